@@ -214,7 +214,6 @@ class Round:
         self.viewers: list[subprocess.Popen[bytes]] = []
         self.screens: list[Terminal] = []
         self._found: RunPaths | None = None
-        self.stillborn: set[str] = set()  # their keeper was killed before it wrote a line: nothing was begun
         self.along: StateReader | None = None
         # How many attempts there must be: hits at a start or a restart may come before the attempt counts.
         self.least = self.most = 1
@@ -325,7 +324,6 @@ class Round:
 
         def found() -> bool:
             folders = [p for p in runs.iterdir() if not p.is_symlink()] if runs.is_dir() else []
-            folders = [p for p in folders if p.name not in self.stillborn]
             self._found = next((run for p in folders if (run := RunPaths(p)).node().journal.exists()), None)
             return self._found is not None
 
@@ -471,9 +469,6 @@ class Round:
         lines = self._lines_now()
         while time.monotonic() < deadline:
             state, keeper_lives = self._state(), keeper_is_alive(self.run.node().lock)
-            if state.started_t is None and not keeper_lives:
-                self._begin_again()
-                continue
             match state.condition:
                 case st.Finished(outcome=outcome) if not keeper_lives:
                     if outcome is ev.Outcome.SUCCEEDED or (outcome is ev.Outcome.STOPPED and self.stopped):
@@ -504,14 +499,6 @@ class Round:
                     pass
             time.sleep(0.1)
         raise Broken(f"it did not continue within {FOLLOW_UP_S:.0f} s: {self._state().condition}")
-
-    def _begin_again(self) -> None:
-        """The keeper was killed before it wrote a line: it had started nothing, and a person gives the command again."""
-        if left := self._alive_in_job():
-            raise Broken(f"a run without a line in its journal started {left}")
-        self.stillborn.add(self.run.root.name)
-        self.tally.done["killed before it had begun"] += 1
-        self._begin()
 
     def _was_refused(self) -> bool:
         """Whether the run continues because its keeper was killed before it could take the request to stop."""

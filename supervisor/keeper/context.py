@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from supervisor.keeper.clock import Clock
 from supervisor.run import events as ev
-from supervisor.run import state as st
 from supervisor.run.fold import fold, merge_progress
 from supervisor.run.journal import SNAPSHOT_EVERY, JournalWriter, read_state, without_secrets, write_snapshot
 from supervisor.run.paths import NodePaths, RunPaths
@@ -50,8 +49,8 @@ class Ledger:
 
     def __init__(self, node: NodePaths, redactor: Redactor | None = None) -> None:
         self.redactor = redactor or Redactor()
-        self.adopted = node.journal.exists() and node.journal.stat().st_size > 0
-        self.state = read_state(node.journal) if self.adopted else st.RunState()
+        self.state = read_state(node.journal)
+        self.adopted = self.state.started_t is not None
         self._journal = JournalWriter(node.journal)
         self._path, self._snapshot_due = node.journal, self.size + SNAPSHOT_EVERY
         self.trouble, self._closed = "", False

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from supervisor.keeper.loop import Keeper
+from supervisor.keeper.process.child import LAUNCHER
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.access import control
@@ -15,7 +19,7 @@ from supervisor.run.events import Outcome, RequestKind, StopWhy
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import RunFile
-from supervisor.sources.processes import is_alive, send_signal
+from supervisor.sources.processes import identify, is_alive, send_signal
 from tests.conftest import wait_until
 from tests.keeper.fakes import SLEEP, STUBBORN, facts_of, job_of, run_in
 from tests.keeper.runs import (
@@ -40,12 +44,61 @@ def test_adopted_before_its_launch_it_is_launched(tmp_path: Path) -> None:
     assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 1))
 
 
+@pytest.mark.fault(
+    "journal and disk",
+    "the journal is torn in its first line",
+    "the run continues, and says again how it began",
+)
+@pytest.mark.parametrize("torn", [b"", b'{"kind":"run_sta', bytes(300)], ids=["empty", "half", "zeros"])
+def test_a_journal_torn_in_its_first_line_is_begun_again(tmp_path: Path, torn: bytes) -> None:
+    run = run_in(tmp_path)
+    run.node().journal.write_bytes(torn)
+    code, state = carry_beside(run, job_of(tmp_path))
+    assert (code, outcome(state), state.mode) == (0, (Outcome.SUCCEEDED, 1), "launched")
+
+
 def test_adopted_between_intent_and_launch_it_is_launched_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("supervisor.keeper.monitoring.attempt_monitor.ADOPT_WAIT_S", 0.1)
     code, state = carry(run_in(tmp_path, STARTED, INTENDED), job_of(tmp_path))
     assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 2))
+
+
+@pytest.mark.fault(
+    "processes",
+    "the launcher is killed before it has written down what it started, alone or with the keeper",
+    "the command is ended, and holds up no further attempt",
+)
+@pytest.mark.parametrize(
+    ("keeper_lives", "ended"), [(True, (Outcome.FAILED, 1)), (False, (Outcome.SUCCEEDED, 2))]
+)
+def test_a_command_that_nobody_wrote_down_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeper_lives: bool, ended: tuple[Outcome, int]
+) -> None:
+    monkeypatch.setattr("supervisor.keeper.monitoring.attempt_monitor.ADOPT_WAIT_S", 0.1)
+    run, orphans, real = RunPaths(tmp_path / "run-1"), list[int](), subprocess.Popen
+
+    def orphan() -> None:
+        env = {**os.environ, "STOKER_RUN_DIR": str(run.root)}
+        process = real([sys.executable, "-c", SLEEP], env=env, start_new_session=True)
+        process.returncode = 0  # the keeper ends it: a Popen complains when it is let go of alive
+        orphans.append(process.pid)
+
+    def killed_once(argv: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        if str(LAUNCHER) not in argv or orphans:
+            return real(argv, **kwargs)
+        orphan()
+        return real([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], **kwargs)
+
+    monkeypatch.setattr(subprocess, "Popen", killed_once)
+    if not keeper_lives:
+        run_in(tmp_path, STARTED, INTENDED)
+        orphan()
+    _, state = carry(run, job_of(tmp_path))
+    assert outcome(state) == ended
+    assert orphans
+    assert not any(map(identify, orphans))
 
 
 def test_adopted_while_launching_its_child_is_found(tmp_path: Path) -> None:

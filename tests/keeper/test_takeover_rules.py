@@ -61,7 +61,7 @@ def members(monkeypatch: pytest.MonkeyPatch, ours: int = 0, unknown: int = 0, ne
         ((STARTED, INTENDED, RUNS), "it ran on box: there it can be adopted"),
         ((HERE, DONE), r"the run is over \(succeeded\)$"),
         ((HERE, FAILED), r"the run is over \(failed\): `stoker continue run-1`"),
-        ((), "does not say how it began"),
+        ((), "it ran on box: there it can be adopted"),
         ((msgspec.structs.replace(HERE, mode="observed"),), "it only watches"),
         (
             (HERE, ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="1", boot_id="another")),
@@ -80,6 +80,19 @@ def test_why_a_run_is_not_adopted(
     assert offer.actions == ()
     with pytest.raises(takeover.NotAdopted, match=why):
         takeover.adopt(run, {}, entry="supervisor.keeper.__main__")
+
+
+def test_a_run_whose_journal_lost_its_first_line_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = msgspec.structs.replace(job_of(tmp_path), host=socket.gethostname())
+    run = own_run_in(tmp_path, record)
+    run.node().journal.write_bytes(b'{"kind":"run_sta')
+    members(monkeypatch)
+    assert takeover.examine_continuation(run).refusals == ()
+    members(monkeypatch, ours=1)
+    offer, _ = takeover.examine_adoption(run)
+    assert offer.refusals == ()
 
 
 def test_what_adopting_would_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from supervisor.keeper.planning.background_verdict import BackgroundVerdict
 from supervisor.keeper.planning.resume_points import can_go_on
 from supervisor.keeper.planning.verdict_and_decision import next_answer
 from supervisor.keeper.process.attempt import LiveAttempt
-from supervisor.keeper.process.child import Child, ExitStatus, adopt, read_exit
+from supervisor.keeper.process.child import Child, ExitStatus, adopt, end_all, read_exit
 from supervisor.keeper.process.launch import started
 from supervisor.keeper.recording.recorder import Recorder
 from supervisor.keeper.requests.request_rules import Refused
@@ -254,6 +254,8 @@ class AttemptMonitor:
         wait_s = ADOPT_WAIT_S if launching else 0.0
         child = adopt(self._node.attempt(view.number), self._mark, wait_s=wait_s)
         if child is None:
+            if launching:
+                end_all(self._mark, self._node.attempt(view.number))
             self._ended(view.number, ExitStatus(None))
             return
         if launching:

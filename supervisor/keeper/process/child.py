@@ -227,6 +227,14 @@ def alive_of(run_dir: str, paths: AttemptPaths) -> tuple[ProcessId, ...]:
     return find_members(run_dir, launchers=[launcher] if launcher is not None else []).ours
 
 
+def end_all(run_dir: str, paths: AttemptPaths) -> None:
+    """End what a start that failed left: a command whose launcher was killed before it could write it down."""
+    deadline = time.monotonic() + REAP_S
+    while (alive := alive_of(run_dir, paths)) and time.monotonic() < deadline:
+        kill_all([*alive])
+        time.sleep(0.01)
+
+
 def read_exit(paths: AttemptPaths) -> ExitStatus | None:
     """The exit status that the launcher wrote down, or None."""
     record = _read_json(paths.exit)

@@ -13,6 +13,7 @@ from supervisor.keeper.process.child import (
     SpawnError,
     adopt,
     alive_of,
+    end_all,
     raise_open_files_limit,
     spawn,
 )
@@ -134,6 +135,7 @@ class Launching:
             return spawn(plan, paths, self._env)
         except SpawnError as error:
             log.error("attempt %d: %s", number, error)
+            end_all(self._mark, paths)
             self._ledger.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=127))
             verdict = plans.spawn_verdict(str(error), disk_full=error.disk_full, killed=error.killed)
             self._ledger.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.keeper.process.child import NOBODY, read_pid
 from supervisor.keeper.process.members import Members, find_members
@@ -251,8 +253,10 @@ def _opened(run: RunPaths, refusals: tuple[str, ...]) -> tuple[RunFile | None, s
     if record.uid != os.geteuid():
         return None, nothing, (f"uid {record.uid} started it, not you (uid {os.geteuid()})",)
     state = read_state(run.node().journal)
-    if state.started_t is None:
-        return None, nothing, (f"{run.node().journal} does not say how it began",)
+    if (
+        state.started_t is None
+    ):  # its keeper was killed before the first line, or that one is torn: run.json has the rest
+        state = replace(state, mode="launched", host=record.host)
     if state.mode != "launched":
         return None, nothing, ("stoker did not start this job: it only watches",)
     return record, state, ()
