@@ -602,13 +602,6 @@ def test_a_sitecustomize_of_the_user_still_runs(tmp_path: Path) -> None:
     assert (failed.code, failed.out, "ValueError: own" in failed.err) == (alone.code, alone.out, True)
 
 
-def test_what_the_package_is_written_in() -> None:
-    import ast
-
-    for path in PACKAGE.rglob("*.py"):
-        ast.parse(path.read_text(), feature_version=(3, 8))
-
-
 @pytest.mark.serial
 def test_a_python_that_does_nothing_starts_as_fast(tmp_path: Path) -> None:
     """Processor time, paired: the machine's other work does not count. 1.1 ms were measured; more than 5 are not allowed."""

@@ -68,8 +68,9 @@ import torch
 kind = torch.optim.AdamW
 model = torch.nn.Linear(4, 4)
 optimizer = kind(model.parameters())
-kind.step = kind.step.__wrapped__
-kind.step.hooked = True
+if hasattr(torch.compiler, "is_compiling"):  # else dynamo does it
+    kind.step = kind.step.__wrapped__
+    kind.step.hooked = True
 for compiled in (torch.compile(model, backend="eager"), torch.compile(model, backend="eager")):
     for _ in range(2): compiled(torch.randn(2, 4)).sum().backward(); optimizer.step()
 """

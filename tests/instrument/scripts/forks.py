@@ -69,7 +69,10 @@ def train(torch, result):
     data = torch.utils.data.TensorDataset(torch.arange(24.0).reshape(6, 4))
     os.path.exists("last.pt")
     os.listdir(".")
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    if hasattr(torch.amp, "GradScaler"):
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    else:  # torch 2.1 scales nothing on a CPU
+        scaler = torch.cuda.amp.GradScaler(enabled=False)
     for number, (inputs,) in enumerate(list(torch.utils.data.DataLoader(data, batch_size=1)) * 2):
         loss = model(inputs).sum()
         scaler.scale(loss).backward()
