@@ -217,14 +217,11 @@ def _named(text: str, low: str) -> Iterator[Span]:
     while found is not None:
         start, end = found.span(found.lastgroup or "value")
         if found.start() >= hidden_to:
-            if (
-                found["value"]
-                and not found["name"].startswith("-")
-                and (cut := _VALUE_END.search(text[start:end]))
-            ):
-                end = start + cut.start()
+            is_bare = found["value"] is not None
+            cut = _VALUE_END.search(text[start:end]) if is_bare and found["name"][0] != "-" else None
+            end = start + cut.start() if cut else end
             if (secret := _secret_at(text, low, found, text[start:end])) >= 0:
-                after = _SPACE.search(text, end) if found["value"] and end - start == _VALUE_CHARS else None
+                after = _SPACE.search(text, end) if is_bare and end - start == _VALUE_CHARS else None
                 hidden_to = after.start() if after else end
                 yield start + secret, hidden_to
         found = _NAMED.search(low, found.end("sep"))  # the value may hold a name: ``Config(hub_token='…')``
@@ -286,7 +283,7 @@ _LOGINS: Final = word_set("docker podman nerdctl buildah skopeo crane helm oras 
 _LOGIN_KEYS: Final = word_set("wandb vault comet")
 _COMMANDS: Final = frozenset(_SHORT) | _LOGINS | _LOGIN_KEYS
 _COMMAND = Lazy(rf"(?<![\w\-])(?:{'|'.join(sorted(_COMMANDS))})\s")
-_QUOTED_WORD = Lazy(r"(?<!\S)[\"'`(\[{]*(\S*?)[\"'`)\]},]*(?!\S)")
+_SHELL_WORD = Lazy(r"[\"'`(\[{]*(\S+)")
 _OPERATOR: Final = word_set("| || & && ;")
 _COLON = Lazy(r"[:%,]")
 
@@ -319,8 +316,8 @@ def _in_command(words: Sequence[str]) -> Iterator[tuple[int, int, int]]:
 def _commands(text: str, low: str) -> Iterator[Span]:
     if _COMMAND.search(low) is None:
         return
-    found = [word.span(1) for word in _QUOTED_WORD.finditer(text)]
-    for index, start, end in _in_command([text[start:end] for start, end in found]):
+    found = [(word.start(1), word[1].rstrip("\"'`)]},")) for word in _SHELL_WORD.finditer(text)]
+    for index, start, end in _in_command([word for _, word in found]):
         offset = found[index][0]
         yield offset + start, offset + end
 
