@@ -39,6 +39,11 @@ from supervisor.run.records import Action, FailureClass, Verdict
 
 T = 1_790_000_000.0
 DAY_S = 86_400
+LOG = """Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    labels["x"]
+KeyError: 'x'
+"""
 STOKER = [sys.executable, "-m", "supervisor"]
 
 
@@ -106,7 +111,9 @@ def grown(folder: Path, days: int) -> dict[str, object]:
 def make_run(root: Path, mb: float) -> RunPaths:
     """A run of so many MB whose attempt failed."""
     run = RunPaths(root)
-    run.node().root.mkdir(parents=True)
+    attempt = run.node().attempt(1)
+    attempt.root.mkdir(parents=True)
+    attempt.agent_log.write_text(LOG, encoding="utf-8")
     encoder = msgspec.json.Encoder()
     with run.node().journal.open("wb") as file:
 

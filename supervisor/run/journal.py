@@ -313,7 +313,7 @@ def _code() -> str:
     checksum = 0
     with contextlib.suppress(OSError):
         for module in (events, folding, records, state, timeline):
-            checksum = zlib.crc32(read_regular(module.__file__), checksum)
+            checksum = zlib.crc32(read_regular(str(module.__file__)), checksum)
     return f"{__version__} {checksum:08x}"
 
 

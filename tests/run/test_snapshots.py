@@ -206,6 +206,16 @@ def redacted_in_place(node: NodePaths) -> None:
     node.journal.write_bytes(data)
 
 
+def a_folder(node: NodePaths) -> None:
+    node.snapshot.unlink()
+    node.snapshot.mkdir()
+
+
+def a_pipe(node: NodePaths) -> None:
+    node.snapshot.unlink()
+    os.mkfifo(node.snapshot)
+
+
 UNSOUND: dict[str, Callable[[NodePaths], object]] = {
     "torn": lambda node: os.truncate(node.snapshot, node.snapshot.stat().st_size // 2),
     "empty": lambda node: node.snapshot.write_bytes(b""),
@@ -221,8 +231,8 @@ UNSOUND: dict[str, Callable[[NodePaths], object]] = {
     "without a state": lambda node: edited(node, state=None),
     "with a state of another form": lambda node: edited(node, state={"attempts": [{"number": "one"}]}),
     "too large": lambda node: edited(node, padding="x" * journal.MOST_SNAPSHOT_BYTES),
-    "a folder": lambda node: (node.snapshot.unlink(), node.snapshot.mkdir()),
-    "a pipe": lambda node: (node.snapshot.unlink(), os.mkfifo(node.snapshot)),
+    "a folder": a_folder,
+    "a pipe": a_pipe,
 }
 
 
@@ -254,7 +264,8 @@ def test_no_forged_state_breaks_a_reader(node: NodePaths) -> None:
     known = json.loads(node.snapshot.read_bytes())
     used = 0
     for path in leaves(known["state"]):
-        for strange in (None, -1, 1e300, "x", []):
+        values: tuple[Any, ...] = (None, -1, 1e300, "x", [])
+        for strange in values:
             forged = json.loads(json.dumps(known))
             place = forged["state"]
             for key in path[:-1]:
