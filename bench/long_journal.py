@@ -192,7 +192,8 @@ def opened(folder: Path, mb: float, rounds: int) -> dict[str, object]:
     }
     for kind in ("with a snapshot", "without"):
         if kind == "with a snapshot":
-            write_snapshot(run.node().journal, read_state(run.node().journal))
+            journal, of = run.node().journal, run.node().journal.stat()
+            write_snapshot(journal, read_state(journal), inode=of.st_ino, offset=of.st_size)
         else:
             run.node().snapshot.unlink()
         seconds: dict[str, list[tuple[float, float]]] = {}
