@@ -39,6 +39,11 @@ from supervisor.run.records import Action, FailureClass, Verdict
 
 T = 1_790_000_000.0
 DAY_S = 86_400
+LOG = """Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    labels["x"]
+KeyError: 'x'
+"""
 STOKER = [sys.executable, "-m", "supervisor"]
 
 
@@ -106,7 +111,9 @@ def grown(folder: Path, days: int) -> dict[str, object]:
 def make_run(root: Path, mb: float) -> RunPaths:
     """A run of so many MB whose attempt failed."""
     run = RunPaths(root)
-    run.node().root.mkdir(parents=True)
+    attempt = run.node().attempt(1)
+    attempt.root.mkdir(parents=True)
+    attempt.agent_log.write_text(LOG, encoding="utf-8")
     encoder = msgspec.json.Encoder()
     with run.node().journal.open("wb") as file:
 
@@ -185,7 +192,8 @@ def opened(folder: Path, mb: float, rounds: int) -> dict[str, object]:
     }
     for kind in ("with a snapshot", "without"):
         if kind == "with a snapshot":
-            write_snapshot(run.node().journal, read_state(run.node().journal))
+            journal, of = run.node().journal, run.node().journal.stat()
+            write_snapshot(journal, read_state(journal), inode=of.st_ino, offset=of.st_size)
         else:
             run.node().snapshot.unlink()
         seconds: dict[str, list[tuple[float, float]]] = {}

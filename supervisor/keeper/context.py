@@ -89,13 +89,13 @@ class Ledger:
         self.state = fold(self.state, event)
         if (size := self.size) >= self._snapshot_due:
             self._snapshot_due = size + SNAPSHOT_EVERY
-            self._write_snapshot()
+            self._write_snapshot(size)
 
-    def _write_snapshot(self) -> None:
-        """Once all that the state knows is written; without a snapshot readers are only slower."""
+    def _write_snapshot(self, size: int) -> None:
+        """Of a journal of `size` bytes, once all that the state knows is written; without a snapshot readers are only slower."""
         if not self._unwritten:
             with contextlib.suppress(OSError):
-                write_snapshot(self._path, self.state)
+                write_snapshot(self._path, self.state, inode=self._journal.inode, offset=size)
 
     def _keep(self, event: ev.Event, *, durable: bool) -> None:
         if len(self._unwritten) >= MOST_WAITING and isinstance(event, (ev.Progress, ev.PhaseChanged)):
@@ -134,10 +134,10 @@ class Ledger:
         self.flush()
         if self._unwritten:
             log.error("journal: %d events could not be written: %s", len(self._unwritten), self.trouble)
-        size = self.size
+        size = self.size  # of our own writing: another keeper may go on as soon as it is closed
         self._journal.close()
         if size >= LEAST_SNAPSHOT_BYTES and not self._closed:
-            self._write_snapshot()
+            self._write_snapshot(size)
         self._closed = True
 
 

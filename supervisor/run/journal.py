@@ -73,6 +73,9 @@ class JournalWriter:
     A keeper that died mid-line left a half line: the writer ends it first, so that the next fact
     stands on a line of its own.
 
+    Attributes:
+        inode: the file's, also where its name was given to another one.
+
     Raises:
         OSError: the journal cannot be written, or another process writes it (EWOULDBLOCK).
     """
@@ -83,7 +86,7 @@ class JournalWriter:
         self._lock()
         self._encoder = msgspec.json.Encoder()
         self._torn = self._is_torn()
-        self._inode, self._head = os.fstat(self._fd).st_ino, _read_at(path, 0, HEAD_BYTES)
+        self.inode, self._head = os.fstat(self._fd).st_ino, _read_at(path, 0, HEAD_BYTES)
         self._reopens = self._closed = False
         self._doubtful = b""  # a line of which it is not known whether it came to stand behind `_begun`
         self._begun, self._reserved = self.size, 0
@@ -176,7 +179,7 @@ class JournalWriter:
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)  # never made again somewhere else
         try:
             same = (
-                os.fstat(fd).st_ino == self._inode and _read_at(self._path, 0, len(self._head)) == self._head
+                os.fstat(fd).st_ino == self.inode and _read_at(self._path, 0, len(self._head)) == self._head
             )
         except OSError:
             os.close(fd)
@@ -293,15 +296,16 @@ class _Snapshot(msgspec.Struct, frozen=True):
     state: RunState
 
 
-def write_snapshot(path: Path, state: RunState) -> None:
-    """Leave the `state` that all of a journal folds to beside it. Only its writer may do so.
+def write_snapshot(path: Path, state: RunState, *, inode: int, offset: int) -> None:
+    """Leave the `state` that the first `offset` bytes of a journal fold to beside it. Only its writer may do so.
 
     Raises:
-        OSError: it cannot be written; an older one stays.
+        OSError: it cannot be written, or the file at `path` is no longer that of `inode`; an older one stays.
     """
     with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_ino != inode:
+            raise OSError(errno.ESTALE, "another file is in the place of the journal", str(path))
         os.fdatasync(file.fileno())  # no snapshot of bytes that a crash of the machine takes away
-        offset = file.seek(0, os.SEEK_END)
         data = msgspec.json.encode(_Snapshot(_code(), offset, _seal(file, offset), state))
     if len(data) <= MOST_SNAPSHOT_BYTES:
         replace_file(NodePaths(path.parent).snapshot, data)

@@ -95,10 +95,15 @@ def lines_of(events: list[ev.Event]) -> list[bytes]:
     return [msgspec.json.encode(event) + b"\n" for event in events]
 
 
+def leave_snapshot(node: NodePaths, state: RunState) -> None:
+    of = node.journal.stat()
+    write_snapshot(node.journal, state, inode=of.st_ino, offset=of.st_size)
+
+
 def with_snapshot(node: NodePaths, data: bytes, at: int) -> None:
     """A journal of `data`, with the snapshot that was taken when `at` bytes of it were there."""
     node.journal.write_bytes(data[:at])
-    write_snapshot(node.journal, read_state(node.journal))
+    leave_snapshot(node, read_state(node.journal))
     with node.journal.open("ab") as file:
         file.write(data[at:])
 
@@ -206,6 +211,16 @@ def redacted_in_place(node: NodePaths) -> None:
     node.journal.write_bytes(data)
 
 
+def a_folder(node: NodePaths) -> None:
+    node.snapshot.unlink()
+    node.snapshot.mkdir()
+
+
+def a_pipe(node: NodePaths) -> None:
+    node.snapshot.unlink()
+    os.mkfifo(node.snapshot)
+
+
 UNSOUND: dict[str, Callable[[NodePaths], object]] = {
     "torn": lambda node: os.truncate(node.snapshot, node.snapshot.stat().st_size // 2),
     "empty": lambda node: node.snapshot.write_bytes(b""),
@@ -221,8 +236,8 @@ UNSOUND: dict[str, Callable[[NodePaths], object]] = {
     "without a state": lambda node: edited(node, state=None),
     "with a state of another form": lambda node: edited(node, state={"attempts": [{"number": "one"}]}),
     "too large": lambda node: edited(node, padding="x" * journal.MOST_SNAPSHOT_BYTES),
-    "a folder": lambda node: (node.snapshot.unlink(), node.snapshot.mkdir()),
-    "a pipe": lambda node: (node.snapshot.unlink(), os.mkfifo(node.snapshot)),
+    "a folder": a_folder,
+    "a pipe": a_pipe,
 }
 
 
@@ -232,7 +247,7 @@ def test_a_snapshot_that_is_not_sound_is_left_alone(node: NodePaths, how: str) -
     events.insert(1300, ev.Advisory(t=T, attempt=2, code="x", text="y" * 70 * KIB))
     node.journal.write_bytes(b"".join(lines_of(events)))
     # What nobody would take for the truth, so that a snapshot which is used shows.
-    write_snapshot(node.journal, msgspec.structs.replace(read_state(node.journal), name="from the snapshot"))
+    leave_snapshot(node, msgspec.structs.replace(read_state(node.journal), name="from the snapshot"))
     assert read_state(node.journal).name == "from the snapshot"
     UNSOUND[how](node)
     assert read_state(node.journal).name == "n"
@@ -254,7 +269,8 @@ def test_no_forged_state_breaks_a_reader(node: NodePaths) -> None:
     known = json.loads(node.snapshot.read_bytes())
     used = 0
     for path in leaves(known["state"]):
-        for strange in (None, -1, 1e300, "x", []):
+        values: tuple[Any, ...] = (None, -1, 1e300, "x", [])
+        for strange in values:
             forged = json.loads(json.dumps(known))
             place = forged["state"]
             for key in path[:-1]:
@@ -312,6 +328,37 @@ def test_a_state_that_is_ahead_of_its_journal_is_no_snapshot(
         assert node.snapshot.read_bytes() == before
     ledger.close()
     assert read_state(node.journal) == ledger.state
+
+
+def test_a_snapshot_is_of_what_its_keeper_wrote_and_of_nothing_else(
+    node: NodePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another keeper goes on as soon as the journal is free; somebody moves the journal away."""
+    monkeypatch.setattr("supervisor.keeper.context.LEAST_SNAPSHOT_BYTES", 1)
+    closes = JournalWriter.close
+
+    def closes_and_is_followed(self: JournalWriter) -> None:
+        closes(self)
+        with node.journal.open("ab") as file:
+            file.write(lines_of([ev.NoteAdded(t=T, text="of the next keeper", by="me")])[0])
+
+    ledger = Ledger(node)
+    for event in story_of():
+        ledger.emit(event)
+    with monkeypatch.context() as followed:
+        followed.setattr(JournalWriter, "close", closes_and_is_followed)
+        ledger.close()
+    assert node.snapshot.exists()
+    assert "of the next keeper" in str(read_state(node.journal).timeline)
+    assert read_state(node.journal) == from_start(node.journal)
+
+    node.snapshot.unlink()
+    again = Ledger(node)
+    data = node.journal.read_bytes()
+    node.journal.rename(node.root / "moved")
+    node.journal.write_bytes(data)
+    again.close()
+    assert not node.snapshot.exists()
 
 
 # -- a long journal without one ------------------------------------------------------------------------------------------
