@@ -544,7 +544,10 @@ def write(run: FaultRun, tally: Tally, seconds: float, path: Path) -> None:
         "seed": run.seed,
         "kills": len(kills),
         "kills_that_held": sum(fault["outcome"] == "held" for fault in kills),
-        "conditions": Counter(str(f["round"]).partition("/")[0] for f in tally.faults if f not in kills),
+        "rounds": len({str(fault["round"]) for fault in tally.faults}),
+        "conditions": Counter(
+            name.partition("/")[0] for name in {str(f["round"]) for f in tally.faults if f not in kills}
+        ),
         "findings": tally.findings,
         "done": dict(sorted(tally.done.items())),
         "seconds": round(seconds),

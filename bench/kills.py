@@ -595,7 +595,7 @@ class Round:
         kinds = [_kind_of(line) for line in lines[:-1]]
         for place, kind in enumerate(kinds):
             after = kinds[place + 1] if place + 1 < len(kinds) else None
-            if kind is None and after != "keeper_started":
+            if kind is None and after not in {"keeper_started", "run_started"}:
                 raise Broken(f"journal line {place + 1} is no event: {lines[place][:200]!r}")
             if kind is None:
                 self.tally.done["half lines ended by the next keeper"] += 1

@@ -449,7 +449,8 @@ class Keeper:
             self._hold_or_fail(self._attempt_number(), str(alive))
             return
         if child is not None:
-            self._components.monitor.follow(child, self._attempt_number())
+            adopted = self.state if self._launching.took_over else None
+            self._components.monitor.follow(child, self._attempt_number(), adopted=adopted)
 
     def _watch(self) -> None:
         if self._components.monitor.is_active:

@@ -19,6 +19,7 @@ from supervisor.run.events import Outcome, RequestKind, StopWhy
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import RunFile
+from supervisor.run.series import JOB_KEY, METRICS, SeriesReader, SeriesWriter
 from supervisor.sources.processes import identify, is_alive, send_signal
 from tests.conftest import wait_until
 from tests.keeper.fakes import SLEEP, STUBBORN, facts_of, job_of, run_in
@@ -114,11 +115,21 @@ def test_adopted_while_launching_its_child_is_found(tmp_path: Path) -> None:
     "the keeper dies between the launch and its journal line",
     "the child is found; nothing is launched twice",
 )
-def test_a_launch_that_the_journal_missed_is_not_made_twice(tmp_path: Path) -> None:
-    run = run_in(tmp_path, STARTED)
-    child = child_in(run, "raise SystemExit(0)")
+@pytest.mark.parametrize("facts", [(STARTED,), (STARTED, INTENDED)])
+def test_a_launch_that_the_journal_missed_is_not_made_twice(
+    tmp_path: Path, facts: tuple[ev.Event, ...]
+) -> None:
+    run = run_in(tmp_path, *facts)
+    child = child_in(run, "print('step 1 loss 2.0'); print('step 2 loss 1.0')")
+    series = SeriesWriter(run.node().series)
+    series.append(METRICS, T, JOB_KEY, 1, {"step": 1.0, "loss": 2.0})
+    series.close()
     code, state = carry(run, job_of(tmp_path, "no-such-program"))
     assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 1))
+    samples = SeriesReader(run.node().series, METRICS).read()
+    assert [sample.v["step"] for sample in samples] == [1, 2], (
+        "what an earlier keeper wrote is not written again"
+    )
     assert state.attempts[0].pid == child.pid.pid
     assert wait_until(lambda: child.poll() is not None, 5)
 

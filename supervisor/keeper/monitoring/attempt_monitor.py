@@ -260,9 +260,7 @@ class AttemptMonitor:
             return
         if launching:
             self._ledger.emit(started(child, view.number, self._clock.wall()))
-            self.follow(child, view.number)
-        else:
-            self.follow(child, view.number, adopted=state)
+        self.follow(child, view.number, adopted=self._ledger.state)
         assert self._live is not None
         assert self._collector is not None
         self._live.know(view)

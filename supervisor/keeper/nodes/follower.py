@@ -259,7 +259,8 @@ class FollowingKeeper(Keeper):
             self._end(ev.Outcome.FAILED, EXIT_FAILED, str(error))
             return
         if child is not None:
-            self._components.monitor.follow(child, order.attempt)
+            adopted = self.state if self._launching.took_over else None
+            self._components.monitor.follow(child, order.attempt, adopted=adopted)
 
     def _launch(self, reason: str) -> None:
         """A launch that a keeper before this one did not come to: the leader orders another."""

@@ -42,12 +42,16 @@ class Planner(Protocol):
 
 
 class Launching:
-    """Makes one attempt after the other; its facts go to the ledger, intent before act."""
+    """Makes one attempt after the other; its facts go to the ledger, intent before act.
+
+    Attributes:
+        took_over: the newest attempt was launched by an earlier keeper, whose journal lacks it.
+    """
 
     def __init__(self, context: RunContext, planner: Planner | None = None) -> None:
         self._run, self._node, self._record = context.run, context.node, context.record
         self._env, self._clock, self._ledger = context.env, context.clock, context.ledger
-        self._mark, self._planner = context.mark, planner
+        self._mark, self._planner, self.took_over = context.mark, planner, False
 
     def launch(self, reason: str) -> Child | None:
         """Plan the next attempt and start it; None where it did not start, which is then diagnosed.
@@ -95,6 +99,7 @@ class Launching:
             self._planner.announce(number, reason)
         if next_job(self._record.job, self._ledger.state).raise_open_files:
             raise_open_files_limit()
+        self.took_over = missed is not None
         child = missed or self._spawn(number, plan, paths)
         if child is not None:
             self._ledger.emit(started(child, number, self._clock.wall()))
