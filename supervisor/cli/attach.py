@@ -21,6 +21,7 @@ from supervisor.cli.common import (
     has_terminal,
     named_run,
     refuse,
+    say,
     wait_while_read,
 )
 from supervisor.job.errors import JobError
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     if paths is not None and not (foreign and _is_there(target)):
         return _attach_run(paths.root, args, appearance)
     if paths is not None:
-        print(
+        say(
             f"{target}: a process, and part of the run {paths.run_id}: the process is watched",
             file=sys.stderr,
         )
@@ -127,7 +128,6 @@ def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) ->
     from supervisor.run.access.ownership import has_keeper, newer_notice, place_of
     from supervisor.run.journal import StateReader
     from supervisor.run.paths import RunPaths
-    from supervisor.text.decode import printable
 
     paths = RunPaths(root)
     if args.adopt:
@@ -137,7 +137,7 @@ def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) ->
     state = journal.state
     place = place_of(paths)
     if notice := place.notice or newer_notice(place, state.newer_version):
-        print(f"{paths.run_id}: {notice}", file=sys.stderr)
+        say(f"{paths.run_id}: {notice}", file=sys.stderr)
     elif (
         state.mode == "launched"
         and not state.is_over
@@ -145,8 +145,8 @@ def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) ->
         and state.host != socket.gethostname()
         and not has_keeper(paths)
     ):
-        where = printable(state.host)
-        print(f"{paths.run_id}: its keeper is not seen from here: it ran on {where}", file=sys.stderr)
+        where = state.host
+        say(f"{paths.run_id}: its keeper is not seen from here: it ran on {where}", file=sys.stderr)
     if args.no_ui or args.adopt or not has_terminal():
         return follow(paths.root, as_json=args.json)
     from supervisor.cli.open_app import show
@@ -162,20 +162,20 @@ def adopt_run(paths: RunPaths) -> int:
     from supervisor.run.access.ownership import has_keeper
 
     if has_keeper(paths):
-        print(f"{paths.run_id}: nothing to adopt: it has a keeper")
+        say(f"{paths.run_id}: nothing to adopt: it has a keeper")
         return 0
     offer, record = examine_adoption(paths)
     for warning in offer.warnings:
-        print(f"stoker attach: {warning}", file=sys.stderr)
+        say(f"stoker attach: {warning}", file=sys.stderr)
     if record is not None and not offer.refusals and (missing := missing_secrets(record.job, os.environ)):
-        print(f"stoker attach: it is watched, but not restarted: {asks_for(missing)}", file=sys.stderr)
+        say(f"stoker attach: it is watched, but not restarted: {asks_for(missing)}", file=sys.stderr)
     try:
         adopt(paths, os.environ, entry=WITH_LOG)
     except NotAdopted as refused:
         return refuse("attach", f"{paths.run_id}: not adopted", refused.reasons)
     except (KeeperDidNotStart, OSError) as error:
         return complain("attach", f"{paths.run_id}: not adopted: no new keeper could start: {error}", 1)
-    print(f"{paths.run_id}: adopted: {'; '.join(offer.actions)}", file=sys.stderr)
+    say(f"{paths.run_id}: adopted: {'; '.join(offer.actions)}", file=sys.stderr)
     return 0
 
 
@@ -212,7 +212,7 @@ def follow(root: Path, *, as_json: bool) -> int:
         raise
     except KeyboardInterrupt:
         console.finish()
-        print(f"left; training continues. Come back with: stoker attach {paths.run_id}", file=sys.stderr)
+        say(f"left; training continues. Come back with: stoker attach {paths.run_id}", file=sys.stderr)
         return 0
     console.finish(with_story=True)
     condition = console.state.condition

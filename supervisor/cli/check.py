@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from supervisor.cli.common import Parser, complain
+from supervisor.cli.common import Parser, complain, say
 from supervisor.job.errors import JobError
 
 USAGE = """\
@@ -42,13 +42,13 @@ def main(argv: list[str]) -> int:
     if argv and argv[0].partition("=")[0] in DATA_FLAGS:
         return _check_data(parser.parse_args(argv))
     if argv[:1] in (["-h"], ["--help"]):
-        print(USAGE)
+        say(USAGE)
         parser.print_help()
         return 0
     try:
         return _check_job(argv)
     except JobError as error:
-        return complain("check", error.message, error.exit_code)
+        return complain("check", error)
 
 
 def _check_job(argv: list[str]) -> int:

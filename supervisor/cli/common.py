@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from supervisor.job.errors import JobError
 from supervisor.run.regular import read_regular
+from supervisor.text.decode import ascii_json, printable
 
 if TYPE_CHECKING:
     from supervisor.job.arguments.run_arguments import ParsedRun
@@ -35,7 +37,7 @@ def has_terminal() -> bool:
 def says_yes(question: str) -> bool:
     """Ask on the terminal; anything but y or yes is no."""
     terminal = sys.stdout if sys.stdout.isatty() else sys.stderr  # under `2>err.log` too
-    print(f"{question} [y/N] ", file=terminal, end="", flush=True)
+    say(f"{question} [y/N] ", file=terminal, end="", flush=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
@@ -76,15 +78,34 @@ def add_scope(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def complain(verb: str, message: str, code: int = 2) -> int:
-    """A message on stderr, mostly one line; returns the exit code. What it quotes, of an argument or a file, may hold a secret, or act on a terminal."""
-    from supervisor.text.decode import printable
+def say(*lines: str, file: TextIO | None = None, end: str = "\n", flush: bool = False) -> None:
+    """Print to stdout, or to `file`. Each argument is one line, whatever the names and texts in it hold."""
+    print("\n".join(map(printable, lines)), file=file, end=end, flush=flush)
+
+
+def say_json(value: object) -> None:
+    """Print an object on one line of JSON."""
+    print(ascii_json(json.dumps(value, separators=(",", ":"))))
+
+
+def say_crash(*found: Any) -> None:
+    """A fault of ours with its traceback, on stderr: what the message quotes may hold anything. `found`: as `sys.excepthook` is called; none: the one that is handled."""
+    import traceback
+
     from supervisor.text.redact import redact_text
 
-    text = redact_text(f"{f'stoker {verb}'.rstrip()}: {message}")
+    lines = traceback.format_exception(*(found or sys.exc_info()))
+    say(*redact_text("".join(lines)).splitlines(), file=sys.stderr)
+
+
+def complain(verb: str, why: str | Exception, code: int | None = None) -> int:
+    """One line on stderr, of a `JobError` one for each fault; returns the exit code: `code`, else the error's own, else 2. What it quotes may hold a secret."""
+    from supervisor.text.redact import redact_text
+
+    first, *more = why.lines if isinstance(why, JobError) else (str(why),)
     with contextlib.suppress(BrokenPipeError):  # the exit code still counts
-        print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
-    return code
+        say(*map(redact_text, (f"{f'stoker {verb}'.rstrip()}: {first}", *more)), file=sys.stderr)
+    return code if code is not None else why.exit_code if isinstance(why, JobError) else 2
 
 
 def wait_while_read(timeout_s: float | None, source: int | None = None) -> None:
@@ -221,7 +242,7 @@ def _ui_table(path: Path, *, whole: bool) -> dict[str, Any]:
     try:
         found = _settings_of(path, only="" if whole else "ui")
     except JobError as error:
-        raise BadAppearance(error.message) from error
+        raise BadAppearance(*error.lines) from error
     return dict(found.file.values.get("ui", {})) if found is not None and found.file is not None else {}
 
 

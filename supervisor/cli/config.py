@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.cli.common import complain
+from supervisor.cli.common import complain, say
 from supervisor.job.errors import JobError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(argv: list[str]) -> int:
     """Explain what the words name. Exit 0, or 2 for no such name and for words that are no job."""
     if argv[:1] in (["-h"], ["--help"]):
-        print(USAGE)
+        say(USAGE)
         return 0
     if argv[:1] != ["explain"]:
         return complain("config", "say what to do: stoker config explain [KEY]")
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
     try:
         return _explain(key, [*ahead, *words])
     except JobError as error:
-        return complain("config explain", error.message, error.exit_code)
+        return complain("config explain", error)
 
 
 def _is_key(word: str) -> bool:
@@ -69,7 +69,7 @@ def _explain(key: str | None, words: list[str]) -> int:
 
     parsed = parse_words(words, os.environ)
     if parsed.help:
-        print(USAGE)
+        say(USAGE)
         return 0
     spec = load_settings(parsed, os.environ, Path.cwd())
     as_json = parsed.switch("json")

@@ -22,6 +22,7 @@ from supervisor.cli.common import (
     has_terminal,
     named_run,
     refuse,
+    say,
     says_yes,
 )
 
@@ -86,7 +87,7 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
 
     found = examine_continuation(paths)
     for warning in found.warnings:
-        print(f"stoker {VERB}: {warning}", file=sys.stderr)
+        say(f"stoker {VERB}: {warning}", file=sys.stderr)
     refusals = found.refusals
     if not refusals and not (args.yes or has_terminal()):
         refusals = ("without a terminal nobody can be asked whether to start it: say --yes",)
@@ -97,16 +98,14 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
     try:
         state = _settled(paths, record, found.state)
         if isinstance(state.condition, Finished) and state.condition.exit_code == 0:
-            print(f"{paths.run_id}: {state.condition.reason}: it had succeeded, nothing is started")
+            say(f"{paths.run_id}: {state.condition.reason}: it had succeeded, nothing is started")
             return 0
         record, env = given_again(record, {**os.environ, **_asked_for(record, args)})
         plan, why = plan_continued(record, state, paths, env, by)
         if args.yes and (lost := _written_over(record, state, plan)) and not args.restart_from_scratch:
             return complain(VERB, f"{paths.run_id}: not continued: {lost}")
         size = paths.node().journal.stat().st_size
-        for line in _described(paths, record, state, plan, why):
-            print(line, file=sys.stderr)
-        print(plan_as_shell(plan), file=sys.stderr)
+        say(*_described(paths, record, state, plan, why), *plan_as_shell(plan).splitlines(), file=sys.stderr)
         if not args.yes and not says_yes("Start it?"):
             return refuse(VERB, paths.run_id, ["not continued"])
         if paths.node().journal.stat().st_size != size:
@@ -122,11 +121,10 @@ def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
     """Why nobody can be certain that nothing of the run lives: after listening, and asking who may know."""
     from supervisor.cluster.scheduler import scheduler_asked
     from supervisor.keeper.process.takeover import WATCH_S, other_host_with_keeper
-    from supervisor.text.decode import printable
 
     if found.listen_to:
-        host = printable(found.listen_to)
-        print(f"{paths.run_id}: it ran on {host}: listening for {WATCH_S:.0f} s", file=sys.stderr)
+        host = found.listen_to
+        say(f"{paths.run_id}: it ran on {host}: listening for {WATCH_S:.0f} s", file=sys.stderr)
         if name := other_host_with_keeper(paths):
             return [f"{name} is being written: a keeper lives, on {host} or elsewhere"]
     if found.slurm_job and (text := scheduler_asked(found.slurm_job)):
@@ -220,7 +218,6 @@ def _described(
     paths: RunPaths, record: RunFile, state: RunState, plan: LaunchPlan, why: str
 ) -> Iterator[str]:
     """How it ended, and what would run, with what is changed for it: a line each."""
-    from supervisor.text.decode import printable
     from supervisor.text.redact import redact_text
     from supervisor.views.wording.kinds import resume_place
 
@@ -234,7 +231,7 @@ def _described(
         if verdict is not None and verdict.cause is not None and not verdict.title_says_cause
         else ""
     )
-    yield f"{paths.run_id}: attempt {view.number}: {printable(title + cause)}"
+    yield f"{paths.run_id}: attempt {view.number}: {title}{cause}"
     saved = f"its checkpoint {resume_place(state, plan.resume_at)}" if plan.resume_at is not None else ""
     if plan.resume:
         named = plan.resume if "/" in plan.resume else "its newest checkpoint"
@@ -246,10 +243,10 @@ def _described(
             else "restarts from step 0, unless the script resumes by itself"
         )
     if why:
-        yield f"attempt {plan.attempt} is changed: {printable(why)}"
-    yield f"attempt {plan.attempt} {printable(begins)}:"
+        yield f"attempt {plan.attempt} is changed: {why}"
+    yield f"attempt {plan.attempt} {begins}:"
     for line in _untaken(paths, record, state, plan):
-        yield printable(redact_text(line))
+        yield redact_text(line)
 
 
 def next_attempt(paths: RunPaths, env: Mapping[str, str]) -> Offer:
@@ -281,8 +278,6 @@ def _examined(
     paths: RunPaths, env: Mapping[str, str]
 ) -> tuple[Offer, tuple[RunFile, Mapping[str, str]] | None]:
     """What the next attempt would be, and the job and environment that it starts with; None where it is refused."""
-    import shlex
-
     from supervisor.cli.starting.start_run import user_name
     from supervisor.job.errors import JobError
     from supervisor.keeper.planning.job_secrets import given_again
@@ -290,7 +285,7 @@ def _examined(
     from supervisor.keeper.process.takeover import examine_continuation
     from supervisor.run.access.ownership import Offer
     from supervisor.run.state import Finished
-    from supervisor.text.decode import printable
+    from supervisor.text.decode import shell_word
     from supervisor.text.redact import redact_argv
 
     found = examine_continuation(paths)
@@ -305,7 +300,7 @@ def _examined(
     except JobError as error:
         return Offer((error.message,), found.warnings), None
     lines = [line.strip().rstrip(":") for line in _described(paths, record, found.state, plan, why)]
-    command = printable(shlex.join(redact_argv(plan.argv)))
+    command = " ".join(map(shell_word, redact_argv(plan.argv)))
     return Offer((), found.warnings, (*lines, f"it runs: {command}")), (record, given)
 
 
@@ -331,14 +326,14 @@ def _start(
     from supervisor.keeper.process.detach import KeeperDidNotStart, teardown_warning
 
     if warning := teardown_warning(env):
-        print(f"stoker {VERB}: {warning}", file=sys.stderr)
+        say(f"stoker {VERB}: {warning}", file=sys.stderr)
     has_screen = has_terminal() and not args.detach
     try:
         _detach(paths, record, env, by, meanwhile=load_app if has_screen else None)
     except KeeperDidNotStart as error:
         return complain(VERB, f"{paths.run_id}: {error}", 1)
     if not has_screen:
-        print(paths.run_id)
+        say(paths.run_id)
         return 0
     return show(paths, read_only=False, env=env, appearance=appearance)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from supervisor.cli.common import Parser, complain
+from supervisor.cli.common import Parser, complain, say, say_json
 from supervisor.cli.diagnosing.job_logs import (
     BadInputError,
     is_of_one_process,
@@ -98,11 +97,12 @@ def run(
     try:
         jobs = read_jobs([path_or_run(path) for path in paths], each=each, attempt=attempt)
     except BadInputError as error:
-        return complain("diagnose", str(error), EXIT_BAD_INPUT)
+        return complain("diagnose", error, EXIT_BAD_INPUT)
     try:
         own = tuple(own_rules_in(settings_files(os.environ)))
     except JobError as error:
-        complain("diagnose", f"{error}; your signatures are left out", EXIT_BAD_INPUT)
+        *before, last = error.lines
+        complain("diagnose", JobError(*before, f"{last}; your signatures are left out"))
         own = ()
     engine = load_engine(default_cache_dir(), own)
     tr = str if as_json else _translation(lang)
@@ -111,7 +111,7 @@ def run(
         try:
             found = _examined(path, job, engine)
         except BadInputError as error:
-            codes.append(complain("diagnose", str(error), EXIT_BAD_INPUT))
+            codes.append(complain("diagnose", error, EXIT_BAD_INPUT))
             continue
         except OSError as error:
             return complain("diagnose", f"{path}: {error.strerror or error}", EXIT_BAD_INPUT)
@@ -120,7 +120,7 @@ def run(
             _print_json(path, number, found, explain=explain)
         else:
             if place:
-                print()
+                say()
             _print_text(path, number, found, tr, explain=explain)
     sys.stdout.flush()
     return next(
@@ -165,7 +165,7 @@ def _print_json(path: str, attempt: int | None, found: Examination, *, explain: 
     if explain:
         wire["explanation"] = explanation_to_wire(found)
     wire = Redactor.of(os.environ.items()).data(wire)
-    print(json.dumps(wire, ensure_ascii=True, separators=(",", ":")))
+    say_json(wire)
 
 
 def _print_text(
@@ -179,7 +179,7 @@ def _print_text(
     lines += earlier_job_lines(earlier, tr)
     if explain:
         lines += explanation_lines(found, tr)
-    print(Redactor.of(os.environ.items()).text("\n".join(lines)))
+    say(*map(Redactor.of(os.environ.items()).text, lines))
 
 
 def _of_known_rank(path: str, attempt: int | None, verdict: Verdict) -> Verdict:

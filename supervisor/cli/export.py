@@ -15,6 +15,7 @@ from supervisor.run.events import GpuFound
 from supervisor.run.journal import facts_in
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import GPU, Sample, SeriesReader
+from supervisor.text.decode import printable
 
 MIB: Final = 2**20
 # What nvidia-smi prints where a card does not report a value.
@@ -147,7 +148,8 @@ def _writer(to: TextIO) -> Callable[[Sequence[str]], object]:
     line = csv.writer(to, lineterminator="\n")
 
     def write(cells: Sequence[str]) -> object:
-        return line.writerow([cells[0], *(f" {cell}" for cell in cells[1:])])
+        first, *more = map(printable, cells)
+        return line.writerow([first, *(f" {cell}" for cell in more)])
 
     return write
 

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.cli.common import appearance_given, complain
+from supervisor.cli.common import appearance_given, complain, say
 from supervisor.job.arguments.flags import INIT_FLAGS
 from supervisor.job.errors import JobError
 from supervisor.job.guided import Found, GuidedStart, Question, choices_of, command_of, job_file
-from supervisor.text.decode import printable
 from supervisor.text.redact import redact_text
 from supervisor.views.appearance import Appearance
 from supervisor.views.wording.translate import Tr, words_in
@@ -37,11 +36,11 @@ def main(argv: list[str]) -> int:
     try:
         parsed = parse_words(argv, {}, INIT_FLAGS)
         if parsed.help:
-            print(_help())
+            say(_help())
             return 0
         return guide(parsed, os.environ, Path.cwd())
     except JobError as error:
-        return complain("init", error.message, error.exit_code)
+        return complain("init", error)
 
 
 def guide(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> int:
@@ -133,7 +132,7 @@ def _ask_all(start: GuidedStart, tr: Tr) -> None:
         except JobError as error:
             if not sys.stdin.isatty():
                 raise
-            complain("init", error.message)
+            complain("init", error)
 
 
 def _ask(question: Question, tr: Tr) -> str:
@@ -141,15 +140,15 @@ def _ask(question: Question, tr: Tr) -> str:
     _say(f"? {tr(question.text)}")
     for number, option in enumerate(question.options, start=1):
         _say(f"  {number}  {option.value}{f'  {tr(option.text)}' if option.text else ''}")
-    print(printable(f"  [{question.default}] > " if question.default else "  > "), end="", flush=True)
+    say(f"  [{question.default}] > " if question.default else "  > ", end="", flush=True)
     try:
         line = sys.stdin.readline()
         line.encode()  # where the locale is C, what is no UTF-8 comes as surrogates
     except UnicodeError:
-        print()
+        say()
         raise JobError(f"the answer to “{question.text}” is no UTF-8 text; nothing is written") from None
     if not line.endswith("\n"):
-        print()
+        say()
     if not line:
         raise JobError(
             f"the input ended before an answer to “{question.text}”; nothing is written: --yes takes what is proposed"
@@ -159,13 +158,13 @@ def _ask(question: Question, tr: Tr) -> str:
 
 def _yes(question: str) -> bool:
     """Ask on the terminal; an empty answer is yes, the input's end is no."""
-    print(f"? {question} [Y/n] ", end="", flush=True)
+    say(f"? {question} [Y/n] ", end="", flush=True)
     line = sys.stdin.readline()
     return line.strip().lower() in {"", "y", "yes"} and bool(line)
 
 
 def _say(text: str) -> None:
-    print(printable(redact_text(text)), flush=True)
+    say(redact_text(text), flush=True)
 
 
 def _help() -> str:

@@ -174,7 +174,7 @@ def _run_verb(verb: str, rest: list[str]) -> int:
     try:
         return int(module.run(parser.parse_args(rest)))
     except JobError as error:
-        return complain(verb, error.message, error.exit_code)
+        return complain(verb, error)
 
 
 def _unknown_verb(verb: str) -> int:
@@ -185,8 +185,9 @@ def _unknown_verb(verb: str) -> int:
         hint = f"to launch it: stoker run {verb}; to read a log: stoker diagnose {verb}"
     else:
         hint = f"did you mean `stoker {near[0]}`?" if near else "`stoker --help` lists the verbs"
-    print(f"stoker: unknown verb {verb!r}: {hint}", file=sys.stderr)
-    return 2
+    from supervisor.cli.common import complain
+
+    return complain("", f"unknown verb {verb!r}: {hint}")
 
 
 def _help() -> str:

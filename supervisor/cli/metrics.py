@@ -30,7 +30,7 @@ from supervisor.sources.metrics.grammar.bars import NOTHING_COUNTED
 from supervisor.sources.metrics.grammar.values import GIB
 from supervisor.sources.metrics.names import MEMORY, TOTAL_EPOCHS
 from supervisor.sources.tail.follow import Batch, LineFeed
-from supervisor.text.decode import HEAD_BYTES, is_binary, plain_chunks
+from supervisor.text.decode import HEAD_BYTES, ascii_json, is_binary, plain_chunks, printable
 from supervisor.text.prefixes import origin_of_path
 
 COLUMNS = (
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
             sys.stdout.buffer.write(text)
             sys.stdout.buffer.flush()  # a pipe may be read as it grows
     except BadInputError as error:
-        return complain("metrics", str(error))
+        return complain("metrics", error)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -296,7 +296,7 @@ def _record_type(names: tuple[str, ...], *, has_file: bool) -> type[msgspec.Stru
 def _json(pieces: Iterable[_Piece]) -> Iterator[bytes]:
     encode = msgspec.json.Encoder().encode_lines
     for piece in pieces:
-        yield encode(_records(piece))
+        yield ascii_json(encode(_records(piece)).decode()).encode()
 
 
 def _csv(pieces: Iterable[_Piece]) -> Iterator[bytes]:
@@ -330,8 +330,8 @@ def _csv(pieces: Iterable[_Piece]) -> Iterator[bytes]:
 
 def _quoted(cell: str) -> bytes:
     text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow([cell])
-    return text.getvalue().encode("utf-8", "surrogateescape")
+    csv.writer(text, lineterminator="").writerow([printable(cell)])
+    return text.getvalue().encode()
 
 
 def _for_people(pieces: Iterable[_Piece]) -> Iterator[bytes]:
@@ -347,7 +347,7 @@ def _for_people(pieces: Iterable[_Piece]) -> Iterator[bytes]:
                 if name in record
             ]
             parts += [f"{name}={value}" for name, value in record.get("other", {}).items()]
-            yield ("  ".join(parts) + "\n").encode("utf-8", "surrogateescape")
+            yield f"{printable('  '.join(parts))}\n".encode()
 
 
 def record_of(row: int, sample: MetricSample) -> dict[str, Any]:

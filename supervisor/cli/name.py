@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from supervisor.cli.common import add_runs_dir, complain, named_run
+from supervisor.cli.common import add_runs_dir, complain, named_run, say
 
 VERB = "name"
 
@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
 
     found = named_run(args.run, args.runs_dir)
     try:
-        print(f"{found.run_id}: named {give_name(found, args.name, os.environ)}")
+        say(f"{found.run_id}: named {give_name(found, args.name, os.environ)}")
     except ValueError as error:
-        return complain(VERB, str(error))
+        return complain(VERB, error)
     return 0

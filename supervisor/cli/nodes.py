@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from supervisor.cli.common import EXIT_REFUSED, PROGRAM, Parser, complain, own_words, wait_while_read
+from supervisor.cli.common import EXIT_REFUSED, PROGRAM, Parser, complain, own_words, say, wait_while_read
 from supervisor.cluster.ssh.messages import Do, Facts, NodeStatus, Request, Said, differences
 from supervisor.run.nodes import LEADER
 from supervisor.text.decode import printable
@@ -84,7 +84,7 @@ def main(argv: list[str]) -> int:
         with _ways(started) as ways:
             return act(ways, started, args)
     except (BadHosts, JobError, SshError) as error:
-        return complain(VERB, str(error))
+        return complain(VERB, error)
 
 
 # -- what is meant -------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def _compare(ways: Connections, start: _Start, board: _Board, *, say_all: bool) 
         if each.grave:
             refused.append(line)
         else:
-            print(printable(line))
+            say(line)
     return refused
 
 
@@ -325,7 +325,7 @@ def _begin(ways: Connections, start: _Start, board: _Board) -> int:
             )
         )
         return complain(VERB, f"{started.run_dir}: not started on all hosts: what was started is ended")
-    print(f"{started.name}: {len(start.hosts)} nodes; `stoker nodes status`, `stoker nodes logs -f`, `stoker nodes stop`")  # fmt: skip
+    say(f"{started.name}: {len(start.hosts)} nodes; `stoker nodes status`, `stoker nodes logs -f`, `stoker nodes stop`")  # fmt: skip
     return 0
 
 
@@ -335,7 +335,7 @@ def _begin(ways: Connections, start: _Start, board: _Board) -> int:
 def _status(ways: Connections, started: Started, args: argparse.Namespace) -> int:
     while True:
         found = ways.each(lambda node, _: ways.ask(node, _of_run(started, node, Do.STATUS), NodeStatus))
-        print(f"{started.name} in {started.run_dir}")
+        say(f"{started.name} in {started.run_dir}")
         _table([("NODE", "HOST", "STATE", "ATTEMPT", "STEP", "KEEPER"), *map(_row, range(len(found)), started.hosts, found)])  # fmt: skip
         good = [each for each in found if isinstance(each, NodeStatus)]
         if not args.follow or all(each.over or not each.keeper for each in good):
@@ -371,7 +371,7 @@ def _logs(ways: Connections, started: Started, args: argparse.Namespace) -> int:
     def take(node: int, line: str) -> None:
         with lock:
             if args.follow:
-                print(redact_text(printable(f"node {node} {line}")), flush=True)
+                say(redact_text(f"node {node} {line}"), flush=True)
             else:
                 kept[node].append(f"node {node} {line}")
 
@@ -382,7 +382,7 @@ def _logs(ways: Connections, started: Started, args: argparse.Namespace) -> int:
     found = ways.each(read, check=lambda: wait_while_read(0.0))
     for lines in kept:
         for line in lines:
-            print(redact_text(printable(line)))
+            say(redact_text(line))
     return 0 if _all_of(found) is not None else 2
 
 
@@ -395,7 +395,7 @@ def _stop(ways: Connections, started: Started, args: argparse.Namespace) -> int:
     if isinstance(leader, SshError):
         complain(VERB, str(leader))
     elif leader.text:
-        print(printable(leader.text))
+        say(leader.text)
     nodes = list(range(len(started.hosts)))
     if isinstance(leader, SshError) or not leader.ok:
         _all_of(ways.each(lambda node, _: ways.ask(node, _of_run(started, node, Do.END), Said), nodes[1:]))
@@ -436,16 +436,19 @@ def _all_of(found: Sequence[R | SshError]) -> list[R] | None:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(f"{printable(cell):{width}}" for cell, width in zip(row, widths, strict=True)).rstrip(), flush=True)  # fmt: skip
+    shown = [[*map(printable, row)] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    for row in shown:
+        say(
+            "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip(), flush=True
+        )
 
 
 class _Board:
     """A line a host: how far it is. On a terminal they stand, elsewhere each change is a line."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
-        self._hosts, self._said = hosts, ["" for _ in hosts]
+        self._hosts, self._said = [*map(printable, hosts)], ["" for _ in hosts]
         self._lock, self._stands, self._drawn = threading.Lock(), sys.stdout.isatty(), False
 
     def set(self, node: int, text: str) -> None:
@@ -453,12 +456,13 @@ class _Board:
         with self._lock:
             self._said[node] = printable(text)
             if not self._stands:
-                print(f"{self._hosts[node]}: {self._said[node]}", flush=True)
+                say(f"{self._hosts[node]}: {self._said[node]}", flush=True)
                 return
             width = max(map(len, self._hosts))
             up = f"\x1b[{len(self._hosts)}A" if self._drawn else ""
             lines = (
                 f"\x1b[2K{host:{width}}  {said}\n" for host, said in zip(self._hosts, self._said, strict=True)
             )
-            print(up + "".join(lines), end="", flush=True)
+            sys.stdout.write(up + "".join(lines))
+            sys.stdout.flush()
             self._drawn = True

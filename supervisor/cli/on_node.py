@@ -41,7 +41,7 @@ STARTED_BY: Final = "STOKER_STARTED_BY"
 
 def here() -> int:
     """Answer; 2 where the request is none, or its folder is not there."""
-    from supervisor.cli.common import complain
+    from supervisor.cli.common import complain, say_json
 
     try:
         request = msgspec.json.decode(sys.stdin.buffer.read(MOST_REQUEST), type=Request)
@@ -56,7 +56,7 @@ def here() -> int:
         return complain("nodes", f"{request.folder}: {error.strerror}: --dir names the folder on the hosts")
     if request.do is Do.LOGS:
         return _logs(request)
-    print(msgspec.json.encode(_answer(request)).decode(), flush=True)
+    say_json(msgspec.to_builtins(_answer(request)))
     return 0
 
 
@@ -249,6 +249,7 @@ def _end(request: Request) -> Said:
 
 def _logs(request: Request) -> int:
     """The end of this node's logs of its newest attempt, then, where asked, what is added until its keeper has gone."""
+    from supervisor.cli.common import say
     from supervisor.run.access.ownership import has_keeper
 
     run = RunPaths(Path(request.run_dir))
@@ -260,7 +261,7 @@ def _logs(request: Request) -> int:
         for label, path in _log_files(run.node(request.node)):
             for line in _news(files, path, request.lines, follows=request.follow):
                 any_new = True
-                print(f"{label}: {line}")
+                say(f"{label}: {line}")
         sys.stdout.flush()
         if not request.follow or not (lives or any_new) or reader.poll(FOLLOW_S * 1000):
             return 0

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from supervisor.cli.common import say
 from supervisor.run.access.ownership import Offer, has_keeper, place_of
 from supervisor.run.index import state_home
 from supervisor.run.journal import StateReader, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Backoff, Finished, HeldOpen
-from supervisor.text.decode import printable, strip_escapes
 from supervisor.views.appearance import Appearance
 from supervisor.views.wording.translate import words_in
 
@@ -48,20 +48,19 @@ def show(
     )
     tr = words_in(appearance.spoken)
     if not run.root.is_dir():
-        print(tr(printable(strip_escapes(f"{run.root}: the run directory is gone"))))
+        say(tr(f"{run.root}: the run directory is gone"))
         return 0
     state = read_state(run.node().journal)
     if isinstance(state.condition, Finished):
         values = {"run": run.run_id, "outcome": state.condition.outcome, "reason": state.condition.reason}
-        over = tr.sentence("parting", "over", values)
-        print(printable(strip_escapes(over)))  # a folder that somebody copied here may hold anything
+        say(tr.sentence("parting", "over", values))
         from supervisor.views.trial_report import trial_lines  # no start waits for it
 
         for line in trial_lines(state, run, tr):
-            print(line)
+            say(line)
         return state.condition.exit_code
     if notice := place_of(run).notice:
-        print(tr(f"{run.run_id}: {notice}"))
+        say(tr(f"{run.run_id}: {notice}"))
     elif has_keeper(run):
         match state.condition:
             case HeldOpen():
@@ -74,12 +73,12 @@ def show(
                 what = "the next attempt starts by itself"
             case _:
                 what = "training continues"
-        print(tr(f"{what}; come back with: stoker attach {run.run_id}"))
+        say(tr(f"{what}; come back with: stoker attach {run.run_id}"))
     elif state.mode == "observed":
-        print(tr(f"{run.run_id}: it is no longer watched"))
+        say(tr(f"{run.run_id}: it is no longer watched"))
     else:
         take, go_on = f"`stoker attach --adopt {run.run_id}`", f"`stoker continue {run.run_id}`"
-        print(
+        say(
             tr(
                 f"its supervisor process is gone: {take} takes over what lives of it, {go_on} starts the next attempt"
             )

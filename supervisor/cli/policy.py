@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from supervisor.cli.common import add_runs_dir, complain, named_run
+from supervisor.cli.common import add_runs_dir, complain, named_run, say
 from supervisor.job.spec import JobSpec, RetrySettings
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision
@@ -59,14 +59,14 @@ def run(args: argparse.Namespace) -> int:
         record = read_run_file(found.run_json)
         job = replace(record.job, retry=_retry(record.job, args))
     except BadRunFile as error:
-        return complain("policy", str(error))
+        return complain("policy", error)
     settings = msgspec.structs.replace(
         record.settings, interactive=args.interactive or record.settings.interactive
     )
     lines = explained(found, msgspec.structs.replace(record, job=job, settings=settings), os.environ)
     if not lines:
         return complain("policy", f"{found.run_id}: no attempt has ended yet, so nothing was decided")
-    print("\n".join(lines))
+    say(*lines)
     return 0
 
 

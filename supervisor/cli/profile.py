@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from supervisor.cli.common import add_runs_dir, complain, named_run, refuse
+from supervisor.cli.common import add_runs_dir, complain, named_run, refuse, say
 
 SETTLED_S = 2.0
 """Ranks end a trace within so long of each other: after it no further one is waited for."""
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
             return refuse("profile", paths.run_id, [str(answer)])
         more = _traces(paths.artifacts) - before - found
         for path in sorted(more):
-            print(path, flush=True)
+            say(str(path), flush=True)
         if more:
             deadline = min(deadline, time.monotonic() + SETTLED_S)
         found |= more

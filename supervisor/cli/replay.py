@@ -7,7 +7,14 @@ import os
 import re
 import sys
 
-from supervisor.cli.common import add_appearance_flags, add_recorded_run, appearance_from, complain, named_run
+from supervisor.cli.common import (
+    add_appearance_flags,
+    add_recorded_run,
+    appearance_from,
+    complain,
+    named_run,
+    say,
+)
 
 CLEAR_LINE = "\r\x1b[K"
 
@@ -36,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
     tr = words_in(appearance.spoken)
     # What follows takes a second or more: loading the app, and reading all of the run.
-    print(tr(f"reading the recording of {paths.run_id}…"), end="", flush=True)
+    say(tr(f"reading the recording of {paths.run_id}…"), end="", flush=True)
     from supervisor.cli.open_app import kept_file
     from supervisor.views.model.replay import NothingRecorded, record_of
     from supervisor.views.tui.terminal import run_replay
@@ -44,8 +51,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         recording = record_of(paths, tr=tr)
     except NothingRecorded as error:
-        print()
-        return complain("replay", str(error))
+        say()
+        return complain("replay", error)
     print(CLEAR_LINE, end="", flush=True)
     run_replay(recording, speed=speed, appearance=appearance, keep=kept_file(os.environ))
     return 0

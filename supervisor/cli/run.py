@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.cli.common import complain, has_terminal
+from supervisor.cli.common import complain, has_terminal, say
 from supervisor.job.errors import JobError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
             return _offer_init()
         parsed = parse_words(argv, os.environ)
         if parsed.help:
-            print(_help())
+            say(_help())
             return 0
         from supervisor.cluster.scheduler import scheduler_of
 
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
             job = with_asked_resume(job, os.environ)
         return _launch(job)
     except JobError as error:
-        return complain("run", error.message, error.exit_code)
+        return complain("run", error)
 
 
 def _offer_init() -> int:

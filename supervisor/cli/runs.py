@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -18,6 +17,8 @@ from supervisor.cli.common import (
     appearance_from,
     complain,
     has_terminal,
+    say,
+    say_json,
 )
 
 if TYPE_CHECKING:
@@ -74,25 +75,26 @@ def run(args: argparse.Namespace) -> int:
     shown = known if args.all else here
     elsewhere = len(known) - len(here)
     if not shown:
-        print(f"no run under {place}: start one with `stoker run`", file=sys.stderr)
+        say(f"no run under {place}: start one with `stoker run`", file=sys.stderr)
     if elsewhere and not args.all:
-        print(f"{elsewhere} in other folders: `stoker runs --all`", file=sys.stderr)
+        say(f"{elsewhere} in other folders: `stoker runs --all`", file=sys.stderr)
     shown = shown[: max(args.number, 0)]
     names, notes = listed_names(os.environ), listed_notes(os.environ)
     known_of = [(found, names.get(str(found.root)), notes.get(str(found.root), NO_NOTE)) for found in shown]
     if args.json:
         for each in known_of:
-            print(json.dumps(facts_of(*each)))
+            say_json(facts_of(*each))
         return 0
     listed = [columns_of(*each) for each in known_of]
     # A pipe gets all of it; a terminal what fits on one line.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     # The header is for a person: a pipe's first line is a run.
     for line in lines_of([HEADER, *listed] if listed and width is not None else listed, width):
-        print(line)
+        say(line)
     if (lacked := next((each for each in listed if each.again), None)) is not None:
-        print(
-            f"{lacked.run} could not be restarted; with these flags it would have been:\n{lacked.again}",
+        say(
+            f"{lacked.run} could not be restarted; with these flags it would have been:",
+            lacked.again,
             file=sys.stderr,
         )
     return 0
@@ -110,6 +112,7 @@ def columns_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str
     from supervisor.run.history.changes import declared_again
     from supervisor.run.journal import read_state
     from supervisor.run.state import HeldOpen
+    from supervisor.text.decode import printable
     from supervisor.views.model.run_list import (
         RunRow,
         batch_of,
@@ -132,7 +135,7 @@ def columns_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str
     step = "-" if state.last_step is None else str(state.last_step)
     step += "+" if attempt is not None and attempt.has_unread else ""  # its log was not read to its end
     total = f"/{state.planned_steps}" if state.planned_steps else ""
-    return Columns(
+    cells = (
         run.run_id,
         word,
         f"attempt {len(state.attempts)}",
@@ -148,6 +151,7 @@ def columns_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str
         row.reason,
         declared_again(state, job) if job is not None else "",
     )
+    return Columns(*map(printable, cells))
 
 
 def _ended_text(state: RunState) -> str:
@@ -388,7 +392,7 @@ def browse(argv: list[str]) -> int:
     try:
         appearance = appearance_from(vars(args), env)
     except BadAppearance as error:
-        return complain("", str(error))
+        return complain("", error)
     if not has_terminal():
         return complain("", "the list of runs needs a terminal: `stoker runs` prints it")
     from supervisor.cli.open_app import adopter, continuer, kept_file

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from supervisor.cli.common import add_runs_dir, complain, named_run
+from supervisor.cli.common import add_runs_dir, complain, named_run, say
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import GPU, METRICS, RANKS, SeriesReader, highest
 from supervisor.run.state import AttemptState, RunState
+from supervisor.text.decode import printable
 
 GIB: Final = 2**30
 SPEEDS: Final = (("samples_per_sec", "samples/s"), ("tokens_per_sec", "tokens/s"))
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
             cell.ljust(width) if at == 0 else cell.rjust(width)
             for at, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        print("  ".join(cells).rstrip())
+        say("  ".join(cells).rstrip())
     return 0
 
 
@@ -85,7 +86,7 @@ def table(scaled: Sequence[Scaled], unit: str) -> Iterator[tuple[str, ...]]:
         memory = f"{one.memory_bytes / GIB:.2f}" if one.memory_bytes is not None else ""
         efficiency = speedup * first.ranks / one.ranks
         yield (
-            one.run_id,
+            printable(one.run_id),
             str(one.nodes),
             str(one.ranks),
             f"{speed:.6g}",

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from supervisor.cli.common import EXIT_REFUSED, PROGRAM, add_runs_dir, complain, named_run
+from supervisor.cli.common import EXIT_REFUSED, PROGRAM, add_runs_dir, complain, named_run, say
 from supervisor.job.errors import JobError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             found[named_run(text, args.runs_dir)] = None
         except JobError as error:
-            code = complain("service", error.message)
+            code = complain("service", error)
             if not args.adopt:  # the unit continues with the others: one may have been deleted since
                 return code
     runs = list(found)
@@ -93,11 +93,11 @@ def run(args: argparse.Namespace) -> int:
         return adopt_until_over(runs, interval_s=args.interval)
     unit = unit_of(runs, os.environ, args.interval)
     if not args.write:
-        print(unit, end="")
+        say(*unit.splitlines())
         return 0
     path = _write(runs, unit)
-    print(f"{path}\nsystemctl --user daemon-reload && systemctl --user enable --now {path.name}")
-    print("loginctl enable-linger    # or it starts at login only, and ends with the last session")
+    say(str(path), f"systemctl --user daemon-reload && systemctl --user enable --now {path.name}")
+    say("loginctl enable-linger    # or it starts at login only, and ends with the last session")
     return 0
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 
-from supervisor.cli.common import complain
+from supervisor.cli.common import complain, say
 from supervisor.cli.diagnosing.job_logs import BadInputError, path_or_run, read_jobs
 from supervisor.cli.diagnosing.own_signatures import own_rules_in, settings_files
-from supervisor.cli.diagnosing.verdict_text import safe
 from supervisor.diagnosis.scan.hit import Hit
 from supervisor.diagnosis.scan.signature_tables import OWN
 from supervisor.diagnosis.verdict import Examination, as_expected, examine
@@ -49,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         engine = load_engine(default_cache_dir(), tuple(rules))
         found = examine(job, engine.signatures, engine.matcher)
     except (JobError, BadInputError) as error:
-        return complain("signatures", str(error), EXIT_BAD)
+        return complain("signatures", error, EXIT_BAD)
     except OSError as error:
         return complain("signatures", f"{args.path}: {error.strerror or error}", EXIT_BAD)
     fits = [_report(rule, override, found) for rule, override in rules.items()]
@@ -59,9 +58,8 @@ def run(args: argparse.Namespace) -> int:
         if verdict.signature
         else f"by the rule {found.choice.rule.name}"
     )
-    _say(
-        f"\n{path}: {safe(verdict.title)} ({verdict.failure.value}, {100 * verdict.confidence:.0f} % sure), {by}"
-    )
+    say()
+    _say(f"{path}: {verdict.title} ({verdict.failure.value}, {100 * verdict.confidence:.0f} % sure), {by}")
     return EXIT_AS_EXPECTED if all(fits) else EXIT_NOT_AS_EXPECTED
 
 
@@ -76,7 +74,7 @@ def _report(rule: OwnSignature, override: ClassOverride | None, found: Examinati
     early = [hit for hit in hits if not as_expected(hit, found.case.scans)]
     times = "once" if len(hits) == 1 else f"{len(hits)} times"
     _say(f"  matches {times}, first at {_place(hits[0], found)}")
-    _say(f"    {safe(redact_text(hits[0].text.strip()))[:SHOWN_CHARACTERS]}")
+    _say(f"    {redact_text(hits[0].text.strip())[:SHOWN_CHARACTERS]}")
     if early:
         when = rule.start.replace("_", " ")
         _say(
@@ -98,6 +96,5 @@ def _place(hit: Hit, found: Examination) -> str:
 
 
 def _say(text: str) -> None:
-    """Print lines without control characters and without the secrets of the environment, whoever wrote the table or the log."""
-    lines = [safe(line) for line in text.split("\n")]
-    print(Redactor.of(os.environ.items()).text("\n".join(lines)))
+    """Print a line without the secrets of the environment, whoever wrote the table or the log."""
+    say(Redactor.of(os.environ.items()).text(text))

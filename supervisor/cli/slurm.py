@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from supervisor.cli.common import EXIT_REFUSED, PROGRAM, Parser, complain, own_words, says_yes
+from supervisor.cli.common import EXIT_REFUSED, PROGRAM, Parser, complain, own_words, say, says_yes
 
 if TYPE_CHECKING:
     from supervisor.cluster.slurm.commands import QueuedJob
@@ -79,7 +79,7 @@ def main(argv: list[str]) -> int:
             case _:
                 return _logs(_jobs(words), args.lines)
     except (SlurmError, BadBatch) as error:
-        return complain(VERB, str(error))
+        return complain(VERB, error)
 
 
 def _batch(parser: argparse.ArgumentParser, args: argparse.Namespace, words: list[str]) -> Batch:
@@ -136,8 +136,8 @@ def _options(name: str) -> dict[str, object]:
 def _script(batch: Batch) -> int:
     from supervisor.cluster.slurm.script import batch_script
 
-    print(batch_script(batch), end="")
-    print(f"stoker slurm: mkdir -p {batch.logs} before sbatch, which makes no folders", file=sys.stderr)
+    say(*batch_script(batch).splitlines())
+    say(f"stoker slurm: mkdir -p {batch.logs} before sbatch, which makes no folders", file=sys.stderr)
     return 0
 
 
@@ -155,7 +155,7 @@ def _submit(batch: Batch) -> int:
     log = f"{job_name(batch.name)}-{job}.out"
     if batch.array is None:
         _link(folder / "latest", log)
-    print(f"job {job}: log {folder / log}; `stoker slurm watch {job}`, `stoker slurm logs {job}`")
+    say(f"job {job}: log {folder / log}; `stoker slurm watch {job}`, `stoker slurm logs {job}`")
     return 0
 
 
@@ -183,7 +183,7 @@ def _watch(jobs: tuple[str, ...], *, exclude_failed: bool) -> int:
 
     jobs = jobs or tuple(queue())
     if not jobs:
-        print("no job of yours waits or runs")
+        say("no job of yours waits or runs")
         return 0
     seen: dict[str, str] = {}
     ran_on: dict[str, tuple[str, ...]] = {}
@@ -199,7 +199,7 @@ def _watch(jobs: tuple[str, ...], *, exclude_failed: bool) -> int:
             told = f"{found.state} {found.reason} {found.nodes}"
             if seen.get(job) != told:
                 seen[job], changed = told, True
-                print(f"{time.strftime('%H:%M:%S')} {found.line()}", flush=True)
+                say(f"{time.strftime('%H:%M:%S')} {found.line()}", flush=True)
                 if found.state == "PENDING" and job in ran_on:
                     _say_why_it_waits_again(found, ran_on.pop(job), exclude_failed=exclude_failed)
             if found.state == "RUNNING":
@@ -219,15 +219,15 @@ def _say_why_it_waits_again(job: QueuedJob, nodes: tuple[str, ...], *, exclude_f
 
     down = nodes_down(nodes)
     if not down:
-        print("  requeued: it continues with its run when it starts again")
+        say("  requeued: it continues with its run when it starts again")
         return
     names = ",".join(down)
-    print(f"  NODE_FAIL: {names} is down; SLURM started the job again (it may wait 2 minutes)")
+    say(f"  NODE_FAIL: {names} is down; SLURM started the job again (it may wait 2 minutes)")
     if exclude_failed:
         exclude(job.job, down)
-        print(f"  {names} is excluded from it")
+        say(f"  {names} is excluded from it")
     else:
-        print(f"  to keep it off: scontrol update JobId={job.job} ExcNodeList={names}")
+        say(f"  to keep it off: scontrol update JobId={job.job} ExcNodeList={names}")
 
 
 def _said_end(job: QueuedJob) -> bool:
@@ -238,17 +238,17 @@ def _said_end(job: QueuedJob) -> bool:
     if job.state == "COMPLETED":
         return True
     if job.state == "NODE_FAIL":
-        print(
+        say(
             f"  node failed: {','.join(nodes_down(job.nodes)) or ','.join(job.nodes)}; submit again with --exclude"
         )
     elif job.state in OUTCOMES:
         failure, reason = OUTCOMES[job.state]
         advice = _ADVICE.get(job.state, "")
-        print(f"  {failure.value} ({reason.value}){advice}")
+        say(f"  {failure.value} ({reason.value}){advice}")
     elif job.exit_code.startswith("93"):
-        print("  exit 93: it would fail again, and was not requeued; `stoker diagnose` says why")
+        say("  exit 93: it would fail again, and was not requeued; `stoker diagnose` says why")
     elif job.exit_code.startswith("7:"):
-        print("  exit 7: the job ended early with exit code 0 and was not requeued; see `stoker diagnose`")
+        say("  exit 7: the job ended early with exit code 0 and was not requeued; see `stoker diagnose`")
     return False
 
 
@@ -270,28 +270,28 @@ def _cancel(jobs: tuple[str, ...], *, sure: bool) -> int:
         if found is None:
             raise SlurmError(f"SLURM knows no job {job}")
         if found.state in ENDED:
-            print(f"{found.line()}: it has ended already")
+            say(f"{found.line()}: it has ended already")
             continue
         if not sure and not says_yes(f"Cancel {found.line()}?"):
             return complain(VERB, f"{job}: not cancelled", EXIT_REFUSED)
         cancel(job)
-        print(f"{job}: cancelled")
+        say(f"{job}: cancelled")
     return 0
 
 
 def _logs(jobs: tuple[str, ...], lines: int) -> int:
     """The end of the logs of all nodes, each line with its file's node before it."""
     from supervisor.cluster.slurm.commands import SlurmError, job_record, queue
-    from supervisor.text.decode import printable
+    from supervisor.text.decode import clean
 
     for job in jobs or tuple(queue()):
         found = job_record(job)
         if found is None or not found.log:
             raise SlurmError(f"SLURM knows no log of job {job} any more: look in its folder of logs")
         for label, path in _log_files(Path(found.log)):
-            with path.open("r", encoding="utf-8", errors="replace") as file:
+            with path.open("rb") as file:
                 for line in deque(file, max(lines, 1)):
-                    print(f"{label}: {printable(line.rstrip())}")
+                    say(f"{label}: {clean(line.rstrip())}")
     return 0
 
 

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.cli.common import add_runs_dir, complain, named_run, refuse, says_yes
+from supervisor.cli.common import add_runs_dir, complain, named_run, refuse, say, says_yes
+from supervisor.job.errors import JobError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     while reader.refresh():
         continue
     if isinstance(reader.state.condition, Finished):
-        print(f"{paths.root} has ended already: {reader.state.condition.outcome}")
+        say(f"{paths.root} has ended already: {reader.state.condition.outcome}")
         return 0
     adopt = _what_to_do(paths, reader.state)
     if not has_keeper(paths):
@@ -90,9 +91,9 @@ def run(args: argparse.Namespace) -> int:
         if answer not in {None, "done"}:
             return complain("stop", f"refused: {answer}", 1)
         if isinstance(reader.state.condition, Finished):
-            print(f"{paths.root} ended: {reader.state.condition.outcome}: {reader.state.condition.reason}")
+            say(f"{paths.root} ended: {reader.state.condition.outcome}: {reader.state.condition.reason}")
             for text in _still_running(paths, reader.state):
-                print(text, file=sys.stderr)
+                say(text, file=sys.stderr)
             return 0
         if not keeper_lives:
             return complain("stop", f"{paths.run_id}: its keeper ended before it had stopped it: {adopt}", 1)
@@ -141,11 +142,11 @@ def _stop_without_keeper(run: RunPaths, frozen: str, args: argparse.Namespace) -
     state, run_dir = read_state(run.node().journal), os.path.realpath(run.root)
     paths = run.node().attempt(state.attempt.number if state.attempt is not None else 1)
     found = alive_of(run_dir, paths)
-    print(f"{run.run_id}: {frozen}", file=sys.stderr)
+    say(f"{run.run_id}: {frozen}", file=sys.stderr)
     if not found:
         return complain("stop", "no process of the run lives besides it", 1)
     for process in found:
-        print(f"  {label_of(process)}", file=sys.stderr)
+        say(f"  {label_of(process)}", file=sys.stderr)
     question = f"Kill these {len(found)} processes without it?"
     if not args.now or not (args.without_keeper or (sys.stdin.isatty() and says_yes(question))):
         how = f"`stoker stop --now --without-keeper {run.run_id}` kills these processes"
@@ -158,7 +159,7 @@ def _stop_without_keeper(run: RunPaths, frozen: str, args: argparse.Namespace) -
     if found:
         left = ", ".join(map(label_of, found))
         return complain("stop", f"after {KILL_S:.0f} s there live still: {left}", 1)
-    print(f"{run.run_id}: its processes are ended; its supervisor process ends the run when it continues")
+    say(f"{run.run_id}: its processes are ended; its supervisor process ends the run when it continues")
     return 0
 
 
@@ -181,10 +182,8 @@ def _what_to_do(run: RunPaths, state: RunState) -> str:
     """Where a stop request would be received, for a run without a keeper."""
     import socket
 
-    from supervisor.text.decode import printable
-
     if state.host != socket.gethostname():
-        return f"none that is seen from here: it ran on {printable(state.host)}: stop it there"
+        return f"none that is seen from here: it ran on {state.host}: stop it there"
     return f"`stoker attach --adopt {run.run_id}` takes over what lives of it, then stop it"
 
 
@@ -223,4 +222,4 @@ def _which(text: str | None, place: Path, meant: Sequence[RunPaths]) -> int:
         lines.append(f"  {of.run:34} {of.state:10} {of.step:17} {of.name}".rstrip())
     if len(meant) > MAX_LISTED:
         lines.append(f"  and {len(meant) - MAX_LISTED} more: `stoker runs`")
-    return complain("stop", "\n".join(lines))
+    return complain("stop", JobError(*lines))

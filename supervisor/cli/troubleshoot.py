@@ -8,7 +8,7 @@ import shutil
 import textwrap
 from collections.abc import Iterable
 
-from supervisor.cli.common import appearance_from, complain
+from supervisor.cli.common import appearance_from, complain, say
 from supervisor.diagnosis.symptoms import (
     Lead,
     Wording,
@@ -22,7 +22,6 @@ from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.policy.rule_words import rules_about
 from supervisor.run.failures import FailureClass
 from supervisor.sources.signature_files import read_tables
-from supervisor.text.decode import printable
 from supervisor.text.redact import redact_text
 from supervisor.views.wording.translate import Tr, words_in
 
@@ -116,4 +115,4 @@ def _part(head: str, lines: Iterable[str]) -> None:
 
 
 def _say(text: str) -> None:
-    print("\n".join(map(printable, redact_text(text).split("\n"))))
+    say(*redact_text(text).split("\n"))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 
 class JobError(Exception):
-    """A job that cannot be run as asked: one line for the user, exit code 2 (usage) or 3 (refused)."""
+    """A job that cannot be run as asked: a line for each fault, mostly one; exit code 2 (usage) or 3 (refused)."""
 
-    def __init__(self, message: str, exit_code: int = 2) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, *lines: str, exit_code: int = 2) -> None:
+        self.lines = lines
+        self.message = "\n".join(lines)
         self.exit_code = exit_code
+        super().__init__(self.message)
 
 
 class NotResumableError(JobError):

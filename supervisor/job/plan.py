@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import posixpath
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,6 +16,7 @@ from supervisor.job.knobs import set_batch as kn
 from supervisor.job.knobs.measured_knobs import RankProcess
 from supervisor.job.knobs.places import ENV, Place, config_file, is_argument, place_of
 from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.text.decode import printable, shell_word
 from supervisor.text.redact import HIDDEN, redact, redact_argv, redact_text
 
 LOOPBACK: Final = "127.0.0.1"
@@ -321,23 +321,23 @@ def plan_as_shell(plan: LaunchPlan) -> str:
     Every environment change stands above the command with its reason. A secret variable is passed on
     from the shell that pastes it.
     """
-    lines = [f"# note: {_printable(redact_text(note))}" for note in plan.notes]
+    lines = [f"# note: {printable(redact_text(note))}" for note in plan.notes]
     if plan.batch is not None:
         lines.append(f"# batch: {describe(plan.batch)}")
     removed, assigned = [], []
     reasons: dict[str, list[str]] = {}
     for change in plan.env:
         hidden = change.value is not None and redact(change.name, change.value) == HIDDEN
-        reason = _printable(change.reason) + (" (value not shown: export it first)" if hidden else "")
+        reason = printable(change.reason) + (" (value not shown: export it first)" if hidden else "")
         reasons.setdefault(reason, []).append(change.name)
         if change.value is None:
             removed.append(f"-u {change.name}")
         else:
-            shown = f'"${change.name}"' if hidden else _quoted(redact(change.name, change.value))
+            shown = f'"${change.name}"' if hidden else shell_word(redact(change.name, change.value))
             assigned.append(f"{change.name}={shown}")
     lines += [f"# {', '.join(names)}: {reason}" for reason, names in reasons.items()]
-    words = [_quoted(word) for word in redact_argv(plan.argv)]
-    command = " \\\n  ".join([f"cd {_quoted(plan.cwd)} && env", *removed, *assigned, " ".join(words)])
+    words = [shell_word(word) for word in redact_argv(plan.argv)]
+    command = " \\\n  ".join([f"cd {shell_word(plan.cwd)} && env", *removed, *assigned, " ".join(words)])
     return "\n".join([*lines, command])
 
 
@@ -382,26 +382,6 @@ def plan_as_record(plan: LaunchPlan) -> dict[str, Any]:
             "values": {plan.copy.field: [plan.copy.before, plan.copy.after]},
         },
     }
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
-
-
-def _quoted(word: str) -> str:
-    """A shell word; control characters are escaped, so that printing it cannot move a cursor."""
-    if word.isprintable():
-        return shlex.quote(word)
-    escaped = "".join(_escaped(c) for c in word)
-    return f"$'{escaped}'"
-
-
-def _escaped(char: str) -> str:
-    if char in {"'", "\\"}:
-        return f"\\{char}"
-    if char.isprintable():
-        return char
-    return f"\\x{ord(char):02x}" if ord(char) < 0x80 else f"\\U{ord(char):08x}"
 
 
 def endpoint_of(job: JobSpec) -> tuple[str, int | None]:

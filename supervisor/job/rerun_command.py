@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS
 from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.text.decode import shell_word
 
 # What `settings.Resolver` notes of a value that stood on the command line.
 _GIVEN: Final = "flag --"
@@ -66,7 +66,7 @@ def command_of(job: JobSpec, more: Sequence[str] = ()) -> str | None:
             return None
         case EntryKind.TRAINER:
             pass
-    return " ".join(word if _SAFE.fullmatch(word) else shlex.quote(word) for word in words)
+    return " ".join(word if _SAFE.fullmatch(word) else shell_word(word) for word in words)
 
 
 def _from_file(job: JobSpec, name: str) -> bool:

@@ -24,6 +24,7 @@ from supervisor.run.access.lock import LockTaken
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, RunFile
 from supervisor.sources.processes import become_subreaper
+from supervisor.text.decode import printable
 from supervisor.text.redact import redact_text
 
 
@@ -62,10 +63,14 @@ def main(argv: list[str], *, beside: Callable[[RunPaths, RunFile, Keeper], Besid
 
 
 class _Formatter(logging.Formatter):
-    """keeper.log quotes commands, paths and errors, which may hold a secret."""
+    """keeper.log quotes commands, paths and errors, which may hold a secret or act on a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return redact_text(super().format(record))
+        return _shown(super().format(record))
+
+
+def _shown(lines: str) -> str:
+    return "\n".join(map(printable, redact_text(lines).split("\n")))
 
 
 def _log_without_secrets() -> None:
@@ -75,7 +80,7 @@ def _log_without_secrets() -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
     def report(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
-        print(redact_text("".join(traceback.format_exception(kind, error, trace))), file=sys.stderr, end="")
+        print(_shown("".join(traceback.format_exception(kind, error, trace))), file=sys.stderr, end="")
 
     sys.excepthook = report
     threading.excepthook = lambda found: report(found.exc_type, found.exc_value, found.exc_traceback)

@@ -24,7 +24,6 @@ from supervisor.preflight.connection import Failed, why_not
 from supervisor.preflight.context import CheckContext, ok, refuse, warn
 from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.records import Finding
-from supervisor.text.decode import printable
 
 # Importing torch in all ranks at once takes up to 20 s from a cold disk; the group itself waits MEET_S.
 LIMIT_S: Final = 90.0
@@ -265,7 +264,7 @@ def _bandwidth(meeting: _Meeting, measured: _Pairs) -> Finding:
     fix = "every step waits for the slowest: look at its cable, port, switch and driver, or leave it out"
     if slow and (culprit := _in_all(slow, pairs)) is not None:
         worst = _rate(max(pairs[pair] for pair in slow))
-        name = f"node {culprit} ({printable(hosts[culprit])})" if hosts else f"rank {culprit}"
+        name = f"node {culprit} ({hosts[culprit]})" if hosts else f"rank {culprit}"
         return warn("bandwidth", f"{name}: at most {worst} with each other one; the best pair {best}", fix)
     if slow and hosts:
         return warn("bandwidth", f"nodes {_named(slow, pairs, hosts)}; the best pair {best}", fix)
@@ -289,7 +288,7 @@ def _named(some: Sequence[tuple[int, int]], pairs: dict[tuple[int, int], float],
     ordered = sorted(some, key=pairs.__getitem__)
     named = []
     for a, b in ordered[:MOST_NAMED]:
-        where = f" ({printable(hosts[a])}, {printable(hosts[b])})" if hosts else ""
+        where = f" ({hosts[a]}, {hosts[b]})" if hosts else ""
         named.append(f"{a}–{b}{where}: {_rate(pairs[a, b])}")
     more = len(ordered) - len(named)
     return ", ".join([*named, *([f"+{more}"] if more else [])])
@@ -338,4 +337,4 @@ def _pairs_in(output: Path) -> _Pairs | None:
 
 def _last_line(output: Path) -> str:
     lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return printable(lines[-1])[:300] if lines else "it said nothing"
+    return lines[-1][:300] if lines else "it said nothing"

@@ -19,7 +19,6 @@ from supervisor.preflight.connection import Failed, Way, connect
 from supervisor.preflight.context import CheckContext, existing_parent, note, ok, warn
 from supervisor.preflight.network import is_own_host, resolved
 from supervisor.run.records import Finding
-from supervisor.text.decode import printable
 
 LISTEN_S: Final = 0.5
 """A server that speaks first (ssh, mail, a database) has spoken by then; a store of PyTorch never does."""
@@ -68,7 +67,7 @@ def _first_words(connection: socket.socket) -> str:
         said = connection.recv(64)
     except OSError:
         return ""
-    return printable(said.decode("ascii", "replace").strip())
+    return said.decode("ascii", "replace").strip()
 
 
 def _way_to(address: str, port: int) -> str:

@@ -24,7 +24,6 @@ from supervisor.preflight.interpreter import torchrun_flags, trainer_main
 from supervisor.preflight.memory import check_memory
 from supervisor.run.records import Finding
 from supervisor.run.regular import open_regular
-from supervisor.text.decode import printable
 
 MAX_SOURCE_BYTES: Final = 4 * 2**20
 FILES: Final = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
@@ -194,7 +193,7 @@ def check_data_through(context: CheckContext) -> Iterator[Finding]:
         [sys.executable, "-I", trainer_main(), "data", "check", *flags, "--", *files],
         cwd=spec.cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
     )  # fmt: skip
-    said = [printable(line) for line in done.stdout.decode("utf-8", "replace").splitlines()]
+    said = done.stdout.decode("utf-8", "replace").splitlines()
     for line in said[:MOST_FILES]:
         if done.returncode == 0:
             yield ok("data", line)

@@ -1,14 +1,15 @@
-"""Bytes of a log to clean text: encodings, gzip, escape codes, progress lines.
+"""Bytes of a log to clean text (encodings, gzip, escape codes, progress lines), and the gate to the terminal.
 
 Log text is data. What `clean` returns holds no escape code, no control
 character and no character that reorders what a terminal shows, so that it can
-be printed or drawn as it is.
+be printed or drawn as it is. Names (of runs, files, hosts, metrics) are shown as they are: `printable`.
 """
 
 from __future__ import annotations
 
 import codecs
 import re
+import shlex
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 
@@ -36,10 +37,14 @@ _ESCAPES = Lazy(
 # C0 except tab and newline, DEL, C1, bidi controls and isolates, line and paragraph separators (a terminal or a widget may
 # break the line there), and what Unicode has shown as nothing (Default_Ignorable_Code_Point: joiners, the soft hyphen, the BOM,
 # fillers, variation selectors, tags): within a word it would hide the word from whoever looks for it.
-_CONTROLS = Lazy(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u2069"
-    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+_CONTROL_CLASS = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
+_CONTROLS = Lazy(f"[{_CONTROL_CLASS}]")
+# Within a line a newline is no better than a carriage return; half of a pair is a byte that was no UTF-8, or cannot be written.
+_UNSHOWN = Lazy(f"[\n\ud800-\udfff{_CONTROL_CLASS}]")
+_NOT_ASCII = Lazy(r"[^\n -~]")
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
 
@@ -191,8 +196,38 @@ def clean(raw: bytes, cap_bytes: int = LINE_CAP_BYTES) -> str:
 
 
 def printable(text: str) -> str:
-    """Text from a folder or an argument as one line without terminal control characters: anybody may have written it."""
-    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
+    r"""One line of whatever anybody wrote, as a terminal may get it: the gate through which all of a verb's output goes.
+
+    What would act on the terminal, begin another line, turn the order or show as nothing becomes an escape (``\x1b``, ``\n``,
+    ``\u202e``). A tab is four cells, and to do it twice changes nothing.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return _UNSHOWN.sub(lambda found: found[0].encode("unicode_escape").decode(), text.replace("\t", "    "))
+
+
+def shell_word(word: str) -> str:
+    """`word` quoted for bash, and printable: what is pasted is the word again."""
+    if printable(word) == word:
+        return shlex.quote(word)
+    return "$'" + "".join(map(_bash_escaped, word)) + "'"
+
+
+def _bash_escaped(char: str) -> str:
+    if char in {"'", "\\"}:
+        return f"\\{char}"
+    if printable(char) == char:
+        return char
+    return f"\\x{ord(char):02x}" if ord(char) < 0x80 else f"\\U{ord(char):08x}"
+
+
+def ascii_json(line: str) -> str:
+    r"""JSON with each character beyond printable ASCII as JSON's own escape (``\u202e``): valid in any locale, harmless on any terminal."""
+    if line.isascii() and line.isprintable():
+        return line
+    return _NOT_ASCII.sub(
+        lambda found: re.sub("(....)", r"\\u\1", found[0].encode("utf-16-be", "surrogatepass").hex()), line
+    )
 
 
 def _last_segment(raw: bytes) -> bytes:

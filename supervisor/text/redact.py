@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
+from supervisor.text.decode import strip_escapes
 from supervisor.text.patterns import Lazy
 from supervisor.text.secret_values import (
     HEX,
@@ -353,7 +354,11 @@ def _without(text: str, spans: Sequence[Span]) -> str:
 
 
 def redact_text(text: str) -> str:
-    """A line, or several, fit to be shown or written."""
+    """A line, or several, fit to be shown or written. A color in front of a secret does not save it: then both go."""
+    raw = text.replace(r"\x1b", "\x1b")  # as it was before it was made printable
+    if "\x1b" in raw:
+        hidden = redact_text(bare := strip_escapes(raw))
+        return text if hidden == bare else hidden
     return _without(text, _around_hidden(text, secret_spans(text)))
 
 

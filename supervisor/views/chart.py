@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from supervisor.run.series import METRICS, ROLLUP_S, SeriesReader, read_rollups
+from supervisor.text.decode import printable
 
 MAX_POINTS = 400
 MOST_DRAWN = 1e100  # the span of larger ones is beyond a float, of which plotext makes no row
@@ -67,7 +68,7 @@ def draw(
         # Without colour the marker tells the attempts apart: fine for the newest, coarse for those before.
         marker = "braille" if attempt == attempts[-1] else "dot"
         plotext.plot(xs, ys, label=f"attempt {attempt}" if len(attempts) > 1 else None, marker=marker)
-    plotext.title(title)
+    plotext.title(printable(title))
     plotext.xlabel("step" if has_steps else "value")
     drawn = str(plotext.build())
     plotext.clear_figure()

@@ -30,7 +30,7 @@ from supervisor.run.paths import RunPaths, private
 from supervisor.run.records import Cause, DecisionKind, FailureClass, FindingLevel, Reason, Sameness, Verdict
 from supervisor.run.state import AttemptState, RunState
 from supervisor.run.timeline import moment_of
-from supervisor.text.decode import strip_escapes
+from supervisor.text.decode import ascii_json, printable
 from supervisor.text.redact import Redactor, redact_text
 from supervisor.views import format as fm
 from supervisor.views.chart import draw, loss_points
@@ -139,7 +139,8 @@ class ConsoleView:
         while self.state.journal_read is not None:  # the story is of all of it
             self._print_news()
         if with_story:
-            text = self._settings.redactor.text(story(self.state, self._run, colour=self._settings.colour))
+            redact = self._settings.redactor.text
+            text = story(self.state, self._run, colour=self._settings.colour, redact=redact)
             self._write(self._file, text)
             if not self._settings.as_json:
                 self._write(self._settings.stdout, text)
@@ -169,13 +170,15 @@ class ConsoleView:
             for event in news:
                 if self._settings.as_json:
                     shown = without_secrets(event, self._settings.redactor)
-                    self._write(self._settings.stdout, self._encoder.encode(shown).decode("utf-8"))
+                    self._write(
+                        self._settings.stdout, ascii_json(self._encoder.encode(shown).decode("utf-8"))
+                    )
                 for level, text in self._lines(event):
                     self._print(event.t, level, text)
 
     def _print(self, t: float, level: Level, text: str) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
-        line = self._settings.redactor.text(strip_escapes(text).replace("\r", " ").replace("\n", " "))
+        line = printable(self._settings.redactor.text(text))
         self._write(self._file, f"[{level}] {stamp} {line}")
         if self._settings.as_json or WEIGHTS[level] < LEAST[self._settings.least]:
             return
@@ -495,7 +498,7 @@ def code_text(cause: Cause, run: RunPaths, attempt: int) -> str:
 
 def shortened(text: str, limit: int) -> str:
     """`text` in one line of at most `limit` characters."""
-    line = redact_text(strip_escapes(text).strip())  # before it is cut: half a token is recognised by nobody
+    line = printable(redact_text(text).strip())  # before it is cut: half a token is recognised by nobody
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
@@ -561,7 +564,7 @@ def progress_text(
     return " · ".join(filter(None, parts)) or "alive, no step seen yet"
 
 
-def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
+def story(state: RunState, run: RunPaths, *, colour: bool = False, redact: Callable[[str], str] = str) -> str:
     """The run in a few lines: attempts, verdicts, changes, losses, a curve, where it all lies."""
     from supervisor.policy.health.early_signs import (
         MEMORY_UNEXPECTED,
@@ -570,7 +573,8 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
     from supervisor.run.runfile import BadRunFile, read_run_file
     from supervisor.views.trial_report import trial_lines
 
-    lines = ["", f"run       {state.run_id}  {strip_escapes(state.name)}"]
+    curve = ""  # colors of ours, and lines
+    lines = ["", f"run       {state.run_id}  {state.name}"]
     for index, attempt in enumerate(state.attempts):
         lines += _attempt_story(attempt, run)
         if attempt.verdict is not None:
@@ -579,7 +583,7 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
             lines += [f"          {line}" for line in recurrence_lines(earlier, None)]
         following = state.attempts[index + 1] if index + 1 < len(state.attempts) else None
         if following is not None:
-            lines.append(f"change    {strip_escapes(_change_story(attempt))}{_confirmed(attempt, following)}")
+            lines.append(f"change    {_change_story(attempt)}{_confirmed(attempt, following)}")
             if (missed := following.missed) is not None:
                 where = "did not resume: began at step {began}, not after checkpoint {step}"
                 lines.append(f"resumed   {english.filled(where, values_of(missed))}")
@@ -599,22 +603,21 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
                 lines.append(f"resumed   {how}: {began} at step {following.first_step}")
             if following.compared is not None:
                 headline = english.sentence("comparison", "headline", values_of(following.compared))
-                lines.append(f"compared  {headline}: {strip_escapes(following.compared.text)}")
+                lines.append(f"compared  {headline}: {following.compared.text}")
     lines += _nodes_story(state, run)
     points = loss_points(run.node().series)
     if points:
         (_, first, begin), (_, last, end) = points[0], points[-1]
         lines.append(f"loss      {begin:.4f}{_at_step(first)} → {end:.4f}{_at_step(last)}")
-        curve = draw(points, title="loss", colour=colour)
-        if curve:
-            lines += ["", curve.rstrip("\n"), ""]
+        curve = draw(points, title="loss", colour=colour).rstrip("\n")
+        lines += ["", curve, ""] if curve else []
     lines += [f"note      {one.text}" for one in state.advisories if one.code == MEMORY_UNEXPECTED]
     lines.append(f"directory {run.root}")
     lines += trial_lines(state, run, english)
     with contextlib.suppress(BadRunFile):
         if command := declared_again(state, read_run_file(run.run_json).job):
             lines.append(command)  # the last line, and nothing else in it: to be pasted
-    return "\n".join(lines)
+    return "\n".join(line if line is curve else printable(redact(line)) for line in lines)
 
 
 def _nodes_story(state: RunState, run: RunPaths) -> Iterator[str]:
@@ -623,12 +626,12 @@ def _nodes_story(state: RunState, run: RunPaths) -> Iterator[str]:
         its = read_state(run.node(number).journal)
         attempt = its.attempt
         if attempt is None:
-            yield f"node {number}    {strip_escapes(its.host)}: nothing was started there"
+            yield f"node {number}    {its.host}: nothing was started there"
             continue
         ranks = tuple(rank.rank for rank in attempt.ranks.values() if rank.rank is not None)
         whose = f"ranks {fm.ranges(ranks)}, " if ranks else ""
         ended = _exit_code(attempt.exit_code) if attempt.ended_t is not None else "its end is not known"
-        yield f"node {number}    {strip_escapes(its.host)}: attempt {attempt.number}, {whose}{ended}"
+        yield f"node {number}    {its.host}: attempt {attempt.number}, {whose}{ended}"
 
 
 def _at_step(step: float | None) -> str:

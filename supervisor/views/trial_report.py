@@ -11,7 +11,6 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.series import GPU, HOST, METRICS, SeriesReader, at_first, highest
 from supervisor.run.state import AttemptState, Finished, RunState
-from supervisor.text.decode import printable
 from supervisor.text.redact import redact_text
 from supervisor.views import format as fm
 from supervisor.views.wording.translate import Tr
@@ -38,7 +37,7 @@ def trial_lines(state: RunState, run: RunPaths, tr: Tr) -> list[str]:
     succeeded = isinstance(state.condition, Finished) and state.condition.outcome is Outcome.SUCCEEDED
     if succeeded and (command := real_command_of(job)):
         rows.append(("real run", command))
-    return [f"{tr(label):<9} {printable(redact_text(text))}" for label, text in rows]
+    return [f"{tr(label):<9} {redact_text(text)}" for label, text in rows]
 
 
 def _rows(

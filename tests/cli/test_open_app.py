@@ -74,7 +74,7 @@ def test_a_finished_run_gives_its_exit_code(
     env = {"XDG_STATE_HOME": str(tmp_path / "state")}
     assert left(run, env) == 4
     said = capsys.readouterr().out
-    assert said == "run-1: gave up: too often\n", "no escapes of a folder reach the terminal"
+    assert said == "run-1: gave up: too \\x1b[31moften\n", "no escapes of a folder reach the terminal"
     (given,) = opened
     assert (given["run"], given["read_only"], given["appearance"]) == (run, False, USUAL)
     assert given["keep"] == tmp_path / "state" / "stoker" / "ui.json"

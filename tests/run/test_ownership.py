@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from supervisor.cli.main import main
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.access.lock import KeeperLock, keeper_is_alive
@@ -71,13 +72,15 @@ def test_a_long_list_is_cut(tmp_path: Path) -> None:
 @pytest.mark.fault(
     "secrets and access", "a copied folder's own path holds escape codes", "printed harmlessly"
 )
-def test_what_a_copy_says_acts_on_no_terminal(tmp_path: Path) -> None:
+def test_what_a_copy_says_acts_on_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = own_run_in(tmp_path, job_of(tmp_path), *ENDED)
     record = msgspec.structs.replace(read_run_file(run.run_json), path="/x\x1b]0;pwned\x07\n/y")
     write_run_file(run.run_json, record)
     assert place_of(run).is_copy
-    assert place_of(run).notice.isprintable()
-    assert "it was moved from /x?]0;pwned??/y" in place_of(run).refusal
+    assert main(["stop", str(run.root)]) == 3
+    err = capsys.readouterr().err
+    assert err.removesuffix("\n").isprintable()
+    assert r"it was moved from /x\x1b]0;pwned\x07\n/y" in err
 
 
 def test_a_request_needs_a_live_keeper_in_this_very_folder(tmp_path: Path) -> None:

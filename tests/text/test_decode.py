@@ -1,4 +1,6 @@
 import gzip
+import json
+import subprocess
 
 import pytest
 from hypothesis import given
@@ -6,13 +8,25 @@ from hypothesis import strategies as st
 
 from supervisor.text.decode import (
     CAP_MARK,
+    ascii_json,
     clean,
     gunzip,
     is_binary,
     is_packed,
     plain_chunks,
+    printable,
+    shell_word,
     sniff_encoding,
     strip_escapes,
+)
+from tests.hostile import shows
+
+# Text as anybody may choose it for a name, with what acts on a terminal more often than by chance.
+NAMES = st.text(
+    st.one_of(
+        st.characters(exclude_categories=()),
+        st.sampled_from("\x1b\x07\r\n\t\x7f\x9b\u202e\u200b\u2028\ufe0f\udcff'\\\\$"),
+    )
 )
 
 
@@ -82,6 +96,49 @@ def test_a_cut_gzip_gives_its_beginning() -> None:
 def test_progress_and_escapes_alone() -> None:
     assert clean(b"a\rb\r ") == "b"
     assert strip_escapes("\x1b[1mbold\x1b[0m\r") == "bold\r"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a b é 中文 🔥", "a b é 中文 🔥"),
+        ("\x1b]0;t\x07", r"\x1b]0;t\x07"),
+        ("a\r\nb\tc", r"a\r\nb    c"),
+        ("\x9b31m\x7f", r"\x9b31m\x7f"),
+        ("\u202egpj.exe", r"\u202egpj.exe"),
+        ("a\u200bb\u2028c\ufeff\U000e0041", r"a\u200bb\u2028c\ufeff\U000e0041"),
+        ("\udcff", r"\udcff"),
+    ],
+)
+def test_what_would_act_on_a_terminal_is_shown_as_an_escape(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+@given(NAMES)
+def test_the_gate_lets_through_only_what_a_terminal_shows(text: str) -> None:
+    shown = printable(text)
+    assert all(map(shows, shown))
+    assert printable(shown) == shown
+    if all(map(shows, text)) and "\t" not in text:
+        assert clean(text.encode()) == clean(shown.encode()), "nothing else is changed"
+
+
+@given(NAMES)
+def test_json_is_ascii_and_says_the_same(text: str) -> None:
+    line = ascii_json(json.dumps({"name": text}, ensure_ascii=False))
+    assert line.isascii()
+    assert line.isprintable()
+    assert json.loads(line) == {"name": text}
+
+
+def test_a_word_of_a_command_is_shown_and_pasted_as_it_is() -> None:
+    words = ["a b", "it's", "\x1b]0;t\x07\n\r\t'\\", "\u202ex\x9b", "中文"]
+    line = " ".join(map(shell_word, words))
+    assert printable(line) == line
+    done = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {line}"], env={"LC_ALL": "C.UTF-8"}, capture_output=True, check=True
+    )
+    assert done.stdout.decode().split("\0") == [*words, ""]
 
 
 @pytest.mark.parametrize(

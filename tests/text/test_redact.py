@@ -36,6 +36,16 @@ def test_also_behind_what_a_logger_puts_before_it(planted: Planted, prefix: str)
     assert not any(line in shown for line in planted.secret.splitlines())
 
 
+def test_a_color_in_front_of_a_secret_does_not_save_it() -> None:
+    token = "hf_" + "abcdefghijklmnopqrstuvwxyz01234567"
+    assert redact_text(f"login \x1b[31m{token}\x1b[0m ok") == f"login {HIDDEN} ok"
+    assert redact_text(f"--token \x1b]0;t\x07{token}") == f"--token {HIDDEN}"
+    assert redact_text(rf"shown as \x1b[31m{token}") == f"shown as {HIDDEN}"
+    assert redact_text("a \x1b[31mred\x1b[0m word") == "a \x1b[31mred\x1b[0m word", (
+        "nothing else is taken out"
+    )
+
+
 @pytest.mark.parametrize(("shape", "argv", "secret"), IN_ARGV)
 def test_a_secret_in_a_command_line_is_hidden(shape: str, argv: tuple[str, ...], secret: str) -> None:
     shown = redact_argv(argv)

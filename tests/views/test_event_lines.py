@@ -213,7 +213,7 @@ def test_progress_says_what_is_known(values: dict[str, Any], said: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "limit", "shown"),
-    [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("  \x1b[31mab\x1b[0m ", 3, "ab")],
+    [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("  \x1b[31mab ", 10, r"\x1b[31mab")],
 )
 def test_a_long_text_is_cut_to_its_limit(text: str, limit: int, shown: str) -> None:
     assert shortened(text, limit) == shown

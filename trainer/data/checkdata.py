@@ -79,15 +79,20 @@ def run(
     faulty = False
     for result in check_files(paths, vocab_size=vocab_size, dtype=dtype, length=length, text_key=text_key):
         for fault in result.faults:
-            print(fault, file=sys.stderr)
+            print(_printable(fault), file=sys.stderr)
         if (hidden := result.count - len(result.faults)) > 0:
-            print(f"{result.path}: and {hidden} more", file=sys.stderr)
+            print(_printable(f"{result.path}: and {hidden} more"), file=sys.stderr)
         if result.count:
             faulty = True
         else:
-            print(f"{result.path}: {result.summary}")
+            print(_printable(f"{result.path}: {result.summary}"))
         sys.stdout.flush()
     return 2 if faulty else 0
+
+
+def _printable(text: str) -> str:
+    r"""One line that cannot act on a terminal, whatever a file is called: ``\x1b``, ``\n``."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _files(path: str) -> Iterator[str]:

@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import select
-import shlex
 import shutil
 import socket
 import sys
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.cli.attaching.targets import resolve
 from supervisor.cli.attaching.watcher_process import NICENESS, Watcher
-from supervisor.cli.common import complain, metric_rules_of_user, wait_while_read
+from supervisor.cli.common import complain, metric_rules_of_user, say, wait_while_read
 from supervisor.cli.diagnosing.job_logs import BadInputError, is_of_one_process, without_rank
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
@@ -38,7 +37,7 @@ from supervisor.run.regular import open_regular
 from supervisor.run.state import Finished
 from supervisor.sources.processes import identify, read_cmdline
 from supervisor.sources.signature_files import default_cache_dir, load_engine
-from supervisor.text.decode import clean
+from supervisor.text.decode import clean, shell_word
 
 if TYPE_CHECKING:
     from supervisor.keeper.observer.observer import Observer
@@ -63,7 +62,7 @@ def observe(target: str, args: argparse.Namespace, appearance: Appearance) -> in
         _refuse_several_jobs(target, what)
     except BadInputError as error:
         shutil.rmtree(run.root, ignore_errors=True)
-        return complain("attach", str(error))
+        return complain("attach", error)
     try:
         with _keyboard_as_stdin(what.pipe is not None) as has_screen:
             if args.no_ui or not has_screen:
@@ -72,7 +71,7 @@ def observe(target: str, args: argparse.Namespace, appearance: Appearance) -> in
     finally:
         if args.keep:
             register(run, what.name, os.environ)
-            print(f"kept: {run.root}", file=sys.stderr)
+            say(f"kept: {run.root}", file=sys.stderr)
         else:
             shutil.rmtree(run.root, ignore_errors=True)
         if what.pipe is not None:
@@ -97,7 +96,7 @@ def _let_it_write(pipe: int) -> None:
         while True:
             if not reported and not select.select([pipe], [], [], 0.0)[0]:
                 reported = True
-                print(
+                say(
                     "stoker attach: left; the pipe is read on, so that its writer is not ended (Ctrl-C: close it)",
                     file=sys.stderr,
                 )
@@ -130,7 +129,7 @@ def _with_screen(
             keep=kept_file(os.environ),
             painted=watcher.go,
         )
-    print(_supervise_hint(target))
+    say(_supervise_hint(target))
     return 0
 
 
@@ -317,7 +316,7 @@ def several_jobs(folder: str, logs: Sequence[ObservedLog]) -> str:
     newest = max(paths, key=lambda path: os.stat(path).st_mtime if os.path.exists(path) else 0.0)
     rest = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
     listed = ", ".join(names[path] for path in paths[:NAMED])
-    one = shlex.quote(os.path.normpath(os.path.join(folder, names[newest])))
+    one = shell_word(os.path.normpath(os.path.join(folder, names[newest])))
     return f"{folder}: logs of several jobs ({listed}{rest}): attach to one, such as the newest: stoker attach {one}"
 
 

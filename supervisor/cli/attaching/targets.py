@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from supervisor.cli.common import say
 from supervisor.cli.diagnosing.job_logs import BadInputError, log_file, read_jobs, tasks_of
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
@@ -132,7 +133,7 @@ def _process(pid: int, *, report_unseen: bool) -> tuple[Target, Callable[[], Job
         "" if logs else "its output goes to a terminal or a pipe and cannot be seen: only processes are shown"
     )
     if unseen and report_unseen:
-        print(f"stoker attach: {pid}: {unseen}", file=sys.stderr)
+        say(f"stoker attach: {pid}: {unseen}", file=sys.stderr)
     name = _program(read_cmdline(root)) or str(pid)
 
     def read() -> JobEvidence:

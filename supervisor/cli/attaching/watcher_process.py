@@ -113,6 +113,7 @@ sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
 def main(argv: list[str]) -> int:
     """Watch until stdin ends."""
     from supervisor.cli.attaching.observe_target import observer_of
+    from supervisor.cli.common import complain
     from supervisor.cli.diagnosing.job_logs import BadInputError
     from supervisor.keeper.clock import SystemClock
 
@@ -123,8 +124,7 @@ def main(argv: list[str]) -> int:
     except OSError as error:
         if not run.root.exists():
             return 0  # the screen was left before this process had come up
-        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
-        return 1
+        return complain("attach", f"{error.filename}: {error.strerror}", 1)
     try:
         observer, _ = observer_of(
             run,
@@ -134,8 +134,7 @@ def main(argv: list[str]) -> int:
             observed=observed,
         )
     except BadInputError as error:
-        print(error, file=sys.stderr)
-        return 2
+        return complain("attach", error)
     observer.start()
     while os.read(0, 1):
         continue

@@ -10,7 +10,6 @@ from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.signature_tables import strength_word
 from supervisor.diagnosis.verdict import EarlierJob, Examination
 from supervisor.run.records import Cause, Consequence, Verdict
-from supervisor.text.decode import strip_escapes
 from supervisor.text.redact import redact_text
 from supervisor.text.user_line import CodeLine
 
@@ -45,42 +44,42 @@ def verdict_lines(
     where = f"{path} ({tr(f'attempt {attempt}')})" if attempt is not None else path
     reason = f", {tr(verdict.reason.value.replace('_', ' '))}" if verdict.reason is not None else ""
     lines = [
-        safe(f"{where}: {tr(verdict.title)}"),
+        f"{where}: {tr(verdict.title)}",
         f"  {verdict.failure.value}{reason}",
     ]
     if not verdict.is_plain_error:
         lines[-1] += f" · {tr(f'{100 * verdict.confidence:.0f} % sure')}"
     if verdict.node is not None:
-        lines[-1] += safe(tr(f" · node {verdict.node}"))
+        lines[-1] += tr(f" · node {verdict.node}")
     if ended_t is not None:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended_t))
         lines[-1] += f" · {tr(f'ended {at}')}"
     if verdict.signature:  # a folder that was handed over may hold a stoker.toml
-        lines.append(safe(f"  {tr(f'by your signature {verdict.signature}')}"))
-    lines += [safe(f"  {tr(text)}") for text in again]
+        lines.append(f"  {tr(f'by your signature {verdict.signature}')}")
+    lines += [f"  {tr(text)}" for text in again]
     if verdict.cause is not None:
         lines += ["", *_cause_lines(verdict.cause, context, tr)]
     if verdict.consequences:
         lines += ["", *_consequence_lines(verdict.consequences, tr)]
     if verdict.advice:
-        lines += ["", f"  {tr('what to do')}", *(safe(f"    {tr(text)}") for text in verdict.advice)]
+        lines += ["", f"  {tr('what to do')}", *(f"    {tr(text)}" for text in verdict.advice)]
     return lines
 
 
 def _cause_lines(cause: Cause, context: ContextReader | None, tr: Translate) -> list[str]:
     """The place, the user's own line of code, and the lines around."""
     place = cause.path if cause.line is None else f"{cause.path}:{cause.line}"
-    lines = [safe(f"  {tr('cause')}  {place}")]
+    lines = [f"  {tr('cause')}  {place}"]
     around, own = (
         context(cause.path, cause.line) if context is not None and cause.line is not None else ([], None)
     )
     if own is not None:
         label = tr("code").ljust(len(tr("cause")))
-        lines.append(safe(f"  {label}  {own.path}:{own.line}  {own.text[:200]}".rstrip()))
+        lines.append(f"  {label}  {own.path}:{own.line}  {own.text[:200]}".rstrip())
     if not around:
-        return [*lines, safe(f"    {cause.text[:300]}")]
+        return [*lines, f"    {cause.text[:300]}"]
     return lines + [
-        safe(f"  {'>' if number == cause.line else ' '} {number:>6}  {text[:200]}") for number, text in around
+        f"  {'>' if number == cause.line else ' '} {number:>6}  {text[:200]}" for number, text in around
     ]
 
 
@@ -94,7 +93,7 @@ def _consequence_lines(consequences: Sequence[Consequence], tr: Translate) -> li
         ranks = sorted({item.rank for item in items if item.rank is not None})
         who = f"{tr(ranks_text(ranks))}: " if ranks else ""
         place = items[0].path if items[0].line is None else f"{items[0].path}:{items[0].line}"
-        lines.append(safe(f"    {who}{tr(words)}  {place}"))
+        lines.append(f"    {who}{tr(words)}  {place}")
     if len(folded) > MOST_CONSEQUENCES:
         lines.append(f"    … {tr(f'and {len(folded) - MOST_CONSEQUENCES} more')}")
     return lines
@@ -114,7 +113,7 @@ def earlier_job_lines(jobs: Sequence[EarlierJob], tr: Translate = str) -> list[s
             if verdict.cause is not None and verdict.cause.line
             else ""
         )
-        lines.append(safe(f"    {place:<{width}}  {verdict.failure.value}{at} · {tr(verdict.title)}"))
+        lines.append(f"    {place:<{width}}  {verdict.failure.value}{at} · {tr(verdict.title)}")
     return lines
 
 
@@ -149,8 +148,8 @@ def _candidate_lines(item: Candidate, path: str, tr: Translate) -> list[str]:
         f"{item.failure.value} · {tr(item.signature.role.value)}, {tr(strength_word(item.strength))}{warning}"
     )
     return [
-        safe(f"    {path}:{item.line}{who} · {item.signature.id} · {kind}"),
-        safe(f"      {redact_text(item.text.strip())[:SHOWN_CHARACTERS]}"),
+        f"    {path}:{item.line}{who} · {item.signature.id} · {kind}",
+        f"      {redact_text(item.text.strip())[:SHOWN_CHARACTERS]}",
     ]
 
 
@@ -158,8 +157,3 @@ def ranks_text(ranks: Sequence[int]) -> str:
     """``rank 3`` or ``ranks 0, 2``."""
     many = "s" if len(ranks) > 1 else ""
     return f"rank{many} {', '.join(map(str, ranks[:8]))}" + (" …" if len(ranks) > 8 else "")
-
-
-def safe(text: str) -> str:
-    """One line of whatever a log or a table holds, without what acts on a terminal."""
-    return strip_escapes(text).replace("\r", "").replace("\n", " ").replace("\t", "    ")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from supervisor.cli.common import EXIT_REFUSED, appearance_given
+from supervisor.cli.common import EXIT_REFUSED, appearance_given, say, say_json
 from supervisor.cli.starting.job_inputs import NOT_MEASURED, Job, folder_of_runs, program_files
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
@@ -19,7 +18,6 @@ from supervisor.preflight.checks import BEFORE, refused, run_checks
 from supervisor.preflight.context import KNOBS_CHECK, CheckContext, ok, refuse, warn
 from supervisor.preflight.interpreter import find_interpreter
 from supervisor.run.records import Finding, FindingLevel
-from supervisor.text.decode import strip_escapes
 from supervisor.text.redact import redact_text
 from supervisor.views.appearance import Appearance
 from supervisor.views.wording.translate import words_in
@@ -98,10 +96,10 @@ def check_alone(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str], probes
             "seconds": round(took_s, 3),
             "findings": [{name: redact_text(value) for name, value in asdict(f).items()} for f in findings],
         }
-        print(json.dumps(told, ensure_ascii=False, separators=(",", ":")))
+        say_json(told)
     else:
         print_findings(findings, appearance, fixes=True)
-        print(words_in(appearance.spoken)(_summary(findings)))
+        say(words_in(appearance.spoken)(_summary(findings)))
     return EXIT_REFUSED if refused(findings) else 0
 
 
@@ -157,7 +155,7 @@ def _summary(findings: Sequence[Finding]) -> str:
 def print_findings(findings: Sequence[Finding], appearance: Appearance, *, fixes: bool = False) -> None:
     """A line a finding; with `fixes` also what to do about it, below."""
     for line in _lines(findings, appearance, fixes):
-        print(redact_text(strip_escapes(line)), flush=True)
+        say(redact_text(line), flush=True)
 
 
 def _lines(findings: Sequence[Finding], appearance: Appearance, fixes: bool) -> Iterator[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from supervisor.cli.common import say
 from supervisor.cli.starting.join_run import beats
 from supervisor.cluster.scheduler import Place, Scheduler, scheduler_of
 from supervisor.job.arguments.run_arguments import ParsedRun
@@ -52,7 +53,7 @@ def placed(parsed: ParsedRun, env: Mapping[str, str]) -> ParsedRun:
     added = tuple(missing_flags(parsed, place))
     folder = () if parsed.flag("run_dir") else (("run_dir", str(_folder(parsed, env, place))),)
     words = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in (*added, *folder))
-    print(f"stoker run: {place.why}: {words}", file=sys.stderr)
+    say(f"stoker run: {place.why}: {words}", file=sys.stderr)
     return replace(parsed, torchrun=(*added, *parsed.torchrun), stoker=(*folder, *parsed.stoker))
 
 
@@ -91,15 +92,15 @@ def requeued(parsed: ParsedRun, spec: JobSpec, env: Mapping[str, str]) -> int | 
         return None
     over = read_state(run.node().journal).condition
     if isinstance(over, Finished) and over.exit_code == EXIT_ENDED_EARLY:
-        print(f"stoker run: {run.run_id}: {over.reason}: not started again", file=sys.stderr)
+        say(f"stoker run: {run.run_id}: {over.reason}: not started again", file=sys.stderr)
         return over.exit_code
     if (spent := _starts_without_progress(run)) > (most := _max_requeues(parsed)):
-        print(
+        say(
             f"stoker run: {run.run_id}: started {spent} times without a new checkpoint (--max-requeues {most}): not started again",
             file=sys.stderr,
         )
         return scheduler.final_code
-    print(
+    say(
         f"stoker run: {scheduler.name} started job {scheduler.job} again: {run.root} continues",
         file=sys.stderr,
     )
@@ -160,4 +161,6 @@ def _starts_without_progress(run: RunPaths) -> int:
 def _wait_for_leader(run: RunPaths, bound_s: float) -> None:
     """Until node 0 continues with the run. Raises JobError where it does not."""
     if not beats(run, LEADER, bound_s):
-        raise JobError(f"{run.root}: node 0 does not continue with it after {bound_s:.0f} s", EXIT_STOPPED)
+        raise JobError(
+            f"{run.root}: node 0 does not continue with it after {bound_s:.0f} s", exit_code=EXIT_STOPPED
+        )

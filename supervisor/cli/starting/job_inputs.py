@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from supervisor.cli.common import user_settings
+from supervisor.cli.common import say, user_settings
 from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.arguments.flags import Flag
 from supervisor.job.arguments.run_arguments import ParsedRun, parse_run_argv
@@ -158,13 +158,13 @@ def with_asked_resume(job: Job, env: Mapping[str, str]) -> Job:
     asked = replace(question, script=hashlib.sha256(os.fsencode(place)).hexdigest())
     if recall_answer(asked.script, asked.key, env) is not None:
         return job  # an edit is no reason to ask again
-    print(f"{name}: how does it resume from a checkpoint, if stoker restarts it? This is asked once.")
-    print("s: by itself · n: not at all · its option, as --resume=PATH · Enter: see what it loads and saves")
+    say(f"{name}: how does it resume from a checkpoint, if stoker restarts it? This is asked once.")
+    say("s: by itself · n: not at all · its option, as --resume=PATH · Enter: see what it loads and saves")
     value = sys.stdin.readline().strip()
     value = _WORDS.get(value, value)
     answer = value if is_resume_answer(value) else ""
     if value and not answer:
-        print(f"{value}: neither s, n nor an option; left open")
+        say(f"{value}: neither s, n nor an option; left open")
     for about, said in ((asked, "asked"), *(((question, answer),) if answer else ())):
         with contextlib.suppress(OSError):  # asked again, then
             remember_answer(

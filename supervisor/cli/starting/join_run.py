@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from supervisor.cli.common import say
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.planning.job_secrets import without_secrets
@@ -18,7 +19,6 @@ from supervisor.run.access.ownership import check_folder
 from supervisor.run.nodes import BEAT_S, CONTINUED_WITHIN_S, LEADER, Order, Pulse, Want, create, read_order
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
-from supervisor.text.decode import printable
 
 LOOK_S = 0.2
 SAY_S = 5.0
@@ -64,7 +64,9 @@ def _made(run: RunPaths, record: RunFile) -> tuple[RunPaths, RunFile]:
         if create(real.run_json, data):
             return real, record
     except OSError as error:
-        raise JobError(f"{run.root}: {error.strerror}: choose another folder with {FOLDER}", 3) from error
+        raise JobError(
+            f"{run.root}: {error.strerror}: choose another folder with {FOLDER}", exit_code=3
+        ) from error
     if _lives(run, LEADER):
         raise JobError(f"{run.root}: {_keeper_words(run, LEADER)}: two nodes were started with --node-rank 0")
     again = f"`stoker continue {run.root}` starts its next attempt, `stoker attach --adopt {run.root}` takes it over"
@@ -90,7 +92,7 @@ def _joined(run: RunPaths, record: RunFile) -> tuple[RunPaths, RunFile]:
             )
         if now - said >= SAY_S:
             said = float("inf")
-            print(f"stoker run: node {record.node} waits for node 0 to make {run.root}", file=sys.stderr)
+            say(f"stoker run: node {record.node} waits for node 0 to make {run.root}", file=sys.stderr)
         time.sleep(LOOK_S)
     run = RunPaths(Path(os.path.realpath(run.root)))
     if refusals := check_folder(run).refusals:
@@ -126,7 +128,7 @@ def _require_a_live_run(run: RunPaths, record: RunFile) -> None:
         return
     bound_s = min(record.job.timing.node_timeout_s, CONTINUED_WITHIN_S)
     over = f"{run.root} is of a run that is over ({order.reason})"
-    print(
+    say(
         f"stoker run: {over}: node {record.node} waits up to {bound_s:.0f} s for node 0 to continue it",
         file=sys.stderr,
     )
@@ -171,5 +173,5 @@ def beats(run: RunPaths, node: int, listen_s: float = LISTEN_S) -> bool:
 
 def _keeper_words(run: RunPaths, node: int) -> str:
     holder = read_holder(run.node(node).lock)
-    where = f" (pid {holder.pid} on {printable(holder.host)})" if holder is not None else ""
+    where = f" (pid {holder.pid} on {holder.host})" if holder is not None else ""
     return f"a keeper is node {node} of it already{where}"

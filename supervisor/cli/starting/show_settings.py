@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from supervisor.cli.common import say, say_json
 from supervisor.job.config.explain import Explained, Source, variables
 from supervisor.job.spec import JobSpec
 from supervisor.text.decode import printable
@@ -24,11 +24,11 @@ def show_all(spec: JobSpec, env: Mapping[str, str], *, as_json: bool) -> int:
             "variables": [_row(each.name, each.sources[-1].value, each.sources[-1].origin, each.sources[:-1])
                           for each in variables(spec, env)],
         }  # fmt: skip
-        _print_json(told)
+        say_json(told)
         return 0
     _print_table(settings)
     if changed:
-        print("\nvariables of the job:")
+        say("", "variables of the job:")
         _print_table([(name, _value(source), source.origin) for name, source in changed])
     return 0
 
@@ -38,9 +38,7 @@ def show_one(told: Explained, *, as_json: bool) -> int:
     *beaten, now = told.sources or (Source(None, "not set"),)
     if as_json:
         facts = {"meaning": told.meaning, "takes": told.takes, "unit": told.unit, "default": told.default}
-        _print_json(
-            {**_row(told.name, now.value, now.origin, beaten), **facts, "other_names": told.other_names}
-        )
+        say_json({**_row(told.name, now.value, now.origin, beaten), **facts, "other_names": told.other_names})
         return 0
     lines = [
         f"{told.name} = {_value(now)}  ({now.origin})"
@@ -54,7 +52,7 @@ def show_one(told: Explained, *, as_json: bool) -> int:
         f"  {'overrode:' if not at else '':<13}{_value(source)}  ({source.origin})"
         for at, source in enumerate(reversed(beaten))
     ]
-    print("\n".join(printable(redact_text(line)) for line in lines))
+    say(*map(redact_text, lines))
     return 0
 
 
@@ -72,12 +70,9 @@ def _value(source: Source) -> str:
     return "(removed)" if source.value is None else source.value
 
 
-def _print_json(told: Mapping[str, Any]) -> None:
-    print(json.dumps(told, ensure_ascii=False, separators=(",", ":")))
-
-
 def _print_table(rows: Sequence[tuple[str, str, str]]) -> None:
-    width = max((len(name) for name, _, _ in rows), default=0)
-    value_width = min(max((len(value) for _, value, _ in rows), default=0), 60)
-    for name, value, why in rows:
-        print(printable(f"{name:<{width}}  {value:<{value_width}}  {why}"))
+    shown = [[*map(printable, row)] for row in rows]
+    width = max((len(name) for name, _, _ in shown), default=0)
+    value_width = min(max((len(value) for _, value, _ in shown), default=0), 60)
+    for name, value, why in shown:
+        say(f"{name:<{width}}  {value:<{value_width}}  {why}")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import shutil
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +15,16 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from supervisor import __version__
-from supervisor.cli.common import EXIT_REFUSED, WITH_LOG, appearance_given, complain, has_terminal
+from supervisor.cli.common import (
+    EXIT_REFUSED,
+    WITH_LOG,
+    appearance_given,
+    complain,
+    has_terminal,
+    say,
+    say_crash,
+    say_json,
+)
 from supervisor.cli.starting.check_job import (
     is_repeat,
     look,
@@ -41,7 +48,6 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.runfile import KeeperSettings, RunFile, write_run_file
 from supervisor.sources.processes import become_subreaper
-from supervisor.text.decode import strip_escapes
 from supervisor.text.redact import redact_text
 from supervisor.views.appearance import Appearance
 from supervisor.views.wording.translate import words_in
@@ -63,15 +69,15 @@ def dry_run(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
         path, why = job.spec.python or "python", error.message
     plan = _first_plan(job.spec, path, runs_dir(job.parsed.flag("runs_dir"), env) / "RUN", env)
     if job.parsed.switch("json"):
-        print(json.dumps(answer(job.spec, plan), separators=(",", ":")))
+        say_json(answer(job.spec, plan))
         return 0
-    print(f"# interpreter: {path} ({why})")
+    say(f"# interpreter: {path} ({why})")
     if job.spec.entry_kind is not EntryKind.TRAINER:
         batch, changes, then, resume = four_lines(job.spec)
-        print(f"# batch: {batch}\n# out of memory: {changes}\n# then: {then}\n# resume: {resume}")
+        say(f"# batch: {batch}", f"# out of memory: {changes}", f"# then: {then}", f"# resume: {resume}")
     if line := container_line(job.spec, plan):
-        print(f"# container: nothing in it is measured, unless it gets {line}")
-    print(plan_as_shell(plan))
+        say(f"# container: nothing in it is measured, unless it gets {line}")
+    say(*plan_as_shell(plan).splitlines())
     return 0
 
 
@@ -85,9 +91,7 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
         import supervisor.keeper.loop  # noqa: F401 - while the interpreter answers
     spec = job.spec
     if has_screen:
-        print(
-            strip_escapes(f"{words_in(appearance.spoken)('starting')} {redact_text(spec.name)}"), flush=True
-        )
+        say(f"{words_in(appearance.spoken)('starting')} {redact_text(spec.name)}", flush=True)
     interpreter = find_interpreter(spec, env, probes.interpreter)
     runs = folder_of_runs(parsed, env)
     context = CheckContext(spec, runs, env, interpreter)
@@ -96,7 +100,7 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     if refused(findings):
         for finding in refused(findings):
             fix = f": {finding.fix}" if finding.fix else ""
-            print(redact_text(f"stoker run: {finding.check}: {finding.what}{fix}"), file=sys.stderr)
+            say(redact_text(f"stoker run: {finding.check}: {finding.what}{fix}"), file=sys.stderr)
         return EXIT_REFUSED
     if has_screen:
         print_findings([finding for finding in findings if not is_repeat(finding)], appearance)
@@ -117,14 +121,16 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
         try:
             run = claim(runs)
         except OSError as error:
-            raise JobError(f"{runs}: {error.strerror}: choose another place with --runs-dir", 3) from error
+            raise JobError(
+                f"{runs}: {error.strerror}: choose another place with --runs-dir", exit_code=3
+            ) from error
         record = _record(run, spec, interpreter, settings, commit=probes.commit())
         try:
             write_run_file(run.run_json, without_secrets(record))
         except OSError as error:
             shutil.rmtree(run.root, ignore_errors=True)
             raise JobError(
-                f"{run.root}: {error.strerror}: choose another place with --runs-dir", 3
+                f"{run.root}: {error.strerror}: choose another place with --runs-dir", exit_code=3
             ) from error
         register(run, redact_text(spec.name), env)
         link_latest(run)
@@ -191,7 +197,7 @@ def _foreground(
         if record.settings.shared:
             raise JobError(f"{run.root}: node {record.node}: {error}") from error
         shutil.rmtree(run.root, ignore_errors=True)
-        raise JobError(f"{run.root}: {error}: choose another place with --runs-dir", 3) from error
+        raise JobError(f"{run.root}: {error}: choose another place with --runs-dir", exit_code=3) from error
     return carry_headless("run", keeper, run, record, env, as_json=parsed.switch("json"))
 
 
@@ -230,8 +236,8 @@ def carry_headless(
         code = keeper.carry()
         why = "the run ended"
     except Exception as error:  # noqa: BLE001 - a fault of ours must not pass for training's end
-        print(redact_text(traceback.format_exc()), file=sys.stderr, end="")
-        print(
+        say_crash()
+        say(
             f"stoker {verb}: the keeper failed ({type(error).__name__}); what it launched continues: `stoker attach --adopt {run.run_id}` takes it over",
             file=sys.stderr,
         )
@@ -259,7 +265,7 @@ def _detached(
 
     for finding in findings:
         if finding.level is FindingLevel.WARNING and parsed.switch("detach"):
-            print(redact_text(f"stoker run: {finding.check}: {finding.what}"), file=sys.stderr)
+            say(redact_text(f"stoker run: {finding.check}: {finding.what}"), file=sys.stderr)
     warning = teardown_warning(env)
     if not has_screen:
         _warn(warning)
@@ -272,7 +278,7 @@ def _detached(
         return code or show(run, read_only=parsed.switch("read_only"), env=env, appearance=appearance)
     except KeyboardInterrupt:
         how = f"`stoker attach {run.run_id}` shows it, `stoker stop {run.run_id}` ends it"
-        print(f"stoker run: interrupted, but the run has begun: {how}", file=sys.stderr)
+        say(f"stoker run: interrupted, but the run has begun: {how}", file=sys.stderr)
         raise
     finally:
         _warn(warning)  # before, the screen would cover it at once
@@ -292,15 +298,15 @@ def _start_keeper(
     try:
         start_detached(run, env, record=record, entry=WITH_LOG, findings=findings, meanwhile=meanwhile)
     except (KeeperDidNotStart, OSError) as error:
-        return complain("run", str(error), 1)
+        return complain("run", error, 1)
     return 0
 
 
 def _tell(run: RunPaths) -> int:
-    print(run.run_id)
+    say(run.run_id)
     return 0
 
 
 def _warn(warning: str | None) -> None:
     if warning:
-        print(f"stoker run: {warning}", file=sys.stderr)
+        say(f"stoker run: {warning}", file=sys.stderr)

@@ -14,7 +14,6 @@ from typing import Final
 from supervisor.cluster.scheduler import Place
 from supervisor.cluster.slurm.commands import JOB, SlurmError, ask
 from supervisor.policy import EXIT_DO_NOT_REQUEUE
-from supervisor.text.decode import printable
 from supervisor.text.hostlist import host_names
 
 NAME: Final = "SLURM"
@@ -100,7 +99,7 @@ def _asked(job: str, fields: str, bound_s: float) -> str:
     if not JOB.fullmatch(job):
         return ""
     try:
-        return printable(" ".join(ask(["squeue", "-h", "-j", job, "-o", fields], bound_s=bound_s).split()))
+        return " ".join(ask(["squeue", "-h", "-j", job, "-o", fields], bound_s=bound_s).split())
     except SlurmError:
         return ""
 

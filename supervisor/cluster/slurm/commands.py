@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from supervisor.text.decode import printable
 from supervisor.text.hostlist import host_names
 
 ASK_S: Final = 30.0
@@ -71,11 +70,9 @@ def ask(words: Sequence[str], stdin: str | None = None, *, bound_s: float = ASK_
     try:
         done = subprocess.run(
             [program, *words[1:]],
-            input=stdin,
+            input=None if stdin is None else stdin.encode("utf-8", "surrogateescape"),
             stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,
-            encoding="utf-8",
-            errors="replace",
             timeout=bound_s,
             check=False,
         )
@@ -86,25 +83,25 @@ def ask(words: Sequence[str], stdin: str | None = None, *, bound_s: float = ASK_
     except OSError as error:
         raise SlurmError(f"{words[0]}: {error.strerror}") from error
     if done.returncode:
-        said = [line for line in map(printable, done.stderr.splitlines()) if line.strip()]
+        said = [line for line in done.stderr.decode("utf-8", "replace").split("\n") if line.strip()]
         text = "; ".join(re.sub(rf"^{words[0]}: (error: )?", "", line) for line in said[:3])
         raise SlurmError(f"{words[0]}: {text or f'exit {done.returncode}'}")
-    return done.stdout
+    return done.stdout.decode("utf-8", "replace")  # as bytes: a carriage return in a job's name ends no line
 
 
 def submit(script: str) -> str:
     """Hand a batch script in; the job's number. Raises SlurmError with sbatch's own words."""
     answer = ask(["sbatch", "--parsable"], stdin=script).strip().partition(";")[0]
     if not JOB.fullmatch(answer):
-        raise SlurmError(f"sbatch: no job number in its answer {printable(answer)[:80]!r}")
+        raise SlurmError(f"sbatch: no job number in its answer {answer[:80]!r}")
     return answer
 
 
 def queue() -> dict[str, QueuedJob]:
     """All jobs of this user that wait or run: one call, however many there are. Raises SlurmError."""
     found = {}
-    for line in ask(["squeue", "--me", "-h", "-o", _FIELDS]).splitlines():
-        parts = [printable(part).strip() for part in line.split("|", 7)]
+    for line in ask(["squeue", "--me", "-h", "-o", _FIELDS]).split("\n"):
+        parts = [part.strip() for part in line.split("|", 7)]
         if len(parts) == 8:
             job, state, reason, start, left, nodes, _, name = parts
             found[job] = QueuedJob(job, state, reason, start, left, host_names(nodes), name)
@@ -114,8 +111,10 @@ def queue() -> dict[str, QueuedJob]:
 def job_record(job: str) -> QueuedJob | None:
     """What SLURM still knows of a job, also of one that has ended; None: nothing. Asks sacct where scontrol has forgotten it."""
     try:
-        text = printable(ask(["scontrol", "show", "job", "-o", job]).splitlines()[0])
-    except (SlurmError, IndexError):
+        text = ask(["scontrol", "show", "job", "-o", job]).partition("\n")[0]
+    except SlurmError:
+        text = ""
+    if not text:
         return _accounted(job)
     told = dict(_PAIR.findall(text))
     nodes = told.get("NodeList", "")
@@ -135,11 +134,11 @@ def job_record(job: str) -> QueuedJob | None:
 def _accounted(job: str) -> QueuedJob | None:
     fields = "JobID,State,NodeList,ExitCode,JobName"
     try:
-        rows = ask(["sacct", "-X", "-n", "-P", "-j", job, f"--format={fields}"]).splitlines()
+        rows = ask(["sacct", "-X", "-n", "-P", "-j", job, f"--format={fields}"]).split("\n")
     except SlurmError:
         return None
     for row in rows:
-        parts = [printable(part) for part in row.split("|")]
+        parts = row.split("|")
         if len(parts) == 5:
             state = parts[1].split()[0] if parts[1].split() else ""
             nodes = () if parts[2].startswith("None") else host_names(parts[2])
@@ -152,7 +151,7 @@ def nodes_down(names: Sequence[str]) -> tuple[str, ...]:
     if not names:
         return ()
     rows = ask(["sinfo", "-h", "-N", "-n", ",".join(names), "-o", "%N %T"]).splitlines()
-    bad = (row.split() for row in map(printable, rows))
+    bad = map(str.split, rows)
     return tuple(
         dict.fromkeys(row[0] for row in bad if len(row) == 2 and re.match(r"down|fail|drain", row[1]))
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from supervisor.policy import EXIT_REQUEUE
+from supervisor.text.decode import printable, shell_word
 
 WARN_S: Final = 120
 _NAME: Final = re.compile(r"[^\w.-]+")
@@ -110,10 +111,13 @@ def _head(batch: Batch) -> Iterator[str]:
 
 
 def _body(batch: Batch) -> Iterator[str]:
-    start = shlex.join([*batch.stoker, "run", "--no-ui", *batch.words])
+    start = " ".join(map(shell_word, [*batch.stoker, "run", "--no-ui", *batch.words]))
     node_log = f"{batch.logs}/%x-%j_%n.out"
     yield ""
-    yield from batch.setup
+    for line in batch.setup:
+        if printable(line) != line.replace("\t", "    "):
+            raise BadBatch(f"--setup {line!r}: a line of the shell is meant, without control characters")
+        yield line
     yield "# One task on each node: stoker finds its place there, and torchrun starts the ranks. A job that is started again continues with its run."
     yield f"srun --kill-on-bad-exit=0 --open-mode=append --output={shlex.quote(node_log)} \\"
     yield f"  {start} &"

@@ -22,7 +22,6 @@ import msgspec
 from supervisor.cluster.ssh.hosts import Host
 from supervisor.cluster.ssh.messages import Request
 from supervisor.run.jsonl import NOT_DECODED
-from supervisor.text.decode import printable
 
 CONNECT_S: Final = 10
 PERSIST_S: Final = 60
@@ -227,5 +226,5 @@ def _line(request: Request) -> bytes:
 
 
 def _last(text: str) -> str:
-    lines = [printable(line).strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""

@@ -109,7 +109,7 @@ def check_file(file: ConfigFile | None, *, classes: frozenset[str], is_job: bool
     for key, value in file.values.items():
         checked.attempt(checked.add, key, value)
     if checked.wrong:
-        raise JobError("\n".join(checked.wrong))
+        raise JobError(*checked.wrong)
     return FileSettings(
         file.name,
         checked.settings,

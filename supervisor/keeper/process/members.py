@@ -29,7 +29,6 @@ from supervisor.sources.processes import (
     owner_of,
     process_table,
 )
-from supervisor.text.decode import printable
 
 MARK, NODE_MARK = "STOKER_RUN_DIR", "STOKER_NODE_DIR"
 LOCK_NAME = "keeper.lock"
@@ -83,7 +82,7 @@ def find_members(
 
 def label_of(process: ProcessId) -> str:
     """``12 python3``, as one line that cannot act on a terminal: a process names itself as it likes."""
-    return f"{process.pid} {printable(command_of(process.pid) or '')}".rstrip()
+    return f"{process.pid} {command_of(process.pid) or ''}".rstrip()
 
 
 def is_marked(mark: str | None, run_dir: str) -> bool:

@@ -27,7 +27,6 @@ from supervisor.run.journal import read_state
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 from supervisor.sources.processes import ProcessId, boot_id, command_of
-from supervisor.text.decode import printable
 
 # A keeper sets the times of its lock every 5 s, and its machine may be busy; attributes are cached for at most
 # 60 s where a file is not reopened, as it is here.
@@ -99,7 +98,7 @@ def examine_adoption(run: RunPaths) -> tuple[Offer, RunFile | None]:
         more = "" if succeeded else f": {again} starts the next attempt"
         refusals = (f"the run is over ({state.condition.outcome.replace('_', ' ')}){more}",)
     elif state.host != socket.gethostname():
-        refusals = (f"it ran on {printable(state.host)}: there it can be adopted",)
+        refusals = (f"it ran on {state.host}: there it can be adopted",)
     elif state.boot_id not in {None, boot_id()}:
         refusals = (f"this machine was booted since: nothing of it lives: {again} starts the next attempt",)
     else:
@@ -161,7 +160,7 @@ def examine_continuation(run: RunPaths) -> Continuation:
     if keeper_is_alive(run.node().lock):
         refusals = (_other_keeper(run),)
     elif isinstance(state.condition, st.Finished) and state.condition.outcome is Outcome.SUCCEEDED:
-        refusals = (f"it succeeded: {printable(state.condition.reason)}: there is nothing to continue",)
+        refusals = (f"it succeeded: {state.condition.reason}: there is nothing to continue",)
     if refusals:
         return Continuation(refusals, findings.warnings)
     found = Continuation((), findings.warnings, record=record, state=state)
@@ -194,7 +193,7 @@ def _continued_elsewhere(found: Continuation) -> Continuation:
     if not isinstance(state.condition, BETWEEN) and not (here.starts and here.job == state.slurm_job):
         job = state.slurm_job
         doubts = (
-            f"it ran on {printable(state.host)}, and no end of it is on record. Is it certain that nothing of it lives there?",
+            f"it ran on {state.host}, and no end of it is on record. Is it certain that nothing of it lives there?",
         )
     return Continuation(
         (),
@@ -272,7 +271,7 @@ def _members(run: RunPaths, record: RunFile, state: st.RunState) -> Members:
 def _other_keeper(run: RunPaths) -> str:
     holder = read_holder(run.node().lock)
     return (
-        f"a supervisor process looks after it (pid {holder.pid} on {printable(holder.host)})"
+        f"a supervisor process looks after it (pid {holder.pid} on {holder.host})"
         if holder
         else "a supervisor process looks after it"
     )
@@ -281,6 +280,6 @@ def _other_keeper(run: RunPaths) -> str:
 def _named(processes: Iterable[ProcessId]) -> str:
     """``pids 12 (python3), 13 (pt_main_thread)``: of many the first."""
     pids = [process.pid for process in processes]
-    words = ", ".join(f"{pid} ({printable(command_of(pid) or '?')})" for pid in pids[:MAX_PIDS])
+    words = ", ".join(f"{pid} ({command_of(pid) or '?'})" for pid in pids[:MAX_PIDS])
     more = f" and {len(pids) - MAX_PIDS} more" if len(pids) > MAX_PIDS else ""
     return f"pid{'s' if len(pids) != 1 else ''} {words}{more}"

@@ -20,7 +20,6 @@ import msgspec
 from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.jsonl import decoded_file
 from supervisor.run.paths import RUN_SCHEMA, RunPaths
-from supervisor.text.decode import printable
 
 if TYPE_CHECKING:  # they load the whole schema, which finding a run need not wait for
     from supervisor.run.access.control import RequestArgs
@@ -67,8 +66,8 @@ class Place:
         if not self.is_copy:
             return ""
         if os.path.lexists(str(self.recorded)):
-            return f"a copy of {printable(str(self.recorded))}: read-only"
-        return f"moved or copied from {printable(str(self.recorded))}: read-only"
+            return f"a copy of {self.recorded!s}: read-only"
+        return f"moved or copied from {self.recorded!s}: read-only"
 
     @property
     def refusal(self) -> str:
@@ -76,8 +75,8 @@ class Place:
         if not self.is_copy:
             return ""
         if os.path.lexists(str(self.recorded)):
-            return f"this folder is a copy: the run itself lies in {printable(str(self.recorded))}"
-        return f"it was moved from {printable(str(self.recorded))}: move it back, or start again with `stoker run`"
+            return f"this folder is a copy: the run itself lies in {self.recorded!s}"
+        return f"it was moved from {self.recorded!s}: move it back, or start again with `stoker run`"
 
 
 class _Recorded(msgspec.Struct, frozen=True):

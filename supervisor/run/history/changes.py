@@ -19,7 +19,6 @@ from supervisor.job.rerun_command import command_of
 from supervisor.job.spec import JobSpec
 from supervisor.run.records import OUT_OF_MEMORY, DecisionKind, FailureClass, SpecChange
 from supervisor.run.state import AttemptState, RunState
-from supervisor.text.decode import printable
 from supervisor.text.redact import redact_text
 
 
@@ -194,4 +193,4 @@ def declared_again(state: RunState, job: JobSpec) -> str:
     if attempt.failure not in OUT_OF_MEMORY and attempt.differs is None:
         return ""
     missing = missing_words(state.answered_job(job))
-    return printable(redact_text(command_of(job, missing) or "")) if missing else ""
+    return redact_text(command_of(job, missing) or "") if missing else ""

@@ -31,7 +31,6 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Verdict
 from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.state import DiagnosedAs, Finished, MomentKind, RunState
-from supervisor.text.decode import strip_escapes
 from supervisor.text.redact import redact_argv, redact_text
 from supervisor.views.format import short_id
 from supervisor.views.wording.translate import Tr, english
@@ -82,11 +81,10 @@ _RATE = re.compile(r"-{0,2}(?:[\w.]+\.)?(?:lr|learning[-_]rate)(?:=(.+))?", re.I
 
 
 def command_of(job: JobSpec | None) -> tuple[str, ...]:
-    """Script and arguments as they were given, secrets hidden, without escape sequences; empty where they are not known."""
+    """Script and arguments as they were given, secrets hidden; empty where they are not known."""
     if job is None:
         return ()
-    words = redact_argv((Path(job.entry).name, *job.entry_args))
-    return tuple(" ".join(strip_escapes(word).split()) for word in words)
+    return tuple(redact_argv((Path(job.entry).name, *job.entry_args)))
 
 
 def own_arguments(job: JobSpec | None, state: RunState) -> tuple[str, ...] | None:
@@ -101,18 +99,18 @@ def own_arguments(job: JobSpec | None, state: RunState) -> tuple[str, ...] | Non
         is_own = bool(state.run_id) and state.run_id in (setting.value or "")
         if is_own or is_resumed(setting.name):
             del words[setting.at : setting.at + (1 if setting.joined or setting.value is None else 2)]
-    return tuple(" ".join(strip_escapes(word).split()) for word in words)
+    return tuple(words)
 
 
 def given_name(job: JobSpec | None, own: str = "", listed: str | None = None) -> str:
-    """The name that a person gave the run, in one line; empty where it has its script's.
+    """The name that a person gave the run; empty where it has its script's.
 
     `own`: its name by its journal; `listed`: by the index, another one where it was named again.
     """
     if listed and listed != own:
-        return " ".join(strip_escapes(listed).split())
+        return listed
     named = job.sources("run.name") if job is not None else []
-    return " ".join(strip_escapes(named[-1][0]).split()) if named and named[-1][1] != "default" else ""
+    return named[-1][0] if named and named[-1][1] != "default" else ""
 
 
 def rate_of(command: Sequence[str]) -> str:
@@ -141,14 +139,14 @@ def batch_of(batch: BatchSpec | None) -> str:
 
 
 def note_of(state: RunState, listed: tuple[float, str] = (0.0, "")) -> str:
-    """The newest note that a person put on a run (key m), in one line, secrets hidden; empty without one.
+    """The newest note that a person put on a run (key m), secrets hidden; empty without one.
 
     `listed`: the one in the index and its time, written after the run's end.
     """
     notes = (moment for moment in reversed(state.timeline) if moment.kind is MomentKind.NOTE)
     newest = next(notes, None)
     text = listed[1] if newest is None or newest.t < listed[0] else str(newest.values.get("text", ""))
-    return " ".join(redact_text(strip_escapes(text)).split())
+    return redact_text(text)
 
 
 def watched_word(state: RunState, *, live: bool) -> str:

@@ -100,7 +100,7 @@ class TerminalSigns:
             self._write("\a")
 
     def _one_line(self, text: str, most: int) -> str:
-        line = redact_text(plain(text)).strip()
+        line = plain(redact_text(text)).strip()
         if self._ascii:
             from supervisor.views.tui.theme import filters
 

@@ -210,8 +210,9 @@ def test_the_markup_is_shown_as_it_was_written(run: RunPaths) -> None:
         text = wire.wait_for("V_wide")
         for shown in ("[@click=app.quit]y[/] [link=http://e.vil]z[/link]", "中文路径", "ＷＩＤＥ"):
             assert shown in text
-        assert "pwned" not in text
-        assert "Q0FO" not in text
+        for shown in (r"\x1b]0;pwned\x07\x1b]2;pwned\x1b", r"\x1b]52;c;Q0FO", r"\u202eevil\u202c"):
+            assert shown in text
+        assert strange(wire.written) == []
 
 
 def test_the_whole_log(run: RunPaths) -> None:
@@ -244,6 +245,20 @@ def test_the_list_of_runs(run: RunPaths) -> None:
         wire.press("\r")
         wire.wait_for("code_error")
         look(wire)
+
+
+def test_what_an_offer_names_begins_no_line_and_is_no_markup(tmp_path: Path) -> None:
+    """A process names itself as it likes: what is asked before it is taken over stays one line a process."""
+    named = r"pid 12 (x\x1b]0;t\x07\n⚠ it is [@click=app.quit]known[/] to be yours)"
+    script = SHOW_RUN.replace("pid 12 (python3)", named)
+    assert script != SHOW_RUN
+    with on_a_terminal(script, recorded.healthy(tmp_path / "run").root, size=(120, 40)) as wire:
+        wire.wait_for("loss")
+        wire.press("A")
+        wire.wait_for("adopt the run?", "known[/]")
+        rows = [row for row in look(wire).splitlines() if "⚠ it is" in row]
+        assert rows
+        assert all("pid 12" in row for row in rows)
 
 
 def test_leaving_prints_no_commands(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from textual.widgets import Input, Label
 
 from supervisor.views.tui.request_client import Adopter, Answer
 from supervisor.views.tui.screen_base import OverScreen
+from supervisor.views.tui.widgets.paint import plain
 from supervisor.views.tui.widgets.panel import tr_of
 from supervisor.views.wording.translate import Tr
 
@@ -55,13 +56,13 @@ class Confirm(OverScreen[bool]):
         """The question in as many lines as it takes, and a line of keys."""
         tr = tr_of(self)
         with Vertical(classes="bar"):
-            yield Label(Content(tr(self.question)), classes="question")
+            yield Label(Content(plain(tr(self.question))), classes="question")
             yield self.stopped_line()
             yield Label(key_line(tr, ("y", "yes"), ("n", "no")), classes="answers")
 
     def renew(self) -> None:
         """Ask in the words that hold now."""
-        self.query_one(".question", Label).update(Content(tr_of(self)(self.question)))
+        self.query_one(".question", Label).update(Content(plain(tr_of(self)(self.question))))
 
     def action_answer(self, answer: bool) -> None:
         """Close with the answer."""
@@ -188,11 +189,11 @@ class OfferScreen(OverScreen[bool]):
         box.border_title = tr(self.asked)
         with box:
             if self.why:
-                yield Label(Content(tr(self.why)), classes="quiet")
+                yield Label(Content(plain(tr(self.why))), classes="quiet")
             for action in self.offer.actions:
-                yield Label(Content(f"· {tr(action)}"))
+                yield Label(Content(plain(f"· {tr(action)}")))
             for warning in self.offer.warnings:
-                yield Label(Content(f"⚠ {tr(warning)}"), classes="cost")
+                yield Label(Content(plain(f"⚠ {tr(warning)}")), classes="cost")
             yield Label(key_line(tr, ("y", "yes"), ("n", "no")), classes="quiet", id="keys")
 
     def action_answer(self, answer: bool) -> None:

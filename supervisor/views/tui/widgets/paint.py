@@ -22,7 +22,7 @@ from textual.color import Color
 from textual.filter import LineFilter
 from textual.strip import Strip
 
-from supervisor.text.decode import strip_escapes
+from supervisor.text.decode import printable
 from supervisor.text.patterns import Lazy
 from supervisor.views.wording.translate import Tr
 
@@ -281,16 +281,15 @@ def to_strip(
 
 
 def plain(text: str) -> str:
-    """`text` as every terminal shows it in the same number of cells: no control characters, no tabs.
+    """`text` as every terminal shows it in the same number of cells: control characters as escapes, no line breaks, no tabs.
 
     Selectors of emoji style and skin tone go too: xterm, tmux and kitty count the cells of such pairs differently
     (1, 2 and 4 were seen), and a frame behind them would be torn.
     """
     if text.isprintable() and (text.isascii() or _UNSURE.search(text) is None):
         return text
-    cleaned = strip_escapes(text.expandtabs(4)).replace("\n", " ").replace("\r", " ").replace("\t", " ")
-    cleaned = _UNSURE.sub("", cleaned)
-    return "".join(c if c.isprintable() or "\ue000" <= c <= "\uf8ff" else "\ufffd" for c in cleaned)
+    shown = printable(_UNSURE.sub("", text.expandtabs(4)).replace("\n", " "))
+    return "".join(c if c.isprintable() or "\ue000" <= c <= "\uf8ff" else "\ufffd" for c in shown)
 
 
 class HarmlessFilter(LineFilter):

@@ -19,7 +19,6 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
-from supervisor.text.decode import strip_escapes
 from supervisor.text.redact import redact_lines
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.theme.textual_theme import styles_of
@@ -272,7 +271,7 @@ class Panel(Widget):
 def copied_rows(rows: Sequence[Row]) -> str:
     """Rows as plain lines, without control characters and secrets."""
     lines = ["".join(span.text for span in spans).strip() for spans in rows]
-    return "\n".join(redact_lines([plain(strip_escapes(line)) for line in lines])).strip()
+    return "\n".join(map(plain, redact_lines(lines))).strip()
 
 
 def framed_rows(inside: Sequence[Row], left: Row, right: Row, width: int, style: TextStyle) -> list[Row]:
