@@ -26,7 +26,7 @@ def needs_full_device() -> None:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size: str = "2m") -> Iterator[Path]:
-    """A tmpfs; skips where none can be mounted."""
+    """A tmpfs of this size (or ``size,option=value``); skips where none can be mounted."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.cli.common import (
     WITH_LOG,
+    acted_on,
     add_appearance_flags,
     add_runs_dir,
     appearance_from,
@@ -71,7 +72,14 @@ def run(args: argparse.Namespace) -> int:
         return complain("attach", f"--interval {args.interval:g}: must be above 0")
     appearance = appearance_from(vars(args), os.environ)
     target = args.target
-    foreign = target is not None and _is_foreign(target)
+    foreign = bool(target and target.strip()) and _is_foreign(target)
+    if args.adopt:
+        if foreign and not target.isdecimal():
+            return complain("attach", f"{target}: no run: `stoker runs` lists what --adopt may take over")
+        meant = acted_on("adopt", target, args.runs_dir, live_first=False)
+        if target is None:
+            say(f"the newest run in {meant.root.parent}: {meant.run_id}", file=sys.stderr)
+        return adopt_run(meant)
     if foreign and not target.isdecimal():
         from supervisor.cli.attaching.observe_target import observe
 
@@ -81,12 +89,8 @@ def run(args: argparse.Namespace) -> int:
         paths = named_run(target, args.runs_dir)  # digits are a pid, or a part of a run's id
     except JobError as error:
         if not foreign:
-            return complain(
-                "attach",
-                f"{target}: no such file or run: `stoker runs` lists them"
-                if _is_path(target)
-                else str(error),
-            )
+            what = f"{target}: no such file; " if (target or "").strip() else ""
+            return complain("attach", f"{what}{error}")
         if not _is_there(target):
             return complain("attach", f"{target}: no process with this pid; {error}")
         paths = None
@@ -107,16 +111,9 @@ def _is_foreign(target: str) -> bool:
     from supervisor.run.paths import is_run_directory
 
     path = Path(os.path.expanduser(target))
-    if target == "-" or path.is_file():
-        return True
     if path.is_dir():
         return not is_run_directory(path)
-    return target.isdecimal()
-
-
-def _is_path(target: str | None) -> bool:
-    """Whether a person who wrote this means a file: it has a slash, or ends like ``.log``."""
-    return target is not None and ("/" in target or bool(Path(target).suffix))
+    return target == "-" or target.isdecimal() or os.path.lexists(path)
 
 
 def _is_there(target: str) -> bool:
@@ -130,8 +127,6 @@ def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) ->
     from supervisor.run.paths import RunPaths
 
     paths = RunPaths(root)
-    if args.adopt:
-        return adopt_run(paths)
     journal = StateReader(paths.node().journal, tail_first=True)
     journal.refresh()
     state = journal.state
@@ -147,7 +142,7 @@ def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) ->
     ):
         where = state.host
         say(f"{paths.run_id}: its keeper is not seen from here: it ran on {where}", file=sys.stderr)
-    if args.no_ui or args.adopt or not has_terminal():
+    if args.no_ui or not has_terminal():
         return follow(paths.root, as_json=args.json)
     from supervisor.cli.open_app import show
 

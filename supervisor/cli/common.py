@@ -59,13 +59,31 @@ def named_run(text: str | None, folder: str | None) -> RunPaths:
     return find_run(text, runs_dir(folder, os.environ), os.environ, elsewhere=folder is None)
 
 
-def add_recorded_run(parser: argparse.ArgumentParser) -> None:
-    """The run that a verb reads, and where runs lie."""
+def acted_on(verb: str, text: str | None, folder: str | None, *, live_first: bool = True) -> RunPaths:
+    """The run that a person names to act on it; without a name the newest of this folder of runs (`folder`: --runs-dir), of no other.
+
+    Raises:
+        RunNotFound: as `named_run`; or one elsewhere has to be named.
+    """
+    from supervisor.run.index import RunNotFound, find_run, known_runs, runs_dir
+
+    if text is not None:
+        return named_run(text, folder)
+    place = runs_dir(folder, os.environ)
+    here = known_runs(place, os.environ, elsewhere=False)
+    if not here:
+        far = named_run(None, folder).root
+        raise RunNotFound(f"no run under {place}; the newest elsewhere is {far}: name it to {verb} it")
+    return find_run(None, place, os.environ, elsewhere=False) if live_first else here[0]
+
+
+def add_recorded_run(parser: argparse.ArgumentParser, nothing: str = "the newest run") -> None:
+    """The run that a verb reads or acts on, `nothing`: which one without a name, and where runs lie."""
     parser.add_argument(
         "run",
         nargs="?",
         metavar="RUN",
-        help="a path, an id, a unique part of an id, a name; nothing: the newest run",
+        help=f"a path, an id, a unique part of an id, a name; nothing: {nothing}",
     )
     add_runs_dir(parser)
 

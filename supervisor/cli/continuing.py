@@ -112,7 +112,7 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
             return refuse(VERB, f"{paths.run_id}: not continued", ["it changed while you were asked"])
         return _start(paths, record, env, args, appearance, by)
     except (LockTaken, OSError) as error:
-        return complain(VERB, f"{paths.run_id}: {error}", 1)
+        return complain(VERB, f"{paths.run_id}: {error}", 1 if isinstance(error, LockTaken) else 2)
     except JobError as error:
         return complain(VERB, f"{paths.run_id}: {error.message}", error.exit_code)
 

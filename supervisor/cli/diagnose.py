@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from supervisor.cli.common import Parser, complain, say, say_json
 from supervisor.cli.diagnosing.job_logs import (
+    READING,
     BadInputError,
     is_of_one_process,
     path_or_run,
@@ -51,14 +52,15 @@ def main(argv: list[str]) -> int:
     parser = Parser(prog="stoker diagnose", description=__doc__)
     add_arguments(parser)
     args = parser.parse_intermixed_args(argv)  # switches may stand between paths
-    return run(
-        args.paths,
-        as_json=args.json,
-        each=args.each,
-        explain=args.explain,
-        attempt=args.attempt,
-        lang=args.lang,
-    )
+    with READING.reported("diagnose", args.paths[0]):
+        return run(
+            args.paths,
+            as_json=args.json,
+            each=args.each,
+            explain=args.explain,
+            attempt=args.attempt,
+            lang=args.lang,
+        )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

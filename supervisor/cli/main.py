@@ -76,7 +76,9 @@ def main(argv: list[str]) -> int:
     except OSError as error:
         from supervisor.cli.common import complain
 
-        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        if isinstance(error, FileNotFoundError) and error.filename is None:  # os.getcwd alone names no file
+            what = "the working directory was deleted: `cd` to a folder that exists, and repeat the command"
         return complain(argv[0], what)
     finally:
         _flush_or_drop()

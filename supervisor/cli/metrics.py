@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from supervisor.cli.common import complain
-from supervisor.cli.diagnosing.job_logs import BadInputError, path_or_run, read_jobs
+from supervisor.cli.diagnosing.job_logs import READING, BadInputError, path_or_run, read_jobs
 from supervisor.diagnosis.evidence import LogSource
 from supervisor.run.regular import read_regular
 from supervisor.sources.metrics import Columns, MetricReader, MetricSample, standing_states
@@ -101,9 +101,10 @@ def run(args: argparse.Namespace) -> int:
             texts = _json(pieces)
         else:
             texts = _for_people(pieces)
-        for text in texts:
-            sys.stdout.buffer.write(text)
-            sys.stdout.buffer.flush()  # a pipe may be read as it grows
+        with READING.reported("metrics", path):
+            for text in texts:
+                sys.stdout.buffer.write(text)
+                sys.stdout.buffer.flush()  # a pipe may be read as it grows
     except BadInputError as error:
         return complain("metrics", error)
     except BrokenPipeError:

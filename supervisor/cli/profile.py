@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from supervisor.cli.common import add_runs_dir, complain, named_run, refuse, say
+from supervisor.cli.common import acted_on, add_recorded_run, complain, refuse, say
 
 SETTLED_S = 2.0
 """Ranks end a trace within so long of each other: after it no further one is waited for."""
@@ -14,12 +14,7 @@ SETTLED_S = 2.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument(
-        "run",
-        nargs="?",
-        metavar="RUN",
-        help="a path, an id, a unique part of an id, a name; nothing: the newest",
-    )
+    add_recorded_run(parser, "the newest in this folder of runs")
     parser.add_argument(
         "--timeout",
         type=float,
@@ -27,7 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="how long to wait for a trace (default 120 s)",
     )
-    add_runs_dir(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from supervisor.run.events import RequestKind
     from supervisor.run.journal import StateReader
 
-    paths = named_run(args.run, args.runs_dir)
+    paths = acted_on("profile", args.run, args.runs_dir)
     if not has_keeper(paths):
         return refuse("profile", f"{paths.run_id} has no keeper", ["nothing of it is trained now"])
     before = _traces(paths.artifacts)
@@ -45,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     except NotRequested as why:
         return refuse("profile", paths.run_id, [str(why)])
     except OSError as error:
-        return complain("profile", f"{paths.control}: {error.strerror}: not your run?", 1)
+        return complain("profile", f"{paths.control}: {error.strerror}", 1)
     reader = StateReader(paths.node().journal)
     found: set[Path] = set()
     deadline = time.monotonic() + args.timeout

@@ -162,12 +162,11 @@ def _quoted(text: str) -> str:
 
 def _write(runs: Sequence[RunPaths], unit: str) -> Path:
     from supervisor.cli.common import user_settings
-    from supervisor.run.paths import make_private, private
+    from supervisor.run.paths import make_private, write_whole
 
     folder = user_settings(os.environ).parents[1] / "systemd" / "user"
     make_private(folder)
     more = f"-and-{len(runs) - 1}-more" if len(runs) > 1 else ""
     path = folder / f"stoker-{runs[0].run_id}{more}.service"
-    with open(path, "w", encoding="utf-8", opener=private) as file:
-        file.write(unit)
+    write_whole(path, unit.encode())
     return path

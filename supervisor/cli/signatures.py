@@ -6,7 +6,7 @@ import argparse
 import os
 
 from supervisor.cli.common import complain, say
-from supervisor.cli.diagnosing.job_logs import BadInputError, path_or_run, read_jobs
+from supervisor.cli.diagnosing.job_logs import READING, BadInputError, path_or_run, read_jobs
 from supervisor.cli.diagnosing.own_signatures import own_rules_in, settings_files
 from supervisor.diagnosis.scan.hit import Hit
 from supervisor.diagnosis.scan.signature_tables import OWN
@@ -46,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
             )
         ((path, _, job), *_) = read_jobs([path_or_run(args.path)])
         engine = load_engine(default_cache_dir(), tuple(rules))
-        found = examine(job, engine.signatures, engine.matcher)
+        with READING.reported("signatures", path):
+            found = examine(job, engine.signatures, engine.matcher)
     except (JobError, BadInputError) as error:
         return complain("signatures", error, EXIT_BAD)
     except OSError as error:

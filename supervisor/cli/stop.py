@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.cli.common import add_runs_dir, complain, named_run, refuse, say, says_yes
+from supervisor.cli.common import acted_on, add_recorded_run, complain, refuse, say, says_yes
 from supervisor.job.errors import JobError
 
 if TYPE_CHECKING:
@@ -26,12 +27,7 @@ KILL_S = 10.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument(
-        "run",
-        nargs="?",
-        metavar="RUN",
-        help="a path, an id, a unique part of an id, a name; nothing: the one live run in this folder of runs",
-    )
+    add_recorded_run(parser, "the one live run in this folder of runs")
     parser.add_argument("--now", action="store_true", help="SIGKILL at once: what was not saved is lost")
     parser.add_argument(
         "--timeout", type=float, default=90.0, metavar="S", help="how long to wait for the end (default 90 s)"
@@ -41,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --now: where the supervisor process is frozen, end the run's processes without it and without asking",
     )
-    add_runs_dir(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,21 +45,19 @@ def run(args: argparse.Namespace) -> int:
     Exit 0 once the run has ended, 1 when it has not in time, 2 when none, or more than one, was meant, 3 when no
     keeper is there to be asked.
     """
+    from supervisor.run.access.lock import holder_here
     from supervisor.run.access.ownership import NotRequested, ask, has_keeper, place_of
     from supervisor.run.events import RequestKind
-    from supervisor.run.index import is_under, runs_dir
-    from supervisor.run.journal import StateReader
+    from supervisor.run.index import runs_dir
+    from supervisor.run.journal import WAITS_FOR_SPACE, StateReader
     from supervisor.run.state import Finished
+    from supervisor.sources.processes import ProcessId, send_signal
 
     place = runs_dir(args.runs_dir, os.environ)
     meant = _meant(args.run, place, elsewhere=args.runs_dir is None)
     if len(meant) > 1:
         return _which(args.run, place, meant)
-    paths = meant[0] if meant else named_run(args.run, args.runs_dir)
-    if args.run is None and not is_under(paths, place):
-        return complain(
-            "stop", f"no run under {place}; the newest elsewhere is {paths.root}: name it to stop it"
-        )
+    paths = meant[0] if meant else acted_on("stop", args.run, args.runs_dir)
     if refusal := place_of(paths).refusal:
         return refuse("stop", paths.run_id, [refusal])
     reader = StateReader(paths.node().journal)
@@ -74,27 +67,33 @@ def run(args: argparse.Namespace) -> int:
         say(f"{paths.root} has ended already: {reader.state.condition.outcome}")
         return 0
     adopt = _what_to_do(paths, reader.state)
-    if not has_keeper(paths):
-        return refuse("stop", f"{paths.run_id} has no keeper", [adopt])
+    request_id, refusal = "", adopt
     try:
-        request_id = ask(paths, RequestKind.STOP_NOW if args.now else RequestKind.STOP)
+        if has_keeper(paths):
+            request_id = ask(paths, RequestKind.STOP_NOW if args.now else RequestKind.STOP)
     except NotRequested as why:
-        return refuse("stop", paths.run_id, [str(why)])
+        refusal = str(why)
     except OSError as error:
-        return complain("stop", f"{paths.control}: {error.strerror}: not your run?", 1)
+        holder = holder_here(paths.node().lock) if error.errno in WAITS_FOR_SPACE else None
+        request_id = "SIGTERM"  # where no request can be written
+        if holder is None or not send_signal(ProcessId(holder.pid, holder.start_time), signal.SIGTERM):
+            hint = ": not your run?" if isinstance(error, PermissionError) else ""
+            return complain("stop", f"{paths.control}: {error.strerror}{hint}", 1)
     began = time.monotonic()
     looked = False
     while time.monotonic() < began + args.timeout:
-        keeper_lives = has_keeper(paths)
+        keeper_lives = has_keeper(paths)  # before the journal is read: its last line is written by then
         reader.refresh()
-        answer = reader.state.answered.get(request_id)
-        if answer not in {None, "done"}:
-            return complain("stop", f"refused: {answer}", 1)
         if isinstance(reader.state.condition, Finished):
             say(f"{paths.root} ended: {reader.state.condition.outcome}: {reader.state.condition.reason}")
             for text in _still_running(paths, reader.state):
                 say(text, file=sys.stderr)
             return 0
+        if not request_id:  # nor did it end meanwhile
+            return refuse("stop", f"{paths.run_id} has no keeper", [refusal])
+        answer = reader.state.answered.get(request_id)
+        if answer not in {None, "done"}:
+            return complain("stop", f"refused: {answer}", 1)
         if not keeper_lives:
             return complain("stop", f"{paths.run_id}: its keeper ended before it had stopped it: {adopt}", 1)
         if answer is None and not looked and time.monotonic() > began + FROZEN_AFTER_S:

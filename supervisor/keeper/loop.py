@@ -579,11 +579,11 @@ class Keeper:
         self._end(ev.Outcome.STOPPED, code, f"stopped by {by} between attempts")
 
     def _settle(self) -> None:
-        """Come to what follows an attempt whose processes are gone: somebody does not wait for all of its logs to be read."""
+        """Come to what follows an attempt whose command has ended: somebody does not wait for all of its logs to be read."""
         monitor = self._components.monitor
-        while monitor.is_draining_logs or isinstance(self.state.condition, st.Ended | st.DiagnosedAs):
+        while monitor.is_active or isinstance(self.state.condition, st.Ended | st.DiagnosedAs):
             monitor.cut()
-            if self._reads_on:  # another keeper's, which is not looked at yet
+            if monitor.is_active or self._reads_on:  # it left processes; another keeper's, not looked at yet
                 monitor.receive(MIN_TICK_S)
             self._act(hurried=True)
 

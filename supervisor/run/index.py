@@ -6,6 +6,7 @@ named again, or given a note after its end, has a line more; the last one with a
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Mapping
@@ -16,10 +17,13 @@ import msgspec
 from supervisor.job.errors import JobError
 from supervisor.run.access.ownership import has_keeper
 from supervisor.run.jsonl import append_line, decoded
-from supervisor.run.paths import RunPaths, is_run_directory
+from supervisor.run.paths import RunPaths, is_run_directory, make_private
 from supervisor.run.regular import read_regular
 
 INDEX = "index.jsonl"
+LEAST_BYTES = 1 << 16
+LEAST_FILES = 40
+"""A run of one rank has some 30 files and folders, of 20 KB, by its first step."""
 MAX_NAME = 80
 MAX_NOTE = 400
 ID_STAMP = len("20260101-0000-")  # what stands before the words of an id
@@ -75,12 +79,13 @@ def claim(parent: Path, now: float | None = None) -> RunPaths:
     """A fresh run directory, claimed by mkdir: two starts in one second get two folders. Its path has no links in it.
 
     Raises:
-        OSError: the folder cannot be written.
+        OSError: the folder cannot be written, or a run's first files do not fit.
     """
     import secrets  # and OpenSSL with it: not to look at a run
 
-    parent.mkdir(parents=True, exist_ok=True)
+    make_private(parent, 0o775)  # the umask may close it to the group too; to everybody it is never open
     parent = parent.resolve()
+    _look_for_room(parent)
     stamp = time.strftime("%Y%m%d-%H%M", time.localtime(now))
     for _ in range(50):
         run_id = f"{stamp}-{secrets.choice(ADJECTIVES)}-{secrets.choice(ANIMALS)}"
@@ -90,6 +95,18 @@ def claim(parent: Path, now: float | None = None) -> RunPaths:
             continue
         return RunPaths(parent / run_id)
     raise FileExistsError(f"no free run id under {parent}")
+
+
+def _look_for_room(folder: Path) -> None:
+    """Raises OSError where a run would lack space, inodes or quota before it begins: it would run, and nobody would know how."""
+    import tempfile
+
+    entries = os.statvfs(folder)
+    if entries.f_files and entries.f_favail < LEAST_FILES:  # 0: a filesystem that makes them as it needs them
+        what = f"No space left on device ({entries.f_favail} more files fit: its inodes are used up)"
+        raise OSError(errno.ENOSPC, what, str(folder))
+    with tempfile.TemporaryFile(dir=folder) as probe:  # a quota shows only where something is written
+        probe.write(bytes(LEAST_BYTES))
 
 
 def link_latest(run: RunPaths) -> None:
@@ -104,7 +121,7 @@ def link_latest(run: RunPaths) -> None:
 
 
 def register(run: RunPaths, name: str, env: Mapping[str, str]) -> None:
-    """List a run by its absolute path."""
+    """List a run by its absolute path, where the index can be written: in its folder it is found all the same."""
     _add_line(run, env, t=time.time(), name=name)
 
 
@@ -113,11 +130,13 @@ def give_name(run: RunPaths, name: str, env: Mapping[str, str]) -> str:
 
     Raises:
         ValueError: nothing of the name is left once it is one printable line.
+        OSError: the index cannot be written.
     """
     kept = _one_line(name)[:MAX_NAME]
     if not kept:
         raise ValueError("a name has at least one character")
-    _add_line(run, env, t=_start_t(run.root), name=kept)
+    if error := _add_line(run, env, t=_start_t(run.root), name=kept):
+        raise error
     return kept
 
 
@@ -126,21 +145,23 @@ def give_note(run: RunPaths, note: str, env: Mapping[str, str]) -> str:
 
     Raises:
         ValueError: nothing of the note is left once it is one printable line.
+        OSError: the index cannot be written.
     """
     kept = _one_line(note)[:MAX_NOTE]
     if not kept:
         raise ValueError("a note without text")
-    _add_line(run, env, t=_start_t(run.root), note=kept, note_t=time.time())
+    if error := _add_line(run, env, t=_start_t(run.root), note=kept, note_t=time.time()):
+        raise error
     return kept
 
 
 def _add_line(
     run: RunPaths, env: Mapping[str, str], *, t: float, name: str = "", note: str = "", note_t: float = 0.0
-) -> None:
-    """One more line of a run in the index."""
+) -> OSError | None:
+    """One more line of a run in the index; the error where it cannot be written."""
     path = str(run.root.absolute())
     line = IndexLine(path=path, run_id=run.run_id, name=name, t=t, note=note, note_t=note_t)
-    append_line(state_home(env) / INDEX, line)
+    return append_line(state_home(env) / INDEX, line)
 
 
 def _one_line(text: str) -> str:
@@ -193,6 +214,8 @@ def find_run(text: str | None, runs: Path, env: Mapping[str, str], *, elsewhere:
     Raises:
         RunNotFound: none, or several.
     """
+    if text is not None and not text.strip():  # of an unset variable: the newest is not what was meant
+        raise RunNotFound("an empty name: say which run, `stoker runs` lists them")
     if text and (elsewhere or os.sep in text):
         path = Path(os.path.expanduser(text))  # pathlib's own raises for a user that does not exist
         if path.is_dir() and is_run_directory(path):

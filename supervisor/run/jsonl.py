@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from supervisor.run.paths import make_private, private
 from supervisor.run.regular import read_regular
 
 T = TypeVar("T")
@@ -26,19 +26,19 @@ def decoded_file(path: str | os.PathLike[str], kind: type[T], most_bytes: int = 
         return None
 
 
-def append_line(path: Path, record: msgspec.Struct) -> None:
-    """Add one line to a file of the user's state folder, which is made if need be.
+def append_line(path: Path, record: msgspec.Struct) -> OSError | None:
+    """Add one line to a file of the user's state folder, which is made if need be; the error where it cannot be written.
 
-    One write of a whole line: several stokers may do so at once. What cannot be written is left out: these files help,
-    and no run depends on them.
+    One write of a whole line: several stokers may do so at once. These files help, and no run depends on them.
     """
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(fd, msgspec.json.encode(record) + b"\n")
-        finally:
-            os.close(fd)
+    line = msgspec.json.encode(record) + b"\n"
+    try:
+        make_private(path.parent)
+        with open(path, "ab", opener=private) as file:
+            file.write(line)
+    except OSError as error:  # what is refused as it is written out has no name yet
+        return OSError(error.errno, error.strerror, str(path))
+    return None
 
 
 def decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> Iterator[T]:

@@ -29,7 +29,7 @@ import msgspec
 from supervisor.job.batch import BatchSpec
 from supervisor.run.events import Outcome, StopWhy
 from supervisor.run.jsonl import decoded_file
-from supervisor.run.paths import NodePaths, make_private, replace_file, write_whole
+from supervisor.run.paths import NodePaths, make_private, private, replace_file, write_whole
 from supervisor.run.records import Decision, Verdict
 from supervisor.run.regular import read_regular
 
@@ -300,9 +300,8 @@ def create(path: Path, data: bytes) -> bool:
 def _create_without_link(path: Path, data: bytes) -> bool:
     """The same where there are no hard links: the name is still taken by one alone, and a reader may see half of it at first."""
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(path, "xb", opener=private) as file:
+            file.write(data)
     except FileExistsError:
         return False
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
     return True

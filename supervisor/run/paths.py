@@ -182,15 +182,15 @@ def is_run_directory(path: Path) -> bool:
     return any(journal.is_file() for journal in journals)  # no pipe: reading one would wait for ever
 
 
-def make_private(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, for their owner alone whatever the umask is.
+def make_private(folder: Path, mode: int = 0o700) -> None:
+    """Make a folder, and those above it that are missing, for their owner alone whatever the umask is, or with a wider `mode`.
 
     Raises:
         OSError: it cannot be made.
     """
     if not folder.is_dir():
-        make_private(folder.parent)
-        folder.mkdir(mode=0o700, exist_ok=True)
+        make_private(folder.parent, mode)
+        folder.mkdir(mode=mode, exist_ok=True)
 
 
 def private(path: str, flags: int) -> int:

@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.run.jsonl import decoded
+from supervisor.run.paths import make_private
 from supervisor.run.regular import open_regular
 
 METRICS = "metrics"
@@ -78,7 +79,6 @@ class SeriesWriter:
     """Appends samples of all streams; one writer a node."""
 
     def __init__(self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = folder
         self._encoder = msgspec.json.Encoder()
         self._segment_bytes = segment_bytes
@@ -130,6 +130,8 @@ class SeriesWriter:
         if fd is None:
             # Opened again after an error: in a folder that was moved nothing is made again.
             made = 0 if name in self._sizes else os.O_CREAT
+            if made:  # at the first sample: a disk without room costs samples, never the run
+                make_private(self._folder)
             flags = os.O_WRONLY | os.O_APPEND | made | os.O_CLOEXEC
             fd = self._fds[name] = os.open(self._folder / name, flags, 0o600)
             self._sizes[name] = os.fstat(fd).st_size

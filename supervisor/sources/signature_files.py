@@ -109,13 +109,13 @@ def _store(path: str, packed: bytes, database: bytes) -> None:
     import contextlib
     from pathlib import Path
 
-    from supervisor.run.paths import replace_file
+    from supervisor.run.paths import make_private, replace_file
 
     body = packed + database
     header = _MAGIC + b"%08x" % zlib.crc32(body) + b"\n" + str(len(packed)).encode() + b"\n"
     with contextlib.suppress(OSError):
         folder = os.path.dirname(path)
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        make_private(Path(folder))
         replace_file(Path(path), header + body)
         _drop_oldest(folder)
 

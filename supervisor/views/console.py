@@ -145,7 +145,8 @@ class ConsoleView:
             if not self._settings.as_json:
                 self._write(self._settings.stdout, text)
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # a full disk: what it did not take once is written again here
+                self._file.close()
 
     def _follow(self) -> None:
         while not self._stop.wait(POLL_S):

@@ -233,7 +233,7 @@ def test_where_nothing_can_be_kept_an_observer_says_so(
 ) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    assert main(["attach", "--no-ui", str(tmp_path / "file")]) == 3
+    assert main(["attach", "--no-ui", str(tmp_path / "file")]) == 2
     assert "XDG_STATE_HOME" in capsys.readouterr().err
 
 

@@ -64,7 +64,7 @@ CASES = {
     "a variable that is none": Case(("run", "--env", "1=2", "train.py"), 2, ("--env",)),
     "an argument that is no text": Case(("run", "train.py", "--data", "\udcff"), 2, ("UTF-8",)),
     "a run folder that cannot be": Case(
-        ("run", "--python", sys.executable, "--runs-dir", "train.py/runs", "train.py"), 3, ("--runs-dir",)
+        ("run", "--python", sys.executable, "--runs-dir", "train.py/runs", "train.py"), 2, ("--runs-dir",)
     ),
     "unknown run": Case(("attach", "nope"), 2, ("nope", "stoker runs")),
     "unknown user's run": Case(("attach", "~nobody-here/run"), 2, ("~nobody-here",)),
@@ -74,9 +74,7 @@ CASES = {
     "a digit that is none": Case(("attach", "--no-ui", "²"), 2, ("²",)),
     "an interval of nothing": Case(("attach", "--interval", "0"), 2, ("--interval",)),
     "an unknown run to stop": Case(("stop", "nope"), 2, ("nope",)),
-    "a log to attach to that is missing": Case(
-        ("attach", "nope.log"), 2, ("nope.log", "no such file or run")
-    ),
+    "a log to attach to that is missing": Case(("attach", "nope.log"), 2, ("nope.log", "no such file")),
     "nothing to say of policy": Case(("policy",), 2, ("stoker policy explain [RUN]",)),
     "an unknown run to draw": Case(("chart", "nope"), 2, ("nope",)),
     "a name too long for a file": Case(("attach", "x" * 5000), 2, ("too long",)),

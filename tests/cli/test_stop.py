@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -20,12 +23,16 @@ from supervisor.keeper.process import child
 from supervisor.run import events as ev
 from supervisor.run.access.control import Request, pending
 from supervisor.run.access.lock import KeeperLock
+from supervisor.run.access.ownership import NotRequested
 from supervisor.run.events import RequestKind
 from supervisor.run.index import register
+from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import RunFile, write_run_file
+from supervisor.run.state import Finished
 from supervisor.sources.processes import ProcessId, identify, is_alive
 from tests.conftest import wait_until
+from tests.integration.harness import STOKER, environment, only_run, stoker, wait_for_step
 from tests.keeper.fakes import job_of, run_in
 from tests.keeper.runs import INTENDED, RUNS, T, append
 
@@ -235,3 +242,113 @@ def test_many_live_runs_are_listed_to_the_tenth(
     assert "11 live runs under" in capsys.readouterr().err
     for lock in locks:
         lock.release()
+
+
+# -- stops that come as the run ends ---------------------------------------------------------------
+
+
+@pytest.mark.fault("processes", "a stop while the run ends by itself", "it succeeds: the run has ended")
+@pytest.mark.parametrize("answered", [True, False], ids=["the keeper refused it", "the keeper had left"])
+def test_a_stop_of_a_run_that_ends_meanwhile_succeeds(
+    answered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of(tmp_path)
+    lock = KeeperLock(run.node().lock, start_time=1.0)
+
+    def late(*_args: object, **_named: object) -> str:
+        refused = ev.RequestRefused(t=T, request_id="late", request="stop", by="me", reason="the run is over")
+        append(run, OVER, *((refused,) if answered else ()))
+        if not answered:
+            raise NotRequested("the supervisor process is gone: nobody would do it")
+        return "late"
+
+    monkeypatch.setattr("supervisor.run.access.ownership.ask", late)
+    try:
+        assert main(["stop", str(run.root)]) == 0
+    finally:
+        lock.release()
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (f"{run.root} ended: stopped: stopped\n", "")
+
+
+@pytest.mark.fault(
+    "journal and disk", "a stop where no request can be written", "the keeper is asked by a signal"
+)
+def test_a_stop_that_cannot_be_written_is_a_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holder: subprocess.Popen[bytes]
+) -> None:
+    run = run_of(tmp_path)
+    found = identify(holder.pid)
+    monkeypatch.setattr("supervisor.run.access.lock.holder_here", lambda _lock: found)
+    lock = KeeperLock(run.node().lock, start_time=1.0)
+
+    def full(*_args: object, **_named: object) -> str:
+        append(run, OVER)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("supervisor.run.access.ownership.ask", full)
+    try:
+        assert main(["stop", str(run.root)]) == 0
+    finally:
+        lock.release()
+    assert holder.wait(20) == -signal.SIGTERM
+
+
+@pytest.fixture
+def long_job(tmp_path: Path) -> Path:
+    """A folder with a script that trains for a minute, one that fails so that it is restarted."""
+    (tmp_path / "train.py").write_text(
+        "import time\nfor step in range(1, 600):\n    print('step', step, 'loss 2.5', flush=True)\n    time.sleep(0.1)\n",
+        encoding="utf-8",
+    )
+    return tmp_path
+
+
+DETACHED = ("run", "--detach", "--no-check", "--python", sys.executable, "--self-resuming", "--")
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+@pytest.mark.fault("processes", "20 `stop` at once", "all of them succeed")
+def test_twenty_stops_at_once_all_succeed(long_job: Path) -> None:
+    assert stoker(*DETACHED, sys.executable, "train.py", cwd=long_job).code == 0
+    run = only_run(long_job)
+    wait_for_step(run, 2)
+    stops = [
+        subprocess.Popen([*STOKER, "stop", run.run_id], cwd=long_job, env=environment(), stderr=subprocess.PIPE, text=True)
+        for _ in range(20)
+    ]  # fmt: skip
+    said = [process.communicate(timeout=120)[1] for process in stops]
+    assert [process.returncode for process in stops] == [0] * 20, said
+    assert len(read_state(run.node().journal).attempts) == 1
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+@pytest.mark.fault(
+    "processes",
+    "a stop at a random moment around the death of launcher or command",
+    "it is not lost: nothing is launched again",
+)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stop_while_the_launcher_dies_is_not_lost(long_job: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    assert stoker(*DETACHED, sys.executable, "train.py", cwd=long_job).code == 0
+    run = only_run(long_job)
+    wait_for_step(run, 2)
+    pids = json.loads((run.node().attempt(1).root / "pid").read_bytes())
+    victim = pids[chance.choice(["pid", "launcher_pid"])]
+    delay_s = chance.uniform(-0.3, 0.6)
+    if delay_s < 0:
+        os.kill(victim, signal.SIGKILL)
+    with subprocess.Popen([*STOKER, "stop", run.run_id], cwd=long_job, env=environment()) as stopping:
+        if delay_s >= 0:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                stopping.wait(delay_s)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+        assert stopping.wait(120) == 0
+    state = read_state(run.node().journal)
+    assert isinstance(state.condition, Finished)
+    assert state.condition.outcome is ev.Outcome.STOPPED
+    assert len(state.attempts) == 1

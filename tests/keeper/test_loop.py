@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 
 from supervisor.keeper import loop
 from supervisor.keeper.loop import Keeper
+from supervisor.keeper.process import attempt
+from supervisor.policy import EXIT_STOPPED
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.access import control, viewers
@@ -297,7 +300,11 @@ def test_what_is_journalled_before_a_wait_is_not_dated_after_it(
     assert planned.t <= waits.t
 
 
-@pytest.mark.fault("journal and disk", "the disk fills during a run", "the training continues")
+@pytest.mark.fault(
+    "journal and disk",
+    "stoker's own writes find a full disk",
+    "events wait in memory; no write of stoker ends the training",
+)
 def test_a_full_disk_costs_facts_never_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunPaths(tmp_path / "run-1")
     keeper = Keeper(run, job_of(tmp_path), env=os.environ)
@@ -422,3 +429,39 @@ def test_a_keeper_that_leaves_early_leaves_its_child(tmp_path: Path) -> None:
     assert state.keeper_left == "the keeper crashed"
     os.kill(child.pid.pid, signal.SIGKILL)
     assert wait_until(lambda: child.poll() is not None, 5)
+
+
+ENDS_WITH_0_AND_A_FAILURE = """
+import subprocess, sys
+print("step 1 loss 2.5", flush=True)
+print("torch.distributed.DistBackendError: NCCL error: unhandled system error", flush=True)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(4)"])
+"""
+
+
+@pytest.mark.fault(
+    "processes",
+    "a stop just after the command ended with 0, before its end is known",
+    "it is not lost: the run ends, and nothing is launched again",
+)
+def test_a_stop_between_exit_0_and_the_attempts_end_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "SETTLE_S", 2.0)  # so long what it left may end by itself: the window
+    run = RunPaths(tmp_path / "run-1")
+    job = job_of(tmp_path, sys.executable, "-c", ENDS_WITH_0_AND_A_FAILURE, interactive=True)
+    keeper = Keeper(run, job, env=os.environ)
+
+    def ask() -> None:
+        assert wait_until((run.node().attempt(1).root / "exit").exists, 30)
+        control.send(run.control, RequestKind.STOP)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        code = keeper.carry()
+    finally:
+        asking.join()
+        keeper.close()
+    assert outcome(keeper.state) == (Outcome.STOPPED, 1)
+    assert code == EXIT_STOPPED

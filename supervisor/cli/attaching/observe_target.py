@@ -31,7 +31,7 @@ from supervisor.run import events as ev
 from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.failures import FailureClass
 from supervisor.run.index import claim, register, state_home
-from supervisor.run.paths import RunPaths
+from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import Verdict
 from supervisor.run.regular import open_regular
 from supervisor.run.state import Finished
@@ -54,9 +54,10 @@ def observe(target: str, args: argparse.Namespace, appearance: Appearance) -> in
     place = state_home(os.environ) / ("kept" if args.keep else "observed")
     _clear_away(state_home(os.environ) / "observed")
     try:
+        make_private(place)
         run = claim(place)
     except OSError as error:
-        return complain("attach", f"{place}: {error.strerror}: set XDG_STATE_HOME to a folder of yours", 3)
+        return complain("attach", f"{place}: {error.strerror}: set XDG_STATE_HOME to a folder of yours")
     try:
         what, _ = resolve(target, run, check_writers=False, report_unseen=True)
         _refuse_several_jobs(target, what)
@@ -112,10 +113,7 @@ def _with_screen(
 
     The first facts are written here, before that process has loaded anything: the screen opens at once.
     """
-    try:
-        observed = ObservedRun.fresh(run, what, host=socket.gethostname(), clock=SystemClock())
-    except OSError as error:
-        return complain("attach", f"{run.root}: {error.strerror}: set XDG_STATE_HOME to a folder of yours", 3)
+    observed = ObservedRun.fresh(run, what, host=socket.gethostname(), clock=SystemClock())
     with Watcher(run, target, observed, interval_s=args.interval, pipe=what.pipe, keep=args.keep) as watcher:
         if backlog_bytes(what):
             watcher.go()  # the verdict on a long log takes as long as the screen: neither waits for the other

@@ -69,6 +69,8 @@ def _logs(path: Path, *, check_writers: bool) -> tuple[Target, Callable[[], JobE
         # A verdict's path is looked up from wherever the run is looked at.
         return read_jobs([os.path.abspath(path)])[0][2]
 
+    if path.is_fifo():
+        raise BadInputError(f"{path}: a named pipe, which can be read once: `stoker attach - < {path}`")
     if path.is_file() and _is_binary(path):
         raise BadInputError(f"{path}: a binary file, not a log; give a log, a folder of logs, a pid, or -")
     logs = []

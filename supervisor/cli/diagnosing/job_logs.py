@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
 import sys
+import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from supervisor.cli.common import wait_while_read
+from supervisor.cli.common import complain, wait_while_read
 from supervisor.diagnosis.attribution.slurm_states import state_in
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, SeenRecorder
 from supervisor.diagnosis.scan.windows import window_bytes
@@ -19,6 +23,9 @@ from supervisor.text.numbers import whole
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import NOWHERE, Origin, origin_of_path, split_prefix
 
+FIRST_WORD_S = 1.0
+"""Of the 2 s that a person waits for a first line, some 0.6 s are the start of a verb on a busy machine."""
+MOST_PAUSE_S = 60.0
 MOST_FILES = 4096
 # Bytes of a log's end that are read to see whether its lines name ranks.
 NAMED_BYTES = 1 << 18
@@ -52,6 +59,40 @@ _SKIPPED_FOLDERS = frozenset(
 )
 
 
+@dataclass
+class Reading:
+    """What is read now, which a thread says on stderr where it takes longer than a person waits without a word.
+
+    `size`: bytes of the file; 0 for a pipe. `seen`: bytes read of it, packed where it is packed.
+    """
+
+    path: str = ""
+    size: int = 0
+    seen: int = 0
+
+    @contextlib.contextmanager
+    def reported(self, verb: str, path: str) -> Iterator[None]:
+        """Say how far it is read, ever more rarely, until the context ends; `path` is read first."""
+        self.path, done = path, threading.Event()
+        thread = threading.Thread(target=self._report, args=(verb, done), name="stoker-reading", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _report(self, verb: str, done: threading.Event) -> None:
+        pause_s = FIRST_WORD_S
+        while not done.wait(pause_s):
+            pause_s = min(pause_s * 2, MOST_PAUSE_S)
+            of = f" of {self.size / 1e9:.3f}" if self.size else ""
+            complain(verb, f"{self.path}: {self.seen / 1e9:.3f}{of} GB read so far: Ctrl-C leaves")
+
+
+READING = Reading()
+
+
 class BadInputError(ValueError):
     """A path that cannot be diagnosed; the message says which, and what to do."""
 
@@ -78,6 +119,8 @@ def read_jobs(
     """
     jobs: list[tuple[str, int | None, JobEvidence]] = []
     for path in paths:
+        if path != "-":
+            _refuse_own_files(path)
         if path == "-":
             jobs.append(("-", None, JobEvidence(logs=(_stdin(),))))
         elif os.path.isdir(path):
@@ -98,9 +141,12 @@ def file_chunks(path: str, *, named: bool = False) -> Iterator[bytes]:
     """A file's bytes in pieces; it is opened at the first piece. `named`: by a person, and may be a pipe."""
     seen = 0
     is_pipe = named and stat.S_ISFIFO(os.stat(path).st_mode)
+    READING.path, READING.size, READING.seen = path, 0, 0
     with open(path, "rb", buffering=0) if is_pipe else open_regular(path) as file:
+        READING.size = os.fstat(file.fileno()).st_size
         while chunk := file.read(window_bytes(seen)):
             seen += len(chunk)
+            READING.seen = seen
             yield chunk
 
 
@@ -119,10 +165,12 @@ def _stdin() -> LogSource:
     def first() -> Iterator[bytes]:
         nonlocal size
         stream = sys.stdin.buffer.fileno()
+        READING.path = "-"
         while True:
             wait_while_read(None, stream)
             if not (chunk := os.read(stream, 1 << 20)):
                 break
+            READING.seen += len(chunk)
             if size <= MOST_KEPT_BYTES:
                 kept.append(packed.compress(chunk))
                 size += len(kept[-1])
@@ -138,16 +186,27 @@ def _stdin() -> LogSource:
     return LogSource("-", first(), again=again)
 
 
+def _refuse_own_files(path: str) -> None:
+    """Raises BadInputError for what stoker keeps, and is no log of a job: a part of a run, a folder of runs."""
+    from supervisor.run.paths import is_run_directory
+
+    real = Path(os.path.realpath(path))
+    run = next(filter(is_run_directory, real.parents), None)
+    if run is not None and not {"attempts", "artifacts"} & set(real.relative_to(run).parts):
+        raise BadInputError(f"{path}: a part of the run {run.name}, and no log of its job: give the run")
+    if run is None and real.is_dir() and not is_run_directory(real):
+        runs = sorted(child.name for child in real.iterdir() if is_run_directory(child))
+        if runs:
+            raise BadInputError(f"{path}: a folder of {len(runs)} runs: give one, such as {runs[-1]}")
+
+
 def _check(path: str) -> None:
     if _DUMP_NAME.search(path) and _is_dump(path):
         raise BadInputError(
             f"{path}: the flight-recorder dump of one rank; give the folder: only the dumps of all show who did not come"
         )
     try:
-        mode = os.stat(path).st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-            raise BadInputError(f"{path}: not a file that can be read; give a log, a folder of logs, or -")
-        if stat.S_ISREG(mode):
+        if not stat.S_ISFIFO(os.stat(path).st_mode):
             open_regular(path).close()
     except OSError as error:
         raise BadInputError(

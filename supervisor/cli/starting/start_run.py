@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ from supervisor.preflight.checks import refused
 from supervisor.preflight.context import CheckContext
 from supervisor.preflight.interpreter import Interpreter, find_interpreter, trainer_main
 from supervisor.preflight.ports import free_port
+from supervisor.run.access.lock import LockTaken
 from supervisor.run.index import claim, link_latest, register, runs_dir
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Finding, FindingLevel
@@ -101,7 +103,9 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
         for finding in refused(findings):
             fix = f": {finding.fix}" if finding.fix else ""
             say(redact_text(f"stoker run: {finding.check}: {finding.what}{fix}"), file=sys.stderr)
-        return EXIT_REFUSED
+        # A place without room is wrong input, as where the first file does not fit.
+        has_no_room = {finding.check for finding in refused(findings)} <= {"disk", "run folder"}
+        return 2 if has_no_room else EXIT_REFUSED
     if has_screen:
         print_findings([finding for finding in findings if not is_repeat(finding)], appearance)
     # A plan that cannot be made is refused before there is a folder to leave behind.
@@ -121,23 +125,29 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
         try:
             run = claim(runs)
         except OSError as error:
-            raise JobError(
-                f"{runs}: {error.strerror}: choose another place with --runs-dir", exit_code=3
-            ) from error
+            raise JobError(f"{runs}: {error.strerror}: choose another place with --runs-dir") from error
         record = _record(run, spec, interpreter, settings, commit=probes.commit())
-        try:
+        with _beginning(run, record):
             write_run_file(run.run_json, without_secrets(record))
-        except OSError as error:
-            shutil.rmtree(run.root, ignore_errors=True)
-            raise JobError(
-                f"{run.root}: {error.strerror}: choose another place with --runs-dir", exit_code=3
-            ) from error
         register(run, redact_text(spec.name), env)
         link_latest(run)
     notable = tuple(f for f in findings if f.level is not FindingLevel.OK)
     if not record.settings.interactive:
         return _foreground(run, record, parsed, env, notable)
     return _detached(run, record, parsed, env, notable, appearance, has_screen=has_screen)
+
+
+@contextlib.contextmanager
+def _beginning(run: RunPaths, record: RunFile) -> Iterator[None]:
+    """While a run's first files are written: where there is no room for them, none is left, and JobError says so in one line."""
+    try:
+        yield
+    except (LockTaken, OSError) as error:
+        if record.settings.shared:
+            raise JobError(f"{run.root}: node {record.node}: {error}") from error
+        shutil.rmtree(run.root, ignore_errors=True)
+        why = error.strerror if isinstance(error, OSError) else error
+        raise JobError(f"{run.root}: {why}: choose another place with --runs-dir") from error
 
 
 def _first_plan(spec: JobSpec, interpreter: str, run: Path, env: Mapping[str, str]) -> LaunchPlan:
@@ -189,15 +199,9 @@ def _foreground(
     run: RunPaths, record: RunFile, parsed: ParsedRun, env: Mapping[str, str], findings: tuple[Finding, ...]
 ) -> int:
     from supervisor.keeper.nodes.make_keeper import make_keeper
-    from supervisor.run.access.lock import LockTaken
 
-    try:
+    with _beginning(run, record):
         keeper = make_keeper(run, record, env=env, findings=findings)
-    except (LockTaken, OSError) as error:
-        if record.settings.shared:
-            raise JobError(f"{run.root}: node {record.node}: {error}") from error
-        shutil.rmtree(run.root, ignore_errors=True)
-        raise JobError(f"{run.root}: {error}: choose another place with --runs-dir", exit_code=3) from error
     return carry_headless("run", keeper, run, record, env, as_json=parsed.switch("json"))
 
 
@@ -269,7 +273,10 @@ def _detached(
     warning = teardown_warning(env)
     if not has_screen:
         _warn(warning)
-        return _start_keeper(run, record, env, findings) or _tell(run)
+        if code := _start_keeper(run, record, env, findings):
+            return code
+        say(run.run_id)
+        return 0
     from supervisor.cli.open_app import load_app, show
 
     try:
@@ -292,18 +299,14 @@ def _start_keeper(
     *,
     meanwhile: Callable[[], object] | None = None,
 ) -> int:
-    """Start a detached keeper; exit code 1 and one line where it does not start."""
+    """Start a detached keeper; exit code 1 and one line where it does not start, 2 where there is no room."""
     from supervisor.keeper.process.detach import KeeperDidNotStart, start_detached
 
     try:
-        start_detached(run, env, record=record, entry=WITH_LOG, findings=findings, meanwhile=meanwhile)
-    except (KeeperDidNotStart, OSError) as error:
+        with _beginning(run, record):
+            start_detached(run, env, record=record, entry=WITH_LOG, findings=findings, meanwhile=meanwhile)
+    except KeeperDidNotStart as error:
         return complain("run", error, 1)
-    return 0
-
-
-def _tell(run: RunPaths) -> int:
-    say(run.run_id)
     return 0
 
 

@@ -163,7 +163,7 @@ class AttemptMonitor:
     @property
     def is_stoppable(self) -> bool:
         """Whether there is a live attempt that can be stopped."""
-        return self._live is not None and self._ending is None
+        return self._live is not None and self._ending is None and not self._live.ended_well()
 
     @property
     def is_draining_logs(self) -> bool:

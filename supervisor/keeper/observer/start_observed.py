@@ -16,7 +16,7 @@ from supervisor.keeper.context import Ledger
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
 from supervisor.run import events as ev
 from supervisor.run.access.lock import KeeperLock
-from supervisor.run.paths import RunPaths
+from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.state import RunState
 from supervisor.sources.processes import ProcessId, identify
 from supervisor.text.redact import Redactor
@@ -59,7 +59,7 @@ class ObservedRun:
         """
         node = run.node()
         for folder in (node.root, run.control, run.artifacts, node.attempt(ATTEMPT).root):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(folder)
         me = _me()
         made = cls(run, KeeperLock(node.lock, start_time=me.start_time))
         made._write(run, target, host, me, clock.wall())

@@ -128,14 +128,18 @@ class LiveAttempt:
         """
         return self._over
 
+    def ended_well(self) -> bool:
+        """Whether the command has ended by itself with 0: it is done, and what it left is not ours to stop."""
+        self.exit = self.exit or self.child.poll()
+        return self.exit is not None and self.exit.exit_code == 0 and self.stop_sequence is None
+
     def stop(self, why: ev.StopWhy, by: str, *, grace_s: float, now: bool = False) -> ev.StopIntended | None:
         """Begin to end the attempt; the fact of the intent comes back, to be journalled before the act.
 
         A second call hurries the first one when `now` is set; a person's stop takes over one of ours, which
-        may have been meant for a restart. A command that has just ended with 0 is done: there is nothing to stop.
+        may have been meant for a restart. None also where the command has ended well.
         """
-        self.exit = self.exit or self.child.poll()
-        if self.exit is not None and self.exit.exit_code == 0 and self.stop_sequence is None:
+        if self.ended_well():
             return None
         if self.stop_sequence is not None:
             if now:

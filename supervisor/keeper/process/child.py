@@ -25,7 +25,7 @@ from supervisor.job.plan import LaunchPlan
 from supervisor.keeper.process.launcher import IGNORED, NO_NUMBER
 from supervisor.keeper.process.members import bears_mark, find_members
 from supervisor.run.jsonl import NOT_DECODED
-from supervisor.run.paths import AttemptPaths
+from supervisor.run.paths import AttemptPaths, make_private
 from supervisor.run.regular import read_regular
 from supervisor.sources.processes import (
     ProcessId,
@@ -146,10 +146,9 @@ def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Chil
         *plan.argv,
     ]
     try:
-        paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        paths.telemetry.mkdir(exist_ok=True)
+        make_private(paths.telemetry)
         if plan.torchrun_log_dir:
-            Path(plan.torchrun_log_dir).mkdir(parents=True, exist_ok=True)
+            make_private(Path(plan.torchrun_log_dir))
         with _blocked_signals():
             launcher = subprocess.Popen(
                 command,

@@ -16,7 +16,7 @@ from supervisor import LOAD_THIS_COPY
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.jsonl import NOT_DECODED
-from supervisor.run.paths import RunPaths, make_private
+from supervisor.run.paths import RunPaths, make_private, private
 from supervisor.run.records import Finding
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_stream
 
@@ -61,18 +61,15 @@ def start_detached(
     """
     paths = run.node(record.node)
     make_private(paths.root)
-    fd = os.open(paths.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with open(paths.log, "ab", opener=private) as log:
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", BOOTSTRAP, entry, str(run.root)],
             env=dict(env),
             stdin=subprocess.PIPE,
-            stdout=fd,
-            stderr=fd,
+            stdout=log,
+            stderr=log,
             start_new_session=True,
         )
-    finally:
-        os.close(fd)
     assert process.stdin is not None, "it is a pipe"
     with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
         pipe.write(handover(record, findings, continued_by))

@@ -34,7 +34,7 @@ from supervisor.job.spec import (
 )
 from supervisor.run.index import state_home
 from supervisor.run.jsonl import decoded
-from supervisor.run.paths import replace_file
+from supervisor.run.paths import make_private, replace_file
 from supervisor.run.regular import read_regular
 from supervisor.run.state import RunState
 
@@ -72,7 +72,7 @@ def remember_answer(line: AnswerLine, env: Mapping[str, str]) -> None:
     ]
     kept = [*others, line][-MAX_ANSWERS:]
     data = b"".join(msgspec.json.encode(known) + b"\n" for known in kept)
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(path.parent)
     replace_file(path, data)
 
 

@@ -65,7 +65,7 @@ class AheadMatcher:
                     done.put(error)
                     return
 
-        thread = threading.Thread(target=work, name="stoker-scan-ahead")
+        thread = threading.Thread(target=work, name="stoker-scan-ahead", daemon=True)
         thread.start()
         try:
             ahead = 0

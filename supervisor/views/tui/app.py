@@ -431,7 +431,7 @@ class StokerApp(ThemedApp):
         def act() -> None:
             try:
                 text = keep()
-            except ValueError as error:
+            except (ValueError, OSError) as error:
                 text = str(error)
             reader.look_again()
             self.call_later(browser.tell, text)

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from supervisor.run.jsonl import decoded_file
-from supervisor.run.paths import replace_file
+from supervisor.run.paths import make_private, replace_file
 
 MOST_BYTES = 1 << 16
 
@@ -59,5 +59,5 @@ def save(path: Path | None, kept: Kept) -> None:
     if path is None:
         return
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path.parent)
         replace_file(path, msgspec.json.encode(kept) + b"\n")

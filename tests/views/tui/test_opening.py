@@ -77,7 +77,7 @@ def test_what_goes_wrong_before_the_app_is_one_line(log: Path, tmp_path: Path) -
         assert b"set XDG_STATE_HOME to a folder of yours" in process.before
         assert b"\x1b" not in process.before
     process.wait()
-    assert process.exitstatus == 3
+    assert process.exitstatus == 2
     assert not os.path.isdir(tmp_path / "no-folder")
 
 

@@ -493,7 +493,7 @@ class Dashboard(LookingScreen):
         def keep() -> None:
             try:
                 self._report(Answer(f"noted: {give_note(run, text, os.environ)}", True))
-            except ValueError as error:
+            except (ValueError, OSError) as error:
                 self._report(Answer(str(error), False))
 
         self._feeder.submit(keep)
@@ -509,7 +509,7 @@ class Dashboard(LookingScreen):
         def name() -> None:
             try:
                 self.app.call_later(self._take_name, give_name(run, words, os.environ))
-            except ValueError as error:
+            except (ValueError, OSError) as error:
                 self._report(Answer(str(error), False))
 
         self._feeder.submit(name)
