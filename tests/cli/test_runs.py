@@ -118,7 +118,7 @@ def test_a_failure_and_a_note_stay_in_the_list_after_a_stop(tmp_path: Path) -> N
     listed = columns_of(run)
     assert (listed.state, listed.verdict, listed.name) == ("stopped", "cuda_oom→-", "")
     assert listed.note == r"wider\x1b]0;x\x07 batch"
-    assert columns_of(run, None, (2.0, "earlier")).note == "wider batch", "the newest one"
+    assert columns_of(run, None, (2.0, "earlier")).note == r"wider\x1b]0;x\x07 batch", "the newest one"
     assert (
         columns_of(run, None, (9.0, "later")).note == facts_of(run, None, (9.0, "later"))["note"] == "later"
     )
