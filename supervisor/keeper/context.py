@@ -15,6 +15,7 @@ from supervisor.keeper.clock import Clock
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.fold import fold, merge_progress
+from supervisor.run.history.summaries import remember
 from supervisor.run.journal import JournalWriter, read_state, without_secrets
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.runfile import RunFile
@@ -44,6 +45,7 @@ class Ledger:
 
     def __init__(self, node: NodePaths, redactor: Redactor | None = None) -> None:
         self.redactor = redactor or Redactor()
+        self._node = node
         self.adopted = node.journal.exists() and node.journal.stat().st_size > 0
         self.state = read_state(node.journal) if self.adopted else st.RunState()
         self._journal = JournalWriter(node.journal)
@@ -109,12 +111,14 @@ class Ledger:
             self.trouble, self._merged = "", 0
 
     def close(self) -> None:
-        """Close the journal."""
+        """Close the journal; of a run that has ended, its summary is kept for lists."""
         self.flush()
         if self._unwritten:
             log.error("journal: %d events could not be written: %s", len(self._unwritten), self.trouble)
         self._journal.close()
         self._closed = True
+        if not self._unwritten:
+            remember(self._node, self.state)
 
 
 def _merged(known: ev.Event, event: ev.Event) -> ev.Event:

@@ -46,6 +46,8 @@ WAITS_FOR_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 """After these the open file is as good as before: nothing is reopened."""
 HEAD_BYTES = 512
 _PROGRESS = b'{"kind":"progress",'
+_EVENT = msgspec.json.Decoder(Event)
+"""Of all readers: to make one takes longer than to read a short journal."""
 
 
 class JournalWriter:
@@ -218,7 +220,6 @@ class JournalReader:
         self._in_progress = False
         self._offset = 0
         self._inode = 0
-        self._decoder = msgspec.json.Decoder(Event)
         self.skipped = 0
         self.newest_version = SCHEMA_VERSION
         self.restarted = False
@@ -264,7 +265,7 @@ class JournalReader:
                 if was and self._in_progress:
                     continue
             try:
-                event = self._decoder.decode(line)
+                event = _EVENT.decode(line)
             except NOT_DECODED:
                 self.skipped += 1
                 self.newest_version = max(self.newest_version, _version_of(line))

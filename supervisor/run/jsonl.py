@@ -26,17 +26,19 @@ def decoded_file(path: str | os.PathLike[str], kind: type[T], most_bytes: int = 
         return None
 
 
-def append_line(path: Path, record: msgspec.Struct) -> None:
-    """Add one line to a file of the user's state folder, which is made if need be.
+def append_line(path: Path, *records: msgspec.Struct) -> None:
+    """Add a line for each record to a file of the user's, whose folder is made if need be.
 
-    One write of a whole line: several stokers may do so at once. What cannot be written is left out: these files help,
-    and no run depends on them.
+    One write of whole lines, also behind a torn one: several stokers may do so at once. What cannot be written is left out, as
+    where there is a link, a pipe or a stranger's file: no run depends on these files.
     """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, flags, 0o600)
         try:
-            os.write(fd, msgspec.json.encode(record) + b"\n")
+            if os.fstat(fd).st_uid in {os.geteuid(), path.parent.stat().st_uid}:
+                os.write(fd, b"".join(b"\n" + msgspec.json.encode(record) + b"\n" for record in records))
         finally:
             os.close(fd)
 
