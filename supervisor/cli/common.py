@@ -214,7 +214,7 @@ def appearance_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Appe
     """Flag > STOKER_* > ./stoker.toml > the user's config.toml, both in their ``[ui]`` table.
 
     Raises:
-        BadAppearance: a value is none of those possible, or something is wrong with a file: a line for each fault.
+        JobError: a value is none of those possible, or something is wrong with a file: a line for each fault.
     """
     from supervisor.views.appearance import appearance_of
 
@@ -224,8 +224,8 @@ def appearance_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Appe
         ("--theme, --ascii, --lang", flags),
         ("STOKER_THEME, STOKER_ASCII, STOKER_LANG", variables),
         # What else stands in a job's file matters to `stoker run` alone: a look at a log is not refused for it.
-        ("./stoker.toml", _ui_table(Path("stoker.toml"), whole=False)),
-        (str(user), _ui_table(user, whole=True)),
+        ("./stoker.toml", settings_table(Path("stoker.toml"), "ui", whole=False)),
+        (str(user), settings_table(user, "ui", whole=True)),
     ]
     return appearance_of(sources, env)
 
@@ -253,15 +253,14 @@ def metric_rules_of_user(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return found.metrics if found is not None else ()
 
 
-def _ui_table(path: Path, *, whole: bool) -> dict[str, Any]:
-    """The ``[ui]`` table of a settings file, checked as `stoker run` does; empty where there is none. `whole`: all of the file is checked."""
-    from supervisor.views.appearance import BadAppearance
+def settings_table(path: Path, name: str, *, whole: bool) -> dict[str, Any]:
+    """A table of a settings file, checked as `stoker run` does; empty where there is none. `whole`: all of the file is checked.
 
-    try:
-        found = _settings_of(path, only="" if whole else "ui")
-    except JobError as error:
-        raise BadAppearance(*error.lines) from error
-    return dict(found.file.values.get("ui", {})) if found is not None and found.file is not None else {}
+    Raises:
+        JobError: what is wrong with it, a line for each fault.
+    """
+    found = _settings_of(path, only="" if whole else name)
+    return dict(found.file.values.get(name, {})) if found is not None and found.file is not None else {}
 
 
 def _settings_of(path: Path, *, only: str) -> FileSettings | None:

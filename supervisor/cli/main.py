@@ -19,6 +19,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "profile": ("profile", "trace the next steps of a live training into its run directory"),
     "continue": ("continuing", "start another attempt of a run that is no longer running"),
     "runs": ("runs", "list known runs"),
+    "gc": ("gc", "delete old runs; it lists them first"),
     "name": ("name", "name a run: the list shows it, every command finds it by it"),
     "diagnose": ("diagnose", "say why a log or a run failed"),
     "troubleshoot": ("troubleshoot", "from a symptom to its cause: what stoker does, what you can do"),
@@ -46,7 +47,7 @@ LOOKS = {"--theme": True, "--ascii": False, "--lang": True}  # whether a value f
 # Verbs without a screen, and which of these flags change what they print: they take the others too, for nothing.
 PLAIN_VERBS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("stop", "profile", "runs", "name", "signatures", "metrics", "policy"), frozenset[str]()),
-    **dict.fromkeys(("export", "scaling", "chart", "service"), frozenset[str]()),
+    **dict.fromkeys(("export", "scaling", "chart", "service", "gc"), frozenset[str]()),
     **dict.fromkeys(("diagnose", "troubleshoot"), frozenset(["--lang"])),
 }
 

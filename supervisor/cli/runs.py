@@ -7,7 +7,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.cli.common import (
@@ -22,9 +23,9 @@ from supervisor.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from supervisor.job.spec import JobSpec
     from supervisor.run.paths import RunPaths
     from supervisor.run.state import AttemptState, RunState
+    from supervisor.views.model.run_list import RunRow
 
 VERDICT_CELLS = 20  # cuda_oom→healthy
 # On a terminal wider than this an error's own message has a quarter of what is more, up to so many cells.
@@ -64,28 +65,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the list."""
-    from supervisor.run.index import is_under, known_runs, listed_names, listed_notes, runs_dir
+    from supervisor.run.index import known_runs, runs_dir, those_under
+    from supervisor.views.model.run_list import rows_of
 
     appearance_from({}, os.environ)  # a fault in the settings is reported by every verb that lists runs
     place = runs_dir(args.runs_dir, os.environ)
     if place.exists() and not place.is_dir():
         return complain("runs", f"{place}: not a folder")
     known = known_runs(place, os.environ, elsewhere=args.all or args.runs_dir is None)
-    here = [found for found in known if is_under(found, place)]
+    here = those_under(known, place)
     shown = known if args.all else here
     elsewhere = len(known) - len(here)
     if not shown:
         say(f"no run under {place}: start one with `stoker run`", file=sys.stderr)
     if elsewhere and not args.all:
         say(f"{elsewhere} in other folders: `stoker runs --all`", file=sys.stderr)
-    shown = shown[: max(args.number, 0)]
-    names, notes = listed_names(os.environ), listed_notes(os.environ)
-    known_of = [(found, names.get(str(found.root)), notes.get(str(found.root), NO_NOTE)) for found in shown]
+    rows = rows_of(shown[: max(args.number, 0)], os.environ)
     if args.json:
-        for each in known_of:
-            say_json(facts_of(*each))
+        for row in rows:
+            say_json(facts_of(row))
         return 0
-    listed = [columns_of(*each) for each in known_of]
+    listed = [columns_of(row) for row in rows]
     # A pipe gets all of it; a terminal what fits on one line.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     # The header is for a person: a pipe's first line is a run.
@@ -103,53 +103,39 @@ def run(args: argparse.Namespace) -> int:
 HEADER = Columns(
     "RUN", "STATE", "ATTEMPT", "STEP", "VERDICT", "FOLDER", "NAME", "BATCH", "LR", "COMMAND", "ENDED", "NOTE"
 )
-NO_NOTE = (0.0, "")
 RATES = ("samples_per_sec", "tokens_per_sec", "step_time_s", "data_wait_s")
 
 
-def columns_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str] = NO_NOTE) -> Columns:
-    """What its journal says of a run now. `listed`, `noted`: its name and its note in the index."""
-    from supervisor.run.history.changes import declared_again
-    from supervisor.run.journal import read_state
+def columns_of(row: RunRow) -> Columns:
+    """What a line of the list says of a run."""
     from supervisor.run.state import HeldOpen
     from supervisor.text.decode import printable
-    from supervisor.views.model.run_list import (
-        RunRow,
-        batch_of,
-        command_of,
-        given_name,
-        newest_rate,
-        note_of,
-        watched_word,
-    )
+    from supervisor.views.model.run_list import batch_of, newest_rate, watched_word
 
-    state = read_state(run.node().journal)
-    word = _state_word(run, state)
-    word = watched_word(state, live=word == "live") or word
-    if isinstance(state.condition, HeldOpen) and word == "live":
-        word = f"failed, waiting{_cost(run)}"
+    state, attempt = row.state, row.state.attempt
+    word = watched_word(state, live=row.live) or _state_word(row)
+    if isinstance(state.condition, HeldOpen) and row.live:
+        word = f"failed, waiting{_cost(row.run)}"
     elif state.is_over and state.failed_for is not None:
         word = "failed, stopped"
-    attempt, job, row = state.attempt, _job_of(run), RunRow(run, state, live=False)
-    command = command_of(job)
     step = "-" if state.last_step is None else str(state.last_step)
-    step += "+" if attempt is not None and attempt.has_unread else ""  # its log was not read to its end
+    step += "+" if row.is_cut else ""
     total = f"/{state.planned_steps}" if state.planned_steps else ""
     cells = (
-        run.run_id,
+        row.run.run_id,
         word,
         f"attempt {len(state.attempts)}",
         f"step {step}{total}",
         row.history or "-",
-        str(run.root),
-        given_name(job, state.name, listed),
+        str(row.run.root),
+        row.given,
         batch_of(attempt.shown_batch if attempt is not None else None),
-        newest_rate(state, command),
-        " ".join(command),
+        newest_rate(state, row.command),
+        " ".join(row.command),
         _ended_text(state),
-        note_of(state, noted),
+        row.note,
         row.reason,
-        declared_again(state, job) if job is not None else "",
+        row.summary.again if row.summary is not None else "",
     )
     return Columns(*map(printable, cells))
 
@@ -165,58 +151,37 @@ def _ended_text(state: RunState) -> str:
     return day_and_time(ended_t, time.time()) if ended_t is not None else ""
 
 
-def _state_word(run: RunPaths, state: RunState) -> str:
-    from supervisor.run.access.ownership import has_keeper
+def _state_word(row: RunRow) -> str:
     from supervisor.run.state import Finished
 
-    if isinstance(state.condition, Finished):
-        return str(state.condition.outcome)
-    return "live" if has_keeper(run) else "no keeper"
+    if isinstance(row.state.condition, Finished):
+        return str(row.state.condition.outcome)
+    return "live" if row.live else "no keeper"
 
 
-def _verdict_of(state: RunState) -> str | None:
-    """The newest attempt's own class; None without one, and where somebody ended it."""
-    attempt = state.attempt
-    verdict = attempt.verdict if attempt is not None and not attempt.ended_on_request else None
-    return None if verdict is None else str(verdict.failure)
-
-
-def _reason_of(attempt: AttemptState | None) -> str | None:
-    """The headline of the newest attempt's verdict; None without one, and where somebody ended it."""
-    if attempt is None or attempt.verdict is None or attempt.ended_on_request:
-        return None
-    return attempt.verdict.title
-
-
-def facts_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str] = NO_NOTE) -> dict[str, Any]:
-    """What `--json` prints of a run, in the index under the name `listed` and with the note `noted`: times in seconds since the epoch, None for what is not known."""
+def facts_of(row: RunRow) -> dict[str, Any]:
+    """What `--json` prints of a run: times in seconds since the epoch, None for what is not known."""
     import msgspec
 
-    from supervisor.run.access.ownership import has_keeper
-    from supervisor.run.history.changes import declared_again
-    from supervisor.run.journal import read_state
-    from supervisor.text.redact import redact_argv
-    from supervisor.views.model.run_list import command_of, given_name, newest_rate, note_of, recovered_from
+    from supervisor.views.model.run_list import newest_rate, recovered_from
 
-    state = read_state(run.node().journal)
-    job = _job_of(run)
-    attempt = state.attempt
+    state, attempt, now, job = row.state, row.state.attempt, row.state.progress, row.summary
     batch = attempt.shown_batch if attempt is not None else None
     measured = attempt.measured if attempt is not None else None
-    now = state.progress
+    verdict = attempt.verdict if attempt is not None and not attempt.ended_on_request else None
     return {
-        "run": run.run_id,
-        "name": given_name(job, state.name, listed) or None,
-        "note": note_of(state, noted) or None,
-        "state": _state_word(run, state),
-        "script": job.entry if job is not None else None,
-        "arguments": list(redact_argv(job.entry_args)) if job is not None else None,
+        "run": row.run.run_id,
+        "name": row.given or None,
+        "note": row.note or None,
+        "state": _state_word(row),
+        "script": job.script if job is not None else None,
+        "arguments": list(job.arguments) if job is not None and job.script is not None else None,
         "attempts": len(state.attempts),
         "step": state.last_step,
         "total_steps": state.planned_steps,
-        "verdict": _verdict_of(state),
-        "reason": _reason_of(attempt),
-        "start_again": (declared_again(state, job) if job is not None else "") or None,
+        "verdict": None if verdict is None else str(verdict.failure),
+        "reason": None if verdict is None else verdict.title,
+        "start_again": (job.again if job is not None else "") or None,
         "recovered_from": recovered_from(state),
         "micro_batch": batch.micro_batch_per_rank if batch is not None else None,
         "accumulation": batch.accumulation_steps if batch is not None else None,
@@ -224,13 +189,13 @@ def facts_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str] 
         "measured": msgspec.to_builtins(measured) if measured is not None else None,
         **{name: getattr(now, name, None) for name in RATES},
         "memory_peak_bytes": attempt.trial.peak_bytes if attempt is not None and attempt.trial else None,
-        "learning_rate": newest_rate(state, command_of(job)) or None,
+        "learning_rate": newest_rate(state, row.command) or None,
         "best_loss": state.best_loss,
         "loss_not_finite": _not_finite_of(attempt),
-        "elapsed_s": state.elapsed_s(state.now(time.time()), has_keeper=has_keeper(run)),
+        "elapsed_s": state.elapsed_s(state.now(time.time()), has_keeper=row.live),
         "started": state.started_t,
         "ended": state.ended_t,
-        "folder": str(run.root),
+        "folder": str(row.run.root),
     }
 
 
@@ -265,16 +230,6 @@ def _cost(run: RunPaths) -> str:
         return ""
 
 
-def _job_of(run: RunPaths) -> JobSpec | None:
-    """What it runs; None where run.json cannot be read."""
-    from supervisor.run.runfile import BadRunFile, read_run_file
-
-    try:
-        return read_run_file(run.run_json).job
-    except BadRunFile:
-        return None
-
-
 def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
     """One line a run, all in the same columns, of at most `width` cells; None: whole.
 
@@ -282,67 +237,67 @@ def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
     of steps, the step; what remains of a failure's reason is cut.
     Names and notes are columns only where a run was given one; in a pipe they follow the folder, so that no word moves. Script and arguments take what is left of a line, and are not printed in a pipe (`--json` has them).
     """
+    from supervisor.views.format import short_id
+
     if not runs:
         return []
     if width is None:
         return [
-            f"{_whole(run)} {run.folder}{run.name and f'  {run.name}'}{run.note and f'  note: {run.note}'}"
-            for run in runs
+            f"{of.run:34} {of.state:10} {of.attempt:11} {of.step:17} {of.verdict:{VERDICT_CELLS}} "
+            f"{of.folder}{of.name and f'  {of.name}'}{of.note and f'  note: {of.note}'}"
+            for of in runs
         ]
     most = min(VERDICT_CELLS + max(width - VERDICT_WIDER_FROM, 0) // 4, MOST_VERDICT)
     runs = [
         run if run is HEADER else run._replace(verdict=_cut(run.reason or run.verdict, most)) for run in runs
     ]
-    verdict_cells = max(VERDICT_CELLS, *(len(run.verdict) for run in runs))
-    longest_end = max((len(run.ended) for run in runs if run is not HEADER), default=0)
 
-    def end(of: Columns) -> str:
-        return f"{of.ended:{max(longest_end, len(HEADER.ended))}} " if longest_end else ""
+    def column(texts: Sequence[str], least: int, most: int = 999, *, optional: bool = False) -> list[str]:
+        """As wide as its longest text; an optional one is empty where no run has a text."""
+        if optional and not any(text for text, of in zip(texts, runs, strict=True) if of is not HEADER):
+            return [""] * len(texts)
+        texts = [_cut(text, most) for text in texts]
+        return [f"{text:{max(least, *map(len, texts))}} " for text in texts]
 
-    def whole(of: Columns) -> str:
-        return f"{of.run:34} {of.state:10} {end(of)}{of.attempt:11} {of.step:17} {of.verdict:{verdict_cells}}"
-
-    names = _given_cells(runs, [run.name for run in runs])
-    notes = _given_cells(runs, [run.note for run in runs])
-    given = [name + note for name, note in zip(names, notes, strict=True)]
-    extra = [_extra(run, runs) for run in runs]
-    if any(extra):
-        commands = [run.command[: max(COMMAND_CELLS, len(HEADER.command))] for run in runs]
-        longest = max(map(len, commands)) + 1
-        lines = [
-            f"{whole(run)} {name}{more}{command:{longest}}{run.folder}".rstrip()
-            for run, name, more, command in zip(runs, given, extra, commands, strict=True)
-        ]
-        if all(len(line) <= width for line in lines):
-            return lines
-        lines = [f"{whole(run)} {name}{more}" for run, name, more in zip(runs, given, extra, strict=True)]
-        if max(map(len, lines)) + LEAST_COMMAND <= width:
-            return [_with_command(line, run, width) for line, run in zip(lines, runs, strict=True)]
-    from supervisor.views.format import short_id
-
-    forms: list[Callable[[Columns, str], str]] = [
-        lambda of, name: f"{whole(of)} {name}{of.folder}",
-        lambda of, name: f"{whole(of)} {name}",
-        lambda of, name: (
-            f"{of.run:29} {of.state:10} {end(of)}{of.step:17} {of.verdict:{verdict_cells}} {name}"
-        ),
-        lambda of, name: (
-            f"{short_id(of.run):16} {of.state:10} {end(of)}{of.step:17} {of.verdict:{verdict_cells}} {name}"
-        ),
-        lambda of, _: f"{short_id(of.run):16} {of.state:10} {end(of)}{of.step:17} {of.verdict}",
-        lambda of, _: f"{short_id(of.run):16} {of.state:10} {of.step:17} {of.verdict}",
-        lambda of, _: f"{short_id(of.run):16} {of.state:10} {of.step.partition('/')[0]:9} {of.verdict}",
-        lambda of, _: f"{short_id(of.run)[:16]:16} {of.state:10} {of.verdict}",
+    ids = [short_id(of.run) for of in runs]
+    state, verdict = column([of.state for of in runs], 10), column([of.verdict for of in runs], VERDICT_CELLS)
+    ended = column([of.ended for of in runs], 0, optional=True)
+    step = column([of.step for of in runs], 17)
+    names = column([of.name for of in runs], 0, MAX_NAME, optional=True)
+    notes = column([of.note for of in runs], 0, MAX_NAME, optional=True)
+    batch = column([of.batch for of in runs], 0, NUMBER_CELLS, optional=True)
+    rate = column([of.rate for of in runs], 0, NUMBER_CELLS, optional=True)
+    folder, command = [of.folder for of in runs], column([of.command for of in runs], 0, COMMAND_CELLS)
+    whole = (
+        column([of.run for of in runs], 34),
+        state,
+        ended,
+        column([of.attempt for of in runs], 11),
+        step,
+        verdict,
+    )
+    dated = (column([of.run for of in runs], 29), state, ended, step, verdict)
+    short = (column(ids, 16), state, ended, step, verdict)
+    least_step = column([of.step.partition("/")[0] for of in runs], 9)
+    forms = [
+        *((*start, names, *more) for start, more in product((whole, dated, short), ((notes,), ()))),
+        short,
+        (short[0], state, step, verdict),
+        (short[0], state, least_step, verdict),
+        (column(ids, 16, 16), state, verdict),
     ]
-    for form, called in ((form, called) for form in forms for called in (given, names)):
-        lines = [form(run, name).rstrip() for run, name in zip(runs, called, strict=True)]
-        if all(len(line) <= width for line in lines):
-            cells = max(map(len, lines)) + 1
-            if cells + LEAST_COMMAND > width or form is forms[0]:
-                return lines
-            return [
-                _with_command(f"{line:{cells}}", run, width) for line, run in zip(lines, runs, strict=True)
-            ]
+    forms[:0] = [(*forms[0], folder), (*forms[1], folder)]
+    if any((*batch, *rate)):
+        forms[:0] = [(*forms[2], batch, rate, command, folder), (*forms[2], batch, rate)]
+    for form in forms:
+        lines = ["".join(cells).rstrip() for cells in zip(*form, strict=True)]
+        cells = max(map(len, lines)) + 1
+        has_room = cells + LEAST_COMMAND <= width
+        if cells <= width + 1 and (folder in form or not has_room) and rate not in form[-1:]:
+            return lines
+        if has_room and folder not in form:
+            rest = zip(lines, runs, strict=True)
+            return [f"{line:{cells}}{_cut(of.command, width - cells)}".rstrip() for line, of in rest]
     return [_cut(line, width) for line in lines]
 
 
@@ -350,38 +305,10 @@ def _cut(text: str, cells: int) -> str:
     return text if len(text) <= cells else f"{text[: cells - 1]}…"
 
 
-def _whole(of: Columns) -> str:
-    return f"{of.run:34} {of.state:10} {of.attempt:11} {of.step:17} {of.verdict:{VERDICT_CELLS}}"
-
-
-def _extra(of: Columns, runs: Sequence[Columns]) -> str:
-    """Batch and learning rate as wide as the widest; empty where no run has them."""
-    text = ""
-    for cell, all_of_them in ((of.batch, [r.batch for r in runs]), (of.rate, [r.rate for r in runs])):
-        known = [found[:NUMBER_CELLS] for found in all_of_them]
-        if any(found for run, found in zip(runs, known, strict=True) if run is not HEADER):
-            text += f"{cell[:NUMBER_CELLS]:{max(map(len, known))}} "
-    return text
-
-
-def _with_command(line: str, of: Columns, width: int) -> str:
-    left = width - len(line)
-    return (line + _cut(of.command, left)).rstrip()
-
-
-def _given_cells(runs: Sequence[Columns], texts: Sequence[str]) -> list[str]:
-    """A column of names or notes, as wide as the widest; empty where no run has one."""
-    longest = max((len(text) for run, text in zip(runs, texts, strict=True) if run is not HEADER), default=0)
-    cells = max(min(longest, MAX_NAME), len(HEADER.name))
-    if not longest:
-        return [""] * len(texts)
-    return [f"{_cut(text, cells)} ".ljust(cells + 1) for text in texts]
-
-
 def browse(argv: list[str]) -> int:
     """`stoker` alone on a terminal: open the list of runs until the person leaves it. Exit code 2: an unknown flag."""
+    from supervisor.job.errors import JobError
     from supervisor.run.index import known_runs, runs_dir
-    from supervisor.views.appearance import BadAppearance
 
     parser = Parser(
         prog="stoker", description="`stoker` alone on a terminal: the list of live and past runs."
@@ -391,7 +318,7 @@ def browse(argv: list[str]) -> int:
     args, env = parser.parse_args(argv), os.environ
     try:
         appearance = appearance_from(vars(args), env)
-    except BadAppearance as error:
+    except JobError as error:
         return complain("", error)
     if not has_terminal():
         return complain("", "the list of runs needs a terminal: `stoker runs` prints it")

@@ -14,8 +14,6 @@ from supervisor.cli.common import acted_on, add_recorded_run, complain, refuse, 
 from supervisor.job.errors import JobError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from supervisor.run.paths import RunPaths
     from supervisor.run.state import RunState
 
@@ -192,33 +190,33 @@ def _meant(text: str | None, place: Path, *, elsewhere: bool) -> list[RunPaths]:
     What is stopped cannot be started where it was, so a guess between two is not made.
     """
     from supervisor.run.access.ownership import has_keeper
-    from supervisor.run.index import is_under, known_runs, named_runs
+    from supervisor.run.index import known_runs, named_runs, those_under
     from supervisor.run.journal import read_state
     from supervisor.run.paths import is_run_directory
 
     known = known_runs(place, os.environ, elsewhere=elsewhere)
     if text is None:
-        asked = [run for run in known if is_under(run, place)]
+        asked = those_under(known, place)
     elif is_run_directory(Path(os.path.expanduser(text))) or any(run.run_id == text for run in known):
         return []
     else:
         asked = named_runs(text, known, os.environ)
         if asked:
             asked = [run for run in known if run in asked or text in run.run_id]
-            here = [run for run in asked if is_under(run, place)]
+            here = those_under(asked, place)
             asked = here or asked  # a name means this folder's runs first, as for the other verbs
     live = [run for run in asked if has_keeper(run)]
     return [run for run in live if not read_state(run.node().journal).is_over] if len(live) > 1 else live
 
 
-def _which(text: str | None, place: Path, meant: Sequence[RunPaths]) -> int:
+def _which(text: str | None, place: Path, meant: list[RunPaths]) -> int:
     from supervisor.cli.runs import columns_of
+    from supervisor.views.model.run_list import rows_of
 
     where = f"under {place}" if text is None else f"are called {text!r}"
     lines = [f"{len(meant)} live runs {where}: say which, by its id"]
-    for run in meant[:MAX_LISTED]:
-        of = columns_of(run)
-        lines.append(f"  {of.run:34} {of.state:10} {of.step:17} {of.name}".rstrip())
+    listed = map(columns_of, rows_of(meant[:MAX_LISTED], os.environ))
+    lines += [f"  {of.run:34} {of.state:10} {of.step:17} {of.name}".rstrip() for of in listed]
     if len(meant) > MAX_LISTED:
         lines.append(f"  and {len(meant) - MAX_LISTED} more: `stoker runs`")
     return complain("stop", JobError(*lines))

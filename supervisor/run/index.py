@@ -10,15 +10,17 @@ import errno
 import os
 import time
 from collections.abc import Mapping
+from functools import cache, lru_cache
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from supervisor.job.errors import JobError
 from supervisor.run.access.ownership import has_keeper
 from supervisor.run.jsonl import append_line, decoded
 from supervisor.run.paths import RunPaths, is_run_directory, make_private
-from supervisor.run.regular import read_regular
+from supervisor.run.regular import Mark, mark_of, read_regular
 
 INDEX = "index.jsonl"
 LEAST_BYTES = 1 << 16
@@ -161,7 +163,7 @@ def _add_line(
     """One more line of a run in the index; the error where it cannot be written."""
     path = str(run.root.absolute())
     line = IndexLine(path=path, run_id=run.run_id, name=name, t=t, note=note, note_t=note_t)
-    return append_line(state_home(env) / INDEX, line)
+    return append_line((state_home(env) / INDEX).resolve(), line)
 
 
 def _one_line(text: str) -> str:
@@ -174,35 +176,34 @@ def _one_line(text: str) -> str:
 
 def listed_names(env: Mapping[str, str]) -> dict[str, str]:
     """What the runs of the index are called, the newest name of each, by their folders without links."""
-    return {os.path.realpath(line.path): line.name for line in _index_lines(env) if line.name}
+    return {line.path: line.name for line in _index_lines(env) if line.name}
 
 
 def listed_notes(env: Mapping[str, str]) -> dict[str, tuple[float, str]]:
     """The newest note of each run in the index, and when it was written, by their folders without links."""
-    return {os.path.realpath(line.path): (line.note_t, line.note) for line in _index_lines(env) if line.note}
+    return {line.path: (line.note_t, line.note) for line in _index_lines(env) if line.note}
 
 
 def known_runs(runs: Path, env: Mapping[str, str], *, elsewhere: bool = True) -> list[RunPaths]:
     """Runs below `runs` and, unless `elsewhere` is False, in the index that still exist, newest first."""
-    found: dict[Path, float] = {}
-    if runs.is_dir():
-        for path in runs.resolve().iterdir():
-            if path.is_dir() and not path.is_symlink() and is_run_directory(path):
-                found[path] = _start_t(path)
+    found: dict[str, float] = {}
+    for entry in os.scandir(runs.resolve()) if runs.is_dir() else ():
+        if entry.is_dir(follow_symlinks=False) and is_run_directory(entry.path):
+            found[entry.path] = _start_t(entry.path)
     for line in _index_lines(env) if elsewhere else ():
-        path = Path(os.path.realpath(line.path))
-        if path not in found and is_run_directory(path):
-            found[path] = line.t
+        if line.path not in found and is_run_directory(line.path):
+            found[line.path] = line.t
     # Ids begin with their minute; within one, the run that was started last is the newer.
-    return [RunPaths(p) for p in sorted(found, key=lambda p: (p.name[:13], found[p]), reverse=True)]
+    newest = sorted(found, key=lambda path: (os.path.basename(path)[:13], found[path]), reverse=True)
+    return [RunPaths(Path(path)) for path in newest]
 
 
-def _start_t(path: Path) -> float:
+def _start_t(path: str | Path) -> float:
     """When a run was started: its run.json is written once, while its folder's time changes with every entry, as when it is deleted and brought back."""
     try:
-        return RunPaths(path).run_json.stat().st_mtime
+        return os.stat(RunPaths(Path(path)).run_json).st_mtime
     except OSError:
-        return path.stat().st_mtime
+        return os.stat(path).st_mtime
 
 
 def find_run(text: str | None, runs: Path, env: Mapping[str, str], *, elsewhere: bool = True) -> RunPaths:
@@ -221,7 +222,7 @@ def find_run(text: str | None, runs: Path, env: Mapping[str, str], *, elsewhere:
         if path.is_dir() and is_run_directory(path):
             return RunPaths(path.resolve())
     runs_known = known_runs(runs, env, elsewhere=elsewhere)
-    near = [r for r in runs_known if is_under(r, runs)]
+    near = dict.fromkeys(those_under(runs_known, runs))
     far = [r for r in runs_known if r not in near]
     if not text:
         if not runs_known:
@@ -230,7 +231,7 @@ def find_run(text: str | None, runs: Path, env: Mapping[str, str], *, elsewhere:
         live = (r for r in (*near, *far) if has_keeper(r))
         return next(live, (*near, *far)[0])
     exact = [r for r in runs_known if r.run_id == text]
-    for place in ([r for r in near if r in exact], exact, near, far):
+    for place in ([r for r in near if r in exact], exact, [*near], far):
         matches = [r for r in place if text in r.run_id]
         if len(matches) == 1:
             return matches[0]
@@ -289,14 +290,23 @@ def _recorded_name(run: RunPaths) -> str | None:
         return None
 
 
-def is_under(run: RunPaths, runs: Path) -> bool:
-    """Whether a run lies in this folder of runs."""
-    return run.root.parent.resolve() == runs.resolve()
+def those_under(known: list[RunPaths], runs: Path) -> list[RunPaths]:
+    """Those of `known` that lie in this folder of runs."""
+    place, real = os.path.realpath(runs), cache(os.path.realpath)
+    return [run for run in known if real(os.path.dirname(run.root)) == place]
 
 
-def _index_lines(env: Mapping[str, str]) -> list[IndexLine]:
+def _index_lines(env: Mapping[str, str]) -> tuple[IndexLine, ...]:
+    """The lines of the index, each with its run's folder without links; read again where the file changed."""
+    path = str(state_home(env) / INDEX)
+    return _lines_in(path, mark_of(path))
+
+
+@lru_cache(maxsize=1)
+def _lines_in(path: str, _mark: Mark | None) -> tuple[IndexLine, ...]:
     try:
-        data = read_regular(state_home(env) / INDEX)
+        data = read_regular(path)
     except OSError:
-        return []
-    return list(decoded(msgspec.json.Decoder(IndexLine), data))
+        return ()
+    lines = decoded(msgspec.json.Decoder(IndexLine), data)
+    return tuple(replace(line, path=os.path.realpath(line.path)) for line in lines)

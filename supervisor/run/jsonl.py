@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from supervisor.run.paths import make_private, private
+from supervisor.run.paths import make_private
 from supervisor.run.regular import read_regular
 
 T = TypeVar("T")
@@ -26,16 +26,21 @@ def decoded_file(path: str | os.PathLike[str], kind: type[T], most_bytes: int = 
         return None
 
 
-def append_line(path: Path, record: msgspec.Struct) -> OSError | None:
-    """Add one line to a file of the user's state folder, which is made if need be; the error where it cannot be written.
+def append_line(path: Path, *records: msgspec.Struct) -> OSError | None:
+    """Add a line for each record to a file of the user's, whose folder is made if need be; the error where they cannot be written.
 
-    One write of a whole line: several stokers may do so at once. These files help, and no run depends on them.
+    One write of whole lines, also behind a torn one: several stokers may do so at once. A link, a pipe or a stranger's file is left
+    alone: no run depends on these files.
     """
-    line = msgspec.json.encode(record) + b"\n"
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         make_private(path.parent)
-        with open(path, "ab", opener=private) as file:
-            file.write(line)
+        fd = os.open(path, flags, 0o600)
+        try:
+            if os.fstat(fd).st_uid in {os.geteuid(), path.parent.stat().st_uid}:
+                os.write(fd, b"".join(b"\n" + msgspec.json.encode(record) + b"\n" for record in records))
+        finally:
+            os.close(fd)
     except OSError as error:  # what is refused as it is written out has no name yet
         return OSError(error.errno, error.strerror, str(path))
     return None

@@ -10,9 +10,21 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, TypeAlias
 
 FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+Mark: TypeAlias = tuple[int, int, int]
+"""Inode, size and time of change (nanoseconds) of a file: while they are the same, it is not read again."""
+
+
+def mark_of(path: str | os.PathLike[str]) -> Mark | None:
+    """The mark of a file; None where it is not there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:

@@ -5,6 +5,7 @@ It is removed for good when another is deleted a week later or more.
 
 from __future__ import annotations
 
+import errno
 import shutil
 import time
 from pathlib import Path
@@ -12,15 +13,24 @@ from pathlib import Path
 from supervisor.run.access.ownership import has_keeper
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths, is_run_directory
-from supervisor.run.state import Finished
+from supervisor.run.state import RunState
 
 TRASH = ".trash"
 THROWN = "thrown"
 KEPT_S = 7 * 86_400.0
 
 
-class StillLives(Exception):  # noqa: N818 - a state of affairs, not an error
+class StillLives(ValueError):  # noqa: N818 - a state of affairs, not an error
     """The run may still have processes: one line."""
+
+
+def why_alive(run: RunPaths, state: RunState) -> str:
+    """Why a run may still have processes, in one line; empty: it has none."""
+    if any(has_keeper(run, node) for node in run.nodes()):
+        return f"{run.run_id} has a live supervisor process: stop it first"
+    if state.mode == "launched" and state.attempts and not state.is_over:
+        return f"{run.run_id} has no supervisor process, but its ranks may live: open it, A takes it over, then stop it"
+    return ""
 
 
 def throw_away(run: RunPaths) -> RunPaths:
@@ -30,16 +40,13 @@ def throw_away(run: RunPaths) -> RunPaths:
         StillLives: a keeper holds it, or its ranks may live on without one.
         OSError: it cannot be moved: another's folder, a name that is taken.
     """
-    if has_keeper(run):
-        raise StillLives(f"{run.run_id} has a live supervisor process: stop it first")
-    state = read_state(run.node().journal)
-    if state.mode == "launched" and state.attempts and not isinstance(state.condition, Finished):
-        raise StillLives(
-            f"{run.run_id} has no supervisor process, but its ranks may live: open it, A takes it over, then stop it"
-        )
+    if why := why_alive(run, read_state(run.node().journal)):
+        raise StillLives(why)
     empty(run.root.parent)  # now, when something is deleted: to look at the list of runs removes nothing
     trash = run.root.parent / TRASH
     trash.mkdir(mode=0o700, exist_ok=True)
+    if trash.is_symlink():
+        raise NotADirectoryError(errno.ENOTDIR, "a link, not a folder", str(trash))
     target = trash / run.run_id
     (run.root / THROWN).touch()
     run.root.rename(target)
@@ -65,7 +72,7 @@ def empty(runs: Path, now: float | None = None) -> int:
     now = time.time() if now is None else now
     count = 0
     try:
-        found = list((runs / TRASH).iterdir())
+        found = [] if (runs / TRASH).is_symlink() else list((runs / TRASH).iterdir())
     except OSError:
         return 0
     for path in found:

@@ -22,6 +22,7 @@ from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.run.runfile import write_run_file
 from supervisor.views.appearance import Appearance, Lang
 from supervisor.views.format import day_and_time
+from supervisor.views.model.run_list import RunRow, RunsReader
 from tests.keeper.fakes import job_of
 from tests.views.tui import recorded
 
@@ -41,6 +42,12 @@ ANT = Columns(
     "-",
     "/data/runs/20261120-0900-able-ant",
 )
+
+
+def row_of(run: RunPaths, noted: tuple[float, str] = (0.0, "")) -> RunRow:
+    """The run as lists have it; `noted`: its note in the index."""
+    (row,) = RunsReader(lambda: [run], notes=lambda: {str(run.root): noted}).refresh().rows
+    return row
 
 
 def test_a_pipe_gets_all_and_a_terminal_what_fits() -> None:
@@ -115,12 +122,14 @@ def test_a_failure_and_a_note_stay_in_the_list_after_a_stop(tmp_path: Path) -> N
         ev.StopIntended(t=4.0, attempt=2, why=ev.StopWhy.REQUEST, by="user", grace_s=5.0),
         ev.RunEnded(t=5.0, outcome=ev.Outcome.STOPPED, exit_code=0, reason="stopped"),
     )
-    listed = columns_of(run)
+    listed = columns_of(row_of(run))
     assert (listed.state, listed.verdict, listed.name) == ("stopped", "cuda_oom→-", "")
     assert listed.note == r"wider\x1b]0;x\x07 batch"
-    assert columns_of(run, None, (2.0, "earlier")).note == r"wider\x1b]0;x\x07 batch", "the newest one"
+    assert columns_of(row_of(run, (2.0, "earlier"))).note == r"wider\x1b]0;x\x07 batch", "the newest one"
     assert (
-        columns_of(run, None, (9.0, "later")).note == facts_of(run, None, (9.0, "later"))["note"] == "later"
+        columns_of(row_of(run, (9.0, "later"))).note
+        == facts_of(row_of(run, (9.0, "later")))["note"]
+        == "later"
     )
 
 
@@ -146,9 +155,9 @@ def test_an_attempt_that_made_no_step_leaves_the_run_where_it_was(tmp_path: Path
         ev.LaunchIntended(t=3.0, attempt=2, argv=(), reason="again"),
         ev.AttemptEnded(t=4.0, attempt=2, exit_code=1),
     )
-    listed = columns_of(run)
+    listed = columns_of(row_of(run))
     assert (listed.attempt, listed.step) == ("attempt 2", "step 40/90")
-    assert facts_of(run)["step"] == 40
+    assert facts_of(row_of(run))["step"] == 40
 
 
 def journal(root: Path, *facts: ev.Event) -> RunPaths:
@@ -173,16 +182,18 @@ def test_a_held_run_is_held_and_an_attempt_has_its_own_verdict(tmp_path: Path) -
     runs = journal(tmp_path / "runs", first, failed, again)
     locks = [KeeperLock(run.node().lock, start_time=1.0) for run in (held, runs)]
     try:
-        waiting = columns_of(held)
+        waiting = columns_of(row_of(held))
         assert re.fullmatch(r"failed, waiting \(\d+ MB\)", waiting.state)
         assert waiting.verdict == "cuda_oom"
-        assert (columns_of(runs).state, columns_of(runs).verdict) == ("live", "cuda_oom→-")
+        assert (columns_of(row_of(runs)).state, columns_of(row_of(runs)).verdict) == ("live", "cuda_oom→-")
     finally:
         for lock in locks:
             lock.release()
-    assert columns_of(held).state == "no keeper"
+    assert columns_of(row_of(held)).state == "no keeper"
     stopped = ev.RunEnded(t=4.0, outcome=ev.Outcome.STOPPED, exit_code=5, reason="stopped by ada")
-    assert columns_of(journal(tmp_path / "stopped", first, failed, stopped)).state == "failed, stopped"
+    assert (
+        columns_of(row_of(journal(tmp_path / "stopped", first, failed, stopped))).state == "failed, stopped"
+    )
 
 
 def test_a_watched_log_that_nobody_writes_is_not_live(tmp_path: Path) -> None:
@@ -191,7 +202,7 @@ def test_a_watched_log_that_nobody_writes_is_not_live(tmp_path: Path) -> None:
     run = journal(tmp_path / "log", watched, first, ev.LogQuiet(t=3.0, attempt=1, since_t=1.0))
     lock = KeeperLock(run.node().lock, start_time=1.0)
     try:
-        assert columns_of(run).state == "quiet"
+        assert columns_of(row_of(run)).state == "quiet"
     finally:
         lock.release()
 
@@ -323,7 +334,7 @@ def test_a_last_step_that_was_read_and_may_not_be_the_last_bears_a_plus(tmp_path
     first = ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch")
     cut = ev.AttemptEnded(t=2.0, attempt=1, exit_code=0, last_step=360, log_read_bytes=27, log_size_bytes=600)
     over = ev.RunEnded(t=3.0, outcome=ev.Outcome.SUCCEEDED, exit_code=0, reason="finished")
-    assert columns_of(journal(tmp_path / "cut", first, cut, over)).step == "step 360+"
+    assert columns_of(row_of(journal(tmp_path / "cut", first, cut, over))).step == "step 360+"
 
 
 def test_when_a_run_ended_is_a_column_on_a_terminal() -> None:
@@ -343,7 +354,7 @@ def test_a_run_that_waits_for_a_person_shows_when_its_attempt_ended(tmp_path: Pa
     state = read_state(run.node().journal)
     assert state.attempt is not None
     assert state.attempt.ended_t is not None
-    assert columns_of(run).ended == day_and_time(state.attempt.ended_t, time.time())
+    assert columns_of(row_of(run)).ended == day_and_time(state.attempt.ended_t, time.time())
 
 
 def test_a_run_is_named_afterwards_and_found_by_that_name(

@@ -18,11 +18,11 @@ from supervisor.cli.diagnosing.job_logs import BadInputError
 from supervisor.cli.diagnosing.verdict_text import MOST_CONSEQUENCES, _consequence_lines, ranks_text
 from supervisor.cli.main import main
 from supervisor.cli.runs import browse
+from supervisor.job.errors import JobError
 from supervisor.job.spec import RetrySettings
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Consequence, Decision, DecisionKind, FailureClass, SpecChange
-from supervisor.views.appearance import BadAppearance
 from tests.keeper.fakes import job_of, own_run_in, run_in, verdict_of
 from tests.keeper.runs import INTENDED, RUNS, STARTED, T
 
@@ -221,13 +221,13 @@ def test_where_the_users_settings_lie() -> None:
 
 
 def test_the_looks_of_a_file_count_where_it_is_one(tmp_path: Path) -> None:
-    assert common._ui_table(tmp_path / "none.toml", whole=True) == {}
+    assert common.settings_table(tmp_path / "none.toml", "ui", whole=True) == {}
     path = tmp_path / "stoker.toml"
     path.write_text('[ui]\ntheme = "light"\n')
-    assert common._ui_table(path, whole=True) == {"theme": "light"}
+    assert common.settings_table(path, "ui", whole=True) == {"theme": "light"}
     path.write_text('ui = "light"\n')
-    with pytest.raises(BadAppearance, match=r"stoker.toml:1: "):
-        common._ui_table(path, whole=True)
+    with pytest.raises(JobError, match=r"stoker.toml:1: "):
+        common.settings_table(path, "ui", whole=True)
 
 
 def test_the_users_own_rules_name_the_numbers_of_a_strangers_log(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished, HeldOpen, Running, RunState
 from supervisor.sources.processes import is_alive, send_signal
+from supervisor.views.model.run_list import rows_of
 from tests.conftest import wait_until
 from tests.integration.harness import (
     STOKER,
@@ -131,7 +132,7 @@ def test_a_failed_run_goes_on_at_the_next_attempt_and_a_succeeded_one_does_not(
     assert main(job("--no-ui")) == 1
     run = only_run(folder)
     ended_t = read_state(run.node().journal).ended_t
-    assert columns_of(run).state == "failed"
+    assert columns_of(*rows_of([run], {})).state == "failed"
     capsys.readouterr()
     assert main(["continue", run.run_id, "--yes", "--no-ui"]) == 0
     said = capsys.readouterr()
@@ -158,7 +159,7 @@ def test_a_stopped_run_goes_on_and_is_listed_as_live(folder: Path) -> None:
     done = stoker("continue", run.run_id, "--yes", "--detach", cwd=folder)
     assert (done.code, done.out.strip()) == (0, run.run_id)
     state = wait_for_state(run, Running)
-    assert wait_until(lambda: columns_of(run).state == "live", 30)
+    assert wait_until(lambda: columns_of(*rows_of([run], {})).state == "live", 30)
     assert state.ended_t is None
     again = stoker("continue", run.run_id, "--yes", cwd=folder)
     assert again.code == 3

@@ -29,7 +29,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.spec import ClassOverride, OwnSignature
 
 # Read from the file itself before anything is resolved; by the screen (cli/common.py).
-ASKED_ELSEWHERE = {"run.script", "run.module"} | {key for key in SETTINGS if key.startswith("ui.")}
+ASKED_ELSEWHERE = {"run.script", "run.module"} | {key for key in SETTINGS if key.startswith(("ui.", "runs."))}
 
 
 def test_no_setting_is_without_effect(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.batch import resolve as resolve_batch
-from supervisor.job.config.setting_keys import FLAT, SCREEN, SETTINGS
+from supervisor.job.config.setting_keys import FLAT, OF_NO_JOB, SETTINGS
 from supervisor.job.config.settings import (
     ConfigFile,
     FileSettings,
@@ -180,14 +180,14 @@ def _given(look: Resolver) -> Iterator[str]:
 
 
 def screen_settings(inputs: JobInputs) -> tuple[tuple[str, str, str], ...]:
-    """The settings of the screen, which no job holds, as rows of `JobSpec.origins`.
+    """The settings that no job holds, of the screen and of runs, as rows of `JobSpec.origins`.
 
     Raises:
         JobError: a value is not among those possible.
     """
     look = Resolver(inputs.parsed, inputs.env, _layers(inputs))
     for key in SETTINGS:
-        if key.startswith(f"{SCREEN}."):
+        if key.partition(".")[0] in OF_NO_JOB:
             look.get(key)
     return tuple(look.origins)
 

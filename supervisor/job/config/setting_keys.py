@@ -80,6 +80,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "hang.start_timeout_s": Setting(_F, "end an attempt as a hang if no step completes this long after its launch; 0: never", _HANG.start_timeout_s, range=_NATURAL),
     "hang.faulthandler": Setting(_S, "ranks register Python's faulthandler at their start, for where py-spy may not attach", _HANG.faulthandler),
     "instrument.enabled": Setting(_S, "measure batch, steps, checkpoints and memory inside the training processes", default=True),
+    "runs.keep": Setting(_T, "what `stoker gc` keeps: how long, how many or how much, such as 90d 500 50GB"),
     "ui.theme": Setting(_T, "colours of the screen; default: the theme chosen last with the key T, else dark", choices=("dark", "light", "safe")),
     "ui.ascii": Setting(_S, "no glyph beyond ASCII on the screen; default: by the terminal"),
     "ui.lang": Setting(_T, "language of the screen; default: by LANG", choices=("en", "zh")),
@@ -120,5 +121,5 @@ SIGNATURE: Final = "signature"
 # What a [[signature]] takes. `class` or `name` says what the failure is; `action` is one of policy's (`answer`, `change`).
 SIGNATURE_KEYS: Final = ("id", "regex", "class", "name", "role", "action", "start", "recurs")
 LAUNCH_SECTIONS: Final = frozenset({"run", "batch", "resume", "env", "policy", "hang", "instrument"})
-# How the screen looks: in `stoker.toml` and `config.toml`, never in a job file.
-SCREEN: Final = "ui"
+# How the screen looks, and which runs are kept: in `stoker.toml` and `config.toml`, never in a job file.
+OF_NO_JOB: Final = {"ui": "the screen", "runs": "all runs"}

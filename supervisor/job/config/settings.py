@@ -24,8 +24,8 @@ from supervisor.job.config.setting_keys import (
     FLAT,
     LAUNCH_SECTIONS,
     METRICS,
+    OF_NO_JOB,
     PRECONDITIONS,
-    SCREEN,
     SETTINGS,
     SIGNATURE,
     SIGNATURE_KEYS,
@@ -155,7 +155,7 @@ class _Checked:
             self.signatures = own_signatures(file, value, self.known_classes)
         elif key == "env":
             self.env = {n: _env_value(file, n, inner) for n, inner in _table(file, key, value).items()}
-        elif key in LAUNCH_SECTIONS or (key == SCREEN and not self.is_job):
+        elif key in LAUNCH_SECTIONS or (key in OF_NO_JOB and not self.is_job):
             for name, inner in _table(file, key, value).items():
                 self.attempt(self._in_section, key, name, inner)
         elif self.is_job and key in FLAT:
@@ -163,11 +163,11 @@ class _Checked:
             self.spelt[FLAT[key]] = key
         elif self.is_job and (name := ALIASES.get(key, key)) in TRAINER_KEYS:
             self._of_trainer(key, name, value)
-        elif key == SCREEN:
+        elif key in OF_NO_JOB:
             where = "stoker.toml or ~/.config/stoker/config.toml"
-            raise file.error(key, f"[{SCREEN}] belongs in {where}: it is of the screen, not of one job")
+            raise file.error(key, f"[{key}] belongs in {where}: it is of {OF_NO_JOB[key]}, not of one job")
         else:
-            of_job = (*TRAINER_KEYS, *FLAT) if self.is_job else (SCREEN,)
+            of_job = (*TRAINER_KEYS, *FLAT) if self.is_job else (*OF_NO_JOB,)
             raise _unknown(file, key, [*LAUNCH_SECTIONS, METRICS, SIGNATURE, *of_job, *ALIASES])
 
     def _in_section(self, section: str, name: str, value: object) -> None:

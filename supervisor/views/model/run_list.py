@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import operator
+import os
 import re
 import threading
 import time
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from enum import StrEnum
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,12 @@ from supervisor.run.access.ownership import has_keeper
 from supervisor.run.events import Outcome, Phase
 from supervisor.run.failures import PLAIN_ERRORS, FailureClass
 from supervisor.run.history.changes import NextJob
-from supervisor.run.index import is_under
+from supervisor.run.history.summaries import RunIndex, Summary, summary_of
+from supervisor.run.index import listed_names, listed_notes, those_under
 from supervisor.run.journal import StateReader
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Verdict
-from supervisor.run.runfile import BadRunFile, read_run_file
+from supervisor.run.regular import mark_of
 from supervisor.run.state import DiagnosedAs, Finished, MomentKind, RunState
 from supervisor.text.redact import redact_argv, redact_text
 from supervisor.views.format import short_id
@@ -37,8 +40,9 @@ from supervisor.views.wording.translate import Tr, english
 
 # A list of hundreds of runs fills in slices of this length, so that leaving never waits for all of it.
 SLICE_S = 0.2
-# How often the folder of runs is listed and the keepers' locks are looked at.
-LOOK_S = 2.0
+# How often the folder of runs is listed and the keepers' locks are looked at; of thousands more rarely: so much of the time may go into it.
+LOOK_S, LOOK_SHARE = 2.0, 0.02
+READ_S = 1.0  # how often the journals of live runs are read
 # Headlines that name an exception (``ValueError: label 1001 out of range``) or a signal (``Rank 0 crashed (SIGSEGV: …)``).
 _NAMED = re.compile(r"[A-Za-z_]\w*(?::|$)")
 _SIGNAL = re.compile(r"\((SIG[A-Z]+)\b")
@@ -80,11 +84,9 @@ NAMED_DAYS = {"today": 0, "yesterday": 1}
 _RATE = re.compile(r"-{0,2}(?:[\w.]+\.)?(?:lr|learning[-_]rate)(?:=(.+))?", re.IGNORECASE)
 
 
-def command_of(job: JobSpec | None) -> tuple[str, ...]:
+def command_of(summary: Summary) -> tuple[str, ...]:
     """Script and arguments as they were given, secrets hidden; empty where they are not known."""
-    if job is None:
-        return ()
-    return tuple(redact_argv((Path(job.entry).name, *job.entry_args)))
+    return () if summary.script is None else (os.path.basename(summary.script), *summary.arguments)
 
 
 def own_arguments(job: JobSpec | None, state: RunState) -> tuple[str, ...] | None:
@@ -102,15 +104,9 @@ def own_arguments(job: JobSpec | None, state: RunState) -> tuple[str, ...] | Non
     return tuple(words)
 
 
-def given_name(job: JobSpec | None, own: str = "", listed: str | None = None) -> str:
-    """The name that a person gave the run; empty where it has its script's.
-
-    `own`: its name by its journal; `listed`: by the index, another one where it was named again.
-    """
-    if listed and listed != own:
-        return listed
-    named = job.sources("run.name") if job is not None else []
-    return named[-1][0] if named and named[-1][1] != "default" else ""
+def given_name(summary: Summary, listed: str | None) -> str:
+    """The name that a person gave the run; empty where it has its script's. `listed`: its newest name in the index."""
+    return listed if listed and listed != summary.state.name else summary.given
 
 
 def rate_of(command: Sequence[str]) -> str:
@@ -182,9 +178,9 @@ def recovered_from(state: RunState) -> list[str]:
     return [str(attempt.failure) for attempt in state.attempts[:-1] if attempt.failure is not None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunRow:
-    """One run of the list. `live`: a keeper holds its lock. `command`: its script and arguments, secrets hidden. `given`: its name, if a person gave it one. `note`: its newest note."""
+    """One run of the list. `live`: a keeper holds its lock. `command`: its script and arguments, secrets hidden. `given`: its name, if a person gave it one. `note`: its newest note. `summary`: what it was made from."""
 
     run: RunPaths
     state: RunState
@@ -192,13 +188,14 @@ class RunRow:
     command: tuple[str, ...] = ()
     given: str = ""
     note: str = ""
+    summary: Summary | None = None
 
-    @property
+    @cached_property
     def history(self) -> str:
         """What it failed for, each class once, and the newest attempt's verdict: ``cuda_oom→healthy``; also of a run that was stopped later. The same again is not repeated."""
         return self._after_earlier(self.failure)
 
-    @property
+    @cached_property
     def reason(self) -> str:
         """The same with what the newest attempt failed for in place of its class: ``ValueError: label 1001 out of range``."""
         verdict = self.state.attempt.verdict if self.state.attempt is not None else None
@@ -223,7 +220,7 @@ class RunRow:
             return str(condition.outcome)
         return type(condition).__struct_config__.tag if self.live else "no_keeper"  # type: ignore[return-value]  # our tags are strings
 
-    @property
+    @cached_property
     def failure(self) -> str:
         """The class of the newest attempt's verdict; empty without one, and where somebody ended it.
 
@@ -304,12 +301,12 @@ class RunList:
 
 
 class RunsReader:
-    """Reads the list; each call folds what changed, for at most a slice of time.
+    """Reads the list: runs that are over from the summaries beside them, and of the journals of others what was added, for at most a slice of time a call.
 
     Args:
         known: the runs, newest first; called in the reading thread.
         scope: which of them are listed; after a switch call `look_again`.
-        names: what runs are called in the index, by their folders; called in the reading thread.
+        names, notes: what runs are called in the index, and their notes, by their folders; called in the reading thread.
         monotonic: clock for slices and looks.
     """
 
@@ -322,20 +319,19 @@ class RunsReader:
         notes: Callable[[], Mapping[str, tuple[float, str]]] = dict,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._known = known
-        self._names = names
-        self._notes = notes
-        self._listed: Mapping[str, str] = {}
-        self._listed_notes: Mapping[str, tuple[float, str]] = {}
+        self._known, self._names, self._notes = known, names, notes
+        self._listed: tuple[Mapping[str, str], Mapping[str, tuple[float, str]]] = ({}, {})
         self._scope = scope or Scope()
         self._elsewhere = 0
         self._monotonic = monotonic
         self._runs: list[RunPaths] = []
-        self._readers: dict[RunPaths, tuple[tuple[int, int], StateReader]] = {}
-        self._live: dict[RunPaths, bool] = {}
-        # Command and job: run.json never changes.
-        self._jobs: dict[RunPaths, tuple[tuple[str, ...], JobSpec | None]] = {}
-        self._due = -math.inf
+        self._live: set[RunPaths] = set()
+        self._open: list[RunPaths] = []  # whose journals may have more than was read
+        self._readers: dict[RunPaths, StateReader] = {}
+        self._summaries: dict[RunPaths, Summary] = {}
+        self._rows: dict[RunPaths, RunRow] = {}
+        self._index = RunIndex()
+        self._due = self._next = -math.inf
         # Going into a run and back within a slice starts a reading thread while the one before still ends.
         self._lock = threading.Lock()
         self._last = RunList(0, (), complete=False)
@@ -352,55 +348,88 @@ class RunsReader:
 
     def _refresh(self) -> RunList:
         start = self._monotonic()
+        if start < min(self._due, self._next):
+            return self._last
         if start >= self._due:
-            self._due = start + LOOK_S
-            self._runs = self._in_scope(self._known())
-            self._live = {run: has_keeper(run) for run in self._runs}
-            self._listed, self._listed_notes = self._names(), self._notes()
-        complete = True
-        for run in self._runs:
-            if self._monotonic() - start > SLICE_S:
-                complete = False
-                break
-            self._fold(run)
-        rows = tuple(self._row(run) for run in self._runs if run in self._readers)
-        if (rows, complete, self._elsewhere) != (self._last.rows, self._last.complete, self._last.elsewhere):
-            self._last = RunList(self._last.revision + 1, rows, complete, self._elsewhere)
+            self._look()
+            self._due = start + max(LOOK_S, (self._monotonic() - start) / LOOK_SHARE)
+            start = self._monotonic()
+        waiting, self._open = self._open, []
+        while waiting and self._monotonic() - start <= SLICE_S:
+            self._read(waiting.pop())
+        self._next = start if waiting else start + READ_S
+        self._open += waiting
+        self._index.save()
+        rows = tuple(self._row(run) for run in self._runs if run in self._summaries)
+        last = self._last
+        if (found := (rows, not waiting, self._elsewhere)) != (last.rows, last.complete, last.elsewhere):
+            self._last = RunList(self._last.revision + 1, *found)
         return self._last
 
     def _row(self, run: RunPaths) -> RunRow:
-        state, (command, job) = self._readers[run][1].state, self._jobs[run]
-        name = given_name(job, state.name, self._listed.get(str(run.root)))
-        note = note_of(state, self._listed_notes.get(str(run.root), (0.0, "")))
-        return RunRow(run, state, self._live[run], command, name, note)
+        if run not in self._rows:
+            found, folder, (names, notes) = self._summaries[run], str(run.root), self._listed
+            named = given_name(found, names.get(folder)), note_of(found.state, notes.get(folder, (0.0, "")))
+            live, command = run in self._live, command_of(found)
+            self._rows[run] = RunRow(run, found.state, live, command, *named, found)
+        return self._rows[run]
 
     def _in_scope(self, known: list[RunPaths]) -> list[RunPaths]:
         place = self._scope.place
         if place is None:
             return known
-        here = [run for run in known if is_under(run, place)]
+        here = those_under(known, place)
         self._elsewhere = len(known) - len(here)
         return known if self._scope.everywhere else here
 
-    def _fold(self, run: RunPaths) -> None:
-        path = run.node().journal
-        try:
-            info = path.stat()
-        except OSError:
-            self._readers.pop(run, None)
+    def _look(self) -> None:
+        """List the runs, and see which journals changed and which keepers live."""
+        self._runs, listed = self._in_scope(self._known()), (dict(self._names()), dict(self._notes()))
+        if listed != self._listed:
+            self._listed, self._rows = listed, {}
+        self._open = []
+        for run in reversed(self._runs):  # the newest is read first
+            mark, found = mark_of(run.node().journal), self._summaries.get(run)
+            if run in self._readers:
+                found = None
+            elif (found is None or found.mark != mark) and (found := self._index.find(run, mark)):
+                self._keep(run, found)
+            live = not (found is not None and found.state.is_over) and has_keeper(run)
+            if live != (run in self._live):
+                self._live ^= {run}
+                self._rows.pop(run, None)
+            if live or found is None:
+                self._open.append(run)
+
+    def _keep(self, run: RunPaths, summary: Summary) -> None:
+        self._summaries[run] = summary
+        self._rows.pop(run, None)
+
+    def _read(self, run: RunPaths) -> None:
+        """Fold what was added to a journal; the summary of one that no keeper writes is kept."""
+        journal = run.node().journal
+        mark, found = mark_of(journal), self._summaries.get(run)
+        if mark is None:
+            self._summaries.pop(run, None)
             return
-        mark = (info.st_mtime_ns, info.st_size)
-        before, reader = self._readers.get(run, (None, StateReader(path)))
-        if mark != before:
-            while reader.refresh():
+        if found is None or found.mark != mark:
+            reader = self._readers[run] = self._readers.get(run) or StateReader(journal)
+            while reader.refresh() and reader.offset != mark[1]:
                 pass
-            self._readers[run] = (mark, reader)
-        if run not in self._jobs:
-            try:
-                job = read_run_file(run.run_json).job
-                self._jobs[run] = command_of(job), job
-            except BadRunFile:
-                self._jobs[run] = (), None
+            found = summary_of(run, mark, reader.state)
+            self._keep(run, found)
+        if run in self._live:
+            self._open.append(run)
+        elif self._readers.pop(run, None) is not None:
+            self._keep(run, self._index.add(run, found))
+
+
+def rows_of(runs: list[RunPaths], env: Mapping[str, str]) -> tuple[RunRow, ...]:
+    """The rows of these runs, read once."""
+    reader = RunsReader(lambda: runs, names=partial(listed_names, env), notes=partial(listed_notes, env))
+    while not (found := reader.refresh()).complete:
+        continue
+    return found.rows
 
 
 def filtered(
@@ -462,17 +491,13 @@ def _one_word(state: str) -> str:
     return state.lower().replace(" ", "_")
 
 
-def _name(row: RunRow) -> str:
-    return row.given or row.state.name
-
-
 def ordered(
     rows: Sequence[RunRow],
     key: SortKey,
     now: float,
     *,
     reverse: bool = False,
-    name: Callable[[RunRow], str] = _name,
+    name: Callable[[RunRow], str] = lambda row: row.given or row.state.name,
     state: Callable[[RunRow], str] = lambda row: row.word,
 ) -> list[RunRow]:
     """The rows by `key`; what is unknown comes last, ties stay newest first, but runs of one name by the words of their ids.
@@ -487,7 +512,7 @@ def ordered(
         SortKey.NAME: lambda row: (name(row).lower(), short_id(row.run.run_id)),
         SortKey.STEP: lambda row: row.step,
         SortKey.VERDICT: lambda row: row.reason or None,
-        SortKey.LOSS: lambda row: _number(row.state.best_loss),
+        SortKey.LOSS: lambda row: row.state.best_loss,
         SortKey.DURATION: lambda row: row.duration_s(now),
         SortKey.SEEN: lambda row: None if row.state.last_t is None else row.state.now(now) - row.state.last_t,
     }
@@ -495,10 +520,6 @@ def ordered(
     known = [each for each in found if each[0] is not None]
     known.sort(key=lambda each: each[0], reverse=(key in GREATEST_FIRST) != reverse)
     return [row for _, row in known] + [row for value, row in found if value is None]
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None or math.isnan(value) else value
 
 
 def _accepts(row: RunRow, term: str, now: float, shown: Sequence[str]) -> bool:
@@ -554,14 +575,15 @@ def _same(value: float | str | None, wanted: str, *, part: bool) -> bool:
 
 def _field(row: RunRow, field: str, now: float) -> float | str | None:
     state = row.state
-    words = {"id": row.run.run_id, "note": row.note, "host": state.host, "started": _started(row)}
-    if field in words:
-        return words[field]
-    numbers = {
+    values: dict[str, float | str | None] = {
+        "id": row.run.run_id,
+        "note": row.note,
+        "host": state.host,
+        "started": _started(row),
         "step": row.step,
         "total": state.planned_steps,
         "loss": state.best_loss,
         "duration": row.duration_s(now),
         "attempts": len(state.attempts),
     }
-    return numbers.get(field)
+    return values.get(field)

@@ -400,18 +400,18 @@ class StokerApp(ThemedApp):
             reader.look_again()
 
         next_attempt = Adopter(continuer.examine, start)
-        offer_first(browser, self._feeders[-1].submit, next_attempt, message.run, CONTINUE, tell)
+        offer_first(browser, self._feeders[-1].submit, next_attempt, message.row.run, CONTINUE, tell)
 
     def on_runs_panel_named(self, message: RunsPanel.Named) -> None:
         """Call a run by another name, in the reading thread."""
-        run = message.run
-        self._add_to_index(lambda: f"{run.run_id}: named {give_name(run, message.name, os.environ)}")
+        run = message.row.run
+        self._change(lambda: f"{run.run_id}: named {give_name(run, message.text, os.environ)}")
 
     def on_runs_panel_noted(self, message: RunsPanel.Noted) -> None:
         """Put a note on a run, in the reading thread: its keeper writes it down, else it is kept in the index."""
         browser, row = self.browser, message.row
         if not row.live or row.state.is_over:
-            self._add_to_index(lambda: f"noted: {give_note(row.run, message.text, os.environ)}")
+            self._change(lambda: f"noted: {give_note(row.run, message.text, os.environ)}")
         elif browser is not None and self._dashboard is None:
             send = RequestClient(row.run).sender(
                 RequestKind.NOTE,
@@ -422,15 +422,15 @@ class StokerApp(ThemedApp):
             )
             self._feeders[-1].submit(send)
 
-    def _add_to_index(self, keep: Callable[[], str]) -> None:
-        """Keep something of a run in the index, in the reading thread; report what `keep` returns, or what is wrong with it."""
+    def _change(self, change: Callable[[], str]) -> None:
+        """Change something of a run, in the reading thread; report what `change` returns, or what stands against it."""
         browser, reader = self.browser, self._reader
         if browser is None or reader is None or self._dashboard is not None:
             return
 
         def act() -> None:
             try:
-                text = keep()
+                text = change()
             except (ValueError, OSError) as error:
                 text = str(error)
             reader.look_again()
@@ -445,25 +445,17 @@ class StokerApp(ThemedApp):
 
     def on_runs_panel_thrown(self, message: RunsPanel.Thrown) -> None:
         """Delete a run, or bring the last one back, in the reading thread."""
-        browser, reader = self.browser, self._reader
-        if browser is None or reader is None or self._dashboard is not None:
-            return
+        from supervisor.run.trash import bring_back, throw_away
 
-        from supervisor.run.trash import StillLives, bring_back, throw_away
+        run, thrown = message.run, self.browser.thrown if self.browser is not None else []
 
-        def act() -> None:
-            try:
-                if message.run is not None:
-                    browser.thrown.append(throw_away(message.run))
-                    text = f"{message.run.run_id} is deleted; u brings it back"
-                else:
-                    text = f"{bring_back(browser.thrown.pop()).run_id} is back"
-            except (OSError, StillLives) as error:
-                text = str(error) if isinstance(error, StillLives) else f"{error.filename}: {error.strerror}"
-            reader.look_again()
-            self.call_later(browser.tell, text)
+        def act() -> str:
+            if run is None:
+                return f"{bring_back(thrown.pop()).run_id} is back"
+            thrown.append(throw_away(run))
+            return f"{run.run_id} is deleted; u brings it back"
 
-        self._feeders[-1].submit(act)
+        self._change(act)
 
     def _open_replay(
         self, recording: Recording, clock: ReplayClock, back: Callable[[], None] | None = None

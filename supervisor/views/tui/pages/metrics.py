@@ -16,11 +16,12 @@ from textual.binding import Binding, BindingType
 from textual.timer import Timer
 
 from supervisor.job.arguments.assignments import differing
+from supervisor.run.history.summaries import name_given
 from supervisor.run.paths import RunPaths
 from supervisor.views import format as fm
 from supervisor.views.model.history import Point, Track, smooth
 from supervisor.views.model.reader import SnapshotReader
-from supervisor.views.model.run_list import given_name, own_arguments
+from supervisor.views.model.run_list import own_arguments
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.axes import Axis, axis_for, of_track, shifted, span_of
 from supervisor.views.tui.charts.curves import (
@@ -681,6 +682,6 @@ def load_other(run: RunPaths) -> OtherRun:
         snapshot.series,
         snapshot.state.cuts,
         start_t,
-        given_name(job),
+        name_given(job),
         own_arguments(job, snapshot.state),
     )

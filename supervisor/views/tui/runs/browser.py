@@ -186,24 +186,27 @@ class BrowserScreen(QuickFrames, Screen[None]):
 
     def action_stop(self) -> None:
         """Stop the run under the cursor, after a question."""
-        row = self.panel.rows[self.panel.cursor]
-
-        def closed(yes: bool | None) -> None:
-            if yes:
-                self.post_message(RunsPanel.Stopped(row))
-
+        if (row := self.panel.row) is None:
+            return
         name = row.run.run_id
         text = f"stop {name}? steps since its last checkpoint may be lost"
         if isinstance(row.state.condition, HeldOpen):
             text = f"stop {name}? it waits for you; nothing is running"
         elif isinstance(row.state.condition, Backoff):
             text = f"stop {name}? it waits for its next attempt; nothing is running"
-        self.app.push_screen(Confirm(text), closed)
+        self._confirm(text, RunsPanel.Stopped(row))
+
+    def _confirm(self, question: str, message: RunsPanel.OfRow | RunsPanel.Thrown) -> None:
+        def closed(yes: bool | None) -> None:
+            if yes:
+                self.post_message(message)
+
+        self.app.push_screen(Confirm(question), closed)
 
     def action_continue_run(self) -> None:
         """Start the next attempt of the run under the cursor, after a question."""
-        if self.panel.chosen is not None:
-            self.post_message(RunsPanel.Continued(self.panel.chosen))
+        if self.panel.row is not None:
+            self.post_message(RunsPanel.Continued(self.panel.row))
 
     def on_panel_keys_changed(self) -> None:
         """Other keys do something for the run under the cursor."""
@@ -211,40 +214,32 @@ class BrowserScreen(QuickFrames, Screen[None]):
 
     def action_delete(self) -> None:
         """Delete the run under the cursor, after a question; `u` undoes it for a week."""
-        run = self.panel.chosen
-        if run is None:
+        if (row := self.panel.row) is None:
             return
-        if self.panel.rows[self.panel.cursor].live:
-            self.tell(f"{run.run_id} is live: s stops it first")
-            return
-
-        def closed(yes: bool | None) -> None:
-            if yes:
-                self.post_message(RunsPanel.Thrown(run))
-
-        self.app.push_screen(Confirm(f"delete {run.run_id}? u brings it back, for a week"), closed)
+        if row.live:
+            self.tell(f"{row.run.run_id} is live: s stops it first")
+        else:
+            self._confirm(f"delete {row.run.run_id}? u brings it back, for a week", RunsPanel.Thrown(row.run))
 
     def action_name(self) -> None:
         """Ask what the run under the cursor is to be called."""
-        if self.panel.chosen is None:
-            return
-        row = self.panel.rows[self.panel.cursor]
-        ask_over(self, AskLine("name", row.given), self.name_for)
+        if self.panel.row is not None:
+            ask_over(self, AskLine("name", self.panel.row.given), self.name_for)
 
     def name_for(self, words: str) -> None:
         """Call the run under the cursor so."""
-        if self.panel.chosen is not None:
-            self.post_message(RunsPanel.Named(self.panel.chosen, words))
+        if self.panel.row is not None:
+            self.post_message(RunsPanel.Named(self.panel.row, words))
 
     def action_note(self) -> None:
         """Ask what is to be noted of the run under the cursor."""
-        if self.panel.chosen is not None:
+        if self.panel.row is not None:
             ask_over(self, AskLine("note"), self.note_for)
 
     def note_for(self, words: str) -> None:
         """Put a note on the run under the cursor."""
-        if self.panel.rows and words.strip():
-            self.post_message(RunsPanel.Noted(self.panel.rows[self.panel.cursor], words.strip()))
+        if self.panel.row is not None and words.strip():
+            self.post_message(RunsPanel.Noted(self.panel.row, words.strip()))
 
     def action_undo(self) -> None:
         """Bring back what was deleted last."""

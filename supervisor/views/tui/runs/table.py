@@ -113,19 +113,25 @@ class RunsPanel(WheelPanel):
             self.named = named
             self.replay = replay
 
-    class Stopped(Message):
-        """A run is to be stopped."""
+    class OfRow(Message):
+        """Something is wanted of the run of a row, with the words that were typed for it."""
 
-        def __init__(self, row: RunRow) -> None:
+        def __init__(self, row: RunRow, text: str = "") -> None:
             super().__init__()
             self.row = row
+            self.text = text
 
-    class Continued(Message):
+    class Stopped(OfRow):
+        """A run is to be stopped."""
+
+    class Continued(OfRow):
         """The next attempt of a run that is over is wanted."""
 
-        def __init__(self, run: RunPaths) -> None:
-            super().__init__()
-            self.run = run
+    class Named(OfRow):
+        """A run has another name from now on."""
+
+    class Noted(OfRow):
+        """A note was put on a run."""
 
     class Thrown(Message):
         """A run is to be deleted, or the last deletion (None) undone."""
@@ -133,22 +139,6 @@ class RunsPanel(WheelPanel):
         def __init__(self, run: RunPaths | None) -> None:
             super().__init__()
             self.run = run
-
-    class Named(Message):
-        """A run has another name from now on."""
-
-        def __init__(self, run: RunPaths, name: str) -> None:
-            super().__init__()
-            self.run = run
-            self.name = name
-
-    class Noted(Message):
-        """A note was put on a run."""
-
-        def __init__(self, row: RunRow, text: str) -> None:
-            super().__init__()
-            self.row = row
-            self.text = text
 
     class Widened(Message):
         """The scope was switched."""
@@ -179,13 +169,13 @@ class RunsPanel(WheelPanel):
     @property
     def can_stop(self) -> bool:
         """Whether a keeper would stop the run under the cursor."""
-        found = self.rows[self.cursor] if self.rows else None
+        found = self.row
         return found is not None and found.live and found.state.mode != "observed" and not found.state.is_over
 
     @property
     def can_continue(self) -> bool:
         """Whether the run under the cursor is over without success, so that another attempt may be started."""
-        found = self.rows[self.cursor] if self.rows else None
+        found = self.row
         if found is None or found.live or found.state.mode != "launched":
             return False
         condition = found.state.condition
@@ -207,9 +197,16 @@ class RunsPanel(WheelPanel):
         return self.list is not None and bool(self.list.elsewhere)
 
     @property
+    def row(self) -> RunRow | None:
+        """The chosen row."""
+        return self.rows[self.cursor] if self.rows else None
+
+    @property
     def cursor(self) -> int:
         """Index of the chosen row; the cursor stays on its run when the list changes, and where it is when that run is gone."""
         otherwise = max(min(self._at, len(self.rows) - 1), 0)
+        if self.rows and self.rows[otherwise].run == self.chosen:
+            return otherwise
         return next((i for i, found in enumerate(self.rows) if found.run == self.chosen), otherwise)
 
     def renew(self) -> None:

@@ -1,0 +1,142 @@
+"""Delete old runs: those beyond what ``--keep`` or ``[runs] keep`` says, never one that is live or that something still needs."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from supervisor.cli.common import add_runs_dir, complain, says_yes, settings_table, user_settings
+from supervisor.job.errors import JobError
+from supervisor.job.knobs.checkpoint_names import ENDINGS
+from supervisor.job.memory_fit import size as size_words
+from supervisor.run.access.ownership import check_folder
+from supervisor.run.index import known_runs, runs_dir
+from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import BadRunFile, read_run_file
+from supervisor.run.trash import THROWN, TRASH, StillLives, empty, throw_away, why_alive
+from supervisor.text.decode import printable
+from supervisor.views.model.run_list import RunRow, rows_of
+
+OF_STOKER = frozenset({"run.json", "control", "artifacts", "nodes", THROWN})
+"""What stoker itself writes at the top of a run's folder; the bundled trainer's ``checkpoints`` lies beside it."""
+_UNITS = {"h": 3600.0, "d": 86_400.0, "w": 604_800.0, "mb": 1e6, "gb": 1e9, "tb": 1e12, "": 1.0}
+_LIMIT = re.compile(r"(\d+(?:\.\d+)?)(h|d|w|mb|gb|tb|)", re.IGNORECASE)
+
+
+class OldRun(NamedTuple):
+    """A run beyond what is kept, and why. `kept`: why it stays nevertheless; empty: it goes. `size`: bytes on the disk."""
+
+    row: RunRow
+    size: int
+    reason: str
+    kept: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    how = "how long, how many or how much to keep, as in '90d 500 50GB' (default: keep in [runs] of stoker.toml)"
+    parser.add_argument("--keep", metavar="LIMITS", help=how)
+    parser.add_argument("--with-checkpoints", action="store_true", help="also runs that hold a checkpoint")
+    parser.add_argument("--yes", action="store_true", help="delete without asking")
+    parser.add_argument("--now", action="store_true", help="for good: empty the trash at once")
+    add_runs_dir(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """List what goes and why, then delete it. Exit 1: some could not be deleted; 2: nothing says what to keep, or it makes no sense."""
+    place, own = runs_dir(args.runs_dir, os.environ), user_settings(os.environ)
+    here = settings_table(Path("stoker.toml"), "runs", whole=False)
+    limits = limits_of(args.keep or {**settings_table(own, "runs", whole=True), **here}.get("keep", ""))
+    rows = rows_of(known_runs(place, os.environ, elsewhere=False), os.environ)
+    old = old_runs(rows, limits, time.time(), with_checkpoints=args.with_checkpoints)
+    going = [each for each in old if not each.kept]
+    for each in old:
+        what = f"stays, {each.reason}: {each.kept}" if each.kept else each.reason
+        print(printable(f"{each.row.run.run_id:34} {size_words(each.size):>9}  {what}"))
+    print(f"{len(going)} of {len(rows)} runs go, {size_words(sum(each.size for each in going))}")
+    code = 0
+    if not (args.yes or (going and sys.stdin.isatty() and says_yes(f"Delete {len(going)} runs?"))):
+        return code
+    for each in going:
+        try:
+            throw_away(each.row.run)
+        except (OSError, StillLives) as error:
+            code = complain("gc", f"{each.row.run.run_id}: {error}", 1)
+    empty(place, math.inf if args.now else None)
+    if going and not args.now:
+        print(f"they lie in {printable(str(place / TRASH))} for a week; --now deletes what is there at once")
+    return code
+
+
+def limits_of(text: str) -> dict[str, float]:
+    """The greatest age (seconds), number and size (bytes) of what is kept, in words such as ``90d 500 50GB``.
+
+    Raises:
+        JobError: there is none, or one makes no sense.
+    """
+    words, found = text.replace(",", " ").split(), dict[str, float]()
+    for word in words:
+        if (match := _LIMIT.fullmatch(word)) is None:
+            raise JobError(f"keep: {word!r} is no age (90d), number of runs (500) or size (50GB)")
+        unit = match[2].lower()
+        found["size" if unit.endswith("b") else "age" if unit else "number"] = float(match[1]) * _UNITS[unit]
+    if not found:
+        raise JobError("nothing says what to keep: --keep '90d 500 50GB', or keep in [runs] of stoker.toml")
+    return found
+
+
+def old_runs(
+    rows: Sequence[RunRow], limits: Mapping[str, float], now: float, *, with_checkpoints: bool
+) -> list[OldRun]:
+    """The runs beyond the limits, of all runs of a folder, newest first. None goes that one which stays was started from."""
+    most_s, most, most_bytes = (limits.get(kind, math.inf) for kind in ("age", "number", "size"))
+    old, total = dict[str, OldRun](), 0
+    for at, row in enumerate(rows):
+        age_s = now - (row.state.ended_t or row.state.last_t or now)
+        size, holds = _contents(row.run)
+        total += size
+        reason = f"the newest take {size_words(most_bytes)}" if total > most_bytes else ""
+        reason = f"not of the newest {most:.0f}" if at >= most else reason
+        if reason := f"{age_s / _UNITS['d']:.0f} days old" if age_s > most_s else reason:
+            keeps = f"it holds {holds}: --with-checkpoints" if holds and not with_checkpoints else ""
+            kept = why_alive(row.run, row.state) or next(iter(check_folder(row.run).refusals), keeps)
+            old[row.run.run_id] = OldRun(row, size, reason, kept)
+    staying = [row for row in rows if (each := old.get(row.run.run_id)) is None or each.kept]
+    while staying:
+        row = staying.pop()
+        for each in [old[name] for name in _names(row) & old.keys() if not old[name].kept]:
+            old[each.row.run.run_id] = each._replace(kept=f"{row.run.run_id} resumed from it")
+            staying.append(each.row)
+    return list(old.values())
+
+
+def _contents(run: RunPaths) -> tuple[int, str]:
+    """Bytes that a run's folder takes, no link followed, and what in it may be a checkpoint; empty: nothing."""
+    size, holds = 0, ""
+    for folder, folders, names in os.walk(run.root):
+        for name in (*folders, *names):
+            path = Path(folder, name)
+            with contextlib.suppress(OSError):
+                size += path.lstat().st_blocks * 512
+            is_foreign = path.parent == run.root and name not in OF_STOKER
+            if not holds and (is_foreign or name.endswith((*ENDINGS, ".distcp"))):
+                holds = str(path.relative_to(run.root))
+    return size, holds
+
+
+def _names(row: RunRow) -> set[str]:
+    """The names in all paths that a run's job and its attempts were given, and in those that they lead to where they are links."""
+    words = [word for each in row.state.attempts for word in (each.resume or "", *each.argv)]
+    with contextlib.suppress(BadRunFile):
+        job = read_run_file(row.run.run_json).job
+        words += [*job.entry_args, *(value for _, value in job.env)]
+        words += [os.path.realpath(os.path.join(job.cwd, word.rpartition("=")[2])) for word in words]
+    return set(re.split(r"[/=:,]", "/".join(words)))
