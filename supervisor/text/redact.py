@@ -60,13 +60,14 @@ _SHAPED = Lazy(
     r"|local-[0-9a-f]{40}|wandb_v\d_\w{30,}|SG\.[\w\-]{16,}\.[\w\-]{16,}|hv[sbr]\.[\w\-]{20,}|dp\.(?:pt|st|ct)\.[\w.]{30,}"
     r"|(?:bot)?\d{8,10}:AA[\w\-]{30,}|[MNO][\w\-]{23,27}\.[\w\-]{6}\.[\w\-]{27,}"
     r"|gl(?:pat|oas|dt|rtr?|cbt|ptt|ft|imt|agent|wt|soat|ffct)-[\w\-]{16,}(?:\.[\w\-]+)*|x(?:ox[a-z]|app-\d)-[A-Za-z0-9\-]{10,}"
-    r"|github_pat_\w{20,}|[sr]k_(?:live|test)_[A-Za-z0-9]{10,}|sk-(?:ant|proj|or)-[\w\-]{20,}|sntry[su]_[\w+/=]{30,}"
+    r"|(?:hf|KGAT)_[A-Za-z0-9]{24,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}"
+    r"|[sr]k_(?:live|test)_[A-Za-z0-9]{10,}|sk-(?:ant|proj|or)-[\w\-]{20,}|sntry[su]_[\w+/=]{30,}"
     r"|dckr_[po]at_[\w\-]{20,}|pypi-AgE[\w\-]{20,}|nvapi-[\w\-]{40,}|PMAK-[0-9a-f\-]{40,}|tskey-[\w\-]{20,}|pscale_[a-z]+_[\w\-.]{32,}"
     r"|AGE-SECRET-KEY-1[A-Z0-9]{50,}|ATATT3[\w\-=]{40,}|AKCp[A-Za-z0-9]{50,}|[\w~.]{3}\dQ~[\w~.\-]{30,})"
 )
 # Beginnings with which ordinary names begin, too: what follows must look random.
 _PREFIXED = Lazy(
-    r"(?<![A-Za-z0-9])(?:(?:hf|gh[pousr]|npm|KGAT|gsk|r8|do[oprt]_v1|gls?[ac]|sbp"
+    r"(?<![A-Za-z0-9])(?:(?:npm|gsk|r8|do[oprt]_v1|gls?[ac]|sbp"
     r"|shp(?:at|ca|pa|ss)|lin_api|ntn|fm2|secret|api_org)_|(?:[sa]k|as|pplx|xai|pul)-)([\w\-+/=]{16,})"
 )
 # The same of a vendor not listed: a drawn word of all three kinds of characters behind a short beginning.
