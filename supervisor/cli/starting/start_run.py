@@ -19,14 +19,13 @@ from msgspec.structs import replace
 from supervisor import __version__
 from supervisor.cli.common import EXIT_REFUSED, WITH_LOG, appearance_given, complain, has_terminal
 from supervisor.cli.starting.check_job import (
-    folder_of_runs,
     is_repeat,
     look,
     print_findings,
     unmeasured_finding,
     without_repeats,
 )
-from supervisor.cli.starting.job_inputs import Job
+from supervisor.cli.starting.job_inputs import Job, folder_of_runs
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
 from supervisor.job.oom_plan import answer, container_line, four_lines

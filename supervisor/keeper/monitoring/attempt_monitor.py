@@ -386,7 +386,7 @@ class AttemptMonitor:
             question = resume_question(job, view.measured.resume_candidates)
         if waits and question is not None and (state.asked is None or state.asked.question != question):
             self._ledger.emit(ev.BatchAsked(t=now, attempt=1, question=question))
-        tried, tries = state, []
+        tried, tries = state, list[str]()
         while (answer := next_answer(self._record, tried, self._env, now, tries=True)) is not None:
             tried, tries = fold(tried, answer), [*tries, answer.value]
         tried_job = tried.answered_job(job)
