@@ -50,8 +50,8 @@ class PlanCheck:
         if self._file is None or view is None or view.differs is not None:
             self._saved |= set(map(os.path.realpath, facts.saved))
             return
-        planned, measured = changed_batch(state, view), state.measured
-        accumulates = measured is not None and measured.accumulation is not None
+        planned, before = changed_batch(state, view), state.measured
+        accumulates = before is not None and before.accumulation is not None
         micro, steps, agreed = first_steps(facts, accumulates=accumulates)
         if planned is not None and (other := _other(planned, facts, micro, agreed)) is not None:
             about, number, found = other
