@@ -38,7 +38,7 @@ MAX_ANSWERED = 256
 MAX_RECORDS = 256  # of the running minima of the loss
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Part(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the parts of a state: frozen, compared by value."""
 
 

@@ -36,7 +36,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def real(old: Path, revision: str) -> RunPaths:
-    (found,) = (old / revision / "run").iterdir()
+    (found,) = (path for path in (old / revision / "run").iterdir() if path.is_dir())
     return RunPaths(found)
 
 
