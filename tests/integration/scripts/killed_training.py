@@ -93,7 +93,9 @@ def rank(folder: Path) -> int:
     step = load(found[-1]) if found else 0
     stop = Path(os.environ["STOKER_STOP_FILE"])
     line = 0
-    stamps = os.open(folder / f"stamps-{os.environ['STOKER_ATTEMPT']}-{os.getpid()}", os.O_WRONLY | os.O_CREAT, 0o600)
+    stamps = os.open(
+        folder / f"stamps-{os.environ['STOKER_ATTEMPT']}-{os.getpid()}", os.O_WRONLY | os.O_CREAT, 0o600
+    )
     while not (folder / "finish").exists():
         os.write(stamps, f"{time.monotonic():.4f}\n".encode())
         line += 1
