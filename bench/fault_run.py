@@ -354,7 +354,7 @@ class WatchedRound:
         env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         env |= {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(self.folder / "state")}
         env |= {"XDG_CACHE_HOME": str(self.folder.parent / "cache")}
-        writer_env = env | {"RANK": "0", "LOCAL_RANK": "0", "STOKER_ATTEMPT": "1"}
+        writer_env = env | {MARK: f"{mark}-writer", "RANK": "0", "LOCAL_RANK": "0", "STOKER_ATTEMPT": "1"}
         writer_env |= {
             "STOKER_STOP_FILE": str(work / "stop"),
             "STOKER_TELEMETRY_DIR": str(work / "telemetry"),
@@ -375,13 +375,12 @@ class WatchedRound:
                 raise Broken(f"left in the end: {with_mark(MARK, mark)}")
             self._watch_once_more(log, env)
         finally:
-            (work / "finish").touch()  # the writer's daemon looks for it
             for screen in screens:
                 screen.close()
             if writer.poll() is None:
                 writer.kill()
             writer.wait()
-            for pid in with_mark(MARK, mark):
+            for pid in (*with_mark(MARK, mark), *with_mark(MARK, f"{mark}-writer")):  # its daemon too
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
