@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from supervisor.cli.common import add_runs_dir, complain, says_yes, settings_table, user_settings
+from supervisor.cli.common import add_runs_dir, complain, say, says_yes, settings_table, user_settings
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.checkpoint_names import ENDINGS
 from supervisor.job.memory_fit import size as size_words
@@ -22,7 +22,6 @@ from supervisor.run.index import known_runs, runs_dir
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.trash import THROWN, TRASH, StillLives, empty, throw_away, why_alive
-from supervisor.text.decode import printable
 from supervisor.views.model.run_list import RunRow, rows_of
 
 OF_STOKER = frozenset({"run.json", "control", "artifacts", "nodes", THROWN})
@@ -60,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
     going = [each for each in old if not each.kept]
     for each in old:
         what = f"stays, {each.reason}: {each.kept}" if each.kept else each.reason
-        print(printable(f"{each.row.run.run_id:34} {size_words(each.size):>9}  {what}"))
-    print(f"{len(going)} of {len(rows)} runs go, {size_words(sum(each.size for each in going))}")
+        say(f"{each.row.run.run_id:34} {size_words(each.size):>9}  {what}")
+    say(f"{len(going)} of {len(rows)} runs go, {size_words(sum(each.size for each in going))}")
     code = 0
     if not (args.yes or (going and sys.stdin.isatty() and says_yes(f"Delete {len(going)} runs?"))):
         return code
@@ -72,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
             code = complain("gc", f"{each.row.run.run_id}: {error}", 1)
     empty(place, math.inf if args.now else None)
     if going and not args.now:
-        print(f"they lie in {printable(str(place / TRASH))} for a week; --now deletes what is there at once")
+        say(f"they lie in {place / TRASH} for a week; --now deletes what is there at once")
     return code
 
 

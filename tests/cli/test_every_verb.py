@@ -146,6 +146,7 @@ WORDS: dict[str, list[tuple[str, ...]]] = {
     "profile": [(RUN,), (f"gone{ATTACK}",)],
     "continue": [("--yes", "--no-ui", RUN), (RUN,), (f"gone{ATTACK}",)],
     "runs": [(), ("--json",), ("--all",), ("--runs-dir", f"gone{ATTACK}"), ("--runs-dir", RANK)],
+    "gc": [("--keep", f"x{ATTACK}"), ("--keep", "1h")],
     "name": [(RUN, f"new{ATTACK}"), (f"gone{ATTACK}", "x")],
     "diagnose": [(RANK,), ("--explain", LOGS), ("--json", "--explain", RANK), (RUN,), ("--json", RUN), (f"gone{ATTACK}",)],
     "troubleshoot": [(f"symptom{ATTACK}",)],
