@@ -307,13 +307,13 @@ def write_snapshot(path: Path, state: RunState, *, inode: int, offset: int) -> N
         if os.fstat(file.fileno()).st_ino != inode:
             raise OSError(errno.ESTALE, "another file is in the place of the journal", str(path))
         os.fdatasync(file.fileno())  # no snapshot of bytes that a crash of the machine takes away
-        data = msgspec.json.encode(_Snapshot(_code(), offset, _seal(file, offset), state))
+        data = msgspec.json.encode(_Snapshot(folded_by(), offset, _seal(file, offset), state))
     if len(data) <= MOST_SNAPSHOT_BYTES:
         replace_file(NodePaths(path.parent).snapshot, data)
 
 
 @cache
-def _code() -> str:
+def folded_by() -> str:
     """Our version, and a checksum of the modules that make a state: two checkouts of a version may fold differently."""
     checksum = 0
     with contextlib.suppress(OSError):
@@ -403,7 +403,7 @@ class StateReader:
         """How many bytes of the journal a snapshot stands for that is sound; 0: there is none."""
         path = NodePaths(self._path.parent).snapshot
         known = decoded_file(path, _Snapshot, MOST_SNAPSHOT_BYTES)
-        if known is None or known.code != _code() or not 0 < known.offset <= size:
+        if known is None or known.code != folded_by() or not 0 < known.offset <= size:
             return 0
         # One that nothing was appended to, and that changed since, was edited.
         is_edited = known.offset == size and os.fstat(file.fileno()).st_mtime_ns > os.stat(path).st_mtime_ns

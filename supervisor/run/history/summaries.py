@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from supervisor import __version__
 from supervisor.job.spec import JobSpec
 from supervisor.run.history.changes import declared_again
+from supervisor.run.journal import folded_by
 from supervisor.run.jsonl import append_line, decoded
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.regular import Mark, mark_of, open_regular
@@ -26,8 +26,8 @@ from supervisor.run.state import AttemptState, MomentKind, RunState
 from supervisor.text.redact import redact_argv
 
 INDEX = ".index"
-FORMAT = f"1 {__version__}"
-"""The number grows when a list shows something else of the same journal."""
+FORMAT = 1
+"""Grows when a list shows something else of the same state."""
 FEW_LINES = 64
 
 
@@ -48,6 +48,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     format: str = ""
 
 
+def _format() -> str:
+    return f"{FORMAT} {folded_by()}"
+
+
 def name_given(job: JobSpec | None) -> str:
     """The name that a person gave a job; empty where it has its script's."""
     named = job.sources("run.name") if job is not None else []
@@ -56,7 +60,7 @@ def name_given(job: JobSpec | None) -> str:
 
 def summary_of(run: RunPaths, mark: Mark, state: RunState) -> Summary:
     """The summary of a run by its folded journal and its run.json."""
-    found = Summary(run_id=run.run_id, mark=mark, state=state, format=FORMAT)
+    found = Summary(run_id=run.run_id, mark=mark, state=state, format=_format())
     try:
         job = read_run_file(run.run_json).job
     except BadRunFile:
@@ -107,7 +111,7 @@ class RunIndex:
 
     def _take(self, folder: str, data: bytes) -> None:
         lines = decoded(msgspec.json.Decoder(Summary), data)
-        kept = self._kept[folder] = {line.run_id: line for line in lines if line.format == FORMAT}
+        kept = self._kept[folder] = {line.run_id: line for line in lines if line.format == _format()}
         there = set(os.listdir(folder))
         if data.count(b"\n{") > FEW_LINES + 2 * len(there):  # worth it, most is out of date
             os.unlink(os.path.join(folder, INDEX))
