@@ -51,6 +51,7 @@ class MadeClock:
     """Time that is set."""
 
     now = 0.0
+    was_set = False
 
     def mono(self) -> float:
         """Seconds."""
