@@ -227,7 +227,7 @@ def a15(w: Work) -> None:
             if w.safe_quiet:
                 w.fact(f"{label}: {verb[0]} prints nothing that acts", False, w.safe_quiet)
             if verb == ("runs",):
-                w.fact(f"{label}: both runs are listed as they were", b"honest" in out and b"other" in out and re.search(rb"failed", out) is not None, out[-500:].decode("utf-8", "replace"))
+                w.fact(f"{label}: both runs are listed as they were", b"honest" in out and b"other" in out and re.search(rb"gave_up", out) is not None, out[-500:].decode("utf-8", "replace"))
         w.fact(f"{label}: both folders are there", run.is_dir() and other.is_dir())
 
     for label, text in cases.items():
@@ -261,7 +261,7 @@ def a16(w: Work) -> None:
     state = w.dir / "state" / "stoker"
     index = state / "index.jsonl"
     good = index.read_text()
-    row = json.loads(good.splitlines()[0])
+    row = json.loads(good.strip().splitlines()[0])
     rows = [dict(row, path=p, run_id=i, name=n) for p, i, n in (
         ("/", "x", "root"), ("/proc/self/root", run.name, "honest"), ("relative/../..", "y", "z"), ("/tmp/a\n\x1b[31mb", "20991231-2359-\x1b[2J", "\u202ename"), ("", "", ""),
         (str(run) + "/../" + run.name, run.name, "other name"), ("/dev/fd/0", "z", "z"), ("A" * 5000, "B" * 5000, "C" * 5000))]

@@ -85,7 +85,7 @@ def a03(w: Work) -> None:
             import io
             table = list(csv.reader(io.StringIO(out.decode())))
             w.fact("CSV: as many cells in each row as in the header", len({len(r) for r in table}) == 1, {len(r) for r in table})
-            risky = [c[:40] for r in table for c in r if c[:1] in "=@+" and not re.fullmatch(r"[+]?[\d.e+-]+", c)]
+            risky = [c[:40] for r in table for c in r if c and c[:1] in "=@+" and not re.fullmatch(r"[+]?[\d.e+-]+", c)]
             w.fact("CSV: no cell that a spreadsheet runs as a formula", not risky, risky[:3])
         if "--json" in words:
             good = True
@@ -266,7 +266,7 @@ def a09(w: Work) -> None:
     seen = out + err
     run = str(w.newest())
     for label, value in (("none", None), ("empty", ""), ("line break", "sEcond-\n44kkQ"), ("redacted", "<redacted>"), ("escape", "tHird-\x1b[31m-12kkQ"), ("long", "L0ng" * 20000)):
-        env = {} if value is None else {"STOKER_ARGUMENT_1": value}
+        env = {} if value is None else {"STOKER_ARGUMENT_3": value}
         rc, out, err, _ = w.call("continue", "--yes", "--restart-from-scratch", "--no-ui", run, env=env, timeout=40)
         seen += out + err
         w.tracebacks(f"continue with {label} (rc {rc})", out, err)
