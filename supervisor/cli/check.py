@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
     if argv and argv[0].partition("=")[0] in DATA_FLAGS:
         return _check_data(parser.parse_args(argv))
     if argv[:1] in (["-h"], ["--help"]):
-        say(USAGE)
+        say(*USAGE.split("\n"))
         parser.print_help()
         return 0
     try:

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(argv: list[str]) -> int:
     """Explain what the words name. Exit 0, or 2 for no such name and for words that are no job."""
     if argv[:1] in (["-h"], ["--help"]):
-        say(USAGE)
+        say(*USAGE.splitlines())
         return 0
     if argv[:1] != ["explain"]:
         return complain("config", "say what to do: stoker config explain [KEY]")
@@ -69,7 +69,7 @@ def _explain(key: str | None, words: list[str]) -> int:
 
     parsed = parse_words(words, os.environ)
     if parsed.help:
-        say(USAGE)
+        say(*USAGE.splitlines())
         return 0
     spec = load_settings(parsed, os.environ, Path.cwd())
     as_json = parsed.switch("json")

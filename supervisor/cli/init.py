@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
     try:
         parsed = parse_words(argv, {}, INIT_FLAGS)
         if parsed.help:
-            say(_help())
+            say(*_help().splitlines())
             return 0
         return guide(parsed, os.environ, Path.cwd())
     except JobError as error:

@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
             return _offer_init()
         parsed = parse_words(argv, os.environ)
         if parsed.help:
-            say(_help())
+            say(*_help().splitlines())
             return 0
         from supervisor.cluster.scheduler import scheduler_of
 

@@ -16,7 +16,7 @@ from supervisor.cli import common, diagnose, policy, replay
 from supervisor.cli.attaching import targets
 from supervisor.cli.diagnosing.job_logs import BadInputError
 from supervisor.cli.diagnosing.verdict_text import MOST_CONSEQUENCES, _consequence_lines, ranks_text
-from supervisor.cli.main import main
+from supervisor.cli.main import VERBS, main
 from supervisor.cli.runs import browse
 from supervisor.job.errors import JobError
 from supervisor.job.spec import RetrySettings
@@ -370,3 +370,19 @@ def test_every_verb_takes_the_looks_anywhere(
     assert answers[0] == answers[1] == answers[2] != ""
     assert main([*looks, "config", "explain", "grace_s"]) == 0
     assert main(["stop", "no-such-run", *looks]) == main(["stop", "no-such-run"])
+
+
+# -- help -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [*((verb,) for verb in VERBS), ("config", "explain")], ids=" ".join)
+def test_help_has_lines(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main([*words, "--help"])
+    except SystemExit as end:  # argparse's way
+        code = cast("int", end.code)
+    out = capsys.readouterr().out
+    assert code == 0
+    assert len(out.splitlines()) > 2
+    assert r"\n" not in out
+    assert out.startswith(f"usage: stoker {words[0]}")
