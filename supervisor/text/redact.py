@@ -193,9 +193,9 @@ _VALUE_CHARS: Final = 512
 # A name, in small letters, what stands between it and its value, and the value.
 _NAMED = Lazy(
     rf"(?<![\w.\-])(?=[\w.\-]*?(?:{'|'.join(sorted(_STEMS))}))(?P<name>-{{0,2}}[a-z_][\w.\-]{{1,119}})"
-    r"(?P<sep>\\?[\"']?\]?[ \t]{0,20}(?:=>|:=|==?|:)[ \t]{0,20}|[ \t](?:is|was|provided):?[ \t]"
-    r"|\\?[\"'][ \t]{0,4},[ \t]{0,4}(?=\\?[\"'])|>|[ \t]+)(?:[bru]{1,2}(?=[\"']))?"
-    r"(?:\\[\"'](?P<escaped>[^\\\n]*)|\"(?P<double>(?:[^\"\\\n]|\\.)*)|'(?P<single>(?:[^'\\\n]|\\.)*)"
+    r"(?P<sep>\\*[\"']?\]?[ \t]{0,20}(?:=>|:=|==?|:)[ \t]{0,20}|[ \t](?:is|was|provided):?[ \t]"
+    r"|\\*[\"'][ \t]{0,4},[ \t]{0,4}(?=\\*[\"'])|>|[ \t]+)(?:[bru]{1,2}(?=[\"']))?"
+    r"(?:\\+[\"'](?P<escaped>[^\\\n]*)|\"(?P<double>(?:[^\"\\\n]|\\.)*)|'(?P<single>(?:[^'\\\n]|\\.)*)"
     rf"|(?P<value>[^\s\"']{{1,{_VALUE_CHARS}}}))"
 )
 # Where a value without quotes ends: in a list, a connection string, a query.

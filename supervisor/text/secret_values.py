@@ -36,6 +36,7 @@ _BETWEEN = Lazy(r"\d*[^a-z0-9]+|(?<=[a-z])(?=(?:token|tkn)\d*[^a-z0-9])")
 _ENDS: Final = (
     "password",
     "passwords",
+    "passwort",
     "passwd",
     "passphrase",
     "secret",

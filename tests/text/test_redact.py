@@ -46,6 +46,30 @@ def test_a_color_in_front_of_a_secret_does_not_save_it() -> None:
     )
 
 
+def test_a_password_by_its_german_name() -> None:
+    assert redact("PASSWORT", "geheim123") == HIDDEN
+    assert redact_text("db_passwort: geheim123") == f"db_passwort: {HIDDEN}"
+
+
+@pytest.mark.parametrize("slashes", range(1, 9))
+def test_json_within_json_is_read_at_any_depth(slashes: int) -> None:
+    quote = "\\" * slashes + '"'
+    for line in (
+        f"['{{{quote}api_key{quote}: {quote}@@{quote}}}']",
+        f"{quote}db_password{quote}:{quote}@@{quote}, {quote}step{quote}: 3",
+        f"[{quote}HF_TOKEN{quote}, {quote}@@{quote}]",
+    ):
+        assert redact_text(line.replace("@@", "iNnEr-77aKq2Zx")) == line.replace("@@", HIDDEN)
+        assert redact_text(line.replace("@@", "none")) == line.replace("@@", "none")
+
+
+def test_many_slashes_take_no_longer_than_they_are_many() -> None:
+    began = time.process_time()
+    for line in ("api_key" + "\\" * 100_000, "key\\" * 25_000, 'key: "' + "\\" * 100_000):
+        redact_text(line)
+    assert time.process_time() - began < 5.0
+
+
 @pytest.mark.parametrize(("shape", "argv", "secret"), IN_ARGV)
 def test_a_secret_in_a_command_line_is_hidden(shape: str, argv: tuple[str, ...], secret: str) -> None:
     shown = redact_argv(argv)
