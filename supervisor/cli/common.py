@@ -121,8 +121,9 @@ def complain(verb: str, why: str | Exception, code: int | None = None) -> int:
     from supervisor.text.redact import redact_text
 
     first, *more = why.lines if isinstance(why, JobError) else (str(why),)
-    with contextlib.suppress(BrokenPipeError):  # the exit code still counts
-        say(*map(redact_text, (f"{f'stoker {verb}'.rstrip()}: {first}", *more)), file=sys.stderr)
+    with contextlib.suppress(OSError):  # a reader that left, a full disk: the exit code still counts
+        for line in (f"{f'stoker {verb}'.rstrip()}: {first}", *more):
+            say(re.sub(r"(\S{120})\S{180,}(\S{80})", r"\1…\2", redact_text(line)), file=sys.stderr)
     return code if code is not None else why.exit_code if isinstance(why, JobError) else 2
 
 
@@ -162,6 +163,9 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *, prog: str, description: str | None = None) -> None:
         summary, _, _rest = (description or "").partition("\n\n")
         super().__init__(prog=prog, description=summary, allow_abbrev=False)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        print(message, file=file, end="", flush=True)  # argparse keeps it to itself where that fails
 
     def error(self, message: str) -> NoReturn:
         """Print one line to stderr and exit with 2."""

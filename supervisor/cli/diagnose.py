@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -124,7 +123,6 @@ def run(
             if place:
                 say()
             _print_text(path, number, found, tr, explain=explain)
-    sys.stdout.flush()
     return next(
         (code for code in (EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_UNKNOWN) if code in codes), EXIT_HEALTHY
     )

@@ -7,6 +7,7 @@ where argparse would touch what belongs to the user's script, ``main(argv) -> in
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -62,48 +63,55 @@ exit codes: 0 succeeded · 1 training failed, a retry would not help · 2 stoker
 
 def main(argv: list[str]) -> int:
     """Dispatch to a verb. Usage errors are one line on stderr and exit code 2."""
-    _open_closed_streams()
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that knows no "×", a file name that is no UTF-8: shown as escapes, not as a traceback.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    _prepare_streams()
+    verb = argv[0] if argv and argv[0] in VERBS else ""
     try:
-        return _dispatch(argv)
+        code = _dispatch(argv)
+        if not (what := flush_or_drop()):
+            return code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # `stoker attach | head`: as SIGPIPE ends other tools, since 0 of a verb would claim success.
-        return EXIT_UNREAD if argv and argv[0] in VERBS else 0
+        return EXIT_UNREAD if verb else 0
     except OSError as error:
-        from supervisor.cli.common import complain
-
-        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        code = 2
+        named = f"{error.filename}: {error.strerror}" if error.filename else ""
+        what = named or flush_or_drop() or error.strerror or str(error)
         if isinstance(error, FileNotFoundError) and error.filename is None:  # os.getcwd alone names no file
             what = "the working directory was deleted: `cd` to a folder that exists, and repeat the command"
-        return complain(argv[0], what)
     finally:
-        _flush_or_drop()
+        flush_or_drop()
+    from supervisor.cli.common import complain
+
+    return complain(verb, what, code or 2)
 
 
-def _open_closed_streams() -> None:
+def _prepare_streams() -> None:
     """Put /dev/null where stdin, stdout or stderr is closed (``stoker run … >&-``), before any file is opened.
 
     The next file that is opened, a journal or a log, would get the free number, and what any part of us or of the job prints
-    would go there.
+    would go there. An open one shows as escapes what it cannot print, and fails where it cannot take all.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is not None:
-            continue
-        try:
-            os.fstat(number)
-        except OSError:
-            null = os.open(os.devnull, os.O_RDWR)
-            if null != number:
-                os.dup2(null, number)
-                os.close(null)
-            os.set_inheritable(number, True)
-        mode = "w" if number else "r"
-        setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - as long as we live
+        stream, mode = getattr(sys, name), "w" if number else "r"
+        if stream is None:
+            try:
+                os.fstat(number)
+            except OSError:
+                null = os.open(os.devnull, os.O_RDWR)
+                if null != number:
+                    os.dup2(null, number)
+                    os.close(null)
+                os.set_inheritable(number, True)
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - as long as we live
+        elif number and isinstance(stream, io.TextIOWrapper):
+            # A terminal that knows no "×", a file name that is no UTF-8.
+            stream.reconfigure(errors="backslashreplace")
+            if stream is getattr(sys, f"__{name}__") and isinstance(stream.buffer, io.RawIOBase):
+                # PYTHONUNBUFFERED: a raw file takes as much as fits, and the rest is gone without an error.
+                whole = open(number, mode, 1, stream.encoding, stream.errors, closefd=False)  # noqa: SIM115
+                setattr(sys, name, whole)
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -131,9 +139,8 @@ def _looks_behind(argv: list[str]) -> list[str]:
         at += 2 if "=" not in argv[at] and LOOKS[argv[at]] else 1
     if not 0 < at < len(argv) or argv[at] not in VERBS:
         return argv
-    if (
-        argv[at] == "config"
-    ):  # prints nothing that they change; behind `explain KEY` they are settings of the job
+    # It prints nothing that they change; behind `explain KEY` they are settings of the job.
+    if argv[at] == "config":
         return argv[at:]
     return [argv[at], *argv[:at], *argv[at + 1 :]]
 
@@ -154,13 +161,16 @@ def _without_looks(verb: str, *rest: str) -> list[str]:
     return kept
 
 
-def _flush_or_drop() -> None:
-    """Replace a stream whose reader is gone by /dev/null, so that the interpreter's flush at exit is quiet and keeps the exit code."""
-    for stream in (sys.stdout, sys.stderr):
+def flush_or_drop() -> str:
+    """What is wrong with stdout, if not its reader that left. A stream that takes no more becomes /dev/null: the exit is quiet."""
+    what = ""
+    for stream in (sys.stderr, sys.stdout):
         try:
             stream.flush()
-        except OSError:
+        except OSError as error:
+            what = f"stdout: {error.strerror}" if stream is sys.stdout and error.errno != errno.EPIPE else ""
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return what
 
 
 def _run_verb(verb: str, rest: list[str]) -> int:

@@ -103,13 +103,17 @@ def run(args: argparse.Namespace) -> int:
             texts = _for_people(pieces)
         with READING.reported("metrics", path):
             for text in texts:
-                sys.stdout.buffer.write(text)
-                sys.stdout.buffer.flush()  # a pipe may be read as it grows
+                try:
+                    sys.stdout.buffer.write(text)
+                    sys.stdout.buffer.flush()  # a pipe may be read as it grows
+                except OSError as error:
+                    error.filename = "stdout"
+                    raise
     except BadInputError as error:
         return complain("metrics", error)
-    except BrokenPipeError:
-        raise
     except OSError as error:
+        if error.filename == "stdout":
+            raise
         return complain("metrics", f"{path}: {error.strerror or error}: name a log file that can be read")
     return 0
 

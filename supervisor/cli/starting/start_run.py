@@ -26,6 +26,7 @@ from supervisor.cli.common import (
     say_crash,
     say_json,
 )
+from supervisor.cli.main import flush_or_drop
 from supervisor.cli.starting.check_job import (
     is_repeat,
     look,
@@ -249,6 +250,7 @@ def carry_headless(
     finally:
         keeper.close(why)
         console.finish(with_story=why == "the run ended" and not keeper.astray)
+        flush_or_drop()  # lines that a full disk does not take cost the run's own exit code nothing
         undo()
     if keeper.astray and isinstance(keeper.state.condition, Finished):
         complain(verb, keeper.state.condition.reason)  # the journal that says so is not read any more
@@ -275,7 +277,11 @@ def _detached(
         _warn(warning)
         if code := _start_keeper(run, record, env, findings):
             return code
-        say(run.run_id)
+        try:
+            say(run.run_id, flush=True)
+        except OSError:
+            say(f"stoker run: {run.run_id} has begun", file=sys.stderr)
+            raise
         return 0
     from supervisor.cli.open_app import load_app, show
 
