@@ -62,6 +62,17 @@ CASES = {
     ),
     "an interpreter that is none": Case(("run", "--python", "/dev/null", "train.py"), 2, ("/dev/null",)),
     "a variable that is none": Case(("run", "--env", "1=2", "train.py"), 2, ("--env",)),
+    "a variable without a value": Case(
+        ("run", "--dry-run", "--env", "NAME", "train.py"), 2, ("wants KEY=VALUE, got 'NAME'",)
+    ),
+    "a token for a variable": Case(
+        ("run", "--env", "ghp_R7kQ2mZx9LpT4vBn8YcW1sHd6JfA3gEu5oXi", "--", "true"), 2, ("got '<redacted>'",)
+    ),
+    "a token with a sign behind": Case(
+        ("run", "--env", "hf-x=ghp_R7kQ2mZx9LpT4vBn8YcW1sHd6JfA3gEu5oXi", "--", "true"), 2, ("got 'hf-x='",)
+    ),
+    "a verb without end": Case(("w" * 100_000,), 2, (f"unknown verb '{'w' * 119}…{'w' * 78}':",)),
+    "a flag without end": Case(("runs", "--" + "w" * 100_000), 2, ("…", "`stoker runs --help`")),
     "an argument that is no text": Case(("run", "train.py", "--data", "\udcff"), 2, ("UTF-8",)),
     "a run folder that cannot be": Case(
         ("run", "--python", sys.executable, "--runs-dir", "train.py/runs", "train.py"), 2, ("--runs-dir",)
@@ -103,6 +114,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert code == case.code, said
     assert said.out == ""
     assert len(said.err.strip().splitlines()) == 1, said.err
+    assert len(said.err) < 1000
     assert "Traceback" not in said.err
     for word in case.words:
         assert word in said.err

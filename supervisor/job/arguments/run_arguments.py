@@ -283,8 +283,9 @@ def _check(flag: Flag, value: str) -> None:
             raise JobError(f"{flag.name} wants seconds, got {value!r}")
     if flag.key == "nproc_per_node":
         check_nproc(value)
-    if flag.key == "env" and flag.repeatable and not value.partition("=")[0].isidentifier():
-        raise JobError(f"--env wants KEY=VALUE, got {value!r}")
+    name, equals, _ = value.partition("=")
+    if flag.key == "env" and flag.repeatable and not (equals and name.isidentifier()):
+        raise JobError(f"--env wants KEY=VALUE, got {name + equals!r}")
 
 
 def check_nproc(value: str) -> None:
