@@ -642,7 +642,7 @@ def _at_step(step: float | None) -> str:
 def _attempt_story(attempt: AttemptState, run: RunPaths) -> list[str]:
     span = ""
     if attempt.started_t is not None and attempt.ended_t is not None:
-        span = f" after {attempt.ended_t - attempt.started_t:.0f} s"
+        span = f" after {max(attempt.ended_t - attempt.started_t, 0.0):.0f} s"
     steps = "no step" if attempt.last_step is None else f"steps {attempt.first_step}–{attempt.last_step}"
     batch = f", {batch_text(attempt.shown_batch)}" if attempt.shown_batch else ""
     code = "unknown" if attempt.exit_code is None else attempt.exit_code

@@ -259,6 +259,10 @@ def test_how_far_a_log_was_read_is_said_only_where_that_was_not_all(tmp_path: Pa
     assert "[WARNING]" in text
     assert "so far host_oom: out of memory on rank 1" in text
     assert "exit 0 after 1 s, log read to 123 of 600 MB" in text
+    early = ev.AttemptEnded(
+        t=T + 2, attempt=1, exit_code=0, exit_t=journal()[2].t - 0.4
+    )  # before its start was noted
+    assert "exit 0 after 0 s" in printed(run_in(tmp_path / "early", *journal()[:3], early))
 
 
 def test_whether_it_is_the_same_training_is_one_line() -> None:
