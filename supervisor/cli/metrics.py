@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     except BadInputError as error:
         return complain("metrics", error)
     except OSError as error:
-        if error.filename == "stdout":
+        if error.filename == "stdout" or isinstance(error, BrokenPipeError):
             raise
         return complain("metrics", f"{path}: {error.strerror or error}: name a log file that can be read")
     return 0
