@@ -28,7 +28,7 @@ from supervisor.run import events, records, state, timeline
 from supervisor.run import fold as folding
 from supervisor.run.events import SCHEMA_VERSION, Event, KeeperStarted, Progress, RunEnded, RunStarted
 from supervisor.run.fold import fold, replay
-from supervisor.run.jsonl import NOT_DECODED, decoded_file
+from supervisor.run.jsonl import NOT_DECODED, bounded, decoded_file
 from supervisor.run.paths import NodePaths, replace_file
 from supervisor.run.regular import open_regular, read_regular
 from supervisor.run.state import RunState
@@ -276,7 +276,7 @@ class JournalReader:
             if not line.strip():
                 continue
             try:
-                event = _EVENT.decode(line)
+                event = bounded(_EVENT.decode(line))
             except NOT_DECODED:
                 self.skipped += 1
                 self.newest_version = max(self.newest_version, _version_of(line))
@@ -444,7 +444,7 @@ _VERSION = msgspec.json.Decoder(_Versioned)
 def _version_of(line: bytes) -> int:
     """The schema version of a line that is no event here; ours where it says none."""
     try:
-        return _VERSION.decode(line).v
+        return bounded(_VERSION.decode(line)).v
     except NOT_DECODED:
         return SCHEMA_VERSION
 

@@ -14,14 +14,25 @@ from supervisor.run.regular import read_regular
 
 T = TypeVar("T")
 # What decoding foreign bytes raises: broken UTF-8 is a ValueError, msgspec's own errors only in some versions (0.19: not); nesting
-# without end recurses.
-NOT_DECODED: Final = (ValueError, msgspec.DecodeError, RecursionError)
+# without end recurses; an integer is too large.
+NOT_DECODED: Final = (ValueError, msgspec.DecodeError, RecursionError, OverflowError)
+_PACKER: Final = msgspec.msgpack.Encoder()
+
+
+def bounded(value: T) -> T:
+    """What was decoded, if each integer in it fits into 64 bits: a step of 400 digits is no step, and no float either.
+
+    Raises:
+        OverflowError: one does not.
+    """
+    _PACKER.encode(value)  # MessagePack has no larger ones; 0.2 µs an event
+    return value
 
 
 def decoded_file(path: str | os.PathLike[str], kind: type[T], most_bytes: int = -1) -> T | None:
     """What a regular file of JSON holds, of which at most so much is read; None where it is not there or makes no sense."""
     try:
-        return msgspec.json.decode(read_regular(path, most_bytes), type=kind)
+        return bounded(msgspec.json.decode(read_regular(path, most_bytes), type=kind))
     except (OSError, *NOT_DECODED):
         return None
 
@@ -51,6 +62,6 @@ def decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> Iterator[T]:
     for line in data.split(b"\n"):
         if line:
             try:
-                yield decoder.decode(line)
+                yield bounded(decoder.decode(line))
             except NOT_DECODED:
                 continue
