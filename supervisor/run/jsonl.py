@@ -37,18 +37,21 @@ def decoded_file(path: str | os.PathLike[str], kind: type[T], most_bytes: int = 
         return None
 
 
-def append_line(path: Path, *records: msgspec.Struct) -> OSError | None:
+def append_line(path: Path, *records: msgspec.Struct, follows: bool = False) -> OSError | None:
     """Add a line for each record to a file of the user's, whose folder is made if need be; the error where they cannot be written.
 
-    One write of whole lines, also behind a torn one: several stokers may do so at once. A link, a pipe or a stranger's file is left
-    alone: no run depends on these files.
+    One write of whole lines, also behind a torn one: several stokers may do so at once. A link (unless it `follows` the user's own),
+    a pipe or a stranger's file is left alone: no run depends on these files.
     """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        make_private(path.parent)
-        fd = os.open(path, flags, 0o600)
+        target = (
+            Path(os.path.realpath(path)) if follows else path
+        )  # a link to itself stays one, and is refused
+        make_private(target.parent)
+        fd = os.open(target, flags, 0o600)
         try:
-            if os.fstat(fd).st_uid in {os.geteuid(), path.parent.stat().st_uid}:
+            if os.fstat(fd).st_uid in {os.geteuid(), target.parent.stat().st_uid}:
                 os.write(fd, b"".join(b"\n" + msgspec.json.encode(record) + b"\n" for record in records))
         finally:
             os.close(fd)

@@ -218,6 +218,31 @@ def test_the_index_finds_runs_elsewhere_and_forgets_deleted_ones(tmp_path: Path)
     assert known_runs(tmp_path / "runs", env) == []
 
 
+@pytest.mark.parametrize("target", ["index.jsonl", "two.jsonl", "/dev/null/x"])
+def test_an_index_that_links_to_itself_is_one_that_cannot_be_written(tmp_path: Path, target: str) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    index = tmp_path / "state" / "stoker" / "index.jsonl"
+    index.parent.mkdir(parents=True)
+    index.symlink_to(target)
+    index.with_name("two.jsonl").symlink_to("index.jsonl")
+    run = make_run(tmp_path / "runs")
+    register(run, "job", env)
+    with pytest.raises(OSError, match=r"index\.jsonl"):
+        give_name(run, "other", env)
+    assert find_run(run.run_id, tmp_path / "runs", env).root == run.root
+
+
+def test_an_index_that_is_a_link_to_a_file_of_the_users_is_written(tmp_path: Path) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    index = tmp_path / "state" / "stoker" / "index.jsonl"
+    index.parent.mkdir(parents=True)
+    index.symlink_to(tmp_path / "dotfiles" / "index.jsonl")
+    run = make_run(tmp_path / "elsewhere")
+    register(run, "job", env)
+    assert (tmp_path / "dotfiles" / "index.jsonl").is_file()
+    assert find_run("job", tmp_path / "runs", env).root == run.root
+
+
 def test_with_a_folder_given_runs_elsewhere_are_found_by_their_path_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

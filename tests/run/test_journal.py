@@ -234,7 +234,8 @@ def test_an_event_with_an_integer_beyond_64_bits_is_passed_over_and_counted(
     path.write_bytes(line % number + b"\n" + whole + b"\n")
     state = read_state(path)
     assert (state.unknown_events, state.newer_version) == (1, None)
-    assert state.progress is not None and state.progress.step == 2**63 - 1
+    assert state.progress is not None
+    assert state.progress.step == 2**63 - 1
 
 
 def test_a_note_with_a_long_number_is_a_note(tmp_path: Path) -> None:
