@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from supervisor.run.paths import make_private
+from supervisor.run.paths import make_private, private
 from supervisor.run.regular import read_regular
 
 T = TypeVar("T")
@@ -43,18 +43,14 @@ def append_line(path: Path, *records: msgspec.Struct, follows: bool = False) -> 
     One write of whole lines, also behind a torn one: several stokers may do so at once. A link (unless it `follows` the user's own),
     a pipe or a stranger's file is left alone: no run depends on these files.
     """
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        target = (
-            Path(os.path.realpath(path)) if follows else path
-        )  # a link to itself stays one, and is refused
+        # A link to itself stays one, and is refused.
+        target = Path(os.path.realpath(path)) if follows else path
         make_private(target.parent)
-        fd = os.open(target, flags, 0o600)
-        try:
+        fd = private(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK)
+        with open(fd, "wb", buffering=0) as file:
             if os.fstat(fd).st_uid in {os.geteuid(), target.parent.stat().st_uid}:
-                os.write(fd, b"".join(b"\n" + msgspec.json.encode(record) + b"\n" for record in records))
-        finally:
-            os.close(fd)
+                file.write(b"".join(b"\n" + msgspec.json.encode(record) + b"\n" for record in records))
     except OSError as error:  # what is refused as it is written out has no name yet
         return OSError(error.errno, error.strerror, str(path))
     return None
