@@ -153,8 +153,9 @@ def refuse(verb: str, what: str, reasons: Iterable[str]) -> int:
 
 def user_settings(env: Mapping[str, str]) -> Path:
     """The user's own settings file: ``$XDG_CONFIG_HOME/stoker/config.toml``, else below ``~/.config``."""
-    home = env.get("HOME") or os.path.expanduser("~")
-    return Path(env.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"), "stoker", "config.toml")
+    from supervisor.run.index import xdg_folder
+
+    return xdg_folder("XDG_CONFIG_HOME", ".config", env) / "stoker" / "config.toml"
 
 
 class Parser(argparse.ArgumentParser):

@@ -251,9 +251,8 @@ def _context(path: str, line: int, around: int = 3) -> tuple[list[tuple[int, str
     own = own_line([text for _, text in found], at) if at is not None else None
     own = own._replace(text=redact_text(own.text)) if own is not None else None
     near = [(number, text) for number, text in found if number >= line - around]
-    shown = redact_lines(
-        [text for _, text in near]
-    )  # before they are cut: half a token is recognised by nobody
+    # Before they are cut: half a token is recognised by nobody.
+    shown = redact_lines([text for _, text in near])
     return [(number, text) for (number, _), text in zip(near, shown, strict=True)], own
 
 

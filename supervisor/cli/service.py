@@ -144,9 +144,8 @@ def unit_of(runs: Sequence[RunPaths], env: Mapping[str, str], interval_s: float 
     ]
     given = {name: env[name] for name in PASSED if env.get(name)}
     lines = "".join(f"Environment={_quoted(f'{name}={value}')}\n" for name, value in given.items())
-    names = printable(", ".join(paths.run_id for paths in runs)).replace(
-        "\\", "?"
-    )  # a line of its own, whatever a folder is called
+    # A line of its own, whatever a folder is called.
+    names = printable(", ".join(paths.run_id for paths in runs)).replace("\\", "?")
     return UNIT.format(
         about=f"stoker: a supervisor process for {names}".replace("%", "%%"),
         command=" ".join(_quoted(word).replace("$", "$$") for word in words),

@@ -107,6 +107,8 @@ def _between(x: float, x0: float, x1: float, y0: float, y1: float) -> float:
 def write_growth(attempt: AttemptPaths, logs: Mapping[str, GrowthClock]) -> None:
     """Leave what was seen of the logs, by their paths within the attempt's folder; of no use where the disk is full."""
     points = {name: [(size, round(t, 3)) for size, t in clock.points] for name, clock in logs.items()}
+    if attempt.root.is_symlink():
+        return  # of the job's making: `make_own`
     with contextlib.suppress(OSError), open(attempt.growth, "wb", opener=private) as file:
         file.write(msgspec.json.encode(points))
 

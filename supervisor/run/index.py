@@ -68,8 +68,13 @@ class IndexLine(msgspec.Struct, frozen=True, kw_only=True):
 
 def state_home(env: Mapping[str, str]) -> Path:
     """stoker's own state folder."""
-    home = env.get("HOME") or os.path.expanduser("~")
-    return Path(env.get("XDG_STATE_HOME") or os.path.join(home, ".local", "state"), "stoker")
+    return xdg_folder("XDG_STATE_HOME", ".local/state", env) / "stoker"
+
+
+def xdg_folder(name: str, below_home: str, env: Mapping[str, str]) -> Path:
+    """A user's folder by the XDG rules, which have a relative path ignored."""
+    named, home = env.get(name, ""), env.get("HOME") or os.path.expanduser("~")
+    return Path(named if os.path.isabs(named) else os.path.join(home, below_home))
 
 
 def runs_dir(flag: str | None, env: Mapping[str, str]) -> Path:
@@ -163,7 +168,7 @@ def _add_line(
     """One more line of a run in the index; the error where it cannot be written."""
     path = str(run.root.absolute())
     line = IndexLine(path=path, run_id=run.run_id, name=name, t=t, note=note, note_t=note_t)
-    return append_line((state_home(env) / INDEX).resolve(), line)
+    return append_line(state_home(env) / INDEX, line, follows=True)
 
 
 def _one_line(text: str) -> str:

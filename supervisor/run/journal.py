@@ -28,8 +28,8 @@ from supervisor.run import events, records, state, timeline
 from supervisor.run import fold as folding
 from supervisor.run.events import SCHEMA_VERSION, Event, KeeperStarted, Progress, RunEnded, RunStarted
 from supervisor.run.fold import fold, replay
-from supervisor.run.jsonl import NOT_DECODED, decoded_file
-from supervisor.run.paths import NodePaths, replace_file
+from supervisor.run.jsonl import NOT_DECODED, bounded, decoded_file
+from supervisor.run.paths import NodePaths, private, replace_file
 from supervisor.run.regular import open_regular, read_regular
 from supervisor.run.state import RunState
 from supervisor.text.redact import Redactor
@@ -84,7 +84,7 @@ class JournalWriter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = private(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._lock()
         self._encoder = msgspec.json.Encoder()
         self._torn = self._is_torn()
@@ -178,15 +178,9 @@ class JournalWriter:
         Raises:
             OSError: it is not there, or another file is in its place.
         """
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)  # never made again somewhere else
-        try:
-            same = (
-                os.fstat(fd).st_ino == self.inode and _read_at(self._path, 0, len(self._head)) == self._head
-            )
-        except OSError:
-            os.close(fd)
-            raise
-        if not same:
+        head = _read_at(self._path, 0, len(self._head))
+        fd = private(self._path, os.O_WRONLY | os.O_APPEND)  # never made again somewhere else
+        if os.fstat(fd).st_ino != self.inode or head != self._head:
             os.close(fd)
             raise OSError(errno.ESTALE, "another file is in the place of the journal", str(self._path))
         if self._fd >= 0:
@@ -276,7 +270,7 @@ class JournalReader:
             if not line.strip():
                 continue
             try:
-                event = _EVENT.decode(line)
+                event = bounded(_EVENT.decode(line))
             except NOT_DECODED:
                 self.skipped += 1
                 self.newest_version = max(self.newest_version, _version_of(line))
@@ -444,7 +438,7 @@ _VERSION = msgspec.json.Decoder(_Versioned)
 def _version_of(line: bytes) -> int:
     """The schema version of a line that is no event here; ours where it says none."""
     try:
-        return _VERSION.decode(line).v
+        return bounded(_VERSION.decode(line)).v
     except NOT_DECODED:
         return SCHEMA_VERSION
 

@@ -230,12 +230,11 @@ class Heartbeat:
         if now < self._due:
             return
         self._due, self._count = now + BEAT_S, self._count + 1
-        with contextlib.suppress(OSError):
-            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                os.pwrite(fd, f"{self._session} {self._count:012d}\n".encode(), 0)
-            finally:
-                os.close(fd)
+        with (
+            contextlib.suppress(OSError),
+            open(private(self._path, os.O_WRONLY | os.O_CREAT), "wb", buffering=0) as file,
+        ):
+            file.write(f"{self._session} {self._count:012d}\n".encode())
 
 
 class Pulse:

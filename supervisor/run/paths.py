@@ -11,6 +11,7 @@ Layout (docs/run-directory.md)::
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,9 +195,20 @@ def make_private(folder: Path, mode: int = 0o700) -> None:
         folder.mkdir(mode=mode, exist_ok=True)
 
 
-def private(path: str, flags: int) -> int:
-    """The opener of a file that only its owner may read, whatever the umask is."""
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+def make_own(folder: Path) -> None:
+    """`make_private` for a folder of a run's, where its job may have laid a link.
+
+    Raises:
+        OSError: it cannot be made, or is a link.
+    """
+    make_private(folder)
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, "a link, which is not followed", str(folder))
+
+
+def private(path: str | Path, flags: int, mode: int = 0o600) -> int:
+    """The opener of a file that only its owner may read, whatever the umask is; OSError where a link lies in its place."""
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
 
 
 def write_whole(path: Path, data: bytes) -> None:

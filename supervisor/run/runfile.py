@@ -102,9 +102,8 @@ def read_run_stream(data: bytes, *, name: str = "stdin") -> RunFile:
         BadRunFile: it is half or of another schema.
     """
     try:
-        schema = msgspec.json.decode(
-            data, type=_Schema
-        ).schema  # first: what is newer may have other fields too
+        # First: what is newer may have other fields too.
+        schema = msgspec.json.decode(data, type=_Schema).schema
         if schema != RUN_SCHEMA:
             raise BadRunFile(f"{name}: schema {schema} is newer than this stoker: update it")
         return msgspec.json.decode(data, type=RunFile)

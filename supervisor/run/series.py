@@ -24,8 +24,8 @@ from pathlib import Path
 import msgspec
 
 from supervisor.run.jsonl import decoded
-from supervisor.run.paths import make_private
-from supervisor.run.regular import open_regular
+from supervisor.run.paths import make_own, private
+from supervisor.run.regular import mark_of, open_regular
 
 METRICS = "metrics"
 GPU = "gpu"
@@ -131,9 +131,8 @@ class SeriesWriter:
             # Opened again after an error: in a folder that was moved nothing is made again.
             made = 0 if name in self._sizes else os.O_CREAT
             if made:  # at the first sample: a disk without room costs samples, never the run
-                make_private(self._folder)
-            flags = os.O_WRONLY | os.O_APPEND | made | os.O_CLOEXEC
-            fd = self._fds[name] = os.open(self._folder / name, flags, 0o600)
+                make_own(self._folder)
+            fd = self._fds[name] = private(self._folder / name, os.O_WRONLY | os.O_APPEND | made)
             self._sizes[name] = os.fstat(fd).st_size
         try:
             self._sizes[name] += os.write(fd, line + b"\n")
@@ -286,11 +285,8 @@ def _older(name: str) -> str:
 
 
 def _inode_and_size(path: Path) -> tuple[int, int]:
-    try:
-        info = path.stat()
-    except OSError:
-        return 0, 0
-    return info.st_ino, info.st_size
+    inode, size, _ = mark_of(path) or (0, 0, 0)
+    return inode, size
 
 
 def _read_from(path: Path, offset: int, limit_bytes: int) -> bytes:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import codecs
 import re
 import shlex
+import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 
 from supervisor.text.patterns import Lazy
 
@@ -44,6 +46,9 @@ _CONTROL_CLASS = (
 _CONTROLS = Lazy(f"[{_CONTROL_CLASS}]")
 # Within a line a newline is no better than a carriage return; half of a pair is a byte that was no UTF-8, or cannot be written.
 _UNSHOWN = Lazy(f"[\n\ud800-\udfff{_CONTROL_CLASS}]")
+# Runs that may hold combining marks, which no word character is; of `MOST_MARKS` in a row any script can do with.
+_MARKS = Lazy(r"[^\w\s!-~\u2190-\u2bff]{5,}")
+MOST_MARKS = 4
 _NOT_ASCII = Lazy(r"[^\n -~]")
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
@@ -199,11 +204,17 @@ def printable(text: str) -> str:
     r"""One line of whatever anybody wrote, as a terminal may get it: the gate through which all of a verb's output goes.
 
     What would act on the terminal, begin another line, turn the order or show as nothing becomes an escape (``\x1b``, ``\n``,
-    ``\u202e``). A tab is four cells, and to do it twice changes nothing.
+    ``\u202e``). A tab is four cells, of combining marks `MOST_MARKS` in a row are kept, and to do it twice changes nothing.
     """
     if text.isascii() and text.isprintable():
         return text
-    return _UNSHOWN.sub(lambda found: found[0].encode("unicode_escape").decode(), text.replace("\t", "    "))
+    shown = _UNSHOWN.sub(lambda found: found[0].encode("unicode_escape").decode(), text.replace("\t", "    "))
+    return _MARKS.sub(_few_marks, shown)
+
+
+def _few_marks(found: re.Match[str]) -> str:
+    rows = groupby(found[0], lambda char: unicodedata.category(char)[0] == "M")
+    return "".join("".join(row)[: MOST_MARKS if of_marks else None] for of_marks, row in rows)
 
 
 def shell_word(word: str) -> str:
@@ -216,7 +227,7 @@ def shell_word(word: str) -> str:
 def _bash_escaped(char: str) -> str:
     if char in {"'", "\\"}:
         return f"\\{char}"
-    if printable(char) == char:
+    if printable(char * 5) == char * 5:  # a mark is escaped
         return char
     return f"\\x{ord(char):02x}" if ord(char) < 0x80 else f"\\U{ord(char):08x}"
 

@@ -16,7 +16,9 @@ import pytest
 
 from supervisor.keeper import loop
 from supervisor.keeper.loop import Keeper
+from supervisor.keeper.planning.launch_plans import write_plan
 from supervisor.keeper.process import attempt
+from supervisor.keeper.process.child import SpawnError, spawn
 from supervisor.policy import EXIT_STOPPED
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -27,9 +29,10 @@ from supervisor.run.growth import read_growth
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition
+from supervisor.sources.processes import is_alive
 from tests.conftest import wait_until
 from tests.disks import fill, small_disk
-from tests.keeper.fakes import SLEEP, STUBBORN, facts_of, job_of, run_in, verdict_of
+from tests.keeper.fakes import SLEEP, STUBBORN, facts_of, job_of, plan_of, run_in, verdict_of
 from tests.keeper.runs import (
     AGAIN,
     INTENDED,
@@ -465,3 +468,45 @@ def test_a_stop_between_exit_0_and_the_attempts_end_is_not_lost(
         keeper.close()
     assert outcome(keeper.state) == (Outcome.STOPPED, 1)
     assert code == EXIT_STOPPED
+
+
+LAYS_LINKS = """
+import os, pathlib, sys
+node, out = pathlib.Path(os.environ["STOKER_RUN_DIR"], "nodes", "0"), pathlib.Path(sys.argv[1])
+for name in ("1/growth.json", "2/telemetry", "4/agent.log", "5/pid.part", "6/plan.json", "6/exit.part"):
+    path = node / "attempts" / name
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(out if name == "2/telemetry" else out / "thesis.txt")
+for name in ("attempts/3", "series"):
+    (node / name).is_dir() and (node / name).rename(out.parent / "away")
+    (node / name).symlink_to(out)
+for step in range(3):
+    print(f"step {step} loss: 1.5", flush=True)
+"""
+REFUSED = {
+    2: "telemetry: a link, which is not followed",
+    3: "3: a link, which is not followed",
+    4: "agent.log: Too many levels of symbolic links",
+    5: "pid: Too many levels of symbolic links",
+}
+
+
+def test_nothing_is_written_through_a_link_that_the_job_laid(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.txt").write_text("mine")
+    run = RunPaths(tmp_path / "run-1")
+    got, state = carry(run, job_of(tmp_path, sys.executable, "-c", LAYS_LINKS, str(out)))
+    assert (got, outcome(state)) == (0, (Outcome.SUCCEEDED, 1))
+    assert read_growth(run.node().attempt(1)) == {}
+    for number, why in REFUSED.items():
+        with pytest.raises(SpawnError, match=why):
+            spawn(plan_of(("true",), tmp_path), run.node().attempt(number), os.environ)
+    plan = plan_of((sys.executable, "-c", ""), tmp_path)
+    write_plan(run.node().attempt(6), plan)
+    child = spawn(plan, run.node().attempt(6), os.environ)
+    assert wait_until(lambda: not is_alive(child.pid) and not is_alive(child.launcher), 20)
+    with pytest.raises(OSError, match="a link, which is not followed"):
+        write_plan(run.node().attempt(3), plan)
+    assert [path.name for path in out.iterdir()] == ["thesis.txt"]
+    assert (out / "thesis.txt").read_text() == "mine"

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,8 @@ from supervisor.run.index import (
     listed_notes,
     register,
 )
-from supervisor.run.paths import RunPaths
+from supervisor.run.journal import JournalWriter
+from supervisor.run.paths import RunPaths, private
 from supervisor.run.series import METRICS, SeriesReader, SeriesWriter, read_rollups
 
 
@@ -218,6 +220,31 @@ def test_the_index_finds_runs_elsewhere_and_forgets_deleted_ones(tmp_path: Path)
     assert known_runs(tmp_path / "runs", env) == []
 
 
+@pytest.mark.parametrize("target", ["index.jsonl", "two.jsonl", "/dev/null/x"])
+def test_an_index_that_links_to_itself_is_one_that_cannot_be_written(tmp_path: Path, target: str) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    index = tmp_path / "state" / "stoker" / "index.jsonl"
+    index.parent.mkdir(parents=True)
+    index.symlink_to(target)
+    index.with_name("two.jsonl").symlink_to("index.jsonl")
+    run = make_run(tmp_path / "runs")
+    register(run, "job", env)
+    with pytest.raises(OSError, match=r"index\.jsonl"):
+        give_name(run, "other", env)
+    assert find_run(run.run_id, tmp_path / "runs", env).root == run.root
+
+
+def test_an_index_that_is_a_link_to_a_file_of_the_users_is_written(tmp_path: Path) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    index = tmp_path / "state" / "stoker" / "index.jsonl"
+    index.parent.mkdir(parents=True)
+    index.symlink_to(tmp_path / "dotfiles" / "index.jsonl")
+    run = make_run(tmp_path / "elsewhere")
+    register(run, "job", env)
+    assert (tmp_path / "dotfiles" / "index.jsonl").is_file()
+    assert find_run("job", tmp_path / "runs", env).root == run.root
+
+
 def test_with_a_folder_given_runs_elsewhere_are_found_by_their_path_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +288,36 @@ def test_series_are_read_as_they_grow_and_rolled_up_by_minute(tmp_path: Path) ->
         (660.0, (60.0, 89.5, 119.0, 60)),
         (720.0, (120.0, 134.5, 149.0, 30)),
     ]
+
+
+def _write_lock(place: Path) -> None:
+    KeeperLock(place, start_time=1.0).release()
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "keeper.lock": _write_lock,
+    "events.jsonl": JournalWriter,
+    "series": lambda place: SeriesWriter(place).append(METRICS, 1.0, "0", 1, {"loss": 1.0}),
+    "series/metrics.jsonl": lambda place: SeriesWriter(place.parent).append(METRICS, 1.0, "0", 1, {}),
+    "keeper.log": lambda place: private(place, os.O_WRONLY | os.O_CREAT),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_in_a_run_directory_is_refused(tmp_path: Path, name: str, exists: bool) -> None:
+    other, place = tmp_path / "thesis", tmp_path / "run" / name
+    place.parent.mkdir(parents=True)
+    place.symlink_to(other)
+    if exists and name == "series":
+        other.mkdir()
+    elif exists:
+        other.write_text("mine")
+    with pytest.raises(OSError, match=r"link|exists"):
+        WRITERS[name](place)
+    assert other.exists() == exists
+    assert other.is_dir() or not exists or other.read_text() == "mine"
+    assert not other.is_dir() or not list(other.iterdir())
 
 
 def test_the_series_tail_is_read_without_the_rest(tmp_path: Path) -> None:

@@ -211,6 +211,39 @@ def test_unknown_kinds_are_counted_not_fatal(tmp_path: Path) -> None:
     assert [english.moment(m) for m in state.timeline] == ["note: hi"]
 
 
+HUGE = b"9" * 400
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"kind":"progress","t":1795989796.5,"attempt":1,"step":%s,"loss":1.5}',
+        b'{"kind":"progress","t":1795989796.5,"attempt":1,"step":3,"total_steps":-%s}',
+        b'{"kind":"progress","t":1795989796.5,"attempt":1,"step":3,"lows":[[%s,1.5]]}',
+        b'{"kind":"from_the_future","v":%s,"t":1.0}',
+        b'{"kind":"note_added","v":%s,"t":1.0,"text":"x","by":"me"}',
+    ],
+    ids=["step", "total", "pair", "unknown", "version"],
+)
+@pytest.mark.parametrize("number", [HUGE, b"18446744073709551616"], ids=["400", "20"])
+def test_an_event_with_an_integer_beyond_64_bits_is_passed_over_and_counted(
+    tmp_path: Path, line: bytes, number: bytes
+) -> None:
+    path = tmp_path / "events.jsonl"
+    whole = b'{"kind":"progress","t":1795989797.5,"attempt":1,"step":9223372036854775807,"loss":1.5}'
+    path.write_bytes(line % number + b"\n" + whole + b"\n")
+    state = read_state(path)
+    assert (state.unknown_events, state.newer_version) == (1, None)
+    assert state.progress is not None
+    assert state.progress.step == 2**63 - 1
+
+
+def test_a_note_with_a_long_number_is_a_note(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"kind":"note_added","t":2.0,"text":"%s","by":"me"}\n' % HUGE)
+    assert [english.moment(m) for m in read_state(path).timeline] == [f"note: {HUGE.decode()}"]
+
+
 def test_a_half_line_waits_for_its_end(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     reader = JournalReader(path)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.cli.common import user_settings
 from supervisor.run import events as ev
 from supervisor.run.access.control import pending, send
 from supervisor.run.access.lock import KeeperLock, LockTaken, keeper_is_alive, read_holder
@@ -110,5 +111,10 @@ def test_a_home_that_is_not_known_is_no_error(tmp_path: Path, monkeypatch: pytes
     assert state_home({"HOME": "/h"}) == Path("/h/.local/state/stoker")
     assert state_home({"XDG_STATE_HOME": "/s"}) == Path("/s/stoker")
     assert state_home({}).name == "stoker"
+    for relative in ("rel/state", ".", "~/state"):  # the XDG rules: ignored
+        assert state_home({"HOME": "/h", "XDG_STATE_HOME": relative}) == Path("/h/.local/state/stoker")
+        assert user_settings({"HOME": "/h", "XDG_CONFIG_HOME": relative}) == Path(
+            "/h/.config/stoker/config.toml"
+        )
     with pytest.raises(RunNotFound, match="no run named"):
         find_run("~no-such-user", runs_dir(None, {}), {"HOME": str(tmp_path)})

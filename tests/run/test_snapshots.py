@@ -221,6 +221,12 @@ def a_pipe(node: NodePaths) -> None:
     os.mkfifo(node.snapshot)
 
 
+def with_a_huge_number(node: NodePaths) -> None:
+    known = json.loads(node.snapshot.read_bytes())
+    known["state"]["attempts"][0]["number"] = 10**400
+    node.snapshot.write_text(json.dumps(known), encoding="utf-8")
+
+
 UNSOUND: dict[str, Callable[[NodePaths], object]] = {
     "torn": lambda node: os.truncate(node.snapshot, node.snapshot.stat().st_size // 2),
     "empty": lambda node: node.snapshot.write_bytes(b""),
@@ -235,6 +241,7 @@ UNSOUND: dict[str, Callable[[NodePaths], object]] = {
     "of a journal that was edited in place": redacted_in_place,
     "without a state": lambda node: edited(node, state=None),
     "with a state of another form": lambda node: edited(node, state={"attempts": [{"number": "one"}]}),
+    "with a number of 400 digits": with_a_huge_number,
     "too large": lambda node: edited(node, padding="x" * journal.MOST_SNAPSHOT_BYTES),
     "a folder": a_folder,
     "a pipe": a_pipe,

@@ -148,7 +148,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
 def remember(started: Started, env: Mapping[str, str]) -> None:
     """Keep it."""
-    append_line((state_home(env) / FILE).resolve(), started)
+    append_line(state_home(env) / FILE, started, follows=True)
 
 
 def remembered(named: str | None, env: Mapping[str, str]) -> Started | None:

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 
+from supervisor.run.paths import private
 from supervisor.run.regular import open_regular
 from supervisor.text.decode import plain_chunks
 
@@ -56,7 +57,7 @@ class PipeCopy(Spooling):
 
     def _copy(self) -> None:
         try:
-            with self.path.open("ab", buffering=0) as file:
+            with open(self.path, "ab", buffering=0, opener=private) as file:
                 while not self._stop.is_set():
                     if not select.select([self._fd], [], [], TICK_S)[0]:
                         continue
@@ -84,7 +85,7 @@ class Unpacking(Spooling):
     def _copy(self) -> None:
         written = due = 0
         try:
-            with self.path.open("ab", buffering=0) as file:
+            with open(self.path, "ab", buffering=0, opener=private) as file:
                 for data in plain_chunks(self._chunks(), self._tear):
                     if written >= due:
                         due = written + LOOK_BYTES

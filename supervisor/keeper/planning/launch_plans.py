@@ -30,7 +30,7 @@ from supervisor.run.events import CheckpointCommitted, Decided
 from supervisor.run.fold import fold
 from supervisor.run.history.changes import NextJob, next_job
 from supervisor.run.jsonl import NOT_DECODED
-from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_private, replace_file
+from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_own, replace_file
 from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, Reason, SpecChange, Verdict
 from supervisor.run.regular import read_regular, read_text
 from supervisor.run.runfile import RunFile
@@ -301,7 +301,7 @@ def _check_words(args: RequestArgs) -> None:
 
 def write_plan(paths: AttemptPaths, plan: LaunchPlan) -> None:
     """Write plan.json, secrets redacted."""
-    make_private(paths.root)
+    make_own(paths.root)
     replace_file(paths.plan, msgspec.json.format(msgspec.json.encode(plan_as_record(plan)), indent=1) + b"\n")
 
 

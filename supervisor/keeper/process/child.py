@@ -25,7 +25,7 @@ from supervisor.job.plan import LaunchPlan
 from supervisor.keeper.process.launcher import IGNORED, NO_NUMBER
 from supervisor.keeper.process.members import bears_mark, find_members
 from supervisor.run.jsonl import NOT_DECODED
-from supervisor.run.paths import AttemptPaths, make_private
+from supervisor.run.paths import AttemptPaths, make_own
 from supervisor.run.regular import read_regular
 from supervisor.sources.processes import (
     ProcessId,
@@ -94,13 +94,11 @@ class Child:
             return None
         code = reap_child(self.pid)  # ours since its launcher was killed
         if code is None:
-            code = _said_by(
-                reap_child(self.launcher)
-            )  # its folder was deleted or moved, or could not be written
+            # Its folder was deleted or moved, or could not be written.
+            code = _said_by(reap_child(self.launcher))
         if code is not None:
-            self._reaped = read_exit(self.paths) or ExitStatus(
-                code
-            )  # it was written since we looked, with its time
+            # It may have been written since we looked, with its time.
+            self._reaped = read_exit(self.paths) or ExitStatus(code)
             return self._reaped
         # The launcher writes the exit file within milliseconds of the command's end, or when a busy disk
         # lets it. If it was killed itself, nobody will: after a second the status counts as lost.
@@ -146,9 +144,8 @@ def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Chil
         *plan.argv,
     ]
     try:
-        make_private(paths.telemetry)
-        if plan.torchrun_log_dir:
-            make_private(Path(plan.torchrun_log_dir))
+        for folder in (paths.root, paths.telemetry, Path(plan.torchrun_log_dir or paths.telemetry)):
+            make_own(folder)
         with _blocked_signals():
             launcher = subprocess.Popen(
                 command,

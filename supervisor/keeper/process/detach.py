@@ -74,9 +74,8 @@ def start_detached(
     with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
         pipe.write(handover(record, findings, continued_by))
     if meanwhile is not None:
-        with contextlib.suppress(
-            OSError
-        ):  # who needs it meets that again; for our caller the keeper had not begun
+        # Who needs it meets that again; for our caller the keeper had not begun.
+        with contextlib.suppress(OSError):
             meanwhile()
     deadline = time.monotonic() + START_DEADLINE_S
     while time.monotonic() < deadline:

@@ -40,16 +40,17 @@ def main(argv: list[str]) -> int:
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)  # the keeper blocked them until now (`child.spawn`)
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-    actions = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 1, log_path, flags, 0o600),
-        (os.POSIX_SPAWN_DUP2, 1, 2),
-    ]
     # srun hands USR1 to every process of its step, and torchrun, which has no handler for it, would die before the ranks have saved.
     default = [each for each in IGNORED if each != signal.SIGUSR1 or "SLURM_JOB_ID" not in os.environ]
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW  # a job may have laid links here
     try:
-        pid = os.posix_spawnp(command[0], command, os.environ, file_actions=actions, setsigdef=default)
+        with open(os.open(log_path, flags, 0o600), "wb") as log:
+            actions = [
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, log.fileno(), 1),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ]
+            pid = os.posix_spawnp(command[0], command, os.environ, file_actions=actions, setsigdef=default)
     except OSError as error:
         return _not_started(exit_path, f"{error.filename or command[0]}: {error.strerror}", error.errno)
     try:
@@ -112,12 +113,11 @@ def _report(record: dict[str, object]) -> None:
 
 
 def _become_subreaper() -> None:
-    try:
+    # No Linux, or a Python without ctypes: orphans go to init.
+    with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes
 
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    except (ImportError, OSError, AttributeError):
-        return  # no Linux, or a Python without ctypes: orphans go to init
 
 
 def _boot_id() -> str | None:
@@ -137,12 +137,10 @@ def _start_ticks(pid: int) -> int:
 
 def _reserve(path: str) -> None:
     """Take the space for the exit status now: a command that filled the disk must not cost it."""
-    try:
-        fd = os.open(f"{path}.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with contextlib.suppress(OSError):
+        fd = os.open(f"{path}.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with open(fd, "wb") as file:
             file.write(b" " * RESERVED_BYTES)
-    except OSError:
-        return
 
 
 def _open_folder(path: str) -> int | None:
@@ -158,12 +156,10 @@ def _write(path: str, record: dict[str, object], folder: int | None = None) -> N
     name = os.path.basename(path) if folder is not None else path
     # Over what `_reserve` wrote, if it did: the blanks after the record are no harm to a JSON reader.
     part = f"{name}.part"
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=folder)
-    try:
-        os.write(fd, json.dumps(record).encode())
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+    with open(fd, "wb", buffering=0) as file:
+        file.write(json.dumps(record).encode())
         os.fsync(fd)
-    finally:
-        os.close(fd)
     os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 

@@ -252,9 +252,8 @@ def _opened(run: RunPaths, refusals: tuple[str, ...]) -> tuple[RunFile | None, s
     if record.uid != os.geteuid():
         return None, nothing, (f"uid {record.uid} started it, not you (uid {os.geteuid()})",)
     state = read_state(run.node().journal)
-    if (
-        state.started_t is None
-    ):  # its keeper was killed before the first line, or that one is torn: run.json has the rest
+    # Its keeper was killed before the first line, or that one is torn: run.json has the rest.
+    if state.started_t is None:
         state = replace(state, mode="launched", host=record.host)
     if state.mode != "launched":
         return None, nothing, ("stoker did not start this job: it only watches",)

@@ -170,9 +170,8 @@ class Health:
             return False
         now = self._clock.mono()
         if now - self._last_tick > AWAY_S:
-            self._settled = max(
-                self._settled, now + AWAY_S
-            )  # we slept, not the ranks: look at the logs first
+            # We slept, not the ranks: look at the logs first.
+            self._settled = max(self._settled, now + AWAY_S)
         self._last_tick = now
         self._stacks.look()
         if self._max_step >= 0:

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.run.jsonl import decoded_file
+from supervisor.run.paths import private
 
 TRIES = 5
 TRY_AGAIN_S = 0.03
@@ -80,7 +81,7 @@ class KeeperLock:
 
 
 def _locked(path: Path) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = private(path, os.O_RDWR | os.O_CREAT)
     # Who asks `keeper_is_alive` holds the lock for some microseconds: a keeper holds it longer than this.
     for tries_left in reversed(range(TRIES)):
         try:

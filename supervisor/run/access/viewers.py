@@ -12,6 +12,7 @@ import os
 import socket
 from pathlib import Path
 
+from supervisor.run.paths import private
 from supervisor.run.regular import open_regular
 
 REFRESH_S = 3.0
@@ -49,7 +50,8 @@ class Presence:
         self._count += 1
         with contextlib.suppress(OSError):
             text = f"{self._count} {DECIDING}" if self._deciding else str(self._count)
-            self._path.write_text(text, encoding="ascii")
+            with open(self._path, "w", opener=lambda path, flags: private(path, flags, 0o644)) as file:
+                file.write(text)
 
     def leave(self) -> None:
         """The screen was left: remove the file."""
@@ -62,9 +64,8 @@ class Viewers:
 
     def __init__(self, control: Path) -> None:
         self._control = control
-        self._known: dict[
-            str, tuple[bytes, float, bool]
-        ] = {}  # what was read, since when, whether it ever moved
+        # What was read, since when, whether it ever moved.
+        self._known: dict[str, tuple[bytes, float, bool]] = {}
         self._due = float("-inf")
 
     def look(self, now: float) -> None:

@@ -49,7 +49,7 @@ def flags_hash(words: Iterable[str]) -> str:
 
 def remember(line: MemoryLine, env: Mapping[str, str]) -> None:
     """Append a line."""
-    append_line((state_home(env) / FILE).resolve(), line)
+    append_line(state_home(env) / FILE, line, follows=True)
 
 
 def recall(kind: JobKind, env: Mapping[str, str], *, but_run: str = "") -> list[MemoryLine]:

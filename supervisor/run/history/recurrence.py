@@ -78,5 +78,5 @@ def _in_journal(run: RunPaths, mark: bytes) -> Sighting | None:
     try:
         fact = json.loads(data[start : stop if stop >= 0 else len(data)])
         return Sighting(run.run_id, int(fact["attempt"]), float(fact["t"]))
-    except (*NOT_DECODED, KeyError, TypeError, OverflowError):
+    except (*NOT_DECODED, KeyError, TypeError):
         return None  # a damaged line is no sighting
