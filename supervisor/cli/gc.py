@@ -7,25 +7,26 @@ import contextlib
 import math
 import os
 import re
+import stat
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from supervisor.cli.common import add_runs_dir, complain, say, says_yes, settings_table, user_settings
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.checkpoint_names import ENDINGS
 from supervisor.job.memory_fit import size as size_words
 from supervisor.run.access.ownership import check_folder
 from supervisor.run.index import known_runs, runs_dir
-from supervisor.run.paths import RunPaths
+from supervisor.run.paths import RECORD, RunPaths
+from supervisor.run.regular import read_regular
 from supervisor.run.runfile import BadRunFile, read_run_file
-from supervisor.run.trash import THROWN, TRASH, StillLives, empty, throw_away, why_alive
+from supervisor.run.trash import TRASH, StillLives, empty, throw_away, why_alive
 from supervisor.views.model.run_list import RunRow, rows_of
 
-OF_STOKER = frozenset({"run.json", "control", "artifacts", "nodes", THROWN})
-"""What stoker itself writes at the top of a run's folder; the bundled trainer's ``checkpoints`` lies beside it."""
+# How zip, gzip, tar and safetensors begin, and what begins with no character of UTF-8: pickle, HDF5, numpy.
+_PACKED = re.compile(rb"PK\x03\x04|\x1f\x8b|[\x80-\xbf]|.{4}\0{4}\{|.{257}ustar", re.DOTALL)
 _UNITS = {"h": 3600.0, "d": 86_400.0, "w": 604_800.0, "mb": 1e6, "gb": 1e9, "tb": 1e12, "": 1.0}
 _LIMIT = re.compile(r"(\d+(?:\.\d+)?)(h|d|w|mb|gb|tb|)", re.IGNORECASE)
 
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     how = "how long, how many or how much to keep, as in '90d 500 50GB' (default: keep in [runs] of stoker.toml)"
     parser.add_argument("--keep", metavar="LIMITS", help=how)
-    parser.add_argument("--with-checkpoints", action="store_true", help="also runs that hold a checkpoint")
+    parser.add_argument("--with-checkpoints", action="store_true", help="also runs that hold other files")
     parser.add_argument("--yes", action="store_true", help="delete without asking")
     parser.add_argument("--now", action="store_true", help="for good: empty the trash at once")
     add_runs_dir(parser)
@@ -64,11 +65,19 @@ def run(args: argparse.Namespace) -> int:
     code = 0
     if not (args.yes or (going and sys.stdin.isatty() and says_yes(f"Delete {len(going)} runs?"))):
         return code
-    for each in going:
+    if not args.yes:  # a person may have thought about it for an hour
+        rows = rows_of(known_runs(place, os.environ, elsewhere=False), os.environ)
+        old = old_runs(rows, limits, time.time(), with_checkpoints=args.with_checkpoints)
+    now = {each.row.run: each.kept for each in old}
+    for run in (each.row.run for each in going):
+        kept = now.get(run, "no longer beyond what is kept")
         try:
-            throw_away(each.row.run)
+            if kept := kept or _why_kept(run, with_checkpoints=args.with_checkpoints):
+                say(f"{run.run_id} stays: {kept}")
+            else:
+                throw_away(run, in_place=args.now)
         except (OSError, StillLives) as error:
-            code = complain("gc", f"{each.row.run.run_id}: {error}", 1)
+            code = complain("gc", f"{run.run_id}: {error}", 1)
     empty(place, math.inf if args.now else None)
     if going and not args.now:
         say(f"they lie in {place / TRASH} for a week; --now deletes what is there at once")
@@ -100,13 +109,15 @@ def old_runs(
     old, total = dict[str, OldRun](), 0
     for at, row in enumerate(rows):
         age_s = now - (row.state.ended_t or row.state.last_t or now)
-        size, holds = _contents(row.run)
+        size = 0
+        with contextlib.suppress(OSError):
+            for _, _, taken in _entries(row.run):
+                size += taken
         total += size
         reason = f"the newest take {size_words(most_bytes)}" if total > most_bytes else ""
         reason = f"not of the newest {most:.0f}" if at >= most else reason
         if reason := f"{age_s / _UNITS['d']:.0f} days old" if age_s > most_s else reason:
-            keeps = f"it holds {holds}: --with-checkpoints" if holds and not with_checkpoints else ""
-            kept = why_alive(row.run, row.state) or next(iter(check_folder(row.run).refusals), keeps)
+            kept = why_alive(row.run, row.state) or _why_kept(row.run, with_checkpoints=with_checkpoints)
             old[row.run.run_id] = OldRun(row, size, reason, kept)
     staying = [row for row in rows if (each := old.get(row.run.run_id)) is None or each.kept]
     while staying:
@@ -117,18 +128,31 @@ def old_runs(
     return list(old.values())
 
 
-def _contents(run: RunPaths) -> tuple[int, str]:
-    """Bytes that a run's folder takes, no link followed, and what in it may be a checkpoint; empty: nothing."""
-    size, holds = 0, ""
-    for folder, folders, names in os.walk(run.root):
-        for name in (*folders, *names):
-            path = Path(folder, name)
-            with contextlib.suppress(OSError):
-                size += path.lstat().st_blocks * 512
-            is_foreign = path.parent == run.root and name not in OF_STOKER
-            if not holds and (is_foreign or name.endswith((*ENDINGS, ".distcp"))):
-                holds = str(path.relative_to(run.root))
-    return size, holds
+def _why_kept(run: RunPaths, *, with_checkpoints: bool) -> str:
+    """Why an old run that is over stays: its folder is not ours, or holds what stoker did not write; empty: nothing keeps it."""
+    if (refusals := check_folder(run).refusals) or with_checkpoints:
+        return next(iter(refusals), "")
+    try:
+        for path, mode, _ in _entries(run):
+            name = str(path.relative_to(run.root))
+            if not (stat.S_ISDIR(mode) or RECORD.fullmatch(name)):
+                return f"it holds {name}, which is no record of stoker's: --with-checkpoints"
+            if stat.S_ISREG(mode) and _PACKED.match(read_regular(path, 262)):
+                return f"it holds {name}, which is binary by its first bytes: --with-checkpoints"
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    return ""
+
+
+def _entries(run: RunPaths) -> Iterator[tuple[Path, int, int]]:
+    """What lies in a run's folder, no link followed, with its mode and the bytes that it takes on the disk. OSError: a part cannot be read."""
+    folders = [run.root]
+    while folders:
+        for path in folders.pop().iterdir():
+            info = path.lstat()
+            if stat.S_ISDIR(info.st_mode):
+                folders.append(path)
+            yield path, info.st_mode, info.st_blocks * 512
 
 
 def _names(row: RunRow) -> set[str]:

@@ -26,14 +26,6 @@ WORDS: Final = MappingProxyType(
 )
 
 
-def done_about(failure: FailureClass) -> str:
-    """The rule of a class, and those of its reasons, as sentences."""
-    text, *own = (f"`{reason}`: {said}" if reason else said for reason, said in rules_about(failure))
-    if failure is FailureClass.HEALTHY:
-        text = f"Nothing, where the exit code is 0. Else: {text[0].lower()}{text[1:]}"
-    return " ".join((text, *own))
-
-
 def rules_about(failure: FailureClass) -> list[tuple[str, str]]:
     """Reason (empty: of the class itself) and sentence of each of its rules."""
     own = [(reason.value, sentence(rule)) for (of, reason), rule in REASON_RULES.items() if of is failure]

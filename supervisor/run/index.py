@@ -139,25 +139,18 @@ def give_name(run: RunPaths, name: str, env: Mapping[str, str]) -> str:
         ValueError: nothing of the name is left once it is one printable line.
         OSError: the index cannot be written.
     """
-    kept = _one_line(name)[:MAX_NAME]
-    if not kept:
-        raise ValueError("a name has at least one character")
-    if error := _add_line(run, env, t=_start_t(run.root), name=kept):
-        raise error
-    return kept
+    return _give(run, "name", _one_line(name)[:MAX_NAME], env)
 
 
 def give_note(run: RunPaths, note: str, env: Mapping[str, str]) -> str:
-    """Put a note on a run that has no keeper to take it, in this user's index: its folder is not written to. Returns the note as it is kept.
+    """Put a note on a run that has no keeper to take it; as `give_name` in all else."""
+    return _give(run, "note", _one_line(note)[:MAX_NOTE], env, note_t=time.time())
 
-    Raises:
-        ValueError: nothing of the note is left once it is one printable line.
-        OSError: the index cannot be written.
-    """
-    kept = _one_line(note)[:MAX_NOTE]
+
+def _give(run: RunPaths, what: str, kept: str, env: Mapping[str, str], note_t: float = 0.0) -> str:
     if not kept:
-        raise ValueError("a note without text")
-    if error := _add_line(run, env, t=_start_t(run.root), note=kept, note_t=time.time()):
+        raise ValueError("a name has at least one character" if what == "name" else "a note without text")
+    if error := _add_line(run, env, t=_start_t(run.root), note_t=note_t, **{what: kept}):
         raise error
     return kept
 

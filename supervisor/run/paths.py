@@ -13,11 +13,29 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 RUN_SCHEMA = 1
 """Of run.json. It grows when an older stoker could no longer act on a run, or show it, correctly."""
+THROWN = "thrown"
+_ATTEMPT = r"nodes/\d+/(attempts|probes)/\d+/"
+# The names of all files that stoker, its ranks and torchrun write into each folder of a run: `stoker gc` deletes no others.
+_RECORDS = {
+    "": rf"run\.json|{THROWN}",
+    "control/": r"[0-9a-f]{24}(\.json)?|viewer-\d+@[^/]+",
+    "artifacts/": r"(stacks-\d+-\d+(-\d+)?\.txt|console-\d{8}-\d{6}(-node\d+)?\.log|trace-step\d+-rank\d+\.json)",
+    r"nodes/\d+/": r"events\.jsonl|keeper\.(lock|log)|heartbeat|(state|report|order)\.json",
+    r"nodes/\d+/orders/": r"\d+\.json",
+    r"nodes/\d+/series/": r"(gpu|host|metrics|ranks)(\.1m)?(\.0)?\.jsonl",
+    _ATTEMPT: r"plan\.json|pid|exit|growth\.json|stop|profile|(agent|stdin)\.log|\d+-[^/]+\.(log|out|err|txt)",
+    _ATTEMPT + "telemetry/": r"(rank|measured)\d+\.jsonl(\.1)?|confirmed|instrument\.log",
+    _ATTEMPT + "stacks/": r"\d+\.txt",
+    _ATTEMPT + r"torchrun/[^/]+/attempt_\d+/\d+/": r"std(out|err)\.log|error\.json",
+}
+_WHOLE_OR_NOT = r"{0}(({1})(\.part)?|\.({1})\.([0-9a-f]{{8}}|(\d+\.)?part))"
+RECORD = re.compile("|".join(_WHOLE_OR_NOT.format(*each) for each in _RECORDS.items()))
 
 
 @dataclass(frozen=True, slots=True)

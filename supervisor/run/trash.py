@@ -11,12 +11,11 @@ import time
 from pathlib import Path
 
 from supervisor.run.access.ownership import has_keeper
-from supervisor.run.journal import read_state
-from supervisor.run.paths import RunPaths, is_run_directory
+from supervisor.run.journal import WAITS_FOR_SPACE, read_state
+from supervisor.run.paths import THROWN, RunPaths, is_run_directory
 from supervisor.run.state import RunState
 
 TRASH = ".trash"
-THROWN = "thrown"
 KEPT_S = 7 * 86_400.0
 
 
@@ -33,8 +32,8 @@ def why_alive(run: RunPaths, state: RunState) -> str:
     return ""
 
 
-def throw_away(run: RunPaths) -> RunPaths:
-    """Move a run to the trash beside it; returns where it lies now.
+def throw_away(run: RunPaths, *, in_place: bool = False) -> RunPaths:
+    """Move a run to the trash beside it; returns where it lies now. `in_place`: where a full disk has no room for that, remove it for good.
 
     Raises:
         StillLives: a keeper holds it, or its ranks may live on without one.
@@ -44,12 +43,17 @@ def throw_away(run: RunPaths) -> RunPaths:
         raise StillLives(why)
     empty(run.root.parent)  # now, when something is deleted: to look at the list of runs removes nothing
     trash = run.root.parent / TRASH
-    trash.mkdir(mode=0o700, exist_ok=True)
+    target = trash / run.run_id
     if trash.is_symlink():
         raise NotADirectoryError(errno.ENOTDIR, "a link, not a folder", str(trash))
-    target = trash / run.run_id
-    (run.root / THROWN).touch()
-    run.root.rename(target)
+    try:
+        trash.mkdir(mode=0o700, exist_ok=True)
+        (run.root / THROWN).touch()
+        run.root.rename(target)
+    except OSError as error:
+        if not in_place or error.errno not in WAITS_FOR_SPACE:
+            raise
+        shutil.rmtree(run.root)
     return RunPaths(target)
 
 

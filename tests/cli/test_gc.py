@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +17,12 @@ from supervisor.cli.main import main
 from supervisor.job.errors import JobError
 from supervisor.run import events as ev
 from supervisor.run.access.lock import KeeperLock
+from supervisor.run.index import known_runs
 from supervisor.run.journal import JournalWriter
-from supervisor.run.paths import RunPaths
+from supervisor.run.paths import THROWN, RunPaths
 from supervisor.run.runfile import write_run_file
-from supervisor.run.trash import KEPT_S, THROWN, TRASH, bring_back, empty
+from supervisor.run.trash import KEPT_S, TRASH, bring_back, empty, throw_away
+from tests.disks import small_disk
 from tests.keeper.fakes import job_of
 
 DAY_S = 86_400.0
@@ -76,7 +80,7 @@ def run_in(
     if over:
         journal.append(ev.RunEnded(t=t, outcome=ev.Outcome.SUCCEEDED, exit_code=0, reason="done"))
     journal.close()
-    run.node().log.write_bytes(os.urandom(size))
+    run.node().log.write_bytes(b"keeper\n" * (size // 7))
     return run
 
 
@@ -140,13 +144,161 @@ def test_a_run_that_is_needed_stays_and_the_list_says_why(
     reasons = {line.split()[0].rpartition("-")[2]: line for line in said.splitlines() if " stays, " in line}
     assert "live supervisor process" in reasons["live"]
     assert "ranks may live" in reasons["lost"]
-    assert "it holds checkpoints: --with-checkpoints" in reasons["holds"]
-    assert "it holds artifacts/out/last.ckpt" in reasons["hidden"]
+    weights = "checkpoints/step_100/model.safetensors"
+    assert f"it holds {weights}, which is no record of stoker's: --with-checkpoints" in reasons["holds"]
+    assert "it holds artifacts/out/last.ckpt, " in reasons["hidden"]
     assert "it was moved from" in reasons["elsewhere"]
     assert "0 of 5 runs go" in said
     assert gc("--keep", "90d", "--yes", "--with-checkpoints")[0] == 0
     assert names(place) == {"lost", "elsewhere"}, "without a keeper the first one was over"
     assert lost.root.is_dir()
+
+
+ARCHIVE = b"PK\x03\x04" + bytes(20) + b"archive/data.pkl"
+NUMPY, PICKLE = b"\x93NUMPY\x01\0", b"\x80\x02}q\0."
+SAFETENSORS = (2).to_bytes(8, "little") + b"{}"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "why"),
+    [
+        *(
+            (name, b"mine\n", "which is no record of stoker's")
+            for name in (
+                "artifacts/report.md",
+                "artifacts/loss.txt",
+                "artifacts/thesis.json",
+                "artifacts/model.pt.txt",
+                "artifacts/weights.json.gz",
+                "artifacts/sub/model.json",
+                "artifacts/stacks-1-1795989797.txt/model.txt",
+                "artifacts/trace-of-my-own.json",
+                "control/notes.md",
+                "control/model.json",
+                "nodes/0/notes.json",
+                "nodes/0/events.jsonl.bak",
+                "nodes/notes.txt",
+                "nodes/0/series/weights.jsonl",
+                "nodes/1/notes.jsonl",
+                "nodes/0/attempts/1/config.json",
+                "nodes/0/attempts/1/telemetry/best.jsonl",
+                "nodes/0/attempts/1/stacks/model.txt",
+                "nodes/0/attempts/1/torchrun/a/attempt_0/0/my.log",
+                "nodes/0/attempts/1/torchrun/stdout.log",
+                "nodes/0/probes/1/model.pt",
+                "nodes/0/attempts/last/agent.log",
+                ".hidden/run.json",
+                "thesis.tex",
+            )
+        ),
+        ("artifacts/stacks-1-1795989797.txt", ARCHIVE, "which is binary by its first bytes"),
+        ("artifacts/console-20250101-000000.log", SAFETENSORS, "which is binary by its first bytes"),
+        ("artifacts/trace-step00000004-rank0.json", PICKLE, "which is binary by its first bytes"),
+        ("nodes/0/state.json", ARCHIVE, "which is binary by its first bytes"),
+        ("nodes/0/attempts/7/agent.log", NUMPY, "which is binary by its first bytes"),
+        ("nodes/0/attempts/1/telemetry/rank0.jsonl", b"\x1f\x8b\x08", "which is binary by its first bytes"),
+    ],
+)
+def test_a_run_with_a_file_that_stoker_did_not_write_stays(
+    name: str, data: bytes, why: str, place: Path, gc: Callable[..., tuple[int, str]]
+) -> None:
+    run = run_in(place, "old", days=300)
+    file = run.root / name
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file.write_bytes(data)
+    code, said = gc("--keep", "1d", "--yes", "--now")
+    assert (code, file.read_bytes()) == (0, data)
+    assert f"it holds {name}, {why}: --with-checkpoints" in said
+    assert gc("--keep", "1d", "--yes", "--with-checkpoints")[0] == 0
+    assert not run.root.exists()
+
+
+RECORDS = (
+    "control/18eca48c0123456789abcdef.json",
+    "control/viewer-17@host",
+    "artifacts/stacks-1-1795989797.txt",
+    "artifacts/stacks-1-1795989797-2.txt",
+    "artifacts/trace-step00000004-rank0.json",
+    "artifacts/console-20250101-000000-node1.log",
+    "nodes/0/.state.json.17.part",
+    "nodes/0/orders/3.json",
+    "nodes/0/orders/.4.json.0a1b2c3d",
+    "nodes/0/series/gpu.1m.0.jsonl",
+    "nodes/1/heartbeat",
+    "nodes/0/probes/2/agent.log",
+    "nodes/0/attempts/2/exit.part",
+    "nodes/0/attempts/2/telemetry/measured0.jsonl.1",
+    "nodes/0/attempts/2/telemetry/confirmed",
+    "nodes/0/attempts/2/stacks/17.txt",
+    "nodes/0/attempts/2/torchrun/none_ab_c/attempt_0/11/stderr.log",
+    "nodes/0/attempts/2/torchrun/none_ab_c/attempt_0/11/error.json",
+    "nodes/0/attempts/1/0-train.log",
+)
+
+
+def test_a_run_of_records_alone_goes_as_stoker_leaves_it(
+    place: Path, gc: Callable[..., tuple[int, str]]
+) -> None:
+    command = ("-m", "supervisor", "run", "--no-ui", "--", "sh", "-c", "echo step 1 loss 2; sleep 1; exit 3")
+    done = subprocess.run(
+        [sys.executable, *command], cwd=place.parent, capture_output=True, text=True, timeout=60
+    )
+    (run,) = known_runs(place, os.environ)
+    assert run.node().attempt(1).growth.is_file(), done.stderr
+    for name in RECORDS:
+        (run.root / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (run.root / name).write_text("{}\n")
+    code, said = gc("--keep", "0", "--yes")
+    assert (code, run.root.exists()) == (0, False), said
+
+
+def test_what_changed_while_it_asked_stays(
+    place: Path, gc: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gains, replaced, again, needed = (
+        run_in(place, name, days=300) for name in ("gains", "replaced", "again", "needed")
+    )
+    run_in(place, "plain", days=300)
+
+    def answer(question: str) -> bool:
+        assert "5 runs" in question
+        gains.artifacts.mkdir(mode=0o700)
+        (gains.artifacts / "model.safetensors").write_bytes(SAFETENSORS)
+        replaced.root.rename(place.parent / "moved")
+        replaced.root.mkdir()
+        (replaced.root / "thesis.tex").write_text("mine")
+        journal = JournalWriter(again.node().journal)
+        journal.append(ev.LaunchIntended(t=time.time(), attempt=2, reason="continued", argv=("train.py",)))
+        journal.close()
+        run_in(place, "newer", days=0.1, resume=f"{needed.root}/checkpoints/step_100")
+        return True
+
+    monkeypatch.setattr("supervisor.cli.gc.says_yes", answer)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    code, said = gc("--keep", "90d", "--now")
+    assert code == 0
+    assert names(place) == {"gains", "replaced", "again", "needed", "newer"}
+    stays = {line.split()[0].rpartition("-")[2]: line for line in said.splitlines() if " stays: " in line}
+    assert stays.keys() == {"gains", "replaced", "again", "needed"}
+    assert "it holds artifacts/model.safetensors, " in stays["gains"]
+    assert "no longer" in stays["replaced"]
+    assert "resumed from it" in stays["needed"]
+
+
+def test_what_changed_while_others_were_deleted_stays(
+    place: Path, gc: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, first = run_in(place, "late", days=300), run_in(place, "first", days=200)
+
+    def throw(run: RunPaths, **options: bool) -> RunPaths:
+        assert run == first
+        (late.root / "thesis.tex").write_text("mine")
+        return throw_away(run, **options)
+
+    monkeypatch.setattr("supervisor.cli.gc.throw_away", throw)
+    code, said = gc("--keep", "90d", "--yes")
+    assert (code, names(place)) == (0, {"late"})
+    assert f"{late.run_id} stays: it holds thesis.tex, " in said
 
 
 @pytest.mark.parametrize("way", ["resume", "argument", "relative", "link"])
@@ -186,7 +338,7 @@ def test_nothing_is_followed_out_of_the_folder_and_only_runs_by_their_own_record
     (place / "20200101-0000-link").symlink_to(theirs.root)
     inside = run_in(place, "inside", days=300)
     inside.artifacts.mkdir(mode=0o700)
-    (inside.artifacts / "link").symlink_to(outside)
+    (inside.artifacts / "console-20250101-000000.log").symlink_to(outside)
     redirected = run_in(place, "redirected", days=300)
     redirected.artifacts.symlink_to(outside)
     notes = place / "20200101-0000-notes"
@@ -246,3 +398,22 @@ def test_what_is_no_limit_is_refused_in_one_line(text: str) -> None:
         limits_of(text)
     assert "\n" not in refused.value.message
     assert "90d" in refused.value.message
+
+
+def test_a_disk_without_inodes_is_freed_in_place_with_now_alone(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with small_disk(place.parent / "disk", "4m,nr_inodes=60,mode=700") as disk:
+        old = [run_in(disk, name, days=300) for name in ("first", "second")]
+        kept = run_in(disk, "new", days=0.1)
+        fillers = iter(range(60))
+        with pytest.raises(OSError, match="No space left"):
+            while True:
+                (disk / f"filler-{next(fillers)}").touch()
+        words = ["gc", "--runs-dir", str(disk), "--keep", "90d", "--yes"]
+        assert main(words) == 1
+        assert all(run.run_json.is_file() for run in old), "to the trash they cannot go"
+        assert main([*words, "--now"]) == 0, capsys.readouterr().err
+        assert names(disk) == {"new"}
+        assert kept.node().journal.is_file()
+        assert not list((disk / TRASH).glob("*"))

@@ -10,8 +10,8 @@ import pytest
 from supervisor.run import events as ev
 from supervisor.run.index import known_runs
 from supervisor.run.journal import JournalWriter
-from supervisor.run.paths import RunPaths
-from supervisor.run.trash import KEPT_S, THROWN, TRASH, StillLives, bring_back, empty, throw_away
+from supervisor.run.paths import THROWN, RunPaths
+from supervisor.run.trash import KEPT_S, TRASH, StillLives, bring_back, empty, throw_away
 
 
 def run_in(
