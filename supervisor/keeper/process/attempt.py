@@ -372,7 +372,7 @@ class LiveAttempt:
                 return kill_all(alive)
             case ev.StopStep.SURVIVORS:
                 self._given_up = True
-                return alive
+                return alive or list(self.child.roots())  # a frozen launcher outlives what it started
 
     def _end(self, now: float) -> list[ev.Event]:
         """Whether this was the last look, and then what is left and why."""
