@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--without-keeper",
         action="store_true",
-        help="with --now: where the supervisor process is frozen, end the run's processes without it and without asking",
+        help="with --now: where the supervisor process does not answer, end the run's processes without it and without asking",
     )
 
 
@@ -96,14 +96,16 @@ def run(args: argparse.Namespace) -> int:
             return complain("stop", f"{paths.run_id}: its keeper ended before it had stopped it: {adopt}", 1)
         if answer is None and not looked and time.monotonic() > began + FROZEN_AFTER_S:
             looked = True
-            if frozen := _frozen(paths):
-                return _stop_without_keeper(paths, frozen, args)
+            frozen = _frozen(paths)
+            if frozen or (args.now and args.without_keeper):  # who said so need not be told why it is silent
+                unknown = f"its supervisor process has not answered for {FROZEN_AFTER_S:.0f} s"
+                return _stop_without_keeper(paths, frozen or unknown, args)
         time.sleep(0.1)
-    return complain(
-        "stop",
-        f"{paths.run_id} has not ended after {args.timeout:.0f} s: `stoker stop --now {paths.run_id}`",
-        1,
-    )
+    further = " --now --without-keeper" if args.now else " --now"
+    if args.now and args.without_keeper:
+        further += f" --timeout {args.timeout + 3 * FROZEN_AFTER_S:.0f}"
+    advice = f"`stoker stop{further} {paths.run_id}`"
+    return complain("stop", f"{paths.run_id} has not ended after {args.timeout:.0f} s: {advice}", 1)
 
 
 def _frozen(run: RunPaths) -> str:

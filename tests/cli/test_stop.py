@@ -166,6 +166,43 @@ def test_a_keeper_that_sleeps_is_not_frozen(
     )
 
 
+@pytest.mark.parametrize("lock_says", ["nobody", "another", "a keeper that is not frozen"])
+def test_a_silent_keeper_is_gone_round_whatever_its_lock_says(
+    frozen: RunPaths,
+    rank: ProcessId,
+    holder: subprocess.Popen[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    lock_says: str,
+) -> None:
+    """The name in the lock file can be rewritten, and a keeper can hang without being stopped."""
+    if lock_says == "nobody":
+        monkeypatch.setattr("supervisor.run.access.lock.holder_here", lambda _lock: None)
+    elif lock_says == "another":
+        forged = ProcessId(1, 0.1)
+        monkeypatch.setattr("supervisor.run.access.lock.holder_here", lambda _lock: forged)
+    else:
+        holder.send_signal(signal.SIGCONT)
+        assert wait_until(lambda: psutil.Process(holder.pid).status() != psutil.STATUS_STOPPED, 20)
+    assert main(["stop", "--now", "--timeout", "0.5", str(frozen.root)]) == 1
+    advised = capsys.readouterr().err
+    assert advised.endswith("has not ended after 0 s: `stoker stop --now --without-keeper run-1`\n")
+    assert is_alive(rank)
+    assert main(["stop", "--now", "--without-keeper", str(frozen.root)]) == 0
+    said = capsys.readouterr()
+    assert "its supervisor process has not answered for 0 s" in said.err
+    assert "run-1: its processes are ended" in said.out
+    assert not is_alive(rank)
+
+
+def test_a_stop_that_did_not_wait_long_enough_does_not_advise_itself(
+    frozen: RunPaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stop, "FROZEN_AFTER_S", 10.0)
+    assert main(["stop", "--now", "--without-keeper", "--timeout", "1", str(frozen.root)]) == 1
+    assert capsys.readouterr().err.endswith("`stoker stop --now --without-keeper --timeout 31 run-1`\n")
+
+
 def test_a_copy_is_not_stopped_and_an_unknown_run_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -155,6 +156,40 @@ def test_adopted_after_the_child_had_failed_its_code_is_known(tmp_path: Path) ->
     assert wait_until(lambda: child.poll() is not None, 10)
     code, state = carry(run, job_of(tmp_path))
     assert (code, state.attempts[0].exit_code) == (1, 3)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.fault(
+    "processes",
+    "a stop right after an adoption: the command has ended well, and left a process",
+    "it is answered at once, and the run has succeeded",
+)
+@pytest.mark.parametrize("request_kind", [RequestKind.STOP, RequestKind.STOP_NOW, None], ids=str)
+def test_a_stop_is_answered_where_the_command_had_ended_well_and_left_a_process(
+    tmp_path: Path, request_kind: RequestKind | None
+) -> None:
+    """The stop asks for the exit before the first look does. None: it comes as a SIGTERM."""
+    leaves = (
+        "import subprocess as s; print(s.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)"
+    )
+    run = run_in(tmp_path, STARTED, INTENDED)
+    child = child_in(run, leaves)
+    append(run, journalled(child))
+    assert wait_until(run.node().attempt(1).exit.exists, 10)
+    left = identify(int(run.node().attempt(1).agent_log.read_text()))
+    assert left is not None
+    keeper = Keeper(run, job_of(tmp_path), env=os.environ)
+    try:
+        if request_kind is None:
+            keeper._control._signals.put(signal.SIGTERM)
+        else:
+            control.send(run.control, request_kind)
+        assert keeper.carry() == 0
+        assert is_alive(left), "after exit 0 it may be meant to stay"
+        assert not list(run.control.iterdir())
+    finally:
+        keeper.close()
+        send_signal(left, signal.SIGKILL)
 
 
 def test_after_a_boot_a_process_with_the_old_pid_is_a_stranger(tmp_path: Path) -> None:

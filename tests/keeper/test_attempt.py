@@ -330,3 +330,21 @@ def test_those_that_survive_all_signals_are_named(tmp_path: Path) -> None:
         assert alive
         assert seen.live._take(ev.StopStep.SURVIVORS, alive) == alive
         assert all(is_alive(process) for process in alive), "they are only named"
+
+
+def test_a_launcher_that_does_not_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was frozen: the command is killed, and only the launcher could tell how it ended."""
+    monkeypatch.setattr("supervisor.keeper.process.attempt.KILL_WAIT_S", 0.5)
+    monkeypatch.setattr("supervisor.keeper.process.child.REAP_S", 0.5)
+    with watched(tmp_path, (sys.executable, "-c", SLEEP), 1) as seen:
+        launcher = seen.live.child.launcher
+        assert send_signal(launcher, signal.SIGSTOP)
+        try:
+            seen.stop(now=True)
+            assert seen.until(seen.live.is_over)
+            last = [fact for fact in seen.facts if isinstance(fact, ev.StopStepTaken)][-1]
+            assert (last.step, last.pids) == (ev.StopStep.SURVIVORS, (launcher.pid,))
+            ((_, text),) = event_lines(last)
+            assert text == f"would not end: pids {launcher.pid}"
+        finally:
+            send_signal(launcher, signal.SIGCONT)

@@ -130,8 +130,14 @@ class LiveAttempt:
 
     def ended_well(self) -> bool:
         """Whether the command has ended by itself with 0: it is done, and what it left is not ours to stop."""
-        self.exit = self.exit or self.child.poll()
+        self._look_for_exit()
         return self.exit is not None and self.exit.exit_code == 0 and self.stop_sequence is None
+
+    def _look_for_exit(self) -> None:
+        """Learn that the command has ended, and when: whoever asks first, what it left gets `SETTLE_S` from then on."""
+        if self.exit is None and (exit_status := self.child.poll()) is not None:
+            self.exit, self._exit_mono = exit_status, self._clock.mono()
+            self._next_search = self._exit_mono
 
     def stop(self, why: ev.StopWhy, by: str, *, grace_s: float, now: bool = False) -> ev.StopIntended | None:
         """Begin to end the attempt; the fact of the intent comes back, to be journalled before the act.
@@ -170,13 +176,9 @@ class LiveAttempt:
 
     def watch(self) -> list[ev.Event]:
         """Look once; returns what was learnt."""
+        self._look_for_exit()
         now = self._clock.mono()
-        facts: list[ev.Event] = []
-        if self.exit is None:
-            self.exit = self.child.poll()
-            if self.exit is not None:
-                self._exit_mono, self._next_search = now, now
-        facts += self._search(now)
+        facts = self._search(now)
         facts += self._find_folders()
         facts += self._missed_ranks(now)
         if self.stop_sequence is None:
@@ -370,7 +372,7 @@ class LiveAttempt:
                 return kill_all(alive)
             case ev.StopStep.SURVIVORS:
                 self._given_up = True
-                return alive
+                return alive or list(self.child.roots())  # a frozen launcher outlives what it started
 
     def _end(self, now: float) -> list[ev.Event]:
         """Whether this was the last look, and then what is left and why."""
