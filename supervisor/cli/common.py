@@ -48,6 +48,10 @@ def add_runs_dir(parser: argparse.ArgumentParser) -> None:
     )
 
 
+READ = "a path, an id, a unique part of an id, a name"
+ACTED_ON = "a path, an id, a name; of this folder's runs also 3 or more characters of the id"
+
+
 def named_run(text: str | None, folder: str | None) -> RunPaths:
     """The run that a person names. With --runs-dir (`folder`) runs elsewhere are found by their path alone.
 
@@ -67,9 +71,9 @@ def acted_on(verb: str, text: str | None, folder: str | None, *, live_first: boo
     """
     from supervisor.run.index import RunNotFound, find_run, known_runs, runs_dir
 
-    if text is not None:
-        return named_run(text, folder)
     place = runs_dir(folder, os.environ)
+    if text is not None:
+        return find_run(text, place, os.environ, elsewhere=folder is None, acting=True)
     here = known_runs(place, os.environ, elsewhere=False)
     if not here:
         far = named_run(None, folder).root
@@ -77,23 +81,17 @@ def acted_on(verb: str, text: str | None, folder: str | None, *, live_first: boo
     return find_run(None, place, os.environ, elsewhere=False) if live_first else here[0]
 
 
-def add_recorded_run(parser: argparse.ArgumentParser, nothing: str = "the newest run") -> None:
-    """The run that a verb reads or acts on, `nothing`: which one without a name, and where runs lie."""
-    parser.add_argument(
-        "run",
-        nargs="?",
-        metavar="RUN",
-        help=f"a path, an id, a unique part of an id, a name; nothing: {nothing}",
-    )
+def add_recorded_run(parser: argparse.ArgumentParser, acted_on: str = "") -> None:
+    """The run that a verb reads or, with `acted_on` (which one without a name), acts on; and where runs lie."""
+    what = f"{ACTED_ON}; nothing: {acted_on}" if acted_on else f"{READ}; nothing: the newest run"
+    parser.add_argument("run", nargs="?", metavar="RUN", help=what)
     add_runs_dir(parser)
 
 
 def add_scope(parser: argparse.ArgumentParser) -> None:
     """The flags that say which runs are listed: the same for `stoker` and for `stoker runs`."""
     add_runs_dir(parser)
-    parser.add_argument(
-        "--all", action="store_true", help="also the runs in other folders that this user started"
-    )
+    parser.add_argument("--all", action="store_true", help="also this user's runs in other folders")
 
 
 def say(*lines: str, file: TextIO | None = None, end: str = "\n", flush: bool = False) -> None:

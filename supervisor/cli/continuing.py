@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from supervisor.cli.common import (
+    ACTED_ON,
     WITH_LOG,
+    acted_on,
     add_appearance_flags,
     add_runs_dir,
     appearance_from,
     complain,
     has_terminal,
-    named_run,
     refuse,
     say,
     says_yes,
@@ -44,7 +45,7 @@ BEGINS_S: Final = 10.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument("run", metavar="RUN", help="a path, an id, a unique part of an id, a name")
+    parser.add_argument("run", metavar="RUN", help=ACTED_ON)
     parser.add_argument(
         "--yes",
         action="store_true",
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     from supervisor.run.paths import RunPaths
 
     appearance = appearance_from(vars(args), os.environ)
-    found = named_run(args.run, args.runs_dir)
+    found = acted_on(VERB, args.run, args.runs_dir)
     return _continue(RunPaths(Path(os.path.realpath(found.root))), args, appearance)
 
 

@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
             code = complain("gc", f"{run.run_id}: {error}", 1)
     empty(place, math.inf if args.now else None)
     if going and not args.now:
-        say(f"they lie in {place / TRASH} for a week; --now deletes what is there at once")
+        say(f"what was deleted lies in {place / TRASH} for a week; --now deletes what is there at once")
     return code
 
 
@@ -109,10 +109,7 @@ def old_runs(
     old, total = dict[str, OldRun](), 0
     for at, row in enumerate(rows):
         age_s = now - (row.state.ended_t or row.state.last_t or now)
-        size = 0
-        with contextlib.suppress(OSError):
-            for _, _, taken in _entries(row.run):
-                size += taken
+        size = sum(taken for *_, taken in _entries(row.run))
         total += size
         reason = f"the newest take {size_words(most_bytes)}" if total > most_bytes else ""
         reason = f"not of the newest {most:.0f}" if at >= most else reason
@@ -135,7 +132,7 @@ def _why_kept(run: RunPaths, *, with_checkpoints: bool) -> str:
     try:
         for path, mode, _ in _entries(run):
             name = str(path.relative_to(run.root))
-            if not (stat.S_ISDIR(mode) or RECORD.fullmatch(name)):
+            if not (RECORD.fullmatch(name) or (stat.S_ISDIR(mode) and os.access(path, os.R_OK | os.X_OK))):
                 return f"it holds {name}, which is no record of stoker's: --with-checkpoints"
             if stat.S_ISREG(mode) and _PACKED.match(read_regular(path, 262)):
                 return f"it holds {name}, which is binary by its first bytes: --with-checkpoints"
@@ -145,14 +142,12 @@ def _why_kept(run: RunPaths, *, with_checkpoints: bool) -> str:
 
 
 def _entries(run: RunPaths) -> Iterator[tuple[Path, int, int]]:
-    """What lies in a run's folder, no link followed, with its mode and the bytes that it takes on the disk. OSError: a part cannot be read."""
-    folders = [run.root]
-    while folders:
-        for path in folders.pop().iterdir():
-            info = path.lstat()
-            if stat.S_ISDIR(info.st_mode):
-                folders.append(path)
-            yield path, info.st_mode, info.st_blocks * 512
+    """What lies in a run's folder as far as it can be read, no link followed, with its mode and the bytes that it takes on the disk."""
+    for folder, folders, names in os.walk(run.root):
+        for name in (*folders, *names):
+            with contextlib.suppress(OSError):
+                info = os.lstat(path := Path(folder, name))
+                yield path, info.st_mode, info.st_blocks * 512
 
 
 def _names(row: RunRow) -> set[str]:

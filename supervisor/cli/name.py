@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 
-from supervisor.cli.common import add_runs_dir, complain, named_run, say
+from supervisor.cli.common import ACTED_ON, acted_on, add_runs_dir, complain, say
 
 VERB = "name"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument("run", metavar="RUN", help="a path, an id, a unique part of an id, a name")
+    parser.add_argument("run", metavar="RUN", help=ACTED_ON)
     parser.add_argument("name", metavar="NAME", help="what the run is called from now on")
     add_runs_dir(parser)
 
@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 2: no such run, or no name."""
     from supervisor.run.index import give_name
 
-    found = named_run(args.run, args.runs_dir)
+    found = acted_on(VERB, args.run, args.runs_dir)
     try:
         say(f"{found.run_id}: named {give_name(found, args.name, os.environ)}")
     except ValueError as error:

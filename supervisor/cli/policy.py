@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from supervisor.cli.common import add_runs_dir, complain, named_run, say
+from supervisor.cli.common import add_recorded_run, complain, named_run, say
 from supervisor.job.spec import JobSpec, RetrySettings
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision
@@ -27,10 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what", nargs="?", choices=["explain"], help="explain: what is, or would have been, decided"
     )
-    parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="path, id, part of an id, or name; default: the newest run"
-    )
-    add_runs_dir(parser)
+    add_recorded_run(parser)
     parser.add_argument("--config", metavar="FILE", help="settings with another [policy]")
     parser.add_argument(
         "--max-retries",

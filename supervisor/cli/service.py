@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from supervisor.cli.common import EXIT_REFUSED, PROGRAM, add_runs_dir, complain, named_run, say
+from supervisor.cli.common import ACTED_ON, EXIT_REFUSED, PROGRAM, acted_on, add_runs_dir, complain, say
 from supervisor.job.errors import JobError
 
 if TYPE_CHECKING:
@@ -57,9 +57,7 @@ WantedBy=default.target
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument(
-        "runs", nargs="+", metavar="RUN", help="a path, an id, a unique part of an id, a name"
-    )
+    parser.add_argument("runs", nargs="+", metavar="RUN", help=ACTED_ON)
     parser.add_argument(
         "--write", action="store_true", help="write the unit to ~/.config/systemd/user instead of printing it"
     )
@@ -83,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     found: dict[RunPaths, None] = {}
     for text in args.runs:
         try:
-            found[named_run(text, args.runs_dir)] = None
+            found[acted_on("watch", text, args.runs_dir)] = None
         except JobError as error:
             code = complain("service", error)
             if not args.adopt:  # the unit continues with the others: one may have been deleted since

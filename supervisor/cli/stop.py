@@ -192,21 +192,19 @@ def _meant(text: str | None, place: Path, *, elsewhere: bool) -> list[RunPaths]:
     What is stopped cannot be started where it was, so a guess between two is not made.
     """
     from supervisor.run.access.ownership import has_keeper
-    from supervisor.run.index import known_runs, named_runs, those_under
+    from supervisor.run.index import LEAST_PART, known_runs, named_runs, those_under
     from supervisor.run.journal import read_state
     from supervisor.run.paths import is_run_directory
 
     known = known_runs(place, os.environ, elsewhere=elsewhere)
+    here = those_under(known, place)
     if text is None:
-        asked = those_under(known, place)
+        asked = here
     elif is_run_directory(Path(os.path.expanduser(text))) or any(run.run_id == text for run in known):
         return []
-    else:
-        asked = named_runs(text, known, os.environ)
-        if asked:
-            asked = [run for run in known if run in asked or text in run.run_id]
-            here = those_under(asked, place)
-            asked = here or asked  # a name means this folder's runs first, as for the other verbs
+    elif asked := named_runs(text, known, os.environ):
+        asked += [run for run in here if len(text) >= LEAST_PART and text in run.run_id]
+        asked = [run for run in here if run in asked] or asked  # a name means this folder's runs first
     live = [run for run in asked if has_keeper(run)]
     return [run for run in live if not read_state(run.node().journal).is_over] if len(live) > 1 else live
 

@@ -26,6 +26,7 @@ INDEX = "index.jsonl"
 LEAST_BYTES = 1 << 16
 LEAST_FILES = 40
 """A run of one rank has some 30 files and folders, of 20 KB, by its first step."""
+LEAST_PART = 3  # characters of an id by which a run can be stopped, continued or renamed
 MAX_NAME = 80
 MAX_NOTE = 400
 ID_STAMP = len("20260101-0000-")  # what stands before the words of an id
@@ -204,11 +205,14 @@ def _start_t(path: str | Path) -> float:
         return os.stat(path).st_mtime
 
 
-def find_run(text: str | None, runs: Path, env: Mapping[str, str], *, elsewhere: bool = True) -> RunPaths:
+def find_run(
+    text: str | None, runs: Path, env: Mapping[str, str], *, elsewhere: bool = True, acting: bool = False
+) -> RunPaths:
     """The run that `text` names: a path, an id, a unique part of an id, else the newest run of that name.
 
     None: the newest live one, else the newest. Always those under `runs` come before those elsewhere. `elsewhere` False: a run
-    outside of `runs` is found by its path alone, which has a slash.
+    outside of `runs` is found by its path alone, which has a slash. `acting`: a part of an id counts under `runs` alone, from
+    `LEAST_PART` characters on.
 
     Raises:
         RunNotFound: none, or several.
@@ -230,7 +234,8 @@ def find_run(text: str | None, runs: Path, env: Mapping[str, str], *, elsewhere:
         return next(live, (*near, *far)[0])
     exact = [r for r in runs_known if r.run_id == text]
     for place in ([r for r in near if r in exact], exact, [*near], far):
-        matches = [r for r in place if text in r.run_id]
+        by_part = not acting or (place == [*near] and len(text) >= LEAST_PART)
+        matches = [r for r in place if r.run_id == text or (by_part and text in r.run_id)]
         if len(matches) == 1:
             return matches[0]
         if matches:
@@ -238,6 +243,9 @@ def find_run(text: str | None, runs: Path, env: Mapping[str, str], *, elsewhere:
             raise RunNotFound(f"{len(matches)} runs match {text!r}: {names}: give more of the id")
         if named := named_runs(text, place, env):
             return named[0]
+    if parts := [str(r.root) for r in runs_known if text in r.run_id]:
+        how = f"its whole id, its name or its path; of a run under {runs} also {LEAST_PART} characters of the id"
+        raise RunNotFound(f"{text!r} is only a part of {', '.join(parts[:5])}: to act on a run, give {how}")
     guess = _nearest(text, [*near, *far], env)
     hint = f"did you mean {guess}? " if guess else ""
     more = f", `stoker runs --all` {len(runs_known)}" if far else ""

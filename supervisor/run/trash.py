@@ -43,18 +43,17 @@ def throw_away(run: RunPaths, *, in_place: bool = False) -> RunPaths:
         raise StillLives(why)
     empty(run.root.parent)  # now, when something is deleted: to look at the list of runs removes nothing
     trash = run.root.parent / TRASH
-    target = trash / run.run_id
     if trash.is_symlink():
         raise NotADirectoryError(errno.ENOTDIR, "a link, not a folder", str(trash))
     try:
         trash.mkdir(mode=0o700, exist_ok=True)
         (run.root / THROWN).touch()
-        run.root.rename(target)
+        return RunPaths(run.root.rename(trash / run.run_id))
     except OSError as error:
         if not in_place or error.errno not in WAITS_FOR_SPACE:
             raise
         shutil.rmtree(run.root)
-    return RunPaths(target)
+        return run
 
 
 def bring_back(thrown: RunPaths) -> RunPaths:

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.cli import stop
 from supervisor.cli.main import VERBS, main
-from supervisor.run.index import register
+from supervisor.run.index import listed_names, register
 from supervisor.run.paths import RunPaths
 from tests.cli.test_stop import OVER, STARTED, run_of
 from tests.integration.harness import STOKER, environment
@@ -37,6 +38,7 @@ TYPED: dict[str, list[str]] = {
     "diagnose": ["train.log"],
     "metrics": ["train.log"],
     "policy": ["explain"],
+    "gc": ["--keep", "90d"],
     "replay": [],
     "export": ["--gpu-csv"],
     "scaling": ["brave-otter"],
@@ -259,3 +261,60 @@ def test_what_is_no_run_is_not_acted_on(here: Path, capsys: pytest.CaptureFixtur
         assert "did you mean 20261101-1000-brave-otter?" in told
     assert main(["stop", "brave-otter"]) == 0
     assert "has ended already" in capsys.readouterr().out
+
+
+ACTS = (["stop"], ["continue", "--yes"], ["name"], ["profile"], ["attach", "--adopt"], ["service"])
+
+
+@pytest.mark.parametrize("verb", ACTS, ids=lambda verb: verb[0])
+def test_a_part_of_an_id_acts_in_its_own_folder_alone_and_from_three_characters_on(
+    verb: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "two").mkdir()
+    run = RunPaths(run_of(tmp_path, STARTED, OVER).root.rename(tmp_path / "20261129-2223-lively-duck"))
+    one = run.root.parent
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    register(run, "lr 3e-4", os.environ)
+    journal, rest = run.node().journal.read_bytes(), ["new"] if verb == ["name"] else []
+    for folder, words in (
+        (tmp_path / "two", ("-", "k", "duck", "lively-duck", "20261129")),
+        (one, ("-", "k", "0", "uc")),
+    ):
+        monkeypatch.setenv("STOKER_RUNS_DIR", str(folder))
+        for word in words[verb[0] == "attach" :]:  # to attach, a dash is a pipe
+            code, said = answer(capsys, *verb, "--", word, *rest)
+            assert code == 2, said
+            assert f"{word!r} is only a part of {run.root}: to act on a run, give its whole id" in said
+            assert f"under {folder} also 3 characters of the id" in said
+    assert run.node().journal.read_bytes() == journal
+    assert listed_names(os.environ) == {str(run.root): "lr 3e-4"}
+    for folder, word in (
+        (tmp_path / "two", run.run_id),
+        (tmp_path / "two", "lr 3e-4"),
+        (tmp_path / "two", str(run.root)),
+        (one, "duck"),
+    ):
+        monkeypatch.setenv("STOKER_RUNS_DIR", str(folder))
+        main([*verb, "--", word, *(["lr 3e-4"] if rest else [])])
+        said = "".join(capsys.readouterr())
+        assert "only a part of" not in said
+        assert "no run named" not in said
+        assert run.run_id in said
+
+
+def test_a_name_is_no_licence_for_a_part_of_an_id_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "two").mkdir()
+    named, other = (
+        RunPaths(run_of(tmp_path / name, STARTED).root.rename(tmp_path / name / run_id))
+        for name, run_id in (("a", "20261129-2223-lively-duck"), ("b", "20261129-2224-solid-lemur"))
+    )
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    register(named, "solid", os.environ)
+    register(other, "", os.environ)
+    monkeypatch.setattr("supervisor.run.access.ownership.has_keeper", lambda run, *_: run.root == other.root)
+    assert stop._meant("solid", tmp_path / "two", elsewhere=True) == []
