@@ -151,9 +151,8 @@ def refuse(verb: str, what: str, reasons: Iterable[str]) -> int:
 
 def user_settings(env: Mapping[str, str]) -> Path:
     """The user's own settings file: ``$XDG_CONFIG_HOME/stoker/config.toml``, else below ``~/.config``."""
-    from supervisor.run.index import xdg_folder
-
-    return xdg_folder("XDG_CONFIG_HOME", ".config", env) / "stoker" / "config.toml"
+    named, home = env.get("XDG_CONFIG_HOME", ""), env.get("HOME") or os.path.expanduser("~")
+    return Path(named if os.path.isabs(named) else os.path.join(home, ".config"), "stoker", "config.toml")
 
 
 class Parser(argparse.ArgumentParser):

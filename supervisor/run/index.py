@@ -68,14 +68,9 @@ class IndexLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def state_home(env: Mapping[str, str]) -> Path:
-    """stoker's own state folder."""
-    return xdg_folder("XDG_STATE_HOME", ".local/state", env) / "stoker"
-
-
-def xdg_folder(name: str, below_home: str, env: Mapping[str, str]) -> Path:
-    """A user's folder by the XDG rules, which have a relative path ignored."""
-    named, home = env.get(name, ""), env.get("HOME") or os.path.expanduser("~")
-    return Path(named if os.path.isabs(named) else os.path.join(home, below_home))
+    """stoker's own state folder; the XDG rules have a relative path ignored."""
+    named, home = env.get("XDG_STATE_HOME", ""), env.get("HOME") or os.path.expanduser("~")
+    return Path(named if os.path.isabs(named) else os.path.join(home, ".local", "state"), "stoker")
 
 
 def runs_dir(flag: str | None, env: Mapping[str, str]) -> Path:
