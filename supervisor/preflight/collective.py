@@ -24,6 +24,7 @@ from supervisor.preflight.connection import Failed, why_not
 from supervisor.preflight.context import CheckContext, ok, refuse, warn
 from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.records import Finding
+from supervisor.text.decode import strip_escapes
 
 # Importing torch in all ranks at once takes up to 20 s from a cold disk; the group itself waits MEET_S.
 LIMIT_S: Final = 90.0
@@ -337,4 +338,4 @@ def _pairs_in(output: Path) -> _Pairs | None:
 
 def _last_line(output: Path) -> str:
     lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1][:300] if lines else "it said nothing"
+    return strip_escapes(lines[-1])[:300] if lines else "it said nothing"

@@ -6,6 +6,7 @@ It is removed for good when another is deleted a week later or more.
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import time
 from pathlib import Path
@@ -44,7 +45,7 @@ def throw_away(run: RunPaths, *, in_place: bool = False) -> RunPaths:
     empty(run.root.parent)  # now, when something is deleted: to look at the list of runs removes nothing
     trash = run.root.parent / TRASH
     if trash.is_symlink():
-        raise NotADirectoryError(errno.ENOTDIR, "a link, not a folder", str(trash))
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(trash))  # a link
     try:
         trash.mkdir(mode=0o700, exist_ok=True)
         (run.root / THROWN).touch()

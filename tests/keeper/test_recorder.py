@@ -414,7 +414,7 @@ def test_a_state_of_another_attempt_is_not_taken_for_this_one(tmp_path: Path) ->
 
 def test_a_series_that_cannot_be_written_costs_the_sample_not_the_run(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "series")
-    (tmp_path / "series" / "host.jsonl").mkdir()
+    (tmp_path / "series" / "host.jsonl").mkdir(parents=True)
     bench.see(Sampled(1.0, HOST, "machine", {"cpu_ratio": 0.5}), step(1))
     bench.recorder.close()
     assert bench.of(ev.Progress)

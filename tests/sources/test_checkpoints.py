@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -250,7 +251,7 @@ def test_links_are_not_followed_and_a_folder_of_thousands_is_given_up(
 
 
 def test_a_silent_scripts_checkpoints_are_journalled_once_each(tmp_path: Path) -> None:
-    clock, told = FakeClock(epoch=0.0), Emitted()
+    clock, told = FakeClock(epoch=time.time()), Emitted()
     job = JobSpec("x", EntryKind.SCRIPT, "x.py", cwd=str(tmp_path), outputs=("out", "absent"))
     found = FoundCheckpoints(job, clock, told)
     began: list[ev.Event] = [ev.LaunchIntended(t=100.0, attempt=1, argv=(), reason="first")]

@@ -130,7 +130,7 @@ def test_who_leaves_a_failed_run_gets_the_code_of_the_failure(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
-        (("--runs-dir", "/proc/none"), 3, b"stoker run: "),
+        (("--runs-dir", "/proc/none"), 2, b"stoker run: "),
         (
             ("--python", "/bin/false"),
             2,
