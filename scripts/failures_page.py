@@ -19,7 +19,7 @@ from supervisor.diagnosis.scan.signature_tables import (  # noqa: E402
     parse_tables,
 )
 from supervisor.diagnosis.wording.class_texts import class_texts  # noqa: E402
-from supervisor.policy.rule_words import done_about  # noqa: E402
+from supervisor.policy.rule_words import rules_about  # noqa: E402
 from supervisor.run.failures import FailureClass  # noqa: E402
 from supervisor.sources.signature_files import read_tables  # noqa: E402
 
@@ -52,6 +52,14 @@ Evidence outside the logs can then correct the root. Each stage applies its firs
 evidence behind it: silence, the exit of a process, complaints from peers, or a line that names a cause. A correction applies only up to
 the weight in the column *outranks at most*.
 """
+
+
+def done_about(failure: FailureClass) -> str:
+    """The rule of a class, and those of its reasons, as sentences."""
+    text, *own = (f"`{reason}`: {said}" if reason else said for reason, said in rules_about(failure))
+    if failure is FailureClass.HEALTHY:
+        text = f"Nothing, where the exit code is 0. Else: {text[0].lower()}{text[1:]}"
+    return " ".join((text, *own))
 
 
 def page() -> str:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from scripts.failures_page import done_about
 from supervisor.job.spec import ClassOverride
-from supervisor.policy.rule_words import WORDS, done_about, rules_about, sentence
+from supervisor.policy.rule_words import WORDS, rules_about, sentence
 from supervisor.policy.rules import REASON_RULES, RULES, Answer, Rule, override_for, rule_for
 from supervisor.run.records import FailureClass, Precondition, Reason
 
