@@ -400,16 +400,20 @@ def test_what_is_no_limit_is_refused_in_one_line(text: str) -> None:
     assert "90d" in refused.value.message
 
 
+def fill(disk: Path) -> None:
+    """Make files until there is room for no other one."""
+    for number in range(60):
+        (disk / f"filler-{number}").touch()
+
+
 def test_a_disk_without_inodes_is_freed_in_place_with_now_alone(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with small_disk(place.parent / "disk", "4m,nr_inodes=60,mode=700") as disk:
         old = [run_in(disk, name, days=300) for name in ("first", "second")]
         kept = run_in(disk, "new", days=0.1)
-        fillers = iter(range(60))
         with pytest.raises(OSError, match="No space left"):
-            while True:
-                (disk / f"filler-{next(fillers)}").touch()
+            fill(disk)
         words = ["gc", "--runs-dir", str(disk), "--keep", "90d", "--yes"]
         assert main(words) == 1
         assert all(run.run_json.is_file() for run in old), "to the trash they cannot go"
