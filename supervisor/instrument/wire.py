@@ -31,7 +31,7 @@ MAX_NOTES = 20
 # knows the value as well; a test shows that no name is a secret's there and not here.
 _SECRET = re.compile(
     r"webhook|^(?!.*_(?:size|len|length|count|dim|limit|max|min|index|idx|rate|loss|bytes|(?<!access_key_)ids?)\d*$).*(?:"
-    r"password|passwd|passphrase|passcode|secret|credential|bearer|authorization"
+    r"password|passwort|passwd|passphrase|passcode|secret|credential|bearer|authorization"
     r"|(?:keys?|token|tkn|creds?|pwd?|pass|auth)\d*(?:_|$)|(?:^|_)(?:pin|pat|sig|signature|sas|cookies?)[\d_]*$)"
 )
 CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
