@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from supervisor.job.errors import JobError
+from supervisor.run.paths import xdg_home
 from supervisor.run.regular import read_regular
 from supervisor.text.decode import ascii_json, printable
 
@@ -151,8 +152,7 @@ def refuse(verb: str, what: str, reasons: Iterable[str]) -> int:
 
 def user_settings(env: Mapping[str, str]) -> Path:
     """The user's own settings file: ``$XDG_CONFIG_HOME/stoker/config.toml``, else below ``~/.config``."""
-    named, home = env.get("XDG_CONFIG_HOME", ""), env.get("HOME") or os.path.expanduser("~")
-    return Path(named if os.path.isabs(named) else os.path.join(home, ".config"), "stoker", "config.toml")
+    return Path(xdg_home(env, "CONFIG", ".config"), "stoker", "config.toml")
 
 
 class Parser(argparse.ArgumentParser):
@@ -163,7 +163,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, description=summary, allow_abbrev=False)
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        print(message, file=file, end="", flush=True)  # argparse keeps it to itself where that fails
+        print(message, file=file, end="", flush=True)  # argparse would swallow the error
 
     def error(self, message: str) -> NoReturn:
         """Print one line to stderr and exit with 2."""

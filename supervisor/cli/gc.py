@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     code = 0
     if not (args.yes or (going and sys.stdin.isatty() and says_yes(f"Delete {len(going)} runs?"))):
         return code
-    if not args.yes:  # a person may have thought about it for an hour
+    if not args.yes:  # the person may have taken an hour to answer
         rows = rows_of(known_runs(place, os.environ, elsewhere=False), os.environ)
         old = old_runs(rows, limits, time.time(), with_checkpoints=args.with_checkpoints)
     now = {each.row.run: each.kept for each in old}
@@ -104,7 +104,7 @@ def limits_of(text: str) -> dict[str, float]:
 def old_runs(
     rows: Sequence[RunRow], limits: Mapping[str, float], now: float, *, with_checkpoints: bool
 ) -> list[OldRun]:
-    """The runs beyond the limits, of all runs of a folder, newest first. None goes that one which stays was started from."""
+    """The runs beyond the limits, of all runs of a folder, newest first. A run stays if one that stays was started from it."""
     most_s, most, most_bytes = (limits.get(kind, math.inf) for kind in ("age", "number", "size"))
     old, total = dict[str, OldRun](), 0
     for at, row in enumerate(rows):

@@ -162,7 +162,7 @@ def _without_looks(verb: str, *rest: str) -> list[str]:
 
 
 def flush_or_drop() -> str:
-    """What is wrong with stdout, if not its reader that left. A stream that takes no more becomes /dev/null: the exit is quiet."""
+    """Flush both streams; returns what is wrong with stdout, unless only its reader left. A broken stream becomes /dev/null, so the exit is quiet."""
     what = ""
     for stream in (sys.stderr, sys.stdout):
         try:

@@ -134,7 +134,7 @@ def _frozen(run: RunPaths) -> str:
 
 def _stop_without_keeper(run: RunPaths, frozen: str, args: argparse.Namespace) -> int:
     """Kill what is the run's own, re-checked now, where its keeper cannot. The request stays: the keeper ends the run when it continues."""
-    from supervisor.keeper.process.child import alive_of, kill_all
+    from supervisor.keeper.process.child import alive_of, end_all
     from supervisor.keeper.process.members import label_of
     from supervisor.run.journal import read_state
 
@@ -150,13 +150,7 @@ def _stop_without_keeper(run: RunPaths, frozen: str, args: argparse.Namespace) -
     if not args.now or not (args.without_keeper or (sys.stdin.isatty() and says_yes(question))):
         how = f"`stoker stop --now --without-keeper {run.run_id}` kills these processes"
         return complain("stop", f"nothing was ended: {how}", 1)
-    deadline = time.monotonic() + KILL_S
-    while found and time.monotonic() < deadline:
-        kill_all(list(found))
-        time.sleep(0.2)
-        found = alive_of(run_dir, paths)
-    if found:
-        left = ", ".join(map(label_of, found))
+    if left := ", ".join(map(label_of, end_all(run_dir, paths, KILL_S))):
         return complain("stop", f"after {KILL_S:.0f} s there live still: {left}", 1)
     say(f"{run.run_id}: its processes are ended; its supervisor process ends the run when it continues")
     return 0

@@ -94,7 +94,7 @@ class Ledger:
             self._write_snapshot(size)
 
     def _write_snapshot(self, size: int) -> None:
-        """Of a journal of `size` bytes, once all that the state knows is written; without a snapshot readers are only slower."""
+        """Write a snapshot of a journal of `size` bytes, unless events still wait to be written. Without one readers are only slower."""
         if not self._unwritten:
             with contextlib.suppress(OSError):
                 write_snapshot(self._path, self.state, inode=self._journal.inode, offset=size)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from supervisor.job.errors import JobError
 from supervisor.run.access.ownership import has_keeper
 from supervisor.run.jsonl import append_line, decoded
-from supervisor.run.paths import RunPaths, is_run_directory, make_private
+from supervisor.run.paths import RunPaths, is_run_directory, make_private, xdg_home
 from supervisor.run.regular import Mark, mark_of, read_regular
 
 INDEX = "index.jsonl"
@@ -68,9 +68,8 @@ class IndexLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def state_home(env: Mapping[str, str]) -> Path:
-    """stoker's own state folder; the XDG rules have a relative path ignored."""
-    named, home = env.get("XDG_STATE_HOME", ""), env.get("HOME") or os.path.expanduser("~")
-    return Path(named if os.path.isabs(named) else os.path.join(home, ".local", "state"), "stoker")
+    """stoker's own state folder."""
+    return Path(xdg_home(env, "STATE", ".local/state"), "stoker")
 
 
 def runs_dir(flag: str | None, env: Mapping[str, str]) -> Path:

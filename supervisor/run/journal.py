@@ -59,9 +59,9 @@ SNAPSHOT_EVERY = 1 << 20
 MOST_SNAPSHOT_BYTES = 16 << 20
 SEALED_BYTES = 1 << 16
 TAIL_BYTES = 4 << 20
-"""Read in 0.3 s; and so much of a long journal is printed where a person follows a run line by line."""
+"""Read in 0.3 s. It is also how much of a long journal is printed to a person who follows a run line by line."""
 _EVENT = msgspec.json.Decoder(Event)
-"""Of all readers: to make one takes longer than to read a short journal."""
+"""Shared by all readers: making one takes longer than reading a short journal."""
 
 
 class JournalWriter:

@@ -13,9 +13,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from supervisor.text.patterns import Lazy
 
 RUN_SCHEMA = 1
 """Of run.json. It grows when an older stoker could no longer act on a run, or show it, correctly."""
@@ -35,7 +37,7 @@ _RECORDS = {
     _ATTEMPT + r"torchrun/[^/]+/attempt_\d+/\d+/": r"std(out|err)\.log|error\.json",
 }
 _WHOLE_OR_NOT = r"{0}(({1})(\.part)?|\.({1})\.([0-9a-f]{{8}}|(\d+\.)?part))"
-RECORD = re.compile("|".join(_WHOLE_OR_NOT.format(*each) for each in _RECORDS.items()))
+RECORD = Lazy("|".join(_WHOLE_OR_NOT.format(*each) for each in _RECORDS.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,16 @@ class RunPaths:
         if not folder.is_dir():
             return []
         return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit())
+
+
+def xdg_home(env: Mapping[str, str], kind: str, below_home: str) -> str:
+    """The user's folder of a kind (``STATE``, ``CONFIG``, ``CACHE``); the XDG specification says to ignore a relative path."""
+    named = env.get(f"XDG_{kind}_HOME", "")
+    return (
+        named
+        if os.path.isabs(named)
+        else os.path.join(env.get("HOME") or os.path.expanduser("~"), below_home)
+    )
 
 
 def is_run_directory(path: str | Path) -> bool:

@@ -130,11 +130,10 @@ class SeriesWriter:
         if fd is None:
             # Opened again after an error: in a folder that was moved nothing is made again.
             made = 0 if name in self._sizes else os.O_CREAT
-            if made:  # at the first sample: a disk without room costs samples, never the run
-                self._folder.mkdir(
-                    mode=0o700, exist_ok=True
-                )  # alone: of a run that was deleted nothing is made again
-                make_own(self._folder)
+            if made:
+                # At the first sample: a full disk costs samples, never the run. Not its parents: a deleted run stays deleted.
+                self._folder.mkdir(mode=0o700, exist_ok=True)
+                make_own(self._folder)  # it is there: refuses a link
             fd = self._fds[name] = private(self._folder / name, os.O_WRONLY | os.O_APPEND | made)
             self._sizes[name] = os.fstat(fd).st_size
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple
 
 from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.batch import BatchSpec, BatchUnit
@@ -38,8 +38,11 @@ _OF_OTHERS: Final = frozenset(
 )  # fmt: skip
 
 
-_Found: TypeAlias = tuple[str, str | None]
-"""A setting's name and value; without one it is not given, and is the framework's own."""
+class _Found(NamedTuple):
+    """A setting to set; `value` None: it is not given, and is the framework's own."""
+
+    name: str
+    value: str | None
 
 
 def plan_trial(
@@ -59,12 +62,12 @@ def plan_trial(
         batch: the batch of the trial's one rank, if it is known.
         resumes: it is told to begin at a checkpoint: few steps in all may be behind it by then, so they are not set.
     """
-    found = [(s.name, s.value) for s in settings_of(args[where.args_at :]) if s.value is not None]
+    found = [_Found(s.name, s.value) for s in settings_of(args[where.args_at :]) if s.value is not None]
     steps = None if resumes else _steps(found, where.program)
     knobs: list[TrialKnob] = []
     ends = False
     if steps is not None:
-        number = as_number(steps[1])
+        number = as_number(steps.value)
         if number is not None and number <= trial.steps:
             ends = True
         elif (knob := _changed(steps, trial.steps)) is not None:
@@ -79,7 +82,7 @@ def plan_trial(
     for names, most in wanted.items():
         for name in sorted(names):
             one = _only(found, frozenset((name,)))
-            if one is not None and most is not None and not _is_few(one[1], most):
+            if one is not None and most is not None and not _is_few(one.value, most):
                 knob = _changed(one, most)
                 knobs += [knob] if knob is not None else []
     return replace(trial, ends_itself=ends, knobs=tuple(knobs))
@@ -87,8 +90,8 @@ def plan_trial(
 
 def total_steps(settings: Iterable[tuple[str, str | None]], program: str | None = None) -> int | None:
     """How many steps the training makes in all, by its settings; None where no one setting is known to mean that."""
-    steps = _steps([(name, value) for name, value in settings if value is not None], program)
-    return as_number(steps[1]) if steps is not None else None
+    steps = _steps([_Found(name, value) for name, value in settings if value is not None], program)
+    return as_number(steps.value) if steps is not None else None
 
 
 def trial_notes(trial: TrialSettings | None) -> tuple[str, ...]:
@@ -106,25 +109,24 @@ def trial_notes(trial: TrialSettings | None) -> tuple[str, ...]:
 
 def _only(found: Sequence[_Found], names: frozenset[str]) -> _Found | None:
     """The one setting of these names; None where there are several, as a model's and an evaluation's."""
-    near = {plain(name): (name, value) for name, value in found if last_part(name) in names}
+    near = {plain(one.name): one for one in found if last_part(one.name) in names}
     return next(iter(near.values())) if len(near) == 1 else None
 
 
 def _steps(found: Sequence[_Found], program: str | None) -> _Found | None:
     """The setting that ends the training: the framework's own where one's conventions hold, else the one of a telling name."""
-    mine = [one for one in found if not _OF_OTHERS.intersection(re.split(r"[._:@]", plain(one[0])))]
-    row = find_convention([name for name, _ in found], program)
+    mine = [one for one in found if not _OF_OTHERS.intersection(re.split(r"[._:@]", plain(one.name)))]
+    row = find_convention([one.name for one in found], program)
     if row is None or row.steps is None:
         return _only(mine, STEP_NAMES)
-    return _only(mine, frozenset((last_part(row.steps),))) or (row.steps, None)
+    return _only(mine, frozenset((last_part(row.steps),))) or _Found(row.steps, None)
 
 
 def _changed(one: _Found, value: int) -> TrialKnob | None:
     """The setting with a number; None where it holds something else than a number."""
-    name, before = one
-    if before is not None and not _is_number(before):
+    if one.value is not None and not _is_number(one.value):
         return None
-    return TrialKnob(name, str(value), before)
+    return TrialKnob(one.name, str(value), one.value)
 
 
 def _is_few(value: str | None, most: int) -> bool:

@@ -223,12 +223,13 @@ def alive_of(run_dir: str, paths: AttemptPaths) -> tuple[ProcessId, ...]:
     return find_members(run_dir, launchers=[launcher] if launcher is not None else []).ours
 
 
-def end_all(run_dir: str, paths: AttemptPaths) -> None:
-    """End what a start that failed left: a command whose launcher was killed before it could write it down."""
-    deadline = time.monotonic() + REAP_S
+def end_all(run_dir: str, paths: AttemptPaths, within_s: float = REAP_S) -> tuple[ProcessId, ...]:
+    """Kill all processes of an attempt, also those that nobody wrote down; returns what is left after `within_s`."""
+    deadline = time.monotonic() + within_s
     while (alive := alive_of(run_dir, paths)) and time.monotonic() < deadline:
         kill_all([*alive])
-        time.sleep(0.01)
+        time.sleep(0.05)
+    return alive
 
 
 def read_exit(paths: AttemptPaths) -> ExitStatus | None:

@@ -74,7 +74,7 @@ def start_detached(
     with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
         pipe.write(handover(record, findings, continued_by))
     if meanwhile is not None:
-        # Who needs it meets that again; for our caller the keeper had not begun.
+        # It fails again where it is needed. Raised here, it would mean that the keeper did not start.
         with contextlib.suppress(OSError):
             meanwhile()
     deadline = time.monotonic() + START_DEADLINE_S

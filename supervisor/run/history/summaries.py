@@ -2,7 +2,7 @@
 
 A cache and nothing more: a line counts only while the run's journal has the mark that it was made from. A keeper adds its run's line
 when it ends, a reader those that it missed. Each write is whole lines at the end of the file, so that several processes may write
-at once; a torn line is passed over, and its run is folded again. Nothing of it is used that another user wrote.
+at once; a torn line is passed over, and its run is folded again. A file that another user owns is ignored.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class RunIndex:
         lines = decoded(msgspec.json.Decoder(Summary), data)
         kept = self._kept[folder] = {line.run_id: line for line in lines if line.format == _format()}
         there = set(os.listdir(folder))
-        if data.count(b"\n{") > FEW_LINES + 2 * len(there):  # worth it, most is out of date
+        if data.count(b"\n{") > FEW_LINES + 2 * len(there):  # most lines are out of date
             os.unlink(os.path.join(folder, INDEX))
             self._new[folder] = [kept[run_id] for run_id in kept.keys() & there]
 
