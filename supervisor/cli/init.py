@@ -13,12 +13,10 @@ from supervisor.job.arguments.flags import INIT_FLAGS
 from supervisor.job.errors import JobError
 from supervisor.job.guided import Found, GuidedStart, Question, choices_of, command_of, job_file
 from supervisor.text.redact import redact_text
-from supervisor.views.appearance import Appearance
 from supervisor.views.wording.translate import Tr, words_in
 
 if TYPE_CHECKING:
     from supervisor.job.arguments.run_arguments import ParsedRun
-    from supervisor.views.tui.start_form import StartForm
 
 USAGE = """\
 usage: stoker init [flags] [SCRIPT.py [the script's arguments]]
@@ -51,19 +49,11 @@ def guide(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> int:
     """
     from supervisor.cli.starting.guided_inputs import guided_start, write_new
 
-    appearance = appearance_given(parsed, env)
+    tr = words_in(appearance_given(parsed, env).spoken)
     start = guided_start(choices_of(parsed, parsed.flag("out") or ""), env, cwd)
-    tr = words_in(appearance.spoken)
-    begin: bool | None = None
     if parsed.switch("yes"):
         while (question := start.question()) is not None:
             start.take(question.default)
-    elif start.question() is not None and _can_show(parsed, env):
-        shown = _form(start, appearance, env)
-        if not shown.write:
-            _say(tr("nothing is written"))
-            return 130
-        begin = shown.begin
     else:
         _ask_all(start, tr)
     several = start.choices.several
@@ -75,36 +65,10 @@ def guide(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> int:
     _say(f"  {command}")
     if several and start.around.slurm is None:
         _say(tr("on each machine, with K = 0 on the first, 1 on the next, …"))
-    wanted = True if parsed.switch("start") else begin
-    if wanted is None and not several and not parsed.switch("yes") and sys.stdin.isatty():
+    wanted = parsed.switch("start")
+    if not wanted and not several and not parsed.switch("yes") and sys.stdin.isatty():
         wanted = _yes(tr("start it now?"))
     return _start(start.choices.file, parsed) if wanted else 0
-
-
-def _can_show(parsed: ParsedRun, env: Mapping[str, str]) -> bool:
-    """Whether a form can be shown here."""
-    plain = parsed.switch("plain") or env.get("TERM", "dumb") == "dumb"
-    return sys.stdin.isatty() and sys.stdout.isatty() and not plain
-
-
-def _form(start: GuidedStart, appearance: Appearance, env: Mapping[str, str]) -> StartForm:
-    """The form, once the person has left it."""
-    from supervisor.cli.open_app import kept_file
-    from supervisor.views.tui.saved_layout import load
-    from supervisor.views.tui.start_form import StartForm
-    from supervisor.views.tui.terminal_output import terminal_on_stderr
-
-    remembered = load(kept_file(env)).theme
-    form = StartForm(
-        start,
-        appearance=appearance,
-        remembered=remembered,
-        can_begin=lambda: not start.choices.several,
-        signals=True,
-    )
-    with terminal_on_stderr():
-        form.run()
-    return form
 
 
 def _start(file: str, parsed: ParsedRun) -> int:

@@ -43,7 +43,6 @@ TYPED: dict[str, list[str]] = {
     "export": ["--gpu-csv"],
     "scaling": ["brave-otter"],
     "chart": [],
-    "service": ["print"],
     "config": ["explain", "optim.lr"],
     "check": [],
 }
@@ -263,7 +262,7 @@ def test_what_is_no_run_is_not_acted_on(here: Path, capsys: pytest.CaptureFixtur
     assert "has ended already" in capsys.readouterr().out
 
 
-ACTS = (["stop"], ["continue", "--yes"], ["name"], ["profile"], ["attach", "--adopt"], ["service"])
+ACTS = (["stop"], ["continue", "--yes"], ["name"], ["profile"], ["attach", "--adopt"])
 
 
 @pytest.mark.parametrize("verb", ACTS, ids=lambda verb: verb[0])
