@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance) -> int:
-    from supervisor.cli.starting.start_run import user_name
+    from supervisor.cli.start_run import user_name
     from supervisor.job.errors import JobError
     from supervisor.job.plan import plan_as_shell
     from supervisor.keeper.planning.job_secrets import given_again
@@ -265,7 +265,7 @@ def start_next(paths: RunPaths, env: Mapping[str, str]) -> None:
         NotAdopted: something speaks against it.
         KeeperDidNotStart, OSError: see `start_detached`.
     """
-    from supervisor.cli.starting.start_run import user_name
+    from supervisor.cli.start_run import user_name
     from supervisor.keeper.process.takeover import NotAdopted
 
     offer, known = _examined(paths, env)
@@ -279,7 +279,7 @@ def _examined(
     paths: RunPaths, env: Mapping[str, str]
 ) -> tuple[Offer, tuple[RunFile, Mapping[str, str]] | None]:
     """What the next attempt would be, and the job and environment that it starts with; None where it is refused."""
-    from supervisor.cli.starting.start_run import user_name
+    from supervisor.cli.start_run import user_name
     from supervisor.job.errors import JobError
     from supervisor.keeper.planning.job_secrets import given_again
     from supervisor.keeper.planning.launch_plans import plan_continued
@@ -317,7 +317,7 @@ def _start(
     if not interactive:
         from msgspec.structs import replace
 
-        from supervisor.cli.starting.start_run import carry_headless
+        from supervisor.cli.start_run import carry_headless
         from supervisor.keeper.nodes.make_keeper import make_keeper
 
         record = replace(record, settings=replace(record.settings, interactive=False))

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from supervisor.cli.common import complain
-from supervisor.cli.diagnosing.job_logs import READING, BadInputError, path_or_run, read_jobs
+from supervisor.cli.job_logs import READING, BadInputError, path_or_run, read_jobs
 from supervisor.diagnosis.evidence import LogSource
 from supervisor.run.regular import read_regular
 from supervisor.sources.metrics import Columns, MetricReader, MetricSample, standing_states

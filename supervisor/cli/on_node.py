@@ -97,7 +97,7 @@ def _verb(words: tuple[str, ...]) -> Said:
 
 def _facts(request: Request) -> Facts:
     from supervisor import __version__
-    from supervisor.cli.starting.job_inputs import load_job, parse_words
+    from supervisor.cli.job_inputs import load_job, parse_words
     from supervisor.job.errors import JobError
     from supervisor.preflight.interpreter import find_interpreter, installed_version
 

@@ -291,7 +291,7 @@ def test_digits_are_a_part_of_a_runs_id_where_no_process_has_that_pid(
 
 
 def test_only_numbers_that_count_from_0_tell_the_logs_of_a_folder_apart() -> None:
-    from supervisor.cli.diagnosing.job_logs import tasks_of
+    from supervisor.cli.job_logs import tasks_of
 
     assert tasks_of(["4711_0.out", "4711_1.out", "4711_0.err", "4711_1.err"]) == {
         "4711_0.out": 0,

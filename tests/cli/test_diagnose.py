@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.cli.diagnosing import job_logs
+from supervisor.cli import job_logs
 from supervisor.cli.main import main
 from supervisor.job.batch import BatchSpec
 from supervisor.run import events as ev

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from supervisor.cli.starting import join_run
-from supervisor.cli.starting.join_run import shared_run
+from supervisor.cli import join_run
+from supervisor.cli.join_run import shared_run
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, Timing
 from supervisor.run.access.lock import KeeperLock

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.starting.job_inputs import Job, load_job, parse_words
+from supervisor.cli.job_inputs import Job, load_job, parse_words
 from supervisor.run.history.answers import remember_unmeasured
 
 

@@ -48,7 +48,7 @@ SCREENS = sorted(
 RECORDS = [
     *(ROOT / "diagnosis/wording" / f"{name}.py" for name in ("titles", "advice")),
     ROOT / "diagnosis/hang/hang_verdict.py",
-    ROOT / "cli/diagnosing/verdict_text.py",
+    ROOT / "cli/verdict_text.py",
     ROOT / "views/trial_report.py",
     *(ROOT / "policy" / f"{name}.py" for name in ("rules", "decide", "changes")),
     *(ROOT / "policy/same_training" / f"{name}.py" for name in ("judge", "learning_rate", "paired")),
@@ -58,7 +58,7 @@ RECORDS = [
         for name in ("collective", "gpus", "host", "meeting", "memory", "network", "target")
     ),
     ROOT / "preflight/checks.py",
-    ROOT / "cli/starting/check_job.py",
+    ROOT / "cli/check_job.py",
     ROOT / "run/trash.py",
     ROOT / "run/access/ownership.py",
     ROOT / "keeper/requests/request_rules.py",

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from supervisor.cli.attaching.targets import resolve
 from supervisor.cli.attaching.watcher_process import NICENESS, Watcher
 from supervisor.cli.common import complain, metric_rules_of_user, say, wait_while_read
-from supervisor.cli.diagnosing.job_logs import BadInputError, is_of_one_process, without_rank
+from supervisor.cli.job_logs import BadInputError, is_of_one_process, without_rank
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.keeper.clock import SystemClock

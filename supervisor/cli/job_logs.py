@@ -226,7 +226,7 @@ def _folder(path: str, *, each: bool, attempt: int | None) -> list[tuple[str, in
         return [(name, None, JobEvidence(logs=(log_file(name, origin_of_path(name)),))) for name in logs]
     job = evidence_of(inner, logs, errors, records)._replace(recorder=recorder)
     if chosen is not None:
-        from supervisor.cli.diagnosing.run_journals import with_run_facts
+        from supervisor.cli.run_journals import with_run_facts
 
         job = with_run_facts(job, path, chosen)
     return [(path, chosen, job)]

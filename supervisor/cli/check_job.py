@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from supervisor.cli.common import EXIT_REFUSED, appearance_given, say, say_json
-from supervisor.cli.starting.job_inputs import NOT_MEASURED, Job, folder_of_runs, program_files
+from supervisor.cli.job_inputs import NOT_MEASURED, Job, folder_of_runs, program_files
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec
@@ -23,7 +23,7 @@ from supervisor.views.appearance import Appearance
 from supervisor.views.wording.translate import words_in
 
 if TYPE_CHECKING:
-    from supervisor.cli.starting.startup_probes import StartupProbes
+    from supervisor.preflight.interpreter import StartupProbes
 
 # The second ones for a terminal without more than ASCII.
 _MARKS: Final[Mapping[FindingLevel, str]] = {

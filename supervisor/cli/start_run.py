@@ -16,6 +16,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from supervisor import __version__
+from supervisor.cli.check_job import (
+    is_repeat,
+    look,
+    print_findings,
+    unmeasured_finding,
+    without_repeats,
+)
 from supervisor.cli.common import (
     EXIT_REFUSED,
     WITH_LOG,
@@ -26,15 +33,8 @@ from supervisor.cli.common import (
     say_crash,
     say_json,
 )
+from supervisor.cli.job_inputs import Job, folder_of_runs
 from supervisor.cli.main import flush_or_drop
-from supervisor.cli.starting.check_job import (
-    is_repeat,
-    look,
-    print_findings,
-    unmeasured_finding,
-    without_repeats,
-)
-from supervisor.cli.starting.job_inputs import Job, folder_of_runs
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
 from supervisor.job.oom_plan import answer, container_line, four_lines
@@ -56,8 +56,8 @@ from supervisor.views.appearance import Appearance
 from supervisor.views.wording.translate import words_in
 
 if TYPE_CHECKING:
-    from supervisor.cli.starting.startup_probes import StartupProbes
     from supervisor.keeper.loop import Keeper
+    from supervisor.preflight.interpreter import StartupProbes
 
 
 def dry_run(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
@@ -114,7 +114,7 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     interactive = has_screen or (detached and not parsed.switch("no_ui"))
     settings = KeeperSettings(interactive=interactive, checks=not parsed.switch("no_check"))
     if named := parsed.flag("run_dir"):
-        from supervisor.cli.starting.join_run import shared_run
+        from supervisor.cli.join_run import shared_run
 
         run = RunPaths(Path(named).absolute())
         shared = replace(settings, shared=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from supervisor.cli.common import say
-from supervisor.cli.starting.join_run import beats
+from supervisor.cli.join_run import beats
 from supervisor.cluster.scheduler import Place, Scheduler, scheduler_of
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
