@@ -191,8 +191,12 @@ def _untaken(paths: RunPaths, record: RunFile, state: RunState, plan: LaunchPlan
 
     from supervisor.job.arguments.assignments import set_value
     from supervisor.job.rerun_command import command_of
-    from supervisor.keeper.monitoring.checkpoint_owners import concurrent_runs
-    from supervisor.keeper.monitoring.found_checkpoints import newest_untaken, shown_path, untaken_text
+    from supervisor.keeper.monitoring.found_checkpoints import (
+        concurrent_runs,
+        newest_untaken,
+        shown_path,
+        untaken_text,
+    )
 
     job = record.job
     untaken = newest_untaken(

@@ -12,9 +12,8 @@ from supervisor.job.oom_plan import RESUME_KNOB, missing_words, oom_notice
 from supervisor.job.spec import EntryKind
 from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.context import RunContext
-from supervisor.keeper.monitoring.checkpoint_owners import concurrent_runs
 from supervisor.keeper.monitoring.collector import Collector
-from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints
+from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints, concurrent_runs
 from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.measured_facts import MeasuredFacts
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone
@@ -338,9 +337,7 @@ class AttemptMonitor:
         self._foretell()
         self._viewers.look(self._clock.mono())
         self._stepped(self._ledger.state)
-        now = self._clock.mono()
-        watched, deciding = self._viewers.watched(now), self._viewers.deciding(now)
-        self._found.look(self._ledger.state, watched=watched, deciding=deciding)
+        self._found.look(self._ledger.state, watched=self.is_watched())
         self._drop_copies()
         if live.is_over():
             self._begin_end(live.number, live.exit or ExitStatus(None), collector)

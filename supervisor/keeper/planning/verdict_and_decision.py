@@ -29,10 +29,10 @@ from supervisor.job.knobs.script_settings import is_plain_python
 from supervisor.job.memory_fit import choose_smaller, memory_point
 from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs, Unread
 from supervisor.keeper.background import within
-from supervisor.keeper.monitoring.checkpoint_owners import ConcurrentRun, concurrent_runs
 from supervisor.keeper.monitoring.found_checkpoints import (
+    ConcurrentRun,
+    concurrent_runs,
     newest_untaken,
-    seen_file,
     shown_path,
     untaken_text,
 )
@@ -214,8 +214,6 @@ def decide_next(
     def others(since_t: float) -> list[ConcurrentRun]:
         return concurrent_runs(run, since_t, env)
 
-    if not known.resume_known:
-        known = replace(known, seen_file=seen_file(record.job, state, others))
     decided = decide(known)
     untaken = newest_untaken(record.job, state, others, node.series)
     if untaken is None:
