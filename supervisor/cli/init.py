@@ -92,7 +92,7 @@ def _form(start: GuidedStart, appearance: Appearance, env: Mapping[str, str]) ->
     from supervisor.cli.open_app import kept_file
     from supervisor.views.tui.saved_layout import load
     from supervisor.views.tui.start_form import StartForm
-    from supervisor.views.tui.terminal_output import terminal_on_stderr
+    from supervisor.views.tui.terminal import terminal_on_stderr
 
     remembered = load(kept_file(env)).theme
     form = StartForm(
