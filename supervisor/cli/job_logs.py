@@ -8,7 +8,6 @@ import re
 import stat
 import sys
 import threading
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +28,6 @@ MOST_PAUSE_S = 60.0
 MOST_FILES = 4096
 # Bytes of a log's end that are read to see whether its lines name ranks.
 NAMED_BYTES = 1 << 18
-# Of what is piped in, packed: some 600 MiB of logs.
-MOST_KEPT_BYTES = 64 << 20
 _RANK_0 = re.compile(r" on rank 0(?=$|: | \(likely)")
 _LOG_NAMES = Lazy(
     r"(?:\.(?:log|txt|out|err|stdout|stderr|jsonl?|gz)|^(?:stdout|stderr|console|nohup\.out|log)|-\d+\.out|\.o\d+|\.e\d+)$|^slurm-",
@@ -151,19 +148,14 @@ def file_chunks(path: str, *, named: bool = False) -> Iterator[bytes]:
 
 
 def log_file(path: str, origin: Origin = NOWHERE, *, named: bool = False) -> LogSource:
-    """A file as a log. What is no plain file can be read once only."""
-    again = (lambda: file_chunks(path)) if os.path.isfile(path) else None
-    return LogSource(path, file_chunks(path, named=named), origin, again)
+    """A file as a log."""
+    return LogSource(path, file_chunks(path, named=named), origin)
 
 
 def _stdin() -> LogSource:
-    """What is piped in, kept aside as it is read: it may hold several jobs, and then is read twice."""
-    kept: list[bytes] = []
-    packed = zlib.compressobj(1)
-    size = 0
+    """What is piped in."""
 
-    def first() -> Iterator[bytes]:
-        nonlocal size
+    def chunks() -> Iterator[bytes]:
         stream = sys.stdin.buffer.fileno()
         READING.path = "-"
         while True:
@@ -171,19 +163,9 @@ def _stdin() -> LogSource:
             if not (chunk := os.read(stream, 1 << 20)):
                 break
             READING.seen += len(chunk)
-            if size <= MOST_KEPT_BYTES:
-                kept.append(packed.compress(chunk))
-                size += len(kept[-1])
-            else:
-                kept.clear()
             yield chunk
-        kept.append(packed.flush())
 
-    def again() -> Iterator[bytes] | None:
-        unpacked = zlib.decompressobj()
-        return (unpacked.decompress(part) for part in kept) if size <= MOST_KEPT_BYTES else None
-
-    return LogSource("-", first(), again=again)
+    return LogSource("-", chunks())
 
 
 def _refuse_own_files(path: str) -> None:
