@@ -50,8 +50,7 @@ RECORDS = [
     ROOT / "diagnosis/hang/hang_verdict.py",
     ROOT / "cli/verdict_text.py",
     ROOT / "views/trial_report.py",
-    *(ROOT / "policy" / f"{name}.py" for name in ("rules", "decide", "changes")),
-    *(ROOT / "policy/same_training" / f"{name}.py" for name in ("judge", "learning_rate", "paired")),
+    *(ROOT / "policy" / f"{name}.py" for name in ("rules", "decide", "changes", "same_training")),
     *(ROOT / "policy/health" / f"{name}.py" for name in ("early_signs", "straggler", "ending")),
     *(
         ROOT / "preflight" / f"{name}.py"
