@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeAlias
 
 from supervisor.job.knobs.checkpoint_names import given_start
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.keeper.background import Background, within
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.background import Background, within
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.checkpoint_owners import (
     SETTLE_S,
     ConcurrentRun,
