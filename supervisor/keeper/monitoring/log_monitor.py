@@ -19,7 +19,7 @@ from typing import TypeAlias, assert_never
 from supervisor.diagnosis.scan.hit import is_logged_as_warning
 from supervisor.diagnosis.scan.scanner import LiveScanner
 from supervisor.diagnosis.scan.signature_tables import Role, Trait
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import (
     LOSSES,
     EvidenceHit,
