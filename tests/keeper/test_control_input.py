@@ -14,9 +14,9 @@ from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.planning.launch_plans import BadChange
 from supervisor.keeper.requests.control_input import CONTROL_INTERVAL_S, NOT_OURS, ControlInput, Powerless
 from supervisor.keeper.requests.request_rules import Refused
+from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access import control
 from supervisor.run.events import RequestKind, StopWhy
 from supervisor.run.paths import RunPaths
 from tests.conftest import wait_until

@@ -16,8 +16,8 @@ from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.planning.launch_plans import BadChange
 from supervisor.keeper.requests.request_rules import Refused, RequestAction, judge
+from supervisor.run import control
 from supervisor.run import events as ev
-from supervisor.run.access import control
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import HeldOpen, RunState
 
