@@ -149,7 +149,7 @@ def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) ->
 
 def adopt_run(paths: RunPaths) -> int:
     """Take over what lives of a run; exit 3 where that is refused, 0 where it has a keeper already."""
-    from supervisor.keeper.planning.job_secrets import asks_for, missing_secrets
+    from supervisor.keeper.base.job_secrets import asks_for, missing_secrets
     from supervisor.keeper.process.detach import KeeperDidNotStart
     from supervisor.keeper.process.takeover import NotAdopted, adopt, examine_adoption
     from supervisor.run.ownership import has_keeper

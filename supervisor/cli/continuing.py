@@ -80,7 +80,7 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
     from supervisor.cli.start_run import user_name
     from supervisor.job.errors import JobError
     from supervisor.job.plan import plan_as_shell
-    from supervisor.keeper.planning.job_secrets import given_again
+    from supervisor.keeper.base.job_secrets import given_again
     from supervisor.keeper.planning.launch_plans import plan_continued
     from supervisor.keeper.process.takeover import examine_continuation
     from supervisor.run.ownership import LockTaken
@@ -172,7 +172,7 @@ def _settled(paths: RunPaths, record: RunFile, state: RunState) -> RunState:
 
 def _asked_for(record: RunFile, args: argparse.Namespace) -> dict[str, str]:
     """Secrets that are not on disk nor in the environment, as a person types them; without a terminal nobody is asked."""
-    from supervisor.keeper.planning.job_secrets import missing_secrets
+    from supervisor.keeper.base.job_secrets import missing_secrets
 
     if args.yes or not has_terminal():
         return {}
@@ -285,7 +285,7 @@ def _examined(
     """What the next attempt would be, and the job and environment that it starts with; None where it is refused."""
     from supervisor.cli.start_run import user_name
     from supervisor.job.errors import JobError
-    from supervisor.keeper.planning.job_secrets import given_again
+    from supervisor.keeper.base.job_secrets import given_again
     from supervisor.keeper.planning.launch_plans import plan_continued
     from supervisor.keeper.process.takeover import examine_continuation
     from supervisor.run.ownership import Offer

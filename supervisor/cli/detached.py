@@ -12,8 +12,8 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from supervisor.keeper.__main__ import main as carry
+from supervisor.keeper.base.job_secrets import redactor_of
 from supervisor.keeper.loop import Keeper
-from supervisor.keeper.planning.job_secrets import redactor_of
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import RunFile
 

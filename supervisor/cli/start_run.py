@@ -40,7 +40,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.oom_plan import answer, container_line, four_lines
 from supervisor.job.plan import LaunchPlan, build_plan, plan_as_shell, wants_port
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.keeper.planning.job_secrets import redactor_of, without_secrets
+from supervisor.keeper.base.job_secrets import redactor_of, without_secrets
 from supervisor.preflight.checks import refused
 from supervisor.preflight.context import CheckContext
 from supervisor.preflight.interpreter import Interpreter, find_interpreter, trainer_main

@@ -17,17 +17,17 @@ from msgspec.structs import replace as replace_fields
 
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.job.errors import JobError, NotResumableError
-from supervisor.keeper.background import Background, BackgroundTask
-from supervisor.keeper.clock import SET_S, Clock, ClockWatch, SystemClock
-from supervisor.keeper.context import Ledger, RunContext
+from supervisor.keeper.base.background import Background, BackgroundTask
+from supervisor.keeper.base.job_secrets import redactor_of
+from supervisor.keeper.base.keeper_clock import SET_S, Clock, ClockWatch, SystemClock
+from supervisor.keeper.base.ledger import Ledger, RunContext
+from supervisor.keeper.base.request_rules import Refused
+from supervisor.keeper.base.requests import ControlInput
 from supervisor.keeper.planning import launch_plans as plans
-from supervisor.keeper.planning.job_secrets import redactor_of
+from supervisor.keeper.planning.launching import Launching, StillAlive
 from supervisor.keeper.process.child import ExitStatus, own_identity, read_exit
-from supervisor.keeper.process.launch import Launching, StillAlive
 from supervisor.keeper.process.takeover import recorded_processes
 from supervisor.keeper.recording.start_events import opening
-from supervisor.keeper.requests.control_input import ControlInput
-from supervisor.keeper.requests.request_rules import Refused
 from supervisor.policy import EXIT_FAILED, EXIT_GAVE_UP, EXIT_LOST, EXIT_REQUEUE, EXIT_STOPPED
 from supervisor.policy.rules import rule_for
 from supervisor.run import control

@@ -16,7 +16,7 @@ import pytest
 
 from supervisor.cli.attaching import observe_target
 from supervisor.cli.attaching.watcher_process import Watcher
-from supervisor.keeper.clock import SystemClock
+from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.observer import start_observed
 from supervisor.keeper.observer.start_observed import ObservedRun
 from supervisor.keeper.observer.target import ObservedLog, Target
@@ -135,7 +135,7 @@ import os, sys, time
 from pathlib import Path
 from supervisor.cli.attaching.watcher_process import Watcher
 from supervisor.keeper.observer.start_observed import ObservedRun
-from supervisor.keeper.clock import SystemClock
+from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.observer.target import ObservedLog, Target
 from supervisor.run.paths import RunPaths
 root, log = sys.argv[1:]

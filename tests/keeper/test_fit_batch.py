@@ -12,8 +12,8 @@ import pytest
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind, FitSettings, RetrySettings
-from supervisor.keeper.clock import SystemClock
-from supervisor.keeper.context import Ledger, RunContext
+from supervisor.keeper.base.keeper_clock import SystemClock
+from supervisor.keeper.base.ledger import Ledger, RunContext
 from supervisor.keeper.planning import fit_batch
 from supervisor.keeper.planning.fit_batch import Prober
 from supervisor.run import events as ev

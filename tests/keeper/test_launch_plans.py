@@ -14,8 +14,8 @@ import pytest
 from supervisor.job.batch import BatchChange, with_micro_batch
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind
+from supervisor.keeper.base.job_secrets import given_again, with_secrets, without_secrets
 from supervisor.keeper.planning import launch_plans as plans
-from supervisor.keeper.planning.job_secrets import given_again, with_secrets, without_secrets
 from supervisor.run import events as ev
 from supervisor.run.control import RequestArgs
 from supervisor.run.paths import RunPaths

@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind, Knobs, RetrySettings
-from supervisor.keeper.context import Ledger, RunContext
+from supervisor.keeper.base.ledger import Ledger, RunContext
 from supervisor.keeper.planning.launch_plans import counter_question
 from supervisor.keeper.recording import resume_comparison
 from supervisor.keeper.recording.resume_comparison import ResumeComparison

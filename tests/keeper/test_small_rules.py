@@ -13,8 +13,9 @@ import pytest
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind
-from supervisor.keeper.background import Background, BackgroundTask, within
-from supervisor.keeper.clock import SET_S, ClockWatch, of_others
+from supervisor.keeper.base.background import Background, BackgroundTask, within
+from supervisor.keeper.base.keeper_clock import SET_S, ClockWatch, of_others
+from supervisor.keeper.base.request_rules import Refused, RequestAction, judge
 from supervisor.keeper.monitoring.observations import GpuSeen, Sampled, SensorFact
 from supervisor.keeper.monitoring.sensors import (
     DEEPEST,
@@ -27,7 +28,6 @@ from supervisor.keeper.monitoring.sensors import (
 )
 from supervisor.keeper.recording.recorder import RunningMinima
 from supervisor.keeper.recording.start_events import _world_size
-from supervisor.keeper.requests.request_rules import Refused, RequestAction, judge
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.control import Request, RequestArgs, Requester

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from supervisor.keeper.base.request_rules import Refused, RequestAction, judge
 from supervisor.keeper.process.attempt import ASK_SHARE, KILL_WAIT_S, StopSequence
-from supervisor.keeper.requests.request_rules import Refused, RequestAction, judge
 from supervisor.run import state as st
 from supervisor.run.control import Request, RequestArgs, Requester
 from supervisor.run.events import Outcome, Phase, RequestKind, StopStep, StopWhy

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.keeper.context import Ledger
+from supervisor.keeper.base.ledger import Ledger
 from supervisor.run import events as ev
 from supervisor.run import journal
 from supervisor.run.fold import fold, replay
@@ -293,8 +293,8 @@ def test_no_forged_state_breaks_a_reader(node: NodePaths) -> None:
 def test_a_keeper_leaves_snapshots_as_its_journal_grows_and_at_its_end(
     node: NodePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.keeper.context.SNAPSHOT_EVERY", 4 * KIB)
-    monkeypatch.setattr("supervisor.keeper.context.LEAST_SNAPSHOT_BYTES", 4 * KIB)
+    monkeypatch.setattr("supervisor.keeper.base.ledger.SNAPSHOT_EVERY", 4 * KIB)
+    monkeypatch.setattr("supervisor.keeper.base.ledger.LEAST_SNAPSHOT_BYTES", 4 * KIB)
     ledger = Ledger(node)
     offsets = set()
     for event in story_of(200):
@@ -316,7 +316,7 @@ def test_a_keeper_leaves_snapshots_as_its_journal_grows_and_at_its_end(
 def test_a_state_that_is_ahead_of_its_journal_is_no_snapshot(
     node: NodePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.keeper.context.SNAPSHOT_EVERY", 1)
+    monkeypatch.setattr("supervisor.keeper.base.ledger.SNAPSHOT_EVERY", 1)
 
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
@@ -337,7 +337,7 @@ def test_a_snapshot_is_of_what_its_keeper_wrote_and_of_nothing_else(
     node: NodePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another keeper goes on as soon as the journal is free; somebody moves the journal away."""
-    monkeypatch.setattr("supervisor.keeper.context.LEAST_SNAPSHOT_BYTES", 1)
+    monkeypatch.setattr("supervisor.keeper.base.ledger.LEAST_SNAPSHOT_BYTES", 1)
     closes = JournalWriter.close
 
     def closes_and_is_followed(self: JournalWriter) -> None:

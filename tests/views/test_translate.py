@@ -60,7 +60,7 @@ RECORDS = [
     ROOT / "cli/check_job.py",
     ROOT / "run/trash.py",
     ROOT / "run/ownership.py",
-    ROOT / "keeper/requests/request_rules.py",
+    ROOT / "keeper/base/request_rules.py",
     *(ROOT / "keeper/planning" / f"{name}.py" for name in ("readiness", "preconditions", "fit_batch")),
     ROOT / "keeper/process/takeover.py",
     ROOT / "keeper/stalls/hang_watch.py",

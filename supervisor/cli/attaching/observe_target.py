@@ -24,7 +24,7 @@ from supervisor.cli.common import complain, metric_rules_of_user, say, wait_whil
 from supervisor.cli.job_logs import BadInputError, is_of_one_process, without_rank
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.keeper.clock import SystemClock
+from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.observer.start_observed import ATTEMPT, ObservedRun, backlog_bytes
 from supervisor.keeper.observer.target import ObservedLog, Target
 from supervisor.run import events as ev

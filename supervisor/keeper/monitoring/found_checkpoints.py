@@ -17,8 +17,8 @@ from typing import NamedTuple, TypeAlias
 
 from supervisor.job.knobs.checkpoint_names import ENDINGS, USUAL_OUTPUTS, given_start
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.keeper.background import Background, within
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.background import Background, within
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.measured_facts import MeasuredFacts
 from supervisor.keeper.monitoring.observations import FactSeen, Observation
 from supervisor.run import events as ev
@@ -303,8 +303,9 @@ class FoundCheckpoints:
             return
         self._is_measured = True
         path, counted, t = (seen.record.get(name) for name in ("path", "step", "t_wall"))
-        is_path = isinstance(path, str) and os.path.isabs(path) and "\0" not in path
-        if seen.record.get("kind") != "saved" or not is_path:
+        if seen.record.get("kind") != "saved" or not isinstance(path, str):
+            return
+        if not os.path.isabs(path) or "\0" in path:
             return
         self._saved.pop(path, None)
         saved_t = float(t) if isinstance(t, int | float) else seen.t

@@ -11,8 +11,8 @@ import contextlib
 import os
 
 from supervisor import __version__
-from supervisor.keeper.clock import Clock
-from supervisor.keeper.context import Ledger
+from supervisor.keeper.base.keeper_clock import Clock
+from supervisor.keeper.base.ledger import Ledger
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
 from supervisor.run import events as ev
 from supervisor.run.ownership import KeeperLock

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from supervisor.job.batch import BatchSpec, MemoryPoint
 from supervisor.job.memory_fit import Measure, MemoryTrial
 from supervisor.job.spec import JobSpec
-from supervisor.keeper.background import within
+from supervisor.keeper.base.background import within
 from supervisor.preflight.memory import kind_of
 from supervisor.run.answers import JobKind, MemoryLine, recall_memory, remember_memory
 from supervisor.run.paths import NodePaths

@@ -26,7 +26,7 @@ from supervisor.job.knobs.checkpoint_names import USUAL_OUTPUTS, given_start, ta
 from supervisor.job.knobs.conventions import HF
 from supervisor.job.plan import CheckpointCopy
 from supervisor.job.spec import JobSpec, Knobs
-from supervisor.keeper.background import within
+from supervisor.keeper.base.background import within
 from supervisor.keeper.monitoring.found_checkpoints import ranks_of, shown_path
 from supervisor.keeper.planning.launch_plans import ResumePoint
 from supervisor.policy.history import is_resume_known

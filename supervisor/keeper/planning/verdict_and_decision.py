@@ -28,7 +28,7 @@ from supervisor.job.knobs.questions import to_try
 from supervisor.job.knobs.script_settings import is_plain_python
 from supervisor.job.memory_fit import choose_smaller, memory_point
 from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs, Unread
-from supervisor.keeper.background import within
+from supervisor.keeper.base.background import within
 from supervisor.keeper.monitoring.found_checkpoints import (
     ConcurrentRun,
     concurrent_runs,
@@ -36,9 +36,9 @@ from supervisor.keeper.monitoring.found_checkpoints import (
     shown_path,
     untaken_text,
 )
-from supervisor.keeper.nodes.evidence import NodeAttempt, with_node
 from supervisor.keeper.planning.batch_trials import known_trials
 from supervisor.keeper.planning.host_facts import with_machine
+from supervisor.keeper.planning.other_nodes import NodeAttempt, with_node
 from supervisor.keeper.planning.resume_points import (
     batch_refusal,
     number_of,

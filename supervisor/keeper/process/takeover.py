@@ -114,7 +114,7 @@ def adopt(run: RunPaths, env: Mapping[str, str], *, entry: str) -> None:
         NotAdopted: something does.
         KeeperDidNotStart, OSError: see `start_detached`.
     """
-    from supervisor.keeper.planning.job_secrets import given_again
+    from supervisor.keeper.base.job_secrets import given_again
     from supervisor.keeper.process.detach import start_detached
 
     offer, record = examine_adoption(run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import FitSettings, steps_seen
-from supervisor.keeper.context import RunContext
+from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.batch_trials import remember_trial, trial_of
 from supervisor.keeper.planning.verdict_and_decision import memory_point_of

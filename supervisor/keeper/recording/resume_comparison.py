@@ -11,7 +11,7 @@ from typing import Final
 from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.conventions import HF
 from supervisor.job.spec import CONTINUES, RESTARTS, Unread
-from supervisor.keeper.context import RunContext
+from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.monitoring.found_checkpoints import step_at, steps_seen
 from supervisor.keeper.planning.launch_plans import counter_question
 from supervisor.keeper.planning.resume_points import start_checkpoint

@@ -6,16 +6,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from supervisor.sources.metrics.grammar.bars import is_other_work
-from supervisor.sources.metrics.grammar.tokens import MASKED
-from supervisor.sources.metrics.grammar.values import (
-    NOTHING,
-    PLAIN,
-    RANK,
-    Found,
-    Parsed,
-    Reading,
-)
+from supervisor.sources.metrics.bars import is_other_work
 from supervisor.sources.metrics.names import (
     EPOCH,
     EPOCH_TIME,
@@ -36,6 +27,15 @@ from supervisor.sources.metrics.names import (
     TOTAL_STEPS,
     VAL_LOSS,
     words_of,
+)
+from supervisor.sources.metrics.tokens import MASKED
+from supervisor.sources.metrics.values import (
+    NOTHING,
+    PLAIN,
+    RANK,
+    Found,
+    Parsed,
+    Reading,
 )
 from supervisor.sources.metrics.words import EVAL_WORDS, TRAINS
 

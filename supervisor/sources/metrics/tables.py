@@ -6,23 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from supervisor.sources.metrics.grammar.bars import find_bar
-from supervisor.sources.metrics.grammar.judge import rivals
-from supervisor.sources.metrics.grammar.nameless import field_of_rate, is_step_rate
-from supervisor.sources.metrics.grammar.tokens import MASKED, mask
-from supervisor.sources.metrics.grammar.values import (
-    NOTHING,
-    PLAIN,
-    WHOLE,
-    Conversion,
-    How,
-    Parsed,
-    Reading,
-    magnitude,
-    memory_conversion,
-    seconds,
-    time_scale,
-)
+from supervisor.sources.metrics.bars import find_bar
+from supervisor.sources.metrics.judge import rivals
+from supervisor.sources.metrics.nameless import field_of_rate, is_step_rate
 from supervisor.sources.metrics.names import (
     EPOCH,
     ETA,
@@ -40,6 +26,20 @@ from supervisor.sources.metrics.names import (
     is_score,
     meaning,
     words_of,
+)
+from supervisor.sources.metrics.tokens import MASKED, mask
+from supervisor.sources.metrics.values import (
+    NOTHING,
+    PLAIN,
+    WHOLE,
+    Conversion,
+    How,
+    Parsed,
+    Reading,
+    magnitude,
+    memory_conversion,
+    seconds,
+    time_scale,
 )
 from supervisor.sources.metrics.words import (
     SETTINGS,

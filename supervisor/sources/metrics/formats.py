@@ -10,8 +10,8 @@ import re
 from enum import Enum, auto
 from typing import NamedTuple
 
-from supervisor.sources.metrics.grammar.values import PLAIN, WHOLE, Conversion, Reading, memory_conversion
 from supervisor.sources.metrics.names import EPOCH, LOSS, MEMORY, STEP, TOTAL_EPOCHS, TOTAL_STEPS, VAL_LOSS
+from supervisor.sources.metrics.values import PLAIN, WHOLE, Conversion, Reading, memory_conversion
 
 # What a pattern's groups are; `m` is memory, in the unit of the group `unit`.
 _FIELDS: dict[str, tuple[str, Conversion]] = {

@@ -1,6 +1,6 @@
 """What each request means in each condition: allowed or refused, with the reason. Pure.
 
-The keeper carries out what `judge` allows; every request is answered by a fact.
+The keeper carries out what `judge` allows; every request is answered by an event.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import assert_never
 from supervisor.run import state as st
 from supervisor.run.control import Request
 from supervisor.run.events import RequestKind
+
+NOT_OURS = "stoker did not start this job: it only watches"
 
 
 class RequestAction(Enum):
@@ -45,7 +47,7 @@ def judge(request: Request, state: st.RunState) -> RequestAction:
     if request.if_attempt is not None and request.if_attempt != current:
         raise Refused("stale")
     if state.mode == "observed" and request.kind not in {RequestKind.NOTE, RequestKind.STACKS}:
-        raise Refused("stoker did not start this job: it only watches")
+        raise Refused(NOT_OURS)
     match request.kind:
         case RequestKind.NOTE:
             if not request.args.text:

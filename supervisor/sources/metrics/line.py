@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import re
 
-from supervisor.sources.metrics.grammar.bars import find_bar, without_left_times
-from supervisor.sources.metrics.grammar.formats import read_formats, without_ordinal
-from supervisor.sources.metrics.grammar.judge import is_program_text, judge
-from supervisor.sources.metrics.grammar.named import LineValues
-from supervisor.sources.metrics.grammar.nameless import (
+from supervisor.sources.metrics.bars import find_bar, without_left_times
+from supervisor.sources.metrics.formats import read_formats, without_ordinal
+from supervisor.sources.metrics.judge import is_program_text, judge
+from supervisor.sources.metrics.named import LineValues
+from supervisor.sources.metrics.nameless import (
     field_of_rate,
     is_step_rate,
     nameless,
-)
-from supervisor.sources.metrics.grammar.pairs import add_last_of_many, counted_up, read_pair, read_ratio
-from supervisor.sources.metrics.grammar.tokens import MASKED, Token, is_adjacent, mask, name_of
-from supervisor.sources.metrics.grammar.values import (
-    BAR_RANK,
-    NOTHING,
-    RANK,
-    WHOLE,
-    Conversion,
-    Found,
-    How,
-    Parsed,
-    Reading,
 )
 from supervisor.sources.metrics.names import (
     EPOCH,
@@ -40,7 +27,20 @@ from supervisor.sources.metrics.names import (
     meaning,
     words_of,
 )
+from supervisor.sources.metrics.pairs import add_last_of_many, counted_up, read_pair, read_ratio
 from supervisor.sources.metrics.prefix import logged_behind
+from supervisor.sources.metrics.tokens import MASKED, Token, is_adjacent, mask, name_of
+from supervisor.sources.metrics.values import (
+    BAR_RANK,
+    NOTHING,
+    RANK,
+    WHOLE,
+    Conversion,
+    Found,
+    How,
+    Parsed,
+    Reading,
+)
 from supervisor.sources.metrics.words import (
     EPOCH_NAMES,
     EVAL_WORDS,

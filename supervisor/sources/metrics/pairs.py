@@ -5,19 +5,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from supervisor.sources.metrics.grammar.named import LineValues
-from supervisor.sources.metrics.grammar.tokens import Token, is_adjacent
-from supervisor.sources.metrics.grammar.values import (
-    BAR_RANK,
-    PLAIN,
-    RANK,
-    WHOLE,
-    Conversion,
-    How,
-    Reading,
-    magnitude,
-    memory_conversion,
-)
+from supervisor.sources.metrics.named import LineValues
 from supervisor.sources.metrics.names import (
     EPOCH,
     LOSS,
@@ -30,6 +18,18 @@ from supervisor.sources.metrics.names import (
     Meaning,
     meaning,
     words_of,
+)
+from supervisor.sources.metrics.tokens import Token, is_adjacent
+from supervisor.sources.metrics.values import (
+    BAR_RANK,
+    PLAIN,
+    RANK,
+    WHOLE,
+    Conversion,
+    How,
+    Reading,
+    magnitude,
+    memory_conversion,
 )
 from supervisor.sources.metrics.words import TRAIN_WORDS
 

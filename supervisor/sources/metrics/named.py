@@ -5,23 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from supervisor.sources.metrics.grammar.bars import is_beside_training
-from supervisor.sources.metrics.grammar.nameless import (
+from supervisor.sources.metrics.bars import is_beside_training
+from supervisor.sources.metrics.nameless import (
     field_of_rate,
     is_iteration_rate,
     is_step_of,
     is_step_rate,
-)
-from supervisor.sources.metrics.grammar.tokens import Token, tokens
-from supervisor.sources.metrics.grammar.values import (
-    PLAIN,
-    WHOLE,
-    Conversion,
-    How,
-    Reading,
-    magnitude,
-    memory_conversion,
-    time_scale,
 )
 from supervisor.sources.metrics.names import (
     EPOCH,
@@ -40,6 +29,17 @@ from supervisor.sources.metrics.names import (
     Meaning,
     meaning,
     words_of,
+)
+from supervisor.sources.metrics.tokens import Token, tokens
+from supervisor.sources.metrics.values import (
+    PLAIN,
+    WHOLE,
+    Conversion,
+    How,
+    Reading,
+    magnitude,
+    memory_conversion,
+    time_scale,
 )
 from supervisor.sources.metrics.words import (
     EVAL_WORDS,

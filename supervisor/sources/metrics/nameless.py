@@ -6,16 +6,6 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from supervisor.sources.metrics.grammar.tokens import MASKED, Token
-from supervisor.sources.metrics.grammar.values import (
-    PLAIN,
-    WHOLE,
-    Conversion,
-    How,
-    Reading,
-    magnitude,
-    time_scale,
-)
 from supervisor.sources.metrics.names import (
     ETA,
     LOSS,
@@ -25,6 +15,16 @@ from supervisor.sources.metrics.names import (
     STEP,
     STEP_TIME,
     TOKENS,
+)
+from supervisor.sources.metrics.tokens import MASKED, Token
+from supervisor.sources.metrics.values import (
+    PLAIN,
+    WHOLE,
+    Conversion,
+    How,
+    Reading,
+    magnitude,
+    time_scale,
 )
 
 _AFTER = re.compile(

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from supervisor.sources.metrics.grammar.tokens import MASKED
-from supervisor.sources.metrics.grammar.values import WHOLE, Conversion, How, magnitude
 from supervisor.sources.metrics.names import (
     EPOCH,
     ETA,
@@ -19,6 +17,8 @@ from supervisor.sources.metrics.names import (
     TOTAL_EPOCHS,
     TOTAL_STEPS,
 )
+from supervisor.sources.metrics.tokens import MASKED
+from supervisor.sources.metrics.values import WHOLE, Conversion, How, magnitude
 
 # The end of a longer bar that stood on the line: "…it/s]5:31:16,  3.24it/s]".
 _LEFT = re.compile(r"^[^\[=]{0,40}?\d(?:it/s|s/it)\]")

@@ -6,7 +6,7 @@ import logging
 from typing import Protocol
 
 from supervisor.job.plan import LaunchPlan
-from supervisor.keeper.context import RunContext
+from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.process.child import (
     Child,
@@ -16,6 +16,7 @@ from supervisor.keeper.process.child import (
     end_all,
     raise_open_files_limit,
     spawn,
+    started,
 )
 from supervisor.keeper.process.members import label_of
 from supervisor.run import events as ev
@@ -145,8 +146,3 @@ class Launching:
             verdict = plans.spawn_verdict(str(error), disk_full=error.disk_full, killed=error.killed)
             self._ledger.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
             return None
-
-
-def started(child: Child, number: int, now: float) -> ev.AttemptStarted:
-    """The fact that an attempt runs. `now`: wall seconds."""
-    return ev.AttemptStarted(t=now, attempt=number, pid=child.pid.pid, start_time=child.pid.start_time)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from supervisor.job.oom_plan import RESUME_KNOB, missing_words, oom_notice
 from supervisor.job.spec import EntryKind
-from supervisor.keeper.background import BackgroundTask
-from supervisor.keeper.context import RunContext
+from supervisor.keeper.base.background import BackgroundTask
+from supervisor.keeper.base.ledger import RunContext
+from supervisor.keeper.base.request_rules import Refused
 from supervisor.keeper.monitoring.collector import Collector
 from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints, concurrent_runs
 from supervisor.keeper.monitoring.last_reading import LastReading
@@ -23,10 +24,8 @@ from supervisor.keeper.planning.background_verdict import BackgroundVerdict
 from supervisor.keeper.planning.resume_points import can_go_on
 from supervisor.keeper.planning.verdict_and_decision import next_answer
 from supervisor.keeper.process.attempt import LiveAttempt
-from supervisor.keeper.process.child import Child, ExitStatus, adopt, end_all, read_exit
-from supervisor.keeper.process.launch import started
+from supervisor.keeper.process.child import Child, ExitStatus, adopt, end_all, read_exit, started
 from supervisor.keeper.recording.recorder import Recorder
-from supervisor.keeper.requests.request_rules import Refused
 from supervisor.keeper.stalls.hang_watch import HangContext
 from supervisor.keeper.stalls.health import Health
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, targets_of

@@ -12,26 +12,24 @@ import signal
 from collections.abc import Callable
 from typing import Any, Protocol, assert_never
 
-from supervisor.keeper.background import BackgroundTask
-from supervisor.keeper.clock import Clock
-from supervisor.keeper.planning.launch_plans import BadChange
-from supervisor.keeper.requests.request_rules import Refused, RequestAction, judge
+from supervisor.keeper.base.background import BackgroundTask
+from supervisor.keeper.base.keeper_clock import Clock
+from supervisor.keeper.base.request_rules import NOT_OURS, Refused, RequestAction, judge
 from supervisor.run import control
 from supervisor.run import events as ev
+from supervisor.run import state as st
 from supervisor.run.paths import RunPaths
-from supervisor.run.state import HeldOpen, RunState
 
 CONTROL_INTERVAL_S = 0.2
 LAST_ANSWER_S = 2.0
 """How long a keeper that leaves waits for what it is still asked: of ended ranks there is soon nothing more to see."""
-NOT_OURS = "stoker did not start this job: it only watches"
 
 
 class Actor(Protocol):
     """What a request can make a keeper do."""
 
     @property
-    def state(self) -> RunState:
+    def state(self) -> st.RunState:
         """The folded state."""
         ...
 
@@ -163,7 +161,7 @@ class ControlInput:
                 self._tasks[request.id] = (request, self._actor.dump_stacks())
                 return
             self._do(action, request, _who(request))
-        except (Refused, BadChange, OSError) as refused:
+        except (Refused, OSError) as refused:
             self._refuse(request.id, request.kind, _who(request), str(refused))
             return
         self._done(request)
@@ -219,7 +217,7 @@ class ControlInput:
                 actor.keep_waiting(by)
             case RequestAction.KEEP_HOLDING:
                 condition = actor.state.condition
-                assert isinstance(condition, HeldOpen), "judged so"
+                assert isinstance(condition, st.HeldOpen), "judged so"
                 actor.hold(condition.reason)
             case RequestAction.ANSWER:
                 actor.answer(request.args.answer or "", by)
