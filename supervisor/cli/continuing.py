@@ -30,8 +30,8 @@ from supervisor.cli.common import (
 if TYPE_CHECKING:
     from supervisor.job.plan import LaunchPlan
     from supervisor.keeper.process.takeover import Continuation
-    from supervisor.run.access.ownership import Offer
     from supervisor.run.journal import StateReader
+    from supervisor.run.ownership import Offer
     from supervisor.run.paths import RunPaths
     from supervisor.run.runfile import RunFile
     from supervisor.run.state import RunState
@@ -83,7 +83,7 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
     from supervisor.keeper.base.job_secrets import given_again
     from supervisor.keeper.planning.launch_plans import plan_continued
     from supervisor.keeper.process.takeover import examine_continuation
-    from supervisor.run.access.lock import LockTaken
+    from supervisor.run.ownership import LockTaken
     from supervisor.run.state import Finished
 
     found = examine_continuation(paths)
@@ -288,7 +288,7 @@ def _examined(
     from supervisor.keeper.base.job_secrets import given_again
     from supervisor.keeper.planning.launch_plans import plan_continued
     from supervisor.keeper.process.takeover import examine_continuation
-    from supervisor.run.access.ownership import Offer
+    from supervisor.run.ownership import Offer
     from supervisor.run.state import Finished
     from supervisor.text.decode import shell_word
     from supervisor.text.redact import redact_argv
@@ -371,7 +371,7 @@ def _attempts(journal: StateReader) -> int:
 
 def _wait_for_attempt(paths: RunPaths, journal: StateReader, before: int) -> None:
     """Return once the run no longer reads as ended: whoever looks at it next would take the old end for the new one."""
-    from supervisor.run.access.lock import keeper_is_alive
+    from supervisor.run.ownership import keeper_is_alive
 
     deadline = time.monotonic() + BEGINS_S
     while time.monotonic() < deadline and keeper_is_alive(paths.node().lock) and _attempts(journal) == before:

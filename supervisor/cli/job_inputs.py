@@ -34,7 +34,7 @@ from supervisor.job.spec import (
     JobSpec,
     RetrySettings,
 )
-from supervisor.run.history.answers import (
+from supervisor.run.answers import (
     AnswerLine,
     day_of,
     exit_code_question,

@@ -244,7 +244,7 @@ def _cost(run: RunPaths) -> str:
     """What the process that waits for a person takes of this machine's memory; empty where it is elsewhere."""
     import psutil
 
-    from supervisor.run.access.lock import holder_here
+    from supervisor.run.ownership import holder_here
 
     holder = holder_here(run.node().lock)
     if holder is None:

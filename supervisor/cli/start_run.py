@@ -45,8 +45,8 @@ from supervisor.preflight.checks import refused
 from supervisor.preflight.context import CheckContext
 from supervisor.preflight.interpreter import Interpreter, find_interpreter, trainer_main
 from supervisor.preflight.ports import free_port
-from supervisor.run.access.lock import LockTaken
 from supervisor.run.index import claim, link_latest, register, runs_dir
+from supervisor.run.ownership import LockTaken
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.runfile import KeeperSettings, RunFile, write_run_file

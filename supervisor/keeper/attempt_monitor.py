@@ -31,10 +31,10 @@ from supervisor.keeper.stalls.health import Health
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, targets_of
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access.viewers import Viewers
+from supervisor.run.answers import batch_question, resume_question
+from supervisor.run.control import Viewers
 from supervisor.run.fold import fold
-from supervisor.run.history.answers import batch_question, resume_question
-from supervisor.run.history.changes import next_job
+from supervisor.run.next_job import next_job
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.records import FailureClass
 from supervisor.sources.host.cgroup import memory_kills

@@ -22,8 +22,8 @@ import msgspec
 from supervisor.job.batch import BatchSpec, describe, describe_change
 from supervisor.job.spec import Unread
 from supervisor.run import events as ev
+from supervisor.run.failure_history import recurrence_lines, same_failure
 from supervisor.run.fold import merge_progress
-from supervisor.run.history.recurrence import recurrence_lines, same_failure
 from supervisor.run.journal import StateReader, read_state, without_secrets
 from supervisor.run.nodes import LEADER
 from supervisor.run.paths import RunPaths, private
@@ -563,7 +563,7 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False, redact: Calla
     from supervisor.policy.health.early_signs import (
         MEMORY_UNEXPECTED,
     )  # at the end of a run: no start waits for them
-    from supervisor.run.history.changes import declared_again
+    from supervisor.run.next_job import declared_again
     from supervisor.run.runfile import BadRunFile, read_run_file
     from supervisor.views.trial_report import trial_lines
 

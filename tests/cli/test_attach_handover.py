@@ -21,8 +21,8 @@ from supervisor.keeper.observer import start_observed
 from supervisor.keeper.observer.start_observed import ObservedRun
 from supervisor.keeper.observer.target import ObservedLog, Target
 from supervisor.run import events as ev
-from supervisor.run.access.lock import KeeperLock, LockTaken, keeper_is_alive, read_holder
 from supervisor.run.journal import JournalReader, read_state
+from supervisor.run.ownership import KeeperLock, LockTaken, keeper_is_alive, read_holder
 from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import USUAL
 from supervisor.views.tui import terminal

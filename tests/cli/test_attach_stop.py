@@ -12,10 +12,10 @@ import pytest
 from supervisor.cli.main import main
 from supervisor.keeper.process.child import own_identity
 from supervisor.run import events as ev
-from supervisor.run.access.control import pending
-from supervisor.run.access.lock import KeeperLock
+from supervisor.run.control import pending
 from supervisor.run.index import register
 from supervisor.run.journal import JournalWriter, read_state
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.sources.file_facts import any_is_written
 from supervisor.views.model.cause_context import read_context

@@ -17,7 +17,7 @@ from supervisor.cli.attaching.targets import resolve
 from supervisor.cli.job_logs import BadInputError
 from supervisor.cli.main import main
 from supervisor.keeper.observer.target import Target
-from supervisor.run.access.lock import KeeperLock
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.sources.processes import identify
 from tests.conftest import wait_until

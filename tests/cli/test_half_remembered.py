@@ -315,5 +315,5 @@ def test_a_name_is_no_licence_for_a_part_of_an_id_elsewhere(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     register(named, "solid", os.environ)
     register(other, "", os.environ)
-    monkeypatch.setattr("supervisor.run.access.ownership.has_keeper", lambda run, *_: run.root == other.root)
+    monkeypatch.setattr("supervisor.run.ownership.has_keeper", lambda run, *_: run.root == other.root)
     assert stop._meant("solid", tmp_path / "two", elsewhere=True) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli.job_inputs import Job, load_job, parse_words
-from supervisor.run.history.answers import remember_unmeasured
+from supervisor.run.answers import remember_unmeasured
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ import pytest
 from supervisor.cli import main as cli
 from supervisor.cli.runs import HEADER, Columns, columns_of, facts_of, lines_of
 from supervisor.run import events as ev
-from supervisor.run.access.lock import KeeperLock
 from supervisor.run.index import register
 from supervisor.run.journal import JournalWriter, read_state
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.run.runfile import write_run_file

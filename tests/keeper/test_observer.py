@@ -24,12 +24,12 @@ from supervisor.keeper.observer.belief import Belief
 from supervisor.keeper.observer.observer import Observer
 from supervisor.keeper.observer.spooled_input import PipeCopy, Unpacking
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
+from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access import control
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass, Verdict
 from supervisor.run.series import HOST, METRICS, SeriesReader

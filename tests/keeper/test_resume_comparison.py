@@ -16,8 +16,8 @@ from supervisor.keeper.recording import resume_comparison
 from supervisor.keeper.recording.resume_comparison import ResumeComparison
 from supervisor.run import events as ev
 from supervisor.run import state as st
+from supervisor.run.answers import AnswerLine, remember_answer
 from supervisor.run.fold import replay
-from supervisor.run.history.answers import AnswerLine, remember_answer
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, Difference, Sameness, SpecChange
 from supervisor.run.series import JOB_KEY, METRICS, SeriesWriter

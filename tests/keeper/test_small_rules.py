@@ -30,7 +30,7 @@ from supervisor.keeper.recording.recorder import RunningMinima
 from supervisor.keeper.recording.start_events import _world_size
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access.control import Request, RequestArgs, Requester
+from supervisor.run.control import Request, RequestArgs, Requester
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.records import Decision, DecisionKind
 from supervisor.sources.gpu import GpuDevice, GpuNote, GpuNoteCode, GpuProcess, GpuSample

@@ -21,8 +21,8 @@ from supervisor.keeper.stalls.stack_broker import StackBroker
 from supervisor.keeper.stalls.stack_file import write_stacks
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, take_round
 from supervisor.policy.health.stall import Activity
+from supervisor.run import control
 from supervisor.run import events as ev
-from supervisor.run.access import control
 from supervisor.run.events import RequestKind
 from supervisor.run.fold import fold
 from supervisor.run.paths import AttemptPaths, RunPaths

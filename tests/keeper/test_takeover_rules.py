@@ -32,9 +32,9 @@ from supervisor.keeper.planning.batch_trials import trial_of
 from supervisor.keeper.process import takeover
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access.lock import KeeperLock
 from supervisor.run.events import Outcome
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.records import FailureClass
 from supervisor.run.series import GPU, RANKS, SeriesWriter
 from supervisor.sources.processes import ProcessId, boot_id, identify

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from supervisor.run import events as ev
-from supervisor.run.access.lock import KeeperLock
 from supervisor.run.journal import JournalWriter
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.regular import Mark, mark_of
 from supervisor.run.runfile import write_run_file

@@ -59,7 +59,7 @@ RECORDS = [
     ROOT / "preflight/checks.py",
     ROOT / "cli/check_job.py",
     ROOT / "run/trash.py",
-    ROOT / "run/access/ownership.py",
+    ROOT / "run/ownership.py",
     ROOT / "keeper/base/request_rules.py",
     *(ROOT / "keeper/planning" / f"{name}.py" for name in ("readiness", "preconditions", "fit_batch")),
     ROOT / "keeper/process/takeover.py",

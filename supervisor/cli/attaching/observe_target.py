@@ -28,9 +28,9 @@ from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.observer.start_observed import ATTEMPT, ObservedRun, backlog_bytes
 from supervisor.keeper.observer.target import ObservedLog, Target
 from supervisor.run import events as ev
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.failures import FailureClass
 from supervisor.run.index import claim, register, state_home
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import Verdict
 from supervisor.run.regular import open_regular

@@ -22,9 +22,9 @@ from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.measured_facts import MeasuredFacts
 from supervisor.keeper.monitoring.observations import FactSeen, Observation
 from supervisor.run import events as ev
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.index import known_runs
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.series import METRICS, SeriesReader

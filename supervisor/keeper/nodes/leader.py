@@ -27,7 +27,7 @@ from supervisor.policy import EXIT_LOST
 from supervisor.run import events as ev
 from supervisor.run import nodes as nd
 from supervisor.run import state as st
-from supervisor.run.history.changes import next_job
+from supervisor.run.next_job import next_job
 from supervisor.run.nodes import (
     LEADER,
     Heartbeat,

@@ -15,7 +15,7 @@ from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.base.ledger import Ledger
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
 from supervisor.run import events as ev
-from supervisor.run.access.lock import KeeperLock
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.state import RunState
 from supervisor.sources.processes import ProcessId, identify

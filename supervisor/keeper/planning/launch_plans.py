@@ -26,11 +26,11 @@ from supervisor.job.spec import CONTINUES, RESTARTS, BatchAnswer, BatchQuestion,
 from supervisor.keeper.base.job_secrets import require_nothing_hidden, with_hidden_words, with_secrets
 from supervisor.keeper.base.request_rules import Refused
 from supervisor.preflight.ports import free_port
-from supervisor.run.access.control import RequestArgs
+from supervisor.run.control import RequestArgs
 from supervisor.run.events import CheckpointCommitted, Decided
 from supervisor.run.fold import fold
-from supervisor.run.history.changes import NextJob, next_job
 from supervisor.run.jsonl import NOT_DECODED
+from supervisor.run.next_job import NextJob, next_job
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_own, replace_file
 from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, Reason, SpecChange, Verdict
 from supervisor.run.regular import read_regular, read_text

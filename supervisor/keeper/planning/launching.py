@@ -20,7 +20,7 @@ from supervisor.keeper.process.child import (
 )
 from supervisor.keeper.process.members import label_of
 from supervisor.run import events as ev
-from supervisor.run.history.changes import next_job
+from supervisor.run.next_job import next_job
 from supervisor.run.paths import AttemptPaths
 
 log = logging.getLogger("stoker.keeper")

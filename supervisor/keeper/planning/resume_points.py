@@ -32,8 +32,8 @@ from supervisor.keeper.planning.launch_plans import ResumePoint
 from supervisor.policy.history import is_resume_known
 from supervisor.preflight.interpreter import installed_version, interpreter_of
 from supervisor.run.events import CheckpointCommitted
-from supervisor.run.history.changes import NextJob
 from supervisor.run.jsonl import NOT_DECODED
+from supervisor.run.next_job import NextJob
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.regular import read_regular
 from supervisor.run.runfile import RunFile

@@ -48,10 +48,10 @@ from supervisor.keeper.planning.resume_points import (
     why_not_now,
 )
 from supervisor.policy import Gpus, PastAttempt, PolicyInput, StopCause, decide
+from supervisor.run.answers import batch_question, recalled, script_of
 from supervisor.run.events import BatchAnswered, BatchMeasured, StopWhy
 from supervisor.run.fold import fold
-from supervisor.run.history.answers import batch_question, recalled, script_of
-from supervisor.run.history.changes import next_job, undecided
+from supervisor.run.next_job import next_job, undecided
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
 from supervisor.run.records import OUT_OF_MEMORY, Decision, FailureClass, Verdict
 from supervisor.run.regular import open_regular

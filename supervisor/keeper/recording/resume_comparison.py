@@ -17,7 +17,7 @@ from supervisor.keeper.planning.launch_plans import counter_question
 from supervisor.keeper.planning.resume_points import start_checkpoint
 from supervisor.policy.same_training import Judgement, Restart, began_below, judge
 from supervisor.run import events as ev
-from supervisor.run.history.answers import recalled
+from supervisor.run.answers import recalled
 from supervisor.run.nodes import LEADER
 from supervisor.run.records import Difference, Sameness
 from supervisor.run.series import JOB_KEY, METRICS, Sample, SeriesReader

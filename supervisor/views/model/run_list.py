@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import JobSpec
-from supervisor.run.access.ownership import has_keeper
 from supervisor.run.events import Outcome, Phase
 from supervisor.run.failures import PLAIN_ERRORS, FailureClass
-from supervisor.run.history.changes import NextJob, declared_again
 from supervisor.run.index import listed_names, listed_notes, those_under
 from supervisor.run.journal import StateReader
+from supervisor.run.next_job import NextJob, declared_again
+from supervisor.run.ownership import has_keeper
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Verdict
 from supervisor.run.regular import Mark, mark_of

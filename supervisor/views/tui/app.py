@@ -20,8 +20,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from supervisor.run.access.control import RequestArgs
-from supervisor.run.access.viewers import Presence
+from supervisor.run.control import Presence, RequestArgs
 from supervisor.run.events import RequestKind
 from supervisor.run.index import give_name, give_note, listed_names, listed_notes
 from supervisor.run.paths import RunPaths

@@ -16,10 +16,10 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from supervisor.run.access.ownership import Offer
 from supervisor.run.events import AttemptEnded, Diagnosed, RequestKind
 from supervisor.run.index import find_run, known_runs, listed_names, listed_notes
 from supervisor.run.journal import JournalWriter, read_state
+from supervisor.run.ownership import Offer
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.run.trash import KEPT_S, empty, throw_away

@@ -12,8 +12,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.screen import ScreenResultType
 
-from supervisor.run.access.control import RequestArgs
-from supervisor.run.access.viewers import Presence
+from supervisor.run.control import Presence, RequestArgs
 from supervisor.run.events import RequestKind
 from supervisor.run.index import give_name, give_note
 from supervisor.run.state import Backoff, HeldOpen
@@ -61,7 +60,7 @@ from supervisor.views.wording.kinds import changed_text
 if TYPE_CHECKING:
     from textual.command import Provider
 
-    from supervisor.run.access.ownership import Offer
+    from supervisor.run.ownership import Offer
 
 TICK_S = 1.0
 VETOES = ("keep_waiting", "hold")
@@ -562,7 +561,7 @@ class Dashboard(LookingScreen):
 
     def action_edit(self) -> None:
         """Restart with other arguments or environment."""
-        from supervisor.run.history.changes import next_job, undecided
+        from supervisor.run.next_job import next_job, undecided
         from supervisor.views.tui.dialogs.edit import Checkpoint, Edited, EditScreen
 
         snapshot = self.snapshot

@@ -1,15 +1,21 @@
-"""Who owns a run directory, and whether it is still where it was created.
+"""Who holds a run, who owns its directory, and whether that is still where it was created.
+
+A keeper holds ``keeper.lock`` by flock, which the kernel releases when its holder dies, however it dies; the pid and start time in the
+file are for people, and for telling a live keeper from a recycled pid on another host.
 
 A folder can claim anything about itself: anybody can write one, copy one, or put one where somebody will look. To look
 at it takes none of this. A request is written only for a live keeper at the place that run.json records; a new keeper
 is started only on a folder that belongs to its user from top to bottom. Reasons against it are data, one line each.
-Nothing here writes anything but a request.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import socket
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +23,124 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.jsonl import decoded_file
-from supervisor.run.paths import RUN_SCHEMA, RunPaths
+from supervisor.run.paths import RUN_SCHEMA, RunPaths, private
 
 if TYPE_CHECKING:  # they load the whole schema, which finding a run need not wait for
-    from supervisor.run.access.control import RequestArgs
+    from supervisor.run.control import RequestArgs
     from supervisor.run.events import RequestKind
+
+
+TRIES = 5
+TRY_AGAIN_S = 0.03
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """Who took the lock last. `start_time`: seconds since boot."""
+
+    pid: int
+    start_time: float
+    host: str
+
+
+class LockTaken(Exception):  # noqa: N818 - a state of affairs, not an error
+    """Another keeper is alive."""
+
+    def __init__(self, holder: Holder | None) -> None:
+        super().__init__(
+            f"another keeper lives (pid {holder.pid} on {holder.host})" if holder else "another keeper lives"
+        )
+
+
+class KeeperLock:
+    """Held from construction to `release`.
+
+    Args:
+        path: the lock file.
+        start_time: this process's, seconds since boot.
+        inherited: the descriptor of a lock that the parent holds and this process was started with: it holds it too,
+            because flock belongs to what is open, not to who opened it.
+
+    Raises:
+        LockTaken: another keeper holds it.
+        OSError: the folder cannot be written.
+    """
+
+    def __init__(self, path: Path, *, start_time: float, inherited: int | None = None) -> None:
+        if inherited is None:
+            self._fd = _locked(path)
+        else:
+            os.set_inheritable(inherited, False)
+            self._fd = inherited
+        holder = Holder(pid=os.getpid(), start_time=start_time, host=socket.gethostname())
+        with contextlib.suppress(OSError):  # a full disk: the name is for people, the lock is held
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, msgspec.json.encode(holder) + b"\n", 0)
+
+    def fileno(self) -> int:
+        """The descriptor, for a child to inherit."""
+        return self._fd
+
+    def release(self) -> None:
+        """Let another keeper in. The file stays: removing it would race with the next one."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def show_life(self) -> None:
+        """Set the file's times: what another host sees of a keeper whose flock does not reach it."""
+        with contextlib.suppress(OSError):
+            os.utime(self._fd)
+
+
+def _locked(path: Path) -> int:
+    fd = private(path, os.O_RDWR | os.O_CREAT)
+    # Who asks `keeper_is_alive` holds the lock for some microseconds: a keeper holds it longer than this.
+    for tries_left in reversed(range(TRIES)):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if not tries_left:
+                os.close(fd)
+                raise LockTaken(read_holder(path)) from None
+            time.sleep(TRY_AGAIN_S)
+    return fd
+
+
+def read_holder(path: Path) -> Holder | None:
+    """Who wrote the lock file last, dead or alive."""
+    return decoded_file(path, Holder)
+
+
+def holder_here(path: Path) -> Holder | None:
+    """The same, where it was a process of this host."""
+    holder = read_holder(path)
+    return holder if holder is not None and holder.host == socket.gethostname() else None
+
+
+def keeper_is_alive(path: Path) -> bool:
+    """True while a keeper holds the lock (on this host, or wherever the filesystem's flock reaches).
+
+    A copy made of hard links shares the lock with its original: of a run ask `ownership.has_keeper`.
+    """
+    try:
+        # What lies there may be a pipe, or a link to another run's.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return False
+
+
+# -- whose the folder is ---------------------------------------------------------------------------
 
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 ROOT = 0
@@ -137,7 +254,7 @@ def ask(
         raise NotRequested(newer)
     if not keeper_is_alive(run.node().lock):
         raise NotRequested("the supervisor process is gone: nobody would do it")
-    from supervisor.run.access import control
+    from supervisor.run import control
 
     return control.send(RunPaths(Path(place.real)).control, kind, if_attempt=if_attempt, args=args)
 

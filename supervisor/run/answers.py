@@ -1,9 +1,12 @@
-"""What a person answered about the batch, the exit code or the resume of a script: ``$XDG_STATE_HOME/stoker/answers.jsonl``, a line an answer.
+"""What one run leaves for later runs of the same script, in ``$XDG_STATE_HOME/stoker``: a person's answers, and which batches fitted.
 
-Which scripts got further without stoker's measurements stands there too.
-An answer is known by the script's own text and by the question: a script that was edited, or a question that is another one, is
-asked about again. It is only ever one of the values that the question itself lists, so that no content of the file can set anything else.
-The file is replaced whole; of two answers given at the same moment one may be lost, and is asked for again.
+``answers.jsonl`` has a line an answer about the batch, the exit code or the resume of a script, and which scripts got further without
+stoker's measurements. An answer is known by the script's own text and by the question: a script that was edited, or a question that is
+another one, is asked about again. It is only ever one of the values that the question itself lists, so that no content of the file can
+set anything else. The file is replaced whole; of two answers given at the same moment one may be lost, and is asked for again.
+
+``memory.jsonl`` has a line an attempt. It is known by its script, the flags that shape the model, the GPU's type and the number of ranks:
+the same micro-batch needs the same memory there. It is proposed, and used in a plan; never applied silently.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +24,7 @@ import msgspec
 
 from supervisor.job.arguments.launchers import Launch, read_launch
 from supervisor.job.knobs.questions import question_of
+from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import (
     BY_ITSELF,
     NEVER,
@@ -33,9 +37,9 @@ from supervisor.job.spec import (
     Unread,
 )
 from supervisor.run.index import state_home
-from supervisor.run.jsonl import decoded
+from supervisor.run.jsonl import append_line, decoded
 from supervisor.run.paths import make_private, replace_file
-from supervisor.run.regular import read_regular
+from supervisor.run.regular import open_regular, read_regular
 from supervisor.run.state import RunState
 
 FILE = "answers.jsonl"
@@ -175,3 +179,56 @@ def _read(path: Path) -> list[AnswerLine]:
     except OSError:
         return []
     return list(decoded(msgspec.json.Decoder(AnswerLine), data)) if len(data) <= MAX_BYTES else []
+
+
+# -- what fitted -----------------------------------------------------------------------------------
+
+MEMORY_FILE = "memory.jsonl"
+# Runs are some a day; what lies further back was another version of the script.
+MEMORY_LINES = 20_000
+MEMORY_BYTES = 16 << 20
+
+
+class JobKind(msgspec.Struct, frozen=True):
+    """What makes two launches alike as far as memory goes. `flags` is a hash; `device` a GPU's name, or "cpu"."""
+
+    script: str
+    flags: str
+    device: str
+    world_size: int
+
+
+class MemoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One trial on record. `t`: wall seconds; `run`: the run's id."""
+
+    kind: JobKind
+    trial: MemoryTrial
+    t: float
+    run: str
+    v: int = 1
+
+
+def flags_hash(words: Iterable[str]) -> str:
+    """A short hash of the words that shape a model; the words themselves may hold secrets and are not kept."""
+    return hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def remember_memory(line: MemoryLine, env: Mapping[str, str]) -> None:
+    """Append a line."""
+    append_line(state_home(env) / MEMORY_FILE, line, follows=True)
+
+
+def recall_memory(kind: JobKind, env: Mapping[str, str], *, but_run: str = "") -> list[MemoryLine]:
+    """The lines of one kind of job, oldest first; of `but_run` none. Half or foreign lines are passed over."""
+    try:
+        with open_regular(state_home(env) / MEMORY_FILE) as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(file.tell() - MEMORY_BYTES, 0))
+            lines = file.read().split(b"\n")[-MEMORY_LINES:]
+    except OSError:
+        return []
+    # Decoding costs 1 µs a line, and most lines are of other scripts: a plain search goes first.
+    mark = kind.flags.encode()
+    alike = b"\n".join(line for line in lines if mark in line)
+    known = decoded(msgspec.json.Decoder(MemoryLine), alike)
+    return [line for line in known if line.kind == kind and line.run != but_run]
