@@ -86,7 +86,7 @@ def _chosen_theme() -> tuple[Source, ...]:
     from supervisor.cli.open_app import kept_file
     from supervisor.job.config.explain import Source
     from supervisor.views.tui.saved_layout import load
-    from supervisor.views.tui.theme.palette import PALETTES
+    from supervisor.views.tui.widgets.palette import PALETTES
 
     path = kept_file(os.environ)
     kept = load(path).theme

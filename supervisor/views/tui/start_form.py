@@ -19,7 +19,7 @@ from supervisor.job.guided import GuidedStart, Question, Topic, command_of, job_
 from supervisor.text.redact import redact_text
 from supervisor.views.appearance import USUAL, Appearance
 from supervisor.views.tui.dialogs.prompts import key_line
-from supervisor.views.tui.theme.textual_theme import ThemedApp
+from supervisor.views.tui.widgets.textual_theme import ThemedApp
 from supervisor.views.wording.translate import words_in
 
 # Below so many rows the box fills the terminal, and of what is known the latest stands there alone.
