@@ -12,8 +12,9 @@ from textual.filter import LineFilter
 from textual.theme import Theme
 
 from supervisor.views.appearance import Appearance
-from supervisor.views.tui.theme.palette import PALETTES, Palette, chosen
-from supervisor.views.tui.widgets.paint import HarmlessFilter, TextStyle
+from supervisor.views.tui.widgets.filters import AsciiFilter, HarmlessFilter, no_colour
+from supervisor.views.tui.widgets.paint import TextStyle
+from supervisor.views.tui.widgets.palette import PALETTES, Palette, chosen
 
 
 def _theme(palette: Palette) -> Theme:
@@ -53,8 +54,6 @@ class ThemedApp(App[None]):
         self.set_reactive(App.theme, chosen(appearance.theme, remembered).name)
         self._gates: list[LineFilter] = [HarmlessFilter()]
         if appearance.ascii:
-            from supervisor.views.tui.theme.filters import AsciiFilter
-
             self._gates.append(AsciiFilter())
         super().__init__()
         for theme in THEMES.values():
@@ -68,8 +67,6 @@ class ThemedApp(App[None]):
         """What makes a line harmless, and plain ASCII where it was asked for, come after all else."""
         if not self.no_color:
             return [*super().get_line_filters(), *self._gates]
-        from supervisor.views.tui.theme.filters import no_colour
-
         # Textual's own makes grey of colours, and grey is one.
         return [*self._gates, no_colour(self.theme_variables["foreground"])]
 

@@ -1,19 +1,113 @@
-"""A page of text that scrolls, composed of a snapshot; and which pages there are."""
+"""A page of text that scrolls and is searched, composed of a snapshot; and which pages there are."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Final
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Final, Protocol
+
+from textual.app import App
 
 from supervisor.run.records import Sameness
 from supervisor.run.state import MomentKind, RunState
+from supervisor.views.logs.query import BadQueryError, Query
+from supervisor.views.tui.dialogs.prompts import SEARCH_HINT, AskLine
 from supervisor.views.tui.logs.rows import marked
-from supervisor.views.tui.pages.page_search import PageSearch
 from supervisor.views.tui.widgets.lists import MovingPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row, wrap
 from supervisor.views.tui.widgets.panel import COPIED_CELLS, Panel, View, copied_rows
 from supervisor.views.wording.kinds import values_of
 from supervisor.views.wording.translate import Tr
+
+
+class Searchable(Protocol):
+    """A page that can be searched."""
+
+    search: PageSearch
+
+    def texts(self) -> Sequence[str]:
+        """Its rows, as they are searched."""
+
+    def row_at(self) -> int:
+        """The row from which a search begins."""
+
+    def show_row(self, index: int) -> None:
+        """Bring a row in sight."""
+
+    def repaint(self) -> None:
+        """Paint what has changed."""
+
+
+class PageSearch:
+    """What is looked for on one page; false while nothing is."""
+
+    def __init__(self, page: Searchable) -> None:
+        self._page = page
+        self._hits: list[int] = []
+        self.query = Query()
+        self.at: int | None = None  # the row that was gone to
+        self._start: int | None = None  # the row from which the first match is looked for
+
+    def __bool__(self) -> bool:
+        return bool(self.query)
+
+    def renew(self) -> None:
+        """The page's rows may be others; the first match is gone to once there is one."""
+        self._hits = [at for at, text in enumerate(self._page.texts()) if self.query.accepts(text)]
+        if self.query and self._hits and self._start is not None:
+            self._go(bisect_left(self._hits, self._start))
+            self._start = None
+
+    def begin(self, query: Query, start: int) -> None:
+        """Look for something, from a row on; the empty query ends the search."""
+        self.query, self.at, self._start = query, None, start
+        self.renew()
+        self._page.repaint()
+
+    def step(self, way: int) -> None:
+        """The next match further down, or up; after the last comes the first."""
+        if not self._hits:
+            return
+        at = self.at if self.at is not None else self._page.row_at()
+        place = bisect_left(self._hits, at)
+        self._go(place + way if self.at is not None or way < 0 else place)
+        self._page.repaint()
+
+    def title(self, tr: Tr) -> Row:
+        """What is looked for, and which of how many matches is in sight."""
+        if not self.query:
+            return EMPTY
+        count = len(self._hits)
+        text = f"{self._hits.index(self.at) + 1} of {count}" if self.at in self._hits else f"{count} found"
+        return row(Span(f"/{self.query.typed}: {tr(text)}", TextStyle.WARN))
+
+    def _go(self, place: int) -> None:
+        self.at = self._hits[place % len(self._hits)]
+        self._page.show_row(self.at)
+
+
+def open_page_search(app: App[None], page: Searchable, changed: Callable[[], object]) -> None:
+    """Search while something is typed; what is left open is looked for until it is closed."""
+    search, start = page.search, page.row_at()
+    before = search.query
+
+    def typed(text: str) -> str:
+        try:
+            search.begin(Query.search(text), start)
+        except BadQueryError as error:
+            return str(error)
+        changed()
+        return ""
+
+    def closed(text: str | None) -> None:
+        if text is None:
+            search.begin(before, start)
+        elif not text:
+            search.begin(Query(), start)
+        changed()
+
+    app.push_screen(AskLine("search", before.typed, typed, SEARCH_HINT), closed)
+
 
 LABEL = 12
 
@@ -63,15 +157,10 @@ class Page(ScrolledPanel):
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
         self._all: Sequence[Row] = ()
-        self.pane_rows = 0  # how high the pane is, for pages that say less in a low one
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
         """All of the page, in rows of at most `width` cells."""
         raise NotImplementedError
-
-    def foot(self, view: View, width: int) -> Sequence[Row]:  # noqa: ARG002 - for subclasses
-        """What stays in sight at the lower edge while the end of the page is not."""
-        return ()
 
     def titles(self) -> tuple[Row, Row]:
         """The page's name, and how far it was scrolled."""
@@ -85,25 +174,17 @@ class Page(ScrolledPanel):
         """The rows in sight."""
         if self.view is None:
             return []
-        self.pane_rows = height
         self._all = found = self.rows(self.view, width - 2)
-        in_sight = self._top >= len(found) - height  # the end of it, where the same stands at length
-        foot = () if in_sight else self.foot(self.view, width - 2)
-        room = max(height - len(foot), 1)
-        self._height = room
+        self._height = height
         if self.search:
             self.search.renew()
-        self._top = min(max(self._top, 0), max(len(found) - room, 0))
-        shown = list(found[self._top : self._top + room])
+        self._top = min(max(self._top, 0), max(len(found) - height, 0))
+        shown = found[self._top : self._top + height]
         if not self.search:
-            return [(Span(" "), *spans) for spans in (*shown, *foot)]
-        here = self.search.at
+            return [(Span(" "), *spans) for spans in shown]
         return [
-            *(
-                (Span("▸" if at == here else " ", TextStyle.WARN), *marked(spans, self.search.query))
-                for at, spans in enumerate(shown, start=self._top)
-            ),
-            *((Span(" "), *spans) for spans in foot),
+            (Span("▸" if at == self.search.at else " ", TextStyle.WARN), *marked(spans, self.search.query))
+            for at, spans in enumerate(shown, start=self._top)
         ]
 
     def copied(self) -> str:
@@ -167,40 +248,20 @@ def resumed_rows(state: RunState, width: int, tr: Tr) -> list[Row]:
     return rows
 
 
-# A page is imported and made when it is first opened: the start need not wait for any.
+# Pages are imported and made when they are first opened: the start need not wait for any.
 PAGES: Final = ("failure", "metrics", "advisories", "processes", "preflight", "settings")
 
 
 def new_page(name: str) -> Panel:
-    """The page of this name, which is its id too.
+    """The page of this name, one of `PAGES`, which is its id too."""
+    from supervisor.views.tui.pages import failure, metrics, run_pages
 
-    Raises:
-        ValueError: there is none.
-    """
-    match name:
-        case "failure":
-            from supervisor.views.tui.pages.failure import FailurePage
-
-            return FailurePage(id=name)
-        case "metrics":
-            from supervisor.views.tui.pages.metrics import MetricsPage
-
-            return MetricsPage(id=name)
-        case "advisories":
-            from supervisor.views.tui.pages.advisories import AdvisoriesPage
-
-            return AdvisoriesPage(id=name)
-        case "processes":
-            from supervisor.views.tui.pages.processes import ProcessesPage
-
-            return ProcessesPage(id=name)
-        case "preflight":
-            from supervisor.views.tui.pages.settings import PreflightPage
-
-            return PreflightPage(id=name)
-        case "settings":
-            from supervisor.views.tui.pages.settings import SettingsPage
-
-            return SettingsPage(id=name)
-        case _:
-            raise ValueError(f"no page is called {name!r}")
+    made: tuple[type[Panel], ...] = (
+        failure.FailurePage,
+        metrics.MetricsPage,
+        run_pages.AdvisoriesPage,
+        run_pages.ProcessesPage,
+        run_pages.PreflightPage,
+        run_pages.SettingsPage,
+    )
+    return made[PAGES.index(name)](id=name)

@@ -1,4 +1,4 @@
-"""The last that happens to a line on its way to the terminal: no glyph beyond ASCII (--ascii), no colour (NO_COLOR)."""
+"""What happens to a line last on its way to the terminal: no commands, no glyph beyond ASCII (--ascii), no color (NO_COLOR)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 from textual.filter import LineFilter
+
+from supervisor.views.tui.widgets.paint import plain
 
 _PLAIN: Final = {
     "─╌┄┈": "-",
@@ -83,12 +85,12 @@ class AsciiFilter(LineFilter):
         return [
             segment
             if segment.control or segment.text.isascii()
-            else Segment(plain(segment.text), segment.style)
+            else Segment(ascii_of(segment.text), segment.style)
             for segment in segments
         ]
 
 
-def plain(text: str) -> str:
+def ascii_of(text: str) -> str:
     """`text` in ASCII, as wide as before."""
     text = _LEADS_TO.sub(" ->", text).translate(TABLE)
     if text.isascii():
@@ -151,3 +153,29 @@ def _plain(style: Style, ground: float, foreground: float) -> Style:
 
 def _lightness(colour: RichColor | None, otherwise: float) -> float:
     return otherwise if colour is None or colour.is_default else Color.from_rich_color(colour).brightness
+
+
+class HarmlessFilter(LineFilter):
+    """Takes control characters and their like out of a line, which stays as wide as before."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - textual's own signature
+        """The line, free of commands."""
+        if all(segment.control or plain(segment.text) is segment.text for segment in segments):
+            return segments
+        return [
+            segment if segment.control else Segment(harmless(segment.text), segment.style)
+            for segment in segments
+        ]
+
+
+def harmless(text: str) -> str:
+    """`text` without the characters that command a terminal, as wide as before."""
+    width = cell_len(text)
+    kept = "".join(_sign(c) for c in text)
+    return kept + " " * (width - cell_len(kept))
+
+
+def _sign(char: str) -> str:
+    if plain(char) == char:
+        return char
+    return "\ufffd" if cell_len(char) else ""

@@ -1,12 +1,11 @@
-"""Places of lines are short, and still tell which file of which rank."""
+"""A line is named in few words that still tell which file of which rank it stands in."""
 
 from __future__ import annotations
 
 import pytest
 
 from supervisor.run.state import AttemptState, RankState
-from supervisor.views.wording import places
-from supervisor.views.wording.places import below_run, of_project, place_of
+from supervisor.views.wording.phrases import is_stacks, of_project, place_of
 
 TREE = "torchrun/none_ab12/attempt_0"
 ATTEMPT = AttemptState(
@@ -36,25 +35,6 @@ def test_place(path: str, line: int | None, said: str) -> None:
     assert place_of(ATTEMPT, path, line) == said
 
 
-def test_below_run_never_climbs() -> None:
-    assert below_run(1, "/copied/runs/x/nodes/1/attempts/1/agent.log") == "nodes/1/attempts/1/agent.log"
-    assert below_run(1, "/copied/runs/x/artifacts/stacks.txt") == "artifacts/stacks.txt"
-
-
-@pytest.mark.parametrize(
-    ("path", "folder", "said"),
-    [
-        ("/home/me/gpt/models/block.py", "/home/me/gpt", "models/block.py"),
-        ("/home/me/gpt-old/models/block.py", "/home/me/gpt", "…/models/block.py"),
-        ("/elsewhere/lib/block.py", "/home/me/gpt", "…/lib/block.py"),
-        ("/gpt/train.py", "/home/me/gpt", "/gpt/train.py"),
-        ("./train.py", None, "train.py"),
-    ],
-)
-def test_of_project(path: str, folder: str | None, said: str) -> None:
-    assert of_project(path, folder) == said
-
-
 @pytest.mark.parametrize(
     ("path", "folder", "shown"),
     [
@@ -68,24 +48,7 @@ def test_of_project(path: str, folder: str | None, said: str) -> None:
     ],
 )
 def test_a_source_file_as_the_project_calls_it(path: str, folder: str | None, shown: str) -> None:
-    assert places.of_project(path, folder) == shown
-
-
-@pytest.mark.parametrize(
-    ("path", "shown"),
-    [
-        ("x/stdout.log", "x/stdout.log"),
-        ("../../keeper.log", "nodes/0/keeper.log"),
-        ("../../../../artifacts/stacks-1.txt", "artifacts/stacks-1.txt"),
-        ("../../../../../elsewhere/a/train.log", "a/train.log"),
-        ("/runs/r/nodes/0/attempts/1/x/stdout.log", "x/stdout.log"),
-        ("/runs/r/nodes/0/keeper.log", "nodes/0/keeper.log"),
-        ("/runs/r/artifacts/stacks-1.txt", "artifacts/stacks-1.txt"),
-        ("/var/log/a/train.log", "a/train.log"),
-    ],
-)
-def test_a_path_without_the_runs_own_folder(path: str, shown: str) -> None:
-    assert places.below_run(1, path) == shown
+    assert of_project(path, folder) == shown
 
 
 @pytest.mark.parametrize(
@@ -100,4 +63,4 @@ def test_a_path_without_the_runs_own_folder(path: str, shown: str) -> None:
     ],
 )
 def test_stacks_are_no_log(path: str | None, stacks: bool) -> None:
-    assert places.is_stacks(path) is stacks
+    assert is_stacks(path) is stacks
