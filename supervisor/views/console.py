@@ -565,7 +565,7 @@ def story(state: RunState, run: RunPaths, *, redact: Callable[[str], str] = str)
     if points:
         (_, first, begin), (_, last, end) = points[0], points[-1]
         lines.append(f"loss      {begin:.4f}{_at_step(first)} → {end:.4f}{_at_step(last)}")
-        curve = draw(points, title="loss")
+        curve = draw(points, title="loss").rstrip("\n")
         lines += ["", curve, ""] if curve else []
     lines += [f"note      {one.text}" for one in state.advisories if one.code == MEMORY_UNEXPECTED]
     lines.append(f"directory {run.root}")
