@@ -74,26 +74,19 @@ def test_text_in_lines(text: str, width: int, most: int, lines: list[str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("ratio", "mark", "text"),
+    ("ratio", "text"),
     [
-        (None, None, "────"),
-        (0.0, None, "────"),
-        (0.5, None, "━━──"),
-        (0.6, None, "━━╸─"),
-        (1.0, None, "━━━━"),
-        (9.0, None, "━━━━"),
-        (-1.0, None, "────"),
-        (0.5, 0.0, "┃━──"),
-        (0.5, 0.5, "━━┃─"),
-        (0.5, 0.99, "━━─┃"),
-        (0.5, 1.0, "━━─┃"),
-        (0.5, 1.1, "━━──"),
-        (0.5, -0.1, "━━──"),
-        (1.0, 0.25, "━┃━━"),
+        (None, "────"),
+        (0.0, "────"),
+        (0.5, "━━──"),
+        (0.6, "━━╸─"),
+        (1.0, "━━━━"),
+        (9.0, "━━━━"),
+        (-1.0, "────"),
     ],
 )
-def test_a_bar_with_a_mark(ratio: float | None, mark: float | None, text: str) -> None:
-    assert said(paint.bar(ratio, 4, TextStyle.LIVE, mark)) == text
+def test_a_bar(ratio: float | None, text: str) -> None:
+    assert said(paint.bar(ratio, 4, TextStyle.LIVE)) == text
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,10 @@ from supervisor.views import format as fm
 from supervisor.views.model.replay import Recording, ReplayClock
 from supervisor.views.tui.charts import live
 from supervisor.views.tui.dashboard import failure_card as card
+from supervisor.views.tui.dashboard.playback import ReplayBar
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, key_names
 from supervisor.views.tui.pages import advisories, failure, processes, settings
 from supervisor.views.tui.pages.page import LABEL, PAGES, Page, labelled, new_page
-from supervisor.views.tui.runs.replay_screen import ReplayBar
 from supervisor.views.tui.theme.textual_theme import LOOKS, THEMES, styles_of
 from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import Row, Span

@@ -111,18 +111,6 @@ def test_a_wrong_answer_stays_with_its_reason() -> None:
     play(scenario)
 
 
-def test_several_machines_are_not_started_from_here() -> None:
-    async def scenario(form: StartForm, pilot: Pilot[None]) -> None:
-        for _ in range(5):
-            await type_line(pilot, "")
-        assert "--node-rank K" in shown(form)
-        assert "start" not in shown(form).splitlines()[-4]
-        await pilot.press("enter")
-
-    form = play(scenario, several=True)
-    assert (form.write, form.begin) == (True, False)
-
-
 def test_w_only_writes() -> None:
     async def scenario(form: StartForm, pilot: Pilot[None]) -> None:
         for _ in range(6):
@@ -146,11 +134,3 @@ def test_at_any_size_and_in_any_language_the_keys_are_in_sight(size: tuple[int, 
         assert "[run]" in shown(form)
 
     play(scenario, size=size, appearance=Appearance(lang=lang))
-
-
-def test_plain_ascii() -> None:
-    async def scenario(form: StartForm, pilot: Pilot[None]) -> None:
-        await type_line(pilot, "")
-        assert form.get_line_filters()[-1].__class__.__name__ == "AsciiFilter"
-
-    play(scenario, appearance=Appearance(ascii=True, lang=Lang.ZH))
