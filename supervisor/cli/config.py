@@ -86,7 +86,7 @@ def _chosen_theme() -> tuple[Source, ...]:
     """The theme that was chosen last with the key T; none where no other was."""
     from supervisor.cli.open_app import kept_file
     from supervisor.views.tui.saved_layout import load
-    from supervisor.views.tui.theme.palette import PALETTES
+    from supervisor.views.tui.widgets.palette import PALETTES
 
     path = kept_file(os.environ)
     kept = load(path).theme

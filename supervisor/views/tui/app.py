@@ -33,8 +33,8 @@ from supervisor.views.tui.key_order import KeyOrder, Passed
 from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
 from supervisor.views.tui.saved_layout import Kept, load, save
 from supervisor.views.tui.terminal_signs import TerminalSigns
-from supervisor.views.tui.theme.textual_theme import THEMES, ThemedApp
 from supervisor.views.tui.widgets.paint import TextStyle
+from supervisor.views.tui.widgets.textual_theme import THEMES, ThemedApp
 from supervisor.views.wording.translate import words_in
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ class StokerApp(ThemedApp):
             attempt.number if attempt is not None else None,
             None,
             self._clock(),
-            lambda answer: self.call_later(browser.tell_of_stop, row.run, answer),
+            lambda answer: self.call_later(browser.tell_of_stop, answer),
         )
         self._feeders[-1].submit(send)
 

@@ -19,7 +19,7 @@ from supervisor.views.tui.dashboard.state_words import is_live, shows_failure, s
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, between, cells, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.kinds import values_of
-from supervisor.views.wording.questions import question_text
+from supervisor.views.wording.phrases import question_text
 from supervisor.views.wording.start_warnings import in_one_line, shown_at_start
 
 # An answer is shown for so long, a refusal longer: it is read.

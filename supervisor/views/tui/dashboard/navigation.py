@@ -32,13 +32,13 @@ from supervisor.views.tui.dashboard.state_words import is_live, leave_word, show
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.logs.pane import LogPanel
-from supervisor.views.tui.pages.page import PAGES
+from supervisor.views.tui.pages.text_page import PAGES
 from supervisor.views.tui.request_client import Answer, RequestClient
 from supervisor.views.tui.saved_layout import memory_of
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
 from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import Panel
-from supervisor.views.wording.places import is_stacks
+from supervisor.views.wording.phrases import is_stacks
 
 # What may be typed to go to a step.
 STEPS = "a step of the chart (1200, 12k), or from one to another (1200-1400)"
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from supervisor.text.user_line import CodeLine
     from supervisor.views.tui.logs.screen import LogScreen
     from supervisor.views.tui.pages.metrics import OtherRun
-    from supervisor.views.tui.pages.page_search import Searchable
+    from supervisor.views.tui.pages.text_page import Searchable
 
 
 # The pane reads the two newest attempts as one log: after a restart the end of the one before stays in sight.
@@ -497,7 +497,7 @@ class LookingScreen(PaneScreen):
             self._leave_page()
             self.logs.open_search(self.app)
             return
-        from supervisor.views.tui.pages.page_search import open_page_search
+        from supervisor.views.tui.pages.text_page import open_page_search
 
         open_page_search(self.app, page, self._offer)
 

@@ -527,7 +527,7 @@ class Dashboard(LookingScreen):
 
     def action_smaller_batch(self) -> None:
         """Restart with another batch."""
-        from supervisor.views.tui.dialogs.batch import BatchScreen
+        from supervisor.views.tui.dialogs.restart import BatchScreen
 
         snapshot = self.snapshot
         if snapshot is not None and "smaller_batch" not in self._possible:
@@ -562,7 +562,7 @@ class Dashboard(LookingScreen):
     def action_edit(self) -> None:
         """Restart with other arguments or environment."""
         from supervisor.run.next_job import next_job, undecided
-        from supervisor.views.tui.dialogs.edit import Checkpoint, Edited, EditScreen
+        from supervisor.views.tui.dialogs.restart import Checkpoint, Edited, EditScreen
 
         snapshot = self.snapshot
         if snapshot is None or snapshot.run_file is None:

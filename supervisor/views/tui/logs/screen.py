@@ -35,7 +35,7 @@ from supervisor.views.tui.screen_base import KeyScreen
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, row
 from supervisor.views.tui.widgets.panel import Panel, tr_of
-from supervisor.views.wording.places import is_stacks
+from supervisor.views.wording.phrases import is_stacks
 from supervisor.views.wording.translate import Tr
 
 MATCHES = {"match(1)": 1, "match(-1)": -1}
