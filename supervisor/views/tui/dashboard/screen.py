@@ -612,18 +612,11 @@ class Dashboard(LookingScreen):
 
         def close(result: ScreenResultType | None) -> None:
             self._restart_dialog = None
-            self._show_deciding(False)
             closed(result)
 
         self._restart_dialog = dialog
-        self._show_deciding(True)
         self._stop_restart_for_dialog()
         self.app.push_screen(dialog, close)
-
-    def _show_deciding(self, deciding: bool) -> None:
-        """Let the keeper look for newer checkpoints at once, and every second until the dialog is left."""
-        if (presence := self._presence) is not None:
-            self._feeder.submit(lambda: presence.decide(deciding, time.monotonic()))
 
     def _stop_restart_for_dialog(self) -> None:
         dialog, snapshot = self._restart_dialog, self.snapshot
