@@ -63,7 +63,7 @@ class Dashboard(KeyScreen, Screen[None]):
         feeder: the reading thread; requests are put in it too.
         clock: wall time.
         read_only: no requests.
-        presence: shows the keeper that somebody is here who can act, and is in a dialog; None: nobody can.
+        presence: shows the keeper that somebody is here who can act; None: nobody can.
         adopter: takes over a run whose keeper died; None where that is not offered.
         continuer: starts the next attempt of a run that is over; None where that is not offered.
         back: goes back to the list of runs; None where the run was not opened from one.
@@ -107,7 +107,6 @@ class Dashboard(KeyScreen, Screen[None]):
             feeder,
             read_only=read_only,
             is_recorded=playback is not None,
-            presence=presence,
             adopter=adopter,
             continuer=continuer,
         )
