@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from supervisor.job.arguments.assignments import settings_of
-from supervisor.job.knobs.checkpoint_names import USUAL_OUTPUTS, find_prefixes
+from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS, find_prefixes
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.monitoring.checkpoint_owners import (
     SETTLE_S,

@@ -25,14 +25,6 @@ def test_the_percentile_is_the_true_one(values: list[float]) -> None:
     assert pace.quantile_s() == true
 
 
-@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=4))
-def test_a_few_gaps_or_nonsense_are_no_pace(values: list[float]) -> None:
-    pace = Pace()
-    for value in values:
-        pace.add(value)
-    assert pace.quantile_s() is None
-
-
 def test_the_pace_follows_a_run_that_slows_down_and_memory_stays_bounded() -> None:
     pace = Pace()
     for _ in range(10 * KEPT):

@@ -25,7 +25,7 @@ from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry,
 from supervisor.job.config.settings import ConfigFile, spec_key_names
 from supervisor.job.env import is_measured, refuse_unreached
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.measured_resume import is_declared, with_answered_resume
+from supervisor.job.knobs.resume_settings import is_declared, with_answered_resume
 from supervisor.job.knobs.setting_names import is_resume
 from supervisor.job.spec import (
     BY_ITSELF,

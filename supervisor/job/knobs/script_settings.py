@@ -19,11 +19,11 @@ from supervisor.job.config.files import Scalar, read_values
 from supervisor.job.config.settings import Resolver
 from supervisor.job.errors import JobError
 from supervisor.job.knobs import set_batch as kn
-from supervisor.job.knobs.checkpoint_names import find_outputs, find_prefixes
 from supervisor.job.knobs.conventions import find_loader
 from supervisor.job.knobs.named_settings import SMALLER_GLOBAL, find_knobs
-from supervisor.job.knobs.places import Place, Places, config_file, is_argument, place_of
+from supervisor.job.knobs.resume_settings import find_outputs, find_prefixes
 from supervisor.job.knobs.set_batch import as_number
+from supervisor.job.knobs.setting_names import Place, Places, config_file, is_argument, place_of
 from supervisor.job.knobs.trial_settings import plan_trial, total_steps, trial_notes
 from supervisor.job.spec import (
     AccumulationCounts,

@@ -14,9 +14,8 @@ from typing import Final, NamedTuple
 from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.knobs.conventions import find_convention
-from supervisor.job.knobs.places import Places
 from supervisor.job.knobs.set_batch import as_number
-from supervisor.job.knobs.setting_names import last_part, plain
+from supervisor.job.knobs.setting_names import Places, last_part, plain
 from supervisor.job.spec import TrialKnob, TrialSettings
 
 # Not `num_steps`, `steps`, `total_steps`: also of a sampler's steps, of a schedule alone, of one epoch.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from supervisor.job.arguments.assignments import settings_of
-from supervisor.job.knobs.checkpoint_names import ENDINGS, USUAL_OUTPUTS
+from supervisor.job.knobs.resume_settings import ENDINGS, USUAL_OUTPUTS
 from supervisor.job.knobs.setting_names import words_of
 from supervisor.job.spec import JobSpec
 from supervisor.run.access.lock import keeper_is_alive

@@ -11,7 +11,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from supervisor.job.knobs.checkpoint_names import given_start
+from supervisor.job.knobs.resume_settings import given_start
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.background import Background, within
 from supervisor.keeper.clock import Clock

@@ -157,7 +157,7 @@ def _knob_text(name: str, scope: KnobScope) -> str:
 
 def _resume(record: RunFile, snapshot: Snapshot) -> str:
     """How a restart continues: as it is planned at each launch; of arguments that a person typed again, what they name."""
-    from supervisor.job.knobs.checkpoint_names import given_start
+    from supervisor.job.knobs.resume_settings import given_start
     from supervisor.job.oom_plan import resume_plan, resume_words
     from supervisor.run.history.changes import next_job
 
