@@ -19,7 +19,6 @@ HEAVY = (
     "pynvml",
     "watchdog",
     "msgspec",
-    "plotext",
     "yaml",
     "hyperscan",
     "re2",
@@ -69,11 +68,11 @@ def test_a_dry_run_loads_neither_torch_nor_the_app(tmp_path: Path) -> None:
     script.write_text("print('hi')\n", encoding="utf-8")
     words = ["run", "--dry-run", "--python", sys.executable, str(script)]
     found = loaded(f"from supervisor.cli.main import main; main({words!r})", tmp_path)
-    assert not found & {"torch", "textual", "plotext", "pynvml"}, found
+    assert not found & {"torch", "textual", "pynvml"}, found
 
 
 def test_a_start_loads_nothing_that_is_wanted_later(tmp_path: Path) -> None:
-    words = "import supervisor.cli.starting.start_run, supervisor.views.console, supervisor.keeper.loop"
+    words = "import supervisor.cli.start_run, supervisor.views.console, supervisor.keeper.loop"
     assert loaded(words, tmp_path, LATER) == set()
     script = tmp_path / "train.py"
     script.write_text("print('hi')\n", encoding="utf-8")
@@ -88,7 +87,7 @@ def test_a_start_loads_nothing_that_is_wanted_later(tmp_path: Path) -> None:
 
 def test_the_keeper_never_loads_torch_or_textual(tmp_path: Path) -> None:
     found = loaded("import supervisor.keeper.__main__, supervisor.views.console", tmp_path)
-    assert not found & {"torch", "textual", "rich", "plotext", "pynvml"}, found
+    assert not found & {"torch", "textual", "rich", "pynvml"}, found
 
 
 def test_trainer_and_supervisor_do_not_know_each_other(tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ import pytest
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind, Knobs, RetrySettings
-from supervisor.keeper.context import Ledger, RunContext
+from supervisor.keeper.base.ledger import Ledger, RunContext
 from supervisor.keeper.planning.launch_plans import counter_question
 from supervisor.keeper.recording import resume_comparison
 from supervisor.keeper.recording.resume_comparison import ResumeComparison
 from supervisor.run import events as ev
 from supervisor.run import state as st
+from supervisor.run.answers import AnswerLine, remember_answer
 from supervisor.run.fold import replay
-from supervisor.run.history.answers import AnswerLine, remember_answer
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, Difference, Sameness, SpecChange
 from supervisor.run.series import JOB_KEY, METRICS, SeriesWriter

@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.run import events, failures, index, records, state
-from supervisor.run.history import answers, memory_trials
+from supervisor.run import answers, events, failures, index, records, state
 from supervisor.run.paths import RunPaths
 
 WORDS = {
@@ -101,4 +100,8 @@ def test_every_file_of_a_run_lies_where_other_versions_look_for_it() -> None:
         "torchrun",
         "stop",
     ]
-    assert (index.INDEX, answers.FILE, memory_trials.FILE) == ("index.jsonl", "answers.jsonl", "memory.jsonl")
+    assert (index.INDEX, answers.FILE, answers.MEMORY_FILE) == (
+        "index.jsonl",
+        "answers.jsonl",
+        "memory.jsonl",
+    )

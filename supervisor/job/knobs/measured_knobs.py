@@ -21,7 +21,7 @@ DERIVED, NONE = "derived", "none"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSettings:
-    """What an attempt showed, as the journal has it. Names are spelled as `knobs.places` has them.
+    """What an attempt showed, as the journal has it. Names are spelled as `knobs.setting_names` has them.
 
     Attributes:
         batch: the batch, where all of its parts are known.

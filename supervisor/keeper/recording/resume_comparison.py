@@ -11,13 +11,13 @@ from typing import Final
 from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.conventions import HF
 from supervisor.job.spec import CONTINUES, RESTARTS, Unread
-from supervisor.keeper.context import RunContext
+from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.monitoring.found_checkpoints import step_at, steps_seen
 from supervisor.keeper.planning.launch_plans import counter_question
 from supervisor.keeper.planning.resume_points import start_checkpoint
 from supervisor.policy.same_training import Judgement, Restart, began_below, judge
 from supervisor.run import events as ev
-from supervisor.run.history.answers import recalled
+from supervisor.run.answers import recalled
 from supervisor.run.nodes import LEADER
 from supervisor.run.records import Difference, Sameness
 from supervisor.run.series import JOB_KEY, METRICS, Sample, SeriesReader
