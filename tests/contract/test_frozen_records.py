@@ -13,7 +13,7 @@ WORKING = {
     "job/knobs/facts.py": {"Loader", "Rank", "_Count"},
     "policy/health/early_signs.py": {"_Gpu", "_Rank", "_Spike"},
     "policy/health/straggler.py": {"_Rank"},
-    "diagnosis/hang/flight_recorder.py": {"_Group"},
+    "diagnosis/hang/stuck_collectives.py": {"_Group"},
 }
 
 

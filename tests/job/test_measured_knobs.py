@@ -17,8 +17,8 @@ from supervisor.job.knobs.measured_knobs import (
 )
 from supervisor.job.knobs.named_settings import find_knobs
 from supervisor.job.knobs.set_batch import batch_values
+from supervisor.job.launch.plan import applied_in, build_plan
 from supervisor.job.memory_fit import choose_smaller
-from supervisor.job.plan import applied_in, build_plan
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
 from tests.instrument.truths import truths
 from tests.job.test_measured import derived, recorded

@@ -17,7 +17,7 @@ from supervisor.job.errors import JobError, NotResumableError
 from supervisor.job.knobs.named_settings import find_knobs
 from supervisor.job.knobs.set_batch import batch_of
 from supervisor.job.knobs.setting_names import Places
-from supervisor.job.plan import build_plan, diff_lines, plan_as_record
+from supervisor.job.launch.plan import build_plan, diff_lines, plan_as_record
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
 
 YAML = """\

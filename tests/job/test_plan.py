@@ -14,9 +14,9 @@ from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config.files import parse_config
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.config.settings import ConfigFile, spec_key_names
-from supervisor.job.env import NOT_MEASURED, applied
 from supervisor.job.errors import JobError
-from supervisor.job.plan import LaunchPlan, build_plan, plan_as_record, plan_as_shell, wants_port
+from supervisor.job.launch.env import NOT_MEASURED, applied
+from supervisor.job.launch.plan import LaunchPlan, build_plan, plan_as_record, plan_as_shell, wants_port
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.text.redact import redact_argv
 

@@ -9,10 +9,10 @@ import pytest
 from supervisor.job.batch import (
     BatchSpec,
 )
-from supervisor.job.knobs.questions import with_declared
 from supervisor.job.knobs.setting_names import Places, bare, is_argument, place_of
-from supervisor.job.oom_plan import answer, four_lines
-from supervisor.job.plan import build_plan
+from supervisor.job.launch.batch_questions import with_declared
+from supervisor.job.launch.oom_plan import answer, four_lines
+from supervisor.job.launch.plan import build_plan
 from supervisor.job.spec import AccumulationCounts, EntryKind, FoundNumber, JobSpec, Knobs, KnobScope, Unread
 
 BATCH = BatchSpec(8, 1, 2)

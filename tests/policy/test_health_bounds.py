@@ -16,8 +16,7 @@ from supervisor.policy.health.early_signs import (
     EarlySigns,
     Quota,
 )
-from supervisor.policy.health.pace import MIN_GAPS, MIN_LINES, Paces, Stage
-from supervisor.policy.health.stall import LINE_GAP_S, StallWatch
+from supervisor.policy.health.stall import LINE_GAP_S, MIN_GAPS, MIN_LINES, Paces, Stage, StallWatch
 from supervisor.policy.health.straggler import WINDOW, Stragglers
 from supervisor.run.events import Phase
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.job.spec import HangSettings
-from supervisor.policy.health.pace import KEPT, Pace, Paces, Stage
-from supervisor.policy.health.stall import Activity, StallWatch, moved
+from supervisor.policy.health.stall import KEPT, Activity, Pace, Paces, Stage, StallWatch, moved
 from supervisor.run.events import Phase
 
 durations = st.floats(min_value=0.002, max_value=1e5)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from supervisor.job.spec import HangSettings
 from supervisor.policy.health.output import MOST_TEMPLATES, News, Output, phase_in_stack, printed
-from supervisor.policy.health.pace import Paces
-from supervisor.policy.health.stall import StallWatch
+from supervisor.policy.health.stall import Paces, StallWatch
 from supervisor.run.events import Phase
 
 TICK_S = 0.1

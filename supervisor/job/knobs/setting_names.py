@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from itertools import pairwise
-from typing import Final
-
-from supervisor.job.config.files import SUFFIXES, Scalar
+from typing import Final, TypeAlias
 
 ENV: Final = "env:"
+SUFFIXES: Final = (".yaml", ".yml", ".toml", ".json")
+"""Of a script's own config file."""
+Scalar: TypeAlias = str | int | float | bool | None
+"""A value of a config file."""
 
 
 class Place(StrEnum):

@@ -24,7 +24,7 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import NotResumableError
 from supervisor.job.knobs.conventions import HF
 from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS, given_start, takes_path
-from supervisor.job.plan import CheckpointCopy
+from supervisor.job.launch.plan import CheckpointCopy
 from supervisor.job.spec import JobSpec, Knobs
 from supervisor.keeper.base.background import within
 from supervisor.keeper.monitoring.found_checkpoints import ranks_of, shown_path

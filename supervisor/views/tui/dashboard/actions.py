@@ -370,7 +370,7 @@ def again_text(snapshot: Snapshot) -> str:
     """The command that starts this job again, with what would have let it restart; empty where it is not known."""
     if snapshot.run_file is None or snapshot.state.mode == "observed":
         return ""
-    from supervisor.job.rerun_command import command_of  # only once a run is over
+    from supervisor.job.launch.rerun_command import command_of  # only once a run is over
     from supervisor.run.next_job import declared_again
 
     job = snapshot.run_file.job

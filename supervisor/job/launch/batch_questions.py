@@ -22,7 +22,7 @@ from supervisor.job.knobs.measured_knobs import (
 )
 from supervisor.job.knobs.resume_settings import knob_name
 from supervisor.job.knobs.setting_names import BatchName, bare, batch_name, is_accumulation
-from supervisor.job.oom_plan import OomRefusal, next_batch, oom_plan
+from supervisor.job.launch.oom_plan import OomRefusal, next_batch, oom_plan
 from supervisor.job.spec import IN_CODE, BatchAnswer, BatchQuestion, JobSpec, Knobs, KnobScope, Unread
 
 MOST_ANSWERS: Final = 3

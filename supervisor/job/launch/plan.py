@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from supervisor.job.arguments.assignments import set_value, value_of
 from supervisor.job.batch import BatchSpec, describe
-from supervisor.job.env import APPLY, UNREACHED, EnvChange, environment, is_measured
 from supervisor.job.errors import JobError, NotResumableError
 from supervisor.job.knobs import set_batch as kn
 from supervisor.job.knobs.measured_knobs import RankProcess
 from supervisor.job.knobs.setting_names import ENV, Place, config_file, is_argument, place_of
+from supervisor.job.launch.env import APPLY, UNREACHED, EnvChange, environment, is_measured
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.text.decode import printable, shell_word
 from supervisor.text.redact import HIDDEN, redact, redact_argv, redact_text
