@@ -162,8 +162,6 @@ def bar_went_on(before: bytes, after: bytes) -> bool:
     return 1 <= int(last[0]) < int(later[-1][0]) - 1
 
 
-
-
 @cache
 def _bar_state() -> re.Pattern[bytes]:
     return re.compile(rb"\b(\d{1,12})/(\d{1,12}) \[\d+:\d\d")
