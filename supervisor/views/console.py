@@ -36,7 +36,7 @@ from supervisor.views import format as fm
 from supervisor.views.chart import draw, loss_points
 from supervisor.views.model.cause_context import read_context
 from supervisor.views.model.history import Point, single
-from supervisor.views.model.step_pace import GAPS, FirstTimes, Pace, job_pace
+from supervisor.views.model.step_pace import GAPS, LEAST_STEPS, Pace, job_pace
 from supervisor.views.wording.kinds import (
     counter_text,
     end_of_request,
@@ -512,7 +512,7 @@ class _StepTimes:
     """The pace of the newest attempt, by what is journalled of it: the number that the dashboard shows."""
 
     def __init__(self) -> None:
-        self._pace, self._first = Pace(), FirstTimes()
+        self._pace = Pace()
         self._logged: deque[Point] = deque(maxlen=GAPS)
 
     def take(self, event: ev.Progress) -> None:
@@ -521,13 +521,15 @@ class _StepTimes:
             self._pace.add(event.t, event.step, event.attempt)
         if event.step_time_s is not None:
             timed = single(event.t, event.step, event.step_time_s, event.attempt)
-            self._logged.extend(self._first.take(timed, self._pace.seconds()))
+            self._logged.append(timed)
 
     @property
     def pace(self) -> tuple[float | None, bool]:
         """Seconds a step, and whether they are derived from when steps were logged."""
         gaps, attempt = self._pace.track(), self._pace.attempt
-        logged = [point.mean for point in self._logged if point.attempt >= attempt][-max(len(gaps), 1) :]
+        logged = [point.mean for point in self._logged if point.attempt >= attempt][
+            -max(len(gaps), LEAST_STEPS) :
+        ]
         return job_pace(logged[-1] if logged else None, logged, self._pace.seconds(), len(gaps))
 
 
