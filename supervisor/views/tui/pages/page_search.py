@@ -8,7 +8,8 @@ from typing import Protocol
 
 from textual.app import App
 
-from supervisor.views.logs.query import BadQueryError, Query
+from supervisor.views.filter_words import BadQueryError
+from supervisor.views.logs.query import Query
 from supervisor.views.tui.dialogs.prompts import SEARCH_HINT, AskLine
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, row
 from supervisor.views.wording.translate import Tr
