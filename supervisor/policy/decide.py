@@ -416,10 +416,10 @@ def _why_not_resumed(history: PolicyInput) -> str:
         return f"steps were made and {history.not_now}"
     if found is not None:
         why = f"{found} was found, but not the flag that resumes from it: name it (--resume-knob FLAG=PATH)"
-        return _with_file(why, history)
+        return _with_resumes(why, history)
     if history.given_start is not None and history.interactive:
         # It is no progress of this run: going on from it by itself would write over what came after it.
-        return _with_file(
+        return _with_resumes(
             f"steps were made since {history.given_start}, and no whole checkpoint of this run was found: "
             "e gives another path, r starts from that one again",
             history,
@@ -427,27 +427,27 @@ def _why_not_resumed(history: PolicyInput) -> str:
     switch = history.knobs.resume or history.knobs.resume_step
     if flag is None and switch is not None:
         why = f"steps were made and no whole checkpoint of this run was found for {switch}, and a restart may overwrite what is there"
-        return _with_file(why, history)
+        return _with_resumes(why, history)
     if flag is not None:
         why = f"steps were made and no whole checkpoint of this run was found for {flag}"
         if history.interactive:
-            return _with_file(
+            return _with_resumes(
                 f"{why}; press e and add {_spelt(flag)}, or start with --resume-knob '{flag}=DIR/FILE'",
                 history,
             )
-        return _with_file(f"{why}; start with --resume-knob '{flag}=DIR/FILE'", history)
+        return _with_resumes(f"{why}; start with --resume-knob '{flag}=DIR/FILE'", history)
     why = (
         "steps were made and the script's resume flag is not known, so a restart may overwrite its checkpoint"
     )
-    return _with_file(f"{why}; name it: --resume-knob FLAG=PATH", history)
+    return _with_resumes(f"{why}; name it: --resume-knob FLAG=PATH", history)
 
 
 def _spelt(flag: str) -> str:
     return f"{flag} PATH" if flag.startswith("-") else f"{flag}=PATH"
 
 
-def _with_file(why: str, history: PolicyInput) -> str:
-    return "; ".join(filter(None, (why, history.knobs.resumes, history.seen_file)))
+def _with_resumes(why: str, history: PolicyInput) -> str:
+    return "; ".join(filter(None, (why, history.knobs.resumes)))
 
 
 def _hold(history: PolicyInput, reason: str, change: SpecChange, *, gave_up: bool = False) -> Decision:

@@ -16,13 +16,13 @@ import pytest
 
 from supervisor.cli.attaching import observe_target
 from supervisor.cli.attaching.watcher_process import Watcher
-from supervisor.keeper.clock import SystemClock
+from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.observer import start_observed
 from supervisor.keeper.observer.start_observed import ObservedRun
 from supervisor.keeper.observer.target import ObservedLog, Target
 from supervisor.run import events as ev
-from supervisor.run.access.lock import KeeperLock, LockTaken, keeper_is_alive, read_holder
 from supervisor.run.journal import JournalReader, read_state
+from supervisor.run.ownership import KeeperLock, LockTaken, keeper_is_alive, read_holder
 from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import USUAL
 from supervisor.views.tui import terminal
@@ -135,7 +135,7 @@ import os, sys, time
 from pathlib import Path
 from supervisor.cli.attaching.watcher_process import Watcher
 from supervisor.keeper.observer.start_observed import ObservedRun
-from supervisor.keeper.clock import SystemClock
+from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.observer.target import ObservedLog, Target
 from supervisor.run.paths import RunPaths
 root, log = sys.argv[1:]

@@ -12,7 +12,7 @@ from supervisor.cli.attaching import observe_target
 from supervisor.cli.attaching.observe_target import tell_first_verdict
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.keeper.clock import SystemClock
+from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.observer import start_observed
 from supervisor.keeper.observer.observer import Observer
 from supervisor.keeper.observer.start_observed import ObservedRun

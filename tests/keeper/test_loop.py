@@ -20,13 +20,13 @@ from supervisor.keeper.planning.launch_plans import write_plan
 from supervisor.keeper.process import attempt
 from supervisor.keeper.process.child import SpawnError, spawn
 from supervisor.policy import EXIT_STOPPED
+from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access import control, viewers
-from supervisor.run.access.lock import LockTaken
 from supervisor.run.events import Outcome, RequestKind, StopWhy
 from supervisor.run.growth import read_growth
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import LockTaken
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition
 from supervisor.sources.processes import is_alive
@@ -120,10 +120,10 @@ def test_a_run_that_no_restart_helps_is_not_held_for_nobody(
 
 def test_it_is_held_while_a_screen_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "UNWATCHED_S", 3.0)
-    monkeypatch.setattr(viewers, "REFRESH_S", 0.2)
+    monkeypatch.setattr(control, "REFRESH_S", 0.2)
     run = RunPaths(tmp_path / "run-1")
     keeper = Keeper(run, job_of(tmp_path, *TYPO, interactive=True), env=os.environ)
-    screen, held_t, left_t = viewers.Presence(run.control), None, None
+    screen, held_t, left_t = control.Presence(run.control), None, None
     act = keeper._act
 
     def act_and_look(*, hurried: bool = False) -> None:

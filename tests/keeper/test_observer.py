@@ -24,12 +24,12 @@ from supervisor.keeper.observer.belief import Belief
 from supervisor.keeper.observer.observer import Observer
 from supervisor.keeper.observer.spooled_input import PipeCopy, Unpacking
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
+from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access import control
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass, Verdict
 from supervisor.run.series import HOST, METRICS, SeriesReader
@@ -110,7 +110,7 @@ def test_a_log_that_fails_while_it_is_watched_gets_a_verdict(tmp_path: Path) -> 
 def test_a_watched_log_fills_its_journal_no_faster_than_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.keeper.context.APART_S", ((1 << 62, 3600.0),))
+    monkeypatch.setattr("supervisor.keeper.base.ledger.APART_S", ((1 << 62, 3600.0),))
     log = tmp_path / "x.log"
     log.write_text("step 0/99 loss: 2.5\n", encoding="utf-8")
     target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),))

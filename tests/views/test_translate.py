@@ -45,20 +45,19 @@ SCREENS = sorted(
 RECORDS = [
     *(ROOT / "diagnosis/wording" / f"{name}.py" for name in ("titles", "advice")),
     ROOT / "diagnosis/hang/hang_verdict.py",
-    ROOT / "cli/diagnosing/verdict_text.py",
+    ROOT / "cli/verdict_text.py",
     ROOT / "views/trial_report.py",
-    *(ROOT / "policy" / f"{name}.py" for name in ("rules", "decide", "changes")),
-    *(ROOT / "policy/same_training" / f"{name}.py" for name in ("judge", "learning_rate", "paired")),
+    *(ROOT / "policy" / f"{name}.py" for name in ("rules", "decide", "changes", "same_training")),
     *(ROOT / "policy/health" / f"{name}.py" for name in ("early_signs", "straggler", "ending")),
     *(
         ROOT / "preflight" / f"{name}.py"
         for name in ("collective", "gpus", "host", "meeting", "memory", "network", "target")
     ),
     ROOT / "preflight/checks.py",
-    ROOT / "cli/starting/check_job.py",
+    ROOT / "cli/check_job.py",
     ROOT / "run/trash.py",
-    ROOT / "run/access/ownership.py",
-    ROOT / "keeper/requests/request_rules.py",
+    ROOT / "run/ownership.py",
+    ROOT / "keeper/base/request_rules.py",
     *(ROOT / "keeper/planning" / f"{name}.py" for name in ("readiness", "preconditions", "fit_batch")),
     ROOT / "keeper/process/takeover.py",
     ROOT / "keeper/stalls/hang_watch.py",

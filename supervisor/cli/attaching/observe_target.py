@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING
 from supervisor.cli.attaching.targets import resolve
 from supervisor.cli.attaching.watcher_process import NICENESS, Watcher
 from supervisor.cli.common import complain, metric_rules_of_user, say, wait_while_read
-from supervisor.cli.diagnosing.job_logs import BadInputError, is_of_one_process, without_rank
+from supervisor.cli.job_logs import BadInputError, is_of_one_process, without_rank
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.keeper.clock import SystemClock
+from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.observer.start_observed import ATTEMPT, ObservedRun, backlog_bytes
 from supervisor.keeper.observer.target import ObservedLog, Target
 from supervisor.run import events as ev
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.failures import FailureClass
 from supervisor.run.index import claim, register, state_home
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import Verdict
 from supervisor.run.regular import open_regular

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.cli.common import say
-from supervisor.cli.diagnosing.job_logs import BadInputError, log_file, read_jobs, tasks_of
+from supervisor.cli.job_logs import BadInputError, log_file, read_jobs, tasks_of
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
 from supervisor.run.paths import RunPaths

@@ -114,8 +114,8 @@ def main(argv: list[str]) -> int:
     """Watch until stdin ends."""
     from supervisor.cli.attaching.observe_target import observer_of
     from supervisor.cli.common import complain
-    from supervisor.cli.diagnosing.job_logs import BadInputError
-    from supervisor.keeper.clock import SystemClock
+    from supervisor.cli.job_logs import BadInputError
+    from supervisor.keeper.base.keeper_clock import SystemClock
 
     root, target, interval, pipe, keep, lock = argv
     run = RunPaths(Path(root))

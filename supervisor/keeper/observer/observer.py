@@ -17,8 +17,10 @@ from pathlib import Path
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
 from supervisor.diagnosis.journal_facts import with_journal_facts
-from supervisor.keeper.background import Background, BackgroundTask
-from supervisor.keeper.clock import Clock, ClockWatch, SystemClock
+from supervisor.keeper.base.background import Background, BackgroundTask
+from supervisor.keeper.base.keeper_clock import Clock, ClockWatch, SystemClock
+from supervisor.keeper.base.request_rules import Refused
+from supervisor.keeper.base.requests import ControlInput, Powerless
 from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone, Sampled
@@ -30,8 +32,6 @@ from supervisor.keeper.observer.start_observed import ATTEMPT, ObservedRun, back
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
 from supervisor.keeper.observer.writers import Writers
 from supervisor.keeper.recording.recorder import Recorder
-from supervisor.keeper.requests.control_input import ControlInput, Powerless
-from supervisor.keeper.requests.request_rules import Refused
 from supervisor.keeper.stalls.stack_file import StackFile, write_stacks
 from supervisor.policy import EXIT_ENDED_EARLY, EXIT_FAILED, EXIT_LOST
 from supervisor.run import events as ev

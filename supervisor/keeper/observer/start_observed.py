@@ -11,11 +11,11 @@ import contextlib
 import os
 
 from supervisor import __version__
-from supervisor.keeper.clock import Clock
-from supervisor.keeper.context import Ledger
+from supervisor.keeper.base.keeper_clock import Clock
+from supervisor.keeper.base.ledger import Ledger
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
 from supervisor.run import events as ev
-from supervisor.run.access.lock import KeeperLock
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.state import RunState
 from supervisor.sources.processes import ProcessId, identify

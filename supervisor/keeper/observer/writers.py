@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from supervisor.keeper.background import Background
+from supervisor.keeper.base.background import Background
 from supervisor.sources.file_facts import writers_of
 from supervisor.sources.processes import ProcessId, identify, is_alive
 

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from supervisor.diagnosis.hang.stack_groups import StackRound, waited_for
 from supervisor.job.spec import HangSettings
-from supervisor.keeper.background import BackgroundTask
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.background import BackgroundTask
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import (
     CheckpointSeen,
     EvidenceHit,

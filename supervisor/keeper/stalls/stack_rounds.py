@@ -14,7 +14,7 @@ from supervisor.diagnosis.hang.ras_report import read_ras
 from supervisor.diagnosis.hang.stack_groups import RankStack, StackRound, stack_round
 from supervisor.job.knobs.conventions import longer_than_usual, timeout_in_log
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.process.attempt import LiveAttempt
 from supervisor.keeper.stalls.stack_file import write_stacks
 from supervisor.policy.health.stall import Activity

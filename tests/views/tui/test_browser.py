@@ -13,9 +13,9 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from supervisor.run.access.ownership import Offer
 from supervisor.run.events import RequestKind
 from supervisor.run.index import find_run, known_runs, listed_names, listed_notes
+from supervisor.run.ownership import Offer
 from supervisor.run.paths import RunPaths
 from supervisor.views.model.run_list import Scope, SortKey
 from supervisor.views.tui.app import StokerApp

@@ -12,10 +12,9 @@ from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from supervisor.run.access.lock import KeeperLock
-from supervisor.run.access.ownership import Offer
 from supervisor.run.events import RequestDone, RequestKind, RequestRefused
 from supervisor.run.journal import JournalWriter
+from supervisor.run.ownership import KeeperLock, Offer
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp

@@ -16,8 +16,8 @@ import pyte
 import pytest
 
 from supervisor.run import events as ev
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.run.state import Backoff, Finished, HeldOpen, Running, RunState

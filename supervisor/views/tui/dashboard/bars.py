@@ -8,8 +8,8 @@ from itertools import chain
 from rich.cells import cell_len
 from textual.timer import Timer
 
-from supervisor.run.access.ownership import Offer
 from supervisor.run.events import ON_OOM, Advisory, Phase
+from supervisor.run.ownership import Offer
 from supervisor.run.records import Sameness
 from supervisor.run.state import Finished, MomentKind, Running
 from supervisor.views import format as fm

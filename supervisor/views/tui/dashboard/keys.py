@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from textual import events
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
 
 from supervisor.views.tui.dashboard.actions import ANSWER_KEYS
 
-# Keys without a character whose silence would be noticed.
-NAMED_KEYS = frozenset({"enter", "backspace", "delete", "insert", *(f"f{number}" for number in range(1, 13))})
-# Keys that leave, on the dashboard and in the list of runs: they never wait.
-LEAVING = frozenset({"q", "d", "ctrl+c", "ctrl+q"})
-# Other keys wait so long for the first that is read.
-FIRST_READ_S = 5.0
 GROUPS = {"act": "act on the run", "look": "look", "leave": "leave", "move": "within this pane"}
 
 
@@ -31,16 +21,6 @@ def action_name(binding: Binding) -> str:
     """What a binding does, as `actions.possible` names it: ``ask('hold')`` is "hold"."""
     name, _, argument = binding.action.partition("(")
     return argument.strip("')") if name in {"ask", "page"} else name
-
-
-def silence_of(screen: Screen[Any], event: events.Key) -> str | None:
-    """What to say to a key that a person typed and that does nothing on a screen; None where it does something."""
-    if screen.app.screen is not screen or event.key in screen.active_bindings:
-        return None
-    if not event.is_printable and event.key not in NAMED_KEYS:
-        return None
-    key = event.character if event.is_printable and event.character else event.key.capitalize()
-    return f"{key} does nothing here, ? shows the keys"
 
 
 # In the footer's order: what does not fit there is dropped from the end.

@@ -30,13 +30,13 @@ from supervisor.views.tui.dashboard.timeline import AttemptsBar, TimelinePanel
 from supervisor.views.tui.logs.pane import LogPanel
 from supervisor.views.tui.pages.text_page import PAGES, new_page
 from supervisor.views.tui.saved_layout import Kept, memory_of
-from supervisor.views.tui.screen_base import QuickFrames
+from supervisor.views.tui.screen_base import KeyScreen
 from supervisor.views.tui.widgets.footer import FooterBar
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row
 from supervisor.views.tui.widgets.panel import Panel, View, tr_of
 
 
-class PaneScreen(QuickFrames, Screen[None]):
+class PaneScreen(KeyScreen, Screen[None]):
     """All panes, arranged for the terminal's size and the run's state. `clock`: wall time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

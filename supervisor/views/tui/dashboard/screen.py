@@ -12,8 +12,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.screen import ScreenResultType
 
-from supervisor.run.access.control import RequestArgs
-from supervisor.run.access.viewers import Presence
+from supervisor.run.control import Presence, RequestArgs
 from supervisor.run.events import RequestKind
 from supervisor.run.index import give_name, give_note
 from supervisor.run.state import Backoff, HeldOpen
@@ -41,7 +40,7 @@ from supervisor.views.tui.dashboard.actions import (
 )
 from supervisor.views.tui.dashboard.failure_card import FailureCard
 from supervisor.views.tui.dashboard.header import HeaderPanel
-from supervisor.views.tui.dashboard.keys import FIRST_READ_S, GROUPS, KEYS, LEAVING, action_name, silence_of
+from supervisor.views.tui.dashboard.keys import GROUPS, KEYS, action_name
 from supervisor.views.tui.dashboard.navigation import BEHIND_S, LookingScreen
 from supervisor.views.tui.dashboard.state_words import (
     hang_ends_in,
@@ -54,14 +53,14 @@ from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, bindings_of,
 from supervisor.views.tui.dialogs.prompts import ADOPT, CONTINUE, AskLine, Confirm, ask_over, offer_first
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
-from supervisor.views.tui.screen_base import OverScreen, key_commands
+from supervisor.views.tui.screen_base import FIRST_READ_S, LEAVING, OverScreen, key_commands, silence_of
 from supervisor.views.tui.widgets.panel import Panel, View, tr_of
 from supervisor.views.wording.kinds import changed_text
 
 if TYPE_CHECKING:
     from textual.command import Provider
 
-    from supervisor.run.access.ownership import Offer
+    from supervisor.run.ownership import Offer
 
 TICK_S = 1.0
 VETOES = ("keep_waiting", "hold")
@@ -128,6 +127,7 @@ class Dashboard(LookingScreen):
         self._adoption: Offer | None = None  # what taking the run over would do; None: not looked at yet
         self._adoption_due = 0.0
         self._first: Snapshot | None = None
+        self._is_composed = self._reads_logs = False
         self._first_page: lc.Page | None = None
         self._stale = False
         self._due = 0.0
@@ -141,15 +141,16 @@ class Dashboard(LookingScreen):
 
     def on_mount(self) -> None:
         """Begin to tick; the log has the keys."""
+        self._is_composed = True
         notice = self.notice
         notice.read_only, notice.recorded = self._read_only, self.is_recorded
         self.query_one(HeaderPanel).name_given = self._name_given
         self.log_panel.focus()
-        if self._first is None:
-            self.logs.session.start()
         if self._first_page is not None:
             self.logs.take(self._first_page)
         else:
+            if not self._reads_logs:
+                self.logs.session.start()
             self.logs.ask(lc.Size(FIRST_ROWS))
         if self._first is not None:
             self.take(self._first)
@@ -164,10 +165,14 @@ class Dashboard(LookingScreen):
         self._first = snapshot
         self._update_logs(snapshot)
         self.logs.ask(lc.Size(FIRST_ROWS))
+        self._reads_logs = True
         self._first_page = self.logs.session.start_with_first(FIRST_LINES_LATEST_S)
 
     def take(self, snapshot: Snapshot) -> None:
-        """Show a new moment of the run."""
+        """Show a new moment of the run, once there are panes to show it."""
+        if not self._is_composed:
+            self._first = snapshot
+            return
         before, self.snapshot = self.snapshot, snapshot
         self._update_logs(snapshot)
         if self._log_screen is not None and (
@@ -556,7 +561,7 @@ class Dashboard(LookingScreen):
 
     def action_edit(self) -> None:
         """Restart with other arguments or environment."""
-        from supervisor.run.history.changes import next_job, undecided
+        from supervisor.run.next_job import next_job, undecided
         from supervisor.views.tui.dialogs.restart import Checkpoint, Edited, EditScreen
 
         snapshot = self.snapshot

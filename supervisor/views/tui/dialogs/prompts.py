@@ -23,7 +23,7 @@ from supervisor.views.wording.translate import Tr
 if TYPE_CHECKING:
     from textual.screen import Screen
 
-    from supervisor.run.access.ownership import Offer
+    from supervisor.run.ownership import Offer
     from supervisor.run.paths import RunPaths
 
 SEARCH_HINT = "words, or /expression/"

@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 
 from supervisor.run import state as st
-from supervisor.run.history.recurrence import same_failure
+from supervisor.run.failure_history import same_failure
 from supervisor.run.records import Consequence, Decision, DecisionKind, Verdict
 from supervisor.run.timeline import changed_arguments
 from supervisor.text.user_line import CodeLine

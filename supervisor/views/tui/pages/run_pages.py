@@ -344,7 +344,7 @@ def _resume(record: RunFile, snapshot: Snapshot) -> str:
     """How a restart continues: as it is planned at each launch; of arguments that a person typed again, what they name."""
     from supervisor.job.knobs.checkpoint_names import given_start
     from supervisor.job.oom_plan import resume_plan, resume_words
-    from supervisor.run.history.changes import next_job
+    from supervisor.run.next_job import next_job
 
     now = next_job(record.job, snapshot.state)
     if now.start_typed_after is not None and (given := given_start(now.job.entry_args, now.job.knobs.starts)):

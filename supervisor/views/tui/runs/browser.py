@@ -15,12 +15,11 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.state import Backoff, HeldOpen
 from supervisor.views.model.run_list import RunList, Scope, SortKey, sort_named
 from supervisor.views.tui.dashboard.bars import NoticeBar
-from supervisor.views.tui.dashboard.keys import FIRST_READ_S, LEAVING, silence_of
 from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine, Confirm, ask_over
 from supervisor.views.tui.request_client import Answer
 from supervisor.views.tui.runs.table import RunsPanel
-from supervisor.views.tui.screen_base import QuickFrames, key_commands
+from supervisor.views.tui.screen_base import FIRST_READ_S, LEAVING, KeyScreen, key_commands, silence_of
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
 from supervisor.views.tui.widgets.paint import TextStyle
 
@@ -34,7 +33,7 @@ def _key(key: str, action: str, word: str, shown: str, text: str, *, show: bool 
     return Binding(key, action, word, key_display=shown, show=show, tooltip=text)
 
 
-class BrowserScreen(QuickFrames, Screen[None]):
+class BrowserScreen(KeyScreen, Screen[None]):
     """All runs on one screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
