@@ -23,7 +23,7 @@ from supervisor.run.fold import fold, replay
 from supervisor.run.journal import JournalWriter, StateReader, facts_in, read_state, write_snapshot
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.state import RunState
-from supervisor.views.console import story
+from supervisor.views.headless.console import story
 from tests.recorded.old_versions import ARCHIVE, REVISIONS
 from tests.run.test_journal import EVENTS
 

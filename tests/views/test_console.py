@@ -25,7 +25,7 @@ from supervisor.run.records import (
     SpecChange,
 )
 from supervisor.run.series import METRICS, SeriesWriter
-from supervisor.views.console import (
+from supervisor.views.headless.console import (
     ConsoleSettings,
     ConsoleView,
     Level,

@@ -24,7 +24,7 @@ from supervisor.run.records import (
     Reason,
     Sameness,
 )
-from supervisor.views.console import (
+from supervisor.views.headless.console import (
     AS_ON_THE_TIMELINE,
     MADE,
     TEXTS,

@@ -305,11 +305,11 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
                 attempt=2,
                 result=Sameness.DIFFERS,
                 difference=Difference.DATA_ORDER,
-                text="correlation 0.10 over 20 steps",
+                text="30 steps trained twice",
             )
         ],
-        "attempt 2: differs: data order: correlation 0.10 over 20 steps",
-        "第 2 次尝试：不同：数据顺序：20 步的相关系数 0.10",
+        "attempt 2: differs: data order: 30 steps trained twice",
+        "第 2 次尝试：不同：数据顺序：30 步训练了两次",
     ),
     (
         [ev.ProbeStarted(t=1.0, probe=2, micro_batch=8, argv=())],

@@ -81,14 +81,14 @@ def test_a_log_that_nobody_has_looked_at_yet_is_neither_live_nor_quiet() -> None
     unseen = attempt_of()
     watched = state_of(running(phase=ev.Phase.RENDEZVOUS), unseen, mode="observed")
     assert words.condition_span(snapshot_of(watched), NOW).text == "● reading"
-    assert place_of_end(snapshot_of(watched), unseen) == "before its first step"
+    assert place_of_end(watched, snapshot_of(watched).step, unseen) == "before its first step"
     stepped = msgspec.structs.replace(watched, attempts=(msgspec.structs.replace(unseen, last_step=3),))
     assert words.condition_span(snapshot_of(stepped), NOW).text == "● reading", "a step of a finished log"
     seen = msgspec.structs.replace(unseen, log_checked=True)
     live = msgspec.structs.replace(watched, attempts=(seen,))
     assert words.condition_span(snapshot_of(live), NOW).text == "● live"
     named = msgspec.structs.replace(live, progress=ev.Progress(t=1.0, attempt=1, epoch=46, total_epochs=100))
-    assert place_of_end(snapshot_of(named), seen) == "epoch 46 / 100"
+    assert place_of_end(named, snapshot_of(named).step, seen) == "epoch 46 / 100"
 
 
 QUIET = attempt_of(log_checked=True, quiet_since=NOW - 7200)
@@ -354,4 +354,4 @@ def test_a_card_names_the_step_of_the_header() -> None:
     state = state_of(running(), attempt, progress=ev.Progress(t=50.0, attempt=1, step=3))
     snapshot = snapshot_of(state, metrics=losses)
     assert snapshot.step == 5
-    assert place_of_end(snapshot, attempt) == "step 5"
+    assert place_of_end(snapshot.state, snapshot.step, attempt) == "step 5"

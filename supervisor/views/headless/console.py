@@ -32,7 +32,7 @@ from supervisor.run.timeline import moment_of
 from supervisor.text.decode import ascii_json, printable
 from supervisor.text.redact import Redactor, redact_text
 from supervisor.views import format as fm
-from supervisor.views.chart import draw, loss_points
+from supervisor.views.headless.still_chart import draw, loss_points
 from supervisor.views.model.cause_context import read_context
 from supervisor.views.wording.kinds import (
     counter_text,
@@ -527,7 +527,7 @@ def story(state: RunState, run: RunPaths, *, redact: Callable[[str], str] = str)
     )  # at the end of a run: no start waits for them
     from supervisor.run.next_job import declared_again
     from supervisor.run.runfile import BadRunFile, read_run_file
-    from supervisor.views.trial_report import trial_lines
+    from supervisor.views.headless.trial_report import trial_lines
 
     curve = ""  # with lines of its own
     lines = ["", f"run       {state.run_id}  {state.name}"]
