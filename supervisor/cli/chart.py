@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
+import sys
 
 from supervisor.cli.common import add_recorded_run, complain, named_run
 
@@ -16,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the chart."""
+    from supervisor.views.headless.console import wants_colour
     from supervisor.views.headless.still_chart import draw, loss_points
 
     paths = named_run(args.run, args.runs_dir)
@@ -32,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
             title=title,
             width=min(size.columns, 120),
             height=max(min(size.lines - 2, 24), 8),
+            colour=wants_colour(sys.stdout, os.environ),
         )
     )
     return 0

@@ -552,7 +552,6 @@ class AttemptMonitor:
     def _finish(self, ending: _Ending) -> None:
         assert self._collector is not None, "what is read is read by its sensors"
         self._collector.stop()
-        self._collector.keep_growth()
         while not self._queue.empty():  # after the threads: what comes later would count for the next attempt
             self._observe(self._queue.get_nowait())
         backlog = self._collector.logs.backlog()

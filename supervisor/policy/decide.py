@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from supervisor.job.spec import RESTARTS, TrialSettings, steps_seen
-from supervisor.policy.budget import HAS_OWN_COUNT, alike_since_progress, counted_retries, is_unchanged
 from supervisor.policy.changes import change_for, needs_answer, offer_for
 from supervisor.policy.history import (
     PastAttempt,
@@ -474,3 +473,29 @@ def _delay(history: PolicyInput, failure: FailureClass, rule: Rule) -> float:
 
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
+
+
+# -- what counts against which budget ---------------------------------------------------------------------
+
+HAS_OWN_COUNT: Final = frozenset((Answer.SHRINK, Answer.NEW_PORT, Answer.UNMEASURED))
+"""Answers that ``--max-retries`` does not bound, unless it is 0."""
+
+
+def is_unchanged(change: SpecChange) -> bool:
+    """Whether the next attempt runs the same job."""
+    return replace(change, from_scratch=False) == SpecChange()
+
+
+def alike_since_progress(history: PolicyInput, failure: FailureClass) -> list[PastAttempt]:
+    """The attempts since the last progress that were restarted after this class of failure."""
+    past = restarts_since_progress(history)
+    return [a for a in past if a.verdict is not None and a.verdict.failure is failure]
+
+
+def counted_retries(history: PolicyInput) -> list[PastAttempt]:
+    """The attempts since the last progress whose restart ``--max-retries`` counts: those of the same job."""
+    return [
+        a
+        for a in restarts_since_progress(history)
+        if a.decision is None or a.decision.change is None or is_unchanged(a.decision.change)
+    ]

@@ -247,7 +247,9 @@ def _loss(both: _Both) -> Judgement | None:
     step, was, now = both.pairs("loss")[0]
     numbers = (("loss_ratio", ratio), ("loss_before", was), ("loss_after", now))
     text = f"the loss of the first steps is {ratio:.3g} times that of before: {now:.4g} for {was:.4g} at step {step}"
-    return both.differs(Difference.LOSS, text, *numbers) if ratio > 1 else both.unknown(text, *numbers)
+    if ratio > 1:
+        return both.differs(Difference.LOSS, text, *numbers)
+    return _gradient_norm(both) or both.unknown(text, *numbers)
 
 
 def _gradient_norm(both: _Both) -> Judgement | None:
@@ -276,8 +278,8 @@ _TESTS: Final[tuple[Callable[[_Both], Judgement | None], ...]] = (
     _comparable,
     _global_batch,
     _learning_rate,
-    _gradient_norm,
     _loss,
+    _gradient_norm,
 )
 
 

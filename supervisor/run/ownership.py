@@ -58,28 +58,18 @@ class KeeperLock:
     Args:
         path: the lock file.
         start_time: this process's, seconds since boot.
-        inherited: the descriptor of a lock that the parent holds and this process was started with: it holds it too,
-            because flock belongs to what is open, not to who opened it.
 
     Raises:
         LockTaken: another keeper holds it.
         OSError: the folder cannot be written.
     """
 
-    def __init__(self, path: Path, *, start_time: float, inherited: int | None = None) -> None:
-        if inherited is None:
-            self._fd = _locked(path)
-        else:
-            os.set_inheritable(inherited, False)
-            self._fd = inherited
+    def __init__(self, path: Path, *, start_time: float) -> None:
+        self._fd = _locked(path)
         holder = Holder(pid=os.getpid(), start_time=start_time, host=socket.gethostname())
         with contextlib.suppress(OSError):  # a full disk: the name is for people, the lock is held
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, msgspec.json.encode(holder) + b"\n", 0)
-
-    def fileno(self) -> int:
-        """The descriptor, for a child to inherit."""
-        return self._fd
 
     def release(self) -> None:
         """Let another keeper in. The file stays: removing it would race with the next one."""

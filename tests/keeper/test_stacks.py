@@ -190,11 +190,14 @@ def test_two_rounds_within_a_second_are_two_files(tmp_path: Path) -> None:
     assert all(name is not None and (tmp_path / Path(name).name).is_file() for name in names)
 
 
-@pytest.mark.parametrize(("timeout_s", "known"), [(7200.0, 7200.0), (600.0, None), (None, None)])
+@pytest.mark.parametrize(
+    ("timeout_s", "known"),
+    [(7200.0, 7200.0), (600.0, None), (None, None), ("x", None), (True, None), (-1, None)],
+)
 def test_a_round_tells_the_timeout_that_a_rank_gave_its_process_groups(
-    tmp_path: Path, timeout_s: float | None, known: float | None
+    tmp_path: Path, timeout_s: object, known: float | None
 ) -> None:
-    """Whatever the flag is called that it comes from, and though no log names it."""
+    """Whatever the flag is called that it comes from."""
     folder = AttemptPaths(tmp_path).telemetry
     folder.mkdir()
     phase = {"v": 1, "kind": "phase", "rank": 0, "source": "instrument", "timeout_s": timeout_s}

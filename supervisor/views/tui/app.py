@@ -279,7 +279,7 @@ class StokerApp(ThemedApp):
             from supervisor.views.model.replay import NothingRecorded, record_of
 
             try:
-                self.call_later(self._play_recorded, record_of(run, tr=self.tr))
+                self.call_later(self._play_recorded, record_of(run))
             except NothingRecorded:
                 self.call_later(browser.tell, f"{run.run_id}: nothing was recorded here")
 

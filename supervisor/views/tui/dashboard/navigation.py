@@ -13,7 +13,6 @@ from textual.binding import Binding
 from textual.message import Message
 
 from supervisor.job.spec import Unread
-from supervisor.run.growth import GrowthClock
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.commands import LogAt, LogPoint
 from supervisor.views.logs.query import Query
@@ -100,13 +99,11 @@ class LookingScreen(PaneScreen):
         self._feeder = feeder
         self._back = back
         self._log_screen: LogScreen | None = None
-        self._growth: dict[str, GrowthClock] = {}  # what the pane saw arrive, the page knows, and so on
         session = LogSession(
             client.node,
             self._deliver_log,
             newest=PANE_ATTEMPTS,
             watch_after_s=WATCH_AFTER_S,
-            growth=self._growth,
         )
         self.logs = LogControls(
             session, self._show_log, self._report_log, lambda: self.log_panel.row, self._offer
@@ -128,10 +125,10 @@ class LookingScreen(PaneScreen):
             else None
         )
         nodes = snapshot.node_logs
-        known = (lc.log_facts(snapshot.state, nodes), line, snapshot.recorded)
+        known = (lc.log_facts(snapshot.state, nodes), line, snapshot.recorded_t)
         if known != self._logs_known:
             self._logs_known = known
-            self.logs.ask(lc.Update(snapshot.state, snapshot.recorded, nodes), lc.KeepCause(line))
+            self.logs.ask(lc.Update(snapshot.state, snapshot.recorded_t, nodes), lc.KeepCause(line))
 
     def _deliver_log(self, answer: lc.Answer) -> None:
         """From the reading thread. What comes before this screen runs is asked for again once it does."""
@@ -182,7 +179,7 @@ class LookingScreen(PaneScreen):
 
     def on_log_panel_moved(self, message: LogPanel.Moved) -> None:
         """Other lines."""
-        self.logs.move(message.move)
+        self.logs.ask(message.move)
 
     def on_log_panel_sized(self, message: LogPanel.Sized) -> None:
         """Another number of lines."""
@@ -328,7 +325,7 @@ class LookingScreen(PaneScreen):
                 self._offer()
             case "close search":
                 self.logs.clear()
-                self.logs.move(lc.Follow())
+                self.logs.ask(lc.Follow())
             case "clear filter":
                 self.logs.clear()
             case "" if self._back is not None:
@@ -630,9 +627,7 @@ class LookingScreen(PaneScreen):
                 self._point_at(point)
 
         nodes, typed = snapshot.node_logs, self.logs.query.typed
-        screen = LogScreen(
-            self._client.node, snapshot.state, nodes=nodes, at=at, typed=typed, growth=self._growth
-        )
+        screen = LogScreen(self._client.node, snapshot.state, nodes=nodes, at=at, typed=typed)
         self._log_screen = screen
         self.app.push_screen(screen, closed)
 
