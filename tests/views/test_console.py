@@ -31,9 +31,9 @@ from supervisor.views.headless.console import (
     Level,
     event_lines,
     progress_text,
-    story,
     wants_colour,
 )
+from supervisor.views.headless.story import story
 from tests.conftest import wait_until
 from tests.keeper.fakes import BATCH, run_in, verdict_of
 
