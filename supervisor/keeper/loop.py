@@ -69,7 +69,7 @@ UNWATCHED_S = 30.0
 class Keeper:
     """Carries one run from its state to its end. Holds the lock from construction to `close`.
 
-    On several nodes the keepers are of the two kinds in `keeper.nodes`.
+    On several nodes the keepers are of the two kinds in `keeper.leader` and `keeper.follower`.
 
     Raises (on construction):
         LockTaken: another keeper lives.
@@ -508,7 +508,7 @@ class Keeper:
 
     def _settle_batch(self, view: st.AttemptState) -> None:
         """Take the answers that are known, and those that may be tried, where a smaller batch needs them."""
-        from supervisor.keeper.planning.verdict_and_decision import next_answer  # not before a first launch
+        from supervisor.keeper.planning.decisions import next_answer  # not before a first launch
 
         while self._needs_smaller_batch(view):
             told = next_answer(self._record, self.state, self._env, self._clock.wall(), tries=True)

@@ -40,7 +40,7 @@ KIND = JobKind(script="s", flags="f", device="cpu", world_size=2)
 
 @pytest.fixture
 def kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.keeper.planning.batch_trials.kind_of", lambda _job: KIND)
+    monkeypatch.setattr("supervisor.keeper.planning.attempt_evidence.kind_of", lambda _job: KIND)
 
 
 def job(tmp_path: Path, rest: str, limit: int = 99, **changes: object) -> RunFile:

@@ -17,9 +17,10 @@ from supervisor.job.knobs.conventions import HF
 from supervisor.job.plan import LaunchPlan
 from supervisor.job.spec import NAMED, EntryKind, Knobs
 from supervisor.keeper.planning import launch_plans as plans
-from supervisor.keeper.planning import preconditions, resume_points
+from supervisor.keeper.planning import readiness as preconditions
+from supervisor.keeper.planning import resume_points
+from supervisor.keeper.planning.decisions import policy_input
 from supervisor.keeper.planning.resume_points import drop_copies, takes_old_batch, usable_checkpoint
-from supervisor.keeper.planning.verdict_and_decision import policy_input
 from supervisor.run import events as ev
 from supervisor.run.access.control import RequestArgs
 from supervisor.run.fold import fold, replay

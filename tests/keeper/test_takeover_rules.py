@@ -28,7 +28,7 @@ from supervisor.keeper.monitoring.observations import (
     from_telemetry,
 )
 from supervisor.keeper.planning import fit_batch
-from supervisor.keeper.planning.batch_trials import trial_of
+from supervisor.keeper.planning.attempt_evidence import trial_of
 from supervisor.keeper.process import takeover
 from supervisor.run import events as ev
 from supervisor.run import state as st

@@ -27,9 +27,9 @@ def make_keeper(
     if not record.settings.shared:
         return Keeper(run, record, env=env, findings=findings, continued_by=continued_by)
     if record.node == LEADER:
-        from supervisor.keeper.nodes.leader import LeadingKeeper
+        from supervisor.keeper.leader import LeadingKeeper
 
         return LeadingKeeper(run, record, env=env, findings=findings, continued_by=continued_by)
-    from supervisor.keeper.nodes.follower import FollowingKeeper
+    from supervisor.keeper.follower import FollowingKeeper
 
     return FollowingKeeper(run, record, env=env, findings=findings)

@@ -20,8 +20,13 @@ from supervisor.job.plan import LaunchPlan
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.loop import TICK_S, Keeper
-from supervisor.keeper.nodes.common_launch import batch_on, common_launch, plan_on_node
-from supervisor.keeper.nodes.rendezvous import RendezvousWatch, meeting_point
+from supervisor.keeper.planning.common_launch import (
+    RendezvousWatch,
+    batch_on,
+    common_launch,
+    meeting_point,
+    plan_on_node,
+)
 from supervisor.keeper.planning.launching import Launching
 from supervisor.policy import EXIT_LOST
 from supervisor.run import events as ev
