@@ -1,10 +1,10 @@
-"""Which keeper a run has on this node."""
+"""The keeper that a run has on this node."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from supervisor.keeper.loop import Keeper
+from supervisor.keeper.loop import Group, Keeper
 from supervisor.run.nodes import LEADER
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Finding
@@ -24,12 +24,14 @@ def make_keeper(
     Raises:
         LockTaken, OSError: as `Keeper`.
     """
-    if not record.settings.shared:
-        return Keeper(run, record, env=env, findings=findings, continued_by=continued_by)
-    if record.node == LEADER:
-        from supervisor.keeper.leader import LeadingKeeper
+    group: Group | None = None
+    if record.settings.shared and record.node == LEADER:
+        from supervisor.keeper.leader import Leading
 
-        return LeadingKeeper(run, record, env=env, findings=findings, continued_by=continued_by)
-    from supervisor.keeper.follower import FollowingKeeper
+        group = Leading(run, record, continued_by=continued_by)
+    elif record.settings.shared:
+        from supervisor.keeper.follower import Following, quiet
 
-    return FollowingKeeper(run, record, env=env, findings=findings)
+        record, continued_by = quiet(record), ""
+        group = Following(run, record)
+    return Keeper(run, record, env=env, findings=findings, continued_by=continued_by, group=group)

@@ -18,7 +18,6 @@ from supervisor.keeper.planning import fit_batch
 from supervisor.keeper.planning.fit_batch import Prober
 from supervisor.run import events as ev
 from supervisor.run.history.memory_trials import JobKind, recall
-from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import RunFile
 from supervisor.sources.processes import is_alive
 from supervisor.sources.signature_files import default_cache_dir, load_engine
@@ -212,9 +211,3 @@ def test_without_a_fit_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
     assert ticked(prober, context) == []
     assert context.ledger.state.fitted is None
     assert prober.fit == FitSettings()
-
-
-def test_the_folder_of_a_probe_lies_in_the_node(tmp_path: Path) -> None:
-    prober, context = made(tmp_path, job(tmp_path, "true"))
-    assert RunPaths(Path(prober._home(prober._paths(2)))).root == context.node.root / "probes" / "2" / "run"
-    context.ledger.close()
