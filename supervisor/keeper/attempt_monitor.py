@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 
-from supervisor.job.oom_plan import RESUME_KNOB, missing_words, oom_notice
+from supervisor.job.launch.oom_plan import RESUME_KNOB, missing_words, oom_notice
 from supervisor.job.spec import EntryKind
 from supervisor.keeper.base.background import BackgroundTask
 from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.base.request_rules import Refused
-from supervisor.keeper.monitoring.checkpoint_owners import concurrent_runs
 from supervisor.keeper.monitoring.collector import Collector
-from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints
+from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints, concurrent_runs
 from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.measured_facts import MeasuredFacts
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone
@@ -32,10 +31,10 @@ from supervisor.keeper.stalls.health import Health
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, targets_of
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access.viewers import Viewers
+from supervisor.run.answers import batch_question, resume_question
+from supervisor.run.control import Viewers
 from supervisor.run.fold import fold
-from supervisor.run.history.answers import batch_question, resume_question
-from supervisor.run.history.changes import next_job
+from supervisor.run.next_job import next_job
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.records import FailureClass
 from supervisor.sources.host.cgroup import memory_kills
@@ -337,9 +336,7 @@ class AttemptMonitor:
         self._foretell()
         self._viewers.look(self._clock.mono())
         self._stepped(self._ledger.state)
-        now = self._clock.mono()
-        watched, deciding = self._viewers.watched(now), self._viewers.deciding(now)
-        self._found.look(self._ledger.state, watched=watched, deciding=deciding)
+        self._found.look(self._ledger.state, watched=self.is_watched())
         self._drop_copies()
         if live.is_over():
             self._begin_end(live.number, live.exit or ExitStatus(None), collector)
@@ -555,7 +552,6 @@ class AttemptMonitor:
     def _finish(self, ending: _Ending) -> None:
         assert self._collector is not None, "what is read is read by its sensors"
         self._collector.stop()
-        self._collector.keep_growth()
         while not self._queue.empty():  # after the threads: what comes later would count for the next attempt
             self._observe(self._queue.get_nowait())
         backlog = self._collector.logs.backlog()

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from supervisor.job.batch import BatchChange, describe_change
 from supervisor.job.errors import JobError
-from supervisor.job.plan import LaunchPlan
+from supervisor.job.launch.plan import LaunchPlan
 from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.loop import TICK_S, Keeper
 from supervisor.keeper.planning.common_launch import (
@@ -30,7 +30,7 @@ from supervisor.keeper.planning.launching import Planner
 from supervisor.run import events as ev
 from supervisor.run import nodes as nd
 from supervisor.run import state as st
-from supervisor.run.history.changes import next_job
+from supervisor.run.next_job import next_job
 from supervisor.run.nodes import (
     LEADER,
     Heartbeat,

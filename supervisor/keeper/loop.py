@@ -30,20 +30,20 @@ from supervisor.keeper.process.takeover import recorded_processes
 from supervisor.keeper.recording.start_events import opening
 from supervisor.policy import EXIT_FAILED, EXIT_GAVE_UP, EXIT_LOST, EXIT_REQUEUE, EXIT_STOPPED
 from supervisor.policy.rules import rule_for
+from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access import control
-from supervisor.run.access.lock import KeeperLock
-from supervisor.run.access.viewers import Viewers
-from supervisor.run.fold import fold
-from supervisor.run.history.answers import (
+from supervisor.run.answers import (
     AnswerLine,
     batch_question,
     exit_code_question,
     remember_answer,
     resume_question,
 )
+from supervisor.run.control import Viewers
+from supervisor.run.fold import fold
 from supervisor.run.nodes import Superseded
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import OUT_OF_MEMORY, Decision, DecisionKind, Finding, FindingLevel
 from supervisor.run.runfile import RunFile

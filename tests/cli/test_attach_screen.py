@@ -19,8 +19,8 @@ from supervisor.cli.attaching import observe_target
 from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.observer.observed_run import ObservedLog, ObservedRun, Target
 from supervisor.run import events as ev
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.journal import JournalReader, read_state
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import USUAL
 from supervisor.views.tui import terminal

@@ -14,10 +14,10 @@ import pytest
 from supervisor.cli.attaching import observe_target, targets
 from supervisor.cli.attaching.observe_target import LEFT_BEHIND_S
 from supervisor.cli.attaching.targets import NOT_UNPACKED, resolve
-from supervisor.cli.diagnosing.job_logs import BadInputError
+from supervisor.cli.job_logs import BadInputError
 from supervisor.cli.main import main
 from supervisor.keeper.observer.observed_run import Target
-from supervisor.run.access.lock import KeeperLock
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.sources.processes import identify
 from tests.conftest import wait_until

@@ -14,10 +14,10 @@ import pytest
 
 from supervisor.cli import common, diagnose, policy, replay
 from supervisor.cli.attaching import targets
-from supervisor.cli.diagnosing.job_logs import BadInputError
-from supervisor.cli.diagnosing.verdict_text import MOST_CONSEQUENCES, _consequence_lines, ranks_text
+from supervisor.cli.job_logs import BadInputError
 from supervisor.cli.main import VERBS, main
 from supervisor.cli.runs import browse
+from supervisor.cli.verdict_text import MOST_CONSEQUENCES, _consequence_lines, ranks_text
 from supervisor.job.errors import JobError
 from supervisor.job.spec import RetrySettings
 from supervisor.run import events as ev

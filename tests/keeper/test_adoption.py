@@ -13,9 +13,9 @@ import pytest
 
 from supervisor.keeper.loop import Keeper
 from supervisor.keeper.process.child import LAUNCHER
+from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access import control
 from supervisor.run.events import Outcome, RequestKind, StopWhy
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths

@@ -18,8 +18,8 @@ from supervisor.keeper.base.keeper_clock import ClockWatch, SystemClock, of_othe
 from supervisor.keeper.loop import Keeper
 from supervisor.keeper.monitoring.observations import from_telemetry
 from supervisor.run import events as ev
+from supervisor.run.failure_history import recovery_of
 from supervisor.run.fold import replay
-from supervisor.run.history.recovery_time import recovery_of
 from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, SpecChange

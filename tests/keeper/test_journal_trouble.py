@@ -16,12 +16,11 @@ from supervisor.keeper.base import ledger as ledger_module
 from supervisor.keeper.base.ledger import MOST_MINIMA, Ledger
 from supervisor.keeper.loop import LATE, Keeper
 from supervisor.keeper.process.takeover import examine_adoption, examine_continuation
+from supervisor.run import control
 from supervisor.run import events as ev
-from supervisor.run.access import control
-from supervisor.run.access.lock import KeeperLock
-from supervisor.run.access.ownership import NotRequested, ask
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.journal import JournalWriter, read_state
+from supervisor.run.ownership import KeeperLock, NotRequested, ask
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.views.model.reader import SnapshotReader

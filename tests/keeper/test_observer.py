@@ -20,12 +20,12 @@ from supervisor.keeper.observer import observer as observer_module
 from supervisor.keeper.observer.observed_run import PIPE_NAME, ObservedLog, Target
 from supervisor.keeper.observer.observer import Observer
 from supervisor.keeper.observer.watched_ends import PipeCopy
+from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access import control
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.run.series import HOST, METRICS, SeriesReader

@@ -25,9 +25,9 @@ from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.planning import attempt_evidence as judgement
 from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict
 from supervisor.keeper.recording import recorder
+from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access import control
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths

@@ -14,7 +14,7 @@ from msgspec.structs import replace as replace_fields
 from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
 from supervisor.job.errors import NotResumableError
 from supervisor.job.knobs.conventions import HF
-from supervisor.job.plan import LaunchPlan
+from supervisor.job.launch.plan import LaunchPlan
 from supervisor.job.spec import NAMED, EntryKind, Knobs
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning import readiness as preconditions
@@ -22,7 +22,7 @@ from supervisor.keeper.planning import resume_points
 from supervisor.keeper.planning.decisions import policy_input
 from supervisor.keeper.planning.resume_points import drop_copies, usable_checkpoint
 from supervisor.run import events as ev
-from supervisor.run.access.control import RequestArgs
+from supervisor.run.control import RequestArgs
 from supervisor.run.fold import fold, replay
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange

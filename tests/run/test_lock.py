@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.run.access import lock as module
-from supervisor.run.access.lock import KeeperLock, LockTaken, keeper_is_alive, read_holder
+from supervisor.run import ownership as module
+from supervisor.run.ownership import KeeperLock, LockTaken, keeper_is_alive, read_holder
 
 
 @pytest.mark.fault("processes", "a keeper dies holding the lock", "the lock dies with it")
@@ -55,7 +55,7 @@ def test_a_look_at_the_lock_does_not_keep_a_keeper_out(
         if len(slept) == module.TRIES - 1:
             fcntl.flock(looking, fcntl.LOCK_UN)
 
-    monkeypatch.setattr("supervisor.run.access.lock.time.sleep", sleep)
+    monkeypatch.setattr("supervisor.run.ownership.time.sleep", sleep)
     KeeperLock(path, start_time=1.0).release()
     assert len(slept) == module.TRIES - 1, "the last try is one too"
     os.close(looking)

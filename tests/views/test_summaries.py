@@ -17,13 +17,13 @@ from supervisor.cli.main import main
 from supervisor.cli.runs import columns_of, facts_of
 from supervisor.keeper.base.ledger import Ledger
 from supervisor.run import events as ev
-from supervisor.run.access.lock import KeeperLock
-from supervisor.run.history.summaries import FEW_LINES, INDEX
 from supervisor.run.journal import JournalWriter, read_state
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.regular import Mark, mark_of
 from supervisor.run.runfile import write_run_file
 from supervisor.run.state import RunState
+from supervisor.run.summaries import FEW_LINES, INDEX
 from supervisor.views.model import run_list
 from supervisor.views.model.run_list import READ_S, RunRow, RunsReader, SortKey, filtered, ordered, rows_of
 from tests.keeper.fakes import job_of

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 
 from supervisor.cli.attaching.targets import resolve
 from supervisor.cli.common import complain, metric_rules_of_user, say, wait_while_read
-from supervisor.cli.diagnosing.job_logs import BadInputError, is_of_one_process, without_rank
+from supervisor.cli.job_logs import BadInputError, is_of_one_process, without_rank
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.observer.observed_run import ObservedRun, Target
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.index import claim, register, state_home
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import Verdict
 from supervisor.run.state import Finished

@@ -12,7 +12,7 @@ from itertools import combinations
 from pathlib import Path
 
 from supervisor.cli.common import say
-from supervisor.cli.diagnosing.job_logs import BadInputError, file_chunks, log_file, read_jobs, tasks_of
+from supervisor.cli.job_logs import BadInputError, file_chunks, log_file, read_jobs, tasks_of
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.observer.observed_run import ATTEMPT, PIPE_NAME, ObservedLog, Target
 from supervisor.run.paths import RunPaths, make_private, private

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.run import events as ev
 from supervisor.run.fold import fold, merge_progress
-from supervisor.run.history.summaries import remember
 from supervisor.run.journal import SNAPSHOT_EVERY, JournalWriter, read_state, without_secrets, write_snapshot
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.runfile import RunFile
+from supervisor.run.summaries import remember
 from supervisor.text.redact import Redactor
 
 log = logging.getLogger("stoker.keeper")

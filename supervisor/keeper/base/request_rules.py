@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import assert_never
 
 from supervisor.run import state as st
-from supervisor.run.access.control import Request
+from supervisor.run.control import Request
 from supervisor.run.events import RequestKind
 
 NOT_OURS = "stoker did not start this job: it only watches"

@@ -15,9 +15,9 @@ from typing import Any, Protocol, assert_never
 from supervisor.keeper.base.background import BackgroundTask
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.base.request_rules import NOT_OURS, Refused, RequestAction, judge
+from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access import control
 from supervisor.run.paths import RunPaths
 
 CONTROL_INTERVAL_S = 0.2

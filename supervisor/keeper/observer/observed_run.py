@@ -14,7 +14,7 @@ from supervisor import __version__
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.base.ledger import Ledger
 from supervisor.run import events as ev
-from supervisor.run.access.lock import KeeperLock
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.state import RunState
 from supervisor.sources.processes import ProcessId, identify

@@ -20,16 +20,16 @@ from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.scan.windows import LARGE_LOG_BYTES
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.batch import BatchSpec, MemoryPoint
+from supervisor.job.config.script_settings import is_plain_python
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.script_settings import is_plain_python
 from supervisor.job.memory_fit import Measure, MemoryTrial, memory_point
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.base.background import Background, within
 from supervisor.keeper.process.members import pids_are_the_drivers, user_of
 from supervisor.preflight.memory import kind_of
 from supervisor.preflight.ports import free_port
+from supervisor.run.answers import JobKind, MemoryLine, recall_memory, remember_memory
 from supervisor.run.events import StopWhy
-from supervisor.run.history.memory_trials import JobKind, MemoryLine, recall, remember
 from supervisor.run.journal import read_state
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
 from supervisor.run.records import OUT_OF_MEMORY, FailureClass, Verdict
@@ -426,7 +426,9 @@ def _peak(node: NodePaths, attempt: int) -> tuple[Measure, int | None, int | Non
 def known_trials(record_job: JobSpec, state: RunState, env: Mapping[str, str]) -> tuple[MemoryTrial, ...]:
     """The trials of earlier runs of the same kind, of this run's probes, of its attempts: oldest first."""
     kind = _kind(record_job)
-    earlier = [line.trial for line in recall(kind, env, but_run=state.run_id)] if kind is not None else []
+    earlier = (
+        [line.trial for line in recall_memory(kind, env, but_run=state.run_id)] if kind is not None else []
+    )
     return (*earlier, *state.memory_trials)
 
 
@@ -436,7 +438,7 @@ def remember_trial(
     """Keep a trial for later runs."""
     kind = _kind(job)
     if kind is not None:
-        remember(MemoryLine(kind=kind, trial=trial, t=now, run=state.run_id), env)
+        remember_memory(MemoryLine(kind=kind, trial=trial, t=now, run=state.run_id), env)
 
 
 def _kind(job: JobSpec) -> JobKind | None:

@@ -13,7 +13,7 @@ from supervisor.job.arguments.assignments import value_of
 from supervisor.job.batch import BatchSpec, with_world_size
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.set_batch import batch_values
-from supervisor.job.plan import ENDPOINT_PORT, MASTER_PORT, CheckpointCopy, LaunchPlan, endpoint_of
+from supervisor.job.launch.plan import ENDPOINT_PORT, MASTER_PORT, CheckpointCopy, LaunchPlan, endpoint_of
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.job_secrets import with_hidden_words, with_secrets
@@ -23,7 +23,7 @@ from supervisor.preflight.connection import CONNECT_S, Failed, Way, why_not
 from supervisor.preflight.ports import free_port
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.history.changes import NextJob, next_job
+from supervisor.run.next_job import NextJob, next_job
 from supervisor.run.nodes import Launch, Order
 from supervisor.run.paths import AttemptPaths, RunPaths
 from supervisor.run.runfile import RunFile

@@ -11,17 +11,17 @@ from pathlib import Path
 from msgspec import structs
 
 from supervisor.cluster.scheduler import scheduler_of
-from supervisor.job.env import is_measured
-from supervisor.job.knobs.checkpoint_names import given_start
 from supervisor.job.knobs.conventions import find_loader
-from supervisor.job.knobs.questions import to_try
+from supervisor.job.knobs.resume_settings import given_start
+from supervisor.job.launch.batch_questions import to_try
+from supervisor.job.launch.env import is_measured
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs, Unread
 from supervisor.keeper.base.background import within
-from supervisor.keeper.monitoring.checkpoint_owners import ConcurrentRun, concurrent_runs
 from supervisor.keeper.monitoring.found_checkpoints import (
+    ConcurrentRun,
+    concurrent_runs,
     newest_untaken,
-    seen_file,
     shown_path,
     untaken_text,
 )
@@ -35,10 +35,10 @@ from supervisor.keeper.planning.resume_points import (
     why_not_now,
 )
 from supervisor.policy import Gpus, PastAttempt, PolicyInput, StopCause, decide
+from supervisor.run.answers import batch_question, recalled, script_of
 from supervisor.run.events import BatchAnswered, BatchMeasured
 from supervisor.run.fold import fold
-from supervisor.run.history.answers import batch_question, recalled, script_of
-from supervisor.run.history.changes import next_job, undecided
+from supervisor.run.next_job import next_job, undecided
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.records import OUT_OF_MEMORY, Decision, FailureClass
 from supervisor.run.runfile import RunFile
@@ -62,8 +62,6 @@ def decide_next(
     def others(since_t: float) -> list[ConcurrentRun]:
         return concurrent_runs(run, since_t, env)
 
-    if not known.resume_known:
-        known = replace(known, seen_file=seen_file(record.job, state, others))
     decided = decide(known)
     untaken = newest_untaken(record.job, state, others, node.series)
     if untaken is None:

@@ -23,7 +23,7 @@ from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.planning.launch_plans import next_resume_point
 from supervisor.keeper.planning.resume_points import drop_copies
 from supervisor.run import events as ev
-from supervisor.run.history.changes import next_job
+from supervisor.run.next_job import next_job
 from supervisor.run.paths import make_private
 from supervisor.run.records import Decision, Precondition
 from supervisor.run.state import Backoff, RunState

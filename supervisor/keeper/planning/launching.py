@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from supervisor.job.plan import LaunchPlan
+from supervisor.job.launch.plan import LaunchPlan
 from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.process.child import (
@@ -20,7 +20,7 @@ from supervisor.keeper.process.child import (
 )
 from supervisor.keeper.process.members import label_of
 from supervisor.run import events as ev
-from supervisor.run.history.changes import next_job
+from supervisor.run.next_job import next_job
 from supervisor.run.paths import AttemptPaths
 
 log = logging.getLogger("stoker.keeper")

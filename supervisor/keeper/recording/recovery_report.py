@@ -10,10 +10,10 @@ from supervisor.keeper.planning.attempt_evidence import memory_point_of, remembe
 from supervisor.keeper.recording.resume_comparison import ResumeComparison
 from supervisor.policy.health.early_signs import unexpected_memory
 from supervisor.run import events as ev
-from supervisor.run.history.answers import remember_unmeasured
-from supervisor.run.history.changes import got_further, unmeasured_trial
-from supervisor.run.history.recovery_time import recovery_of
+from supervisor.run.answers import remember_unmeasured
+from supervisor.run.failure_history import recovery_of
 from supervisor.run.journal import facts_in
+from supervisor.run.next_job import got_further, unmeasured_trial
 from supervisor.run.state import AttemptState, RunState
 
 BLAMED = "instrument_off"
