@@ -58,7 +58,7 @@ RECORDS = [
     ROOT / "run/trash.py",
     ROOT / "run/ownership.py",
     ROOT / "keeper/base/request_rules.py",
-    *(ROOT / "keeper/planning" / f"{name}.py" for name in ("readiness", "preconditions", "fit_batch")),
+    *(ROOT / "keeper/planning" / f"{name}.py" for name in ("readiness", "fit_batch")),
     ROOT / "keeper/process/takeover.py",
     ROOT / "keeper/stalls/hang_watch.py",
     ROOT / "keeper/observer/observer.py",
