@@ -190,7 +190,7 @@ def _without_screen(run: RunPaths, watching: Watching, *, as_json: bool) -> int:
     Returns 0, 1 for a failure, 6 where it was left before all was read: how it ended is then not known.
     """
     from supervisor.policy import EXIT_LOST
-    from supervisor.views.console import ConsoleSettings, ConsoleView, wants_colour
+    from supervisor.views.headless.console import ConsoleSettings, ConsoleView, wants_colour
 
     colour = wants_colour(sys.stdout, os.environ)
     settings = ConsoleSettings(stdout=sys.stdout, log_file=None, colour=colour, as_json=as_json)

@@ -123,7 +123,7 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
 
 def _measured(view: AttemptState) -> list[str]:
     """What was measured of an attempt's batch and how, and whether a plan was confirmed."""
-    from supervisor.views.console import event_lines
+    from supervisor.views.headless.console import event_lines
 
     events = (view.measured, view.confirmed, view.differs)
     lines = [line for event in events if event is not None for _, line in event_lines(event)]

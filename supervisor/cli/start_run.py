@@ -222,7 +222,7 @@ def carry_headless(
     """
     from supervisor.policy import EXIT_LOST
     from supervisor.run.state import Finished
-    from supervisor.views.console import ConsoleSettings, ConsoleView, console_file, wants_colour
+    from supervisor.views.headless.console import ConsoleSettings, ConsoleView, console_file, wants_colour
 
     settings = ConsoleSettings(
         stdout=sys.stdout,

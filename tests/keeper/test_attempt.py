@@ -21,7 +21,7 @@ from supervisor.run.paths import AttemptPaths
 from supervisor.run.state import AttemptState, RankState
 from supervisor.sources import processes
 from supervisor.sources.processes import ProcessId, is_alive, read_environ, send_signal
-from supervisor.views.console import event_lines
+from supervisor.views.headless.console import event_lines
 from tests.conftest import TOKEN, processes_with, wait_until
 from tests.keeper.fakes import SLEEP, STUBBORN, fake_torchrun, plan_of
 

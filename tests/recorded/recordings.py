@@ -39,7 +39,7 @@ from supervisor.run.state import Finished, RunState
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import NOWHERE
 from supervisor.views.appearance import Appearance, ThemeName
-from supervisor.views.console import ConsoleSettings, ConsoleView
+from supervisor.views.headless.console import ConsoleSettings, ConsoleView
 from tests.views.tui.camera import run_app, stand_still
 from tests.views.tui.driving import is_read, keeper_of, shown, until
 

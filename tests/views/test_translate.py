@@ -46,7 +46,7 @@ RECORDS = [
     *(ROOT / "diagnosis/wording" / f"{name}.py" for name in ("titles", "advice")),
     ROOT / "diagnosis/hang_verdict.py",
     ROOT / "cli/verdict_text.py",
-    ROOT / "views/trial_report.py",
+    ROOT / "views/headless/trial_report.py",
     *(ROOT / "policy" / f"{name}.py" for name in ("rules", "decide", "changes", "same_training")),
     *(ROOT / "policy/health" / f"{name}.py" for name in ("early_signs", "straggler", "ending")),
     *(
