@@ -90,7 +90,7 @@ class JournalWriter:
         self._torn = self._is_torn()
         self.inode, self._head = os.fstat(self._fd).st_ino, _read_at(path, 0, HEAD_BYTES)
         self._reopens = self._closed = False
-        self._doubtful = b""  # a line of which it is not known whether it came to stand behind `_begun`
+        self._failed = b""  # a line of which it is not known how much came to stand behind `_begun`
         self._begun, self._reserved = self.size, 0
         self._reserve()
 
@@ -108,8 +108,8 @@ class JournalWriter:
         """
         if self._closed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self._path))
-        if self._reopens:
-            self._reopen()
+        if self._failed:
+            self._recover()
         line = (b"\n" if self._torn else b"") + self._encoder.encode(event) + b"\n"
         done = 0
         try:
@@ -119,8 +119,7 @@ class JournalWriter:
             if durable:
                 os.fdatasync(self._fd)
         except OSError as error:
-            self._reopens = error.errno not in WAITS_FOR_SPACE
-            self._take_back(line)
+            self._reopens, self._failed = error.errno not in WAITS_FOR_SPACE, line
             raise
         self._torn = False
         if not self._head:
@@ -172,12 +171,22 @@ class JournalWriter:
         size = self.size
         return size > 0 and _read_at(self._path, size - 1, 1) != b"\n"
 
-    def _reopen(self) -> None:
-        """Open the same file again: a file server that was restarted knows no descriptor of before (ESTALE).
+    def _recover(self) -> None:
+        """After a write that failed: open the file again where that may help, and remove what arrived of the line.
 
         Raises:
             OSError: it is not there, or another file is in its place.
         """
+        if self._reopens:
+            self._reopen()
+        behind = _read_at(self._path, self._begun, len(self._failed) + 1)
+        if behind and self._failed.startswith(behind):
+            os.ftruncate(self._fd, self._begun)  # our own line, whole or in part: it is written again
+        self._failed, self._reopens, self._reserved = b"", False, 0
+        self._torn = self._is_torn()
+
+    def _reopen(self) -> None:
+        """Open the same file again: a file server that was restarted knows no descriptor of before (ESTALE)."""
         head = _read_at(self._path, 0, len(self._head))
         fd = private(self._path, os.O_WRONLY | os.O_APPEND)  # never made again somewhere else
         if os.fstat(fd).st_ino != self.inode or head != self._head:
@@ -188,21 +197,6 @@ class JournalWriter:
                 os.close(self._fd)  # and with it the lock, which the new descriptor would wait for
         self._fd = fd
         self._lock()
-        behind = _read_at(self._path, self._begun, len(self._doubtful) + 1) if self._doubtful else b""
-        if behind and self._doubtful.startswith(behind):
-            os.ftruncate(self._fd, self._begun)  # our own line, whole or in part: it is written again
-        self._doubtful, self._reopens, self._reserved = b"", False, 0
-        self._torn = self._is_torn()
-
-    def _take_back(self, line: bytes) -> None:
-        """Remove what arrived of a line that failed, where nobody else's stands behind it."""
-        self._torn, self._doubtful = True, line
-        with contextlib.suppress(OSError):
-            if self.size > self._begun:
-                if not line.startswith(_read_at(self._path, self._begun, len(line) + 1)):
-                    return
-                os.ftruncate(self._fd, self._begun)
-            self._torn, self._doubtful = line.startswith(b"\n"), b""
 
     def _reserve(self) -> None:
         """See that there is room behind the end, for this fact and for many more."""
