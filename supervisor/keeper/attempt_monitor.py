@@ -15,10 +15,9 @@ from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.base.request_rules import Refused
 from supervisor.keeper.monitoring.collector import Collector
 from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints, concurrent_runs
-from supervisor.keeper.monitoring.last_reading import LastReading
-from supervisor.keeper.monitoring.measured_facts import MeasuredFacts
+from supervisor.keeper.monitoring.log_monitor import LastReading
+from supervisor.keeper.monitoring.measured_facts import MeasuredFacts, PlanCheck
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone
-from supervisor.keeper.monitoring.plan_check import PlanCheck
 from supervisor.keeper.monitoring.rank_failures import RankFailures
 from supervisor.keeper.planning.background_verdict import BackgroundVerdict
 from supervisor.keeper.planning.resume_points import can_go_on

@@ -19,6 +19,7 @@ from typing import TypeAlias, assert_never
 from supervisor.diagnosis.scan.hit import is_logged_as_warning
 from supervisor.diagnosis.scan.scanner import LiveScanner
 from supervisor.diagnosis.scan.signature_tables import Role, Trait
+from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import (
     LOSSES,
@@ -33,6 +34,7 @@ from supervisor.keeper.monitoring.observations import (
 from supervisor.policy.health.output import printed
 from supervisor.run.failures import FailureClass
 from supervisor.run.series import LINE_T, READING
+from supervisor.sources.file_facts import any_is_written
 from supervisor.sources.metrics import DrawnState, MetricReader, MetricSample, compile_rules, standing_states
 from supervisor.sources.metrics.bars import NOTHING_COUNTED
 from supervisor.sources.metrics.memo import Columns
@@ -513,3 +515,60 @@ def thinned(losses: Sequence[float | None], wanted: int = BACKLOG_SAMPLES) -> li
         ends = [min(numbers)[1], max(numbers)[1]] if numbers else []
         kept += sorted({*ends, *odd, mine[-1]})
     return kept
+
+
+# -- after the processes are gone -------------------------------------------------------------------
+
+QUIET_S = 2.0
+"""A log that a process still holds open counts as ended after this many seconds without a byte."""
+WRITTEN_S = 60.0
+"""But one that is written on and on is read to where it stands after so long."""
+LOOK_AGAIN_S = 0.5
+"""Looking for writers walks /proc, on a machine of thousands of processes for a tenth of a second."""
+
+
+class LastReading:
+    """Looked at again and again by one thread until `look` says that it is over."""
+
+    def __init__(self, logs: LogWatch, clock: Clock) -> None:
+        self._logs = logs
+        self._clock = clock
+        self._began = self._grew = self._next_search = clock.mono()
+        self._size_bytes = logs.backlog().size_bytes
+        self._waits = True
+        self._search: Background[bool] = Background("stoker-writers")
+        self._is_open: bool | None = None  # not known yet
+        self._asked = False
+
+    @property
+    def took_s(self) -> float:
+        """Seconds since its begin."""
+        return self._clock.mono() - self._began
+
+    def hurry(self) -> None:
+        """Wait for nobody who still holds a log open."""
+        self._waits = False
+
+    def look(self) -> bool:
+        """Whether all is read that will be."""
+        if not self._asked and not (self._waits and self._may_grow()):
+            self._asked = True
+            self._logs.finish()
+        return self._asked and self._logs.finished
+
+    def _may_grow(self) -> bool:
+        """Whether somebody still writes, as far as is known."""
+        now = self._clock.mono()
+        size_bytes = self._logs.backlog().size_bytes
+        if size_bytes != self._size_bytes:
+            self._size_bytes, self._grew = size_bytes, now
+        if now - self._began >= WRITTEN_S:
+            return False
+        if self._search.busy:
+            found = self._search.poll()
+            if self._search.is_idle():
+                self._is_open, self._next_search = bool(found), now + LOOK_AGAIN_S
+        elif now >= self._next_search:
+            paths = self._logs.paths
+            self._search.start(lambda: any_is_written(paths))
+        return self._is_open is None or (self._is_open and now - self._grew < QUIET_S)
