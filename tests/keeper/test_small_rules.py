@@ -16,7 +16,6 @@ from supervisor.keeper.base.background import Background, BackgroundTask, within
 from supervisor.keeper.base.keeper_clock import SET_S, ClockWatch, of_others
 from supervisor.keeper.base.request_rules import Refused, RequestAction, judge
 from supervisor.keeper.monitoring.sensors import (
-    WORTH_SAYING_BYTES,
     Sensors,
     Use,
     gpu_values,
@@ -168,23 +167,6 @@ def test_a_time_that_another_process_wrote(
 def use(*held: int | None, own: int = 1) -> Use:
     mine = tuple(GpuProcess(100 + at, 1 << 30) for at in range(own))
     return Use(3, mine, tuple(GpuProcess(4_194_305 + at, size) for at, size in enumerate(held)))
-
-
-def test_who_shares_a_gpu_is_said_where_it_matters() -> None:
-    assert use().advice() is None
-    assert use(WORTH_SAYING_BYTES - 1).advice() is None
-    assert use(WORTH_SAYING_BYTES, own=0).advice() is None, "a GPU that the run does not use"
-    said = use(WORTH_SAYING_BYTES).advice()
-    assert said == "GPU 3 is shared: process 4194305 holds 0.2 GiB of its memory"
-    two = use(1 << 30, 3 << 30).advice()
-    assert two == "GPU 3 is shared: process 4194306 holds 3.0 GiB of its memory; 1 more"
-    assert use(1 << 40, None).advice() is None, "what the driver does not report is not known"
-    assert use(1 << 30, None).values() == {
-        "own_memory_bytes": 1 << 30,
-        "others_memory_bytes": None,
-        "others_pid": 4_194_305.0,
-    }
-    assert use().values() == {"own_memory_bytes": 1 << 30, "others_memory_bytes": 0}
 
 
 def test_the_ranks_of_the_whole_job(tmp_path: Path) -> None:
