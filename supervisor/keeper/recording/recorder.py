@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias, assert_never
+from typing import assert_never
 
 from msgspec.structs import replace
 
@@ -36,54 +36,15 @@ from supervisor.keeper.monitoring.observations import (
     StepSeen,
     WarningSeen,
 )
+from supervisor.keeper.recording.job_progress import JobProgress, LossWatch, RunningMinima
 from supervisor.keeper.recording.sample_steps import StepSense
 from supervisor.run import events as ev
-from supervisor.run.fold import MEASURED
-from supervisor.run.series import CONTEXT, JOB_KEY, METRICS, RANKS, Sample, SeriesReader, SeriesWriter
+from supervisor.run.series import JOB_KEY, METRICS, RANKS, Sample, SeriesReader, SeriesWriter
 from supervisor.run.state import AttemptState, MomentKind, RunState
 from supervisor.run.timeline import EVIDENCE_CHARS
 from supervisor.sources.tail.tailer import Backlog
 from supervisor.text.redact import redact_text
 
-Minimum: TypeAlias = tuple[int | None, float]
-"""A step (None before any was named) and its loss."""
-
-# A loss that falls with every step makes each one a minimum; with this many, a line of the journal stays below 1 KiB.
-MAX_MINIMA = 32
-
-
-class RunningMinima:
-    """Every new minimum of the loss in one attempt, which the journal's newest value misses at many steps a second.
-
-    All of them are kept, because a later attempt may repeat some of these steps, and the remaining steps have their own minimum.
-    """
-
-    def __init__(self) -> None:
-        self._least = math.inf
-        self._step: int | None = None
-        self._new: list[Minimum] = []
-
-    def add(self, step: float | None, loss: float | None) -> None:
-        """Add a sample; values that are not finite are ignored. A loss without a step belongs to the newest step."""
-        at = self._step
-        if step is not None and math.isfinite(step):
-            at = int(step)
-            self._step = at if self._step is None else max(self._step, at)
-        if loss is None or not loss < self._least or not math.isfinite(loss):
-            return
-        self._least = loss
-        self._new.append((at, loss))
-        if len(self._new) > MAX_MINIMA:
-            self._new = [*self._new[:-1][::2], self._new[-1]]
-
-    def take(self) -> tuple[Minimum, ...]:
-        """The minima since the last call, the lowest last. If there were too many, every second one was dropped, but never the last."""
-        new, self._new = tuple(self._new), []
-        return new
-
-
-# A loss that is nan from the first step on is reported after this many, because some scripts first print an empty mean.
-NOT_FINITE_FROM_START = 3
 PROGRESS_INTERVAL_S = 1.0
 MOST_PHASES = 60
 """Changes of phase that are journalled at once in a burst; after that the newest is journalled as rarely as progress."""
@@ -98,11 +59,6 @@ BEHIND_BYTES = 1 << 20
 BEHIND_S = 1.0
 """Reading is behind if at least this many bytes are unread for at least this long; less is just fresh output."""
 BEHIND_INTERVAL_S = 10.0
-PROGRESS_FIELDS = frozenset(MEASURED)
-OF_STEP = frozenset({"step", "epoch_step", "epoch_steps"})
-WHOLE = OF_STEP | {"total_steps"}
-PLACE = WHOLE | {"epoch", "total_epochs"}
-
 log = logging.getLogger("stoker.keeper")
 
 
@@ -111,8 +67,9 @@ class _Memory:
     """The state of recording within one attempt."""
 
     attempt: int = 0
-    pending: ev.Progress | None = None
+    progress: JobProgress = field(default_factory=JobProgress)
     minima: RunningMinima = field(default_factory=RunningMinima)
+    losses: LossWatch = field(default_factory=LossWatch)
     last_progress: float = float("-inf")
     behind: Backlog | None = None
     behind_since: float | None = None
@@ -126,17 +83,6 @@ class _Memory:
     last_checkpoint: float = float("-inf")
     wire: bool = False
     ready: bool = False
-    stepped: bool = False
-    # Epoch and step of the newest loss, and whether steps without a loss go beyond it, as a bar's do.
-    at_loss: tuple[float, float] | None = None
-    bare_steps: bool = False
-    # The newest finite loss, the first of the losses since then that are not finite, and how many those are.
-    finite_loss: float | None = None
-    not_finite: ev.LossNotFinite | None = None
-    not_finite_count: int = 0
-    # Whether these were journalled.
-    reported_not_finite: bool = False
-    reported_finite: bool = False
     speaker: int | None = None
     # Samples of another rank while rank 0 may only be late, because the logs of ranks are not read at the same time.
     speaker_since: float = 0.0
@@ -194,12 +140,11 @@ class Recorder:
         if adopted is None or view is None or view.number != attempt:
             return
         m = self._m
-        m.ready, m.stepped = view.memory_base_bytes is not None, view.first_step is not None
+        m.ready = view.memory_base_bytes is not None
+        m.progress, m.losses = JobProgress(stepped=view.first_step is not None), LossWatch(view)
         m.phase, m.phases_until = view.phase, view.phase_t if view.phase_t is not None else m.phases_until
         m.checkpoints = {(c.step, c.final) for c in adopted.checkpoints if c.attempt == attempt}
         m.checkpoints_until = max(view.checkpoint_steps, default=-1)
-        m.finite_loss = view.last_loss
-        m.reported_not_finite, m.reported_finite = view.not_finite is not None, view.finite_again is not None
         m.evidence = {
             (moment.values.get("rank"), moment.values["failure"], moment.values["text"])
             for moment in adopted.timeline
@@ -328,7 +273,7 @@ class Recorder:
 
     def _emit_progress(self, interval_s: float) -> None:
         m, since_s = self._m, self._clock.mono() - self._m.last_progress
-        pending, behind = m.pending, m.behind
+        pending, behind = m.progress.pending, m.behind
         if pending is None and (since_s >= self._behind_interval_s if behind else m.reported_behind):
             pending = ev.Progress(t=self._clock.wall(), attempt=m.attempt)
         if pending is None or since_s < interval_s:
@@ -341,7 +286,8 @@ class Recorder:
                 log_bytes=behind.size_bytes if behind else None,
             )
         )
-        m.pending, m.reported_behind, m.last_progress = None, behind is not None, self._clock.mono()
+        m.progress.pending, m.reported_behind = None, behind is not None
+        m.last_progress = self._clock.mono()
 
     def close(self) -> None:
         """Write everything that waits, and close the series."""
@@ -384,34 +330,22 @@ class Recorder:
             self._append(METRICS, seen.t, JOB_KEY, attempt, seen.values)
             self._m.minima.add(seen.values.get("step"), seen.values.get("loss"))
             self._note_loss(attempt, seen)
-            self._progress(attempt, seen)
+            self._add_progress(attempt, seen)
             if seen.renamed and (step := seen.values.get("step")) is not None:
                 name = self._redact(seen.renamed)[:MOST_LOSS_NAME]
                 text = f"the loss is {name} from step {step:.0f} on"
                 self._advise(attempt, seen.t, ev.loss_renamed_code(name, step), text, None)
 
     def _note_loss(self, attempt: int, seen: StepSeen) -> None:
-        """Journal the first time in an attempt that the loss is nan or inf, and that it is finite again."""
-        m, loss, step = self._m, seen.values.get("loss"), seen.values.get("step")
-        if loss is None:
-            return
-        at = int(step) if step is not None and math.isfinite(step) else None
-        if math.isfinite(loss):
-            m.finite_loss, m.not_finite, m.not_finite_count = loss, None, 0
-            if m.reported_not_finite and not m.reported_finite:
-                m.reported_finite = True
-                self._emit(ev.LossFinite(t=seen.t, attempt=attempt, loss=loss, step=at))
-            return
-        if m.reported_not_finite:
-            return
-        m.not_finite_count += 1
-        m.not_finite = m.not_finite or ev.LossNotFinite(
-            t=seen.t, attempt=attempt, value=str(loss), step=at, rank=seen.rank, last=m.finite_loss
-        )
-        if m.finite_loss is not None or m.not_finite_count >= NOT_FINITE_FROM_START:
-            m.reported_not_finite = True
-            self._emit_progress(0.0)  # the waiting progress has the last finite loss
-            self._emit(m.not_finite)
+        event = self._m.losses.take(attempt, seen)
+        if isinstance(event, ev.LossNotFinite):
+            self._emit_progress(0.0)  # which has the last finite loss
+        if event is not None:
+            self._emit(event)
+
+    def _add_progress(self, attempt: int, seen: StepSeen) -> None:
+        is_first = self._m.progress.add(attempt, seen)
+        self._emit_progress(0.0 if is_first else self._apart_s())
 
     def _report_early(self) -> None:
         """Count what another rank logged, because rank 0 logged nothing in time."""
@@ -433,45 +367,6 @@ class Recorder:
         if self._m.speaker is None:
             self._m.speaker, self._m.speaker_since = rank, self._clock.mono()
         return self._m.speaker == rank
-
-    def _progress(self, attempt: int, seen: StepSeen) -> None:
-        fields: dict[str, Any] = {}
-        aside = PLACE if self._is_evaluation(seen) else frozenset()
-        for name, value in seen.values.items():
-            # A sample that waited for its step may be older than the newest one, so it does not say where the job is.
-            elsewhere = (seen.joined and name in OF_STEP) or (seen.headed and name == "epoch")
-            if name in PROGRESS_FIELDS - aside and math.isfinite(value) and not elsewhere:
-                fields[name] = int(value) if name in WHOLE else value
-        if not fields:
-            return
-        if self._m.pending is not None:
-            kept = {n: v for n in PROGRESS_FIELDS if (v := getattr(self._m.pending, n)) is not None}
-            if "step" in fields:
-                gone = OF_STEP | {"eta_s"} if "epoch_step" in fields else OF_STEP
-                kept = {name: value for name, value in kept.items() if name not in gone}
-            if 0 < kept.get("total_steps", 0) < fields.get("step", 0):
-                del kept["total_steps"]  # it was the total of an epoch
-            fields = {**kept, **fields}
-        self._m.pending = ev.Progress(t=seen.t, attempt=attempt, **fields)
-        # An attempt's first step shows where it continues, so it is not merged with later ones.
-        first, self._m.stepped = "step" in fields and not self._m.stepped, self._m.stepped or "step" in fields
-        self._emit_progress(0.0 if first else self._apart_s())
-
-    def _is_evaluation(self, seen: StepSeen) -> bool:
-        """Whether a counter without a loss is behind the newest loss, in a log whose steps all have one: it counts an evaluation."""
-        m, values = self._m, seen.values
-        epoch, step = values.get("epoch"), values.get("step") if not seen.joined else None
-        if values.keys() - CONTEXT <= PLACE:
-            return False  # a heading: another training may begin
-        known = m.at_loss if m.at_loss is not None else (-math.inf, -math.inf)
-        here = (known[0] if epoch is None else epoch, math.inf if step is None else step)
-        if "loss" in values:
-            m.at_loss = here if step is not None else m.at_loss
-            return False
-        is_behind = m.at_loss is not None and here < known
-        is_held_out = "val_loss" in values  # in a backlog the training's own step before it may be left out
-        m.bare_steps = m.bare_steps or (step is not None and not is_behind and not is_held_out)
-        return is_behind and not m.bare_steps
 
     def _is_new(self, stream: str, key: str, seen: StepSeen) -> bool:
         step, known = seen.values.get("step"), self._m.steps.get((stream, key))
@@ -502,7 +397,7 @@ class Recorder:
             values = {name: value for name, value in sample.v.items() if value is not None}
             # Its own time is in the series; an event must not be dated before the events above it.
             now = self._clock.wall()
-            self._progress(attempt, StepSeen(t=now, rank=None, values=values, from_telemetry=False))
+            self._add_progress(attempt, StepSeen(t=now, rank=None, values=values, from_telemetry=False))
 
     def _is_repeated(self, seen: StepSeen) -> bool:
         """Whether an earlier keeper wrote this sample without a step; each counts once."""
