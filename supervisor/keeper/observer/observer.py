@@ -22,8 +22,7 @@ from supervisor.keeper.base.background import Background, BackgroundTask
 from supervisor.keeper.base.keeper_clock import Clock, ClockWatch, SystemClock
 from supervisor.keeper.base.request_rules import Refused
 from supervisor.keeper.base.requests import ControlInput, Powerless
-from supervisor.keeper.monitoring.last_reading import LastReading
-from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
+from supervisor.keeper.monitoring.log_monitor import LastReading, LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone, Sampled
 from supervisor.keeper.monitoring.sensors import Sensors
 from supervisor.keeper.observer.observed_run import ATTEMPT, PIPE_NAME, ObservedLog, ObservedRun, Target
