@@ -28,7 +28,7 @@ from supervisor.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from supervisor.job.plan import LaunchPlan
+    from supervisor.job.launch.plan import LaunchPlan
     from supervisor.keeper.process.takeover import Continuation
     from supervisor.run.journal import StateReader
     from supervisor.run.ownership import Offer
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
 def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance) -> int:
     from supervisor.cli.start_run import user_name
     from supervisor.job.errors import JobError
-    from supervisor.job.plan import plan_as_shell
+    from supervisor.job.launch.plan import plan_as_shell
     from supervisor.keeper.base.job_secrets import given_again
     from supervisor.keeper.planning.launch_plans import plan_continued
     from supervisor.keeper.process.takeover import examine_continuation
@@ -140,7 +140,7 @@ def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
 
 def _written_over(record: RunFile, state: RunState, plan: LaunchPlan) -> str:
     """Why the next attempt may write over what the run saved: nobody knows how its script resumes. Empty if there is no such danger."""
-    from supervisor.job.oom_plan import resume_plan
+    from supervisor.job.launch.oom_plan import resume_plan
     from supervisor.keeper.monitoring.found_checkpoints import shown_path
 
     job, saved = state.answered_job(record.job), state.checkpoint
@@ -160,7 +160,7 @@ def _settled(paths: RunPaths, record: RunFile, state: RunState) -> RunState:
     open_ended = st.Launching | st.Running | st.Stopping | st.Ended | st.DiagnosedAs
     if not isinstance(state.condition, open_ended):
         return state
-    from supervisor.keeper.nodes.make_keeper import make_keeper
+    from supervisor.keeper.make_keeper import make_keeper
 
     keeper = make_keeper(paths, record, env=os.environ)
     try:
@@ -190,7 +190,7 @@ def _untaken(paths: RunPaths, record: RunFile, state: RunState, plan: LaunchPlan
     from dataclasses import replace
 
     from supervisor.job.arguments.assignments import set_value
-    from supervisor.job.rerun_command import command_of
+    from supervisor.job.launch.rerun_command import command_of
     from supervisor.keeper.monitoring.found_checkpoints import (
         concurrent_runs,
         newest_untaken,
@@ -322,7 +322,7 @@ def _start(
         from msgspec.structs import replace
 
         from supervisor.cli.start_run import carry_headless
-        from supervisor.keeper.nodes.make_keeper import make_keeper
+        from supervisor.keeper.make_keeper import make_keeper
 
         record = replace(record, settings=replace(record.settings, interactive=False))
         keeper = make_keeper(paths, record, env=env, continued_by=by)

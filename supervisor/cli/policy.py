@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[str]:
     """What policy says after each ended attempt of a run, with what was done where that differs."""
-    from supervisor.keeper.planning.verdict_and_decision import policy_input
+    from supervisor.keeper.planning.decisions import policy_input
     from supervisor.policy import ASKED_FOR, budget_text, decide
     from supervisor.run.journal import read_state
     from supervisor.run.records import DecisionKind

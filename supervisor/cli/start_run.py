@@ -37,8 +37,8 @@ from supervisor.cli.job_inputs import Job, folder_of_runs
 from supervisor.cli.main import flush_or_drop
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
-from supervisor.job.oom_plan import answer, container_line, four_lines
-from supervisor.job.plan import LaunchPlan, build_plan, plan_as_shell, wants_port
+from supervisor.job.launch.oom_plan import answer, container_line, four_lines
+from supervisor.job.launch.plan import LaunchPlan, build_plan, plan_as_shell, wants_port
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.base.job_secrets import redactor_of, without_secrets
 from supervisor.preflight.checks import refused
@@ -199,7 +199,7 @@ def user_name() -> str:
 def _foreground(
     run: RunPaths, record: RunFile, parsed: ParsedRun, env: Mapping[str, str], findings: tuple[Finding, ...]
 ) -> int:
-    from supervisor.keeper.nodes.make_keeper import make_keeper
+    from supervisor.keeper.make_keeper import make_keeper
 
     with _beginning(run, record):
         keeper = make_keeper(run, record, env=env, findings=findings)

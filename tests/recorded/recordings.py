@@ -26,7 +26,8 @@ import msgspec
 from supervisor.cli.job_logs import is_of_one_process, read_jobs
 from supervisor.cli.main import main as stoker
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.keeper.planning.verdict_and_decision import evidence_of, policy_input
+from supervisor.keeper.planning.attempt_evidence import evidence_of
+from supervisor.keeper.planning.decisions import policy_input
 from supervisor.policy import decide
 from supervisor.run import events as ev
 from supervisor.run.fold import replay

@@ -44,7 +44,7 @@ SCREENS = sorted(
 )
 RECORDS = [
     *(ROOT / "diagnosis/wording" / f"{name}.py" for name in ("titles", "advice")),
-    ROOT / "diagnosis/hang/hang_verdict.py",
+    ROOT / "diagnosis/hang_verdict.py",
     ROOT / "cli/verdict_text.py",
     ROOT / "views/headless/trial_report.py",
     *(ROOT / "policy" / f"{name}.py" for name in ("rules", "decide", "changes", "same_training")),
@@ -58,7 +58,7 @@ RECORDS = [
     ROOT / "run/trash.py",
     ROOT / "run/ownership.py",
     ROOT / "keeper/base/request_rules.py",
-    *(ROOT / "keeper/planning" / f"{name}.py" for name in ("readiness", "preconditions", "fit_batch")),
+    *(ROOT / "keeper/planning" / f"{name}.py" for name in ("readiness", "fit_batch")),
     ROOT / "keeper/process/takeover.py",
     ROOT / "keeper/stalls/hang_watch.py",
     ROOT / "keeper/observer/observer.py",
@@ -66,7 +66,7 @@ RECORDS = [
     *sorted((ROOT / "views/logs").glob("*.py")),
     *(ROOT / "views/wording" / f"{name}.py" for name in ("start_warnings", "phrases")),
     ROOT / "views/model/cause_context.py",
-    ROOT / "job/guided.py",
+    ROOT / "job/launch/guided.py",
 ]
 # What stands in a sentence's gaps.
 FILLERS = (
@@ -306,7 +306,7 @@ def words_of_tables() -> set[str]:
     for pane in panes():
         bindings += [binding for binding in pane.BINDINGS if isinstance(binding, Binding)]
     found = {binding.description for binding in bindings} | {b.tooltip for b in bindings if b.tooltip}
-    found |= {*GROUPS.values(), *LOG_GROUPS.values(), *(name for name, _, _ in COLUMNS), *map(str, SortKey)}
+    found |= {*GROUPS.values(), *LOG_GROUPS.values(), *COLUMNS, *map(str, SortKey)}
     for enum in (Outcome, Phase, RequestKind, StopStep, FailureClass, Reason):
         found |= {member.value.replace("_", " ") for member in enum}
     for text in class_texts().values():
