@@ -6,7 +6,7 @@ Two real runs (one succeeds, one fails) are copied many times, each with its own
 missing, as after a machine that went down. All of them stand in the user's index. CPU is that of the whole process, its start included:
 
 - script: reads every run.json and every line of every journal, as JSON (`script_lines`: without decoding the lines);
-- listed: ``stoker runs --json -n RUNS`` (goal: 3 x the script);
+- warm, cold: ``stoker runs --json -n RUNS`` with and without what is kept beside the runs (goals: 1 x and 3 x the script);
 - screen: ``stoker`` in tmux, over 30 s after its first paint (goal: 5 % of a core), at rest and with a live run that writes twice a second;
   keys: from a filter, a sort or a jump to the last run to the screen that shows it.
 """
@@ -36,6 +36,7 @@ from supervisor.run.index import register
 from supervisor.run.journal import JournalWriter
 from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
+from supervisor.run.summaries import INDEX
 
 STEPS = """\
 import sys, time
@@ -176,19 +177,25 @@ def measured(folder: Path, count: int, rounds: int) -> dict[str, object]:
     copies(real_runs(folder, env), runs, count, env)
     listed = (*STOKER, "runs", "--json", "-n", str(count))
 
+    def cold() -> float:
+        (runs / INDEX).unlink(missing_ok=True)
+        return cpu_s(listed, folder, env)
+
     script = (sys.executable, "-c", SCRIPT, str(runs))
     ways = {
         "script": lambda: cpu_s((*script, "decoded"), folder, env),
         "script_lines": lambda: cpu_s((*script, "read"), folder, env),
-        "listed": lambda: cpu_s(listed, folder, env),
+        "cold": cold,
+        "warm": lambda: (cpu_s(listed, folder, env), cpu_s(listed, folder, env))[1],
     }
     found = in_turn(ways, rounds)
     result: dict[str, object] = {
         "runs": count,
         "cpu_s": {name: round(median(of), 2) for name, of in found.items()},
     }
-    ratios = [a / b for a, b in zip(found["listed"], found["script"], strict=True)]
-    result["listed_to_script"] = [round(each, 2) for each in (median(ratios), min(ratios), max(ratios))]
+    for name in ("warm", "cold"):
+        ratios = [a / b for a, b in zip(found[name], found["script"], strict=True)]
+        result[f"{name}_to_script"] = [round(each, 2) for each in (median(ratios), min(ratios), max(ratios))]
     oldest = min(path.name for path in runs.iterdir() if path.is_dir() and not path.is_symlink())
     screen = Screen(folder, env)
     try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
+import sys
 
 from supervisor.cli.common import add_recorded_run, complain, named_run
 
@@ -17,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the chart."""
     from supervisor.views.chart import draw, loss_points
+    from supervisor.views.console import wants_colour
 
     paths = named_run(args.run, args.runs_dir)
     points = loss_points(paths.node().series, args.metric)
@@ -32,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
             title=title,
             width=min(size.columns, 120),
             height=max(min(size.lines - 2, 24), 8),
+            colour=wants_colour(sys.stdout, os.environ),
         )
     )
     return 0

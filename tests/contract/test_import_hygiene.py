@@ -19,6 +19,7 @@ HEAVY = (
     "pynvml",
     "watchdog",
     "msgspec",
+    "plotext",
     "yaml",
     "hyperscan",
     "re2",
@@ -68,7 +69,7 @@ def test_a_dry_run_loads_neither_torch_nor_the_app(tmp_path: Path) -> None:
     script.write_text("print('hi')\n", encoding="utf-8")
     words = ["run", "--dry-run", "--python", sys.executable, str(script)]
     found = loaded(f"from supervisor.cli.main import main; main({words!r})", tmp_path)
-    assert not found & {"torch", "textual", "pynvml"}, found
+    assert not found & {"torch", "textual", "plotext", "pynvml"}, found
 
 
 def test_a_start_loads_nothing_that_is_wanted_later(tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_a_start_loads_nothing_that_is_wanted_later(tmp_path: Path) -> None:
 
 def test_the_keeper_never_loads_torch_or_textual(tmp_path: Path) -> None:
     found = loaded("import supervisor.keeper.__main__, supervisor.views.console", tmp_path)
-    assert not found & {"torch", "textual", "rich", "pynvml"}, found
+    assert not found & {"torch", "textual", "rich", "plotext", "pynvml"}, found
 
 
 def test_trainer_and_supervisor_do_not_know_each_other(tmp_path: Path) -> None:

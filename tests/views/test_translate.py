@@ -306,7 +306,7 @@ def words_of_tables() -> set[str]:
     for pane in panes():
         bindings += [binding for binding in pane.BINDINGS if isinstance(binding, Binding)]
     found = {binding.description for binding in bindings} | {b.tooltip for b in bindings if b.tooltip}
-    found |= {*GROUPS.values(), *LOG_GROUPS.values(), *(name for name, _, _ in COLUMNS), *map(str, SortKey)}
+    found |= {*GROUPS.values(), *LOG_GROUPS.values(), *COLUMNS, *map(str, SortKey)}
     for enum in (Outcome, Phase, RequestKind, StopStep, FailureClass, Reason):
         found |= {member.value.replace("_", " ") for member in enum}
     for text in class_texts().values():

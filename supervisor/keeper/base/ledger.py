@@ -18,6 +18,7 @@ from supervisor.run.fold import fold, merge_progress
 from supervisor.run.journal import SNAPSHOT_EVERY, JournalWriter, read_state, without_secrets, write_snapshot
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.runfile import RunFile
+from supervisor.run.summaries import remember
 from supervisor.text.redact import Redactor
 
 log = logging.getLogger("stoker.keeper")
@@ -49,6 +50,7 @@ class Ledger:
 
     def __init__(self, node: NodePaths, redactor: Redactor | None = None) -> None:
         self.redactor = redactor or Redactor()
+        self._node = node
         self.state = read_state(node.journal)
         self.adopted = self.state.started_t is not None
         self._journal = JournalWriter(node.journal)
@@ -130,7 +132,7 @@ class Ledger:
             self.trouble, self._merged = "", 0
 
     def close(self) -> None:
-        """Close the journal, and leave a snapshot of a long one."""
+        """Close the journal; of a run that has ended, its summary is kept for lists."""
         self.flush()
         if self._unwritten:
             log.error("journal: %d events could not be written: %s", len(self._unwritten), self.trouble)
@@ -139,6 +141,8 @@ class Ledger:
         if size >= LEAST_SNAPSHOT_BYTES and not self._closed:
             self._write_snapshot(size)
         self._closed = True
+        if not self._unwritten:
+            remember(self._node, self.state)
 
 
 def _merged(known: ev.Event, event: ev.Event) -> ev.Event:

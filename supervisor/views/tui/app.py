@@ -195,7 +195,7 @@ class StokerApp(ThemedApp):
         snapshot = self._dashboard.snapshot if self._dashboard is not None else None
         if snapshot is not None or self._dashboard is None:
             now = snapshot.state.now(self._clock()) if snapshot is not None else 0.0
-            recorded = self._dashboard is not None and self._dashboard.is_recorded
+            recorded = self._dashboard is not None and self._dashboard.playback is not None
             self._signs.take(snapshot, now, recorded=recorded)
 
     def on_unmount(self) -> None:
@@ -265,9 +265,9 @@ class StokerApp(ThemedApp):
         elif self._dashboard is None:
             await self.push_screen(self._open(message.run))
             if message.beside:
-                self.dashboard.open_beside(message.beside)
+                self.dashboard.looking.open_beside(message.beside)
             elif message.named:
-                self.dashboard.compare_for(message.named)
+                self.dashboard.looking.compare_for(message.named)
 
     def _play(self, run: RunPaths) -> None:
         """Read a run's recording, then play it."""
@@ -384,15 +384,23 @@ class StokerApp(ThemedApp):
     def _open_replay(
         self, recording: Recording, clock: ReplayClock, back: Callable[[], None] | None = None
     ) -> Dashboard:
-        from supervisor.views.model.replay import ReplayReader  # the usual start need not wait for it
-        from supervisor.views.tui.runs.replay_screen import ReplayScreen
+        # The usual start need not wait for them.
+        from supervisor.views.model.replay import ReplayReader
+        from supervisor.views.tui.dashboard.playback import Playback
 
         feeder: Feeder[Snapshot] = Feeder(
             ReplayReader(recording, clock.now),
             deliver=lambda snapshot: self.call_later(self._show_moment, screen, snapshot),
             trouble=partial(self.call_later, self._report_trouble),
         )
-        screen = self._dashboard = ReplayScreen(recording, clock, feeder, back)
+        screen = self._dashboard = Dashboard(
+            RequestClient(recording.run),
+            feeder,
+            clock.now,
+            read_only=True,
+            back=back,
+            playback=Playback(recording, clock),
+        )
         self._read_with(feeder)
         return screen
 

@@ -346,7 +346,7 @@ def test_a_run_is_played_from_the_list_and_esc_comes_back(runs: list[RunPaths]) 
         await pilot.press("p")
         await until(pilot, lambda: app.screen is not app.browser, "the replay")
         await until(pilot, lambda: "▶ replay" in shown(app), "its bar")
-        assert app.dashboard.is_recorded
+        assert app.dashboard.playback is not None
         await pilot.press("space")
         await until(pilot, lambda: "‖ replay" in shown(app), "the pause")
         assert "Esc to the list" in shown(app)

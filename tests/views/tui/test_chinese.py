@@ -14,7 +14,6 @@ from textual.pilot import Pilot
 from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import Appearance, Lang
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.widgets.paint import fit, wrap
 from tests.views.tui import recorded
 from tests.views.tui.camera import stand_still
 from tests.views.tui.chinese import InOwnWords
@@ -101,6 +100,40 @@ def test_nothing_of_the_dashboard_is_left_in_english(tmp_path: Path, state: str)
     after(STATES[state](tmp_path / NAME), (200, 50), (), look)
 
 
+def test_the_card_is_in_chinese_and_the_cause_is_as_written(tmp_path: Path) -> None:
+    def look(app: StokerApp) -> None:
+        card = pane(app, "card")
+        assert "显存不足（rank 1）" in card
+        assert "torch.OutOfMemoryError: CUDA out of memory." in card
+        assert "减小 device_batch_size（现为 16）：8 可整除全局批次。" in card
+        assert "微批次 16 → 8，累积 2 → 4，全局批次 64 不变" in card
+        own = [line for line in card.splitlines() if not re.search(r"torch\.Out|GiB|PyTorch|train\.py", line)]
+        assert not english_in("\n".join(own).replace("stderr.log", ""))
+
+    after(recorded.backing_off(tmp_path / NAME), (120, 40), (), look)
+
+
+@pytest.mark.parametrize(
+    ("key", "page", "data"),
+    [
+        ("P", "preflight", {"DataLoader", "bus", "error", "docker", "run"}),
+        ("i", "settings", None),
+        ("p", "processes", set()),
+        ("M", "metrics", None),
+    ],
+)
+def test_pages_are_in_chinese(tmp_path: Path, key: str, page: str, data: set[str] | None) -> None:
+    """`data` None: most of the page are names of settings or series; its title is looked at."""
+
+    def look(app: StokerApp) -> None:
+        text = pane(app, page)
+        assert not english_in(text.splitlines()[0]) - {"Space", "c"}
+        if data is not None:
+            assert english_in(text) <= data
+
+    after(recorded.healthy(tmp_path / NAME), (120, 40), (key,), look)
+
+
 def test_help_and_dialogs_are_in_chinese(tmp_path: Path) -> None:
     root = tmp_path / NAME
 
@@ -155,18 +188,6 @@ def test_plain_ascii_is_english_and_says_so(tmp_path: Path) -> None:
             assert shown(app).isascii()
 
     asyncio.run(play())
-
-
-def test_wide_characters_are_fitted_and_wrapped_by_cells() -> None:
-    assert fit("显存不足", 6) == "显存 …"
-    assert fit("显存", 6, right=True) == "  显存"
-    assert wrap("减小 device_batch_size（现为 16）：8 可整除", 12, 9) == [
-        "减小",
-        "device_batc…",
-        "（现为",
-        "16）：8 可整",
-        "除",
-    ]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")

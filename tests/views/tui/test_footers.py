@@ -86,21 +86,25 @@ def test_a_key_that_is_pressed_again_is_named_by_what_it_does_then(tmp_path: Pat
     drive(recorded.healthy(tmp_path / "run"), play, size=(200, 50))
 
 
-def test_what_a_selection_in_the_log_is_for_stands_first_and_one_key_ends_a_zoom(tmp_path: Path) -> None:
+def test_the_help_of_the_ranks_has_the_keys_that_move_in_it(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("z")
-        await until(pilot, lambda: "end zoom" in footer(app), "its end")
-        assert footer(app).count("end zoom") == 1
-        await pilot.press("z")
-        await opened(app, pilot)
-        await pilot.press("V")
-        await until(pilot, lambda: "Esc end selection  y copy" in footer(app), "what it is for")
-        await pilot.press("question_mark")
-        await until(pilot, lambda: "the next match, the way" in shown(app), "n, also before a search")
-        await pilot.press("escape", "escape", "n")
-        await until(pilot, lambda: "nothing is searched for" in shown(app), "why it does nothing")
+        await pilot.press("3", "question_mark")
+        await until(pilot, lambda: "within this pane" in shown(app), "the help")
+        for key in ("j ↓", "k ↑", "log of this rank"):
+            assert key in shown(app)
 
-    drive(recorded.healthy(tmp_path / "run"), play, size=(80, 24))
+    drive(recorded.healthy(tmp_path / "run"), play)
+
+
+def test_a_search_on_the_dashboard_shows_its_keys(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "older" not in footer(app)
+        await pilot.press("slash", "l", "o", "s", "s", "enter")
+        await until(pilot, lambda: "n ↑ older  N ↓ newer" in footer(app), "its keys")
+        await pilot.press("escape")
+        await until(pilot, lambda: "older" not in footer(app), "the usual keys")
+
+    drive(recorded.healthy(tmp_path / "run"), play)
 
 
 def test_esc_clears_a_charts_cursor_before_it_stops_a_restart_and_the_footer_says_so(tmp_path: Path) -> None:

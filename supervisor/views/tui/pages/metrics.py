@@ -15,7 +15,7 @@ from textual.binding import Binding, BindingType
 
 from supervisor.job.arguments.assignments import differing
 from supervisor.run.paths import RunPaths
-from supervisor.run.runfile import name_given
+from supervisor.run.summaries import name_given
 from supervisor.views import format as fm
 from supervisor.views.model.history import Point, Track, smooth
 from supervisor.views.model.reader import SnapshotReader

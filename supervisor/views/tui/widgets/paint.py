@@ -156,24 +156,14 @@ def _words(text: str) -> list[str]:
     return _UNIT.findall(" ".join(text.split()))
 
 
-def bar(ratio: float | None, width: int, style: TextStyle, mark: float | None = None) -> Row:
-    """A bar of `width` cells, in half cells; unknown is an empty track. `mark`: a ratio that a stroke stands at."""
+def bar(ratio: float | None, width: int, style: TextStyle) -> Row:
+    """A bar of `width` cells, in half cells; unknown is an empty track."""
     known = 0.0 if ratio is None else min(max(ratio, 0.0), 1.0)
     halves = round(known * width * 2)
     full, half = divmod(halves, 2)
     edge = full + half
     text = "━" * full + "╸" * half + "─" * (width - edge)
-    if mark is None or not 0 <= mark <= 1:
-        return (Span(text[:edge], style), Span(text[edge:], TextStyle.FRAME))
-    at = min(int(mark * width), width - 1)
-    left, right = min(at, edge), max(at + 1, edge)
-    return (
-        Span(text[:left], style),
-        Span(text[left:at], TextStyle.FRAME),
-        Span("┃", TextStyle.PLAIN),
-        Span(text[at + 1 : right], style),
-        Span(text[right:], TextStyle.FRAME),
-    )
+    return (Span(text[:edge], style), Span(text[edge:], TextStyle.FRAME))
 
 
 def first_that_fits(width: int, *texts: str) -> str:
