@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.diagnosis.hang.stack_groups import Doing, RankStack, alike, stack_round, waited_for
-from supervisor.diagnosis.hang.stack_text import parse_stack
+from supervisor.diagnosis.hang.stacks import parse_stack
 from supervisor.sources.processes import ProcessId, identify, is_alive
 from supervisor.sources.stacks.python_stacks import StackSource, collect_stacks, find_py_spy
 from tests.conftest import wait_until

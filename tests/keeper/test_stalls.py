@@ -18,8 +18,7 @@ from supervisor.keeper.process.child import own_identity
 from supervisor.keeper.stalls.hang_watch import HangContext
 from supervisor.keeper.stalls.health import Health
 from supervisor.keeper.stalls.stack_rounds import Round, Targets
-from supervisor.policy.health.output import printed
-from supervisor.policy.health.stall import Activity
+from supervisor.policy.health.stall import Activity, printed
 from supervisor.run import events as ev
 from supervisor.run.events import Phase
 from supervisor.run.fold import replay

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.diagnosis.hang.waits import BY_KIND, Kind
+from supervisor.diagnosis.hang.stacks import BY_KIND, Kind
 from supervisor.policy.health.ending import GROUNDS, RULES, Act, LateRank, Silence, Wait, judge
 
 AT = "at train.py:30"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.diagnosis.hang.stack_groups import RankStack, StackRound, stack_round
-from supervisor.diagnosis.hang.stack_text import Frame, main_thread, parse_stack
+from supervisor.diagnosis.hang.stacks import Frame, main_thread, parse_stack
 from supervisor.diagnosis.hang.stuck_collectives import (
     ranks_at_fault,
     read_ras,
