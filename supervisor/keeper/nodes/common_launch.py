@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from supervisor.job.arguments.assignments import value_of
+from supervisor.job.arguments.command_line import value_of
 from supervisor.job.batch import BatchSpec, with_world_size
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.set_batch import batch_values
