@@ -12,10 +12,13 @@ from supervisor.run import state as st
 from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Reason
-from supervisor.views.model.run_list import RunRow, filtered
+from supervisor.views.model.history import Track, single
+from supervisor.views.model.run_filter import filtered
+from supervisor.views.model.run_list import RunRow
 from supervisor.views.tui.dashboard import state_words as words
 from supervisor.views.tui.runs.table import STATE_CELLS
 from supervisor.views.tui.widgets.paint import TextStyle
+from supervisor.views.wording.kinds import place_of_end
 from tests.views.tui.still import attempt_of, running, snapshot_of, state_of, verdict
 
 NOW = 100.0
@@ -289,3 +292,28 @@ def test_a_rank_that_lives_does_what_the_run_does() -> None:
     stopping = st.Stopping(attempt=1, why=ev.StopWhy.REQUEST, by="me")
     assert rank_word(rank, attempt_of(), stopping) == ("stopping", TextStyle.WARN)
     assert rank_word(rank, attempt_of(), finished(Outcome.LOST)) == ("ended", TextStyle.DIM)
+
+
+def test_a_log_that_nobody_has_looked_at_yet_is_neither_live_nor_quiet() -> None:
+    """On a busy machine the watcher may take seconds; the clock does not tell when it is done."""
+    unseen = attempt_of()
+    watched = state_of(running(phase=ev.Phase.RENDEZVOUS), unseen, mode="observed")
+    assert words.condition_span(snapshot_of(watched), NOW).text == "● reading"
+    assert place_of_end(watched, snapshot_of(watched).step, unseen) == "before its first step"
+    stepped = msgspec.structs.replace(watched, attempts=(msgspec.structs.replace(unseen, last_step=3),))
+    assert words.condition_span(snapshot_of(stepped), NOW).text == "● reading", "a step of a finished log"
+    seen = msgspec.structs.replace(unseen, log_checked=True)
+    live = msgspec.structs.replace(watched, attempts=(seen,))
+    assert words.condition_span(snapshot_of(live), NOW).text == "● live"
+    named = msgspec.structs.replace(live, progress=ev.Progress(t=1.0, attempt=1, epoch=46, total_epochs=100))
+    assert place_of_end(named, snapshot_of(named).step, seen) == "epoch 46 / 100"
+
+
+def test_a_card_names_the_step_of_the_header() -> None:
+    """The journal has a step up to a second after its loss."""
+    losses: dict[str, Track] = {"loss": (single(0.0, 3.0, 1.0, 1), single(NOW, 5.0, 1.0, 1))}
+    attempt = attempt_of(failing=FAILING, last_step=3)
+    state = state_of(running(), attempt, progress=ev.Progress(t=50.0, attempt=1, step=3))
+    snapshot = snapshot_of(state, metrics=losses)
+    assert snapshot.step == 5
+    assert place_of_end(snapshot.state, snapshot.step, attempt) == "step 5"
