@@ -5,7 +5,7 @@ import pytest
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.sources.signature_files import Engine
-from supervisor.text.prefixes import Origin, origin_of_path
+from supervisor.text.prefixes import Origin
 from tests.diagnosis.launcher_logs import CLOSING, DEATH, FAILED, REPORT, STOPPED, trace
 
 STEPS = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 9))
@@ -135,11 +135,6 @@ CASES = {
         "code_error",
         0,
     ),
-    "oom after its own timeout": (
-        STEPS + "".join(TIMEOUT.format(rank) for rank in (0, 1, 2)) + raised("[rank1]: ", OOM),
-        "nccl_timeout",
-        None,
-    ),
     "threads left behind": (
         STEPS
         + raised(
@@ -179,12 +174,6 @@ CASES = {
         "worker_crash",
         1,
     ),
-    "launcher stops the others": (
-        "error: pass --config FILE\nt.py FAILED\nFailures:\n[1]:\n  time      : 2025-01-01_10:00:00\n  host      : h\n  rank      : 1 (local_rank: 1)\n  exitcode  : -15 (pid: 10)\n  error_file: <N/A>\n"
-        + ended(0, 1),
-        "usage_error",
-        0,
-    ),
     "srun's own words": (
         "*** JOB 771 starting\nsrun: error: n1: task 0: Exited with exit code 1\n",
         "unknown",
@@ -206,21 +195,6 @@ def test_cascades(name: str, engine: Engine) -> None:
     job = JobEvidence(logs=(LogSource("log", (text.encode(),)),))
     verdict = diagnose(job, engine.signatures, engine.matcher)
     assert (verdict.failure.value, verdict.rank) == (failure, rank)
-
-
-def test_a_launcher_without_complaint_tells_of_caught_exceptions(engine: Engine) -> None:
-    tree = "logs/run_1/attempt_0"
-    caught = raised("", "FileNotFoundError: [Errno 2] No such file or directory: '/data/last.pt'").encode()
-    logs = [
-        LogSource(f"{tree}/1/stderr.log", (caught,), origin_of_path(f"{tree}/1/stderr.log")),
-        LogSource(f"{tree}/0/stdout.log", (STEPS.encode(),), origin_of_path(f"{tree}/0/stdout.log")),
-    ]
-    console = LogSource("console.log", (b"",))
-    failed = LogSource("console.log", (ended(1, 1).encode(),))
-    verdict = diagnose(JobEvidence(logs=(*logs, console)), engine.signatures, engine.matcher)
-    assert verdict.failure.value == "healthy"
-    verdict = diagnose(JobEvidence(logs=(*logs, failed)), engine.signatures, engine.matcher)
-    assert (verdict.failure.value, verdict.rank) == ("missing_file", 1)
 
 
 STOPPED_WORKER = "RuntimeError: DataLoader worker (pid 4390) is killed by signal: Terminated. "
