@@ -94,7 +94,6 @@ def read_launch(
 ) -> Launch:
     """Collect what launchers report in all logs; what is known of the sizes otherwise wins."""
     exits, root_rank, launched = _exits(scans)
-    launched = launched and not _is_old_launcher_of_one(scans)
     sigtermed = _signalled_pids(scans)
     per_node, world = _sizes(scans)
     group = _group_size(exits, sigtermed)
@@ -135,16 +134,6 @@ def _exits(scans: Sequence[SourceScan]) -> tuple[list[Exit], int | None, bool]:
         if hit.has(Trait.TASK_EXIT) and (event := _task_exit(hit)) is not None:
             exits.append(event)
     return exits, root_rank, launched
-
-
-def _is_old_launcher_of_one(scans: Sequence[SourceScan]) -> bool:
-    """Whether torch.distributed.launch quotes the command of local rank 0: it quotes its last process, whichever failed."""
-    quoted = [
-        _local_rank(hit)
-        for hit in _hits(scans)
-        if hit.has(Trait.LAUNCHER_REPORT) and "CalledProcessError: Command" in hit.text
-    ]
-    return bool(quoted) and set(quoted) == {0}
 
 
 def _group_size(exits: Sequence[Exit], sigtermed: frozenset[int]) -> int | None:
