@@ -131,6 +131,8 @@ class Ranks:
         self._tasks: set[int] = set()
         self._seen: set[int] = set()
         self._nodes: set[str | None] = set()
+        # What ranks printed of their own progress because another one's watchdog had fired.
+        self.dump_answers = [hit for scan in scans for hit in scan.hits if hit.has(Trait.DUMP_ANSWER)]
         for scan in scans:
             for line in scan.edges():
                 self._read(line, scan)

@@ -35,10 +35,12 @@ _WAITED_FOR = (
 )
 _SEQ = Lazy(r"SeqNum=(\d+)|sequence id: (\d+)|at work: (\d+)|NCCL work: (\d+), last enqueued")
 _WORK = Lazy(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)")
+_ENQUEUED = Lazy(r"[Ll]ast enqueued(?: \w+)? work: (-?\d+)")
 _COMPLETED = Lazy(r"last completed(?: \w+)? work: (-?\d+)")
 _META = Lazy(r"workMetaList_\.size\(\)=(\d+)")
 # The number of a group on one rank is not that on another; its GUID, where a version prints it, is.
 _GROUP = Lazy(r"PG GUID (\w+)|PG (?:ID )?(\d+)")
+_FROM_ANOTHER = Lazy(r"from +(?:another rank|rank \d)")
 _WAITING = (FailureClass.NCCL_TIMEOUT, FailureClass.HANG, FailureClass.NCCL_ERROR)
 
 
@@ -47,6 +49,9 @@ class _Progress:
 
     def __init__(self) -> None:
         self.complaining: set[int] = set()
+        # By group, of ranks whose own watchdog saw nothing: the last collective that they called and that they finished.
+        self._answered: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
+        self._timed_out: dict[str, int] = {}
         self._completed: dict[str, dict[int, int]] = defaultdict(dict)
         self._sequence: dict[str, dict[int, int]] = defaultdict(dict)
         self._outstanding: dict[int, int] = {}
@@ -60,8 +65,25 @@ class _Progress:
         if match := _SEQ.search(text):
             number = whole(next(part for part in match.groups() if part))
             self._sequence[group].setdefault(rank, number)
+            if "Rank" in text and _ENQUEUED.search(text):
+                self._timed_out[group] = min(number, self._timed_out.get(group, number))
         if match := _META.search(text):
             self._outstanding.setdefault(rank, whole(match.group(1)))
+
+    def read_answer(self, rank: int, text: str) -> None:
+        """Take in what a rank said of its default group when it wrote its dump, because another one's watchdog had fired."""
+        called, finished = _ENQUEUED.search(text), _COMPLETED.search(text)
+        if called and finished and _FROM_ANOTHER.search(text):
+            self._answered[_group_in(text)][rank] = whole(called.group(1)), whole(finished.group(1))
+
+    def never_entered(self) -> list[int]:
+        """The ranks that had finished all they had called, and had not called what others timed out in."""
+        found = set()
+        for group, number in self._timed_out.items():
+            for rank, (called, finished) in self._answered[group].items():
+                if called == finished < number and rank not in self.complaining:
+                    found.add(rank)
+        return sorted(found)
 
     def furthest_behind(self) -> int | None:
         """The one rank with the lowest number, where at least two ranks gave theirs."""
@@ -85,7 +107,7 @@ def _named_as_missing(text: str) -> list[int]:
     return [whole(part) for match in found if match for part in match.group(1).replace(",", " ").split()]
 
 
-def _read_complaints(candidates: Sequence[Candidate]) -> tuple[list[int], _Progress]:
+def _read_complaints(candidates: Sequence[Candidate], ranks: Ranks) -> tuple[list[int], _Progress]:
     """The ranks that messages name as waited for, and how far each rank came by its own."""
     waited_for: list[int] = []
     progress = _Progress()
@@ -95,14 +117,20 @@ def _read_complaints(candidates: Sequence[Candidate]) -> tuple[list[int], _Progr
         rank = item.rank if item.rank is not None else inline_rank(text)
         if rank is not None and not item.is_cause and item.failure in _WAITING:
             progress.read(rank, text)
+    for hit in ranks.dump_answers:
+        rank = hit.origin.rank if hit.origin.rank is not None else inline_rank(hit.text)
+        if rank is not None:
+            progress.read_answer(rank, hit.text)
     return waited_for, progress
 
 
 def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> int | None:
     """The rank that did not come: named by those that wait, the only silent one, or the furthest behind."""
-    waited_for, progress = _read_complaints(candidates)
+    waited_for, progress = _read_complaints(candidates, ranks)
     if waited_for:
         return max(set(waited_for), key=waited_for.count)
+    if len(absent := progress.never_entered()) == 1:
+        return absent[0]
     complaining = progress.complaining
     world = launch.world_size or (max(ranks.seen | complaining, default=-1) + 1)
     if world == 1 and launch.failed_ranks == (0,) and not launch.sigtermed:
