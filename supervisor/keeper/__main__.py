@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import Protocol
 
 from supervisor.keeper.loop import Keeper
-from supervisor.keeper.nodes.make_keeper import make_keeper
+from supervisor.keeper.make_keeper import make_keeper
 from supervisor.keeper.process.detach import taken_over
-from supervisor.run.access.lock import LockTaken
+from supervisor.run.ownership import LockTaken
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, RunFile
 from supervisor.sources.processes import become_subreaper
@@ -50,7 +50,7 @@ def main(argv: list[str], *, beside: Callable[[RunPaths, RunFile, Keeper], Besid
     companion = beside(run, record, keeper) if beside is not None else None
     why = "the keeper crashed: see keeper.log"
     try:
-        code = keeper.carry()
+        code = keeper.run_to_end()
         why = "the run ended"
     finally:
         # Whatever happened here, training continues: its processes are left as they are, the lock is let

@@ -13,9 +13,9 @@ import pytest
 
 from supervisor.keeper.loop import Keeper
 from supervisor.keeper.process.child import LAUNCHER
+from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access import control
 from supervisor.run.events import Outcome, RequestKind, StopWhy
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
@@ -62,7 +62,7 @@ def test_a_journal_torn_in_its_first_line_is_begun_again(tmp_path: Path, torn: b
 def test_adopted_between_intent_and_launch_it_is_launched_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.keeper.monitoring.attempt_monitor.ADOPT_WAIT_S", 0.1)
+    monkeypatch.setattr("supervisor.keeper.attempt_monitor.ADOPT_WAIT_S", 0.1)
     code, state = carry(run_in(tmp_path, STARTED, INTENDED), job_of(tmp_path))
     assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 2))
 
@@ -78,7 +78,7 @@ def test_adopted_between_intent_and_launch_it_is_launched_again(
 def test_a_command_that_nobody_wrote_down_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeper_lives: bool, ended: tuple[Outcome, int]
 ) -> None:
-    monkeypatch.setattr("supervisor.keeper.monitoring.attempt_monitor.ADOPT_WAIT_S", 0.1)
+    monkeypatch.setattr("supervisor.keeper.attempt_monitor.ADOPT_WAIT_S", 0.1)
     run, orphans, real = RunPaths(tmp_path / "run-1"), list[int](), subprocess.Popen
 
     def orphan() -> None:
@@ -144,7 +144,7 @@ def test_adopted_while_running_it_ends_with_the_childs_own_code(tmp_path: Path) 
     append(run, journalled(child))
     keeper = Keeper(run, job_of(tmp_path), env=os.environ)
     gate.touch()
-    assert keeper.carry() == 0
+    assert keeper.run_to_end() == 0
     keeper.close()
     assert read_state(run.node().journal).attempts[0].exit_code == 0
     assert wait_until(lambda: child.poll() is not None, 5)
@@ -184,7 +184,7 @@ def test_a_stop_is_answered_where_the_command_had_ended_well_and_left_a_process(
             keeper._control._signals.put(signal.SIGTERM)
         else:
             control.send(run.control, request_kind)
-        assert keeper.carry() == 0
+        assert keeper.run_to_end() == 0
         assert is_alive(left), "after exit 0 it may be meant to stay"
         assert not list(run.control.iterdir())
     finally:
@@ -210,7 +210,7 @@ def carry_beside(run: RunPaths, record: RunFile) -> tuple[int, st.RunState]:
     """As `carry`, with a process of the test's own alive beside it."""
     keeper = Keeper(run, record, env=os.environ)
     try:
-        return keeper.carry(), keeper.state
+        return keeper.run_to_end(), keeper.state
     finally:
         keeper.close()
 

@@ -20,13 +20,13 @@ from supervisor.keeper.planning.launch_plans import write_plan
 from supervisor.keeper.process import attempt
 from supervisor.keeper.process.child import SpawnError, spawn
 from supervisor.policy import EXIT_STOPPED
+from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access import control, viewers
-from supervisor.run.access.lock import LockTaken
+from supervisor.run.arrivals import ArrivalReader
 from supervisor.run.events import Outcome, RequestKind, StopWhy
-from supervisor.run.growth import read_growth
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import LockTaken
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition
 from supervisor.sources.processes import is_alive
@@ -66,8 +66,9 @@ def test_a_fresh_run_ends_with_its_code(
     assert kinds[0] is ev.RunStarted
     assert kinds[-2:] == [ev.RunEnded, ev.KeeperLeft]
     assert len([kind for kind in kinds if kind is ev.Diagnosed]) >= 1
-    log = str(run.node().attempt(1).agent_log)
-    assert (log in read_growth(run.node().attempt(1))) == (program[0] == sys.executable), "one of them writes"
+    index = ArrivalReader(run.node().attempt(1))
+    assert index.refresh() == (program[0] == sys.executable), "one of them writes"
+    index.close()
 
 
 @pytest.mark.fault("processes", "two keepers are started on one run", "the second leaves at once")
@@ -120,10 +121,10 @@ def test_a_run_that_no_restart_helps_is_not_held_for_nobody(
 
 def test_it_is_held_while_a_screen_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "UNWATCHED_S", 3.0)
-    monkeypatch.setattr(viewers, "REFRESH_S", 0.2)
+    monkeypatch.setattr(control, "REFRESH_S", 0.2)
     run = RunPaths(tmp_path / "run-1")
     keeper = Keeper(run, job_of(tmp_path, *TYPO, interactive=True), env=os.environ)
-    screen, held_t, left_t = viewers.Presence(run.control), None, None
+    screen, held_t, left_t = control.Presence(run.control), None, None
     act = keeper._act
 
     def act_and_look(*, hurried: bool = False) -> None:
@@ -140,7 +141,7 @@ def test_it_is_held_while_a_screen_shows_it(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(keeper, "_act", act_and_look)
     try:
-        assert keeper.carry() == 1
+        assert keeper.run_to_end() == 1
     finally:
         keeper.close()
     assert left_t is not None, "it ended while somebody watched"
@@ -268,7 +269,7 @@ def test_a_person_need_not_wait_for_what_is_not_shown(
             assert keeper.state.waiting is not None
             assert "port" in keeper.state.waiting.text
             control.send(run.control, kind)
-            assert (keeper.carry(), outcome(keeper.state)) == ends
+            assert (keeper.run_to_end(), outcome(keeper.state)) == ends
         finally:
             keeper.close()
 
@@ -318,7 +319,7 @@ def test_a_full_disk_costs_facts_never_the_run(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(keeper._ledger._journal, "append", full)
     monkeypatch.setattr("supervisor.keeper.planning.launch_plans.write_plan", full)
     try:
-        assert keeper.carry() == 0
+        assert keeper.run_to_end() == 0
     finally:
         keeper.close()
 
@@ -366,26 +367,6 @@ def test_a_job_whose_last_words_the_full_disk_took_failed_of_that(tmp_path: Path
 
 
 @pytest.mark.fault(
-    "journal and disk",
-    "the disk is full for a while",
-    "events are kept and written in order once there is room",
-)
-def test_facts_that_a_full_disk_refused_are_written_in_order_when_it_is_not(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk") as disk:
-        run = RunPaths(disk / "run-1")
-        keeper = Keeper(run, job_of(tmp_path), env=os.environ)
-        filler = fill(disk)
-        advice = [ev.Advisory(t=T, attempt=1, code="a", text=f"{n} {'x' * 400}") for n in range(1500)]
-        for one in advice:
-            keeper.emit(one)
-        assert 100 < len([f for f in facts_of(run) if isinstance(f, ev.Advisory)]) < 1500
-        filler.unlink()
-        keeper.close()
-        assert [f for f in facts_of(run) if isinstance(f, ev.Advisory)] == advice
-        assert read_state(run.node().journal) == keeper.state
-
-
-@pytest.mark.fault(
     "journal and disk", "a launch on a full disk", "the verdict is disk_full, and it waits for space"
 )
 def test_a_launch_on_a_full_disk_is_no_usage_error(tmp_path: Path) -> None:
@@ -401,22 +382,6 @@ def test_a_launch_on_a_full_disk_is_no_usage_error(tmp_path: Path) -> None:
         verdict = keeper.state.attempts[0].verdict
         assert verdict.failure is FailureClass.DISK_FULL, verdict
         assert read_state(run.node().journal) == keeper.state
-
-
-def test_a_launch_that_a_full_disk_refuses_is_held_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import subprocess
-
-    def full(*_args: object, **_more: object) -> None:
-        raise OSError(28, "No space left on device", "somewhere")
-
-    monkeypatch.setattr(subprocess, "Popen", full)
-    code, state = carry(RunPaths(tmp_path / "run-1"), job_of(tmp_path))
-    assert code == 1
-    verdict = state.attempts[0].verdict
-    assert verdict is not None
-    assert verdict.failure is FailureClass.DISK_FULL
 
 
 def test_a_keeper_that_leaves_early_leaves_its_child(tmp_path: Path) -> None:
@@ -462,7 +427,7 @@ def test_a_stop_between_exit_0_and_the_attempts_end_is_not_lost(
     asking = threading.Thread(target=ask)
     asking.start()
     try:
-        code = keeper.carry()
+        code = keeper.run_to_end()
     finally:
         asking.join()
         keeper.close()
@@ -473,7 +438,7 @@ def test_a_stop_between_exit_0_and_the_attempts_end_is_not_lost(
 LAYS_LINKS = """
 import os, pathlib, sys
 node, out = pathlib.Path(os.environ["STOKER_RUN_DIR"], "nodes", "0"), pathlib.Path(sys.argv[1])
-for name in ("1/growth.json", "2/telemetry", "4/agent.log", "5/pid.part", "6/plan.json", "6/exit.part"):
+for name in ("2/telemetry", "4/agent.log", "5/pid.part", "6/plan.json", "6/exit.part"):
     path = node / "attempts" / name
     path.parent.mkdir(exist_ok=True)
     path.symlink_to(out if name == "2/telemetry" else out / "thesis.txt")
@@ -498,7 +463,6 @@ def test_nothing_is_written_through_a_link_that_the_job_laid(tmp_path: Path) -> 
     run = RunPaths(tmp_path / "run-1")
     got, state = carry(run, job_of(tmp_path, sys.executable, "-c", LAYS_LINKS, str(out)))
     assert (got, outcome(state)) == (0, (Outcome.SUCCEEDED, 1))
-    assert read_growth(run.node().attempt(1)) == {}
     for number, why in REFUSED.items():
         with pytest.raises(SpawnError, match=why):
             spawn(plan_of(("true",), tmp_path), run.node().attempt(number), os.environ)

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
-from supervisor.job.env import NOT_MEASURED
 from supervisor.job.errors import JobError
+from supervisor.job.launch.env import NOT_MEASURED
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
-from supervisor.run.history.changes import NextJob, next_job, unmeasured_trial
+from supervisor.run.next_job import NextJob, next_job, unmeasured_trial
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.state import AttemptState, RunState
 from tests.policy.cases import verdict
@@ -72,15 +72,6 @@ def test_later_changes_win_and_none_is_lost(changes: list[SpecChange]) -> None:
     assert folded.env == env
     assert folded.raise_open_files == any(c.raise_open_files for c in changes)
     assert folded.from_scratch == (changes[-1].from_scratch if changes else False)
-
-
-@settings(deadline=None)
-@given(
-    some.lists(CHANGE, max_size=3),
-    some.sampled_from([DecisionKind.HOLD, DecisionKind.FAIL, DecisionKind.STOP]),
-)
-def test_what_was_only_offered_changes_nothing(changes: list[SpecChange], kind: DecisionKind) -> None:
-    assert next_job(JOB, state_of(changes, kind)) == NextJob(JOB)
 
 
 def test_the_words_of_the_next_launch_hold_what_was_set() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.views.filter_words import BadQueryError
 from supervisor.views.logs import counter as logscan
 from supervisor.views.logs import file as logfile
 from supervisor.views.logs import query as logquery
@@ -17,7 +18,7 @@ from supervisor.views.logs import stream as logstream
 from supervisor.views.logs.commands import BadJumpError, ToLine, ToTime, parse_jump
 from supervisor.views.logs.counter import Task
 from supervisor.views.logs.file import Change, Counts, LogFile
-from supervisor.views.logs.query import BadQueryError, Query
+from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import LogRef, Tone, tone_of
 from supervisor.views.logs.stream import Stream
 from tests.views.logs_on_disk import DATA, QUIET, never, opened, reference
@@ -246,7 +247,7 @@ def test_a_count_over_many_chunks_finds_each_match_once(
         monkeypatch.setattr(module, "CHUNK_BYTES", 100)
     data = b"".join(b"line %d %s\n" % (n, b"hit" if n % 7 == 0 else b"y" * (n % 150)) for n in range(500))
     file = opened(tmp_path / "log", data)
-    each = Stream(LogRef(1, "0", "stdout", tmp_path / "log"), file, 0.0, never)
+    each = Stream(LogRef(1, "0", "stdout", tmp_path / "log"), file, never)
     each.filter_by(Query.parse("hit"))
     task = Task(each.ref, file, each.query)
     while task.step():

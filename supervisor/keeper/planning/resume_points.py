@@ -22,18 +22,18 @@ from msgspec import structs
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import NotResumableError
-from supervisor.job.knobs.checkpoint_names import USUAL_OUTPUTS, given_start, takes_path
 from supervisor.job.knobs.conventions import HF
-from supervisor.job.plan import CheckpointCopy
+from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS, given_start, takes_path
+from supervisor.job.launch.plan import CheckpointCopy
 from supervisor.job.spec import JobSpec, Knobs
-from supervisor.keeper.background import within
+from supervisor.keeper.base.background import within
 from supervisor.keeper.monitoring.found_checkpoints import ranks_of, shown_path
 from supervisor.keeper.planning.launch_plans import ResumePoint
 from supervisor.policy.history import is_resume_known
 from supervisor.preflight.interpreter import installed_version, interpreter_of
 from supervisor.run.events import CheckpointCommitted
-from supervisor.run.history.changes import NextJob
 from supervisor.run.jsonl import NOT_DECODED
+from supervisor.run.next_job import NextJob
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.regular import read_regular
 from supervisor.run.runfile import RunFile
@@ -199,17 +199,17 @@ def _path_flag(knobs: Knobs) -> str | None:
 
 
 def _passed_over(
-    state: RunState, newest: CheckpointCommitted | None, *, looks: bool = True
+    state: RunState, newest: CheckpointCommitted | None, *, on_disk: bool = True
 ) -> list[CheckpointCommitted]:
     """What a script that looks for its newest checkpoint would take in place of `newest`, though it is no good."""
     after = (newest.step, newest.t) if newest is not None else (-1, -math.inf)
     bad = {one.path: one for one in state.checkpoints if state.unsound(one)}.values()
     later = [one for one in bad if one.step > after[0] or one.t > after[1]]
-    return [one for one in later if not looks or os.path.exists(one.path)]
+    return [one for one in later if not on_disk or os.path.exists(one.path)]
 
 
 def unsound_text(
-    job: JobSpec, state: RunState, newest: CheckpointCommitted | None, *, looks: bool = True
+    job: JobSpec, state: RunState, newest: CheckpointCommitted | None, *, on_disk: bool = True
 ) -> str:
     """Why a restart would go on with numbers that are no numbers, and what to move away; empty where an option chooses the checkpoint."""
     knobs, lost = (
@@ -217,7 +217,7 @@ def unsound_text(
         next((a.lost_at for a in reversed(state.attempts) if a.lost_at is not None), None),
     )
     finds_own = (knobs.self_resuming or knobs.resume is not None) and _path_flag(knobs) is None
-    bad = _passed_over(state, newest, looks=looks)
+    bad = _passed_over(state, newest, on_disk=on_disk)
     if not finds_own or lost is None or not bad:
         return ""
     names = ", ".join(shown_path(job, one.path) for one in bad)

@@ -14,7 +14,7 @@ import msgspec
 
 from supervisor.job.spec import EntryKind, RetrySettings, Timing
 from supervisor.keeper.loop import Keeper
-from supervisor.keeper.nodes.make_keeper import make_keeper
+from supervisor.keeper.make_keeper import make_keeper
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalReader, read_state
 from supervisor.run.paths import RunPaths
@@ -62,7 +62,7 @@ class Cluster:
             keeper = make_keeper(self.run, self.records[node], env=os.environ, continued_by=continued_by)
 
             def carry(node: int = node, keeper: Keeper = keeper) -> None:
-                self.codes[node] = keeper.carry()
+                self.codes[node] = keeper.run_to_end()
                 keeper.close()
 
             self.keepers[node] = keeper

@@ -137,7 +137,7 @@ def test_a_log_that_names_no_rank_has_none_to_step_to(tmp_path: Path) -> None:
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("right_square_bracket")
-        await until(pilot, lambda: "does not say which rank" in app.dashboard.notice.says, "why not")
+        await until(pilot, lambda: "does not say which rank" in app.dashboard.panes.notice.says, "why not")
 
     drive(run, play, keeper=False)
 
@@ -180,18 +180,18 @@ def test_what_is_found_so_far_is_said_until_it_is_done(
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         said: list[str] = []
-        tell = app.dashboard._report_log
+        tell = app.dashboard.log_of_run._report
 
         def report(remark: lc.Remark) -> None:
             said.append(remark.text)
             tell(remark)
 
-        monkeypatch.setattr(app.dashboard, "_report_log", report)
+        monkeypatch.setattr(app.dashboard.log_of_run, "_report", report)
         await pilot.press("f", *"zzz", "enter")
         await until(pilot, lambda: "no line matches" in pane(app, "log"), "the end of it")
         assert said
         assert all(text.startswith("none so far, ") and "% searched" in text for text in said)
-        await until(pilot, lambda: not app.dashboard.notice.says, "no word of it stays")
+        await until(pilot, lambda: not app.dashboard.panes.notice.says, "no word of it stays")
         await pilot.press("f", *"y")
         assert (
             "no line matches" not in pane(app, "log")

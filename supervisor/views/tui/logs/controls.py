@@ -8,10 +8,11 @@ from msgspec.structs import replace
 from textual.app import App
 
 from supervisor.views import format as fm
+from supervisor.views.filter_words import BadQueryError
 from supervisor.views.format import ranges
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.merge import Row as LogRow
-from supervisor.views.logs.query import BadQueryError, Query
+from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import LogSession
 from supervisor.views.logs.sources import Tone
 from supervisor.views.tui.dialogs.prompts import SEARCH_HINT, AskLine
@@ -81,14 +82,6 @@ class LogControls:
             self._kept = None
             self._asked()
         self.session.ask(*commands)
-
-    def move(self, command: lc.Move) -> None:
-        """Move the page: at once, where nothing has to be waited for."""
-        self._kept = None
-        self._asked()
-        page = self.session.move(command)
-        if page is not None:
-            self.take(page)
 
     @property
     def following(self) -> bool:

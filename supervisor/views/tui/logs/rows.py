@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from supervisor.views import format as fm
+from supervisor.views.filter_words import Term
 from supervisor.views.logs.commands import Page
 from supervisor.views.logs.merge import Row as LogRow
-from supervisor.views.logs.query import Query, Term
+from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import Tone
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle
 from supervisor.views.wording.translate import Tr
@@ -106,7 +107,7 @@ def marked(spans: Row, searched: Query) -> Row:
 
 def lines_text(page: Page) -> str:
     """How many lines there are, and how many of them a filter shows, as far as they are counted: ``3 of 148 lines``."""
-    total, shown = page.meant_count, page.shown
+    total, shown = page.line_count, page.shown
     many = "" if total is None else f"{fm.whole(total)} line{'s' if total != 1 else ''}"
     if shown is None:
         return many

@@ -1,0 +1,299 @@
+"""What ``stoker attach`` can be given, found: a log, a folder of logs of one job, a process by its pid, a pipe."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from pathlib import Path
+
+from supervisor.cli.common import say
+from supervisor.cli.job_logs import BadInputError, file_chunks, log_file, read_jobs, tasks_of
+from supervisor.diagnosis.evidence import JobEvidence
+from supervisor.keeper.observer.observed_run import ATTEMPT, PIPE_NAME, ObservedLog, Target
+from supervisor.run.paths import RunPaths, make_private, private
+from supervisor.run.regular import open_regular
+from supervisor.run.state import A_PIPE
+from supervisor.sources.processes import ProcessId, descendants, identify, read_cmdline, read_environ
+from supervisor.text.decode import HEAD_BYTES, clean, is_binary, is_packed, plain_chunks, shell_word
+from supervisor.text.prefixes import Origin, origin_of_path
+
+FREE_BYTES = 1 << 30
+"""An unpacked log leaves this much of the disk free."""
+LOOK_BYTES = 1 << 26
+NOT_UNPACKED = "its log was not unpacked to its end"
+
+Found = tuple[Target, Callable[[], JobEvidence]]
+
+
+def resolve(target: str, run: RunPaths) -> Found:
+    """What `target`, as typed, names, and how to read it for a verdict. A packed log is unpacked into the run directory.
+
+    Whether somebody still writes the logs is not looked for yet: that takes a walk over all processes.
+
+    Raises:
+        BadInputError: nothing to watch, or a folder holds logs of several jobs; one line.
+    """
+    if target == "-":
+        return _pipe(run)
+    path = Path(os.path.expanduser(target))
+    if path.is_dir() or path.is_file() or not target.isdecimal():
+        return _logs(path, target, run)
+    return _process(int(target))
+
+
+def _pipe(run: RunPaths) -> Found:
+    if sys.stdin.isatty():
+        raise BadInputError(
+            "-: stdin is the terminal: pipe a log into it, as in `train 2>&1 | stoker attach -`"
+        )
+    copy = run.node().attempt(ATTEMPT).root / PIPE_NAME
+
+    def read() -> JobEvidence:
+        return JobEvidence(logs=(log_file(str(copy))._replace(path=PIPE_NAME),))
+
+    # A descriptor of its own: the screen takes the terminal as stdin.
+    return Target("stdin", A_PIPE, pipe=os.dup(0)), read
+
+
+def _logs(path: Path, typed: str, run: RunPaths) -> Found:
+    sources = read_jobs([str(path)])[0][2].logs  # what is wrong with it is said of the name that was typed
+
+    def read() -> JobEvidence:
+        # A verdict's path is looked up from wherever the run is looked at.
+        return read_jobs([os.path.abspath(path)])[0][2]
+
+    if path.is_fifo():
+        raise BadInputError(f"{path}: a named pipe, which can be read once: `stoker attach - < {path}`")
+    if path.is_file() and _is_binary(path):
+        raise BadInputError(f"{path}: a binary file, not a log; give a log, a folder of logs, a pid, or -")
+    logs = []
+    tasks = tasks_of([source.path for source in sources])
+    for source in sources:
+        absolute = os.path.abspath(source.path if os.path.exists(source.path) else path / source.path)
+        origin = source.origin if path.is_dir() else origin_of_path(path.name)
+        if origin.rank is None and origin.local_rank is None:
+            origin = origin._replace(
+                task=source.origin.task if source.origin.task is not None else tasks.get(source.path)
+            )
+        logs.append(ObservedLog(absolute, source.path, origin))
+    if path.is_dir() and (several := several_jobs(os.path.expanduser(typed), logs)):
+        raise BadInputError(several)
+    cut, place = "", run.node().attempt(ATTEMPT).root
+    for index, packed in enumerate(logs):
+        if _is_packed(packed.path):
+            make_private(place)
+            plain = place / f"{index}-{os.path.basename(packed.path).removesuffix('.gz')}"
+            cut = cut if _unpack(packed.path, plain) else NOT_UNPACKED
+            logs[index] = ObservedLog(str(plain), packed.name, packed.origin, packed=packed.path)
+    return Target(path.name or str(path), os.path.abspath(path), tuple(logs), cut=cut), read
+
+
+def _unpack(source: str, plain: Path) -> bool:
+    """Write a plain copy of a gzip or UTF-16 log: views read files of the run directory only. False: it is incomplete."""
+    torn: list[bool] = []
+    written = due = 0
+    try:
+        with open(plain, "wb", buffering=0, opener=private) as file:
+            for data in plain_chunks(file_chunks(source), lambda: torn.append(True)):
+                if written >= due:
+                    due = written + LOOK_BYTES
+                    if shutil.disk_usage(plain.parent).free < FREE_BYTES + LOOK_BYTES:
+                        say(
+                            f"stoker attach: {source}: not unpacked further: the disk is nearly full",
+                            file=sys.stderr,
+                        )
+                        return False
+                file.write(data)
+                written += len(data)
+    except (OSError, EOFError, zlib.error) as error:
+        say(f"stoker attach: {source}: not unpacked further: {error}", file=sys.stderr)
+        return False
+    return not torn
+
+
+def _is_binary(path: Path) -> bool:
+    """Whether a file's first bytes are no text of any kind. Zeros before the text are a hole that truncation left."""
+    with open_regular(path) as file:
+        head = file.read(HEAD_BYTES)
+        if head and not head.strip(b"\0"):
+            try:
+                file.seek(os.lseek(file.fileno(), 0, os.SEEK_DATA))
+            except OSError:
+                return False
+            head = file.read(HEAD_BYTES)
+    return is_binary(head)
+
+
+def _is_packed(path: str) -> bool:
+    """Whether a log must be unpacked to be read."""
+    try:
+        with open_regular(path) as file:
+            return is_packed(file.read(HEAD_BYTES))
+    except OSError:
+        return False
+
+
+def _process(pid: int) -> Found:
+    root = identify(pid)
+    if root is None:
+        raise BadInputError(f"{pid}: no process with this pid; it has ended")
+    if not os.access(f"/proc/{pid}/fd", os.R_OK):
+        raise BadInputError(
+            f"{pid}: another user's process: its output cannot be seen; attach as that user, or give its log"
+        )
+    ranks: dict[int, ProcessId] = {}
+    for process in descendants(root):
+        rank = read_environ(process).get("RANK", "")
+        if rank.isdigit():
+            ranks.setdefault(int(rank), process)
+    watched = ranks or {0: root}
+    logs: dict[str, ObservedLog] = {}
+    for number, process in sorted({**watched, -1: root}.items()):
+        for fd, stream in ((1, "stdout"), (2, "stderr")):
+            path = _regular_file(process.pid, fd)
+            if path is not None:
+                origin = Origin(rank=number, stream=stream) if number >= 0 and ranks else Origin()
+                logs.setdefault(path, ObservedLog(path, os.path.basename(path), origin))
+    unseen = (
+        "" if logs else "its output goes to a terminal or a pipe and cannot be seen: only processes are shown"
+    )
+    if unseen:
+        say(f"stoker attach: {pid}: {unseen}", file=sys.stderr)
+    name = _program(read_cmdline(root)) or str(pid)
+
+    def read() -> JobEvidence:
+        jobs = [read_jobs([path])[0][2].logs[0] for path in logs if os.path.exists(path)]
+        return JobEvidence(logs=tuple(jobs))
+
+    ranked = tuple(sorted(watched.items()))
+    return Target(name, f"pid {pid}", tuple(logs.values()), processes=ranked, unseen=unseen), read
+
+
+def _program(command: list[str]) -> str:
+    """What a process runs: its script or module, else its program."""
+    script = next((word for word in command if word.endswith(".py")), None)
+    if script is None and "-m" in command[:-1]:
+        script = command[command.index("-m") + 1]
+    return os.path.basename(script or (command[0] if command else ""))
+
+
+def _regular_file(pid: int, fd: int) -> str | None:
+    try:
+        path = os.readlink(f"/proc/{pid}/fd/{fd}")
+    except OSError:
+        return None
+    return path if path.startswith("/") and os.path.isfile(path) else None
+
+
+# -- whether a folder's logs belong to one job, and which of them are a training's -----------------
+# Names decide first: ranks, nodes, tasks, streams, attempts and words such as ``train`` or ``console`` tell no jobs apart.
+# Of names that do, two must be logs of trainings: a run's own folder may also hold a list of packages or a profile.
+
+# Bytes of a log's beginning and end that are read to see whether it is a training's, and of them so many lines.
+LOOKED_AT_BYTES = 1 << 16
+LOOKED_AT_LINES = 200
+# Ranks and nodes of one job start within this time of one another.
+TOGETHER_S = 600.0
+# So many names stand in the line about a folder.
+NAMED = 3
+_WORD = re.compile(r"[a-z]+|\d+")
+_ENDING = re.compile(r"(?:\.(?:log|txt|out|err|stdout|stderr|jsonl?|gz|\d{1,3}))+$")
+_SCHEDULERS = re.compile(r"(?:^|/)(?:slurm|pbs|lsf)\b|\.[oe]\d+$")
+# Words for a part of a job. What stands before a number says that it counts parts, not jobs.
+_PARTS = re.compile(
+    r"(?:rank|node|worker|gpu)s?|local|global|host|pod|proc|process|task|machine|replica|attempt"
+)
+_ROLES = re.compile(
+    rf"{_PARTS.pattern}|logs?|outputs?|out|errors?|err|stdout|stderr|console|nohup|all|concat|combined"
+    r"|train(?:ing|er)?|pretrain|finetune|eval|evaluate|val|valid|validation|test|metrics|debug|info|warnings"
+    r"|launcher|agent|torchrun|main|slurm"
+)
+
+
+def several_jobs(folder: str, logs: Sequence[ObservedLog]) -> str:
+    """One line on a folder whose logs are of several jobs, with how to attach to one; empty: they may be of one."""
+    names = {log.path: os.path.relpath(log.path, os.path.realpath(folder)) for log in logs}
+    groups: dict[tuple[str, ...], list[ObservedLog]] = {}
+    for log in logs:
+        groups.setdefault(_job_of(names[log.path].lower(), log), []).append(log)
+    groups.pop((), None)
+    if len(groups) < 2:
+        return ""
+    trainings: list[tuple[str, ...]] = []
+    for job, mine in groups.items():
+        if not any(map(_is_training, mine)):
+            continue
+        if any(_are_apart((job, mine), (other, groups[other])) for other in trainings):
+            break
+        trainings.append(job)
+    else:
+        return ""
+    paths = sorted((log.path for mine in groups.values() for log in mine), key=lambda path: names[path])
+    newest = max(paths, key=lambda path: os.stat(path).st_mtime if os.path.exists(path) else 0.0)
+    rest = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
+    listed = ", ".join(names[path] for path in paths[:NAMED])
+    one = shell_word(os.path.normpath(os.path.join(folder, names[newest])))
+    return f"{folder}: logs of several jobs ({listed}{rest}): attach to one, such as the newest: stoker attach {one}"
+
+
+def _job_of(name: str, log: ObservedLog) -> tuple[str, ...]:
+    """What of a log's name tells its job from others; empty: nothing."""
+    origin = log.origin
+    if origin.local_rank is not None:
+        return ()  # torchrun's own tree
+    if origin.node is not None:
+        name = name.replace(origin.node.lower(), " ")
+    words = _WORD.findall(_ENDING.sub("", name))
+    has_place = _has_place(log)
+    return tuple(
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if not _ROLES.fullmatch(word) and not (word.isdigit() and (has_place or _PARTS.fullmatch(before)))
+    )
+
+
+def _has_place(log: ObservedLog) -> bool:
+    return any(number is not None for number in (log.origin.rank, log.origin.node, log.origin.task))
+
+
+def _are_apart(
+    one: tuple[tuple[str, ...], Sequence[ObservedLog]], other: tuple[tuple[str, ...], Sequence[ObservedLog]]
+) -> bool:
+    """Whether two groups of logs are of two jobs."""
+    (job, logs), (other_job, others) = one, other
+    if all(map(_has_place, [*logs, *others])):  # hosts' names before their ranks: no rank comes twice
+        return bool({log.origin for log in logs} & {log.origin for log in others})
+    if [w for w in job if not w.isdigit()] != [w for w in other_job if not w.isdigit()]:
+        return True
+    if any(_SCHEDULERS.search(log.path.lower()) for log in logs):
+        return True
+    from supervisor.keeper.observer.observer import span_of_logs
+
+    spans = [span_of_logs(each) for each in (logs, others)]
+    starts = [span.began_t for span in spans if span is not None]
+    return len(starts) < 2 or any(abs(a - b) > TOGETHER_S for a, b in combinations(starts, 2))
+
+
+def _is_training(log: ObservedLog) -> bool:
+    """Whether a log's beginning or end reports progress, or ends in a traceback; a packed one is taken to."""
+    from supervisor.sources.metrics import MetricReader
+
+    if _is_packed(log.path):
+        return True
+    try:
+        with open_regular(log.path) as file:
+            size = os.fstat(file.fileno()).st_size
+            head = os.pread(file.fileno(), LOOKED_AT_BYTES, 0)
+            tail = os.pread(file.fileno(), LOOKED_AT_BYTES, max(size - LOOKED_AT_BYTES, 0))
+    except OSError:
+        return False
+    if b"Traceback (most recent call last)" in tail:
+        return True
+    reader = MetricReader()
+    lines = [*head.splitlines()[:LOOKED_AT_LINES], *tail.splitlines()[-LOOKED_AT_LINES:]]
+    return any(reader.feed(clean(line)) is not None for line in lines)

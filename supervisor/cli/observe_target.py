@@ -1,0 +1,260 @@
+"""``stoker attach LOG|FOLDER|PID|-``: watch it in an observed run directory, with a screen or line by line."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import select
+import shutil
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from supervisor.cli.attach_targets import resolve
+from supervisor.cli.common import complain, metric_rules_of_user, say, wait_while_read
+from supervisor.cli.job_logs import BadInputError, is_of_one_process, without_rank
+from supervisor.diagnosis.evidence import JobEvidence
+from supervisor.keeper.base.keeper_clock import SystemClock
+from supervisor.keeper.observer.observed_run import ObservedRun, Target
+from supervisor.run.index import claim, register, state_home
+from supervisor.run.ownership import keeper_is_alive
+from supervisor.run.paths import RunPaths, make_private
+from supervisor.run.records import Verdict
+from supervisor.run.state import Finished
+from supervisor.sources.file_facts import any_is_written
+from supervisor.sources.processes import identify, read_cmdline
+
+if TYPE_CHECKING:
+    from supervisor.keeper.observer.observer import Observer
+    from supervisor.views.appearance import Appearance
+
+LEFT_BEHIND_S = 3600.0
+PIPE_BYTES = 1 << 18
+JOIN_S = 0.2
+READ_KEPT_S = 30.0
+"""How long a log is read on for the last verdict of a directory that is kept, once the screen is left."""
+
+
+def observe(target: str, args: argparse.Namespace, appearance: Appearance) -> int:
+    """Watch `target` in an observed run directory; it is removed afterwards unless --keep."""
+    place = state_home(os.environ) / ("kept" if args.keep else "observed")
+    _clear_away(state_home(os.environ) / "observed")
+    try:
+        make_private(place)
+        run = claim(place)
+    except OSError as error:
+        return complain("attach", f"{place}: {error.strerror}: set XDG_STATE_HOME to a folder of yours")
+    try:
+        what, read = resolve(target, run)
+    except BadInputError as error:
+        shutil.rmtree(run.root, ignore_errors=True)
+        return complain("attach", error)
+    try:
+        observed = ObservedRun(run, what, host=socket.gethostname(), clock=SystemClock())
+        watching = Watching(run, what, read, observed, interval_s=args.interval)
+        with _keyboard_as_stdin(what.pipe is not None) as has_screen:
+            if args.no_ui or not has_screen:
+                return _without_screen(run, watching, as_json=args.json)
+            return _with_screen(run, target, watching, args, appearance)
+    finally:
+        if args.keep:
+            register(run, what.name, os.environ)
+            say(f"kept: {run.root}", file=sys.stderr)
+        else:
+            shutil.rmtree(run.root, ignore_errors=True)
+        if what.pipe is not None:
+            _let_it_write(0)
+
+
+class Watching:
+    """The observer of a target: loaded and begun in a thread once the screen is painted."""
+
+    def __init__(
+        self,
+        run: RunPaths,
+        what: Target,
+        read: Callable[[], JobEvidence],
+        observed: ObservedRun,
+        *,
+        interval_s: float,
+    ) -> None:
+        self._run, self._what, self._read, self._observed = run, what, read, observed
+        self._interval_s = interval_s
+        self._observer: Observer | None = None
+        self._left = False
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self.begin, name="stoker-attach")
+
+    def begin_beside(self) -> None:
+        """Begin in a thread: loading the reader of metrics and causes delays no key."""
+        self._thread.start()
+
+    def load(self) -> Observer:
+        """Load the observer; it does not watch yet."""
+        from supervisor.keeper.observer.observer import Observer
+
+        what = self._what
+        if what.logs and not what.processes:
+            what = replace(what, ended=not any_is_written(log.written for log in what.logs))
+        return Observer(
+            self._run,
+            what,
+            host=socket.gethostname(),
+            read=self._read,
+            word=self._of_known_rank,
+            interval_s=self._interval_s,
+            observed=self._observed,
+            rules=metric_rules_of_user(os.environ),
+        )
+
+    def begin(self) -> None:
+        """Load the observer and start it, unless it was left already."""
+        observer = self.load()
+        with self._lock:
+            if not self._left:
+                self._observer = observer
+                observer.start()
+
+    def leave(self, *, keep: bool) -> None:
+        """The screen was left. `keep`: with a last verdict, also where nothing was begun yet."""
+        begun = self._thread.ident is not None
+        if keep and not begun:
+            self.begin()
+        with self._lock:
+            self._left = True
+        if begun:
+            self._thread.join()
+        if self._observer is not None:
+            self._observer.leave(hurried=not keep, patience_s=READ_KEPT_S)
+        else:
+            self._observed.close()
+
+    def _of_known_rank(self, verdict: Verdict) -> Verdict:
+        """The verdict without "rank 0", which stands for a job of one process, where the log names no rank at all."""
+        what = self._what
+        if verdict.rank != 0 or len(what.logs) != 1 or what.processes or what.is_copy:
+            return verdict
+        log = what.logs[0]
+        if not is_of_one_process(log.path, log.origin):
+            return verdict
+        return replace(verdict, rank=None, title=without_rank(verdict.title))
+
+
+def _let_it_write(pipe: int) -> None:
+    """Read on what nobody looks at until its writer ends: a line into a closed pipe would end it (SIGPIPE)."""
+    reported = False
+    with contextlib.suppress(KeyboardInterrupt, OSError):
+        while True:
+            if not reported and not select.select([pipe], [], [], 0.0)[0]:
+                reported = True
+                say(
+                    "stoker attach: left; the pipe is read on, so that its writer is not ended (Ctrl-C: close it)",
+                    file=sys.stderr,
+                )
+            select.select([pipe], [], [])
+            if not os.read(pipe, PIPE_BYTES):
+                return
+
+
+def _with_screen(
+    run: RunPaths, target: str, watching: Watching, args: argparse.Namespace, appearance: Appearance
+) -> int:
+    """The screen opens on the first events; what watches is loaded once it is painted."""
+    from supervisor.cli.open_app import kept_file
+    from supervisor.views.tui.terminal import run_tui
+
+    try:
+        run_tui(
+            run,
+            read_only=args.read_only,
+            appearance=appearance,
+            keep=kept_file(os.environ),
+            painted=watching.begin_beside,
+        )
+    finally:
+        watching.leave(keep=args.keep)
+    say(_supervise_hint(target))
+    return 0
+
+
+def _without_screen(run: RunPaths, watching: Watching, *, as_json: bool) -> int:
+    """Print events until the target ends and all of it is read, however long that takes.
+
+    Returns 0, 1 for a failure, 6 where it was left before all was read: how it ended is then not known.
+    """
+    from supervisor.policy import EXIT_LOST
+    from supervisor.views.headless.console import ConsoleSettings, ConsoleView, wants_colour
+
+    colour = wants_colour(sys.stdout, os.environ)
+    settings = ConsoleSettings(stdout=sys.stdout, log_file=None, colour=colour, as_json=as_json)
+    console = ConsoleView(run, settings)
+    observer = watching.load()
+    observer.end_when_read()
+    try:  # from the console's first look on there is something to leave
+        console.start()
+        observer.start()
+        while not observer.join(JOIN_S):
+            wait_while_read(0.0)
+    except BrokenPipeError:
+        observer.leave(hurried=True)
+        console.finish()
+        raise
+    except KeyboardInterrupt:
+        try:
+            observer.leave()
+        except KeyboardInterrupt:
+            observer.leave(hurried=True)
+    finally:
+        observer.leave()
+    console.finish()
+    condition = observer.state.condition
+    return condition.exit_code if isinstance(condition, Finished) else EXIT_LOST
+
+
+def _clear_away(observed: Path) -> None:
+    """Remove what observers left that were killed: nobody holds its lock, and it is no newborn."""
+    with contextlib.suppress(OSError):
+        for path in observed.iterdir():
+            old = path.stat().st_mtime < time.time() - LEFT_BEHIND_S
+            if old and not keeper_is_alive(RunPaths(path).node().lock):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def _keyboard_as_stdin(piped: bool) -> Iterator[bool]:
+    """Whether there is a screen. With a pipe on stdin the keyboard is the controlling terminal."""
+    if not sys.stdout.isatty():
+        yield False
+        return
+    if not piped:
+        yield sys.stdin.isatty()
+        return
+    try:
+        tty = os.open("/dev/tty", os.O_RDONLY)
+    except OSError:
+        yield False
+        return
+    saved = os.dup(0)
+    os.dup2(tty, 0)
+    os.close(tty)
+    try:
+        yield True
+    finally:
+        os.dup2(saved, 0)
+        os.close(saved)
+
+
+def _supervise_hint(target: str) -> str:
+    if target.isdigit():
+        process = identify(int(target))
+        command = read_cmdline(process) if process is not None else []
+        if command:
+            return f"to have it supervised next time: stoker run -- {' '.join(command)}"
+    return "to have a job supervised: stoker run [torchrun's flags] SCRIPT"
