@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from supervisor.policy.same_training.case import Restart
-from supervisor.sources.metrics.reader import MetricReader
+from supervisor.sources.metrics.metric_reader import MetricReader
 
 # The kinds that are scored, and how the judgement must name each.
 FAULTS = {

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import psutil
 
 from bench.common import command_line, in_turn, interval, surroundings, tell
-from supervisor.sources.host.machine import SHM, HostReader, ProcessReader
+from supervisor.sources.machine import SHM, HostReader, ProcessReader
 from supervisor.sources.processes import identify
 
 GOAL = 2.0  # what psutil takes for the same, and once more for identity, I/O counters and the sample itself

@@ -350,7 +350,7 @@ class Progress(JournalEvent, frozen=True, kw_only=True, tag="progress"):
 
 
 class CheckpointCommitted(JournalEvent, frozen=True, kw_only=True, tag="checkpoint_committed"):
-    """A checkpoint is complete on disk: by the trainer's own report, or `found` whole in its folder (`sources.checkpoints`).
+    """A checkpoint is complete on disk: by the trainer's own report, or `found` whole in its folder (`sources.found_checkpoints`).
 
     Of a found one: its `layout`, the last `number` in its name, when it was written (wall seconds), and whether `step` is
     only the step that had been seen by then, as its name says none.
@@ -639,11 +639,6 @@ class LossFinite(JournalEvent, frozen=True, kw_only=True, tag="loss_finite"):
 
 
 _LOSS_RENAMED = "loss_renamed_"
-
-
-def loss_renamed_code(name: str, step: float) -> str:
-    """The code of an advisory that the log prints a loss of another name from a step on."""
-    return f"{_LOSS_RENAMED}{step:.0f}_{name}"
 
 
 def renamed_loss(advisory: Advisory) -> tuple[int, str] | None:

@@ -32,7 +32,7 @@ from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass, Verdict
-from supervisor.sources.file_facts import any_is_written
+from supervisor.sources.processes import any_is_written
 from supervisor.sources.signature_files import default_cache_dir, load_engine
 from supervisor.text.prefixes import Origin
 from supervisor.views.wording.kinds import unread_text

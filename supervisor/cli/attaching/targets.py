@@ -14,8 +14,14 @@ from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
 from supervisor.run.paths import RunPaths
 from supervisor.run.regular import open_regular
 from supervisor.run.state import A_PIPE
-from supervisor.sources.file_facts import any_is_written
-from supervisor.sources.processes import ProcessId, descendants, identify, read_cmdline, read_environ
+from supervisor.sources.processes import (
+    ProcessId,
+    any_is_written,
+    descendants,
+    identify,
+    read_cmdline,
+    read_environ,
+)
 from supervisor.text.decode import HEAD_BYTES, is_binary, is_packed
 from supervisor.text.prefixes import Origin, origin_of_path
 

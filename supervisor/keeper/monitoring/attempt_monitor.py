@@ -39,7 +39,7 @@ from supervisor.run.history.answers import batch_question, resume_question
 from supervisor.run.history.changes import next_job
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.records import FailureClass
-from supervisor.sources.host.cgroup import memory_kills
+from supervisor.sources.kernel_memory import memory_kills
 from supervisor.sources.signature_files import EngineLoader
 from supervisor.sources.tail.tailer import Backlog
 

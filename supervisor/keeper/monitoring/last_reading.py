@@ -9,7 +9,7 @@ from __future__ import annotations
 from supervisor.keeper.background import Background
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.monitoring.log_monitor import LogWatch
-from supervisor.sources.file_facts import any_is_written
+from supervisor.sources.processes import any_is_written
 
 QUIET_S = 2.0
 """A log that a process still holds open counts as ended after this many seconds without a byte."""

@@ -28,7 +28,7 @@ class StepSeen:
     a log is only believed where there is no telemetry. `drawn`: a state of a progress bar. `bar`: a bar on a line of its own.
     `joined`: its line named no step, another line or a bar did. `begins`: the bar has not counted anything yet, so that
     its step is where it starts from: tqdm draws ``0/30``, and a resumed job then jumps to 11. `log`: the name of its log.
-    `headed`: its epoch is that of a heading above it. `renamed`: the name of the loss, where it was another loss until here.
+    `headed`: its epoch is that of a heading above it.
     `plain_time`: its line does not show of how many steps its time is. `measured`: values of the instrumentation, which replace the line's.
     """
 
@@ -42,7 +42,6 @@ class StepSeen:
     headed: bool = False
     begins: bool = False
     log: str = ""
-    renamed: str = ""
     plain_time: bool = False
     measured: dict[str, float] = field(default_factory=dict)
 

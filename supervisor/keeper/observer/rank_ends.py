@@ -10,8 +10,7 @@ from supervisor.keeper.monitoring.rank_failures import RankFailures
 from supervisor.keeper.observer.start_observed import ATTEMPT
 from supervisor.run import events as ev
 from supervisor.run.state import RunState
-from supervisor.sources.exits import ExitWatch
-from supervisor.sources.processes import ProcessId, exit_code_of, is_alive
+from supervisor.sources.processes import ExitWatch, ProcessId, exit_code_of, is_alive
 
 SETTLE_S = 3.0
 """What stands in a log when it is first read was written at any time: errors that are read sooner explain no end."""

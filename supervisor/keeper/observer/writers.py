@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from supervisor.keeper.background import Background
-from supervisor.sources.file_facts import writers_of
-from supervisor.sources.processes import ProcessId, identify, is_alive
+from supervisor.sources.processes import ProcessId, identify, is_alive, writers_of
 
 LOOK_S = 1.0
 

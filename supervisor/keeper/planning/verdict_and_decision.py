@@ -58,11 +58,10 @@ from supervisor.run.regular import open_regular
 from supervisor.run.runfile import RunFile
 from supervisor.run.series import HOST, MACHINE_KEY, SeriesReader
 from supervisor.run.state import AttemptState, RunState
-from supervisor.sources.checkpoints import find_checkpoints, newest_like_checkpoint
+from supervisor.sources.found_checkpoints import find_checkpoints, newest_like_checkpoint
 from supervisor.sources.gpu import probe_gpus, visible_devices
-from supervisor.sources.host.cgroup import read_cgroup_memory
-from supervisor.sources.host.kernel_log import oom_kills
-from supervisor.sources.host.machine import disk_fill
+from supervisor.sources.kernel_memory import oom_kills, read_cgroup_memory
+from supervisor.sources.machine import disk_fill
 from supervisor.sources.signature_files import Engine
 from supervisor.sources.telemetry import measured_record
 from supervisor.text.numbers import read_to

@@ -88,7 +88,6 @@ NOT_FINITE_FROM_START = 3
 PROGRESS_INTERVAL_S = 1.0
 MOST_PHASES = 60
 """Changes of phase within a moment; after them one is journalled with each progress, the newest."""
-MOST_LOSS_NAME = 40
 MAX_EVIDENCE = 20
 MAX_ADVISORIES = 20
 SPEAKER_WAIT_S = 2.0
@@ -389,10 +388,6 @@ class Recorder:
             self._m.minima.add(seen.values.get("step"), seen.values.get("loss"))
             self._heed_loss(attempt, seen)
             self._progress(attempt, seen)
-            if seen.renamed and (step := seen.values.get("step")) is not None:
-                name = self._redact(seen.renamed)[:MOST_LOSS_NAME]
-                text = f"the loss is {name} from step {step:.0f} on"
-                self._advise(attempt, seen.t, ev.loss_renamed_code(name, step), text, None)
 
     def _heed_loss(self, attempt: int, seen: StepSeen) -> None:
         """The first time in an attempt that the loss is nan or inf, and that it is a number again, are journalled."""

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from supervisor.keeper.monitoring.observations import LOSSES, StepHint, StepSeen
 from supervisor.keeper.recording.epoch_counters import Counters, Places
 from supervisor.run.series import CONTEXT, READING
-from supervisor.sources.metrics.bars import FASTEST
+from supervisor.sources.metrics.progress_bars import FASTEST
 
 # Line and bar stand in two files and are read some milliseconds apart, in either order; on a busy machine later.
 WAIT_S = 1.0

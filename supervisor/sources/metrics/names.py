@@ -545,26 +545,7 @@ _TIMES = (
 )  # fmt: skip
 
 
-# What counts within a step of the training, or is no count of it.
-# "base" is a size: "roberta-base step".
-_OTHER_COUNTERS = (HIDING_WORDS - {"base"} | SCORES | LOSS_KINDS) | frozenset(
-    (
-        "time", "inner", "sub", "micro", "env", "environment", "noise", "total", "next", "every", "each", "per", "skipped",
-    )
-)  # fmt: skip
-_LABELLED_STEPS = frozenset({"step", "iter", "iteration", "update", "updates", "num_updates"})
-
-
-def _labelled_counter(name: _Name) -> Meaning | None:
-    """A counter behind one word that names what is trained: "gpt2 step", "run7 epoch"."""
-    label, _, counter = name.lower.rpartition(" ")
-    field = EPOCH if counter == "epoch" else STEP if counter in _LABELLED_STEPS else None
-    is_label = label and " " not in label and _OTHER_COUNTERS.isdisjoint(name.words)
-    return Meaning(field, 2, weak=True) if field is not None and is_label else None
-
-
 _OTHERS = (
-    _Rule("a counter behind a label", lambda n: _labelled_counter(n) is not None, _labelled_counter),
     _Rule("MFU", lambda n: n.has("mfu", "bf16mfu"), lambda n: Meaning(MFU, 9 if n.words[-1] == "mfu" else 5)),
     _Rule("a value of the log's own", lambda _: True, lambda n: Meaning("", weak=not is_score(n.name))),
 )
