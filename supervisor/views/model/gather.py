@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from supervisor.run import series as se
 from supervisor.run.series import Rollup, Sample
 from supervisor.run.state import RunState
+from supervisor.sources.metrics.names import loss_stand_in
 from supervisor.text.stamps import local_shift
 from supervisor.views.logs.commands import RecordedLogs
 from supervisor.views.model.cause_context import Nearby
@@ -46,44 +46,6 @@ LONGEST_STEP_S = 4 * 3600.0
 LOSSES_WITHOUT = 8
 RECENT_METRICS = ("tokens_per_sec", "samples_per_sec", "step_time_s", "data_wait_s", "mfu")
 TOGETHER_S = 0.5
-_A_LOSS = re.compile(
-    r"^(?!.*(?:val|test|eval|dev|pred|scale|weight)).*(?:(?<![^\W_])loss(?![^\W_])|(?-i:(?<=[a-z\d])Loss$))",
-    re.IGNORECASE,
-)
-
-# Losses that are called by what they are of, in a log that names none: those of a generator beside a discriminator's, that
-# of a detector's boxes beside its classes, and "l_pix" of BasicSR.
-_PARTS = (
-    (re.compile(r"(?:G|g|gen|generator)(?:_\w+)?$"), re.compile(r"(?:D|d|dis|disc|discriminator)(?:_\w+)?$")),
-    (re.compile(r"(?:train/)?box$"), re.compile(r"(?:train/)?cls$")),
-    (re.compile(r"l_(?:g_)?pix$"), re.compile(r"l_")),
-)
-# What a log without a word of a loss lowers, the first of these: it is drawn under its own name.
-_OBJECTIVES = tuple(
-    re.compile(
-        rf"^(?!.*(?:val|test|eval|dev|pred|best|time|rate)).*(?<![^\W_])(?:{name})(?![^\W_])", re.IGNORECASE
-    )
-    for name in (
-        r"cross[-_ ]?entropy|xent|nll|b?ce",
-        r"(?<!\w.)(?:total|train)$",
-        r"l_(?!r)\w+",
-        r"r?mse|mae",
-        r"cost|objective|elbo|tot",
-        r"perplexity|ppl",
-        r"err(?:or)?",
-    )
-)
-
-
-def _named_loss(names: Sequence[str]) -> str:
-    """Of several losses and no sum, the name of the first that the log names; "loss" where there is none."""
-    if (loss := next(filter(_A_LOSS.search, names), None)) is not None:
-        return loss
-    for part, beside in _PARTS:
-        if (loss := next(filter(part.match, names), None)) is not None and any(map(beside.match, names)):
-            return loss
-    named = (next(filter(objective.search, names), None) for objective in _OBJECTIVES)
-    return next(filter(None, named), "loss")
 
 
 class _Pool:
@@ -397,7 +359,7 @@ class Gatherer:
         if len(self._lost_track) != len(self._lost):
             self._lost_track = tuple(self._lost)
         if not metrics["loss"] and not self._lost:
-            loss_name = _named_loss([*self._others])
+            loss_name = loss_stand_in(self._others) or "loss"
             if loss_name == "loss" and metrics["val_loss"]:
                 loss_name = "val_loss"  # better than none
             metrics["loss"] = series.get(loss_name, ())
