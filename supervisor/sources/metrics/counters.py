@@ -115,14 +115,6 @@ FORMATS: tuple[Format, ...] = (
         9,
         re.compile(r"memory \((?P<unit>[MG]i?B)\) \|.*\bmax allocated: (?P<m>[\d.]+)"),
     ),
-    Format("[2][2080/7610], loss=2.45", Where.FIRST, 5, re.compile(r"\W*(?:\[[Tt]rain\]\s?)?\[ *(?P<e>\d+)\]\s?\[ *(?P<s>\d+)/ *(?P<S>\d+)\]")),
-    # The epoch of all, and the step of the whole training.
-    Format(
-        "[41/41] 49300), Loss: 0.037",
-        Where.FIRST,
-        5,
-        re.compile(r"\W*\[ *(?P<e>\d+)/(?P<E>\d+)\] +(?P<s>\d+)(?:\),?|[,:|]| [-|]) +(?=[A-Za-z][\w ]*[:=])"),
-    ),
     Format(
         "3-epoch (99/44660): loss 11.2",
         Where.FIRST,

@@ -186,10 +186,9 @@ class _Walker:
             token = self._without_counter(found, place)
             line.evaluates = _evaluates(line, token, place)
             match token.kind:
-                case "frac" if place not in many:
-                    read_pair(line, token, place)
                 case "frac":
-                    pass
+                    if place not in many:
+                        read_pair(line, token, place)
                 case "dur":
                     self._duration(token)
                 case "num":
@@ -221,6 +220,8 @@ class _Walker:
         if field == ETA and not line.evaluates:
             is_of_part = not {"loop", "epoch"}.isdisjoint(words)
             line.add(ETA, token, 7 if is_of_part else 8, Conversion(How.DURATION))
+        elif field == EPOCH_TIME and not line.evaluates:
+            line.add(EPOCH_TIME, token, 8, Conversion(How.DURATION))
         elif field == STEP_TIME:
             self._sums_up = self._sums_up or token.text[:1] != "0"
             if not line.evaluates and words == ["time"]:
@@ -283,7 +284,7 @@ class _Walker:
         return False
 
     def _named_elsewhere(self, token: Token) -> Token:
-        """The value with the name that an earlier value of the line, its own unit, a record or the only other cell holds."""
+        """The value with the name that an earlier value of the line, its own unit or the only other cell holds."""
         line = self._line
         if self._name_to_come and (not token.name or token.name in _COUNTED):
             token = token._replace(name=self._name_to_come, bare=False)

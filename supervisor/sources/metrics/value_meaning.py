@@ -463,17 +463,15 @@ class LineValues:
 
     def _rate(self, token: Token, found: Meaning, unit: str, *, evaluates: bool) -> None:
         assert found.field is not None
-        field = found.field
-        lower = unit.lower()
-        if "tflop" in (lower + token.tail.lower() + token.name.lower()):
-            field = ""
-        if evaluates or not field:
+        if evaluates or "tflop" in (unit + token.tail + token.name).lower():
             self._own(token, unit, weak=True)
             return
         scale = magnitude(unit if unit in {"k", "K", "M"} else token.scale_end)
         if "_".join(words_of(token.name)) in _KILO:
             scale *= 1e3
-        self.add(field, token, found.rank, Conversion(How.NUMBER, scale), weak=found.weak, name=token.name)
+        self.add(
+            found.field, token, found.rank, Conversion(How.NUMBER, scale), weak=found.weak, name=token.name
+        )
 
     def _step_time(
         self, token: Token, found: Meaning, unit: str, words: list[str], *, evaluates: bool
