@@ -41,7 +41,6 @@ class StepSeen:
     headed: bool = False
     begins: bool = False
     log: str = ""
-    renamed: str = ""
     plain_time: bool = False
     measured: dict[str, float] = field(default_factory=dict)
 

@@ -6,9 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from supervisor.sources.metrics.bars import find_bar
-from supervisor.sources.metrics.judge import rivals
-from supervisor.sources.metrics.nameless import field_of_rate, is_step_rate
+from supervisor.sources.metrics.line_report import rivals
 from supervisor.sources.metrics.names import (
     EPOCH,
     ETA,
@@ -27,6 +25,7 @@ from supervisor.sources.metrics.names import (
     meaning,
     words_of,
 )
+from supervisor.sources.metrics.progress_bars import find_bar
 from supervisor.sources.metrics.tokens import MASKED, mask
 from supervisor.sources.metrics.values import (
     NOTHING,
@@ -43,7 +42,6 @@ from supervisor.sources.metrics.values import (
 )
 from supervisor.sources.metrics.words import (
     SETTINGS,
-    TRAIN_WORDS,
 )
 
 _CELL = re.compile(
@@ -141,15 +139,15 @@ def _whole(cell: str) -> str:
 
 def _heads_readings(cells: list[str], style: str) -> bool:
     """Whether the names of columns are those of readings: a counter beside another field, or several scores."""
-    if _is_report(cells):
-        return False
+    if sum(_VALUED.search(cell) is not None for cell in cells) >= 2:
+        return False  # names with their values beside them
     meanings = [meaning(_plain(cell)) for cell in cells]
     fields = {found.field for found in meanings}
     is_counted = not fields.isdisjoint({STEP, EPOCH})
     if len(cells) == 2:
         return is_counted and not fields.isdisjoint({LOSS, VAL_LOSS})
     is_on_its_side = cells[0].lower() in _NAMES and not fields.isdisjoint({LOSS, VAL_LOSS, LR})
-    is_by_rate = style == "\t" and meanings[0].field == LR and any(map(_is_training_loss, cells))
+    is_by_rate = style == "\t" and meanings[0].field == LR
     has_scores = style != "," and sum(map(is_score, cells)) >= 2
     return (is_counted and len(fields - {None}) >= 2) or is_on_its_side or is_by_rate or has_scores
 
@@ -157,16 +155,6 @@ def _heads_readings(cells: list[str], style: str) -> bool:
 def is_counted(header: Header) -> bool:
     """Whether a table has a column with a counter."""
     return any(meaning(_plain(name)).field in {STEP, EPOCH} for name in header.names)
-
-
-def _is_training_loss(cell: str) -> bool:
-    """Whether a column is training's loss by its name: tables of trials mostly have a bare `loss`."""
-    return meaning(cell).field == LOSS and not TRAIN_WORDS.isdisjoint(words_of(cell))
-
-
-def _is_report(cells: list[str]) -> bool:
-    """Whether names have their values beside them: no header, though it looks like one."""
-    return sum(_VALUED.search(cell) is not None for cell in cells) >= 2
 
 
 def read_row(header: Header, text: str) -> Parsed | None:
@@ -286,8 +274,6 @@ def _readings(name: str, match: re.Match[str], start: int) -> list[Reading]:
     if found.field == STEP and name.lower().endswith("(time)"):
         scale = time_scale(unit)
         return [Reading(STEP_TIME, "", 5, *place, Conversion(How.NUMBER, scale))] if scale else []
-    if match["rate"]:
-        return _of_rate(match["rate"], name, place)
     if found.field in {EPOCH, STEP}:
         is_step = found.field == STEP
         whole = WHOLE if is_step or "." not in match["a"] else PLAIN
@@ -327,13 +313,6 @@ def _conversion(field: str, name: str, unit: str, text: str) -> Conversion | Non
             return None
         case _:
             return PLAIN
-
-
-def _of_rate(unit: str, name: str, place: tuple[int, int]) -> list[Reading]:
-    """A cell with its own unit: "3 samples/s", "12.3 it/s"."""
-    if (field := field_of_rate(unit)) is not None:
-        return [Reading(field, name, 6, *place, PLAIN)]
-    return [Reading(STEP_TIME, name, 5, *place, Conversion(How.INVERSE))] if is_step_rate(unit) else []
 
 
 def _plain(name: str) -> str:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from supervisor.sources.metrics.bars import is_other_work
 from supervisor.sources.metrics.names import (
     EPOCH,
     EPOCH_TIME,
@@ -28,6 +27,7 @@ from supervisor.sources.metrics.names import (
     VAL_LOSS,
     words_of,
 )
+from supervisor.sources.metrics.progress_bars import is_other_work
 from supervisor.sources.metrics.tokens import MASKED
 from supervisor.sources.metrics.values import (
     NOTHING,
@@ -115,11 +115,6 @@ _STARTS_EPOCH = re.compile(
     r"(?:.*\x01)?\W*(?:start(?:ing|ed)?|begin(?:ning)?)\s+(?:of\s+)?(?:train(?:ing)?\W{1,2})?(?:for\s+)?epoch\W{0,3}\d+(?:\s*(?:/|of)\s*\d+)?"
     r"(?:\W{1,3}\d+ (?:iter(?:ation)?s?|steps|batches)\b[a-z ]*)?\W*$",
     re.IGNORECASE,
-)
-# A line that counts and nothing else: "After 1201 steps, Global Step: 249951".
-_GLOBAL_STEP = re.compile(r"\bglobal[ _]step\s*[:=]\s*\d+\W*$", re.IGNORECASE)
-_AROUND_GLOBAL_STEP = frozenset(
-    {"after", "steps", "completed", "finished", "end", "of", "epoch", "iteration"}
 )
 # "batch=8", "batch size 8": without a total, how many samples as well as which step.
 _BARE_BATCH = re.compile(r"\b(?:train[ _])?(?:mini-?)?batch(?:[ _]size)?\s*[:=]?\s*$", re.IGNORECASE)
@@ -422,9 +417,6 @@ def _is_heading(masked: str, fields: set[str]) -> bool:
     masked = masked.rsplit(MASKED, 1)[-1]
     words = _WORDS.findall(masked)
     if _LONE_COUNTER.match(masked) or _STARTS_EPOCH.match(masked):
-        return True
-    around = {word.lower() for word in words} - {"global", "step", "global_step"}
-    if around and around <= _AROUND_GLOBAL_STEP and _GLOBAL_STEP.search(masked):
         return True
     if EPOCH in fields:
         return len(words) <= 2 or (
