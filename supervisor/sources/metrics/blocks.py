@@ -72,6 +72,8 @@ _PASS_OF_EPOCH = re.compile(
 )
 # "Validation:", "验证集:": a set's name and nothing else.
 _SET_ALONE = re.compile(r"[\W_]*([^\W\d_]{3,12})(?:[ _][Ss]et)?\s*[:：][\s*=#-]*$")
+# " * Acc@1 71.2 loss 1.2": how a pass over held-out data ends.
+_STARRED = re.compile(r"\s?\* (?!.*\b(?:epoch|step|iter\w*|train\w*)\b)[A-Za-z]", re.IGNORECASE)
 # "Batch 39/66: loss: 5.27 || , for evaluation data": the set's name stands last.
 _ENDS_WITH_SET = re.compile(
     r"\b(?:for|on|of) (?:the )?(?:val\w*|eval\w*|test\w*|dev\w*|held-?out) (?:data|set|dataset|split)\W*$",
@@ -252,7 +254,7 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
         state = state._replace(below=Below.OTHER)
     in_record = state.in_record or (state.in_settings and indented)
     evaluates = state.below is not Below.OTHER and (state.below is Below.INDENTED or not _is_bar(message))
-    evaluates = evaluates or _ENDS_WITH_SET.search(message) is not None
+    evaluates = evaluates or _STARRED.match(message) is not None or _ENDS_WITH_SET.search(message) is not None
     evaluates = evaluates or (state.evaluated and _MEANS.match(message) is not None)
     if _LONE_TIME.match(message):
         in_record = False  # of how many steps is unknown
