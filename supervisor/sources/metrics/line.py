@@ -78,9 +78,6 @@ _TIMES = frozenset({"time_batch", "time_step", "time_iter", "time_iteration"})
 _COUNTED = frozenset({"batches", "samples", "examples", "iterations", "steps"})
 
 
-# "epoch: 1/9, loss: 2.3epoch: 2/9, loss: 2.1": records without a break between them.
-_RECORD = re.compile(r"(?:.*\x01)?\W*(epoch|step|iter(?:ation)?)\b", re.IGNORECASE)
-_NEXT_RECORD = re.compile(r"(?<=[\d%)\]])(epoch|step|iter(?:ation)?)\s?[:=\[ ]\s?\[?\d", re.IGNORECASE)
 # What DeepSpeed prints as it starts, also in a program that counts its steps itself.
 _ENGINE_STARTS = re.compile(r"\bstep=0, skipped=0\b")
 # Keras: the mean of the numbers of the batches so far.
@@ -100,8 +97,6 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
         return NOTHING
     if _ENGINE_STARTS.search(masked):
         return NOTHING._replace(once=True)
-    if record := _last_record(masked):
-        masked = MASKED * record + masked[record:]
     bar = find_bar(masked)
     if bar is None:
         masked = without_left_times(masked)
@@ -128,19 +123,6 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
     parsed = judge(found, masked, has_bar=bool(bar_readings), in_record=in_record)
     parsed = parsed._replace(evaluates=walker.evaluates and bool(parsed.readings))
     return parsed._replace(once=True) if walker.by_digits or (bar is not None and bar.is_new) else parsed
-
-
-def _last_record(masked: str) -> int:
-    """Where the last record begins of those that stand on one line without a break; 0 where there is one."""
-    first = _RECORD.match(masked)
-    if first is None:
-        return 0
-    begins = [
-        next_one.start()
-        for next_one in _NEXT_RECORD.finditer(masked)
-        if next_one[1].lower() == first[1].lower()
-    ]
-    return begins[-1] if begins else 0
 
 
 def _as_of_message(found: Found, begin: int) -> Found:

@@ -64,8 +64,6 @@ _PARTS = frozenset({"box", "obj", "cls", "dfl"})
 # A column that ends with one of these counts what was evaluated, or for how long.
 _COUNTED_THINGS = frozenset({"images", "instances", "size", "time", "seen", "targets", "labels"})
 _VALUED = re.compile(r"\d\.\d|\(\d+/\d+\)|\s\d+$")
-_GROUPED = re.compile(r"[|│┃]\s*[\w.%/]+\s{2,}[\w.%/]+\s*(?:[|│┃]|$)")
-_NO_BARS = str.maketrans("|│┃", "   ")
 _RULE = re.compile(r"[\s|+:=─━┼-]*$")
 _PAIR_ROW = re.compile(
     r"\s*[|│┃]\s*(?P<name>[A-Za-z_][\w/ .@-]*?)\s*[|│┃]\s*(?P<value>[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|nan|inf))\s*[|│┃]\s*$",
@@ -85,14 +83,12 @@ _TWO = re.compile(
 class Header:
     r"""A header row. `style` is "," "\t" "|" "  " (columns of blanks) or "two" (a name, training, validation).
 
-    `starts`: where the columns begin, of a table of blanks: a row may leave cells empty. `grouped`: bars stand between groups of such
-    columns ("Ep │ TrainLoss   Tr_MSE │   LR").
+    `starts`: where the columns begin, of a table of blanks: a row may leave cells empty.
     """
 
     style: str
     names: tuple[str, ...]
     starts: tuple[int, ...] = ()
-    grouped: bool = False
 
 
 def is_rule(text: str) -> bool:
@@ -115,19 +111,13 @@ def find_header(text: str) -> Header | None:
         text = bar.rest.split(MASKED)[0].rstrip(" :")
     if text.lstrip().startswith("# "):
         text = text.replace("#", " ", 1)  # a comment mark, as numpy writes it, is no column
-    if grouped := _GROUPED.search(text) is not None:
-        text = text.translate(_NO_BARS)
     for style in (",", "\t", "|", "  "):
         places = _cells(text, style)
         cells = [cell.strip() for _, cell in places]
         if 2 <= len(cells) <= 40 and all(map(_COLUMN.match, cells)) and _heads_readings(cells, style):
             settings = sum("_".join(words_of(cell)) in SETTINGS for cell in cells)
             starts = tuple(start for start, _ in places) if style == "  " else ()
-            return (
-                Header(style, tuple(map(_whole, cells)), starts, grouped)
-                if settings * 2 < len(cells)
-                else None
-            )
+            return Header(style, tuple(map(_whole, cells)), starts) if settings * 2 < len(cells) else None
     return None
 
 
@@ -161,8 +151,6 @@ def read_row(header: Header, text: str) -> Parsed | None:
     """A row under its header; None when the line is none."""
     if header.style == "two":
         return _two(text)
-    if header.grouped:
-        text = text.translate(_NO_BARS)
     body, readings = _without_bar(header, text)
     cells = _cells(body, header.style)
     if header.names[0].lower() in _NAMES and cells[0][1].strip().lower() not in _VALUES:
