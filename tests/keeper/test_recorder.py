@@ -13,7 +13,7 @@ from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import (
     CheckpointSeen,
-    EvidenceHit,
+    EvidenceLine,
     Observation,
     PhaseSeen,
     ReadySeen,
@@ -75,8 +75,8 @@ def step(number: int, rank: int | None = 0, *, wire: bool = True, **values: floa
     return StepSeen(10.0 + number, rank, {"step": float(number), "loss": 1.0 / number, **values}, wire)
 
 
-def evidence(text: str, rank: int | None = 1) -> EvidenceHit:
-    return EvidenceHit(1.0, FailureClass.CODE_ERROR, "cause", rank, "stderr.log", 3, text)
+def evidence(text: str, rank: int | None = 1) -> EvidenceLine:
+    return EvidenceLine(1.0, FailureClass.CODE_ERROR, "cause", rank, "stderr.log", 3, text)
 
 
 def test_progress_is_one_a_second_and_never_loses_the_last(bench: Bench) -> None:

@@ -127,7 +127,7 @@ class WarningSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class EvidenceHit:
+class EvidenceLine:
     """A signature matched a line. `path` is relative to the attempt folder, `line` 1-based.
 
     `stop_signal`: the line reports a SIGTERM without its sender.
@@ -193,7 +193,7 @@ Observation: TypeAlias = (
     | ReadySeen
     | CheckpointSeen
     | WarningSeen
-    | EvidenceHit
+    | EvidenceLine
     | RankGone
     | Sampled
     | SensorFact

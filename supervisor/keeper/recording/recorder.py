@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import (
     CheckpointSeen,
-    EvidenceHit,
+    EvidenceLine,
     FactSeen,
     GpuSeen,
     LinesSeen,
@@ -205,7 +205,7 @@ class Recorder:
                         memory_total_bytes=gpu.memory_total_bytes,
                     )
                 )
-            case EvidenceHit():
+            case EvidenceLine():
                 self._evidence(attempt, seen)
             case RankGone() | LinesSeen() | FactSeen():
                 return  # handled by the attempt and by its health
@@ -407,27 +407,25 @@ class Recorder:
         self._m.stepless[mark] -= 1
         return True
 
-    def _evidence(self, attempt: int, hit: EvidenceHit) -> None:
+    def _evidence(self, attempt: int, seen: EvidenceLine) -> None:
         if self._m.evidence_count >= MAX_EVIDENCE:
             return
-        text = self._redact(hit.text)[
-            :400
-        ]  # truncated afterwards, because half a token would not be recognized
-        known = (hit.rank, hit.failure, text[:EVIDENCE_CHARS])
+        text = self._redact(seen.text)[:400]  # truncated afterwards: half a token would not be recognized
+        known = (seen.rank, seen.failure, text[:EVIDENCE_CHARS])
         if known in self._m.evidence:
             return
         self._m.evidence_count += 1
         self._m.evidence.add(known)
         self._emit(
             ev.EvidenceSeen(
-                t=hit.t,
+                t=seen.t,
                 attempt=attempt,
-                failure=hit.failure,
-                role=hit.role,
+                failure=seen.failure,
+                role=seen.role,
                 text=text,
-                path=hit.path,
-                line=hit.line,
-                rank=hit.rank,
+                path=seen.path,
+                line=seen.line,
+                rank=seen.rank,
             )
         )
 
