@@ -317,7 +317,7 @@ def test_a_run_whose_job_left_a_writer_behind_ends_with_what_that_wrote(tmp_path
     run = RunPaths(tmp_path / "run-1")
     keeper = Keeper(run, job_of(tmp_path, sys.executable, "-c", OUTLIVED), env=os.environ)
     try:
-        assert keeper.carry() == 0
+        assert keeper.run_to_end() == 0
         state = keeper.state
     finally:
         keeper.close()
@@ -344,7 +344,7 @@ def test_a_verdict_on_large_logs_is_made_beside_the_loop() -> None:
         assert gate.wait(10)
         return verdict_of()
 
-    judging = BackgroundVerdict(judge, lambda _number: 1 << 30, lambda: True)
+    judging = BackgroundVerdict(judge)
     assert judging.look(1, whole=False) is None
     assert judging.busy
     assert judging.look(1, whole=True) is None, "one at a time"
@@ -357,7 +357,7 @@ def test_a_verdict_that_cannot_be_made_is_heard_of() -> None:
     def judge(number: int, *, whole: bool) -> Verdict:
         raise RuntimeError(f"no tables for {number}, {whole}")
 
-    judging = BackgroundVerdict(judge, lambda _number: 1 << 30, lambda: True)
+    judging = BackgroundVerdict(judge)
     with pytest.raises(RuntimeError, match="no tables"):
         wait_until(lambda: judging.look(1, whole=True), 10)
     assert isinstance(judging._making, Background)
