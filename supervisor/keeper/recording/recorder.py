@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import (
+    AdviceSeen,
     CheckpointSeen,
     EvidenceLine,
     FactSeen,
@@ -31,10 +32,8 @@ from supervisor.keeper.monitoring.observations import (
     RankGone,
     ReadySeen,
     Sampled,
-    SensorFact,
     StepHint,
     StepSeen,
-    WarningSeen,
 )
 from supervisor.keeper.recording.job_progress import JobProgress, LossWatch, RunningMinima
 from supervisor.keeper.recording.sample_steps import StepSense
@@ -191,10 +190,8 @@ class Recorder:
                         t=seen.t, attempt=attempt, step=seen.step, path=seen.path, final=seen.final
                     )
                     self._emit_checkpoint(0.0 if seen.final else self._apart_s())
-            case WarningSeen():
+            case AdviceSeen():
                 self._advise(attempt, seen.t, seen.code, seen.text, seen.rank)
-            case SensorFact():
-                self._advise(attempt, seen.t, seen.code, seen.text, None)
             case GpuSeen(device=gpu):
                 self._emit(
                     ev.GpuFound(
