@@ -707,7 +707,7 @@ class RunEnded(JournalEvent, frozen=True, kw_only=True, tag="run_ended"):
 
 
 class StacksProbed(JournalEvent, frozen=True, kw_only=True, tag="stacks_probed"):
-    """Where the ranks' stacks come from: "py-spy", "faulthandler" or "proc" (older journals: "debug-server", too); `note`: why from nothing better."""
+    """Where the ranks' stacks come from, and why from nothing better; only in older journals."""
 
     attempt: int
     source: str

@@ -31,7 +31,7 @@ from supervisor.keeper.monitoring.observations import (
     StepSeen,
     from_telemetry,
 )
-from supervisor.policy.health.output import printed
+from supervisor.policy.health.stall import printed
 from supervisor.run.failures import FailureClass
 from supervisor.run.series import LINE_T, READING
 from supervisor.sources.file_facts import any_is_written
