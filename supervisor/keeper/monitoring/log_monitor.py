@@ -23,7 +23,7 @@ from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import (
     LOSSES,
-    EvidenceHit,
+    EvidenceLine,
     FactSeen,
     LinesSeen,
     Observation,
@@ -274,7 +274,7 @@ class LogWatch:
                 continue
             self._rank_reported = self._rank_reported or key.kind is LogKind.RANK
             self._put(
-                EvidenceHit(
+                EvidenceLine(
                     t=self._clock.wall(),
                     failure=hit.signature.failure,
                     role=str(hit.signature.role),

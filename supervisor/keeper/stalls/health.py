@@ -20,7 +20,7 @@ from supervisor.keeper.base.background import BackgroundTask
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import (
     CheckpointSeen,
-    EvidenceHit,
+    EvidenceLine,
     LinesSeen,
     Observation,
     PhaseSeen,
@@ -147,7 +147,7 @@ class Health:
                     watch.recall(seen.log, seen.lines)
                 else:
                     watch.printed(seen.log, seen.lines, self._mono(seen.t))
-            case EvidenceHit():
+            case EvidenceLine():
                 if not self._is_past(seen.t):
                     self._early.complaint(seen.rank, self._mono(seen.t), seen.failure, seen.text)
             case Sampled():
