@@ -164,7 +164,7 @@ def _settled(paths: RunPaths, record: RunFile, state: RunState) -> RunState:
 
     keeper = make_keeper(paths, record, env=os.environ)
     try:
-        keeper.settle()
+        keeper.learn_end()
         return keeper.state
     finally:
         keeper.close("it is settled how the attempt ended")

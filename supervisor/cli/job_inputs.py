@@ -296,7 +296,7 @@ def policy_of(named: str, env: Mapping[str, str], cwd: Path) -> RetrySettings:
 
 def configs_dir() -> Path:
     """Folder of the presets: package data in a wheel, the repository's `configs` in a source tree."""
-    package = Path(__file__).resolve().parents[2]
+    package = Path(__file__).resolve().parents[1]
     inside = package / "configs"
     return inside if inside.is_dir() else package.parent / "configs"
 

@@ -22,7 +22,7 @@ from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import LEAST_FIT_STEPS, EntryKind, FitSettings
 from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.monitoring.collector import Collector
-from supervisor.keeper.monitoring.last_reading import LastReading
+from supervisor.keeper.monitoring.log_monitor import LastReading
 from supervisor.keeper.monitoring.observations import Observation, StepSeen
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.attempt_evidence import evidence_of, remember_trial
