@@ -36,7 +36,7 @@ from supervisor.run.fold import fold
 from supervisor.run.next_job import next_job
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.records import FailureClass
-from supervisor.sources.host.cgroup import memory_kills
+from supervisor.sources.kernel_memory import memory_kills
 from supervisor.sources.signature_files import EngineLoader
 from supervisor.sources.tail.tailer import Backlog
 

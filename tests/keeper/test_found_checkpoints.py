@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.job.arguments.assignments import settings_of
+from supervisor.job.arguments.command_line import settings_of
 from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS, find_prefixes
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.monitoring.found_checkpoints import (
@@ -38,7 +38,7 @@ from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import write_run_file
 from supervisor.run.series import METRICS, SeriesWriter
-from supervisor.sources.checkpoints import FoundCheckpoint
+from supervisor.sources.found_checkpoints import FoundCheckpoint
 from tests.conftest import wait_until
 from tests.keeper.fakes import BATCH, Emitted, FakeClock, job_of
 from tests.keeper.runs import INTENDED, RUNS, STARTED, T, append

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, assert_never
 
 from supervisor.keeper.base.keeper_clock import Clock, of_others
-from supervisor.policy.health.output import Printed
+from supervisor.policy.health.stall import Printed
 from supervisor.run.events import Phase
 from supervisor.run.records import FailureClass
 from supervisor.sources.gpu import GpuDevice
@@ -41,7 +41,6 @@ class StepSeen:
     headed: bool = False
     begins: bool = False
     log: str = ""
-    renamed: str = ""
     plain_time: bool = False
     measured: dict[str, float] = field(default_factory=dict)
 

@@ -15,7 +15,7 @@ from supervisor.keeper.monitoring.observations import GpuSeen, Observation, Samp
 from supervisor.keeper.process.members import pids_are_the_drivers, user_of
 from supervisor.run.series import GPU, HOST, MACHINE_KEY, NET_RECEIVED, NET_SENT
 from supervisor.sources.gpu import GpuDevice, GpuNote, GpuNoteCode, GpuProcess, GpuSample, GpuSampler
-from supervisor.sources.host.machine import SHM, HostSample, HostSampler, ProcessSample
+from supervisor.sources.machine import SHM, HostSample, HostSampler, ProcessSample
 from supervisor.sources.processes import ProcessId, command_of, identify, parent_of
 
 JOIN_S = 3.0

@@ -17,9 +17,7 @@ from supervisor.keeper.observer.observed_run import ATTEMPT
 from supervisor.run import events as ev
 from supervisor.run.paths import private
 from supervisor.run.state import RunState
-from supervisor.sources.exits import ExitWatch
-from supervisor.sources.file_facts import writers_of
-from supervisor.sources.processes import ProcessId, exit_code_of, identify, is_alive
+from supervisor.sources.processes import ExitWatch, ProcessId, exit_code_of, identify, is_alive, writers_of
 
 PIPE_BYTES = 1 << 18
 PIPE_WAIT_S = 0.1

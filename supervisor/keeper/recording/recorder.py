@@ -48,7 +48,6 @@ from supervisor.text.redact import redact_text
 PROGRESS_INTERVAL_S = 1.0
 MOST_PHASES = 60
 """Changes of phase that are journalled at once in a burst; after that the newest is journalled as rarely as progress."""
-MOST_LOSS_NAME = 40
 MAX_EVIDENCE = 20
 MAX_ADVISORIES = 20
 SPEAKER_WAIT_S = 2.0
@@ -331,10 +330,6 @@ class Recorder:
             self._m.minima.add(seen.values.get("step"), seen.values.get("loss"))
             self._note_loss(attempt, seen)
             self._add_progress(attempt, seen)
-            if seen.renamed and (step := seen.values.get("step")) is not None:
-                name = self._redact(seen.renamed)[:MOST_LOSS_NAME]
-                text = f"the loss is {name} from step {step:.0f} on"
-                self._advise(attempt, seen.t, ev.loss_renamed_code(name, step), text, None)
 
     def _note_loss(self, attempt: int, seen: StepSeen) -> None:
         event = self._m.losses.take(attempt, seen)

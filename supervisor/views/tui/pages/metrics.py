@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from textual import events
 from textual.binding import Binding, BindingType
 
-from supervisor.job.arguments.assignments import differing
+from supervisor.job.arguments.command_line import differing
 from supervisor.run.paths import RunPaths
 from supervisor.run.summaries import name_given
 from supervisor.views import format as fm
