@@ -6,14 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import GPU, METRICS
 from supervisor.run.state import HeldOpen, Running
-from supervisor.views.logs import sources as logs
-from supervisor.views.logs.sources import Tone, tone_of
 from supervisor.views.model import reader as sn
 from supervisor.views.model.reader import SnapshotReader
 from tests.views.tui import recorded
@@ -141,44 +137,6 @@ def test_readings_of_devices_are_pooled(tmp_path: Path) -> None:
     rec.series.append(METRICS, recorded.T0, "job", 1, {"loss": float("nan"), "step": 1})
     pooled = SnapshotReader(rec.close()).refresh().gpu_util
     assert [(p.low, round(p.mean, 6), p.high) for p in pooled] == [(0.2, 0.4, 0.6)] * 2
-
-
-@given(
-    st.lists(
-        st.sampled_from(
-            [
-                "Traceback (most ",
-                "Error",
-                "Exception",
-                "FATAL",
-                "CRITICAL",
-                "ERROR",
-                "[ERROR]",
-                "WARN",
-                "WARNING",
-                "Warning",
-                "warning",
-                "out of memory",
-                ":",
-                " ",
-                "x",
-                "_",
-                "\n",
-            ]
-        ),
-        max_size=6,
-    ).map("".join)
-)
-def test_no_tone_is_missed_by_the_first_look(text: str) -> None:
-    loud = logs._BAD.search(text) or logs._WARN.search(text)
-    assert (tone_of(text) is not Tone.PLAIN) == bool(loud)
-
-
-def test_tones() -> None:
-    assert tone_of("Traceback (most recent call last):") is Tone.BAD
-    assert tone_of("torch.OutOfMemoryError: CUDA out of memory.") is Tone.BAD
-    assert tone_of("x.py:3: UserWarning: slow") is Tone.WARN
-    assert tone_of("step 3 | loss 2.1 | grad_error 0.1") is Tone.PLAIN
 
 
 def test_a_long_log_that_is_opened_again_keeps_its_start(

@@ -12,7 +12,7 @@ from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
 from supervisor.text.redact import redact_lines
 from supervisor.views.filter_words import Term
-from supervisor.views.format import ranges, whole
+from supervisor.views.format import ranges
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.file import TextLine
 from supervisor.views.logs.merge import Place, Row, rows_before, rows_from
@@ -427,40 +427,29 @@ class LogViewport:
         line = next(stream.file.forward(offset), None)
         if line is None:
             raise NothingThereError("that line is not there any more")
-        if stream.is_excluded or not stream.is_whole:
-            index, line = self._kept_line(index, line)
-            stream = self.logs.streams[index]
         place = self._beside(index, line)
+        if stream.is_excluded or not stream.is_whole:
+            kept = self._kept(index, line, place)
+            if kept is None:
+                raise NothingThereError("no line matches; f changes the filter, Esc clears it")
+            if kept != (index, line):
+                self._notes.append("that line is filtered out: here is the nearest that is kept")
+            index, line = kept
+            place = self._beside(index, line)
         if (trace := stream.trace_around(line.offset)) is not None and trace.block.is_report:
             self.folds = False
         self._stand()
         self._stand_on(index, line.offset)
         self._centre(place)
 
-    def _kept_line(self, index: int, wanted: TextLine) -> tuple[int, TextLine]:
-        """The first line at or after `wanted` that the query keeps, else the last before it; a note names both."""
+    def _kept(self, index: int, line: TextLine, place: Place) -> tuple[int, TextLine] | None:
+        """A line, where the query keeps it; else the first that is kept from its place on, else the last before it."""
         streams = self.logs.streams
-        line = next(streams[index].forward(wanted.offset), None)
-        if line is not None and line.offset == wanted.offset:
+        if next(streams[index].forward(line.offset), None) == line:
             return index, line
-        is_later, at = True, index
-        if line is None:  # of any log
-            place = self._beside(index, wanted)
-            row = next(rows_from(streams, place), None)
-            if row is None:
-                is_later, row = False, next(iter(rows_before(streams, place, 1)), None)
-            if row is None:
-                raise NothingThereError("no line matches; f changes the filter, Esc clears it")
-            at, line = row.parts[0]
-        number, kept = (streams[i].file.number_at(x.offset) for i, x in ((index, wanted), (at, line)))
-        name = f"line {whole(number + 1)}" if number is not None else "that line"
-        note = (
-            f"{name} is filtered out: here is the next line that is kept"
-            if is_later
-            else f"{name} is filtered out: here is the last line that is kept"
-        )
-        self._notes.append(f"{note}, {whole(kept + 1)}" if kept is not None and at == index else note)
-        return at, line
+        row = next(rows_from(streams, place, folds=self.folds), None)
+        row = row or next(iter(rows_before(streams, place, 1)), None)
+        return row.parts[0] if row is not None else None
 
     def _beside(self, index: int, line: TextLine) -> Place:
         """A line of one log, the others as they stood when it was written."""
@@ -512,16 +501,13 @@ class LogViewport:
         if cursor is None or self._following or len(cursor.place) != len(streams):
             return
         # A row's own place is before the lines that were hidden above it.
-        index, line = cursor.parts[0]
-        place = self._beside(index, line)
-        here = next(rows_from(streams, place, folds=self.folds), None)
-        if here is None:  # all that is kept was written before
+        place = self._beside(*cursor.parts[0])
+        kept = self._kept(*cursor.parts[0], place)
+        if kept is None:
             self._place, self._cursor = place, None
             return
-        if not any(at == index and x.offset == line.offset for at, x in here.parts):
-            index, line = here.parts[0]
-        self._stand_on(index, line.offset)
-        self._centre(place)
+        self._stand_on(kept[0], kept[1].offset)
+        self._centre(self._beside(*kept))
 
     def find(self, query: Query, cursor: Row | None) -> None:
         """Search up from the cursor (else from the end), down from the first line or where nothing is above.
@@ -638,11 +624,8 @@ class LogViewport:
             there = f"rank{'s' if len(ranks) > 1 else ''} {ranges(tuple(map(int, ranks)))}"
             return f"this log has {there}; f changes the filter, Esc clears it"
         query = self.logs.query
-        named = tuple(sorted(int(name) for name in query.who if name.isdigit()))
-        if named and not ranks:
-            if query.reads_text:
-                return f"no line that matches says that it is of rank {ranges(named)}; the log's lines name no ranks: filter by the words instead"
-            return f"no line says that it is of rank {ranges(named)}; the log's lines name no ranks: filter by the words instead"
+        if not ranks and any(map(str.isdigit, query.who)):
+            return "the lines name no ranks: filter by words instead; f changes the filter, Esc clears it"
         if query:
             return "no line matches; f changes the filter, Esc clears it"
         return "the ranks have not written a line yet"
