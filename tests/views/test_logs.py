@@ -181,8 +181,9 @@ def test_counts_agree_while_the_log_grows(tmp_path: Path, data: bytes, cuts: lis
     file.refresh()
     try:
         query = Query.parse(typed)
-        task = Task(LogRef(1, "0", "stdout", path), file, query)
-        lines = Task(LogRef(1, "0", "stdout", path), file, counts=file.newlines)
+        each = Stream(LogRef(1, "0", "stdout", path), file, never)
+        each.filter_by(query)
+        task, lines = Task(each, query), Task(each, counts=file.newlines)
         for cut in sorted({min(cut, len(data)) for cut in [*cuts, len(data)]}):
             path.write_bytes(data[:cut])
             file.refresh()
@@ -205,7 +206,7 @@ def test_a_count_over_many_chunks_finds_each_match_once(
     file = opened(tmp_path / "log", data)
     each = Stream(LogRef(1, "0", "stdout", tmp_path / "log"), file, never)
     each.filter_by(Query.parse("hit"))
-    task = Task(each.ref, file, each.query)
+    task = Task(each, each.query)
     while task.step():
         pass
     wanted = [f"line {n} hit" for n in range(0, 500, 7)]

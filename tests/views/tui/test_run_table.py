@@ -20,12 +20,12 @@ from supervisor.run.events import Outcome, StallFlagged
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.views.model.history import Track, single
+from supervisor.views.model.run_filter import filter_trouble
 from supervisor.views.model.run_list import (
     RunList,
     RunRow,
     Scope,
     SortKey,
-    filter_trouble,
     rate_of,
     short_reason,
 )
