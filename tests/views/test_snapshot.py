@@ -81,28 +81,6 @@ def test_where_only_lines_were_added_nothing_is_new(tmp_path: Path) -> None:
     assert any(old is not new for old, new in zip(after.facts(), reader.refresh().facts(), strict=True))
 
 
-def test_a_glance_leaves_run_json_to_the_second_look(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-    reader = SnapshotReader(run, glance=True, monotonic=lambda: 0.0)
-    assert reader.refresh().run_file is None
-    assert reader.refresh().run_file == SnapshotReader(run).refresh().run_file is not None
-
-
-def test_a_glance_at_ranks_is_the_newest_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = recorded.healthy(tmp_path / "run")
-    whole = SnapshotReader(run).refresh()
-    assert (run.node().series / "ranks.jsonl").stat().st_size > 8000
-    monkeypatch.setattr("supervisor.views.model.reader.GLANCE_BYTES", 4000)
-    reader = SnapshotReader(run, glance=True, monotonic=lambda: 0.0)
-    first = reader.refresh()
-    assert {key: rank.values for key, rank in first.ranks.items()} == {
-        key: rank.values for key, rank in whole.ranks.items()
-    }
-    assert (first.metrics, first.gpus, first.machine) == (whole.metrics, whole.gpus, whole.machine)
-    assert reader.refresh().ranks == whole.ranks
-    assert reader.refresh() is reader.refresh()
-
-
 def test_absent_folder_and_half_lines(tmp_path: Path) -> None:
     assert SnapshotReader(RunPaths(tmp_path / "none")).refresh().gone
     rec = recorded.Recording(tmp_path / "run")

@@ -493,7 +493,7 @@ class StokerApp(ThemedApp):
         journal, self._journal = self._journal, None
         presence = None if self._read_only else Presence(run.control)
         feeder: Feeder[Snapshot] = Feeder(
-            SnapshotReader(run, glance=True, journal=journal, presence=presence),
+            SnapshotReader(run, journal=journal, presence=presence),
             deliver=lambda snapshot: self.post_message(self.Read(dashboard, snapshot)),
             trouble=lambda text: self.post_message(self.Trouble(text)),
         )
