@@ -64,7 +64,6 @@ class LogSession:
     ) -> None:
         self._deliver = deliver
         self._commands: deque[lc.Command] = deque()
-        self._unfinished: lc.Match | None = None
         self._stop = threading.Event()
         self._urgent = threading.Event()
         # A command and that it came are one: else it may be taken first, and then interrupts itself.
@@ -104,7 +103,7 @@ class LogSession:
         for command in commands:
             with self._asking:
                 self._commands.append(command)
-                if not isinstance(command, _KEPT):
+                if not isinstance(command, (*_KEPT, lc.Match)):  # matches are gone to one after the other
                     self._urgent.set()
         self._poke()
 
@@ -196,15 +195,6 @@ class LogSession:
             view.counts_grew()
         return has_counted
 
-    def _drop_matches(self, way: int) -> None:
-        """Further matches the same way that were asked for meanwhile would look through the same log for the same answer."""
-        with self._asking:
-            while self._commands:
-                first = self._commands[0]
-                if not isinstance(first, lc.Match) or first.way != way:
-                    return
-                self._commands.popleft()
-
     def _wait(self, *, pending: bool) -> bool:
         """Until there is something to do. While a page is due, a log that grows on does not wake. False: no page is due by that."""
         if self._commands:
@@ -265,10 +255,7 @@ class LogSession:
             self._waker.watch(self._folders.pop())
 
     def _taken(self) -> Iterator[lc.Command]:
-        """What waits; scrolling adds up, and so do matches: one that another match interrupted is looked for first."""
-        unfinished, self._unfinished = self._unfinished, None
-        if unfinished is not None and self._commands and isinstance(self._commands[0], lc.Match):
-            yield unfinished
+        """What waits; scrolling adds up."""
         scrolled = 0
         while self._commands:
             with self._asking:
@@ -318,14 +305,7 @@ class LogSession:
             case lc.Find():
                 view.find(command.query, command.cursor)
             case lc.Match():
-                try:
-                    view.match(command.cursor, command.way, made=command.made)
-                except Interrupted:
-                    self._unfinished = command
-                    raise
-                except NothingThereError:
-                    self._drop_matches(command.way)
-                    raise
+                view.match(command.cursor, command.way, made=command.made)
             case lc.Copy():
                 self._deliver(view.copied(command.first, command.last))
             case lc.Point():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import time
 from collections.abc import Callable, Sequence
 from operator import or_
@@ -11,7 +10,6 @@ from operator import or_
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
 from supervisor.text.redact import redact_lines
-from supervisor.views.filter_words import Term
 from supervisor.views.format import ranges
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.file import TextLine
@@ -30,8 +28,6 @@ CAUSE_LINES = 2000
 # A clipboard takes no more through a terminal; longer texts are for the pager.
 COPY_LINES = 5000
 COPY_CHARS = 500_000
-# Lines that hold a step's number and are tried as its own line.
-STEP_TRIES = 2000
 # Within so many lines one names a step.
 STEP_LINES = 200
 # What is reported where the search starts over.
@@ -369,11 +365,12 @@ class LogViewport:
             elif at.line is not None:
                 self.to_line(index, at.line)
             return
-        if at.step is not None and self._to_step(at.step, at.who):
-            return
-        if at.t is not None:
+        found = self._step_line(at.step) if at.step is not None else None
+        if found is not None and (found[2] == at.step or at.t is None):
+            self._go(found[0], found[1].offset)
+        elif at.t is not None:
             self._to_time(at.t)
-        elif at.step is not None and not self._after_step(at.step):
+        elif at.step is not None:
             raise NothingThereError(f"no line names step {at.step:g} or a later one")
 
     def to_attempt(self, choose: Callable[[], None]) -> None:
@@ -384,24 +381,9 @@ class LogViewport:
             self._place = (0,) * len(self.logs.streams)
             self._following, self._cursor, self._cause_sought = True, None, False
 
-    def _to_step(self, step: float, who: str | None) -> bool:
-        """The line that reports a step: of all that hold its number the one that the metrics' reader reads so."""
-        text = rf"(?<![\d.])0*{re.escape(f'{step:.0f}')}(?![\d.]*\d)"
-        number = Query((Term(text, re.compile(text)),))
-        for index, stream in enumerate(self.logs.streams):
-            if who is not None and stream.ref.who not in {who, ""}:
-                continue
-            finder = Stream(stream.ref, stream.file, self._check)
-            finder.filter_by(number)
-            for line in itertools.islice(finder.forward(0), STEP_TRIES):
-                writer, text = split_rank(line.text, stream.ref.who)
-                if _step_of(text) == step and (who is None or writer in {who, ""}):
-                    self._go(index, line.offset)
-                    return True
-        return False
-
-    def _after_step(self, step: float) -> bool:
-        """A line of the nearest later step, of the first log that has one: steps ascend in a log, so that halving it finds the line."""
+    def _step_line(self, step: float) -> tuple[int, TextLine, float] | None:
+        """The line of a step, else of the nearest later one, and its log; steps ascend in a log, so that halving it finds the line."""
+        nearest: tuple[int, TextLine, float] | None = None
         for index, stream in enumerate(self.logs.streams):
             file, found = stream.file, None
             low, high = 0, file.size
@@ -412,14 +394,13 @@ class LogViewport:
                 named = ((line, _step_of(split_rank(line.text, stream.ref.who)[1])) for line in ahead)
                 line, at = next(((each, at) for each, at in named if at is not None), (None, None))
                 if line is None or at is None or at >= step or line.offset >= high:
-                    found = line if line is not None and at is not None and at >= step else found
+                    found = (index, line, at) if line is not None and at is not None and at >= step else found
                     high = middle
                 else:
                     low = max(line.end, low + 1)
-            if found is not None:
-                self._go(index, found.offset)
-                return True
-        return False
+            if found is not None and (nearest is None or found[2] < nearest[2]):
+                nearest = found
+        return nearest
 
     def _go(self, index: int, offset: int) -> None:
         """A line of one log, the others as they stood when it was written; the nearest kept line where it is filtered out."""
@@ -624,6 +605,8 @@ class LogViewport:
             there = f"rank{'s' if len(ranks) > 1 else ''} {ranges(tuple(map(int, ranks)))}"
             return f"this log has {there}; f changes the filter, Esc clears it"
         query = self.logs.query
+        if query.nodes and all(stream.ref.node not in query.nodes for stream in streams):
+            return f"there is no node {ranges(tuple(query.nodes))}; f changes the filter, Esc clears it"
         if not ranks and any(map(str.isdigit, query.who)):
             return "the lines name no ranks: filter by words instead; f changes the filter, Esc clears it"
         if query:

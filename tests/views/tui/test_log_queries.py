@@ -35,7 +35,6 @@ def of_ranks(*ranks: int, lines: int = 400) -> str:
     [
         ("f", "node:x", "name nodes by their numbers", "step"),
         ("f", "rank:x", "rank:x: name ranks as r0 or r0-3,7", "r1"),
-        ("f", "r9", "there is no rank 9", "r1"),
         ("slash", "/[bad/", "is not a valid regular expression", "/[bad]/"),
     ],
 )

@@ -293,7 +293,7 @@ def test_failure_and_chart_and_back(tmp_path: Path) -> None:
         assert page(screen).attempt == 1
         await pilot.press("escape")
         await until(pilot, lambda: on_dashboard(app), "the dashboard")
-        screen = await opened(app, pilot, LogAt(attempt=2, who="1", step=1000.0))
+        screen = await opened(app, pilot, LogAt(attempt=2, step=1000.0))
         await settled(pilot, lambda: cursor(screen).startswith("step  1000 "), "the step's line")
         await pilot.press("c")
         await until(pilot, lambda: on_dashboard(app), "the dashboard")

@@ -10,7 +10,6 @@ from textual.app import App
 
 from supervisor.views import format as fm
 from supervisor.views.filter_words import BadQueryError
-from supervisor.views.format import ranges
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.merge import Row as LogRow
 from supervisor.views.logs.query import Query
@@ -169,27 +168,8 @@ class LogControls:
             query = Query.parse(typed)
         except BadQueryError as error:
             return str(error)
-        trouble = self._nobody(query)
-        if not trouble:
-            self.show_only(query, row)
-        return trouble
-
-    def _nobody(self, query: Query) -> str:
-        """Which rank or node a query names that is not there; empty: none, or it is not known."""
-        page = self.page
-        if page is None:
-            return ""
-        if query.nodes and not page.node_count:
-            return "these logs are of one node: leave node: out"
-        if beyond := {number for number in query.nodes if number >= page.node_count}:
-            known = ranges(tuple(range(page.node_count)))
-            return f"there is no node {ranges(tuple(beyond))}: name nodes as node:1 or node:0-3; nodes {known} are there"
-        missing = _missing_ranks(page, query)
-        if not missing or _may_name_more(page):
-            return ""
-        return (
-            f"there is no rank {ranges(missing)}: name ranks as r0 or r0-3,7; this log has {_ranks_of(page)}"
-        )
+        self.show_only(query, row)
+        return ""
 
     def show_only(self, query: Query, row: LogRow | None) -> None:
         """Let only these lines through; the row stays in sight. A query that holds already is not begun again."""
@@ -242,18 +222,3 @@ def _next(circle: Sequence[T], now: T, way: int) -> T:
     """What stands beside the present choice."""
     at = circle.index(now) if now in circle else 0
     return circle[(at + way) % len(circle)]
-
-
-def _may_name_more(page: lc.Page) -> bool:
-    """Whether a log of several ranks may name more of them in its midst."""
-    return any(log.is_mixed and not log.who for log in page.logs)
-
-
-def _missing_ranks(page: lc.Page, query: Query) -> tuple[int, ...]:
-    """The ranks that a query names and that are not known to write these logs; none where no writer is known."""
-    named = {int(name) for name in query.who if name.isdigit()}
-    return tuple(sorted(named - set(map(int, page.ranks)))) if page.ranks else ()
-
-
-def _ranks_of(page: lc.Page) -> str:
-    return f"rank{'s' if len(page.ranks) > 1 else ''} {ranges(tuple(map(int, page.ranks)))}"
