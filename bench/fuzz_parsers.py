@@ -19,23 +19,22 @@ from typing import TypeVar
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from supervisor.cli.main import main as stoker
-from supervisor.diagnosis.hang.flight_recorder import stuck_collectives
-from supervisor.diagnosis.hang.ras_report import read_ras
 from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
+from supervisor.diagnosis.hang.stuck_collectives import read_ras, stuck_collectives
 from supervisor.diagnosis.scan.scanner import LiveScanner
 from supervisor.job.config.files import parse_config
 from supervisor.job.errors import JobError
 from supervisor.keeper.process.child import read_exit, read_launcher, read_pid
-from supervisor.run.access import control
-from supervisor.run.access.lock import read_holder
+from supervisor.run import control
 from supervisor.run.journal import JournalReader, read_state
+from supervisor.run.ownership import read_holder
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, read_run_file, read_run_stream
 from supervisor.sources.checkpoints import find_checkpoints
 from supervisor.sources.host.kernel_log import about
 from supervisor.sources.metrics import MetricReader
 from supervisor.sources.signature_files import load_engine
-from supervisor.sources.stacks.recorder_dumps import BadDump, read_dump
+from supervisor.sources.stacks.collective_records import BadDump, read_dump
 from supervisor.sources.tail.follow import FollowedFile
 from supervisor.sources.telemetry import parse_telemetry
 from supervisor.text.decode import clean

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.cli.common import say
-from supervisor.run.access.ownership import Offer, has_keeper, place_of
 from supervisor.run.index import state_home
 from supervisor.run.journal import StateReader, read_state
+from supervisor.run.ownership import Offer, has_keeper, place_of
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Backoff, Finished, HeldOpen
 from supervisor.views.appearance import Appearance
@@ -54,7 +54,7 @@ def show(
     if isinstance(state.condition, Finished):
         values = {"run": run.run_id, "outcome": state.condition.outcome, "reason": state.condition.reason}
         say(tr.sentence("parting", "over", values))
-        from supervisor.views.trial_report import trial_lines  # no start waits for it
+        from supervisor.views.headless.trial_report import trial_lines  # no start waits for it
 
         for line in trial_lines(state, run, tr):
             say(line)

@@ -17,7 +17,7 @@ import msgspec
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.measured_knobs import with_measured
-from supervisor.job.knobs.measured_resume import with_answered_resume, with_measured_resume
+from supervisor.job.knobs.resume_settings import with_answered_resume, with_measured_resume
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import OF_BATCH, RESTARTS, Unread
 from supervisor.run import events as ev

@@ -16,9 +16,9 @@ from supervisor.cli.gc import limits_of
 from supervisor.cli.main import main
 from supervisor.job.errors import JobError
 from supervisor.run import events as ev
-from supervisor.run.access.lock import KeeperLock
 from supervisor.run.index import known_runs
 from supervisor.run.journal import JournalWriter
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import THROWN, RunPaths
 from supervisor.run.runfile import write_run_file
 from supervisor.run.trash import KEPT_S, TRASH, bring_back, empty, throw_away

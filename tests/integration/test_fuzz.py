@@ -12,16 +12,16 @@ import pytest
 
 from bench.fuzz import in_child
 from bench.fuzz_parsers import FAULT_HANDLER, PARSERS, RAS, SCRIPT, STACKS, verb
-from supervisor.diagnosis.hang.ras_report import read_ras
 from supervisor.diagnosis.hang.stack_text import parse_stack
-from supervisor.run.access import control
-from supervisor.run.access.lock import read_holder
+from supervisor.diagnosis.hang.stuck_collectives import read_ras
+from supervisor.run import control
 from supervisor.run.journal import JournalReader
+from supervisor.run.ownership import read_holder
 from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.series import METRICS, SeriesWriter
 from supervisor.sources.host.kernel_log import about
 from supervisor.sources.telemetry import parse_telemetry
-from supervisor.views.chart import draw, loss_points
+from supervisor.views.headless.still_chart import draw, loss_points
 
 FUZZ_S = 20.0
 CPU_S = 5.0

@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from supervisor.job.arguments.flags import INIT_FLAGS
 from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.errors import JobError
-from supervisor.job.guided import (
+from supervisor.job.launch.guided import (
     Around,
     Choices,
     Found,
@@ -151,18 +151,6 @@ def test_a_wrong_answer_changes_nothing(topic: Topic, wrong: str, words: str) ->
         start.take(wrong)
     assert start.choices == before
     assert start.question() == question
-
-
-def test_one_step_back() -> None:
-    start = course(Around(("t.py",)), KNOWN)
-    assert not start.back()
-    start.take("")
-    start.take("--lr 1")
-    assert start.back()
-    question = start.question()
-    assert question is not None
-    assert question.topic is Topic.ARGUMENTS
-    assert start.choices.args == ()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.spec import EntryKind
-from supervisor.keeper.clock import SystemClock
+from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.monitoring.collector import Collector
 from supervisor.keeper.monitoring.observations import EvidenceHit, LinesSeen, Observation, RankGone, StepSeen
 from supervisor.run import events as ev

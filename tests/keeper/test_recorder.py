@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.keeper.clock import SystemClock
+from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import (
     CheckpointSeen,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.run.access import control
-from supervisor.run.access.lock import KeeperLock, LockTaken, keeper_is_alive, read_holder
+from supervisor.run import control
 from supervisor.run.events import RequestKind
 from supervisor.run.index import (
     ID_STAMP,
@@ -29,6 +27,7 @@ from supervisor.run.index import (
     register,
 )
 from supervisor.run.journal import JournalWriter
+from supervisor.run.ownership import KeeperLock, LockTaken, keeper_is_alive, read_holder
 from supervisor.run.paths import RunPaths, private
 from supervisor.run.series import METRICS, SeriesReader, SeriesWriter, read_rollups
 
@@ -86,7 +85,7 @@ def test_the_lock_lets_one_keeper_in_and_dies_with_it(tmp_path: Path) -> None:
         KeeperLock(path, start_time=1.0)
     held.release()
     assert not keeper_is_alive(path)
-    script = "import sys,os\nfrom pathlib import Path\nfrom supervisor.run.access.lock import KeeperLock\nk=KeeperLock(Path(sys.argv[1]),start_time=1.0)\nprint('held',flush=True)\nsys.stdin.read()"
+    script = "import sys,os\nfrom pathlib import Path\nfrom supervisor.run.ownership import KeeperLock\nk=KeeperLock(Path(sys.argv[1]),start_time=1.0)\nprint('held',flush=True)\nsys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", script, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
@@ -318,16 +317,3 @@ def test_a_link_in_a_run_directory_is_refused(tmp_path: Path, name: str, exists:
     assert other.exists() == exists
     assert other.is_dir() or not exists or other.read_text() == "mine"
     assert not other.is_dir() or not list(other.iterdir())
-
-
-def test_the_series_tail_is_read_without_the_rest(tmp_path: Path) -> None:
-    writer = SeriesWriter(tmp_path)
-    for second in range(2000):
-        writer.append(METRICS, float(second), "job", 1, {"loss": 1.0})
-    writer.close()
-    reader = SeriesReader(tmp_path, METRICS)
-    assert reader.seek_tail(4096)
-    samples = reader.read()
-    assert 20 < len(samples) < 200
-    assert samples[-1].t == 1999.0
-    json.loads((tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[0])

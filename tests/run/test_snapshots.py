@@ -13,23 +13,20 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from supervisor.cli.main import main as stoker
-from supervisor.keeper.context import Ledger
+from supervisor.keeper.base.ledger import Ledger
 from supervisor.run import events as ev
 from supervisor.run import journal
-from supervisor.run.fold import fold, replay
+from supervisor.run.fold import fold
 from supervisor.run.journal import JournalWriter, StateReader, facts_in, read_state, write_snapshot
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.state import Finished, Preflight, RunState
-from supervisor.views.console import story
+from supervisor.views.headless.story import story
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.tui.dashboard.state_words import condition_span
 from supervisor.views.wording.kinds import reading_text
 from tests.recorded.old_versions import ARCHIVE, REVISIONS
-from tests.run.test_journal import EVENTS
 
 T = 1_790_000_000.0
 KIB = 1 << 10
@@ -140,30 +137,6 @@ def test_a_state_from_a_snapshot_is_that_from_the_start_at_every_cut(old: Path, 
             assert msgspec.json.encode(reader.state) == msgspec.json.encode(expected)
             cuts += 1
     assert cuts > 500
-
-
-@given(st.lists(EVENTS, min_size=1, max_size=30), st.integers(0, 29))
-@settings(max_examples=80, deadline=None)
-def test_any_events_fold_the_same_from_a_snapshot(
-    tmp_path_factory: pytest.TempPathFactory, events: list[ev.Event], cut: int
-) -> None:
-    node = RunPaths(tmp_path_factory.mktemp("run")).node()
-    node.root.mkdir(parents=True)
-    lines = lines_of(events)
-    with_snapshot(node, b"".join(lines), sum(map(len, lines[: cut % len(lines) + 1])))
-    assert read_state(node.journal) == from_start(node.journal) == replay(events)
-
-
-def test_unknown_and_newer_events_before_a_snapshot_are_still_counted(node: NodePaths) -> None:
-    strange = b'{"kind":"from_the_future","v":7,"t":1.0}\nnot json\n'
-    data = lines_of(story_of())[0] + strange + b"".join(lines_of(story_of())[1:])
-    with_snapshot(node, data, len(data) // 2 + data[len(data) // 2 :].find(b"\n") + 1)
-    state = read_state(node.journal)
-    assert (state.unknown_events, state.newer_version) == (2, 7)
-    assert state == from_start(node.journal)
-    with node.journal.open("ab") as file:
-        file.write(strange)
-    assert read_state(node.journal).unknown_events == 4
 
 
 def test_a_journal_torn_at_each_byte_of_its_last_4_kib_folds_the_same(node: NodePaths) -> None:
@@ -297,8 +270,8 @@ def test_no_forged_state_breaks_a_reader(node: NodePaths) -> None:
 def test_a_keeper_leaves_snapshots_as_its_journal_grows_and_at_its_end(
     node: NodePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.keeper.context.SNAPSHOT_EVERY", 4 * KIB)
-    monkeypatch.setattr("supervisor.keeper.context.LEAST_SNAPSHOT_BYTES", 4 * KIB)
+    monkeypatch.setattr("supervisor.keeper.base.ledger.SNAPSHOT_EVERY", 4 * KIB)
+    monkeypatch.setattr("supervisor.keeper.base.ledger.LEAST_SNAPSHOT_BYTES", 4 * KIB)
     ledger = Ledger(node)
     offsets = set()
     for event in story_of(200):
@@ -320,7 +293,7 @@ def test_a_keeper_leaves_snapshots_as_its_journal_grows_and_at_its_end(
 def test_a_state_that_is_ahead_of_its_journal_is_no_snapshot(
     node: NodePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.keeper.context.SNAPSHOT_EVERY", 1)
+    monkeypatch.setattr("supervisor.keeper.base.ledger.SNAPSHOT_EVERY", 1)
 
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
@@ -341,7 +314,7 @@ def test_a_snapshot_is_of_what_its_keeper_wrote_and_of_nothing_else(
     node: NodePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another keeper goes on as soon as the journal is free; somebody moves the journal away."""
-    monkeypatch.setattr("supervisor.keeper.context.LEAST_SNAPSHOT_BYTES", 1)
+    monkeypatch.setattr("supervisor.keeper.base.ledger.LEAST_SNAPSHOT_BYTES", 1)
     closes = JournalWriter.close
 
     def closes_and_is_followed(self: JournalWriter) -> None:

@@ -27,7 +27,7 @@ from supervisor.views.model.step_pace import (
     ranks_behind,
 )
 from supervisor.views.tui.dashboard.header import eta_s
-from supervisor.views.tui.dashboard.panes import trends
+from supervisor.views.tui.dashboard.tiles import trends
 from tests.views.tui.recording import Recording
 
 

@@ -17,22 +17,16 @@ from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause.confidence import Chosen, Limit, limits_of
 from supervisor.diagnosis.cause.facts import STOP_SIGNALS, Facts
 from supervisor.diagnosis.cause.roots import (
-    at,
     from_candidate,
     from_complaint,
     from_exit,
-    last_message,
-    message_at_exit,
     own_complaint,
 )
 from supervisor.diagnosis.scan.hit import Candidate
-from supervisor.diagnosis.scan.log_timeline import is_progress
-from supervisor.diagnosis.scan.signature_tables import Strength, Trait
+from supervisor.diagnosis.scan.signature_tables import Strength
 from supervisor.run.failures import FailureClass, Reason
 
 METRIC_ROWS = 5
-# What argparse, getopt and most programs end with when they were called wrongly (Python: argparse.ArgumentParser.error).
-USAGE_EXIT = 2
 # Above it, a shell's 128 + signal.
 MOST_EXIT_CODE = 127
 
@@ -111,33 +105,6 @@ def _of_signalled(facts: Facts, item: Exit) -> Root:
     return from_exit(item, facts.case, FailureClass.TERMINATED, Reason.OUTSIDE)
 
 
-class _Message(NamedTuple):
-    """An exit and the line that says why: (path, line, text)."""
-
-    item: Exit
-    place: tuple[str, int, str]
-
-
-def _refused_arguments(facts: Facts) -> _Message | None:
-    found = facts.silent_exit
-    if found is None or found.code != USAGE_EXIT:
-        return None
-    place = last_message(found, facts.case)
-    return _Message(found, place) if place is not None else None
-
-
-def _complaint_at_exit(facts: Facts) -> _Message | None:
-    exits = facts.bad_exits
-    if not exits or exits[0].code != 1 or facts.any_progress:
-        return None
-    place = message_at_exit(facts.case)
-    return _Message(exits[0], place) if place is not None else None
-
-
-def _of_message(facts: Facts, found: _Message) -> Root:
-    return at(from_exit(found.item, facts.case, FailureClass.USAGE_ERROR), found.place)
-
-
 def _of_exit(facts: Facts, item: Exit) -> Root:
     reason = Reason.EXIT_CODE if item.code > 0 else None
     return from_exit(item, facts.case, reason=reason)
@@ -168,10 +135,6 @@ def _silence(facts: Facts) -> str | None:
 
 def _of_silence(_facts: Facts, path: str) -> Root:
     return Root(FailureClass.HANG, path=path)
-
-
-def _nan_before_complaints(facts: Facts) -> tuple[int, int] | None:
-    return facts.nan_row if facts.complaint is not None else None
 
 
 def _of_nan(facts: Facts, found: tuple[int, int]) -> Root:
@@ -271,13 +234,6 @@ RULES: tuple[Rule[Any], ...] = (
         confidence=0.8,
     ),
     Rule(
-        "refused_arguments",
-        when=_refused_arguments,
-        then=_of_message,
-        why="A process left with exit code 2, which programs use for wrong arguments, and its last line says what is wrong.",
-        confidence=0.8,
-    ),
-    Rule(
         "silent_exit",
         when=lambda facts: facts.silent_exit,
         then=_of_exit,
@@ -298,10 +254,10 @@ RULES: tuple[Rule[Any], ...] = (
         why="The run was stopped from outside, and no peer had complained before.",
     ),
     Rule(
-        "nan_before_complaints",
-        when=_nan_before_complaints,
+        "nan_to_the_end",
+        when=lambda facts: facts.nan_row,
         then=_of_nan,
-        why="Peers complain, but the loss had been nan to the end: that is what the run failed of.",
+        why="The loss was nan to the last line that printed one.",
         confidence=0.88,
     ),
     Rule(
@@ -325,25 +281,11 @@ RULES: tuple[Rule[Any], ...] = (
         confidence=0.75,
     ),
     Rule(
-        "complaint_at_exit",
-        when=_complaint_at_exit,
-        then=_of_message,
-        why="The program left with exit code 1 before its first step, without a traceback, and printed an error.",
-        confidence=0.7,
-    ),
-    Rule(
         "exit_code",
         when=_exit_code,
         then=_of_exit,
         why="A process aborted or exited with an unusual code, and nothing else is known.",
         confidence=0.75,
-    ),
-    Rule(
-        "nan_to_the_end",
-        when=lambda facts: facts.nan_row,
-        then=_of_nan,
-        why="The loss was nan to the last line that printed one.",
-        confidence=0.88,
     ),
     Rule(
         "unexplained_end",
@@ -418,57 +360,11 @@ class Choice(NamedTuple):
         return limits_of(Chosen(item, peers, self.facts.case))
 
 
-def _first_match(case: Case) -> Choice:
-    """Go through the table for one case."""
+def choose(case: Case) -> Choice:
+    """Find the root cause of a failure: the first rule of the table that matches gives it."""
     facts = Facts(case)
     for rule in RULES:
         root = rule.root(facts)
         if root is not None:
             return Choice(root, rule, facts)
     raise AssertionError("the last rule always matches")
-
-
-def choose(case: Case) -> Choice:
-    """Find the root cause of a failure, in the last of the attempts that the logs hold."""
-    choice = _first_match(case)
-    later = last_attempt(case)
-    if later is not None and last_attempt_failed_differently(
-        choice.root, (last := _first_match(later)).root, later
-    ):
-        return last
-    return choice
-
-
-# -- logs that hold more than one attempt of a launcher: what the last one ended in ----------------
-
-# One step may be printed before a rank reads what another did.
-STEPS_AGAIN = 2
-
-
-def last_attempt(case: Case) -> Case | None:
-    """The case as of the last restart that the log reports; None where it reports none, or nothing came after."""
-    if len(case.scans) != 1:
-        return None
-    scan = case.scans[0]
-    start = max((hit.line for hit in scan.hits if hit.has(Trait.ATTEMPT_RESTART)), default=0)
-    candidates = tuple(item for item in case.candidates if item.line > start)
-    if start == 0 or not candidates:
-        return None
-    exits = tuple(item for item in case.launch.exits if item.hit.line > start)
-    return case._replace(
-        scans=(scan._replace(hits=tuple(hit for hit in scan.hits if hit.line > start)),),
-        launch=case.launch._replace(exits=exits),
-        candidates=candidates,
-    )
-
-
-def last_attempt_failed_differently(first: Root, last: Root, case: Case) -> bool:
-    """Whether the last attempt came to steps again, and then failed of something else than the ones before."""
-    if last.failure in (first.failure, FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED):
-        return False
-    if last.chosen is None or not last.chosen.is_cause or last.line <= first.line:
-        return False
-    scan = case.scans[0]
-    between = range(max(first.line, scan.tail_line), last.line)
-    steps = {line for row in between if is_progress(line := scan.tail[row - scan.tail_line])}
-    return len(steps) >= STEPS_AGAIN

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import Observation, RankGone
 from supervisor.keeper.monitoring.sensors import Sensors

@@ -19,7 +19,7 @@ from typing import TypeAlias, assert_never
 from supervisor.diagnosis.scan.hit import is_logged_as_warning
 from supervisor.diagnosis.scan.scanner import LiveScanner
 from supervisor.diagnosis.scan.signature_tables import Role, Trait
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import (
     LOSSES,
     EvidenceHit,
@@ -34,7 +34,7 @@ from supervisor.policy.health.output import printed
 from supervisor.run.failures import FailureClass
 from supervisor.run.series import LINE_T, READING
 from supervisor.sources.metrics import DrawnState, MetricReader, MetricSample, compile_rules, standing_states
-from supervisor.sources.metrics.grammar.bars import NOTHING_COUNTED
+from supervisor.sources.metrics.bars import NOTHING_COUNTED
 from supervisor.sources.metrics.memo import Columns
 from supervisor.sources.metrics.names import words_of
 from supervisor.sources.metrics.words import EVAL_WORDS

@@ -15,21 +15,28 @@ from typing import TypeAlias
 import msgspec
 
 from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
-from supervisor.job.config.files import Scalar, read_values
+from supervisor.job.config.files import read_values
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.measured_knobs import RankProcess
-from supervisor.job.knobs.places import Place, config_file, is_argument, place_of
 from supervisor.job.knobs.set_batch import why_not_changeable, why_size_unknown
-from supervisor.job.plan import CheckpointCopy, LaunchPlan, build_plan, plan_as_record, wants_port
-from supervisor.job.plan_diff import diff_lines
+from supervisor.job.knobs.setting_names import Place, Scalar, config_file, is_argument, place_of
+from supervisor.job.launch.plan import (
+    CheckpointCopy,
+    LaunchPlan,
+    build_plan,
+    diff_lines,
+    plan_as_record,
+    wants_port,
+)
 from supervisor.job.spec import CONTINUES, RESTARTS, BatchAnswer, BatchQuestion, EntryKind, JobSpec, Unread
-from supervisor.keeper.planning.job_secrets import require_nothing_hidden, with_hidden_words, with_secrets
+from supervisor.keeper.base.job_secrets import require_nothing_hidden, with_hidden_words, with_secrets
+from supervisor.keeper.base.request_rules import Refused
 from supervisor.preflight.ports import free_port
-from supervisor.run.access.control import RequestArgs
+from supervisor.run.control import RequestArgs
 from supervisor.run.events import CheckpointCommitted, Decided
 from supervisor.run.fold import fold
-from supervisor.run.history.changes import NextJob, next_job
 from supervisor.run.jsonl import NOT_DECODED
+from supervisor.run.next_job import NextJob, next_job
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_own, replace_file
 from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, Reason, SpecChange, Verdict
 from supervisor.run.regular import read_regular, read_text
@@ -40,7 +47,7 @@ from supervisor.text.redact import redact, redact_argv
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 
-class BadChange(Exception):  # noqa: N818 - named for what it is
+class BadChange(Refused):
     """A change that a person asked for cannot be made: one line."""
 
 
@@ -256,7 +263,7 @@ def continuing(record: RunFile, state: RunState, env: Mapping[str, str], by: str
         return Decision(DecisionKind.RESTART, reason, change=change or SpecChange())
     if view.failure is None:
         return Decision(DecisionKind.RESTART, reason, change=SpecChange())
-    from supervisor.keeper.planning.verdict_and_decision import policy_input  # not before a first launch
+    from supervisor.keeper.planning.decisions import policy_input  # not before a first launch
     from supervisor.policy.decide import planned_change
 
     planned = planned_change(policy_input(record, state, env=env))

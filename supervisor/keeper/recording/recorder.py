@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, assert_never
 
 from msgspec.structs import replace
 
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import (
     CheckpointSeen,
     EvidenceHit,

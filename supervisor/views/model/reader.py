@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from supervisor.run import series as se
-from supervisor.run.access.lock import keeper_is_alive
-from supervisor.run.access.ownership import newer_notice, place_of
-from supervisor.run.access.viewers import Presence
+from supervisor.run.control import Presence
 from supervisor.run.journal import StateReader
+from supervisor.run.ownership import keeper_is_alive, newer_notice, place_of
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import SeriesReader, read_rollups
 from supervisor.run.state import RankState, RunState

@@ -13,18 +13,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.drivers.linux_driver import LinuxDriver
-from textual.message import Message
 from textual.screen import Screen
 
-from supervisor.run.access.control import RequestArgs
-from supervisor.run.access.viewers import Presence
+from supervisor.run.control import Presence, RequestArgs
 from supervisor.run.events import RequestKind
 from supervisor.run.index import give_name, give_note, listed_names, listed_notes
 from supervisor.run.paths import RunPaths
@@ -33,21 +29,17 @@ from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.screen import Dashboard
 from supervisor.views.tui.feeder import Feeder
-from supervisor.views.tui.garbage import settle, sweep
 from supervisor.views.tui.key_order import KeyOrder, Passed
 from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
 from supervisor.views.tui.saved_layout import Kept, load, save
-from supervisor.views.tui.terminal_input import KeyReader, Reached
-from supervisor.views.tui.terminal_output import surviving
 from supervisor.views.tui.terminal_signs import TerminalSigns
-from supervisor.views.tui.theme.textual_theme import THEMES, ThemedApp
 from supervisor.views.tui.widgets.paint import TextStyle
+from supervisor.views.tui.widgets.textual_theme import THEMES, ThemedApp
 from supervisor.views.wording.translate import words_in
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from textual.command import Provider
-    from textual.driver import Driver
 
     from supervisor.run.journal import StateReader
     from supervisor.views.model.replay import Recording, ReplayClock
@@ -56,17 +48,9 @@ if TYPE_CHECKING:
 from supervisor.views.tui.runs.table import RunsPanel
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-# What a key does is painted before what was read: news wait for so long after a key, but no longer in all than that.
-KEY_FIRST_S = 0.06
-NEWS_LATEST_S = 0.15
 FIRST_PAINT_LATEST_S = 0.15
-# How much later a screen that is still being mounted gets what was read.
-MOUNTED_S = 0.005
-# Garbage is looked for once all is painted, and then at times, when nobody has typed for a while.
-SETTLE_S = 1.0
-SWEEP_S = 60.0
-NOBODY_TYPES_S = 1.0
-KEYS = (events.Key, events.Paste, events.MouseDown, events.MouseScrollUp, events.MouseScrollDown)
+# A person whose terminal is gone is waited for no longer than this: what Textual still writes may never be taken.
+LEAVE_LATEST_S = 5
 
 
 class StokerApp(ThemedApp):
@@ -83,7 +67,7 @@ class StokerApp(ThemedApp):
         appearance: how it looks.
         keep: the file that remembers choices; None: they are forgotten.
         signals: SIGTERM and SIGHUP leave as `q` does, so that the terminal is given back whole.
-        painted: called once a run's first moment is on the screen.
+        painted: called once the first screen is painted.
         journal: the run's, where it was read.
     """
 
@@ -94,29 +78,6 @@ class StokerApp(ThemedApp):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q,ctrl+c", "leave", "leave", show=False, priority=False),
     ]
-
-    class Read(Message):
-        """The reading thread has a new moment of the run."""
-
-        def __init__(self, dashboard: Dashboard, snapshot: Snapshot) -> None:
-            super().__init__()
-            self.dashboard = dashboard
-            self.snapshot = snapshot
-            self.read_t = time.monotonic()
-
-    class Listed(Message):
-        """The reading thread has a new list of runs."""
-
-        def __init__(self, runs: RunList) -> None:
-            super().__init__()
-            self.runs = runs
-
-    class Trouble(Message):
-        """The reading thread failed at something."""
-
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
 
     def __init__(
         self,
@@ -138,11 +99,9 @@ class StokerApp(ThemedApp):
         self._journal = journal
         self.kept = load(keep)
         super().__init__(appearance, self.kept.theme)
-        self._painted = painted
         self._signals = SIGNALS if signals else ()
-        self._continuing: Continuing | None = None
+        self._painted = painted
         self._leaving = False
-        self._typed_t = float("-inf")
         self._keys = KeyOrder(self, self._handle_key, self._is_early)
         self.tr = words_in(appearance.spoken)
         self._not_spoken = appearance.spoken is not appearance.lang
@@ -176,11 +135,6 @@ class StokerApp(ThemedApp):
             raise LookupError("no run is open")
         return self._dashboard
 
-    def get_driver_class(self) -> type[Driver]:
-        """Textual's own, which continues taking what is written when the terminal is gone, and reads no key too many."""
-        driver = super().get_driver_class()
-        return surviving(KeyReader if driver is LinuxDriver else driver)
-
     def remember(self, kept: Kept) -> None:
         """Keep other choices for the next time."""
         self.kept = kept
@@ -210,13 +164,10 @@ class StokerApp(ThemedApp):
                 "Chinese cannot be written in plain ASCII: with --ascii stoker speaks English", markup=False
             )
         self.call_after_refresh(self._sign)
+        if self._painted is not None:
+            self.call_after_refresh(self._painted)
         for number in self._signals:
-            asyncio.get_running_loop().add_signal_handler(number, self.exit)
-        if self._signals:
-            self.set_timer(SETTLE_S, settle)
-            self.set_interval(SWEEP_S, self._sweep)
-            loop = asyncio.get_running_loop()
-            self._continuing = Continuing(lambda: loop.call_soon_threadsafe(self.refresh))
+            asyncio.get_running_loop().add_signal_handler(number, self._leave_soon)
 
     def get_default_screen(self) -> Screen[None]:
         """The first screen itself: an empty one below it would be made, laid out and painted too."""
@@ -228,21 +179,23 @@ class StokerApp(ThemedApp):
         self._list(wait_s=FIRST_PAINT_LATEST_S)
         return self.browser
 
-    def _sweep(self) -> None:
-        if time.monotonic() - self._typed_t > NOBODY_TYPES_S:
-            sweep()
+    def _leave_soon(self) -> None:
+        """Leave on a signal. Where the terminal is gone, its writer may be, too, and Textual would wait for it for ever."""
+        signal.alarm(LEAVE_LATEST_S)
+        self.exit()
 
     def _write_out(self, text: str) -> None:
-        """To the terminal itself, as Textual does for its clipboard and its bell."""
-        if self._driver is not None:
-            self._driver.write(text)
+        """To the terminal itself, which Textual draws on through standard error."""
+        if sys.__stderr__ is not None and not self.is_headless:
+            sys.__stderr__.write(text)
+            sys.__stderr__.flush()
 
     def _sign(self) -> None:
         """Title, bell and notice follow the run that is open."""
         snapshot = self._dashboard.snapshot if self._dashboard is not None else None
         if snapshot is not None or self._dashboard is None:
             now = snapshot.state.now(self._clock()) if snapshot is not None else 0.0
-            recorded = self._dashboard is not None and self._dashboard.is_recorded
+            recorded = self._dashboard is not None and self._dashboard.playback is not None
             self._signs.take(snapshot, now, recorded=recorded)
 
     def on_unmount(self) -> None:
@@ -250,8 +203,6 @@ class StokerApp(ThemedApp):
         self._signs.close()
         for number in self._signals:
             asyncio.get_running_loop().remove_signal_handler(number)
-        if self._continuing is not None:
-            self._continuing.close()
         for feeder in self._feeders:
             feeder.stop()
 
@@ -261,9 +212,7 @@ class StokerApp(ThemedApp):
         super().exit(result, return_code, message)
 
     async def on_event(self, event: events.Event) -> None:
-        """Textual's own, without input once the app is being left; a key's own paint comes first."""
-        if isinstance(event, KEYS):
-            self._typed_t = time.monotonic()
+        """Textual's own, without input once the app is being left; each key is done before the next."""
         if self._leaving and isinstance(event, events.InputEvent):
             return
         if isinstance(event, (events.Key, events.Paste)) and not event.is_forwarded:
@@ -285,54 +234,29 @@ class StokerApp(ThemedApp):
             return self._dashboard.is_early(event)
         return self.screen is self.browser and self.browser is not None and self.browser.is_early(event)
 
-    @property
-    def is_left(self) -> bool:
-        """Whether it is being closed: keys are the shell's from then on. The reading thread asks."""
-        return self._leaving
-
-    async def on_reached(self, message: Reached) -> None:
-        """The reading thread waits until the keys before this are done."""
-        await self._keys.take(message)
-
     async def on_passed(self, message: Passed) -> None:
         """A key is done: the next one."""
         await self._keys.passed(message)
 
-    def on_stoker_app_read(self, message: Read) -> None:
-        """Show it, then let the thread read on. Just after a key neither is done: the key's own paint comes first."""
-        if not self.is_running:  # being closed: the dashboard may have lost its widgets already
-            return
-        wait_s = min(self._typed_t + KEY_FIRST_S, message.read_t + NEWS_LATEST_S) - time.monotonic()
-        if not message.dashboard.is_mounted:
-            wait_s = max(wait_s, MOUNTED_S)
-        if wait_s > 0:
-            self.set_timer(wait_s, partial(self.post_message, message))
-        elif message.dashboard is self._dashboard:
-            self._dashboard.take(message.snapshot)
+    def _show_moment(self, dashboard: Dashboard, snapshot: Snapshot) -> None:
+        """Show what was read of a run, then let the thread read on."""
+        if self.is_running and dashboard is self._dashboard:
+            dashboard.take(snapshot)
             self._sign()
             self._feeders[-1].taken()
-            if self._painted is not None:
-                self.call_after_refresh(self._painted)
-                self._painted = None
 
-    def on_stoker_app_listed(self, message: Listed) -> None:
-        """Show it, then let the thread read on."""
-        if not self.is_running:
-            return
-        if self.browser is not None and not self.browser.is_mounted:
-            self.set_timer(MOUNTED_S, partial(self.post_message, message))
-        elif self.browser is not None and self._dashboard is None:
-            self.browser.take(message.runs)
+    def _show_list(self, runs: RunList) -> None:
+        """Show the list of runs, then let the thread read on."""
+        if self.is_running and self.browser is not None and self._dashboard is None:
+            (self.browser.take if self.browser.is_mounted else self.browser.begin_with)(runs)
             self._feeders[-1].taken()
 
-    def on_stoker_app_trouble(self, message: Trouble) -> None:
-        """Say it."""
-        if not self.is_running:
-            return
-        if self._dashboard is not None:
-            self._dashboard.tell(Answer(message.text, False))
-        else:
-            self.notify(self.tr(message.text), severity="error", markup=False)
+    def _report_trouble(self, text: str) -> None:
+        """Show what the reading thread failed at."""
+        if self.is_running and self._dashboard is not None:
+            self._dashboard.tell(Answer(text, False))
+        elif self.is_running:
+            self.notify(self.tr(text), severity="error", markup=False)
 
     async def on_runs_panel_opened(self, message: RunsPanel.Opened) -> None:
         """Open a run of the list."""
@@ -341,9 +265,9 @@ class StokerApp(ThemedApp):
         elif self._dashboard is None:
             await self.push_screen(self._open(message.run))
             if message.beside:
-                self.dashboard.open_beside(message.beside)
+                self.dashboard.looking.open_beside(message.beside)
             elif message.named:
-                self.dashboard.compare_for(message.named)
+                self.dashboard.looking.compare_for(message.named)
 
     def _play(self, run: RunPaths) -> None:
         """Read a run's recording, then play it."""
@@ -381,7 +305,7 @@ class StokerApp(ThemedApp):
             attempt.number if attempt is not None else None,
             None,
             self._clock(),
-            lambda answer: self.call_later(browser.tell_of_stop, row.run, answer),
+            lambda answer: self.call_later(browser.tell_of_stop, answer),
         )
         self._feeders[-1].submit(send)
 
@@ -460,15 +384,23 @@ class StokerApp(ThemedApp):
     def _open_replay(
         self, recording: Recording, clock: ReplayClock, back: Callable[[], None] | None = None
     ) -> Dashboard:
-        from supervisor.views.model.replay import ReplayReader  # the usual start need not wait for it
-        from supervisor.views.tui.runs.replay_screen import ReplayScreen
+        # The usual start need not wait for them.
+        from supervisor.views.model.replay import ReplayReader
+        from supervisor.views.tui.dashboard.playback import Playback
 
         feeder: Feeder[Snapshot] = Feeder(
             ReplayReader(recording, clock.now),
-            deliver=lambda snapshot: self.post_message(self.Read(screen, snapshot)),
-            trouble=lambda text: self.post_message(self.Trouble(text)),
+            deliver=lambda snapshot: self.call_later(self._show_moment, screen, snapshot),
+            trouble=partial(self.call_later, self._report_trouble),
         )
-        screen = self._dashboard = ReplayScreen(recording, clock, feeder, back)
+        screen = self._dashboard = Dashboard(
+            RequestClient(recording.run),
+            feeder,
+            clock.now,
+            read_only=True,
+            back=back,
+            playback=Playback(recording, clock),
+        )
         self._read_with(feeder)
         return screen
 
@@ -478,8 +410,8 @@ class StokerApp(ThemedApp):
             return
         feeder: Feeder[RunList] = Feeder(
             self._reader,
-            deliver=lambda runs: self.post_message(self.Listed(runs)),
-            trouble=lambda text: self.post_message(self.Trouble(text)),
+            deliver=partial(self.call_later, self._show_list),
+            trouble=partial(self.call_later, self._report_trouble),
         )
         self._end_reading()
         self._feeders.append(feeder)
@@ -494,15 +426,14 @@ class StokerApp(ThemedApp):
         presence = None if self._read_only else Presence(run.control)
         feeder: Feeder[Snapshot] = Feeder(
             SnapshotReader(run, journal=journal, presence=presence),
-            deliver=lambda snapshot: self.post_message(self.Read(dashboard, snapshot)),
-            trouble=lambda text: self.post_message(self.Trouble(text)),
+            deliver=lambda snapshot: self.call_later(self._show_moment, dashboard, snapshot),
+            trouble=partial(self.call_later, self._report_trouble),
         )
         dashboard = Dashboard(
             RequestClient(run),
             feeder,
             self._clock,
             read_only=self._read_only,
-            presence=presence,
             adopter=self._adopter,
             continuer=self._continuer,
             back=None if self.browser is None else self._back,
@@ -516,9 +447,6 @@ class StokerApp(ThemedApp):
         if first is not None:
             dashboard.begin_with(first)
             feeder.taken()
-            if self._painted is not None:
-                dashboard.call_after_refresh(self._painted)
-                self._painted = None
         return dashboard
 
     def _back(self) -> None:
@@ -541,49 +469,3 @@ class StokerApp(ThemedApp):
     def action_leave(self) -> None:
         """Leave; training continues."""
         self.exit()
-
-
-class Continuing:
-    """Passes SIGCONT on to Textual only when SIGTSTP came before it, not after a debugger's or `kill -STOP`'s freeze.
-
-    Textual (8.x, drivers/linux_driver.py) answers every SIGCONT by entering its screen again: a second thread reads the
-    keys, leaving waits for the first one for ever, and the terminal's own settings are forgotten.
-    Must be made in the main thread, after Textual's own handlers were set.
-
-    Args:
-        back: called, in a signal handler, when the process continues as it was: the screen may be another's.
-    """
-
-    def __init__(self, back: Callable[[], object]) -> None:
-        self._back = back
-        self._left = False
-        self._stop = signal.getsignal(signal.SIGTSTP)
-        self._go_on = signal.getsignal(signal.SIGCONT)
-        signal.signal(signal.SIGTSTP, self._stopped)
-        signal.signal(signal.SIGCONT, self._continued)
-
-    def close(self) -> None:
-        """Give the signals back."""
-        signal.signal(signal.SIGTSTP, self._stop)
-        signal.signal(signal.SIGCONT, self._go_on)
-
-    def _stopped(self, number: int, frame: FrameType | None) -> None:
-        self._left = True
-        if callable(self._stop):
-            self._stop(number, frame)
-
-    def _continued(self, number: int, frame: FrameType | None) -> None:
-        if not self._left:
-            self._back()
-            return
-        # `bg` continues too, and Textual then stops again: `fg` is still to come.
-        self._left = not _in_front()
-        if callable(self._go_on):
-            self._go_on(number, frame)
-
-
-def _in_front() -> bool:
-    try:
-        return os.tcgetpgrp(sys.__stdin__.fileno()) == os.getpgrp() if sys.__stdin__ else True
-    except OSError:
-        return True

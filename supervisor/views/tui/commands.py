@@ -144,7 +144,11 @@ class KeyCommands(Provider):
         bound = any(
             isinstance(binding, Binding) and binding.action == "compare" for binding in self.screen.BINDINGS
         )
-        more = getattr(self.screen, "MORE_COMMANDS", ())
+        more = [
+            each
+            for each in getattr(self.screen, "MORE_COMMANDS", ())
+            if self.screen.check_action(each.action, ())
+        ]
         return [*own, *more, *([COMPARE] if compares and not bound else []), *THEME_COMMANDS]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
@@ -16,10 +15,9 @@ from supervisor.sources.tail.wake import Waker
 # looked at four times a second.
 BUSY_S = 0.14
 IDLE_S = 0.25
-FIRST_REST_S = 0.03
-FIRST_RESTS = 15
-# What wakes the reader is loaded once the first paints are done.
+# What wakes the reader is loaded once the first paints are done; until then it looks often, for a keeper that only begins.
 WATCH_AFTER_S = 1.0
+FIRST_IDLE_S = 0.03
 JOIN_S = 3.0
 
 
@@ -51,14 +49,6 @@ class Watchable(Protocol):
 
 
 @runtime_checkable
-class Renewable(Protocol):
-    """A reader that looks at some things only at times."""
-
-    def look_again(self) -> None:
-        """Look at all of it with the next `refresh`."""
-
-
-@runtime_checkable
 class Closable(Protocol):
     """A reader that leaves something behind."""
 
@@ -86,22 +76,18 @@ class Feeder(Generic[Moment]):
         *,
         watch: bool = True,
     ) -> None:
+        self._reader, self._deliver, self._trouble = reader, deliver, trouble
         self._may_watch = watch
-        self._reader = reader
-        self._deliver = deliver
-        self._trouble = trouble
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._free = threading.Event()
         self._free.set()
         self._lock = threading.Lock()
         self._waker: Waker | None = None
-        self._rests = 0
+        self._watched: set[str] = set()
         self._began = time.monotonic()
         self._written_t = float("-inf")
-        self._watched: set[str] = set()
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._anew: deque[Callable[[int], object]] = deque()
         # A daemon, because a read from a dead network mount cannot be interrupted: leaving must still work.
         self._thread = threading.Thread(target=self._run, name="stoker-view-reader", daemon=True)
         self._revision = -1
@@ -145,27 +131,18 @@ class Feeder(Generic[Moment]):
         self._jobs.put(job)
         self._poke()
 
-    def read_anew(self, done: Callable[[int], object]) -> None:
-        """Read all of it once more, soon; then call `done`, in this thread, with the newest revision there is."""
-        self._anew.append(done)
-        self._poke()
+    def _poke(self) -> None:
+        self._wake.set()
+        with self._lock:
+            if self._waker is not None:
+                self._waker.poke()
 
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
                 self._do_jobs()
-                if not self._free.wait(BUSY_S):
-                    continue
-                waiting = len(self._anew)
-                if waiting and isinstance(self._reader, Renewable):
-                    self._reader.look_again()
-                is_new = self._read()
-                for _ in range(waiting):
-                    self._anew.popleft()(self._revision)
-                if is_new:
-                    self._breathe()
-                else:
-                    self._rest()
+                if self._free.wait(BUSY_S):
+                    self._pause(after_news=self._read())
             self._do_jobs()
         finally:
             if isinstance(self._reader, Closable):
@@ -175,44 +152,25 @@ class Feeder(Generic[Moment]):
                     self._waker.close()
                     self._waker = None
 
-    def _breathe(self) -> None:
-        """Between two deliveries. What is written after a quiet while ends it: a line does not wait for charts."""
-        began = time.monotonic()
-        if self._waker is not None or began - self._began > WATCH_AFTER_S:
+    def _pause(self, *, after_news: bool) -> None:
+        """Until something changes, or for a while. What is written after a quiet while ends it at once: a line does not wait."""
+        now = time.monotonic()
+        is_new = now - self._began < WATCH_AFTER_S
+        if not is_new:
             self._watch()
+        until = now + (BUSY_S if after_news else FIRST_IDLE_S if is_new else IDLE_S)
         if self._waker is not None:
-            was_quiet = began - self._written_t > BUSY_S
-            if self._wait_for_writing(BUSY_S) and was_quiet:
-                return
-        self._wake.wait(max(began + BUSY_S - time.monotonic(), 0.0))
+            was_quiet = now - self._written_t > BUSY_S
+            paths = self._waker.wait(until - now)
+            if paths is None or paths:
+                self._written_t = time.monotonic()
+                if was_quiet or not after_news:
+                    return
+        self._wake.wait(max(until - time.monotonic(), 0.0))
         self._wake.clear()
 
-    def _wait_for_writing(self, timeout_s: float) -> bool:
-        """Wait; whether something was written."""
-        assert self._waker is not None
-        paths = self._waker.wait(timeout_s)
-        if paths is not None and not paths:
-            return False
-        self._written_t = time.monotonic()
-        return True
-
-    def _rest(self) -> None:
-        """Until something changes, or for a while; at first short whiles, for a keeper that is just beginning."""
-        self._rests += 1
-        if self._rests <= FIRST_RESTS:
-            self._wake.wait(FIRST_REST_S)
-            self._wake.clear()
-            return
-        if self._rests == FIRST_RESTS + 1:
-            self._watch()
-        if self._waker is not None:
-            self._wait_for_writing(IDLE_S)
-        else:
-            self._wake.wait(IDLE_S)
-            self._wake.clear()
-
     def _watch(self) -> None:
-        """Be woken by changes; begun when all is quiet, because what does that must be loaded."""
+        """Be woken by changes."""
         if not isinstance(self._reader, Watchable):
             return
         folders = set(self._reader.folders())
@@ -222,34 +180,25 @@ class Feeder(Generic[Moment]):
         if self._waker is not None:
             self._watched |= {folder for folder in folders - self._watched if self._waker.watch(folder)}
 
-    def _poke(self) -> None:
-        self._wake.set()
-        with self._lock:
-            if self._waker is not None:
-                self._waker.poke()
-
     def _do_jobs(self) -> None:
         while not self._jobs.empty():
             job = self._jobs.get()
             try:
                 job()
-            except Exception as error:  # noqa: BLE001 - a failed request is said; reading continues
-                self._say(f"{type(error).__name__}: {error}")
+            except Exception as error:  # noqa: BLE001 - a failed request is shown; reading continues
+                self._report(f"{type(error).__name__}: {error}")
 
     def _read(self) -> bool:
+        """Read, and deliver what is new; whether anything was."""
         try:
             snapshot = self._reader.refresh()
         except Exception as error:  # noqa: BLE001 - a view that stops without a word would lie
-            self._say(f"reading the run failed: {type(error).__name__}: {error}")
+            self._report(f"reading the run failed: {type(error).__name__}: {error}")
             return False
         if snapshot.revision == self._revision:
             return False
         self._revision = snapshot.revision
         self._free.clear()
-        self._hand_on(snapshot)
-        return True
-
-    def _hand_on(self, snapshot: Moment) -> None:
         with self._lock:
             is_awaited, self._awaited = self._awaited, False
             if is_awaited:
@@ -258,8 +207,9 @@ class Feeder(Generic[Moment]):
             self._came.set()
         else:
             self._deliver(snapshot)
+        return True
 
-    def _say(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         if text != self._said:
             self._said = text
             self._trouble(text)

@@ -2,7 +2,7 @@
 
 Textual hands a key to the focused widget, and a binding acts only when the key has come back up to the app; a letter typed meanwhile is
 written by the widget at once. So in a burst, as a slow ssh line delivers it, ``Backspace 0`` became ``0 Backspace``, and what was typed
-right behind the key that opens a dialog went to the screen below it (textual/app.py `on_event` and `_on_key`, textual 8.2).
+right behind the key that opens a dialog went to the screen below it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 
 from textual import events
 from textual.message import Message
-
-from supervisor.views.tui.terminal_input import EscapeThen, Reached
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -49,12 +47,12 @@ class KeyOrder:
         self._handle = handle
         self._early = early
         self._retrying = False
-        self._held: deque[events.Event | Reached] = deque()
+        self._held: deque[events.Event] = deque()
         self._under_way: Passed | None = None
         self._screen: object = None
 
-    async def take(self, event: events.Event | Reached) -> None:
-        """A key, a paste: handled now, or once those before it are done. What waits for that hears of it."""
+    async def take(self, event: events.Event) -> None:
+        """A key, a paste: handled now, or once those before it are done."""
         self._held.append(event)
         if self._under_way is None:
             await self._next()
@@ -70,29 +68,12 @@ class KeyOrder:
 
     async def _next(self) -> None:
         while self._held and self._under_way is None and not self._retrying:
-            first = self._held[0]
-            if isinstance(first, Reached):
-                self._held.popleft()
-                first.done.set()
-                continue
-            if isinstance(first, EscapeThen):
-                self._held.popleft()
-                self._held.extendleft(reversed(self._meant_by(first)))
-                continue
-            if self._early(first):
+            if self._early(self._held[0]):
                 self._retrying = True
                 asyncio.get_running_loop().call_later(RETRY_S, self._app.call_later, self._retry)
                 return
-            self._held.popleft()
-            await self._handle(first)
+            await self._handle(self._held.popleft())
             self._follow()
-
-    def _meant_by(self, event: EscapeThen) -> list[events.Key]:
-        """In a text field a move by words, if Alt and this key are that there; else two keys."""
-        bound = self._app.screen.active_bindings.get(event.word)
-        if bound is not None and bound.node is self._app.focused:
-            return [events.Key(event.word, None)]
-        return event.two_keys()
 
     async def _retry(self) -> None:
         self._retrying = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast
 
 import msgspec
 
@@ -23,7 +23,6 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ranks_by: str = "rank"
 
 
-@runtime_checkable
 class Memory(Protocol):
     """What remembers a person's choices: the app."""
 
@@ -33,20 +32,9 @@ class Memory(Protocol):
         """Keep other choices for the next time."""
 
 
-class Forgetful:
-    """Remembers nothing beyond itself."""
-
-    def __init__(self) -> None:
-        self.kept = Kept()
-
-    def remember(self, kept: Kept) -> None:
-        """For as long as this lives."""
-        self.kept = kept
-
-
 def memory_of(app: object) -> Memory:
-    """The app's memory; of an app that has none one that forgets."""
-    return app if isinstance(app, Memory) else Forgetful()
+    """The app as what remembers a person's choices."""
+    return cast("Memory", app)
 
 
 def load(path: Path | None) -> Kept:

@@ -1,16 +1,12 @@
-"""What our screens add to Textual's: they paint sooner, and a dialog over another screen tints it quickly."""
+"""What our screens share: keys by name, a footer that shows them, and dialogs over another screen."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rich.segment import Segment
-from rich.style import Style
-from textual.color import Color
+from textual import events
 from textual.content import Content
 from textual.message_pump import MessagePump
-from textual.renderables.background_screen import BackgroundScreen
 from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.widgets import Label
 
@@ -18,17 +14,17 @@ from supervisor.views.tui.widgets.footer import FooterBar
 from supervisor.views.tui.widgets.panel import tr_of
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from textual.command import Provider
-    from textual.timer import Timer, TimerCallback
 
-# Textual's own 1/60 s are felt: a key that comes just after ten new lines were painted waits for them.
-FRAME_S = 1 / 250
 NARROW_BELOW = 64
 RESTART_STOPPED = "the automatic restart is stopped; if you leave this, the run waits for you"
 LOW_BELOW = 18
-# What Textual (8.x, screen.py) names the timer at which a screen paints what has changed.
-PAINTING = "screen_update"
+# Keys that leave the app, on the dashboard and in the list of runs: they never wait.
+LEAVING = frozenset({"q", "d", "ctrl+c", "ctrl+q"})
+# Other keys wait so long for the first that is read.
+FIRST_READ_S = 5.0
+# Keys without a character whose silence would be noticed.
+NAMED_KEYS = frozenset({"enter", "backspace", "delete", "insert", *(f"f{number}" for number in range(1, 13))})
 
 
 def key_commands() -> type[Provider]:
@@ -38,21 +34,18 @@ def key_commands() -> type[Provider]:
     return KeyCommands
 
 
-class QuickFrames(MessagePump):
-    """For screens: up to 250 paints a second; new data arrives about seven times a second. A covered footer shows no keys."""
+def silence_of(screen: Screen[Any], event: events.Key) -> str | None:
+    """What to say to a key that a person typed and that does nothing on a screen; None where it does something."""
+    if screen.app.screen is not screen or event.key in screen.active_bindings:
+        return None
+    if not event.is_printable and event.key not in NAMED_KEYS:
+        return None
+    key = event.character if event.is_printable and event.character else event.key.capitalize()
+    return f"{key} does nothing here, ? shows the keys"
 
-    def set_interval(
-        self,
-        interval: float,
-        callback: TimerCallback | None = None,
-        *,
-        name: str | None = None,
-        repeat: int = 0,
-        pause: bool = False,
-    ) -> Timer:
-        """Textual's own, quicker for the timer that paints."""
-        interval = min(interval, FRAME_S) if name == PAINTING else interval
-        return super().set_interval(interval, callback, name=name, repeat=repeat, pause=pause)
+
+class KeyScreen(MessagePump):
+    """For screens: a click in the footer is its key, `:` opens all commands, and a covered footer shows no keys."""
 
     def on_screen_suspend(self) -> None:
         """Another screen has the keys."""
@@ -80,8 +73,8 @@ class QuickFrames(MessagePump):
             footer.cover(covered=covered)
 
 
-class OverScreen(QuickFrames, ModalScreen[ScreenResultType]):
-    """A modal screen whose background is quickly tinted; on a narrow terminal its box takes all of the width, on a low one its keys stay in sight."""
+class OverScreen(KeyScreen, ModalScreen[ScreenResultType]):
+    """A modal screen; on a narrow terminal its box takes all of the width, on a low one its keys stay in sight."""
 
     # Textual declares them as variables of an instance.
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_BELOW, "-usual")]  # noqa: RUF012
@@ -104,24 +97,3 @@ class OverScreen(QuickFrames, ModalScreen[ScreenResultType]):
         self.is_restart_stopped = is_stopped
         for line in self.query("#stopped"):
             line.display = is_stopped
-
-    def render(self) -> RenderableType:
-        """The screen beneath."""
-        found = super().render()
-        return Tinted(found.screen, found.color) if type(found) is BackgroundScreen else found
-
-
-class Tinted(BackgroundScreen):
-    """Textual's own tint, worked out once a style: a screen has some thousand segments and some twenty styles."""
-
-    @classmethod
-    def process_segments(cls, segments: Iterable[Segment], color: Color) -> Iterable[Segment]:
-        """The segments, tinted."""
-        tinted: dict[Style | None, Style | None] = {}
-        for segment in segments:
-            if segment.control:
-                yield segment
-                continue
-            if segment.style not in tinted:
-                tinted[segment.style] = next(iter(super().process_segments([segment], color))).style
-            yield Segment(segment.text, tinted[segment.style])

@@ -1,17 +1,19 @@
-"""The app on this terminal until the person leaves."""
+"""The app on this terminal until the person leaves. Each function must be called in the main thread, on a terminal."""
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import USUAL, Appearance
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.garbage import held_back
-from supervisor.views.tui.terminal_output import terminal_on_stderr
 
 if TYPE_CHECKING:
     from supervisor.run.journal import StateReader
@@ -34,20 +36,7 @@ def run_tui(
     painted: Callable[[], object] | None = None,
     journal: StateReader | None = None,
 ) -> None:
-    """Show a run until the person leaves.
-
-    Must be called in the main thread, on a terminal.
-
-    Args:
-        run: the run directory.
-        read_only: no requests can be sent.
-        adopter: takes over a run whose keeper died.
-        continuer: starts the next attempt of a run that is over.
-        appearance: how it looks.
-        keep: the file that remembers choices.
-        painted: called once the run's first moment is on the screen.
-        journal: the run's, where it was read.
-    """
+    """Show a run; the arguments are those of `StokerApp`."""
     _show(
         StokerApp(
             run,
@@ -70,7 +59,7 @@ def run_replay(
     appearance: Appearance = USUAL,
     keep: Path | None = None,
 ) -> None:
-    """Play a run until the person leaves; `speed` None: as fits its length. Must be called in the main thread, on a terminal."""
+    """Play a recorded run; `speed` None: as fits its length."""
     from supervisor.views.model.replay import ReplayClock
 
     clock = ReplayClock(recording.start_t, recording.end_t, speed=speed, waits=True)
@@ -106,10 +95,7 @@ def run_browser(
     appearance: Appearance = USUAL,
     keep: Path | None = None,
 ) -> None:
-    """Show the list of runs until the person leaves.
-
-    Must be called in the main thread, on a terminal.
-    """
+    """Show the list of runs."""
     _show(
         StokerApp(
             None,
@@ -126,5 +112,26 @@ def run_browser(
 
 def _show(app: StokerApp) -> None:
     sys.setswitchinterval(SWITCH_S)
-    with held_back(), terminal_on_stderr():
-        app.run()
+    try:
+        with terminal_on_stderr():
+            app.run()
+    finally:
+        signal.alarm(0)  # it left in time
+
+
+@contextmanager
+def terminal_on_stderr() -> Iterator[None]:
+    """Textual draws on descriptor 2. Under `2>err.log`, that becomes stdout's terminal while the app runs; log records still go to the file."""
+    if os.isatty(2):
+        yield
+        return
+    kept = os.fdopen(os.dup(2), "w", errors="backslashreplace")
+    log = logging.StreamHandler(kept)
+    logging.getLogger().addHandler(log)
+    os.dup2(1, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept.fileno(), 2)
+        logging.getLogger().removeHandler(log)
+        kept.close()

@@ -20,7 +20,7 @@ async def opened(app: StokerApp, pilot: Pilot[None], at: LogAt | None = None) ->
     if at is None:
         await pilot.press("L")
     else:
-        app.dashboard.open_log(at)
+        app.dashboard.log_of_run.open(at)
     await until(
         pilot,
         lambda: isinstance(app.screen, LogScreen) and any(each.page for each in app.screen.query(LogPage)),

@@ -21,7 +21,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.runfile import RunFile, read_run_file
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui import commands, request_client
+from supervisor.views.tui import commands, request_client, screen_base
 from supervisor.views.tui.dashboard import actions, keys
 from supervisor.views.tui.request_client import Answer
 from supervisor.views.wording.translate import english
@@ -38,7 +38,6 @@ SMALLER = Decision(
     DecisionKind.RESTART, "smaller", change=SpecChange(batch=BatchChange(BATCH, BatchSpec(4, 4, 2)))
 )
 HELD_BEGINS = f"the next attempt begins {actions.FROM_FIRST_STEP}"
-COUNTDOWN = ev.HangCountdown(t=0.0, attempt=1, until=9.0, left_s=9, text="", rule="")
 
 
 def finished(outcome: Outcome) -> st.Finished:
@@ -88,13 +87,6 @@ def test_what_is_possible_in_each_state(condition: st.Condition, more: str) -> N
     assert of_a_process == {"note", *({"stacks"} & set(more.split()))}
 
 
-def test_what_depends_on_what_is_known(record: RunFile) -> None:
-    assert "edit" in possible(running(), run_file=record)
-    assert "smaller_batch" in possible(running(), attempt=attempt_of(batch=BATCH))
-    assert "keep_waiting" in possible(running(), attempt=attempt_of(countdown=COUNTDOWN))
-    assert "keep_waiting" not in possible(HELD, attempt=attempt_of(countdown=COUNTDOWN))
-
-
 @pytest.mark.parametrize(
     ("change", "is_offered"),
     [
@@ -124,19 +116,6 @@ def test_an_offer_that_changes_the_global_batch_says_so() -> None:
     assert actions.offer_warning(snapshot_of(state_of(same))) == ""
     smaller = replace_decision(SpecChange(batch=BatchChange(BATCH, BatchSpec(4, 2, 2))))
     assert actions.offer_warning(snapshot_of(state_of(smaller))) == "global batch 32 → 16"
-
-
-@pytest.mark.parametrize(
-    "again", ["restarts from step 0, may overwrite outputs", "may restart at step 0 and overwrite outputs"]
-)
-def test_what_a_second_enter_does_fits_the_narrowest_terminal(
-    monkeypatch: pytest.MonkeyPatch, again: str
-) -> None:
-    monkeypatch.setattr(actions, "overwrite_warning", lambda _snapshot, **_: again)
-    smaller = replace_decision(SpecChange(batch=BatchChange(BATCH, BatchSpec(4, 2, 2))))
-    whole = f" Enter again: {actions.offer_warning(snapshot_of(state_of(smaller)))}"
-    assert whole.endswith("outputs")
-    assert len(whole) <= 80
 
 
 @pytest.mark.parametrize(
@@ -445,9 +424,9 @@ def test_a_key_that_a_person_typed_and_that_does_nothing_is_named(
 ) -> None:
     screen: Any = SimpleNamespace(active_bindings={"q": None})
     screen.app = SimpleNamespace(screen=screen)
-    assert keys.silence_of(screen, events.Key(key, character)) == text
+    assert screen_base.silence_of(screen, events.Key(key, character)) == text
     screen.app.screen = None
-    assert keys.silence_of(screen, events.Key(key, character)) is None, "something is open over it"
+    assert screen_base.silence_of(screen, events.Key(key, character)) is None, "something is open over it"
 
 
 def test_what_became_of_a_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

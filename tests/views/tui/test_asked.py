@@ -12,8 +12,8 @@ from supervisor.job.batch import BatchChange, BatchSpec
 from supervisor.job.knobs.measured_knobs import MeasuredSettings, OpenAnswer
 from supervisor.job.spec import IN_CODE, BatchAnswer, BatchQuestion, EntryKind, Knobs, KnobScope, Unread
 from supervisor.run import events as ev
+from supervisor.run.answers import batch_question
 from supervisor.run.events import RequestKind
-from supervisor.run.history.answers import batch_question
 from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
@@ -177,39 +177,6 @@ def test_the_card_has_the_numbers_of_each_answer_and_one_key_gives_it(tmp_path: 
     drive(run, play)
     (request,) = requests(run)
     assert (request.kind, request.args.answer, request.if_attempt) == (RequestKind.ANSWER, "per_rank", 1)
-
-
-def test_after_the_answer_enter_restarts_and_another_answer_can_be_given(tmp_path: Path) -> None:
-    run = held(tmp_path / "run")
-    answered(run, "per_rank")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        card = pane(app, "card")
-        assert "on offer micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged" in card
-        assert "answer   ada answered: 16 is per rank" in card
-        assert "7      16 is global" in card
-        assert "6      16" not in card
-        await pilot.press("7")
-        await until(pilot, lambda: len(requests(run)) == 1, "the other answer")
-        await pilot.press("enter")
-        await until(pilot, lambda: len(requests(run)) == 2, "the restart")
-
-    drive(run, play)
-    other, restart = requests(run)
-    assert other.args.answer == "global"
-    assert (restart.kind, restart.args.offered) == (RequestKind.RESTART_WITH, True)
-
-
-def test_where_nothing_is_asked_the_keys_say_so(tmp_path: Path) -> None:
-    run = recorded.held(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "answer" not in pane(app, "footer")
-        await pilot.press("6")
-        await until(pilot, lambda: "there is no open question" in shown(app), "why it does nothing")
-
-    drive(run, play)
-    assert not requests(run)
 
 
 def test_a_restart_that_did_not_resume_says_where_the_copy_is_and_asks_how_the_script_counts(

@@ -59,7 +59,7 @@ def test_o_runs_the_editor_on_the_line_and_asks_first_outside_the_folder(
     monkeypatch.setattr(LogControls, "can_fold", True)  # the log has the keys, and a traceback to open with O
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert app.dashboard.focused is app.dashboard.log_panel
+        assert app.dashboard.focused is app.dashboard.panes.log
         await pilot.press("o")
         assert ran == [["/bin/true", "+97", str(file)]]
         inside[0] = False

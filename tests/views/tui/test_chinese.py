@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.cells import cell_len
 from textual.pilot import Pilot
 
 from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import Appearance, Lang
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.widgets.paint import fit, wrap
 from tests.views.tui import recorded
 from tests.views.tui.camera import stand_still
 from tests.views.tui.chinese import InOwnWords
@@ -136,19 +134,6 @@ def test_pages_are_in_chinese(tmp_path: Path, key: str, page: str, data: set[str
     after(recorded.healthy(tmp_path / NAME), (120, 40), (key,), look)
 
 
-def test_the_failure_page_is_in_chinese(tmp_path: Path) -> None:
-    def look(app: StokerApp) -> None:
-        own = [
-            line
-            for line in pane(app, "failure").splitlines()
-            if not re.search(r"rank1|GiB|stderr|train\.py", line)
-        ]
-        assert not english_in("\n".join(own)) - {"unallocated"}
-        assert "可选方案    微批次 16 → 8，累积 2 → 4，全局批次 64 不变" in "\n".join(own)
-
-    after(recorded.held(tmp_path / NAME), (120, 40), ("v",), look)
-
-
 def test_help_and_dialogs_are_in_chinese(tmp_path: Path) -> None:
     root = tmp_path / NAME
 
@@ -203,27 +188,6 @@ def test_plain_ascii_is_english_and_says_so(tmp_path: Path) -> None:
             assert shown(app).isascii()
 
     asyncio.run(play())
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
-def test_every_row_is_as_wide_as_the_screen(tmp_path: Path, size: tuple[int, int]) -> None:
-    def look(app: StokerApp) -> None:
-        assert {cell_len(line) for line in shown(app).splitlines()} == {size[0]}
-
-    for number, state in enumerate(STATES.values()):
-        after(state(tmp_path / str(number) / NAME), size, (), look)
-
-
-def test_wide_characters_are_fitted_and_wrapped_by_cells() -> None:
-    assert fit("显存不足", 6) == "显存 …"
-    assert fit("显存", 6, right=True) == "  显存"
-    assert wrap("减小 device_batch_size（现为 16）：8 可整除", 12, 9) == [
-        "减小",
-        "device_batc…",
-        "（现为",
-        "16）：8 可整",
-        "除",
-    ]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
@@ -84,7 +82,7 @@ def test_trouble_is_said_while_the_first_is_waited_for() -> None:
 def test_what_changes_all_the_time_is_read_without_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rests are for a run in which nothing happens: here one would take longer than the test may."""
     monkeypatch.setattr(feeder_module, "BUSY_S", 0.01)
-    monkeypatch.setattr(feeder_module, "FIRST_RESTS", 0)
+    monkeypatch.setattr(feeder_module, "FIRST_IDLE_S", 600.0)
     monkeypatch.setattr(feeder_module, "IDLE_S", 600.0)
     story, delivered = Story(), list[Moment]()
     story.may.set()
@@ -100,7 +98,7 @@ def test_what_changes_all_the_time_is_read_without_rests(monkeypatch: pytest.Mon
 
 
 def test_a_moment_that_is_the_same_is_not_delivered_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeder_module, "FIRST_REST_S", 0.001)
+    monkeypatch.setattr(feeder_module, "FIRST_IDLE_S", 0.001)
     delivered = list[Moment]()
 
     class Still(Story):
@@ -135,16 +133,3 @@ def test_jobs_are_done_by_the_reader_and_their_failure_is_said() -> None:
     feeder.stop()
     assert done == ["stoker-view-reader"], "also what was asked right before the end"
     assert "no space left on device" in said[0]
-
-
-@pytest.mark.parametrize(
-    ("paths", "written"),
-    [({"a.log"}, True), (set(), False), (None, True)],
-    ids=["something was written", "nothing", "so much that nobody knows"],
-)
-def test_only_a_wait_in_which_nothing_was_written_is_quiet(paths: set[str] | None, written: bool) -> None:
-    reading: Feeder[Any] = Feeder.__new__(Feeder)
-    reading._written_t = float("-inf")
-    reading._waker = cast("Any", SimpleNamespace(wait=lambda _timeout_s: paths))
-    assert reading._wait_for_writing(0.0) is written
-    assert (reading._written_t > 0) is written, "when it was written is remembered"

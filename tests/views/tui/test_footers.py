@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
-from supervisor.views.model.replay import Recording, ReplayClock
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.logs.screen import LogScreen
-from supervisor.views.tui.terminal import replay_app
 from supervisor.views.tui.widgets.footer import FooterBar
-from tests.views.replaying import Ticks
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, pane, shown, until
 from tests.views.tui.log_driving import opened
@@ -90,23 +86,6 @@ def test_a_key_that_is_pressed_again_is_named_by_what_it_does_then(tmp_path: Pat
     drive(recorded.healthy(tmp_path / "run"), play, size=(200, 50))
 
 
-def test_what_a_selection_in_the_log_is_for_stands_first_and_one_key_ends_a_zoom(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("z")
-        await until(pilot, lambda: "end zoom" in footer(app), "its end")
-        assert footer(app).count("end zoom") == 1
-        await pilot.press("z")
-        await opened(app, pilot)
-        await pilot.press("V")
-        await until(pilot, lambda: "Esc end selection  y copy" in footer(app), "what it is for")
-        await pilot.press("question_mark")
-        await until(pilot, lambda: "the next match, the way" in shown(app), "n, also before a search")
-        await pilot.press("escape", "escape", "n")
-        await until(pilot, lambda: "nothing is searched for" in shown(app), "why it does nothing")
-
-    drive(recorded.healthy(tmp_path / "run"), play, size=(80, 24))
-
-
 def test_the_help_of_the_ranks_has_the_keys_that_move_in_it(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("3", "question_mark")
@@ -115,19 +94,6 @@ def test_the_help_of_the_ranks_has_the_keys_that_move_in_it(tmp_path: Path) -> N
             assert key in shown(app)
 
     drive(recorded.healthy(tmp_path / "run"), play)
-
-
-def test_the_way_back_to_the_newest_line_stands_in_the_footer_also_where_that_is_narrow(
-    tmp_path: Path,
-) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "Space" not in footer(app)
-        await pilot.press("4", "k")
-        await until(pilot, lambda: "Space follow" in footer(app), "the way back")
-        await pilot.press("space")
-        await until(pilot, lambda: "Space follow" not in footer(app), "the newest line again")
-
-    drive(recorded.healthy(tmp_path / "run"), play, size=(80, 24))
 
 
 def test_a_search_on_the_dashboard_shows_its_keys(tmp_path: Path) -> None:
@@ -159,33 +125,3 @@ def test_esc_clears_a_charts_cursor_before_it_stops_a_restart_and_the_footer_say
         await until(pilot, lambda: "Esc stops that" in pane(app, "header"), "the veto again")
 
     drive(run, play)
-
-
-def test_esc_clears_the_cursor_of_a_chart_among_others(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("1", "left")
-        await until(pilot, lambda: "Esc clear cursor" in footer(app), "its word")
-        await pilot.press("escape")
-        await until(pilot, lambda: "Esc" not in footer(app), "nothing to close")
-
-    drive(recorded.healthy(tmp_path / "run"), play)
-
-
-def test_a_replay_that_stands_still_can_be_played(recording: Recording) -> None:
-    ours = Ticks()
-    clock = ReplayClock(recording.start_t, recording.end_t, speed=60, monotonic=ours)
-    app = replay_app(recording, clock)
-
-    async def go() -> None:
-        async with app.run_test(size=(120, 40)) as pilot:
-            await until(pilot, lambda: "Space pause" in pane(app, "replay"), "the bar")
-            assert "Space pause" in footer(app)
-            await pilot.press("space")
-            await until(pilot, lambda: "Space play" in pane(app, "replay"), "the bar")
-            await until(pilot, lambda: "Space play" in footer(app), "the footer")
-            await pilot.press("space")
-            await until(pilot, lambda: "Space pause" in footer(app), "the footer")
-            clock.seek(recording.end_t)
-            await until(pilot, lambda: "Space play" in footer(app), "what the key does at the end")
-
-    asyncio.run(go())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import msgspec
 import pytest
 from textual.pilot import Pilot
 
@@ -15,7 +14,6 @@ from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, Cause, Consequence, DecisionKind, FailureClass, Verdict
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dashboard.header import HeaderPanel
 from supervisor.views.tui.pages.stacks_screen import StackScreen
 from tests.keeper.fakes import stopped_verdict
 from tests.views.tui import recorded
@@ -218,30 +216,6 @@ def test_who_looks_at_another_screen_is_told_that_a_countdown_began(tmp_path: Pa
     drive(run, play)
 
 
-@pytest.mark.parametrize("read_only", [True, False], ids=["read-only", "no keeper"])
-def test_esc_asks_for_nothing_where_nobody_could_do_it(tmp_path: Path, read_only: bool) -> None:
-    run = recorded.counting_down(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "Esc keeps waiting" not in shown(app)
-        assert ("hang: ending in 27 s" in pane(app, "header")) == read_only
-        await pilot.press("escape")
-        assert not list(run.control.iterdir()), "and nobody counts as a viewer"
-
-    drive(run, play, read_only=read_only, keeper=read_only)
-
-
-def test_without_a_countdown_esc_is_what_it_was(tmp_path: Path) -> None:
-    run = recorded.stalled(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "keep waiting" not in pane(app, "footer")
-        await pilot.press("a", "escape")
-        assert not requests(run)
-
-    drive(run, play)
-
-
 def test_a_screen_that_may_act_is_seen_by_the_keeper_until_it_is_left(tmp_path: Path) -> None:
     run = recorded.stalled(tmp_path / "run")
     seen: list[str] = []
@@ -253,37 +227,6 @@ def test_a_screen_that_may_act_is_seen_by_the_keeper_until_it_is_left(tmp_path: 
     drive(run, play)
     assert [name.split("@")[0] for name in seen] == [f"viewer-{os.getpid()}"]
     assert not list(run.control.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("fact", "said"),
-    [
-        (
-            ev.OnlyFlagged(
-                t=0, attempt=1, rule="late_may_come", why="rank 1 sleeps in sleep() at data.py:41"
-            ),
-            "stoker won't end it: rank 1 sleeps in sleep() at data.py:41; if it hangs, stop it with s",
-        ),
-        (
-            ev.OnlyFlagged(t=0, attempt=1, rule="late_computes", why="rank 1 computes", until_s=1800.0),
-            "ended as a hang after 30 m 00 s at the earliest",
-        ),
-        (ev.HangKept(t=0, attempt=1, by="ada"), "ada keeps waiting, so stoker won't end this stall"),
-    ],
-)
-def test_the_page_says_why_a_silence_is_not_ended(tmp_path: Path, fact: ev.Event, said: str) -> None:
-    run = recorded.stalled(tmp_path / "run")
-    journal = JournalWriter(run.node().journal)
-    last_t = read_state(run.node().journal).last_t
-    assert last_t is not None
-    journal.append(msgspec.structs.replace(fact, t=last_t))
-    journal.close()
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("a")
-        assert said in " ".join(pane(app, "advisories").split())
-
-    drive(run, play)
 
 
 def stopped(root: Path) -> RunPaths:
@@ -300,61 +243,3 @@ def stopped(root: Path) -> RunPaths:
     rec.decide(DecisionKind.STOP, "stopped on request")
     rec.fact(ev.RunEnded(t=rec.t, outcome=ev.Outcome.STOPPED, exit_code=5, reason="stopped on request"))
     return rec.close()
-
-
-def test_what_a_person_stopped_shows_no_failure(tmp_path: Path) -> None:
-    run = stopped(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        text = shown(app)
-        assert "■ stopped by ada" in pane(app, "header")
-        assert "■ stopped by ada" in pane(app, "attempts")
-        assert "terminated" not in text
-        assert "✗" not in text
-        assert "v why" not in pane(app, "footer")
-        await pilot.press("r")
-        await until(
-            pilot, lambda: "` starts the next attempt" in pane(app, "notice"), "the command that continues it"
-        )
-
-    drive(run, play, size=(200, 50))
-    assert requests(run) == []
-
-
-@pytest.mark.parametrize(
-    ("width", "said"),
-    [
-        (200, "micro-batch 16 × accumulation 2 × 2 ranks = global batch 64"),
-        (80, "micro 16, accumulation 2, global 64"),
-    ],
-)
-def test_each_number_of_the_batch_has_its_name_where_there_is_room(
-    tmp_path: Path, width: int, said: str
-) -> None:
-    async def play(app: StokerApp, _pilot: Pilot[None]) -> None:
-        header = app.dashboard.query_one(HeaderPanel)
-        assert said in "\n".join(strip.text for strip in header._strips)
-
-    drive(stopped(tmp_path / "run"), play, size=(width, 40))
-
-
-@pytest.mark.parametrize(
-    ("last", "said"),
-    [
-        (124, "this ends attempt 1 at step 124+; the next begins from the first step"),
-        (
-            224,
-            "this ends attempt 1 at step 224+; the next begins from the checkpoint at step 200 (24 steps",
-        ),
-    ],
-)
-def test_a_restart_says_what_it_loses_and_where_it_begins(tmp_path: Path, last: int, said: str) -> None:
-    rec = Recording(tmp_path / "run")
-    rec.launch("first launch")
-    rec.steps(1, last)
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("r")
-        await until(pilot, lambda: f"restart? {said}" in shown(app), said)
-
-    drive(rec.close(), play)

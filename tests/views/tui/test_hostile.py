@@ -12,7 +12,7 @@ import pytest
 
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.run import events as ev
-from supervisor.run.access.lock import KeeperLock
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import (
     Action,
@@ -30,9 +30,7 @@ from supervisor.run.series import METRICS
 from tests.views.tui import recorded
 from tests.views.tui.wire import (
     SHOW_AND_LEAVE,
-    SHOW_REPLAY,
     SHOW_RUN,
-    SHOW_RUNS,
     Wire,
     on_a_terminal,
     strange,
@@ -224,27 +222,6 @@ def test_the_whole_log(run: RunPaths) -> None:
         for keys in ("g", "w", "\x1b[6~", "\x1b[6~", "G", "/e.vil\r", "n", "V", "k", "\x1b", "\x1b"):
             wire.press(keys)
             look(wire)
-
-
-def test_a_replay(run: RunPaths) -> None:
-    with on_a_terminal(SHOW_REPLAY, run.root) as wire:
-        wire.wait_for("scrub")
-        wire.press(" ")
-        for _ in range(4):
-            wire.press("\x1b[D")
-            look(wire)
-        for key in ("n", "n", "n", "p"):
-            wire.press(key)
-            look(wire)
-
-
-def test_the_list_of_runs(run: RunPaths) -> None:
-    with on_a_terminal(SHOW_RUNS, run.root) as wire:
-        wire.wait_for("code_error", "waits for you")
-        look(wire)
-        wire.press("\r")
-        wire.wait_for("code_error")
-        look(wire)
 
 
 def test_what_an_offer_names_begins_no_line_and_is_no_markup(tmp_path: Path) -> None:

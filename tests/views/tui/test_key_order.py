@@ -14,9 +14,8 @@ from textual.widgets import Input, TextArea
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dashboard import screen
-from supervisor.views.tui.dialogs.edit import EditScreen
 from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
+from supervisor.views.tui.dialogs.restart import EditScreen
 from supervisor.views.tui.key_order import RETRY_S, WAIT_S
 from tests.views.tui import recorded
 from tests.views.tui.driving import clock_after, drive, keeper_of, on_dashboard, pane, requests, until
@@ -94,35 +93,6 @@ def test_a_key_that_comes_while_the_run_is_starting_waits_for_it(tmp_path: Path)
     drive(rec.run, play)
     rec.close()
     assert requests(rec.run) == []
-
-
-def test_a_key_is_refused_only_by_a_run_that_was_read_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The journal says more than the screen: what is read next counts."""
-    rec = recorded.Recording(tmp_path / "run")
-    monkeypatch.setattr(screen, "PASSING_S", 0.0)
-    reading = threading.Event()
-    reading.set()
-    refresh = SnapshotReader.refresh
-
-    def slowly(self: SnapshotReader) -> Snapshot:
-        reading.wait(20)
-        return refresh(self)
-
-    monkeypatch.setattr(SnapshotReader, "refresh", slowly)
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        reading.clear()
-        rec.launch("first start")
-        rec.steps(1, 3)
-        burst(app, "r")
-        await pilot.pause(10 * RETRY_S)
-        reading.set()
-        await until(pilot, lambda: isinstance(app.screen, Confirm), "the question")
-
-    drive(rec.run, play)
-    rec.close()
 
 
 def test_what_is_typed_before_anything_was_read_is_kept(

@@ -12,22 +12,18 @@ from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from supervisor.run.access.lock import KeeperLock
-from supervisor.run.access.ownership import Offer
 from supervisor.run.events import RequestDone, RequestKind, RequestRefused
 from supervisor.run.journal import JournalWriter
+from supervisor.run.ownership import KeeperLock, Offer
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dashboard import bars
 from supervisor.views.tui.dashboard.keys import KEYS
-from supervisor.views.tui.dialogs.batch import BatchScreen
 from supervisor.views.tui.dialogs.help import HelpScreen
 from supervisor.views.tui.dialogs.prompts import Confirm, OfferScreen
+from supervisor.views.tui.dialogs.restart import BatchScreen
 from supervisor.views.tui.request_client import Adopter
-from supervisor.views.tui.theme.textual_theme import styles_of
-from supervisor.views.tui.widgets.paint import TextStyle
-from supervisor.views.tui.widgets.panel import Panel
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, pane, requests, shown, until
 
@@ -110,22 +106,6 @@ def test_smaller_batch_shows_its_arithmetic(tmp_path: Path) -> None:
     (request,) = requests(run)
     assert request.kind is RequestKind.RESTART_WITH
     assert request.args.micro_batch == 4
-
-
-def test_the_batch_dialog_names_its_keys(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("b")
-        assert "? help" in shown(app)
-        await pilot.press("question_mark")
-        await until(pilot, lambda: isinstance(app.screen, HelpScreen), "the help")
-        assert isinstance(app.screen, HelpScreen)
-        assert [line.key for line in app.screen.lines] == ["Enter", "Esc Ctrl-c", "↑", "↓", "?"]
-        assert "the next larger number" in shown(app)
-        await pilot.press("escape")
-        assert isinstance(app.screen, BatchScreen)
-        assert app.screen.query_one(Input).value == "8", "the key was not typed"
-
-    drive(recorded.held(tmp_path / "run"), play, size=(80, 24))
 
 
 def test_note_is_text_as_typed(tmp_path: Path) -> None:
@@ -221,53 +201,6 @@ def test_a_smaller_batch_is_not_offered_where_it_could_not_be_handed_on(tmp_path
     drive(run, play)
 
 
-def test_the_frame_shows_at_once_who_has_the_keys(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        styles = styles_of(app.theme_variables)
-        seen = set()
-        for _ in range(3):
-            panels = [p for p in app.dashboard.query(Panel) if p.can_focus and p.framed and p._strips]
-            edges = {p.id: next(iter(p._strips[0])).style for p in panels}
-            assert app.focused is not None
-            assert [name for name, style in edges.items() if style == styles[TextStyle.FOCUS]] == [
-                app.focused.id
-            ]
-            seen.add(app.focused.id)
-            await pilot.press("tab")
-            await pilot.pause()
-        assert len(seen) > 1
-
-    drive(recorded.succeeded(tmp_path / "run"), play)
-
-
-def test_footer_goes_with_what_is_looked_at(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "Esc stop the restart" in pane(app, "footer")
-        for key, word in (("M", "close page"), ("v", "close page"), ("z", "end zoom")):
-            await pilot.press(key)
-            await pilot.pause()
-            assert f"Esc {word}" in pane(app, "footer"), key
-            await pilot.press("escape")
-            await pilot.pause()
-            assert "Esc stop the restart" in pane(app, "footer"), key
-        await pilot.press("M")
-        assert "freeze" not in pane(app, "footer"), "Space draws a series there"
-
-    drive(recorded.backing_off(tmp_path / "run"), play)
-
-
-def test_read_only_asks_nothing(tmp_path: Path) -> None:
-    run = recorded.backing_off(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("enter", "escape", "r", "b", "s", "S", "K", "m")
-        await pilot.pause()
-        assert on_dashboard(app)
-
-    drive(run, play, read_only=True)
-    assert requests(run) == []
-
-
 @pytest.mark.parametrize("maker", [recorded.healthy, recorded.held, recorded.backing_off])
 @pytest.mark.fault("secrets and access", "`--read-only`: every key is pressed", "nothing is written or asked")
 def test_read_only_writes_nothing_whatever_key_is_pressed(tmp_path: Path, maker: Maker) -> None:
@@ -322,14 +255,6 @@ def test_a_key_that_cannot_act_says_why(tmp_path: Path, maker: Maker, key: str, 
 
     drive(run, play)
     assert requests(run) == []
-
-
-def test_read_only_says_so(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("s")
-        await until(pilot, lambda: "this view only looks" in pane(app, "notice"), "the reason")
-
-    drive(recorded.healthy(tmp_path / "run"), play, read_only=True)
 
 
 def test_without_a_keeper_a_stop_offers_to_adopt(tmp_path: Path) -> None:
@@ -397,16 +322,6 @@ def test_a_run_that_succeeded_or_is_not_over_is_not_continued(tmp_path: Path, ma
     drive(made(tmp_path / "run"), play, keeper=False, continuer=continuer)
 
 
-def test_without_a_keeper_and_nobody_to_adopt_it_is_said(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("s")
-        await until(
-            pilot, lambda: "nobody would do it: `stoker attach --adopt" in pane(app, "notice"), "the reason"
-        )
-
-    drive(recorded.healthy(tmp_path / "run"), play, keeper=False)
-
-
 def test_observed_log_takes_notes_only(tmp_path: Path) -> None:
     run = recorded.observed(tmp_path / "run", tmp_path / "train.log")
 
@@ -467,7 +382,7 @@ def test_a_key_that_does_nothing_says_so_once(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("w")
         assert "w does nothing here, ? shows the keys" in pane(app, "notice")
-        app.dashboard.notice.say("note: done")
+        app.dashboard.panes.notice.say("note: done")
         await pilot.press("j", "k", "shift", "ctrl+y")
         assert "note: done" in pane(app, "notice"), (
             "keys that move, and those no person would miss, are no news"
@@ -482,33 +397,8 @@ def test_an_answer_fades_though_the_run_is_over(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(bars, "ANSWER_S", 0.05)
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        app.dashboard.notice.say("note: done")
+        app.dashboard.panes.notice.say("note: done")
         assert "note: done" in pane(app, "notice")
         await until(pilot, lambda: "note: done" not in pane(app, "notice"), "the answer to fade")
 
     drive(recorded.succeeded(tmp_path / "run"), play)
-
-
-@pytest.mark.parametrize(
-    ("maker", "key", "wanted"),
-    [
-        (recorded.healthy, "1", "loss"),
-        (recorded.failed, "1", "card"),
-        (recorded.healthy, "2", "devices"),
-        (recorded.healthy, "3", "ranks"),
-        (recorded.failed, "3", "ranks"),
-        (recorded.healthy, "4", "log"),
-        (recorded.healthy, "l", "log"),
-        (recorded.healthy, "5", "timeline"),
-        (recorded.healthy, "t", "timeline"),
-    ],
-)
-def test_a_number_goes_to_its_pane(tmp_path: Path, maker: Maker, key: str, wanted: str) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("tab", key)
-        await pilot.pause()
-        assert app.focused is not None
-        assert app.focused.id == wanted
-        assert app.focused.region.height > 0, "it is on the screen"
-
-    drive(maker(tmp_path / "run"), play, size=(120, 40))

@@ -23,8 +23,8 @@ BASE = ALWAYS | {"log"}
         (100, 29, "charts devices loss ranks"),
         (100, 30, "attempts charts devices loss ranks tiles"),
         (120, 40, "attempts charts devices loss ranks tiles"),
-        (159, 60, "attempts charts devices loss ranks tiles"),
-        (160, 36, "attempts charts devices loss ranks tiles timeline"),
+        (149, 60, "attempts charts devices loss ranks tiles"),
+        (150, 36, "attempts charts devices loss ranks tiles timeline"),
         (160, 40, "attempts charts devices loss ranks tiles timeline trends"),
         (200, 60, "attempts charts devices loss ranks tiles timeline trends"),
     ],
@@ -111,16 +111,6 @@ def test_curves_have_the_room_that_is_left_where_their_series_came(
     assert ("trends" in layout.shown) is (trends[1] > 0)
 
 
-def test_beside_curves_alone_the_loss_has_the_greater_part() -> None:
-    layout = plan(120, 40, Needs(devices=0, ranks=0, gpus=False, trends=4))
-    assert layout.right_width == 54
-
-
-def test_a_run_without_devices_and_ranks_gives_the_loss_all_of_the_width() -> None:
-    assert plan(120, 40, Needs(devices=0, ranks=0)).shown == BASE | {"attempts", "tiles", "loss"}
-    assert "ranks" in plan(120, 40, Needs(devices=0, ranks=1)).shown
-
-
 def test_a_card_takes_the_place_of_the_charts_and_what_it_needs() -> None:
     narrow = plan(80, 24, Needs(devices=2, ranks=2, card_rows=9))
     assert narrow.shown == BASE | {"card"}
@@ -130,95 +120,46 @@ def test_a_card_takes_the_place_of_the_charts_and_what_it_needs() -> None:
     roomy = plan(120, 40, Needs(devices=2, ranks=2, loss=False, card_rows=12))
     assert roomy.shown == BASE | {"card", "attempts", "tiles"}
     assert roomy.middle_height == 12
-    wide = plan(160, 40, Needs(devices=2, ranks=2, card_rows=12))
+    wide = plan(150, 40, Needs(devices=2, ranks=2, card_rows=12))
     assert {"card", "devices", "ranks"} <= wide.shown
 
 
 @pytest.mark.parametrize(
     ("width", "height", "needs", "expected"),
     [
-        # Of a log from elsewhere: beside the card from 150 columns on, else below it; in one column the card alone.
-        (200, 50, Needs(devices=0, ranks=0, card_rows=13), (20, None, True, True)),
-        (150, 40, Needs(devices=0, ranks=0, card_rows=13), (20, None, True, True)),
-        (149, 40, Needs(devices=0, ranks=0, card_rows=13), (22, 13, True, False)),
-        (120, 40, Needs(devices=0, ranks=0, card_rows=13), (22, 13, True, False)),
-        (80, 24, Needs(devices=0, ranks=0, card_rows=13), (13, None, False, False)),
-        # Below it where other panes are beside the card.
-        (200, 50, Needs(devices=2, ranks=2, card_rows=13), (25, 13, True, False)),
-        (200, 50, Needs(devices=0, ranks=0, trends=4, card_rows=10), (22, 10, True, False)),
-        # Not below six rows, and not without a curve: then the card has its own rows only.
-        (120, 40, Needs(devices=0, ranks=0, card_rows=17), (17, None, False, False)),
-        (120, 40, Needs(devices=0, ranks=0, loss=False, card_rows=13), (13, None, False, False)),
-        (200, 50, Needs(devices=0, ranks=0, loss=False, card_rows=13), (13, None, False, False)),
-        (200, 50, Needs(devices=2, ranks=2, loss=False, card_rows=13), (20, None, False, False)),
+        # The loss is below the card in two columns; in one column the card stands alone.
+        (120, 40, Needs(devices=0, ranks=0, card_rows=13), (22, 13, True)),
+        (200, 50, Needs(devices=2, ranks=2, card_rows=13), (25, 13, True)),
+        (80, 24, Needs(devices=0, ranks=0, card_rows=13), (13, None, False)),
+        # Not in less than six rows, and not without a curve: then the card has its own rows only.
+        (120, 40, Needs(devices=0, ranks=0, card_rows=17), (17, None, False)),
+        (120, 40, Needs(devices=0, ranks=0, loss=False, card_rows=13), (13, None, False)),
+        (200, 50, Needs(devices=2, ranks=2, loss=False, card_rows=13), (20, None, False)),
     ],
 )
-def test_the_loss_stays_beside_or_below_a_card(
-    width: int, height: int, needs: Needs, expected: tuple[int, int | None, bool, bool]
+def test_the_loss_stays_below_a_card(
+    width: int, height: int, needs: Needs, expected: tuple[int, int | None, bool]
 ) -> None:
     layout = plan(width, height, needs)
-    assert (
-        layout.middle_height,
-        layout.card_height,
-        "loss" in layout.shown,
-        layout.loss_beside,
-    ) == expected
+    assert (layout.middle_height, layout.card_height, "loss" in layout.shown) == expected
 
 
 def test_a_pane_alone() -> None:
-    alone = plan(80, 24, Needs(devices=2, ranks=2, zoomed="ranks"))
-    assert alone.shown == ALWAYS | {"ranks"}
-    assert (alone.middle_height, alone.devices_height, alone.loss_height, alone.right_width) == (None,) * 4
-    assert alone.framed_devices
+    assert plan(80, 24, Needs(devices=2, ranks=2, zoomed="ranks")) == Layout(ALWAYS | {"ranks"})
 
 
-@pytest.mark.parametrize(
-    ("width", "more", "right"),
-    [
-        (100, 0, 58),
-        (120, 0, 66),
-        (160, 0, 72),
-        (160, 10, 82),
-        (160, -100, 30),
-        (160, 100, 130),
-    ],
-)
-def test_the_right_column_is_as_wide_as_a_person_made_it_within_bounds(
-    width: int, more: int, right: int
-) -> None:
-    assert plan(width, 40, Needs(devices=2, ranks=2, side_more=more)).right_width == right
-
-
-def test_a_person_gives_the_log_rows_of_the_panes_above_it_within_bounds() -> None:
+def test_the_panes_are_as_large_as_a_person_made_them_within_bounds() -> None:
+    for more, right in ((0, 72), (10, 82), (-100, 30), (100, 130)):
+        assert plan(160, 40, Needs(devices=2, ranks=2, side_more=more)).right_width == right
     for width, height, expected in ((80, 24, [10, 8, 8, 15]), (120, 40, [22, 20, 8, 29])):
         needs = [Needs(devices=2, ranks=2, log_more=more) for more in (0, 2, 100, -100)]
         assert [plan(width, height, each).middle_height for each in needs] == expected
 
 
-@pytest.mark.parametrize(
-    ("height", "needs", "loss"),
-    [(18, NEEDS, 0), (19, NEEDS, 8), (24, NEEDS, 8), (29, NEEDS, 10), (50, NEEDS, 18)],
-)
-def test_how_high_the_loss_is_in_one_column(height: int, needs: Needs, loss: int) -> None:
-    layout = plan(80, height, needs)
-    assert layout.loss_height == loss
+@pytest.mark.parametrize(("height", "loss"), [(18, 0), (19, 8), (24, 8), (29, 10), (50, 18)])
+def test_how_high_the_loss_is_in_one_column(height: int, loss: int) -> None:
+    layout = plan(80, height, NEEDS)
+    assert layout.is_narrow
+    assert layout.left_height == loss
     assert layout.middle_height == loss + (layout.devices_height or 0)
     assert ("loss" in layout.shown) is bool(loss)
-
-
-def test_the_loss_in_one_column_gives_way_to_the_log_that_a_person_wants() -> None:
-    heights = [
-        plan(80, 50, Needs(devices=2, ranks=2, log_more=more)).loss_height for more in (2, 12, 99, -99)
-    ]
-    assert heights == [16, 6, 6, 39]
-    assert plan(80, 19, Needs(devices=4, ranks=2, log_more=-99)).loss_height == 9
-
-
-def test_only_a_narrow_terminal_has_one_column_and_a_line_a_device() -> None:
-    for width, zoomed, vertical, framed in (
-        (99, None, True, False),
-        (100, None, False, True),
-        (80, "ranks", False, True),
-    ):
-        layout = plan(width, 40, Needs(devices=2, ranks=2, zoomed=zoomed))
-        assert (layout.vertical, layout.framed_devices) == (vertical, framed)

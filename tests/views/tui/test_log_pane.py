@@ -39,7 +39,7 @@ HOSTILE = [
 
 def rows(app: StokerApp) -> list[Row]:
     """What the pane was given to show."""
-    page = app.dashboard.log_panel.page
+    page = app.dashboard.panes.log.page
     assert page is not None
     return list(page.rows)
 
@@ -62,7 +62,7 @@ def test_hostile_lines_are_plain_text(tmp_path: Path) -> None:
         assert "clipboard" in text
         for bad in ("\x1b", "\x9b", "\x9d", "\x07", "\x00", "\u202e", "\u2066", "\u200b", "aGVsbG8", "eHl6"):
             assert bad not in text
-        panel = app.dashboard.log_panel
+        panel = app.dashboard.panes.log
         assert all(strip.cell_length == panel.size.width for strip in panel._strips), "no row is torn"
         assert all(span.text.isprintable() for strip in panel._strips for span in strip)
         assert max(len(each.text) for each in rows(app)) < 20_000, "a megabyte is cut"
@@ -115,7 +115,7 @@ def test_rank_is_chosen_in_the_table(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("3", "j", "enter")
         assert app.dashboard.logs.query.who == {"1"}
-        assert app.focused is app.dashboard.log_panel
+        assert app.focused is app.dashboard.panes.log
 
     drive(run, play)
 
@@ -124,7 +124,7 @@ def test_search_jumps_and_marks(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        log = app.dashboard.log_panel
+        log = app.dashboard.panes.log
 
         def match() -> str:
             page = log.page
@@ -161,7 +161,7 @@ def test_follow_and_freeze(tmp_path: Path) -> None:
     run = rec.close()
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        log = app.dashboard.log_panel
+        log = app.dashboard.panes.log
         await until(pilot, lambda: "line 199" in pane(app, "log"), "the newest line")
         await pilot.press("k")
         await until(pilot, lambda: not log.following, "the frozen log")
@@ -186,7 +186,7 @@ def test_wheel_scrolls_and_follows_again(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        log = app.dashboard.log_panel
+        log = app.dashboard.panes.log
         log.post_message(events.MouseScrollUp(log, 5, 3, 0, -1, 0, False, False, False))
         await until(pilot, lambda: not log.following, "the frozen log")
         assert "step  1840" not in pane(app, "log")
@@ -209,7 +209,7 @@ def test_scrolling_back_reaches_the_first_line(tmp_path: Path) -> None:
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: "line 00599" in pane(app, "log"), "the newest line")
-        log = app.dashboard.log_panel
+        log = app.dashboard.panes.log
 
         async def up(before: Page | None) -> None:
             await pilot.press("pageup")
@@ -268,7 +268,7 @@ def test_the_line_that_failed_is_kept_in_sight_until_a_person_scrolls(tmp_path: 
     rec.close()
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        log = app.dashboard.log_panel
+        log = app.dashboard.panes.log
         await until(pilot, lambda: "torch.OutOfMemoryError" in pane(app, "log"), "the cause")
         assert "at the failure" in pane(app, "log")
         assert "part 39" not in pane(app, "log")

@@ -115,18 +115,18 @@ def test_what_is_found_so_far_is_said_until_it_is_done(
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         said: list[str] = []
-        tell = app.dashboard._report_log
+        tell = app.dashboard.log_of_run._report
 
         def report(remark: lc.Remark) -> None:
             said.append(remark.text)
             tell(remark)
 
-        monkeypatch.setattr(app.dashboard, "_report_log", report)
+        monkeypatch.setattr(app.dashboard.log_of_run, "_report", report)
         await pilot.press("f", *"zzz", "enter")
         await until(pilot, lambda: "no line matches" in pane(app, "log"), "the end of it")
         assert said
-        assert all("% searched" in text for text in said)
-        await until(pilot, lambda: not app.dashboard.notice.says, "no word of it stays")
+        assert all(text.startswith("none so far, ") and "% searched" in text for text in said)
+        await until(pilot, lambda: not app.dashboard.panes.notice.says, "no word of it stays")
         await pilot.press("f", *"y")
         assert (
             "no line matches" not in pane(app, "log")

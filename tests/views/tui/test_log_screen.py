@@ -14,7 +14,7 @@ from supervisor.views.logs import commands as lc
 from supervisor.views.logs.commands import LogAt
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.charts.live import LossPanel
-from supervisor.views.tui.dashboard.screen import Dashboard
+from supervisor.views.tui.dashboard.panes import Panes
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, shown, until
 from tests.views.tui.log_driving import counted, cursor, opened, page, settled
@@ -24,14 +24,14 @@ def test_nothing_is_painted_on_a_dashboard_that_the_log_covers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, rec = counted(tmp_path / "run", lines=100)
-    painted: list[Dashboard] = []
-    shows = Dashboard._show
+    painted: list[Panes] = []
+    shows = Panes.show
 
-    def show(dashboard: Dashboard) -> None:
-        painted.append(dashboard)
-        shows(dashboard)
+    def show(panes: Panes) -> None:
+        painted.append(panes)
+        shows(panes)
 
-    monkeypatch.setattr(Dashboard, "_show", show)
+    monkeypatch.setattr(Panes, "show", show)
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         screen = await opened(app, pilot)

@@ -13,12 +13,11 @@ from textual.pilot import Pilot
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import Knobs
 from supervisor.run import events as ev
-from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import RunFile
 from supervisor.run.series import METRICS, RANKS
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dialogs.batch import BatchScreen
+from supervisor.views.tui.dialogs.restart import BatchScreen
 from tests.views.tui.driving import drive, pane, shown, until
 from tests.views.tui.recording import GIB, Recording
 
@@ -95,15 +94,6 @@ def test_the_header_has_batch_step_and_time_left(tmp_path: Path, size: tuple[int
     drive(silent(tmp_path / "run"), play, size=size)
 
 
-def test_an_image_is_shown_by_its_shape(tmp_path: Path) -> None:
-    image = msgspec.structs.replace(MEASURED, sequence_length=None, sample_shape=(3, 224, 224))
-
-    async def play(app: StokerApp, _pilot: Pilot[None]) -> None:
-        assert "global batch 64, sample 3 × 224 × 224" in pane(app, "header")
-
-    drive(silent(tmp_path / "run", image), play, size=(170, 44))
-
-
 def test_the_ranks_table_and_the_charts_have_compute_time_and_memory_peak(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("3", "z")
@@ -127,54 +117,3 @@ def test_a_smaller_batch_is_offered_where_the_batch_was_measured(tmp_path: Path)
         assert "micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged" in shown(app)
 
     drive(silent(tmp_path / "run"), play)
-
-
-def test_without_a_setting_no_smaller_batch_is_offered(tmp_path: Path) -> None:
-    fixed = msgspec.structs.replace(
-        MEASURED,
-        setting=None,
-        scope=None,
-        accumulation_setting=None,
-        refusal="the batch is fixed in the code",
-    )
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("b")
-        await until(pilot, lambda: "the batch is fixed in the code" in shown(app), "why there is none")
-
-    drive(silent(tmp_path / "run", fixed), play)
-
-
-def test_how_the_scripts_own_counter_counts_is_on_the_page_of_settings_alone(tmp_path: Path) -> None:
-    seen = msgspec.structs.replace(MEASURED, counts_steps=False, logged_step=0.5)
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        text = "2 steps of the script are 1 optimizer step"
-        assert text not in shown(app)
-        await pilot.press("i")
-        await until(pilot, lambda: text in shown(app), "the page")
-        assert "sequence 32" in shown(app)
-
-    drive(silent(tmp_path / "run", seen), play, size=(120, 50))
-
-
-def test_a_restarted_attempt_is_not_quiet_before_its_counted_steps_are_shown(tmp_path: Path) -> None:
-    run = silent(tmp_path / "run")
-    t = 100 + (read_state(run.node().journal).last_t or 0.0)
-    writer = JournalWriter(run.node().journal)
-    writer.append(ev.AttemptEnded(t=t, attempt=1, exit_code=1))
-    writer.append(ev.LaunchIntended(t=t, attempt=2, argv=(), reason="again"))
-    writer.append(ev.AttemptStarted(t=t, attempt=2, pid=7, start_time=1.0))
-    writer.append(ev.PhaseChanged(t=t + 60, attempt=2, phase=ev.Phase.STEPPING))
-    writer.close()
-
-    async def play(app: StokerApp, _pilot: Pilot[None]) -> None:
-        assert "stepping" in pane(app, "header")
-        assert "no step for" not in pane(app, "header")
-
-    drive(run, play)
-    drive(run, stalled, later_s=50.0)
-
-
-async def stalled(app: StokerApp, _pilot: Pilot[None]) -> None:
-    assert "no step for 50 s" in pane(app, "header")

@@ -13,7 +13,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.state import RunState
 from supervisor.views.model.snapshot import Machine, Node
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dashboard.node_rows import links_text, short_rate, summary_of
+from supervisor.views.tui.dashboard.node_rows import links_of, links_text, short_rate
 from supervisor.views.tui.dashboard.ranks import RanksPanel
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, shown, until
@@ -110,7 +110,7 @@ def test_a_table_of_many_nodes_is_folded_at_first(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("3", "z")
         await until(pilot, lambda: has(app, *(f"▸ n{n}" for n in range(8))), "a row a node")
-        app.dashboard.ranks_panel.sort_by("skew")
+        app.dashboard.panes.ranks.sort_by("skew")
         await until(pilot, lambda: names(app)[:1] == ["▸ n5"], "the node with the slow rank first")
         await pilot.press("space")
         await until(pilot, lambda: names(app)[:3] == ["▾ n5", "23", "20"], "its slowest rank first")
@@ -200,7 +200,7 @@ def test_interfaces_are_named_as_far_as_there_is_room() -> None:
         number=1, paths=RunPaths(Path("/r")).node(1), state=RunState(), ranks={}, gpus=(),
         machine=Machine(seen_t=1.0, values=dict(recorded.LINKS), cpu=(), memory=()), beat_t=None,
     )  # fmt: skip
-    links = summary_of(node, node.state).links
+    links = links_of(node)
     assert [link.name for link in links] == ["ib0", "eth0"]
     assert links_text(links, 9) == "↓12G ↑11G"
     assert links_text(links, 20) == "ib0 ↓12G ↑11G"

@@ -48,8 +48,9 @@ def test_a_run_s_dashboard_opens_and_the_log_lands_in_the_file(tmp_path: Path) -
         screen.wait_for("attempt 1", "loss")
         screen.until(lambda: "a watch could not be set" in err.read_text(encoding="utf-8"))
         screen.press("?")
-        screen.wait_for("Esc")
-        screen.press("\x1b")
+        screen.wait_for("Esc closes")
+        screen.press("?")
+        screen.until(lambda: "Esc closes" not in screen.read())
         screen.press("q")
         assert screen.wait_for_exit() == 0
     finally:

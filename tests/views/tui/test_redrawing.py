@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
-import pytest
 from rich.segment import Segment
 from textual.strip import Strip
 
-from supervisor.job.batch import BatchSpec
-from supervisor.views.tui.dialogs.batch import BatchScreen
-from supervisor.views.tui.widgets.panel import REST_SHOWN, Panel, View
+from supervisor.views.tui.widgets.panel import Panel, View
 from tests.views.tui.still import attempt_of, snapshot_of, state_of
 
 
@@ -22,6 +17,7 @@ class Counted(Panel):
     def repaint(self) -> None:
         """What an app would paint."""
         self.times += 1
+        self._is_stale = False
         self._strips = [Strip([Segment("x")])]
 
 
@@ -55,54 +51,3 @@ def test_a_panel_with_a_clock_is_composed_again_each_second() -> None:
         assert panel.times == times
     panel.tick(View(snapshot, 1.9))
     assert panel.times == 4
-
-
-class Resting(Counted):
-    rests = True
-
-
-def test_a_chart_that_keeps_changing_is_composed_twice_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    panel = Resting(id="x")
-    clock, timers = [100.0], list[float]()
-    monkeypatch.setattr(
-        "supervisor.views.tui.widgets.panel.time", SimpleNamespace(monotonic=lambda: clock[0])
-    )
-    monkeypatch.setattr(panel, "set_timer", lambda s, _done: timers.append(clock[0] + s))
-    for n in range(100):  # ten seconds
-        clock[0] = 100 + n / 10
-        if timers and clock[0] >= timers[-1] and panel._waits:
-            panel._rested()
-        panel.show(View(snapshot_of(state_of(None, attempt_of(n))), 1.0))
-    first = 1 + REST_SHOWN
-    assert first + 16 <= panel.times <= first + 20, "a few at once, then every half second"
-    assert panel._waits, "what came last is drawn by the timer"
-    clock[0] += 60
-    panel._rested()
-    before = panel.times
-    panel.show(View(snapshot_of(state_of()), 1.0))
-    assert panel.times == before + 1, "after a quiet while at once"
-
-
-@pytest.mark.parametrize(
-    ("typed", "way", "shown"),
-    [
-        ("8", 1, "4"),
-        ("8", -1, "16"),
-        ("5", 1, "4"),
-        ("5", -1, "8"),
-        ("16", -1, "16"),
-        ("99", -1, "16"),
-        ("1", 1, "1"),
-        ("0", 1, "1"),
-        ("", 1, "2"),
-        ("x", -1, "8"),
-    ],
-)
-def test_an_arrow_goes_to_the_next_number_that_divides(
-    monkeypatch: pytest.MonkeyPatch, typed: str, way: int, shown: str
-) -> None:
-    screen = BatchScreen(BatchSpec(8, 2, 2), 4)
-    field = SimpleNamespace(value=typed, cursor_position=0)
-    monkeypatch.setattr(screen, "query_one", lambda _kind: field)
-    screen.action_other(way)
-    assert (field.value, field.cursor_position) == (shown, len(shown))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,8 +12,8 @@ from textual.geometry import Size
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access.ownership import Offer
 from supervisor.run.events import Outcome
+from supervisor.run.ownership import Offer
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import (
     Decision,
@@ -22,15 +21,13 @@ from supervisor.run.records import (
     FailureClass,
     Finding,
     FindingLevel,
-    Reason,
-    Sameness,
 )
 from supervisor.views import format as fm
 from supervisor.views.model.history import Track, single
 from supervisor.views.model.run_list import RunRow
 from supervisor.views.model.snapshot import Machine, Rank, Snapshot
-from supervisor.views.tui.dashboard import bars, devices, header, node_rows, ranks, tiles, timeline
-from supervisor.views.tui.dashboard.panes import TrendPanel, trends
+from supervisor.views.tui.dashboard import bars, devices, header, ranks, tiles, timeline
+from supervisor.views.tui.dashboard.tiles import TrendPanel, trends
 from supervisor.views.tui.widgets import footer
 from supervisor.views.tui.widgets.paint import TextStyle, cells
 from supervisor.views.tui.widgets.panel import Panel, View
@@ -196,14 +193,6 @@ def test_without_a_time_of_a_step_that_of_an_epoch_stands_and_gives_the_eta() ->
     assert tiles.epoch_time_text(timed) == ""
 
 
-def test_a_day_that_a_log_does_not_name_is_marked() -> None:
-    day = time.strftime("%Y-%m-%d %H:%M", time.localtime(1000.0))
-    for guessed, text in ((False, day), (True, f"~{day}")):
-        state = state_of(None, attempt_of(day_guessed=guessed))
-        assert header.began_text(state, 1000.0, 1e9) == text
-    assert header.began_text(state_of(None), None, 1e9) == "–"
-
-
 def test_header_and_chart_name_the_same_step() -> None:
     metrics: dict[str, Track] = {"loss": (single(10.0, 30.0, 2.5, 1),)}
     state = state_of(running(), attempt_of(last_step=25, log_checked=True), total_steps=100)
@@ -309,35 +298,12 @@ def test_a_log_of_which_nobody_knows_yet_whether_it_is_live_has_no_elapsed_time(
     assert over.elapsed_s(100.0, has_keeper=True) == 60.0
 
 
-def test_the_ranks_of_a_job_that_starts_its_own_are_those_that_are_seen() -> None:
-    seen = attempt_of(ranks={at: st.RankState(local_rank=at, rank=at) for at in (0, 1)})
-    assert header.ranks_of(state_of(None, seen, world_size=1)) == 2
-    assert header.ranks_of(state_of(None, seen, world_size=4)) == 4
-    assert header.ranks_of(state_of(None, attempt_of())) is None
-
-
 # -- the line that says what is worth saying --------------------------------------------------------
 
 
 def notice(snapshot_state: st.RunState, now: float = 0.0, width: int = 100, **values: object) -> str:
     panel = bars.NoticeBar(id="notice")
     return drawn(panel, snapshot_of(snapshot_state, **values), width, 1, now=now)  # type: ignore[arg-type]
-
-
-def test_the_newest_fact_is_said_also_while_the_failure_card_stands() -> None:
-    exiting = st.Moment(
-        t=5.0,
-        attempt=1,
-        kind=st.MomentKind.RANK_FAILING,
-        tone=st.Tone.BAD,
-        values={"rank": 1, "sign": "gone"},
-    )
-    saved = st.Moment(t=4.0, attempt=1, kind=st.MomentKind.CHECKPOINT, tone=st.Tone.GOOD, values={"step": 9})
-    attempt = attempt_of(verdict=verdict(FailureClass.CUDA_OOM))
-    held = st.HeldOpen(attempt=1, reason="x", decision=None)
-    text = notice(state_of(held, attempt, timeline=(saved, exiting)))
-    assert "checkpoint at step 9" not in text
-    assert "rank 1" in text
 
 
 def test_a_matched_line_is_no_news_where_training_continues_below_it() -> None:
@@ -359,17 +325,6 @@ def test_a_matched_line_is_no_news_where_training_continues_below_it() -> None:
     assert "no config" in said(14, 12, quiet_since=9.0), "the log does not grow: it may be what ended it"
     assert "checkpoint at step 9" in said(14, 12)
     assert "checkpoint at step 9" in said(3, None)
-
-
-def test_a_verdict_on_a_resume_that_does_not_fit_gives_way_to_its_headline_and_the_key_for_the_rest() -> None:
-    text = "too few steps to show weights that raise the loss by less than 40%"
-    values: dict[str, str | int | float] = {"attempt": 2, "result": Sameness.UNKNOWN, "text": text}
-    compared = st.Moment(t=5.0, attempt=2, kind=st.MomentKind.COMPARED, tone=st.Tone.INFO, values=values)
-    state = state_of(timeline=(compared,))
-    assert f"not known whether it is the same training: {text}" in notice(state, width=160)
-    cut = notice(state, width=80).rstrip()
-    assert "not known whether it is the same training  " in cut
-    assert cut.endswith("v more")
 
 
 def test_the_most_urgent_comes_first() -> None:
@@ -413,11 +368,6 @@ def test_an_advisory_stands_while_it_holds(found: ev.Advisory, now: float, is_sh
     assert (bars.current_advisory(snapshot, now) is found) is is_shown
     held = st.HeldOpen(attempt=1, reason="", decision=None)
     assert bars.current_advisory(snapshot_of(state_of(held, advisories=(found,)), gpus=gpus), now) is None
-
-
-def test_how_many_advisories_there_are_besides() -> None:
-    assert "more" not in notice(state_of(advisories=(advisory(),)))
-    assert "2 more a" in notice(state_of(advisories=(advisory("x"), advisory("y"), advisory())))
 
 
 def test_a_stall_is_counted_and_where_it_stands_is_said() -> None:
@@ -593,35 +543,6 @@ def test_a_printed_step_time_alone_blames_no_rank(state: st.RunState, shown: str
     assert "1" not in text_of([panel.titles()[1]])
 
 
-@pytest.mark.parametrize(
-    ("wait", "median_s", "starved"),
-    [(0.05, 0.0, False), (0.051, 0.0, True), (None, 0.0, False), (0.2, 0.02, False), (0.21, 0.02, True)],
-)
-def test_from_when_on_a_rank_waits_for_data(wait: float | None, median_s: float, starved: bool) -> None:
-    assert ranks._starves({"data_wait_s": wait}, ranks.Medians(1.0, median_s)) == starved
-
-
-@pytest.mark.parametrize(
-    ("by", "order"),
-    [
-        ("rank", "012"),
-        ("step", "102"),
-        ("ms/step", "120"),
-        ("data", "102"),
-        ("mem", "201"),
-        ("pid", "210"),
-        ("state", "201"),
-        ("last line", "120"),
-    ],
-)
-def test_the_table_sorted_by_a_column(by: str, order: str) -> None:
-    gone = st.RankState(local_rank=2, rank=2, pid=38, exited=True, exit_code=1)
-    state = three_ranks(_2=gone)
-    items = [ranks.Item(rank, state, SAMPLES) for rank in node_rows.ranks_of(state, state)]
-    found = ranks._ordered(items, by, {"1": "a", "2": "b"}, is_live=True)
-    assert "".join(str(item.rank.rank) for item in found if item.rank is not None) == order
-
-
 def test_how_many_ranks_are_gone() -> None:
     gone = st.RankState(local_rank=2, rank=2, exited=True, exit_code=1)
     left, right = rank_panel(three_ranks(_2=gone)).titles()
@@ -632,43 +553,6 @@ def test_how_many_ranks_are_gone() -> None:
     state = three_ranks(_2=gone)
     over = replace(state, attempts=(replace(state.attempts[0], exit_code=0),))
     assert text_of([rank_panel(over, {}).titles()[1]]) == "", "torchrun ended well"
-
-
-def column_names(width: int, *reported: str, several: bool = False) -> list[str]:
-    return [name for name, _ in ranks._columns(width, several=several, reported=reported)]
-
-
-def test_columns_come_as_there_is_room_and_the_last_line_when_much_is() -> None:
-    for width, there, absent in (
-        (52, "mem", "skew"),
-        (53, "skew", "data"),
-        (62, "data", "cpu"),
-        (69, "cpu", "pid"),
-        (77, "pid", "last line"),
-    ):
-        names = column_names(width, "data_wait_s")
-        assert there in names
-        assert absent not in names
-    waits = {"data_wait_s"}
-    sizes = sum(size + 1 for _, size in ranks._columns(77, reported=waits))
-    assert ranks._columns(sizes + ranks.LINE_LEAST, reported=waits) == ranks._columns(77, reported=waits)
-    wide = ranks._columns(sizes + ranks.LINE_LEAST + 1, reported=waits)
-    assert wide[-1] == ("last line", ranks.LINE_LEAST)
-
-
-def test_a_value_that_no_rank_reports_leaves_the_place_of_its_column_to_the_next_ones() -> None:
-    for width in range(40, 130):
-        for several in (False, True):
-            shown = ranks._columns(width, several=several, reported=())
-            assert not {"data", "compute", "peak"} & {name for name, _ in shown}
-            assert sum(size + 1 for _, size in shown) <= max(width, 48) + 1
-    assert "cpu" in column_names(62)
-    assert "cpu" not in column_names(62, "data_wait_s")
-    everything = ("data_wait_s", "compute_s", "memory_peak_bytes")
-    assert column_names(92, *everything) == [name for name, _, _ in ranks.COLUMNS]
-    assert "peak" not in column_names(91, *everything)
-    assert "peak" in column_names(83, "data_wait_s", "memory_peak_bytes")
-    assert "peak" in column_names(74, "memory_peak_bytes")
 
 
 @pytest.mark.parametrize(
@@ -716,6 +600,50 @@ def test_before_any_rank_there_is_a_word_for_it() -> None:
     assert "no process says its rank" in text_of(rank_panel(stepped, {}).body(80, 5))
 
 
+@pytest.mark.parametrize(
+    ("by", "order"),
+    [
+        ("rank", "012"),
+        ("step", "102"),
+        ("ms/step", "120"),
+        ("data", "102"),
+        ("mem", "201"),
+        ("pid", "210"),
+        ("state", "201"),
+        ("last line", "120"),
+    ],
+)
+def test_the_table_sorted_by_a_column(by: str, order: str) -> None:
+    gone = st.RankState(local_rank=2, rank=2, pid=38, exited=True, exit_code=1)
+    panel = rank_panel(three_ranks(_2=gone))
+    panel.take_lines({"1": "a", "2": "b"})
+    panel.by = by
+    assert "".join(row[0] for row in table(panel)[1:]) == order
+
+
+@pytest.mark.parametrize(
+    ("width", "reported", "there", "absent"),
+    [
+        (52, {"data_wait_s"}, "mem", "skew"),
+        (53, {"data_wait_s"}, "skew", "data"),
+        (62, {"data_wait_s"}, "data", "cpu"),
+        (62, set(), "cpu", "data"),  # what no rank reports leaves its place to the next column
+        (77, {"data_wait_s"}, "pid", "last line"),
+        (92, {"data_wait_s", "compute_s", "memory_peak_bytes"}, "peak", "last line"),
+        (102, {"data_wait_s"}, "last line", "compute"),
+    ],
+)
+def test_columns_come_as_there_is_room_and_the_last_line_when_much_is(
+    width: int, reported: set[str], there: str, absent: str
+) -> None:
+    names = [name for name, _ in ranks.columns_of(width, reported=reported)]
+    assert there in names
+    assert absent not in names
+    for several in (False, True):
+        shown = ranks.columns_of(width, several=several, reported=reported)
+        assert sum(size + 1 for _, size in shown) <= width
+
+
 # -- devices -------------------------------------------------------------------------------------------
 
 
@@ -744,16 +672,6 @@ def test_a_gpu_in_one_line() -> None:
     assert "⚠" not in text_of(device_panel(gpus=(cool,)).body(120, 3))
 
 
-def test_a_gpu_that_others_use_is_named_in_the_title() -> None:
-    mine = gpu_of(0, own_memory_bytes=GIB)
-    shared = gpu_of(1, own_memory_bytes=GIB, others_memory_bytes=GIB, others_pid=7.0)
-    panel = device_panel(gpus=(mine, shared))
-    assert [text_of([title]) for title in panel.titles()] == ["GPUs · 2", "⚠ shared with others: GPU 1"]
-    assert [text_of([title]) for title in device_panel(gpus=(mine,)).titles()] == ["GPUs · 1", ""]
-    assert text_of([device_panel().titles()[0]]) == "machine"
-    assert "no reading yet" in text_of(device_panel().body(80, 3))
-
-
 def test_what_stoker_takes_stands_with_the_machine() -> None:
     values = {"cpu_ratio": 0.5, "stoker_cpu_ratio": 0.0061, "stoker_rss_bytes": 48.0 * 2**20}
     said = text_of(device_panel(machine=Machine(0.0, values, (), ())).body(120, 3))  # type: ignore[arg-type]
@@ -764,8 +682,6 @@ def test_what_stoker_takes_stands_with_the_machine() -> None:
 
 
 # -- attempts and the timeline ----------------------------------------------------------------------------
-
-STOPPED = ev.StopIntended(t=1.0, attempt=1, why=ev.StopWhy.REQUEST, by="me", grace_s=5)
 
 
 @pytest.mark.parametrize(
@@ -798,59 +714,3 @@ def test_how_an_attempt_went(attempt: st.AttemptState, text: str, style: TextSty
     end = timeline._end(attempt, 100.0)
     assert text_of([timeline._words(attempt, end, english)]) == text
     assert timeline._style(attempt) is style
-
-
-def test_a_stopped_attempt_and_one_that_is_not_read_to_its_end() -> None:
-    stopped = attempt_of(
-        stop=STOPPED, ended_t=9.0, verdict=verdict(FailureClass.TERMINATED, reason=Reason.USER)
-    )
-    assert text_of([timeline._words(stopped, 9.0, english)]).startswith("■ ")
-    assert timeline._style(stopped) is TextStyle.DIM
-    unread = attempt_of(ended_t=9.0, exit_code=0, log_read_bytes=10, log_size_bytes=90)
-    assert text_of([timeline._words(unread, 9.0, english)]).startswith("! ")
-    assert timeline._end(attempt_of(gone_t=5.0), 100.0) == 5.0
-
-
-def test_attempts_are_as_long_as_they_took_and_the_oldest_give_way() -> None:
-    panel = timeline.AttemptsBar(id="attempts")
-    first = attempt_of(1, ended_t=30.0, exit_code=1)
-    second = attempt_of(2, planned_t=30.0, started_t=30.0, ended_t=60.0, exit_code=1)
-    third = attempt_of(3, planned_t=60.0, started_t=60.0)
-    snapshot = snapshot_of(state_of(None, first, second, third))
-    said = drawn(panel, snapshot, 120, 1, now=120.0)
-    assert said.startswith(" attempts 1 ━")
-    assert [part in said for part in ("2 ━", "3 ━", "…")] == [True, True, False]
-    lengths = [len(part) - len(part.lstrip("━")) for part in said.split(" ") if part.startswith("━")]
-    assert lengths[0] == lengths[1]
-    assert abs(lengths[2] - 2 * lengths[0]) <= 1
-    narrow = drawn(panel, snapshot, 40, 1, now=120.0)
-    assert "… " in narrow
-    assert "1 ━" not in narrow
-    assert "3 ━" in narrow
-    assert len(narrow) <= 40
-    assert "none yet" in drawn(panel, snapshot_of(replace(state_of(), attempts=())), 80, 1)
-
-
-def test_the_timeline_shows_its_newest_moment_and_counts_its_facts() -> None:
-    moments = tuple(
-        st.Moment(
-            t=float(at), attempt=1, kind=st.MomentKind.NOTE, tone=st.Tone.WARN, values={"text": f"n{at}"}
-        )
-        for at in range(9)
-    )
-    panel = timeline.TimelinePanel(id="timeline")
-    said = drawn(panel, snapshot_of(state_of(timeline=moments)), 80, 4)
-    assert "n8" in said
-    assert "n4" not in said
-    assert "! " in said
-    assert text_of([panel.titles()[1]]) == "9 facts"
-    drawn(panel, snapshot_of(state_of(timeline=moments[:1])), 80, 4)
-    assert text_of([panel.titles()[1]]) == "1 fact"
-    assert "nothing has happened yet" in drawn(panel, snapshot_of(state_of()), 80, 4)
-
-
-@pytest.mark.parametrize("width", [78, 80, 100, 120, 200])
-def test_without_a_supervisor_process_what_to_do_is_whole_at_every_width(width: int) -> None:
-    line = notice(state_of(running()), width=width, keeper_alive=False)
-    assert "the supervisor process is gone" in line
-    assert "`stoker attach --adopt` adopts the run" in line

@@ -77,21 +77,6 @@ def test_without_a_keeper_nobody_knows_whether_it_runs_on() -> None:
     assert not words.is_stalled(snapshot_of(state, keeper=False))
 
 
-def test_a_log_that_nobody_has_looked_at_yet_is_neither_live_nor_quiet() -> None:
-    """On a busy machine the watcher may take seconds; the clock does not tell when it is done."""
-    unseen = attempt_of()
-    watched = state_of(running(phase=ev.Phase.RENDEZVOUS), unseen, mode="observed")
-    assert words.condition_span(snapshot_of(watched), NOW).text == "● reading"
-    assert place_of_end(snapshot_of(watched), unseen) == "before its first step"
-    stepped = msgspec.structs.replace(watched, attempts=(msgspec.structs.replace(unseen, last_step=3),))
-    assert words.condition_span(snapshot_of(stepped), NOW).text == "● reading", "a step of a finished log"
-    seen = msgspec.structs.replace(unseen, log_checked=True)
-    live = msgspec.structs.replace(watched, attempts=(seen,))
-    assert words.condition_span(snapshot_of(live), NOW).text == "● live"
-    named = msgspec.structs.replace(live, progress=ev.Progress(t=1.0, attempt=1, epoch=46, total_epochs=100))
-    assert place_of_end(snapshot_of(named), seen) == "epoch 46 / 100"
-
-
 QUIET = attempt_of(log_checked=True, quiet_since=NOW - 7200)
 UNSEEN = attempt_of(log_checked=True, ended_t=5.0, verdict=verdict(FailureClass.HEALTHY, confidence=0.5))
 
@@ -196,21 +181,6 @@ def test_what_leaving_does_not_end(condition: st.Condition, word: str) -> None:
     assert words.leave_word(snapshot_of(state_of(condition, mode="observed"))) == "leave"
 
 
-@pytest.mark.parametrize(
-    ("why", "word"),
-    [
-        (ev.StopWhy.REQUEST, "leave (the run still ends)"),
-        (ev.StopWhy.RESTART, "leave (the run continues)"),
-        (ev.StopWhy.HANG, "leave (the run continues)"),
-    ],
-)
-def test_leaving_a_run_that_is_being_stopped(why: ev.StopWhy, word: str) -> None:
-    stop = ev.StopIntended(t=5.0, attempt=1, why=why, by="me", grace_s=5.0)
-    attempt = attempt_of(stop=stop)
-    for condition in (st.Stopping(attempt=1, why=why, by="me"), st.Ended(attempt=1, exit_code=1)):
-        assert words.leave_word(snapshot_of(state_of(condition, attempt))) == word
-
-
 FAILING = ev.RankFailing(t=90.0, attempt=1, local_rank=1, sign=ev.FailureSign.EXITING, text="ValueError: x")
 RANKS = {0: st.RankState(local_rank=0, rank=0), 1: st.RankState(local_rank=1, rank=1)}
 
@@ -296,15 +266,6 @@ def test_how_a_rank_ended(code: int | None, word: str, style: TextStyle) -> None
     assert rank_word(gone(code), attempt_of(exit_code=1)) == (word, style)
 
 
-def test_a_rank_whose_end_nobody_saw_did_well_where_torchrun_did() -> None:
-    assert rank_word(gone(None), attempt_of(exit_code=0)) == ("✓ done", TextStyle.DIM)
-    assert rank_word(gone(1), attempt_of(exit_code=0)) == ("✗ exit 1", TextStyle.BAD)
-
-
-def test_a_rank_that_was_stopped_did_not_fail() -> None:
-    assert rank_word(gone(-15), attempt_of(stop=STOPPED)) == ("■ stopped", TextStyle.DIM)
-
-
 def test_of_a_hang_the_ranks_that_were_late_are_named() -> None:
     hang = ev.HangFound(t=9.0, attempt=1, waited_s=9, act_s=9, text="", ranks=(1,))
     ended = attempt_of(hang=hang, verdict=verdict(FailureClass.HANG))
@@ -312,21 +273,6 @@ def test_of_a_hang_the_ranks_that_were_late_are_named() -> None:
     assert rank_word(gone(-9, 0), ended) == ("■ ended", TextStyle.DIM)
     other = attempt_of(hang=hang, verdict=verdict(FailureClass.CUDA_OOM))
     assert rank_word(gone(-9, 1), other) == ("✗ SIGKILL", TextStyle.BAD)
-
-
-@pytest.mark.parametrize(
-    ("failure", "ranks", "odd", "is_hung"),
-    [
-        (FailureClass.NCCL_TIMEOUT, (1,), (1,), True),
-        (FailureClass.NCCL_TIMEOUT, (1,), (2,), False),
-        (FailureClass.CUDA_OOM, (1,), (1,), False),
-    ],
-)
-def test_of_a_timeout_those_that_the_stacks_name_too(
-    failure: FailureClass, ranks: tuple[int, ...], odd: tuple[int, ...], is_hung: bool
-) -> None:
-    ended = attempt_of(stacks=stacks(9.0, *odd), verdict=verdict(failure, ranks=ranks))
-    assert rank_word(gone(-6, 1), ended)[0] == ("✗ hung" if is_hung else "✗ SIGABRT")
 
 
 def test_while_it_stands_still_the_rank_that_the_others_wait_for_is_stuck() -> None:
@@ -348,6 +294,21 @@ def test_a_rank_that_lives_does_what_the_run_does() -> None:
     assert rank_word(rank, attempt_of(), finished(Outcome.LOST)) == ("ended", TextStyle.DIM)
 
 
+def test_a_log_that_nobody_has_looked_at_yet_is_neither_live_nor_quiet() -> None:
+    """On a busy machine the watcher may take seconds; the clock does not tell when it is done."""
+    unseen = attempt_of()
+    watched = state_of(running(phase=ev.Phase.RENDEZVOUS), unseen, mode="observed")
+    assert words.condition_span(snapshot_of(watched), NOW).text == "● reading"
+    assert place_of_end(watched, snapshot_of(watched).step, unseen) == "before its first step"
+    stepped = msgspec.structs.replace(watched, attempts=(msgspec.structs.replace(unseen, last_step=3),))
+    assert words.condition_span(snapshot_of(stepped), NOW).text == "● reading", "a step of a finished log"
+    seen = msgspec.structs.replace(unseen, log_checked=True)
+    live = msgspec.structs.replace(watched, attempts=(seen,))
+    assert words.condition_span(snapshot_of(live), NOW).text == "● live"
+    named = msgspec.structs.replace(live, progress=ev.Progress(t=1.0, attempt=1, epoch=46, total_epochs=100))
+    assert place_of_end(named, snapshot_of(named).step, seen) == "epoch 46 / 100"
+
+
 def test_a_card_names_the_step_of_the_header() -> None:
     """The journal has a step up to a second after its loss."""
     losses: dict[str, Track] = {"loss": (single(0.0, 3.0, 1.0, 1), single(NOW, 5.0, 1.0, 1))}
@@ -355,4 +316,4 @@ def test_a_card_names_the_step_of_the_header() -> None:
     state = state_of(running(), attempt, progress=ev.Progress(t=50.0, attempt=1, step=3))
     snapshot = snapshot_of(state, metrics=losses)
     assert snapshot.step == 5
-    assert place_of_end(snapshot, attempt) == "step 5"
+    assert place_of_end(snapshot.state, snapshot.step, attempt) == "step 5"

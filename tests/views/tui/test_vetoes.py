@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -112,24 +110,6 @@ def test_no_restart_begins_while_its_arguments_are_edited(tmp_path: Path) -> Non
         screen.until(lambda: len(read_state(run.node().journal).attempts) == 2)
         assert asked(run) == [ev.RequestKind.HOLD, ev.RequestKind.RESTART_WITH]
         end_any(screen, run)
-
-
-def test_no_restart_begins_under_an_editor_that_was_open_before_the_failure(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(HANG, encoding="utf-8")
-    with terminal(*START, "--restart-from-scratch", "train.py", cwd=tmp_path) as screen:
-        run = wait_for_run(tmp_path)
-        screen.until(lambda: (at := read_state(run.node().journal).attempt) and at.last_step and at.ranks)
-        screen.press("e")
-        screen.wait_for("restart with other arguments")
-        attempt = read_state(run.node().journal).attempt
-        assert attempt is not None
-        os.kill(next(rank.pid for rank in attempt.ranks.values() if rank.pid), signal.SIGKILL)
-        screen.until_state(run, HeldOpen)
-        screen.wait_for("the automatic restart is stopped")
-        assert asked(run) == [ev.RequestKind.HOLD]
-        screen.press("\x1b")
-        screen.wait_for("not restarted; the run waits for you")
-        end(screen, run)
 
 
 HANG = """

@@ -122,7 +122,7 @@ def overwrite_warning(snapshot: Snapshot, *, short: bool = False) -> str:
         or record.job.retry.restart_from_scratch
     ):
         return ""
-    from supervisor.job.knobs.checkpoint_names import USUAL_OUTPUTS
+    from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS
 
     report = next((name for name in record.job.outputs if name not in USUAL_OUTPUTS), None)
     given = _given_start(snapshot)
@@ -210,7 +210,7 @@ def batch_copy(snapshot: Snapshot) -> str:
     """That the batch is changed in a copy of the user's config; empty where no config holds it."""
     if snapshot.run_file is None:
         return ""
-    from supervisor.job.knobs.places import Place, config_file, place_of
+    from supervisor.job.knobs.setting_names import Place, config_file, place_of
 
     knobs = _knobs(snapshot, snapshot.run_file)
     names = [name for name in (knobs.batch, knobs.accumulation) if name and place_of(name) is Place.FILE]
@@ -335,8 +335,8 @@ def _given_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> st
         return None
     # Only once something has failed or is to be restarted.
     from supervisor.job.arguments.assignments import settings_of
-    from supervisor.job.knobs.checkpoint_names import given_start
-    from supervisor.run.history.changes import next_job
+    from supervisor.job.knobs.resume_settings import given_start
+    from supervisor.run.next_job import next_job
 
     now = next_job(record.job, state)
     if typed is not None and state.attempt is not None:
@@ -370,8 +370,8 @@ def again_text(snapshot: Snapshot) -> str:
     """The command that starts this job again, with what would have let it restart; empty where it is not known."""
     if snapshot.run_file is None or snapshot.state.mode == "observed":
         return ""
-    from supervisor.job.rerun_command import command_of  # only once a run is over
-    from supervisor.run.history.changes import declared_again
+    from supervisor.job.launch.rerun_command import command_of  # only once a run is over
+    from supervisor.run.next_job import declared_again
 
     job = snapshot.run_file.job
     return declared_again(snapshot.state, job) or command_of(job) or ""
@@ -452,8 +452,8 @@ def _perhaps_start(snapshot: Snapshot, typed: tuple[str, ...] | None) -> str | N
     """A flag among typed arguments that may name a checkpoint, of which it is not known that it does."""
     if typed is None or snapshot.run_file is None:
         return None
-    from supervisor.job.knobs.checkpoint_names import perhaps_start
-    from supervisor.run.history.changes import next_job
+    from supervisor.job.knobs.resume_settings import perhaps_start
+    from supervisor.run.next_job import next_job
 
     return perhaps_start(typed, next_job(snapshot.run_file.job, snapshot.state).words)
 
@@ -517,7 +517,7 @@ def _present_value(snapshot: Snapshot, name: str) -> str:
     if record is None or not isinstance(state.condition, st.HeldOpen):
         return ""  # what a back-off waits to start has the change already
     from supervisor.job.arguments.assignments import settings_of
-    from supervisor.run.history.changes import next_job
+    from supervisor.run.next_job import next_job
 
     given = [each.value for each in settings_of(next_job(record.job, state).words) if each.name == name]
     loader = record.job.loader

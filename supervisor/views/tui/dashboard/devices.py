@@ -10,8 +10,6 @@ from typing import assert_never
 
 from rich.cells import cell_len
 
-from supervisor.job.memory_fit import Measure, line_through
-from supervisor.run.state import RunState
 from supervisor.views import format as fm
 from supervisor.views.model.history import Track
 from supervisor.views.model.snapshot import Gpu, Machine, Rank, Snapshot
@@ -51,24 +49,11 @@ class DevicesPanel(ListPanel, can_focus=True):
         if self._is_shared():
             shared = tuple(gpu.index for gpu in gpus if _others(gpu) is not None)
             return left, row(Span(self.tr(f"⚠ shared with others: GPU {fm.ranges(shared)}"), TextStyle.WARN))
-        expected = self._expected_bytes()
-        if expected is None:
-            return left, EMPTY
-        return left, row(
-            Span("┃", TextStyle.PLAIN),
-            Span(self.tr(f" expected {fm.memory(expected)} a rank"), TextStyle.DIM),
-        )
+        return left, EMPTY
 
     def _is_shared(self) -> bool:
         assert self.view is not None
         return any(_others(gpu) is not None for gpu in self.view.snapshot.gpus)
-
-    def _expected_bytes(self) -> float | None:
-        """What each GPU should hold; None where that is not known, or where ranks share GPUs."""
-        assert self.view is not None
-        snapshot = self.view.snapshot
-        ranks = len(snapshot.state.attempt.ranks) if snapshot.state.attempt is not None else 0
-        return expected_memory_bytes(snapshot.state) if 0 < ranks <= len(snapshot.gpus) else None
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """The newest readings: of the GPUs together, of the machine, of the last rank; what was planned."""
@@ -145,11 +130,7 @@ class DevicesPanel(ListPanel, can_focus=True):
             Span(f"{clock:5.0f} MHz" if clock is not None else "", TextStyle.DIM),
             Span(fit(slowed, THROTTLE_WIDTH), TextStyle.WARN),
         ]
-        expected = self._expected_bytes()
-        mark = expected / total if expected is not None and total else None
-        return _device(
-            f"GPU {gpu.index}", util, gpu.util, (used, total, full), extras, width, Gauge.GPU, mark
-        )
+        return _device(f"GPU {gpu.index}", util, gpu.util, (used, total, full), extras, width, Gauge.GPU)
 
     def _machine(self, machine: Machine, width: int) -> Row:
         values = machine.values
@@ -222,11 +203,10 @@ def _device(
     extras: Sequence[Span],
     width: int,
     gauge: Gauge | None,
-    mark: float | None = None,
 ) -> Row:
     """A device in `width` cells: what does not fit is left out from the end.
 
-    `gauge`: what `busy` is a ratio of; None: a process, which may have several cores. `mark`: on the bar of memory.
+    `gauge`: what `busy` is a ratio of; None: a process, which may have several cores.
     """
     used, total, full = memory
     style_of = _style_of(gauge)
@@ -246,7 +226,7 @@ def _device(
     sparks = min(max(room + SPARK_LEAST, 0), SPARK_MOST)
     room -= sparks - SPARK_LEAST
     if full is not None and room >= 0:
-        tail += (Span(" "), *bar(full, 8 + min(room, BAR_MOST - 8), value_style(Gauge.MEMORY, full), mark))
+        tail += (Span(" "), *bar(full, 8 + min(room, BAR_MOST - 8), value_style(Gauge.MEMORY, full)))
     tail += tuple(kept)
     values = [point.mean for point in history[-max(SPARK_POINTS, sparks) :]]
     high = 1.0 if gauge is not None else max([1.0, *values])
@@ -275,29 +255,3 @@ def _throttle(bits: float | None) -> str:
     if bits is None or not math.isfinite(bits):
         return ""
     return next((word for mask, word in THROTTLES if int(bits) & mask), "")
-
-
-def expected_memory_bytes(state: RunState) -> float | None:
-    """The greatest memory of a rank of the newest attempt on a GPU; None where nothing was measured.
-
-    As the policy predicts it when it chooses a micro-batch: through two measured ones, else in proportion to one, above
-    what is held before the first forward pass.
-    """
-    attempt = state.attempt
-    if attempt is None or attempt.batch is None:
-        return None
-    micro_batch = attempt.batch.micro_batch_per_rank
-    trials = [a.trial for a in state.attempts if a.trial is not None and a is not attempt]
-    known = [
-        (t, t.peak_bytes) for t in trials if t.peak_bytes is not None and t.measure is not Measure.RESIDENT
-    ]
-    same = [peak for trial, peak in known if trial.fitted and trial.micro_batch == micro_batch]
-    if same:
-        return float(max(same))
-    line = line_through([trial for trial, _ in known])
-    if line is not None:
-        return line.predicted_bytes(micro_batch)
-    if not known:
-        return None
-    trial, peak = known[-1]
-    return trial.base_bytes + max(peak - trial.base_bytes, 0) * micro_batch / trial.micro_batch

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from textual import events
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
 
 from supervisor.views.tui.dashboard.actions import ANSWER_KEYS
 
-# Keys without a character whose silence would be noticed.
-NAMED_KEYS = frozenset({"enter", "backspace", "delete", "insert", *(f"f{number}" for number in range(1, 13))})
-# Keys that leave, on the dashboard and in the list of runs: they never wait.
-LEAVING = frozenset({"q", "d", "ctrl+c", "ctrl+q"})
-# Other keys wait so long for the first that is read.
-FIRST_READ_S = 5.0
-GROUPS = {"act": "act on the run", "look": "look", "leave": "leave", "move": "within this pane"}
+GROUPS = {
+    "recorded": "recorded time",
+    "move": "within this pane",
+    "act": "act on the run",
+    "look": "look",
+    "leave": "leave",
+}
+MOMENTS = "a time (14:32), a span (+10m, -30s) or a share (50%) of the recording"
+# The actions that move recorded time: a replay alone has them.
+PLAYBACK = frozenset({"play", "scrub", "fact", "speed"})
 
 
 def _key(
@@ -31,16 +30,6 @@ def action_name(binding: Binding) -> str:
     """What a binding does, as `actions.possible` names it: ``ask('hold')`` is "hold"."""
     name, _, argument = binding.action.partition("(")
     return argument.strip("')") if name in {"ask", "page"} else name
-
-
-def silence_of(screen: Screen[Any], event: events.Key) -> str | None:
-    """What to say to a key that a person typed and that does nothing on a screen; None where it does something."""
-    if screen.app.screen is not screen or event.key in screen.active_bindings:
-        return None
-    if not event.is_printable and event.key not in NAMED_KEYS:
-        return None
-    key = event.character if event.is_printable and event.character else event.key.capitalize()
-    return f"{key} does nothing here, ? shows the keys"
 
 
 # In the footer's order: what does not fit there is dropped from the end.
@@ -99,24 +88,9 @@ KEYS: list[BindingType] = [
     _key("o", "open_code", "code", "o", "look", "your own line of the failure, in $EDITOR"),
     _key("S", "ask('stop_now')", "stop now", "S", "act", "stop at once", show=False),
     _key("K", "ask('stacks')", "stacks", "K", "act", "dump the Python stacks of all ranks"),
-    _key(
-        "m",
-        "note",
-        "note",
-        "m",
-        "act",
-        "put a note on the run",
-    ),
+    _key("m", "note", "note", "m", "act", "put a note on the run"),
     _key("v", "page('failure')", "why", "v", "look", "the failure: evidence, what followed, what to do"),
-    _key(
-        "y,Y",
-        "copy",
-        "copy",
-        "y",
-        "look",
-        "copy the page, card or pane",
-        show=False,
-    ),
+    _key("y,Y", "copy", "copy", "y", "look", "copy the page, card or pane", show=False),
     _key("slash", "search", "search", "/", "look", "search the page, else the log"),
     _key("f,backslash", "filter", "filter", "f", "look", "filter the log by words and ranks"),
     _key("L", "open_log", "logs", "L", "look", "the whole log: any size, any rank, search with a count"),
@@ -166,23 +140,8 @@ KEYS: list[BindingType] = [
     _key("3", "pane('ranks')", "ranks", "3", "look", "go to the ranks; Enter shows a rank's log", show=False),
     _key("4,l", "pane('log')", "log", "4 l", "look", "go to the log", show=False),
     _key("5,t", "pane('timeline')", "timeline", "5 t", "look", "go to the timeline", show=False),
-    _key(
-        "M",
-        "page('metrics')",
-        "metrics",
-        "M",
-        "look",
-        "metrics: all charts, any number of runs in each",
-    ),
-    _key(
-        "a",
-        "page('advisories')",
-        "advisories",
-        "a",
-        "look",
-        "stalls and other findings",
-        show=False,
-    ),
+    _key("M", "page('metrics')", "metrics", "M", "look", "metrics: all charts, any number of runs in each"),
+    _key("a", "page('advisories')", "advisories", "a", "look", "stalls and other findings", show=False),
     _key(
         "p",
         "page('processes')",
@@ -221,4 +180,12 @@ KEYS: list[BindingType] = [
     ),
     _key("colon,ctrl+p", "commands", "commands", ":", "look", "all commands, by name", show=False),
     _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave", "leave; no training is ended by it"),
+    # Of a recording, before what the same keys do otherwise.
+    Binding("space", "play", "pause", key_display="Space", priority=True, id="recorded.play"),
+    Binding("left", "scrub(-1)", "back", show=False, priority=True, id="recorded.back"),
+    Binding("right", "scrub(1)", "onward", show=False, priority=True, id="recorded.onward"),
+    Binding("n", "fact(1)", "next fact", key_display="n", priority=True, id="recorded.next"),
+    Binding("p", "fact(-1)", "fact before", key_display="p", priority=True, id="recorded.before"),
+    Binding("greater_than_sign", "speed(1)", "faster", key_display=">", priority=True, id="recorded.faster"),
+    Binding("less_than_sign", "speed(-1)", "slower", key_display="<", priority=True, id="recorded.slower"),
 ]

@@ -1,12 +1,13 @@
-"""What stands for a whole node in the table of ranks: its state, and of its ranks the one that matters most (pure)."""
+"""A node of several in one row of the ranks table: its state, and of its ranks what matters most (pure)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from supervisor.run import state as st
-from supervisor.run.events import NodeSight, SlowRankFound
+from supervisor.run.events import NodeSight
 from supervisor.run.nodes import LEADER, SILENT_S
 from supervisor.run.series import NET_RECEIVED, NET_SENT
 from supervisor.views import format as fm
@@ -15,8 +16,8 @@ from supervisor.views.model.snapshot import Node, Rank, Snapshot
 from supervisor.views.tui.dashboard.state_words import outcome_span
 from supervisor.views.tui.widgets.paint import TextStyle
 
-# Printed step times that differ by so much between ranks that wait for each other are no measure of the same thing.
-UNPROVEN_SKEW = 0.2
+# Up to so many rows of nodes and ranks all nodes are open; above, each is one row until a person opens it.
+OPEN_ROWS = 20
 
 
 class Link(NamedTuple):
@@ -27,15 +28,37 @@ class Link(NamedTuple):
     sent: float
 
 
-class NodeSummary(NamedTuple):
-    """A node in one row. Of its ranks: how many live, the least step, the greatest wait and memory, the median time of a step."""
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node: word and color of its state, and of its ranks how many live, the least step, the greatest wait and memory, the median time of a step."""
 
+    node: Node
+    word: str
+    style: TextStyle
     living: int
     ranks: int
     values: Mapping[str, float | None]
     slowest_s: float | None
     gpu_ratio: float | None
     links: tuple[Link, ...]
+
+
+class NodeFolds:
+    """Which nodes are folded: those that a person folded, and of many rows all that nobody opened."""
+
+    def __init__(self) -> None:
+        self._chosen: dict[int, bool] = {}
+
+    def is_folded(self, number: int, snapshot: Snapshot) -> bool:
+        """Whether the ranks of a node are hidden."""
+        if number in self._chosen:
+            return self._chosen[number]
+        rows = sum(1 + len(ranks_of(node.state, snapshot.state)) for node in snapshot.nodes)
+        return rows > OPEN_ROWS
+
+    def fold(self, numbers: Iterable[int], *, is_folded: bool) -> None:
+        """Hide the ranks of nodes, or show them."""
+        self._chosen |= dict.fromkeys(numbers, is_folded)
 
 
 def ranks_of(state: st.RunState, leader: st.RunState) -> list[st.RankState]:
@@ -46,26 +69,29 @@ def ranks_of(state: st.RunState, leader: st.RunState) -> list[st.RankState]:
     return [rank for _, rank in sorted(attempt.ranks.items())]
 
 
-def summary_of(node: Node, leader: st.RunState) -> NodeSummary:
-    """A node in one row."""
-    ranks, samples = ranks_of(node.state, leader), node.ranks.values()
+def node_row(node: Node, snapshot: Snapshot, now: float) -> NodeRow:
+    """A node in one row. `now`: this machine's wall time."""
+    ranks, samples = ranks_of(node.state, snapshot.state), node.ranks.values()
     took = _known(samples, "step_time_s")
+    memory = _known(samples, "memory_used_bytes") or _known(samples, "rss_bytes")
     values: dict[str, float | None] = {
         "step": min(_known(samples, "step"), default=None),
         "step_time_s": median(took),
         "data_wait_s": max(_known(samples, "data_wait_s"), default=None),
-        "memory_used_bytes": max(
-            _known(samples, "memory_used_bytes") or _known(samples, "rss_bytes"), default=None
-        ),
+        "memory_used_bytes": max(memory, default=None),
         "cpu_ratio": node.machine.values.get("cpu_ratio") if node.machine is not None else None,
     }
-    utils = [each for gpu in node.gpus if (each := gpu.values.get("util_ratio")) is not None]
-    return NodeSummary(
+    used = [each for gpu in node.gpus if (each := gpu.values.get("util_ratio")) is not None]
+    word, style = node_state(node, snapshot, now)
+    return NodeRow(
+        node,
+        word,
+        style,
         living=sum(not rank.exited for rank in ranks),
         ranks=len(ranks),
         values=values,
         slowest_s=max(took, default=None),
-        gpu_ratio=sum(utils) / len(utils) if utils else None,
+        gpu_ratio=sum(used) / len(used) if used else None,
         links=links_of(node),
     )
 
@@ -104,26 +130,24 @@ def short_rate(bytes_per_s: float) -> str:
     return f"{bytes_per_s:.0f}"
 
 
-def beat_age(node: Node, now: float) -> float | None:
-    """For how long its heartbeat has stood still, as far as this viewer has seen. `now`: this machine's wall time."""
-    return max(0.0, now - node.beat_t) if node.beat_t is not None else None
+def percent_text(ratio: float | None) -> str:
+    """With its sign, in whole percent."""
+    return f"{round(100 * ratio) + 0:+d} %" if ratio is not None else fm.DASH
 
 
 def node_state(node: Node, snapshot: Snapshot, now: float) -> tuple[str, TextStyle]:
     """Glyph and word of what a node does. `now`: this machine's wall time."""
-    leader, state = snapshot.state, node.state
-    if leader.is_over or isinstance(state.condition, st.Finished):
-        over = leader.condition if leader.is_over else state.condition
-        assert isinstance(over, st.Finished)
-        attempt = state.attempt
-        if attempt is not None and attempt.exit_code not in {None, 0} and not attempt.ended_on_request:
+    leader, state, attempt = snapshot.state, node.state, node.state.attempt
+    has_failed = attempt is not None and attempt.exit_code not in {None, 0}
+    over = leader.condition if leader.is_over else state.condition
+    if isinstance(over, st.Finished):
+        if attempt is not None and has_failed and not attempt.ended_on_request:
             return f"✗ exit {attempt.exit_code}", TextStyle.BAD
         return outcome_span(over.outcome)
     sight = leader.nodes[node.number].sight if node.number in leader.nodes else None
-    age = beat_age(node, now)
     if sight is NodeSight.LEFT:
         return "✗ gone", TextStyle.BAD
-    if sight is NodeSight.SILENT or (age is not None and age > SILENT_S):
+    if sight is NodeSight.SILENT or (node.beat_t is not None and now - node.beat_t > SILENT_S):
         return "⚠ no sign", TextStyle.BAD
     if not ranks_of(state, leader) and node.number != LEADER:
         return ("starting" if leader.attempt is not None else "ready"), TextStyle.DIM
@@ -139,42 +163,7 @@ def node_state(node: Node, snapshot: Snapshot, now: float) -> tuple[str, TextSty
         case st.HeldOpen() | st.Backoff():
             return "waits", TextStyle.DIM
         case _:
-            failed = state.attempt is not None and state.attempt.exit_code not in {None, 0}
-            return ("✗ ended", TextStyle.BAD) if failed else ("ended", TextStyle.DIM)
-
-
-def skew_of(took_s: float | None, median_s: float | None) -> float | None:
-    """By how much a step took longer than the median one."""
-    return took_s / median_s - 1 if took_s and median_s else None
-
-
-def slow_rank_of(state: st.RunState) -> SlowRankFound | None:
-    """Which rank the others wait for, by the newest attempt's keeper; None while there is no finding."""
-    found = state.attempt.slow_rank if state.attempt is not None else None
-    return found if found is not None and (found.rank is not None or found.unclear) else None
-
-
-def skew_text(skew: float | None, slow: SlowRankFound | None, *, is_named: bool) -> str:
-    """By how much a rank is slower than the others; of the one that they wait for, how long they do in every step.
-
-    A step time that it prints does not show that by itself: the rank that waits may print the longer one.
-    """
-    if is_named:
-        # Not in percent: beside its own step time, which is the shortest, that would read as its opposite.
-        return f"+{wait_text(slow.lost_s)}" if slow is not None and slow.lost_s > 0 else percent_text(skew)
-    if skew is not None and abs(skew) >= UNPROVEN_SKEW:
-        return "?" if slow is None or slow.unclear else fm.DASH
-    return percent_text(skew)
-
-
-def wait_text(wait_s: float) -> str:
-    """A time within a step, in at most five cells: ``371ms``, ``1.25s``."""
-    return f"{wait_s * 1000:.0f}ms" if wait_s < 0.9995 else f"{wait_s:.3g}s"
-
-
-def percent_text(ratio: float | None) -> str:
-    """With its sign, in whole percent."""
-    return f"{round(100 * ratio) + 0:+d} %" if ratio is not None else fm.DASH
+            return ("✗ ended", TextStyle.BAD) if has_failed else ("ended", TextStyle.DIM)
 
 
 def _known(samples: Iterable[Rank], name: str) -> list[float]:

@@ -1,23 +1,16 @@
-"""The panes of the dashboard and where they stand."""
+"""The panes of the dashboard: what they show, which are in sight, and which one stands alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 from msgspec.structs import replace
-from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
-from textual.widget import Widget
 
-from supervisor.views import format as fm
-from supervisor.views.model.history import Track
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.charts.axes import axis_for
-from supervisor.views.tui.charts.curves import Curve, Look, axis_word, plot
-from supervisor.views.tui.charts.live import LossPanel, UsePanel, start_of
+from supervisor.views.tui.charts.live import LossPanel, UsePanel
 from supervisor.views.tui.dashboard.bars import NoticeBar
 from supervisor.views.tui.dashboard.devices import DevicesPanel, devices_of
 from supervisor.views.tui.dashboard.failure_card import FailureCard
@@ -25,27 +18,35 @@ from supervisor.views.tui.dashboard.header import HeaderPanel
 from supervisor.views.tui.dashboard.layout import TRENDS_MOST, Layout, Needs, card_width, plan
 from supervisor.views.tui.dashboard.ranks import RanksPanel
 from supervisor.views.tui.dashboard.state_words import shows_failure
-from supervisor.views.tui.dashboard.tiles import TilesPanel
+from supervisor.views.tui.dashboard.tiles import TilesPanel, TrendPanel, trends
 from supervisor.views.tui.dashboard.timeline import AttemptsBar, TimelinePanel
 from supervisor.views.tui.logs.pane import LogPanel
-from supervisor.views.tui.pages.page import PAGES, new_page
-from supervisor.views.tui.saved_layout import Kept, memory_of
-from supervisor.views.tui.screen_base import QuickFrames
+from supervisor.views.tui.pages.text_page import PAGES, new_page
+from supervisor.views.tui.request_client import Answer
+from supervisor.views.tui.saved_layout import memory_of
 from supervisor.views.tui.widgets.footer import FooterBar
-from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row
+from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import Panel, View, tr_of
 
+PANES = ("header", "card", "loss", "charts", "devices", "ranks", "attempts", "tiles", "log", "timeline")
 
-class PaneScreen(QuickFrames, Screen[None]):
-    """All panes, arranged for the terminal's size and the run's state. `clock`: wall time."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        super().__init__()
+class Panes:
+    """All panes of one run, arranged for the terminal's size and the run's state.
+
+    Args:
+        screen: what they stand on.
+        clock: wall time.
+        offer: called when other keys do something than before.
+    """
+
+    def __init__(self, screen: Screen[None], clock: Callable[[], float], offer: Callable[[], object]) -> None:
+        self.screen = screen
+        self.clock = clock
+        self.offer = offer
         self.snapshot: Snapshot | None = None
-        self._clock = clock
-        self._zoomed: str | None = None
+        self.zoomed: str | None = None
         self._layout: Layout | None = None
-        self._trends: dict[Widget, int] = {}  # and the place of the first curve in each
 
     def compose(self) -> ComposeResult:
         """All panes; the layout decides which are seen."""
@@ -58,6 +59,11 @@ class PaneScreen(QuickFrames, Screen[None]):
                 with Horizontal(id="charts"):
                     yield UsePanel(id="util", memory=False)
                     yield UsePanel(id="memory", memory=True)
+                with Vertical(id="trends"):
+                    for first in range(0, TRENDS_MOST, 2):
+                        with Horizontal(id=f"trends{first}"):
+                            yield TrendPanel(id=f"trend{first}", place=first)
+                            yield TrendPanel(id=f"trend{first + 1}", place=first + 1)
                 yield DevicesPanel(id="devices")
                 yield RanksPanel(id="ranks")
         yield AttemptsBar(id="attempts")
@@ -68,269 +74,174 @@ class PaneScreen(QuickFrames, Screen[None]):
         yield NoticeBar(id="notice")
         yield FooterBar(id="footer")
 
-    @property
-    def kept(self) -> Kept:
-        """What is remembered of a person's choices."""
-        return memory_of(self.app).kept
-
-    async def page(self, name: str) -> Panel:
-        """The page of this name, made when it is first asked for; it stands above the notice."""
-        for found in self.query(f"#{name}").results(Panel):
-            return found
-        made = new_page(name)
-        made.display = False
-        await self.mount(made, before=self.notice)
-        if self.snapshot is not None:
-            made.show(View(self.snapshot, self.snapshot.state.now(self._clock())))
-        return made
+    def find(self, name: str) -> Panel:
+        """The pane or page of this name."""
+        return self.screen.query_one(f"#{name}", Panel)
 
     @property
-    def log_panel(self) -> LogPanel:
-        """The log pane."""
-        return self.query_one("#log", LogPanel)
+    def header(self) -> HeaderPanel:
+        """The two lines at the top."""
+        return self.screen.query_one(HeaderPanel)
 
     @property
-    def ranks_panel(self) -> RanksPanel:
+    def card(self) -> FailureCard:
+        """The failure card."""
+        return self.screen.query_one(FailureCard)
+
+    @property
+    def loss(self) -> LossPanel:
+        """The loss chart."""
+        return self.screen.query_one(LossPanel)
+
+    @property
+    def ranks(self) -> RanksPanel:
         """The table of ranks."""
-        return self.query_one("#ranks", RanksPanel)
+        return self.screen.query_one(RanksPanel)
+
+    @property
+    def log(self) -> LogPanel:
+        """The log pane."""
+        return self.screen.query_one(LogPanel)
 
     @property
     def notice(self) -> NoticeBar:
         """The line for people."""
-        return self.query_one("#notice", NoticeBar)
+        return self.screen.query_one(NoticeBar)
 
-    def _show(self) -> None:
-        if self.snapshot is None:
-            return
-        view = View(self.snapshot, self.snapshot.state.now(self._clock()), tr_of(self))
-        for panel in self.query(Panel):
-            panel.show(view)
+    @property
+    def focused(self) -> Panel | None:
+        """The pane that has the keys."""
+        focused = self.screen.focused
+        return focused if isinstance(focused, Panel) else None
 
-    def on_resize(self, _event: events.Resize) -> None:
-        """Another size, another layout."""
-        self._arrange()
-
-    def on_ranks_panel_folded(self, _message: RanksPanel.Folded) -> None:
-        """Another number of rows, perhaps another layout."""
-        self._arrange()
-
-    def _arrange(self) -> None:
-        snapshot = self.snapshot
-        log_more, side_more = self.kept.log_more, self.kept.side_more
-        needs = Needs(devices=1, ranks=1, zoomed=self._zoomed, log_more=log_more, side_more=side_more)
-        if snapshot is not None:
-            attempt = snapshot.state.attempt
-            ranks = self.ranks_panel.needed_rows(snapshot) if attempt else 1
-            # Of a log that is written elsewhere no machine is known, and one rank says what the header says.
-            here = snapshot.machine or any(rank.cpu or rank.rss for rank in snapshot.ranks.values())
-            elsewhere = snapshot.state.mode == "observed" and not here
-            never = not here and bool(snapshot.series)  # numbers of training came, and none of the machine
-            needs = Needs(
-                devices=(len(devices_of(snapshot)) if snapshot.gpus else 0)
-                or (0 if elsewhere or never else 1 + len(snapshot.ranks)),
-                ranks=0 if elsewhere and ranks <= 1 else ranks,
-                gpus=bool(snapshot.gpus),
-                loss=len(snapshot.metrics["loss"]) > 1,
-                trends=sum(1 for _ in trends(snapshot)),
-                zoomed=self._zoomed,
-                log_more=log_more,
-                side_more=side_more,
-            )
-            needs = replace(needs, card_rows=self._card_rows(snapshot, card_width(self.size.width, needs)))
-        layout = plan(self.size.width, self.size.height, needs)
-        if layout == self._layout:
-            return
-        self._layout = layout
-        self._apply(layout)
-
-    def _card_rows(self, snapshot: Snapshot, width: int) -> int:
-        if not shows_failure(snapshot):
-            return 0
-        return self.query_one("#card", FailureCard).needed_rows(
-            View(snapshot, self._clock(), tr_of(self)), width
-        )
-
-    def _apply(self, layout: Layout) -> None:
-        shown = layout.shown
-        self._show_trends(layout.trends, layout.trends_height)
-        for name in (
-            "header",
-            "card",
-            "loss",
-            "charts",
-            "devices",
-            "ranks",
-            "attempts",
-            "tiles",
-            "log",
-            "timeline",
-        ):
-            self.query_one(f"#{name}").display = name in shown
-        for page in self.query(", ".join(f"#{name}" for name in PAGES)):
-            page.display = page.id in shown
-        right = bool(shown & {"charts", "trends", "devices", "ranks"})
-        middle = self.query_one("#middle")
-        middle.display = right or bool(shown & {"card", "loss"})
-        middle.styles.layout = "vertical" if layout.vertical else "horizontal"
-        middle.styles.height = "1fr" if layout.middle_height is None else layout.middle_height
-        left = self.query_one("#left")
-        left.display = bool(shown & {"card", "loss"})
-        left.styles.layout = "horizontal" if layout.loss_beside else "vertical"
-        left.styles.height = layout.loss_height or "1fr"
-        self.query_one("#bottom").display = bool(shown & {"log", "timeline"})
-        side = self.query_one("#right")
-        side.display = right
-        side.styles.width = "1fr" if layout.right_width is None else layout.right_width
-        devices = self.query_one("#devices", DevicesPanel)
-        devices.framed = layout.framed_devices
-        card, loss = self.query_one("#card", FailureCard), self.query_one("#loss", LossPanel)
-        self.log_panel.framed = card.framed = layout.framed
-        card.styles.height = layout.card_height or "1fr"
-        loss.styles.width = layout.right_width if layout.loss_beside else "1fr"
-        loss.number = None if "card" in shown else LossPanel.number
-        devices.styles.height = "1fr" if layout.devices_height is None else layout.devices_height
-        self.query_one("#charts").styles.height = layout.charts_height
-        self.query_one("#timeline").styles.width = (
-            "1fr" if not layout.timeline_width else layout.timeline_width
-        )
-        focused = self.focused
-        if focused is None or not focused.display:
-            (self.log_panel if "log" in shown else card).focus()
-
-    def _show_trends(self, count: int, height: int) -> None:
-        """Two curves a row, made when there is first room for one."""
-        if count and not self._trends and self.snapshot is not None:
-            view = View(self.snapshot, self.snapshot.state.now(self._clock()))
-            panels = [TrendPanel(id=f"trend{place}", place=place) for place in range(TRENDS_MOST)]
-            rows = [Horizontal(*panels[at : at + 2]) for at in range(0, TRENDS_MOST, 2)]
-            whole = Vertical(*rows, id="trends")
-            self._trends = {whole: 0, **{row: 2 * at for at, row in enumerate(rows)}}
-            self._trends |= {panel: place for place, panel in enumerate(panels)}
-            for panel in panels:
-                panel.show(view)  # before they are mounted: a recording that stands still shows nothing twice
-            self.query_one("#right").mount(whole, after="#charts")
-        for widget, first in self._trends.items():
-            widget.display = count > first
-            if isinstance(widget, Vertical):
-                widget.styles.height = height
-
-    def _card_shown(self) -> bool:
+    @property
+    def is_card_shown(self) -> bool:
+        """Whether the failure card is in sight."""
         return self._layout is not None and "card" in self._layout.shown
 
-    def _zoom(self, name: str | None) -> None:
-        self._zoomed = name
-        self._arrange()
-        self._show()
+    async def page(self, name: str) -> Panel:
+        """The page of this name, made when it is first asked for; it stands above the notice."""
+        for found in self.screen.query(f"#{name}").results(Panel):
+            return found
+        made = new_page(name)
+        made.display = False
+        await self.screen.mount(made, before=self.notice)
+        if self.snapshot is not None:
+            made.show(self._view(self.snapshot))
+        return made
 
+    # -- what they show ------------------------------------------------------------------------------------
 
-# -- more curves where there is room: the most informative series ----------------------------------
+    def _view(self, snapshot: Snapshot) -> View:
+        return View(snapshot, snapshot.state.now(self.clock()), tr_of(self.screen))
 
-# The y axis spans at least this share of the greatest value, so that noise looks like noise.
-LEAST_SPAN = 0.25
-# What logs of reinforcement learning call the steps of their environments a second; shown under their own name.
-FRAME_RATES = frozenset({"fps", "sps"})
-# What a frame takes of the row of its titles.
-FRAME_CELLS = 8
+    def show(self) -> None:
+        """Draw the newest moment."""
+        if self.snapshot is not None:
+            view = self._view(self.snapshot)
+            for panel in self.screen.query(Panel):
+                panel.show(view)
 
+    def tick(self) -> None:
+        """Times and ages move."""
+        if self.snapshot is not None:
+            view = self._view(self.snapshot)
+            for panel in self.screen.query(Panel):
+                panel.tick(view)
 
-class Trend(NamedTuple):
-    """A series, what it is called, and how its values are written."""
+    def tell(self, answer: Answer) -> None:
+        """Show what became of a request."""
+        style = TextStyle.PLAIN if answer.good is None else TextStyle.LIVE if answer.good else TextStyle.BAD
+        self.notice.say(answer.text, style)
 
-    name: str
-    track: Track
-    say: Callable[[float | None], str]
-    latest: float | None
-    style: TextStyle = TextStyle.PACE
-    odd: str = ""  # the word for the newest value where that is not finite
+    def report(self, answer: Answer) -> None:
+        """The same from the reading thread."""
+        self.screen.app.call_later(self.tell, answer)
 
+    # -- where they stand ----------------------------------------------------------------------------------
 
-class TrendPanel(Panel):
-    """One series over steps. `place`: 0 for the most informative one, 1 for the next, and so on."""
+    def zoom(self, name: str | None) -> None:
+        """Show a pane or page alone; None: all panes again."""
+        self.zoomed = name
+        self.arrange()
+        self.show()
+        self.notice.page = name
+        self.notice.repaint()
+        self.offer()
 
-    rests = True
+    def resize(self, log: int, side: int) -> None:
+        """Give the log or the right column more space, or less; remembered, unless it is at its limit."""
+        memory = memory_of(self.screen.app)
+        before, kept = self._layout, memory.kept
+        memory.remember(replace(kept, log_more=kept.log_more + log, side_more=kept.side_more + side))
+        self.arrange()
+        if self._layout == before:
+            memory.remember(kept)
+        self.show()
 
-    def __init__(self, *, id: str, place: int) -> None:  # noqa: A002 - textual's own word
-        super().__init__(id=id)
-        self._place = place
+    def arrange(self) -> None:
+        """Place the panes for the size of the terminal and what there is to show."""
+        size, needs = self.screen.size, self._needs()
+        layout = plan(size.width, size.height, needs)
+        if layout != self._layout:
+            self._layout = layout
+            self._apply(layout)
 
-    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """The series that is drawn, and the attempts."""
-        trend = self._trend(snapshot)
-        return (trend.track if trend is not None else None, snapshot.state.attempts, trend and trend.odd)
-
-    def titles(self) -> tuple[Row, Row]:
-        """What is drawn and its newest value."""
-        trend = self._trend(self.view.snapshot) if self.view is not None else None
-        if trend is None:
-            return EMPTY, EMPTY
-        name = row(Span(self.tr(trend.name), TextStyle.STRONG))
-        newest = row(Span(trend.say(trend.latest), trend.style))
-        if trend.odd:
-            newest = row(Span(self.tr(trend.odd), TextStyle.BAD))
-        word = axis_word(axis_for(None, [trend.track]))
-        by = Span(f" {self.tr(word)}" if word else "", TextStyle.DIM)
-        has_room = cells((*name, by, *newest)) + FRAME_CELLS <= self.size.width
-        return (*name, by) if has_room else name, newest
-
-    def body(self, width: int, height: int) -> Sequence[Row]:
-        """The chart."""
-        assert self.view is not None
-        snapshot = self.view.snapshot
-        trend, drawn = self._trend(snapshot), None
-        if trend is not None:
-            curve = Curve(trend.track, style=trend.style, cuts=snapshot.state.cuts)
-            start_t = start_of(snapshot.state, snapshot.series.values())
-            drawn = plot([curve], Look(), width, height, least_span=LEAST_SPAN, start_t=start_t)
-        if drawn is None:
-            return [row(Span(fit(self.tr("no reading yet"), width), TextStyle.DIM))]
-        return drawn.rows
-
-    def _trend(self, snapshot: Snapshot) -> Trend | None:
-        return next((trend for at, trend in enumerate(trends(snapshot)) if at == self._place), None)
-
-
-def trends(snapshot: Snapshot) -> Iterator[Trend]:
-    """The series that make a curve, the most informative first; how many a second is said once."""
-    metrics = snapshot.metrics
-    took_s, is_derived = snapshot.step_time_s
-    whole = snapshot.series
-    logged = whole.get("step_time_s", ())
-    fast = "tokens_per_sec" if len(whole.get("tokens_per_sec", ())) > 1 else "samples_per_sec"
-    vals = metrics["val_loss"]
-    frames = [name for name in whole if name.rsplit("/", 1)[-1].lower() in FRAME_RATES]
-    known = [
-        *(Trend(name, whole[name], fm.short, whole[name][-1].mean) for name in frames[:1] if whole[name]),
-        Trend(
-            "tok/s" if fast == "tokens_per_sec" else "smp/s",
-            whole.get(fast, ()),
-            fm.short,
-            snapshot.latest(fast),
-        ),
-        Trend(
-            "grad norm",
-            metrics["grad_norm"],
-            fm.short,
-            snapshot.latest("grad_norm"),
-            TextStyle.PLAIN,
-            snapshot.not_finite("grad_norm"),
-        ),
-        # What was logged is there from the first step on; of the pace there are the newest gaps alone.
-        Trend(
-            "logged step time" if is_derived else "step time",
-            logged,
-            fm.seconds,
-            snapshot.latest("step_time_s"),
+    def _needs(self) -> Needs:
+        kept, snapshot = memory_of(self.screen.app).kept, self.snapshot
+        needs = Needs(1, 1, zoomed=self.zoomed, log_more=kept.log_more, side_more=kept.side_more)
+        if snapshot is None:
+            return needs
+        ranks = self.ranks.needed_rows(snapshot) if snapshot.state.attempt else 1
+        # Of a log that is written elsewhere no machine is known, and one rank shows what the header shows.
+        is_here = snapshot.machine or any(rank.cpu or rank.rss for rank in snapshot.ranks.values())
+        is_elsewhere = snapshot.state.mode == "observed" and not is_here
+        is_unmeasured = not is_here and bool(snapshot.series)
+        devices = 0 if is_elsewhere or is_unmeasured else 1 + len(snapshot.ranks)
+        needs = replace(
+            needs,
+            devices=(len(devices_of(snapshot)) if snapshot.gpus else 0) or devices,
+            ranks=0 if is_elsewhere and ranks <= 1 else ranks,
+            gpus=bool(snapshot.gpus),
+            loss=len(snapshot.metrics["loss"]) > 1,
+            trends=sum(1 for _ in trends(snapshot)),
         )
-        if logged and snapshot.latest("step_time_s") is not None
-        else Trend("step time", snapshot.gaps, fm.about(fm.seconds), took_s),
-        _of_epochs(snapshot),
-        Trend("val loss", vals, fm.loss, vals[-1].mean if vals else None, TextStyle.LOSS),
-        Trend("lr", metrics["lr"], fm.rate, snapshot.latest("lr"), TextStyle.PLAIN),
-    ]
-    return (trend for trend in known if len(trend.track) > 1)
+        if not shows_failure(snapshot):
+            return needs
+        width = card_width(self.screen.size.width, needs)
+        return replace(needs, card_rows=self.card.needed_rows(self._view(snapshot), width))
 
-
-def _of_epochs(snapshot: Snapshot) -> Trend:
-    track, is_derived = snapshot.epoch_times
-    say = fm.about(fm.seconds) if is_derived else fm.seconds
-    return Trend("epoch time", track, say, snapshot.epoch_time_s[0])
+    def _apply(self, layout: Layout) -> None:
+        shown, find = layout.shown, self.screen.query_one
+        for name in PANES:
+            find(f"#{name}").display = name in shown
+        for page in self.screen.query(", ".join(f"#{name}" for name in PAGES)):
+            page.display = page.id in shown
+        has_right = bool(shown & {"charts", "trends", "devices", "ranks"})
+        middle, left, right, curves = find("#middle"), find("#left"), find("#right"), find("#trends")
+        left.display = bool(shown & {"card", "loss"})
+        right.display = has_right
+        middle.display = has_right or left.display
+        find("#bottom").display = bool(shown & {"log", "timeline"})
+        curves.display = bool(layout.trends)
+        for place in range(TRENDS_MOST):
+            find(f"#trends{place // 2 * 2}").display = layout.trends > place // 2 * 2
+            self.find(f"trend{place}").display = layout.trends > place
+        middle.styles.layout = "vertical" if layout.is_narrow else "horizontal"
+        for widget, height in (
+            (middle, layout.middle_height),
+            (left, layout.left_height),
+            (self.card, layout.card_height),
+            (find("#charts"), layout.charts_height),
+            (curves, layout.trends_height),
+            (find("#devices"), layout.devices_height),
+        ):
+            widget.styles.height = "1fr" if height is None else height
+        right.styles.width = "1fr" if layout.right_width is None else layout.right_width
+        find("#timeline").styles.width = layout.timeline_width or "1fr"
+        self.find("devices").framed = not layout.is_narrow
+        self.log.framed = self.card.framed = layout.is_framed
+        self.loss.number = None if "card" in shown else LossPanel.number
+        focused = self.screen.focused
+        if focused is None or not focused.display:
+            (self.log if "log" in shown else self.card).focus()

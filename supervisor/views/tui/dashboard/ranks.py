@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from msgspec.structs import replace
 from rich.cells import cell_len
@@ -14,22 +14,20 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from supervisor.run import state as st
+from supervisor.run.events import SlowRankFound
 from supervisor.views import format as fm
 from supervisor.views.logs.sources import rank_label
 from supervisor.views.model.history import median
-from supervisor.views.model.snapshot import Node, Rank, Snapshot
+from supervisor.views.model.snapshot import Rank, Snapshot
 from supervisor.views.model.step_pace import SILENT_GAPS, ranks_behind
 from supervisor.views.tui.dashboard.node_rows import (
-    NodeSummary,
-    beat_age,
+    NodeFolds,
+    NodeRow,
     links_text,
+    node_row,
     node_state,
+    percent_text,
     ranks_of,
-    skew_of,
-    skew_text,
-    slow_rank_of,
-    summary_of,
-    wait_text,
 )
 from supervisor.views.tui.dashboard.state_words import rank_state
 from supervisor.views.tui.saved_layout import memory_of
@@ -39,35 +37,97 @@ from supervisor.views.wording.kinds import reading_text
 
 # A rank that waits for its data this long and ten times the median is marked.
 DATA_WAIT_S = 0.05
+# Printed step times that differ by so much between ranks that wait for each other are no measure of the same thing.
+UNPROVEN_SKEW = 0.2
 # A rank's last line is shown if at least this many cells are left beside the other columns.
 LINE_LEAST = 24
 LINE = "last line"
-# Up to so many rows of nodes and ranks all nodes are open; above, each is one row until a person opens it.
-OPEN_ROWS = 20
+NETWORK = "network"
 # What the frame and the pane's number take of the line with the two titles.
 TITLE_EDGE_CELLS = 13
-
-
-class Item(NamedTuple):
-    """A row: a rank, or the node (of several) that the ranks below it are on. `state` and `samples`: of that node."""
-
-    rank: st.RankState | None
-    state: st.RunState
-    samples: Mapping[str, Rank]
-    node: Node | None = None
-
-    @property
-    def sample(self) -> Rank | None:
-        """The newest readings of the rank."""
-        return self.samples.get(rank_label(self.rank)) if self.rank is not None else None
+# Name and width, in the order in which they are shown.
+COLUMNS = {
+    "rank": 5, "state": 11, "step": 7, "ms/step": 7, "skew": 6, "data": 8, "compute": 8, "mem": 5, "peak": 5, "cpu": 6,
+    "pid": 7, "seen": 5,
+}  # fmt: skip
+# The same of several nodes: a node has all but a pid, a rank all but a card, a network and other ranks.
+OF_NODES = {
+    "rank": 9, "state": 10, "ranks": 5, "step": 6, "ms/step": 7, "skew": 6, "data": 8, "mem": 5, "cpu": 6, "gpu": 5,
+    NETWORK: 10, "pid": 7, "seen": 5,
+}  # fmt: skip
+# Those come first of which a narrow table has no room for all.
+WANTED = ("rank", "state", "step", "ms/step", "mem", "seen", "skew", "data", "cpu", "pid", "compute", "peak")
+WANTED_OF_NODES = (
+    *(
+        "rank",
+        "state",
+        "step",
+        "seen",
+        "gpu",
+        "skew",
+        NETWORK,
+        "ranks",
+        "ms/step",
+        "mem",
+        "data",
+        "cpu",
+        "pid",
+    ),
+)
+# The names of nodes and what their interfaces carry get so many cells where there are any left.
+WIDER = {"rank": 12, NETWORK: 24}
+# Columns that are shown only if some rank reports their value.
+REPORTED = {"data": "data_wait_s", "compute": "compute_s", "peak": "memory_peak_bytes"}
+LEFT = frozenset(["state", LINE, NETWORK])
+# What a column is sorted by, where that is a number of a rank, and whether the greatest comes first: laggards before others.
+ORDERS: dict[str, tuple[str, bool]] = {
+    "rank": ("", False),
+    "state": ("", False),
+    "step": ("step", False),
+    "ms/step": ("step_time_s", True),
+    "skew": ("step_time_s", True),
+    "data": ("data_wait_s", True),
+    "compute": ("compute_s", True),
+    "mem": ("memory_used_bytes", True),
+    "peak": ("memory_peak_bytes", True),
+    "cpu": ("cpu_ratio", True),
+    "pid": ("", False),
+    "seen": ("", False),
+    LINE: ("", False),
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Medians:
-    """What a rank is compared with."""
+class RankRow:
+    """A rank, and the newest readings of it. `state`: of its node; `node`: which of several that is."""
 
-    step_time_s: float | None
-    data_wait_s: float | None
+    rank: st.RankState
+    state: st.RunState
+    sample: Rank | None
+    node: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What the rank is called."""
+        return rank_label(self.rank)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether its node's keeper found that the others wait for it."""
+        slow = slow_rank_of(self.state)
+        return slow is not None and slow.rank is not None and slow.rank == self.rank.rank
+
+    @property
+    def seen_t(self) -> float | None:
+        """When it last logged a step; where its steps are not its own, when its process was last seen.
+
+        While nothing moves the silence is everybody's: else the one rank that prints would look like the one that is late.
+        """
+        if self.sample is None:
+            return None
+        attempt = self.state.attempt
+        stall = attempt.stall if attempt is not None else None
+        return self.sample.stepped_t or (stall.since if stall is not None else self.sample.seen_t)
 
 
 class RanksPanel(ListPanel, can_focus=True):
@@ -98,16 +158,30 @@ class RanksPanel(ListPanel, can_focus=True):
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
-        self._items: list[Item] = []
-        self._summaries: dict[int, tuple[Node, NodeSummary]] = {}
-        self._unusual: set[int] = set()  # nodes that are folded where others are not, or the other way round
-        self._all_folded: bool | None = None  # as a person chose; None: by how many rows there would be
-        self._many: tuple[Snapshot, bool] | None = None
-        self._medians = Medians(None, None)
+        self._items: list[RankRow | NodeRow] = []
+        self._folds = NodeFolds()
+        self._usual_step_s: float | None = None
+        self._usual_wait_s: float | None = None
         # Ranks that log no more while others do: of a few that is a sign, of most a habit of the script.
         self._silent = self._terse = frozenset[str]()
         self._last: Mapping[str, str] = {}
         self.by = "rank"
+
+    @property
+    def _snapshot(self) -> Snapshot:
+        assert self.view is not None, "nothing is drawn before the first moment"
+        return self.view.snapshot
+
+    @property
+    def _wall(self) -> float:
+        """This machine's wall time."""
+        assert self.view is not None, "nothing is drawn before the first moment"
+        return self.view.now + self.view.snapshot.state.clock_ahead_s
+
+    def on_mount(self) -> None:
+        """Sorted as last time."""
+        kept = memory_of(self.app).kept
+        self.by = kept.ranks_by if kept.ranks_by in ORDERS else "rank"
 
     def take_lines(self, last: Mapping[str, str]) -> None:
         """Keep what each rank wrote last; shown with the next paint, at once where none was known or no paint is due."""
@@ -122,225 +196,197 @@ class RanksPanel(ListPanel, can_focus=True):
         return (*snapshot.facts(), snapshot.nodes)
 
     def titles(self) -> tuple[Row, Row]:
-        """How many live."""
+        """How many there are, and the worst that is known of one of them."""
         if self.view is None:
             return EMPTY, EMPTY
         snapshot = self.view.snapshot
-        nodes = snapshot.nodes
-        ranks = [rank for state in _states(snapshot) for rank in ranks_of(state, snapshot.state)]
-        attempt = snapshot.state.attempt
-        well = attempt is not None and (attempt.exit_code == 0 or attempt.ended_on_request)
-        gone = 0 if well else sum(1 for rank in ranks if rank.exited and rank.exit_code != 0)
+        count = sum(len(ranks_of(state, snapshot.state)) for state in _states(snapshot))
+        text = f"ranks · {count} on {len(snapshot.nodes)} nodes" if snapshot.nodes else f"ranks · {count}"
         by = self.tr(f" · by {self.by}") if self.by != "rank" else ""
-        count = f"ranks · {len(ranks)} on {len(nodes)} nodes" if nodes else f"ranks · {len(ranks)}"
-        left = row(Span(self.tr(count), TextStyle.STRONG), Span(by, TextStyle.DIM))
+        left = row(Span(self.tr(text), TextStyle.STRONG), Span(by, TextStyle.DIM))
+        trouble, style = self._trouble(snapshot, self.size.width - cells(left) - TITLE_EDGE_CELLS)
+        return left, row(Span(trouble, style)) if trouble else EMPTY
+
+    def _trouble(self, snapshot: Snapshot, room: int) -> tuple[str, TextStyle]:
+        attempt, states = snapshot.state.attempt, _states(snapshot)
+        is_well = attempt is not None and (attempt.exit_code == 0 or attempt.ended_on_request)
+        ranks = [rank for state in states for rank in ranks_of(state, snapshot.state)]
+        gone = 0 if is_well else sum(rank.exited and rank.exit_code != 0 for rank in ranks)
         if gone:
-            return left, row(Span(self.tr(f"✗ {gone} gone"), TextStyle.BAD))
-        silent = tuple(
-            node.number
-            for node in nodes
-            if node_state(node, snapshot, self._wall)[1] is TextStyle.BAD and not snapshot.state.is_over
-        )
+            return self.tr(f"✗ {gone} gone"), TextStyle.BAD
+        nodes = () if snapshot.state.is_over else snapshot.nodes
+        silent = tuple(n.number for n in nodes if node_state(n, snapshot, self._wall)[1] is TextStyle.BAD)
         if silent:
-            return left, row(Span(self.tr(f"⚠ no sign of node {fm.ranges(silent)}"), TextStyle.BAD))
-        found = [each for state in _states(snapshot) if (each := slow_rank_of(state)) is not None]
+            return self.tr(f"⚠ no sign of node {fm.ranges(silent)}"), TextStyle.BAD
+        found = [each for state in states if (each := slow_rank_of(state)) is not None]
         slow = tuple(sorted(each.rank for each in found if each.rank is not None))
         if slow:
             text = self.tr(f"⚠ slow: {fm.ranges(slow)}")
             if len(found) == 1 and found[0].lost_s > 0:
-                why = self.tr(f"⚠ slow: {slow[0]}, others wait {wait_text(found[0].lost_s)}")
-                text = why if cell_len(why) + cells(left) + TITLE_EDGE_CELLS <= self.size.width else text
-            return left, row(Span(text, TextStyle.WARN))
+                whole = self.tr(f"⚠ slow: {slow[0]}, others wait {wait_text(found[0].lost_s)}")
+                text = whole if cell_len(whole) <= room else text
+            return text, TextStyle.WARN
         if self._silent:
             names = fm.ranges(tuple(sorted(int(name) for name in self._silent if name.isdigit())))
-            return left, row(Span(self.tr(f"⚠ silent: {names}"), TextStyle.WARN))
-        return left, EMPTY
-
-    @property
-    def _wall(self) -> float:
-        """This machine's wall time."""
-        assert self.view is not None
-        return self.view.now + self.view.snapshot.state.clock_ahead_s
+            return self.tr(f"⚠ silent: {names}"), TextStyle.WARN
+        return "", TextStyle.PLAIN
 
     def heading(self, width: int) -> Sequence[Row]:
         """Names of the columns."""
         several = self.view is not None and bool(self.view.snapshot.nodes)
         text = ""
         for name, size in self._columns(width):
-            shown = self.tr("node" if several and name == "rank" else name)
-            text += fit(shown, size, right=name not in LEFT and not (several and name == "rank")) + " "
+            is_node = several and name == "rank"
+            text += (
+                fit(self.tr("node" if is_node else name), size, right=name not in LEFT and not is_node) + " "
+            )
         return [row(Span(text, TextStyle.DIM))]
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """The table; if its rows have no space for last lines, that of the rank under the cursor stands below, where no rank's row is hidden by it."""
+        """The table; if its rows have no space for last lines, that of the rank under the cursor stands below, where there is room."""
         has_line = any(name == LINE for name, _ in self._columns(width))
-        heading = len(self.heading(width))
-        detail = self.has_focus and not has_line and height > heading + self.count()
-        rows = list(super().body(width, height - 1 if detail else height))
-        if not detail or not self._items:
+        has_detail = self.has_focus and not has_line and height > len(self.heading(width)) + self.count()
+        rows = list(super().body(width, height - 1 if has_detail else height))
+        if not has_detail or not self._items:
             return rows
         rows += [EMPTY] * (height - 1 - len(rows))
-        here = self._items[self.cursor]
-        if here.rank is None:
-            assert here.node is not None
-            name, text = f"node {here.node.number}", self._about(here.node, width)
-        else:
-            who = rank_label(here.rank)
-            name, text = f"rank {who}", self._last.get(who, self.tr("has not written a line yet"))
-        return [*rows, row(Span(self.tr(name) + "  ", TextStyle.STRONG), Span(text.strip()))]
+        match self._items[self.cursor]:
+            case NodeRow() as item:
+                links = links_text(item.links, max(width - 24, 10))
+                name, text = f"node {item.node.number}", f"{item.node.state.host}  {links}"
+            case RankRow() as item:
+                name = f"rank {item.name}"
+                text = self._last.get(item.name, self.tr("has not written a line yet")).strip()
+        return [*rows, row(Span(self.tr(name) + "  ", TextStyle.STRONG), Span(text))]
 
-    def _about(self, node: Node, width: int) -> str:
-        """A node's name and all that its interfaces carry."""
-        return f"{node.state.host}  {links_text(self._summary(node).links, max(width - 24, 10))}"
-
-    def _summary(self, node: Node) -> NodeSummary:
-        """Of a node; made once for each reading of it."""
-        assert self.view is not None
-        known = self._summaries.get(node.number)
-        if known is None or known[0] is not node:
-            known = (node, summary_of(node, self.view.snapshot.state))
-            self._summaries[node.number] = known
-        return known[1]
+    # -- rows ----------------------------------------------------------------------------------------------
 
     def count(self) -> int:
         """One row a rank and a node, or one that says that there is none."""
-        assert self.view is not None
-        snapshot = self.view.snapshot
+        snapshot = self._snapshot
         ranks = dict(_samples(snapshot))
-        samples = list(ranks.values())
         trains = isinstance(snapshot.state.condition, st.Running) and not reading_text(snapshot.state)
         behind, is_habit = ranks_behind(ranks) if trains else (frozenset[str](), False)
         self._silent, self._terse = (frozenset[str](), behind) if is_habit else (behind, frozenset[str]())
-        self._medians = Medians(_median(samples, "step_time_s"), _median(samples, "data_wait_s"))
+        self._usual_step_s = _median(ranks.values(), "step_time_s")
+        self._usual_wait_s = _median(ranks.values(), "data_wait_s")
         self._items = list(self._rows_of(snapshot))
         return max(len(self._items), 1)
 
     def needed_rows(self, snapshot: Snapshot) -> int:
         """How many rows the table has, as far as nodes are folded."""
-        ranks = [len(ranks_of(state, snapshot.state)) for state in _states(snapshot)]
         if not snapshot.nodes:
-            return sum(ranks)
-        opened = (not self._is_folded(node.number, snapshot) for node in snapshot.nodes)
-        return len(ranks) + sum(count for count, is_open in zip(ranks, opened, strict=True) if is_open)
+            return len(ranks_of(snapshot.state, snapshot.state))
+        opened = (node for node in snapshot.nodes if not self._folds.is_folded(node.number, snapshot))
+        return len(snapshot.nodes) + sum(len(ranks_of(node.state, snapshot.state)) for node in opened)
 
-    def _rows_of(self, snapshot: Snapshot) -> Iterator[Item]:
+    def _rows_of(self, snapshot: Snapshot) -> Iterator[RankRow | NodeRow]:
         if not snapshot.nodes:
-            items = [
-                Item(rank, snapshot.state, snapshot.ranks)
-                for rank in ranks_of(snapshot.state, snapshot.state)
-            ]
-            yield from _ordered(items, self.by, self._last, is_live=snapshot.keeper_alive)
+            yield from self._ranks_of(snapshot.state, snapshot.ranks)
             return
-        for node in self._ordered_nodes(snapshot):
-            yield Item(None, node.state, node.ranks, node)
-            if not self._is_folded(node.number, snapshot):
-                items = [
-                    Item(rank, node.state, node.ranks, node) for rank in ranks_of(node.state, snapshot.state)
-                ]
-                yield from _ordered(items, self.by, self._last, is_live=snapshot.keeper_alive)
+        nodes = [node_row(node, snapshot, self._wall) for node in snapshot.nodes]
+        for item in sorted(nodes, key=self._order_of_node):
+            yield item
+            if not self._folds.is_folded(item.node.number, snapshot):
+                yield from self._ranks_of(item.node.state, item.node.ranks, item.node.number)
 
-    def _ordered_nodes(self, snapshot: Snapshot) -> Sequence[Node]:
-        """By the column that the ranks are sorted by: what it shows of a node, those of which it is not known last."""
+    def _ranks_of(
+        self, state: st.RunState, samples: Mapping[str, Rank], node: int | None = None
+    ) -> list[RankRow]:
+        ranks = ranks_of(state, self._snapshot.state)
+        return sorted(
+            (RankRow(rank, state, samples.get(rank_label(rank)), node) for rank in ranks), key=self._order
+        )
+
+    def _order(self, item: RankRow) -> tuple[bool, float | str]:
+        """By the chosen column; ranks of which it is not known come last, each in the order of ranks."""
+        (name, is_greatest_first), sample = ORDERS[self.by], item.sample
+        value: float | str | None
+        match self.by:
+            case "rank":
+                return False, 0.0
+            case "state":  # those that are gone first, then by their word
+                return not item.rank.exited, self._state_of(item)[0]
+            case "pid":
+                value = item.rank.pid
+            case "last line":
+                value = self._last.get(item.name) or None
+            case "seen":
+                value = item.seen_t
+            case "skew" if item.is_waited_for:
+                value = math.inf
+            case "mem" if sample is not None:
+                value = sample.values.get(name) or sample.values.get("rss_bytes")
+            case "ms/step" if sample is not None:
+                value = sample.values.get(name) or sample.pace_s
+            case _:
+                value = sample.values.get(name) if sample is not None else None
+        if value is None or isinstance(value, str):
+            return value is None, value or ""
+        return False, -value if is_greatest_first else value
+
+    def _order_of_node(self, item: NodeRow) -> tuple[bool, float | str]:
+        """The same of nodes: by what the column shows of them."""
+        name, is_greatest_first = ORDERS[self.by]
         if self.by in {"rank", "pid", LINE}:
-            return snapshot.nodes
-        name, greatest = ORDERS[self.by]
+            return False, 0.0
+        if self.by == "state":
+            return item.style is not TextStyle.BAD, item.word
+        value = item.slowest_s if self.by == "skew" else item.values.get(name)
+        value = item.node.beat_t if self.by == "seen" else value
+        return value is None, 0.0 if value is None else -value if is_greatest_first else value
 
-        def order(node: Node) -> tuple[bool, float | str]:
-            if self.by == "state":
-                word, style = node_state(node, snapshot, self._wall)
-                return style is not TextStyle.BAD, word
-            summary = self._summary(node)
-            value = summary.slowest_s if self.by == "skew" else summary.values.get(name)
-            if self.by == "seen":
-                value = node.beat_t
-            return value is None, 0.0 if value is None else -value if greatest else value
+    def _state_of(self, item: RankRow) -> tuple[str, TextStyle]:
+        return rank_state(item.rank, item.state, is_live=self._snapshot.keeper_alive)
 
-        return sorted(snapshot.nodes, key=order)
-
-    # -- folding -------------------------------------------------------------------------------------------
-
-    def _is_folded(self, number: int, snapshot: Snapshot) -> bool:
-        folded = self._all_folded
-        if folded is None:
-            if self._many is None or self._many[0] is not snapshot:
-                ranks = sum(len(ranks_of(node.state, snapshot.state)) for node in snapshot.nodes)
-                self._many = snapshot, ranks + len(snapshot.nodes) > OPEN_ROWS
-            folded = self._many[1]
-        return folded != (number in self._unusual)
+    # -- keys ----------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's own
         """There is nothing to fold on one node."""
         return not action.startswith("fold") or bool(self.view is not None and self.view.snapshot.nodes)
 
+    def _node_here(self) -> int | None:
+        """The node that the cursor is on, or on a rank of it."""
+        if self.cursor >= len(self._items):
+            return None
+        item = self._items[self.cursor]
+        return item.node.number if isinstance(item, NodeRow) else item.node
+
     def action_fold(self, way: int = 0) -> None:
         """Fold (-1) or unfold (1) the node that the cursor is on; 0: the other of the two."""
-        node = self._items[self.cursor].node if self.cursor < len(self._items) else None
-        if node is None or self.view is None:
-            return
-        folded = self._is_folded(node.number, self.view.snapshot)
-        if way == 0 or folded == (way > 0):
-            self._unusual ^= {node.number}
-        if not folded and way <= 0:
-            self.cursor = next(i for i, item in enumerate(self._items) if item.node is node)
-        self._refold()
+        number = self._node_here()
+        if number is not None:
+            is_folded = way < 0 or (way == 0 and not self._folds.is_folded(number, self._snapshot))
+            self._fold([number], is_folded=is_folded)
 
     def action_fold_all(self, folded: bool) -> None:
         """Fold or unfold all nodes."""
-        node = self._items[self.cursor].node if self.cursor < len(self._items) else None
-        self._all_folded, self._unusual = folded, set()
-        self.count()
-        self.cursor = next(
-            (i for i, item in enumerate(self._items) if node is not None and item.node is node), 0
-        )
-        self._refold()
+        self._fold([node.number for node in self._snapshot.nodes], is_folded=folded)
 
-    def _refold(self) -> None:
-        """Another number of rows: the panes may need another height."""
+    def _fold(self, numbers: Iterable[int], *, is_folded: bool) -> None:
+        """Fold nodes; the cursor stays on its rank, or on its node. The panes may need another height."""
+        here = self._items[self.cursor] if self.cursor < len(self._items) else None
+        node = self._node_here()
+        self._folds.fold(numbers, is_folded=is_folded)
+        self.count()
+        places = [
+            at
+            for at, item in enumerate(self._items)
+            if (isinstance(item, NodeRow) and item.node.number == node)
+            or (isinstance(item, RankRow) and isinstance(here, RankRow) and item.name == here.name)
+        ]
+        self.cursor = places[-1] if places else 0
         self.post_message(self.Folded())
         self.repaint()
-
-    def item(self, index: int, width: int) -> Row:
-        """One rank."""
-        assert self.view is not None
-        if not self._items:
-            attempt = self.view.snapshot.state.attempt
-            stepped = attempt is not None and attempt.last_step is not None
-            text = "no process says its rank" if stepped else "no rank has started yet"
-            return row(Span(self.tr(text), TextStyle.DIM))
-        item = self._items[index]
-        fields = self._of_rank(item) if item.rank is not None else self._of_node(item, width)
-        spans: list[Span] = []
-        for name, size in self._columns(width):
-            span = fields.get(name, Span(""))
-            is_left = name in LEFT or (name == "rank" and item.node is not None)
-            spans += [Span(fit(span.text, size, right=not is_left), span.style), Span(" ")]
-        return tuple(spans)
-
-    def rest(self, first: int, width: int) -> Row:
-        """How many there are, and how long each takes for a step, side by side: one that lags stands out."""
-        samples = [item.sample for item in self._items[first:]]
-        took = [sample.values.get("step_time_s") or sample.pace_s for sample in samples if sample is not None]
-        took += [
-            self._summary(i.node).values["step_time_s"]
-            for i in self._items[first:]
-            if i.rank is None and i.node
-        ]
-        known = [value for value in took if value is not None]
-        text = super().rest(first, width)
-        if len(known) < 2:
-            return text
-        name = Span(f"  {self.tr('ms/step')} ", TextStyle.DIM)
-        line = spark(known, min(len(known), width - cells((*text, name))), pick=max)
-        return (*text, name, Span(line, TextStyle.PACE))
 
     def action_choose(self) -> None:
         """Show the log of the rank under the cursor, or of all ranks of the node."""
         if self._items:
-            rank, node = self._items[self.cursor].rank, self._items[self.cursor].node
-            if rank is not None:
-                self.post_message(self.Chosen(rank_label(rank)))
-            elif node is not None:
-                self.post_message(self.Chosen("", node.number))
+            item = self._items[self.cursor]
+            chosen = (
+                self.Chosen("", item.node.number) if isinstance(item, NodeRow) else self.Chosen(item.name)
+            )
+            self.post_message(chosen)
 
     def action_sort(self) -> None:
         """Sort by the next column that is shown: what stands out comes first."""
@@ -355,21 +401,17 @@ class RanksPanel(ListPanel, can_focus=True):
         memory.remember(replace(memory.kept, ranks_by=name))
         self.repaint()
 
-    def on_mount(self) -> None:
-        """Sorted as last time."""
-        kept = memory_of(self.app).kept
-        self.by = kept.ranks_by if kept.ranks_by in ORDERS else "rank"
-
     def on_click(self, event: events.Click) -> None:
         """A click on a column's name sorts by it; on a rank it puts the cursor, on a node it folds or unfolds it."""
-        if event.y != (1 if self.framed else 0):
+        edge = int(self.framed)
+        if event.y != edge:
             super().on_click(event)
-            at = event.y - (1 if self.framed else 0) - self._heading_rows + self._top
-            if 0 <= at < len(self._items) and self._items[at].rank is None:
+            at = event.y - edge - self._heading_rows + self._top
+            if 0 <= at < len(self._items) and isinstance(self._items[at], NodeRow):
                 self.action_fold()
             return
         event.stop()
-        end = 1 if self.framed else 0
+        end = edge
         for name, size in self._columns(self.size.width - 2):
             end += size + 1
             if event.x < end:
@@ -377,238 +419,169 @@ class RanksPanel(ListPanel, can_focus=True):
                     self.sort_by(name)
                 return
 
+    # -- cells ---------------------------------------------------------------------------------------------
+
     def _columns(self, width: int) -> list[tuple[str, int]]:
         snapshot = self.view.snapshot if self.view is not None else None
         samples = _samples(snapshot) if snapshot is not None else ()
         reported = {name for _, rank in samples for name in rank.values}
-        return _columns(width, several=snapshot is not None and bool(snapshot.nodes), reported=reported)
+        return columns_of(width, several=snapshot is not None and bool(snapshot.nodes), reported=reported)
 
-    def _of_node(self, item: Item, width: int) -> dict[str, Span]:
+    def item(self, index: int, width: int) -> Row:
+        """One rank or node."""
+        if not self._items:
+            attempt = self._snapshot.state.attempt
+            has_stepped = attempt is not None and attempt.last_step is not None
+            text = "no process says its rank" if has_stepped else "no rank has started yet"
+            return row(Span(self.tr(text), TextStyle.DIM))
+        item, columns = self._items[index], self._columns(width)
+        fields = self._of_rank(item) if isinstance(item, RankRow) else self._of_node(item, dict(columns))
+        spans: list[Span] = []
+        for name, size in columns:
+            span = fields.get(name, Span(""))
+            is_left = name in LEFT or (name == "rank" and bool(self._snapshot.nodes))
+            spans += [Span(fit(span.text, size, right=not is_left), span.style), Span(" ")]
+        return tuple(spans)
+
+    def rest(self, first: int, width: int) -> Row:
+        """How many there are, and how long each takes for a step, side by side: one that lags stands out."""
+        took = []
+        for item in self._items[first:]:
+            sample = item.sample if isinstance(item, RankRow) else None
+            usual = item.values["step_time_s"] if isinstance(item, NodeRow) else None
+            took.append(usual if sample is None else sample.values.get("step_time_s") or sample.pace_s)
+        known = [value for value in took if value is not None]
+        text = super().rest(first, width)
+        if len(known) < 2:
+            return text
+        name = Span(f"  {self.tr('ms/step')} ", TextStyle.DIM)
+        line = spark(known, min(len(known), width - cells((*text, name))), pick=max)
+        return (*text, name, Span(line, TextStyle.PACE))
+
+    def _of_node(self, item: NodeRow, sizes: Mapping[str, int]) -> dict[str, Span]:
         """A node's row."""
-        node, view = item.node, self.view
-        assert view is not None
-        assert node is not None
-        summary, snapshot = self._summary(node), view.snapshot
-        word, style = node_state(node, snapshot, self._wall)
-        skew = skew_of(summary.slowest_s, self._medians.step_time_s)
-        slow = slow_rank_of(item.state)
-        late = slow is not None and slow.rank is not None
-        starved = _starves(summary.values, self._medians)
-        size = dict(self._columns(width))
-        sign = "▸" if self._is_folded(node.number, snapshot) else "▾"
-        beat_s = beat_age(node, self._wall)
-        ranks = f"{summary.living}/{summary.ranks}"
-        over = snapshot.state.is_over
+        node, values, over = item.node, item.values, self._snapshot.state.is_over
+        slow = slow_rank_of(node.state)
+        is_slow = slow is not None and slow.rank is not None
+        is_short = item.living < item.ranks and not over
+        sign = "▸" if self._folds.is_folded(node.number, self._snapshot) else "▾"
+        beat_s = max(0.0, self._wall - node.beat_t) if node.beat_t is not None else None
         return {
-            "rank": Span(f"{sign} n{node.number} {item.state.host}", TextStyle.STRONG),
-            "state": Span(self.tr(word), style),
-            "ranks": Span(
-                ranks,
-                TextStyle.WARN if summary.living < summary.ranks and not over else TextStyle.PLAIN,
-            ),
-            "step": Span(fm.whole(summary.values["step"])),
-            "ms/step": Span(_milli(summary.values["step_time_s"])),
-            "skew": Span(skew_text(skew, slow, is_named=late), TextStyle.WARN if late else TextStyle.PLAIN),
-            "data": _waited(summary.values["data_wait_s"], starved=starved),
-            "mem": Span(fm.memory(summary.values["memory_used_bytes"])),
-            "cpu": Span(fm.percent(summary.values["cpu_ratio"])),
-            "gpu": Span(fm.percent(summary.gpu_ratio) if summary.gpu_ratio is not None else fm.DASH),
+            "rank": Span(f"{sign} n{node.number} {node.state.host}", TextStyle.STRONG),
+            "state": Span(self.tr(item.word), item.style),
+            "ranks": Span(f"{item.living}/{item.ranks}", TextStyle.WARN if is_short else TextStyle.PLAIN),
+            "step": Span(fm.whole(values["step"])),
+            "ms/step": Span(_milli(values["step_time_s"])),
+            "skew": self._skew(item.slowest_s, node.state, is_slow=is_slow),
+            "data": self._waited(values),
+            "mem": Span(fm.memory(values["memory_used_bytes"])),
+            "cpu": Span(fm.percent(values["cpu_ratio"])),
+            "gpu": Span(fm.percent(item.gpu_ratio) if item.gpu_ratio is not None else fm.DASH),
             NETWORK: Span(
-                links_text(summary.links, size.get(NETWORK, 10)), TextStyle.DIM if over else TextStyle.PLAIN
+                links_text(item.links, sizes.get(NETWORK, 10)), TextStyle.DIM if over else TextStyle.PLAIN
             ),
             "seen": _age(beat_s, ended=over),
         }
 
-    def _late_after_s(self, item: Item) -> float:
-        """The age of a rank's last step from which on it is marked: one that logs every ten minutes is not late after one."""
-        assert item.rank is not None
-        name, usual = rank_label(item.rank), item.sample.cadence if item.sample is not None else None
-        if name in self._silent or name in self._terse:
-            return 0.0 if name in self._silent else math.inf
-        return max(fm.VERY_STALE_S, SILENT_GAPS * usual[0] if usual is not None else 0.0)
-
-    def _of_rank(self, item: Item) -> dict[str, Span]:
+    def _of_rank(self, item: RankRow) -> dict[str, Span]:
         """A rank's row."""
-        view, medians = self.view, self._medians
-        rank, sample = item.rank, item.sample
-        assert view is not None
-        assert rank is not None
-        snapshot = view.snapshot
+        assert self.view is not None, "nothing is drawn before the first moment"
+        snapshot, rank, sample = self.view.snapshot, item.rank, item.sample
         values = sample.values if sample else {}
         alone = len(self._items) == 1 and "step" not in values
         if (
             alone
-        ):  # what is told of the job is told of its one rank; a process that is only measured tells no step
+        ):  # what is known of the job is shown of its one rank; a process that is only measured has no step
             values = {"step": snapshot.step, "step_time_s": snapshot.latest("step_time_s"), **values}
-        step_time = values.get("step_time_s")
-        wait = values.get("data_wait_s")
-        pace = sample.pace_s if sample is not None else None
+        step_s, pace_s = values.get("step_time_s"), sample.pace_s if sample is not None else None
         if alone or _reports_alone(snapshot, sample):  # the same number as in the header
             took, is_derived = snapshot.step_time_s
-            step_time, pace = (None, took) if is_derived else (took, None)
-        skew = skew_of(step_time, medians.step_time_s)
-        memory = values.get("memory_used_bytes") or values.get("rss_bytes")
-        seen_t = _seen_t(item)
-        seen = view.now - seen_t if seen_t else None
-        word, style = rank_state(rank, item.state, is_live=snapshot.keeper_alive)
-        slow = slow_rank_of(item.state)
-        late = slow is not None and slow.rank is not None and slow.rank == rank.rank
-        indent = "    " if item.node is not None else ""
+            step_s, pace_s = (None, took) if is_derived else (took, None)
+        seen_s = self.view.now - item.seen_t if item.seen_t else None
+        word, style = self._state_of(item)
         return {
-            "rank": Span(indent + rank_label(rank), TextStyle.STRONG),
+            "rank": Span(f"{'    ' if item.node is not None else ''}{item.name}", TextStyle.STRONG),
             "state": Span(self.tr(word), style),
             "step": Span(fm.whole(values.get("step"))),
             # By when lines came all ranks of a job are as slow as the slowest: that is no skew.
-            "ms/step": Span(fm.about(_milli)(pace) if pace and not step_time else _milli(step_time)),
-            "skew": Span(skew_text(skew, slow, is_named=late), TextStyle.WARN if late else TextStyle.PLAIN),
-            "data": _waited(wait, starved=_starves(values, medians)),
+            "ms/step": Span(fm.about(_milli)(pace_s) if pace_s and not step_s else _milli(step_s)),
+            "skew": self._skew(step_s, item.state, is_slow=item.is_waited_for),
+            "data": self._waited(values),
             "compute": Span(fm.seconds(values.get("compute_s"))),
-            "mem": Span(fm.memory(memory)),
+            "mem": Span(fm.memory(values.get("memory_used_bytes") or values.get("rss_bytes"))),
             "peak": Span(fm.memory(values.get("memory_peak_bytes"))),
             "cpu": Span(fm.percent(values.get("cpu_ratio"))),
             "pid": Span(str(rank.pid or fm.DASH), TextStyle.DIM),
-            "seen": _age(seen, ended=rank.exited, late_s=self._late_after_s(item)),
-            LINE: Span(self._last.get(rank_label(rank), "").strip(), TextStyle.DIM),
+            "seen": _age(seen_s, ended=rank.exited, late_s=self._late_after_s(item)),
+            LINE: Span(self._last.get(item.name, "").strip(), TextStyle.DIM),
         }
 
+    def _skew(self, step_s: float | None, state: st.RunState, *, is_slow: bool) -> Span:
+        """By how much a rank is slower than the others; of the one that they wait for, how long they do in every step.
 
-# Name and width, in the order in which they are shown; those with a larger need come only where there is room.
-COLUMNS = (
-    ("rank", 5, 0),
-    ("state", 11, 0),
-    ("step", 7, 0),
-    ("ms/step", 7, 0),
-    ("skew", 6, 53),
-    ("data", 8, 62),
-    ("compute", 8, 86),
-    ("mem", 5, 0),
-    ("peak", 5, 92),
-    ("cpu", 6, 69),
-    ("pid", 7, 77),
-    ("seen", 5, 0),
-)
-# Columns that are shown only if some rank reports their value.
-REPORTED = {"data": "data_wait_s", "compute": "compute_s", "peak": "memory_peak_bytes"}
-NETWORK = "network"
-# The same of several nodes: a node has all but a pid, a rank all but a card, a network and other ranks.
-OF_NODES = (
-    ("rank", 9, 0),
-    ("state", 10, 0),
-    ("ranks", 5, 64),
-    ("step", 6, 0),
-    ("ms/step", 7, 72),
-    ("skew", 6, 53),
-    ("data", 8, 98),
-    ("mem", 5, 78),
-    ("cpu", 6, 106),
-    ("gpu", 5, 42),
-    (NETWORK, 10, 58),
-    ("pid", 7, 114),
-    ("seen", 5, 0),
-)
-# The names of nodes and what their interfaces carry get so many cells where there are any left.
-WIDER = {"rank": 12, NETWORK: 24}
-LEFT = frozenset(["state", LINE, NETWORK])
+        A step time that it prints does not show that by itself: the rank that waits may print the longer one.
+        """
+        slow, usual_s = slow_rank_of(state), self._usual_step_s
+        skew = step_s / usual_s - 1 if step_s and usual_s else None
+        if is_slow:
+            # Not in percent: beside its own step time, which is the shortest, that would read as its opposite.
+            has_time = slow is not None and slow.lost_s > 0
+            text = f"+{wait_text(slow.lost_s)}" if slow is not None and has_time else percent_text(skew)
+            return Span(text, TextStyle.WARN)
+        if skew is not None and abs(skew) >= UNPROVEN_SKEW:
+            return Span("?" if slow is None or slow.unclear else fm.DASH)
+        return Span(percent_text(skew))
+
+    def _waited(self, values: Mapping[str, float | None]) -> Span:
+        """How long a rank waits for its data; marked where that is long, also beside what is usual here."""
+        wait_s = values.get("data_wait_s")
+        if wait_s is None or wait_s <= max(DATA_WAIT_S, 10 * (self._usual_wait_s or 0.0)):
+            return Span(fm.seconds(wait_s))
+        return Span(f"⚠ {fm.seconds(wait_s)}", TextStyle.WARN)
+
+    def _late_after_s(self, item: RankRow) -> float:
+        """The age of a rank's last step from which on it is marked: one that logs every ten minutes is not late after one."""
+        usual = item.sample.cadence if item.sample is not None else None
+        if item.name in self._silent or item.name in self._terse:
+            return 0.0 if item.name in self._silent else math.inf
+        return max(fm.VERY_STALE_S, SILENT_GAPS * usual[0] if usual is not None else 0.0)
+
+
+def columns_of(width: int, *, several: bool = False, reported: Container[str]) -> list[tuple[str, int]]:
+    """Names and widths of the columns that fit. `reported`: values that some rank reports; the columns of others are left out."""
+    sizes, wanted = (OF_NODES, WANTED_OF_NODES) if several else (COLUMNS, WANTED)
+    left, chosen = width, set[str]()
+    for name in wanted:
+        if name in REPORTED and REPORTED[name] not in reported:
+            continue
+        # The names of nodes in full come before what is least wanted.
+        reserved = WIDER["rank"] if several and name in {"data", "cpu", "pid"} else 0
+        if left - reserved <= sizes[name]:
+            break
+        chosen.add(name)
+        left -= sizes[name] + 1
+    shown = {name: size for name, size in sizes.items() if name in chosen}
+    for name, most in WIDER.items() if several else ():
+        if name in shown and left > 0:
+            more = min(most, left)
+            shown[name] += more
+            left -= more
+    return [*shown.items(), *([(LINE, left - 1)] if left > LINE_LEAST else [])]
+
+
+def slow_rank_of(state: st.RunState) -> SlowRankFound | None:
+    """Which rank the others wait for, by the newest attempt's keeper; None while nothing was found."""
+    found = state.attempt.slow_rank if state.attempt is not None else None
+    return found if found is not None and (found.rank is not None or found.unclear) else None
+
+
+def wait_text(wait_s: float) -> str:
+    """A time within a step, in at most five cells: ``371ms``, ``1.25s``."""
+    return f"{wait_s * 1000:.0f}ms" if wait_s < 0.9995 else f"{wait_s:.3g}s"
 
 
 def _milli(value_s: float | None) -> str:
     return fm.whole(value_s * 1000) if value_s else fm.DASH
-
-
-def _starves(values: Mapping[str, float | None], medians: Medians) -> bool:
-    """Whether a rank waits for its data."""
-    wait = values.get("data_wait_s")
-    return wait is not None and wait > max(DATA_WAIT_S, 10 * (medians.data_wait_s or 0.0))
-
-
-def _columns(width: int, *, several: bool = False, reported: Container[str]) -> list[tuple[str, int]]:
-    """Names and widths. `reported`: values that some rank reports; the column of another leaves its place to the next ones."""
-    table = OF_NODES if several else COLUMNS
-    absent = [one for one in table if one[0] in REPORTED and REPORTED[one[0]] not in reported]
-    freed = {need: sum(one[1] + 1 for one in absent if one[2] < need) for _, _, need in table}
-    shown = [(name, size) for name, size, need in table if width >= need - freed[need]]
-    shown = [one for one in shown if one[0] not in {name for name, _, _ in absent}]
-    left = width - sum(size + 1 for _, size in shown)
-    if several and left > 0:
-        for name, most in WIDER.items():
-            more = min(most, left)
-            shown = [(each, size + more * (each == name)) for each, size in shown]
-            left -= more * any(each == name for each, _ in shown)
-    return [*shown, (LINE, left - 1)] if left > LINE_LEAST else shown
-
-
-# What a column is sorted by, and whether the greatest comes first; laggards and the silent come before others.
-ORDERS: dict[str, tuple[str, bool]] = {
-    "rank": ("", False),
-    "state": ("", False),
-    "step": ("step", False),
-    "ms/step": ("step_time_s", True),
-    "skew": ("step_time_s", True),
-    "data": ("data_wait_s", True),
-    "compute": ("compute_s", True),
-    "mem": ("memory_used_bytes", True),
-    "peak": ("memory_peak_bytes", True),
-    "cpu": ("cpu_ratio", True),
-    "pid": ("", False),
-    "seen": ("", False),
-    LINE: ("", False),
-}
-
-
-def _ordered(items: list[Item], by: str, last: Mapping[str, str], *, is_live: bool) -> list[Item]:
-    """Ranks by a column; those whose value is not known come last, each in the order of ranks."""
-    name, greatest = ORDERS[by]
-
-    def rank_of(item: Item) -> st.RankState:
-        assert item.rank is not None, "nodes are sorted by themselves"
-        return item.rank
-
-    def number(item: Item) -> tuple[bool, float]:
-        sample = item.sample
-        value = _seen_t(item) if by == "seen" else sample.values.get(name) if sample is not None else None
-        if value is None and by == "mem" and sample is not None:
-            value = sample.values.get("rss_bytes")
-        if value is None and by == "ms/step" and sample is not None:
-            value = sample.pace_s
-        slow = slow_rank_of(item.state) if by == "skew" else None
-        if slow is not None and slow.rank is not None and slow.rank == rank_of(item).rank:
-            value = math.inf
-        return value is None, 0.0 if value is None else -value if greatest else value
-
-    match by:
-        case "rank":
-            return items
-        case "state":  # those that are gone first, then by their word
-            return sorted(
-                items,
-                key=lambda item: (
-                    not rank_of(item).exited,
-                    rank_state(rank_of(item), item.state, is_live=is_live)[0],
-                ),
-            )
-        case "pid":
-            return sorted(items, key=lambda item: (rank_of(item).pid is None, rank_of(item).pid or 0))
-        case "last line":
-            entries = {name: last.get(name, "") for name in (rank_label(rank_of(item)) for item in items)}
-            return sorted(
-                items,
-                key=lambda item: (not (text := entries[rank_label(rank_of(item))]), text),
-            )
-        case _:
-            return sorted(items, key=number)
-
-
-def _seen_t(item: Item) -> float | None:
-    """When a rank last logged a step; where its steps are not its own, when its process was last seen.
-
-    While nothing moves the silence is everybody's: else the one rank that prints would look like the one that is late.
-    """
-    sample = item.sample
-    if sample is None:
-        return None
-    attempt = item.state.attempt
-    stall = attempt.stall if attempt is not None else None
-    return sample.stepped_t or (stall.since if stall is not None else sample.seen_t)
 
 
 def _states(snapshot: Snapshot) -> list[st.RunState]:
@@ -629,12 +602,6 @@ def _samples(snapshot: Snapshot) -> Iterator[tuple[str, Rank]]:
         yield from samples.items()
 
 
-def _waited(wait_s: float | None, *, starved: bool) -> Span:
-    return Span(
-        ("⚠ " if starved else "") + fm.seconds(wait_s), TextStyle.WARN if starved else TextStyle.PLAIN
-    )
-
-
 def _age(age_s: float | None, *, ended: bool, late_s: float = fm.VERY_STALE_S) -> Span:
     text = fm.age(age_s)
     if age_s is not None and not ended and age_s >= late_s:
@@ -644,5 +611,4 @@ def _age(age_s: float | None, *, ended: bool, late_s: float = fm.VERY_STALE_S) -
 
 
 def _median(ranks: Iterable[Rank], name: str) -> float | None:
-    found = [r.values.get(name) for r in ranks]
-    return median([value for value in found if value is not None])
+    return median([value for rank in ranks if (value := rank.values.get(name)) is not None])

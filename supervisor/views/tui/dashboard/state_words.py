@@ -17,6 +17,17 @@ from supervisor.views.wording.kinds import end_of_request, failing_text, reading
 SOON_S = 3600.0
 END_UNSEEN = "○ ended: how is not known"
 UNWATCHED = "○ no longer watched"
+# How the words of a state begin, and what stands for them in a column of the list of runs.
+SHORT = (
+    ("⚠ hang", "⚠ hang"),
+    ("● reading", "● reading"),
+    ("◆ stopping", "◆ stopping"),
+    ("◆ ended", "◆ ended"),
+    ("↻ restarts", "↻ backoff"),
+    ("‖ waiting", "‖ waits for you"),
+    (END_UNSEEN, "○ end unknown"),
+    (UNWATCHED, "○ not watched"),
+)
 
 
 class Shown(Protocol):
@@ -33,35 +44,19 @@ class Shown(Protocol):
 
 def listed_span(shown: Shown, now: float) -> Span:
     """The state by the same rules in the few cells of a column: what is counted down is left out."""
-    attempt = shown.state.attempt
     if not shown.keeper_alive and not shown.state.is_over:
         return Span("? no supervisor", TextStyle.WARN)
-    whole = condition_span(shown, now)
+    whole, attempt = condition_span(shown, now), shown.state.attempt
     match shown.state.condition:
-        case st.Running() if attempt is not None and attempt.failing is not None:
-            return Span("✗ failing", whole.style)
-        case st.Running() if hang_ends_in(shown, now) is not None:
-            return Span("⚠ hang", whole.style)
-        case st.Running() if reading_text(shown.state):
-            return Span("● reading", whole.style)
-        case st.Running() if attempt is not None and attempt.quiet_since is not None:
-            return Span(f"○ quiet {_quiet_age(attempt.quiet_since, now)}", whole.style)
-        case st.Stopping():
-            return Span("◆ stopping", whole.style)
-        case st.Ended():
-            return Span("◆ ended", whole.style)
-        case st.Backoff():
-            return Span("↻ backoff", whole.style)
-        case st.HeldOpen():
-            return Span("‖ waits for you", whole.style)
         case st.Finished() if shown.state.failed_for is not None:
             return Span("✗ stopped", whole.style)  # the column of verdicts names the failure
-        case _ if whole.text == END_UNSEEN:
-            return Span("○ end unknown", whole.style)
-        case _ if whole.text == UNWATCHED:
-            return Span("○ not watched", whole.style)
+        case st.Running() if attempt is not None and attempt.failing is not None:
+            return Span("✗ failing", whole.style)
         case _:
-            return whole
+            if attempt is not None and attempt.quiet_since is not None and whole.text.startswith("○ quiet"):
+                return Span(f"○ quiet {_quiet_age(attempt.quiet_since, now)}", whole.style)
+            text = next((short for long, short in SHORT if whole.text.startswith(long)), whole.text)
+            return Span(text, whole.style)
 
 
 def condition_span(shown: Shown, now: float) -> Span:

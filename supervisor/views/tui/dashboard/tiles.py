@@ -1,15 +1,18 @@
-"""Five numbers of training, each with its recent course."""
+"""The recent course of training: five numbers in one line, and curves of the most informative series where there is room."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from supervisor.views import format as fm
 from supervisor.views.model.history import Track
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, cells, spark
+from supervisor.views.tui.charts.axes import axis_for
+from supervisor.views.tui.charts.curves import Curve, Look, axis_word, plot
+from supervisor.views.tui.charts.live import start_of
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, spark
 from supervisor.views.tui.widgets.panel import Panel
 
 Pick: TypeAlias = Callable[[Sequence[float]], float]
@@ -123,3 +126,116 @@ def _ink(value: float | None) -> TextStyle:
 
 def _values(track: Track) -> list[float]:
     return [point.mean for point in track[-RECENT:]]
+
+
+# -- curves ------------------------------------------------------------------------------------------
+
+# The y axis spans at least this share of the greatest value, so that noise looks like noise.
+LEAST_SPAN = 0.25
+# What logs of reinforcement learning call the steps of their environments a second; shown under their own name.
+FRAME_RATES = frozenset({"fps", "sps"})
+# What a frame takes of the row of its titles.
+FRAME_CELLS = 8
+
+
+class Trend(NamedTuple):
+    """A series, what it is called, and how its values are written."""
+
+    name: str
+    track: Track
+    say: Callable[[float | None], str]
+    latest: float | None
+    style: TextStyle = TextStyle.PACE
+    odd: str = ""  # the word for the newest value where that is not finite
+
+
+class TrendPanel(Panel):
+    """One series over steps. `place`: 0 for the most informative one, 1 for the next, and so on."""
+
+    rests = True
+
+    def __init__(self, *, id: str, place: int) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self._place = place
+
+    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
+        """The series that is drawn, and the attempts."""
+        trend = self._trend(snapshot)
+        return (trend.track if trend is not None else None, snapshot.state.attempts, trend and trend.odd)
+
+    def titles(self) -> tuple[Row, Row]:
+        """What is drawn and its newest value."""
+        trend = self._trend(self.view.snapshot) if self.view is not None else None
+        if trend is None:
+            return EMPTY, EMPTY
+        name = row(Span(self.tr(trend.name), TextStyle.STRONG))
+        newest = row(Span(trend.say(trend.latest), trend.style))
+        if trend.odd:
+            newest = row(Span(self.tr(trend.odd), TextStyle.BAD))
+        word = axis_word(axis_for(None, [trend.track]))
+        by = Span(f" {self.tr(word)}" if word else "", TextStyle.DIM)
+        has_room = cells((*name, by, *newest)) + FRAME_CELLS <= self.size.width
+        return (*name, by) if has_room else name, newest
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """The chart."""
+        assert self.view is not None
+        snapshot = self.view.snapshot
+        trend, drawn = self._trend(snapshot), None
+        if trend is not None:
+            curve = Curve(trend.track, style=trend.style, cuts=snapshot.state.cuts)
+            start_t = start_of(snapshot.state, snapshot.series.values())
+            drawn = plot([curve], Look(), width, height, least_span=LEAST_SPAN, start_t=start_t)
+        if drawn is None:
+            return [row(Span(fit(self.tr("no reading yet"), width), TextStyle.DIM))]
+        return drawn.rows
+
+    def _trend(self, snapshot: Snapshot) -> Trend | None:
+        return next((trend for at, trend in enumerate(trends(snapshot)) if at == self._place), None)
+
+
+def trends(snapshot: Snapshot) -> Iterator[Trend]:
+    """The series that make a curve, the most informative first; how many a second is said once."""
+    metrics = snapshot.metrics
+    took_s, is_derived = snapshot.step_time_s
+    whole = snapshot.series
+    logged = whole.get("step_time_s", ())
+    fast = "tokens_per_sec" if len(whole.get("tokens_per_sec", ())) > 1 else "samples_per_sec"
+    vals = metrics["val_loss"]
+    frames = [name for name in whole if name.rsplit("/", 1)[-1].lower() in FRAME_RATES]
+    known = [
+        *(Trend(name, whole[name], fm.short, whole[name][-1].mean) for name in frames[:1] if whole[name]),
+        Trend(
+            "tok/s" if fast == "tokens_per_sec" else "smp/s",
+            whole.get(fast, ()),
+            fm.short,
+            snapshot.latest(fast),
+        ),
+        Trend(
+            "grad norm",
+            metrics["grad_norm"],
+            fm.short,
+            snapshot.latest("grad_norm"),
+            TextStyle.PLAIN,
+            snapshot.not_finite("grad_norm"),
+        ),
+        # What was logged is there from the first step on; of the pace there are the newest gaps alone.
+        Trend(
+            "logged step time" if is_derived else "step time",
+            logged,
+            fm.seconds,
+            snapshot.latest("step_time_s"),
+        )
+        if logged and snapshot.latest("step_time_s") is not None
+        else Trend("step time", snapshot.gaps, fm.about(fm.seconds), took_s),
+        _of_epochs(snapshot),
+        Trend("val loss", vals, fm.loss, vals[-1].mean if vals else None, TextStyle.LOSS),
+        Trend("lr", metrics["lr"], fm.rate, snapshot.latest("lr"), TextStyle.PLAIN),
+    ]
+    return (trend for trend in known if len(trend.track) > 1)
+
+
+def _of_epochs(snapshot: Snapshot) -> Trend:
+    track, is_derived = snapshot.epoch_times
+    say = fm.about(fm.seconds) if is_derived else fm.seconds
+    return Trend("epoch time", track, say, snapshot.epoch_time_s[0])

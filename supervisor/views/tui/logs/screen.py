@@ -30,11 +30,11 @@ from supervisor.views.tui.external_editor import Spot, editor_argv, pager_argv, 
 from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.logs.page import LogPage
 from supervisor.views.tui.logs.rows import lines_text
-from supervisor.views.tui.screen_base import QuickFrames
+from supervisor.views.tui.screen_base import KeyScreen
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, row
 from supervisor.views.tui.widgets.panel import Panel, tr_of
-from supervisor.views.wording.places import is_stacks
+from supervisor.views.wording.phrases import is_stacks
 from supervisor.views.wording.translate import Tr
 
 MATCHES = {"match(1)": 1, "match(-1)": -1}
@@ -80,7 +80,7 @@ LOG_KEYS: list[BindingType] = [
 ]  # fmt: skip
 
 
-class LogScreen(QuickFrames, Screen[LogPoint | None]):
+class LogScreen(KeyScreen, Screen[LogPoint | None]):
     """All logs of an attempt.
 
     Args:

@@ -15,12 +15,11 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.state import Backoff, HeldOpen
 from supervisor.views.model.run_list import RunList, Scope, SortKey, sort_named
 from supervisor.views.tui.dashboard.bars import NoticeBar
-from supervisor.views.tui.dashboard.keys import FIRST_READ_S, LEAVING, silence_of
 from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine, Confirm, ask_over
 from supervisor.views.tui.request_client import Answer
 from supervisor.views.tui.runs.table import RunsPanel
-from supervisor.views.tui.screen_base import QuickFrames, key_commands
+from supervisor.views.tui.screen_base import FIRST_READ_S, LEAVING, KeyScreen, key_commands, silence_of
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
 from supervisor.views.tui.widgets.paint import TextStyle
 
@@ -34,7 +33,7 @@ def _key(key: str, action: str, word: str, shown: str, text: str, *, show: bool 
     return Binding(key, action, word, key_display=shown, show=show, tooltip=text)
 
 
-class BrowserScreen(QuickFrames, Screen[None]):
+class BrowserScreen(KeyScreen, Screen[None]):
     """All runs on one screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -89,7 +88,6 @@ class BrowserScreen(QuickFrames, Screen[None]):
         self.notice = NoticeBar(id="notice")
         self._first: RunList | None = None
         self._read = False
-        self._stopping: tuple[RunPaths, str] | None = None  # what was reported of a stop
         self._made_t = time.monotonic()
 
     def begin_with(self, runs: RunList) -> None:
@@ -117,11 +115,6 @@ class BrowserScreen(QuickFrames, Screen[None]):
         self._read = True
         self.panel.list = runs
         self.panel.renew()
-        if self._stopping is not None:
-            stopped, text = self._stopping
-            if not any(row.run == stopped and row.live and not row.state.is_over for row in runs.rows):
-                self.notice.withdraw(text)
-                self._stopping = None
         self._offer()
 
     def is_early(self, event: events.Event) -> bool:
@@ -250,9 +243,8 @@ class BrowserScreen(QuickFrames, Screen[None]):
         self.notice.say(text, style)
         self._offer()
 
-    def tell_of_stop(self, run: RunPaths, answer: Answer) -> None:
-        """Say what became of a stop; that it was requested is old once the run has ended."""
-        self._stopping = (run, answer.text) if answer.good is None else None
+    def tell_of_stop(self, answer: Answer) -> None:
+        """Say what became of a stop."""
         self.tell(answer.text, TextStyle.PLAIN if answer.good is None else TextStyle.WARN)
 
     def on_key(self, event: events.Key) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import msgspec
@@ -12,7 +11,6 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.dom import DOMNode
-from textual.filter import ANSIToTruecolor
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import reactive
@@ -21,31 +19,45 @@ from textual.widget import Widget
 
 from supervisor.text.redact import redact_lines
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.theme.textual_theme import styles_of
 from supervisor.views.tui.widgets.paint import (
     EMPTY,
-    HarmlessFilter,
     Row,
     Span,
     TextStyle,
     between,
     cells,
+    cells_of,
     clip,
     padded,
     plain,
-    to_strip,
 )
+from supervisor.views.tui.widgets.textual_theme import styles_of
 from supervisor.views.wording.translate import Tr, english
 
-# A pane that rests: how far apart it is drawn once it was drawn so many times in a row.
+# A pane that rests: how far apart it is drawn.
 REST_S = 0.5
-REST_SHOWN = 8
 # A copy of a card or page is as wide as an issue or a mail shows it.
 COPIED_CELLS = 120
 # Sentences and commands are copied unwrapped, to be pasted: only a longer line of a log is cut.
 UNWRAPPED_CELLS = 10_000
-# A pane's text is plain, and the themes' colours are true ones: a third of a repaint went into finding that out again.
-DONE = (ANSIToTruecolor, HarmlessFilter)
+
+
+def to_strip(
+    spans: Row,
+    width: int,
+    styles: Mapping[TextStyle, Style],
+) -> Strip:
+    """The row as a strip of exactly `width` cells, free of control characters."""
+    segments: list[Segment] = []
+    size = 0
+    for text, style in spans:
+        if text:
+            kept = plain(text)
+            segments.append(Segment(kept, styles[style]))
+            size += cells_of(kept)
+    if size < width:
+        segments.append(Segment(" " * (width - size), styles[TextStyle.PLAIN]))
+    return Strip(segments, max(size, width)).adjust_cell_length(width, styles[TextStyle.PLAIN])
 
 
 class View(msgspec.Struct, frozen=True):
@@ -71,7 +83,7 @@ class Panel(Widget):
 
     # Whether what is drawn depends on the time of day, which is told in whole seconds.
     uses_clock: ClassVar[bool] = False
-    # Whether it is drawn twice a second at most while it keeps changing: a chart costs ten times what a line of text does.
+    # Whether it is drawn twice a second at most: a chart costs ten times what a line of text does.
     rests: ClassVar[bool] = False
     framed: reactive[bool] = reactive(True)
     number: int | None = None  # its key, shown in its frame
@@ -87,8 +99,8 @@ class Panel(Widget):
         self._drawn_size = Size(0, 0)
         self._drawn_in: Mapping[TextStyle, Style] = {}
         self._keys: tuple[object, ...] = ("",)
-        self._shown_t: deque[float] = deque(maxlen=REST_SHOWN)
-        self._waits = False
+        self._shown_t = float("-inf")
+        self._is_stale = False
 
     @property
     def tr(self) -> Tr:
@@ -135,34 +147,21 @@ class Panel(Widget):
             self.repaint()
             return
         pairs = zip(self.inputs(before.snapshot), self.inputs(view.snapshot), strict=True)
-        if any(old is not new for old, new in pairs) and not self._waits:
-            rest_s = self._rest_s(time.monotonic()) if self.rests else 0.0
-            self._waits = rest_s > 0
-            if self._waits:
-                self.set_timer(rest_s, self._rested)
-            else:
-                self.repaint()
-
-    def _rest_s(self, now: float) -> float:
-        """How long it is drawn no more, after several times in a row."""
-        shown = self._shown_t
-        is_often = len(shown) == REST_SHOWN and now - shown[0] < REST_SHOWN * REST_S
-        rest_s = shown[-1] + REST_S - now if is_often else 0.0
-        shown.append(now + max(rest_s, 0.0))
-        return rest_s
-
-    def _rested(self) -> None:
-        self._waits = False
-        self.repaint()
+        self._is_stale |= any(old is not new for old, new in pairs)
+        now = time.monotonic()
+        if self._is_stale and not (self.rests and now < self._shown_t + REST_S):
+            self._shown_t = now
+            self.repaint()
 
     def tick(self, view: View) -> None:
         """Time has gone on."""
         self.view = view
-        if self.uses_clock:
+        if self.uses_clock or self._is_stale:
             self.repaint()
 
     def repaint(self) -> None:
         """Compose again and paint the rows that differ."""
+        self._is_stale = False
         size = self.size
         if not self.display:
             self._strips = []  # composed when it is seen again
@@ -175,47 +174,24 @@ class Panel(Widget):
             self.refresh()
             return
         changed = [y for y, spans in enumerate(rows) if spans != self._rows[y]]
-        passed = self._gates()
         for y in changed:
-            self._strips[y] = to_strip(rows[y], size.width, styles, passed)
+            self._strips[y] = to_strip(rows[y], size.width, styles)
         self._rows = rows
         if changed:
             self.refresh(*(Region(0, y, size.width, 1) for y in changed))
 
     def _draw(self, rows: list[Row], styles: Mapping[TextStyle, Style]) -> None:
         size = self.size
-        passed = self._gates()
-        self._strips = [to_strip(r, size.width, styles, passed) for r in rows]
+        self._strips = [to_strip(r, size.width, styles) for r in rows]
         self._rows, self._drawn_size, self._drawn_in = rows, size, styles
 
-    def _gates(self) -> Callable[[list[Segment]], list[Segment]]:
-        """What the app lets a line through before it is painted, but for what `to_strip` and the inks have done."""
-        filters = [each for each in self.get_line_filters() if not isinstance(each, DONE)]
-        background = self.background_colors[1]
-
-        def passed(segments: list[Segment]) -> list[Segment]:
-            for each in filters:
-                segments = each.apply(segments, background)
-            return segments
-
-        return passed
-
-    def render_lines(self, crop: Region) -> list[Strip]:
-        """The rows as the compositor asks for them: after a layout that may be sooner than this hears of its size.
-
-        Without Textual's own way through the stylesheet's borders, opacity and filters, a millisecond a screen: panes have
-        none of the first two, and their rows have passed the filters.
-        """
+    def render_line(self, y: int) -> Strip:
+        """A row as the compositor asks for it: after a layout that may be sooner than this hears of its size."""
         size = self.size
         stale = self._drawn_size != size or not self._strips  # it changed, or lost its focus, behind a page
         if stale and size.width and size.height:
             self._draw(self._compose_rows(size.width, size.height), styles_of(self.app.theme_variables))
-        if not self._strips:
-            return [Strip.blank(crop.width, self.rich_style)] * crop.height
-        strips = self._strips[crop.y : crop.bottom]
-        if crop.column_span != (0, size.width):
-            return [strip.crop(*crop.column_span) for strip in strips]
-        return strips
+        return self._strips[y] if y < len(self._strips) else Strip.blank(size.width, self.rich_style)
 
     def notify_style_update(self) -> None:
         """Another theme: every strip is stale."""

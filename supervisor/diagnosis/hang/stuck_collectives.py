@@ -1,0 +1,442 @@
+"""Which collective hangs, and who did not come to it, from the flight-recorder dumps of the ranks and from NCCL's RAS report.
+
+Each rank numbers the collectives of a process group (`collective_seq_id`). A group is known by name and description
+together: Megatron makes many of one description, and each has numbers of its own. A rank keeps a group waiting where
+others wait in a collective that it never called, or where it did not finish one that others finished (its GPU stopped).
+At fault is who does so and waits for nobody itself: all others only pass the wait on from group to group.
+Fields: torch/csrc/distributed/c10d/FlightRecorder.hpp (version 2.10), tools/flight_recorder in PyTorch. The lines of a report are those of
+NCCL's src/ras/client_support.cc (2.24 to 2.28): a MISMATCH names, for each count, how many ranks stand there, and lists the outliers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from supervisor.text.numbers import whole
+
+_RANKS = re.compile(r"\d+")
+_MAX_ENTRIES = 20_000
+MOST_NAMED = 16
+MOST_SHOWN = 4
+# Nobody gets the result of one of these before all have taken part; a broadcast's source may be done long before.
+_BY_ALL = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
+# Of these all ranks give tensors of the same size; gathers and exchanges may be uneven.
+_EVEN = re.compile(r"all_?reduce|broadcast", re.IGNORECASE)
+# torch/csrc/distributed/c10d/ProcessGroup.hpp: the description of a group that was given none.
+_NAMELESS = frozenset(("", "undefined"))
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A collective that hangs.
+
+    Attributes:
+        group: the group in words.
+        seq: its number in that group.
+        op: what it is.
+        missing: the ranks at fault; empty where all came to it.
+        came: the ranks that wait in it.
+        place: the user's line that called it, on a rank that did come.
+        unfinished: those at fault did call it, and did not finish it as the others did.
+        instead: what was called instead, where that is another collective: by those at fault, or, where none are, by the others of an even split.
+    """
+
+    group: str
+    seq: int
+    op: str
+    missing: tuple[int, ...]
+    came: tuple[int, ...]
+    place: str | None = None
+    unfinished: bool = False
+    instead: str = ""
+
+    @property
+    def text(self) -> str:
+        """One line: ``all_reduce 412 of default_pg: rank 3 did not come``."""
+        who = _who(self.missing)
+        if self.instead and not self.missing:
+            what = f"the ranks differ: {_who(self.came)} called it, the rest {self.instead}"
+        elif self.instead:
+            what = f"{who} called {self.instead} instead"
+        elif not self.missing:
+            what = "all ranks came, and it does not end"
+        else:
+            what = f"{who} did not {'finish it, others did' if self.unfinished else 'come'}"
+        where = f", called at {self.place}" if self.place else ""
+        return f"{self.op} {self.seq} of {self.group}: {what}{where}"
+
+
+def ranks_at_fault(stuck: Iterable[Collective]) -> tuple[int, ...]:
+    """All ranks that did not come to one of these collectives."""
+    return tuple(sorted({rank for item in stuck for rank in item.missing}))
+
+
+def stuck_text(stuck: Sequence[Collective]) -> str:
+    """The collectives in one line; empty where there are none."""
+    more = f"; and {len(stuck) - MOST_SHOWN} more" if len(stuck) > MOST_SHOWN else ""
+    return "; ".join(item.text for item in stuck[:MOST_SHOWN]) + more
+
+
+def stuck_collectives(dumps: Mapping[int, Mapping[str, Any]]) -> tuple[Collective, ...]:
+    """The collectives that hang, with the ranks at fault; empty where the dumps do not show it.
+
+    `dumps` are by global rank. A rank without a dump, or with an empty one, counts as unknown; one whose dump lacks a group that it is a
+    recorded member of waits for nothing there.
+    """
+    groups = _groups(dumps)
+    waiting = [group for group in groups.values() if group.pending]
+    several = Counter(key.description for key in groups)
+    words = {group.key: _group_words(group.key, several[group.key.description]) for group in waiting}
+    if differing := [item for group in waiting if (item := _differing(group, words[group.key])) is not None]:
+        return tuple(differing)
+    found = _kept_waiting(waiting, words)
+    if not found and (late := [group for group in waiting if group.behind]):
+        # All that are late wait elsewhere themselves: the group whose collective was called last holds the others up.
+        group = max(late, key=_Group.waits_since_ns)
+        found = [_collective(group, words[group.key], sorted(group.behind))]
+    if not found and (together := [group for group in waiting if group.all_wait()]):
+        group = min(together, key=_Group.waits_since_ns)
+        found = [_collective(group, words[group.key], ())]
+    return tuple(found)
+
+
+def _kept_waiting(waiting: Sequence[_Group], words: Mapping[GroupKey, str]) -> list[Collective]:
+    """The collectives that wait for ranks which wait for nobody themselves, or which did not finish an earlier one."""
+    unfinished = {rank for group in waiting for rank in group.unfinished}
+    behind = {rank for group in waiting for rank in group.behind}
+    at_fault = unfinished | {
+        rank for rank in behind if not any(group.waits_for(rank, unfinished) for group in waiting)
+    }
+    found: list[Collective] = []
+    # Each is named once, in the group that most of them keep waiting, and of those in the one that waits longest.
+    while at_fault:
+        holding = [(group, sorted(at_fault & group.late())) for group in waiting]
+        group, ranks = max(holding, key=lambda item: (len(item[1]), -item[0].waits_since_ns()))
+        found.append(_collective(group, words[group.key], ranks))
+        at_fault -= set(ranks)
+    return found
+
+
+class GroupKey(NamedTuple):
+    """What tells one process group from another."""
+
+    name: str
+    description: str
+
+
+class _Entry(NamedTuple):
+    """One collective of one rank."""
+
+    op: str
+    sizes: object
+    created_ns: int
+    place: str | None
+
+
+@dataclass(slots=True)
+class _Group:
+    """What the dumps show of one process group. `last` and `done`: each rank's last called and last finished collective."""
+
+    key: GroupKey
+    members: set[int] = field(default_factory=set)
+    last: dict[int, int] = field(default_factory=dict)
+    done: dict[int, int] = field(default_factory=dict)
+    pending: dict[int, dict[int, _Entry]] = field(default_factory=lambda: defaultdict(dict))
+    # From these, by `settle`: the collectives that somebody waits in, the last that somebody finished, whether there is no dump
+    # of a member, who is late.
+    waited: tuple[int, ...] = ()
+    finished: int = 0
+    unrecorded: bool = False
+    behind: set[int] = field(default_factory=set)
+    unfinished: set[int] = field(default_factory=set)
+
+    def settle(self, recorded: set[int], dumped: set[int]) -> None:
+        """Work out who is late, once all is taken in. `recorded`: the members, where the dumps list them."""
+        self.members = set(self.last) | (recorded & dumped)
+        self.unrecorded = not recorded <= dumped
+        self.waited = tuple(sorted({seq for entries in self.pending.values() for seq in entries}))
+        self.finished = max(self.done.values(), default=0)
+        self.behind = {rank for rank in self.members if self.missed_by(rank) is not None}
+        self.unfinished = {rank for rank in self.pending if self.left_by(rank) is not None}
+
+    def missed_by(self, rank: int) -> int | None:
+        """The first collective that others wait in and a rank never called."""
+        last = self.last.get(rank)
+        if last is None:
+            return self.waited[0] if self.waited else None
+        return next((seq for seq in self.waited if seq > last), None)
+
+    def left_by(self, rank: int) -> int | None:
+        """The first collective of all that others finished and a rank that called it did not."""
+        own = self.pending.get(rank, {}).items()
+        return min(
+            (seq for seq, entry in own if seq <= self.finished and _BY_ALL.search(entry.op)), default=None
+        )
+
+    def waits_for(self, rank: int, stopped: set[int]) -> bool:
+        """Whether a rank waits in this group for another one: one that did not come, or one of `stopped`."""
+        own = self.pending.get(rank)
+        if not own:
+            return False
+        late = any(self.last.get(peer, 0) < max(own) for peer in self.behind if peer != rank)
+        return late or bool((self.members & stopped) - {rank})
+
+    def all_wait(self) -> bool:
+        """Whether all members of a group of several wait in one collective: what they wait for is not a rank."""
+        return len(self.members) > 1 and self.members == set(self.pending) and not self.unrecorded
+
+    def late(self) -> set[int]:
+        """All that keep this group waiting."""
+        return self.behind | self.unfinished
+
+    def waits_since_ns(self) -> int:
+        """When the earliest of the collectives that wait here was called."""
+        return min(
+            (entry.created_ns for entries in self.pending.values() for entry in entries.values()), default=0
+        )
+
+
+def _groups(dumps: Mapping[int, Mapping[str, Any]]) -> dict[GroupKey, _Group]:
+    """All groups in which a rank waits or has called a collective, by key."""
+    groups: dict[GroupKey, _Group] = {}
+    with_p2p: set[GroupKey] = set()
+    status: list[tuple[int, GroupKey, int, int]] = []
+    recorded: dict[GroupKey, set[int]] = defaultdict(set)
+    dumped: set[int] = set()
+    for rank, dump in dumps.items():
+        if not dump:
+            continue
+        dumped.add(rank)
+        config = _config(dump)
+        for key, members in config.items():
+            recorded[key] |= members
+        numbers: dict[str, GroupKey] = {}
+        for entry in _entries(dump):
+            key, seq = _key(entry), _whole(entry.get("collective_seq_id"))
+            numbers[_text(entry.get("pg_id"))] = key
+            if entry.get("is_p2p") is True:
+                with_p2p.add(key)
+            elif seq is not None:
+                _take_in(groups.setdefault(key, _Group(key)), rank, seq, entry)
+        status += [(rank, *row) for row in _status(dump, config, numbers)]
+    for rank, key, called, done in status:
+        # A send or receive of a group is counted apart, and the status does not tell which of the two it counts.
+        group = groups.get(key)
+        if group is not None and key not in with_p2p:
+            group.last[rank] = max(called, group.last.get(rank, called))
+            group.done[rank] = max(done, group.done.get(rank, done))
+    for group in groups.values():
+        group.settle(recorded[group.key], dumped)
+    return groups
+
+
+def _take_in(group: _Group, rank: int, seq: int, entry: Mapping[str, Any]) -> None:
+    group.last[rank] = max(seq, group.last.get(rank, seq))
+    if entry.get("state") == "completed" or entry.get("retired") is True:
+        group.done[rank] = max(seq, group.done.get(rank, seq))
+        return
+    op = (_text(entry.get("profiling_name"), 400) or "collective").rpartition(":")[2][:80]
+    created_ns = _whole(entry.get("time_created_ns")) or 0
+    group.pending[rank][seq] = _Entry(op, entry.get("input_sizes"), created_ns, _place(entry))
+
+
+def _status(
+    dump: Mapping[str, Any], config: Mapping[GroupKey, set[int]], numbers: Mapping[str, GroupKey]
+) -> list[tuple[GroupKey, int, int]]:
+    """A rank's last called and last finished collective of each group, from `pg_status`.
+
+    It is kept by the rank's own number of the group, which grows as groups are made, as the groups' names do. A dump
+    of what is active only names the numbers of groups that wait; the others follow from the order.
+    """
+    found = dump.get("pg_status")
+    if not isinstance(found, dict):
+        return []
+    known = dict(numbers)
+    digits = [text for number in found if (text := _text(number)).isdecimal()]
+    if len(digits) == len(config) and all(key.name.isdecimal() for key in config):
+        ordered = dict(
+            zip(sorted(digits, key=whole), sorted(config, key=lambda key: whole(key.name)), strict=True)
+        )
+        if all(ordered.get(number, key) == key for number, key in numbers.items()):
+            known = ordered
+    rows = []
+    for number, row in found.items():
+        key = known.get(_text(number))
+        if key is None or not isinstance(row, dict):
+            continue
+        called, done = (
+            _whole(row.get("last_enqueued_collective")),
+            _whole(row.get("last_completed_collective")),
+        )
+        if called is not None and done is not None and called >= 0:
+            rows.append((key, called, done))
+    return rows
+
+
+def _differing(group: _Group, words: str) -> Collective | None:
+    """The first collective of which the ranks called different ones under one number."""
+    by_seq: dict[int, dict[int, _Entry]] = defaultdict(dict)
+    for rank, entries in group.pending.items():
+        for seq, entry in entries.items():
+            by_seq[seq][rank] = entry
+    for seq, entries in sorted(by_seq.items()):
+        called = {rank: _what(entry) for rank, entry in entries.items()}
+        kinds = Counter(called.values()).most_common()
+        if len(kinds) < 2:
+            continue
+        usual, agreed = kinds[0]
+        odd = sorted(rank for rank, what in called.items() if what != usual)
+        came = sorted(set(called) - set(odd))
+        instead = called[odd[0]] if len(kinds) == 2 else "others"
+        # Two against two: which of them is wrong only the source can say.
+        at_fault = () if kinds[1][1] == agreed else tuple(odd)
+        return Collective(words, seq, usual, at_fault, tuple(came), entries[came[0]].place, False, instead)
+    return None
+
+
+def _what(entry: _Entry) -> str:
+    """``all_reduce``, with its size where all must give the same."""
+    sizes = _sizes(entry.sizes)
+    return f"{entry.op} of {sizes[:60]}" if sizes and _EVEN.search(entry.op) else entry.op
+
+
+def _sizes(value: object) -> str:
+    """``[[4, 8]]``: what a size is, a list of lists of a few numbers; anything else is none."""
+    if not isinstance(value, list) or not all(isinstance(size, list) for size in value[:MOST_NAMED]):
+        return ""
+    numbers = [[_whole(number) for number in size[:MOST_NAMED]] for size in value[:MOST_NAMED]]
+    return str(numbers)
+
+
+def _collective(group: _Group, words: str, ranks: Sequence[int]) -> Collective:
+    left = [seq for rank in ranks if (seq := group.left_by(rank)) is not None]
+    missed = [seq for rank in ranks if (seq := group.missed_by(rank)) is not None]
+    unfinished = bool(ranks) and len(left) == len(ranks)
+    seq = min(left if unfinished else missed or left or group.waited)
+    came = {
+        rank: entries[seq] for rank, entries in group.pending.items() if seq in entries and rank not in ranks
+    }
+    shown = came or {rank: group.pending[rank][seq] for rank in ranks if seq in group.pending.get(rank, {})}
+    first = next(iter(shown.values()))
+    return Collective(words, seq, first.op, tuple(ranks), tuple(sorted(came)), first.place, unfinished)
+
+
+def _who(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks[:MOST_NAMED]))}" + (" …" if len(ranks) > MOST_NAMED else "")
+
+
+def _group_words(key: GroupKey, of_this_description: int) -> str:
+    if key.description in _NAMELESS:
+        return f"group {key.name}"
+    return f"{key.description} ({key.name})" if of_this_description > 1 else key.description
+
+
+def _place(entry: Mapping[str, Any]) -> str | None:
+    frames = entry.get("frames")
+    for frame in frames if isinstance(frames, list) else ():
+        if not isinstance(frame, dict):
+            continue
+        file = _text(frame.get("filename"), 4000)
+        if file and "site-packages/" not in file and "torch/distributed/" not in file:
+            return f"{file.rpartition('/')[2]}:{_text(frame.get('line'))}"[:120]
+    return None
+
+
+def _entries(dump: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    found = dump.get("entries")
+    return [e for e in found[-_MAX_ENTRIES:] if isinstance(e, dict)] if isinstance(found, list) else []
+
+
+def _key(entry: Mapping[str, Any]) -> GroupKey:
+    group = entry.get("process_group")
+    if isinstance(group, list | tuple) and len(group) >= 2:
+        return GroupKey(_text(group[0]), _text(group[1]))
+    return GroupKey(_text(entry.get("pg_id")), "")
+
+
+def _config(dump: Mapping[str, Any]) -> dict[GroupKey, set[int]]:
+    """The members of each group that a rank is in; gloo records none."""
+    config = dump.get("pg_config")
+    found: dict[GroupKey, set[int]] = {}
+    for group in config.values() if isinstance(config, dict) else ():
+        if isinstance(group, dict) and isinstance(group.get("ranks"), str):
+            key = GroupKey(_text(group.get("name")), _text(group.get("desc")))
+            found[key] = {whole(digits) for digits in _RANKS.findall(group["ranks"][:100_000])}
+    return found
+
+
+def _text(value: object, most: int = 80) -> str:
+    """A name or a number as text. A list may hold itself a thousand times over, and is nobody's name."""
+    if isinstance(value, str):
+        return value[:most]
+    return str(value) if isinstance(value, int) and value.bit_length() < 200 else ""
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+_COMMUNICATOR = re.compile(r"^#\d+-\d+ \([0-9a-f]+\)")
+_KIND = re.compile(r"different (?:collective|(\w+)) operation counts")
+_MANY = re.compile(r"^\s+(\d+) ranks? ha(?:s|ve) launched up to operation (\d+)")
+_NONE = re.compile(r"^\s+(\d+) ranks? ha(?:s|ve) not launched any operations")
+_ONE = re.compile(r"^\s+Rank (\d+) has launched up to operation (\d+)")
+_ONE_NONE = re.compile(r"^\s+Rank (\d+) has not launched any operations")
+_LISTED = re.compile(r"^\s+Rank (\d+) -- GPU")
+
+
+@dataclass(frozen=True, slots=True)
+class RasLag:
+    """Ranks of one communicator that launched fewer operations. `ranks` are ranks within that communicator."""
+
+    ranks: tuple[int, ...]
+    launched: int
+    others_launched: int
+    operation: str | None = None
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        who = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"ranks {', '.join(map(str, self.ranks))}"
+        what = self.operation or "collective"
+        return f"NCCL: {who} launched {what} {self.launched}, the others {self.others_launched}"
+
+
+def read_ras(text: str) -> tuple[RasLag, ...]:
+    """Who is behind, by communicator; empty when all stand alike or this is no report."""
+    found: list[RasLag] = []
+    operation: str | None = None
+    counts: dict[int, tuple[int, list[int]]] = {}
+    current: int | None = None
+
+    def close() -> None:
+        if len(counts) > 1:
+            most = max(counts)
+            for count in sorted(counts)[:-1]:
+                ranks = counts[count][1]
+                if ranks:
+                    found.append(RasLag(tuple(ranks), count, most, operation))
+
+    for line in text.splitlines():
+        if _COMMUNICATOR.match(line) is not None:
+            close()
+            operation, counts, current = None, {}, None
+        elif (kind := _KIND.search(line)) is not None:
+            close()
+            operation, counts, current = kind[1], {}, None
+        elif (many := _MANY.match(line) or _NONE.match(line)) is not None:
+            current = whole(many[2]) if many.re is _MANY else 0
+            counts[current] = (whole(many[1]), [])
+        elif (one := _ONE.match(line) or _ONE_NONE.match(line)) is not None:
+            current = int(one[2]) if one.re is _ONE else 0
+            counts.setdefault(current, (1, []))[1].append(int(one[1]))
+        elif (listed := _LISTED.match(line)) is not None and current is not None:
+            counts[current][1].append(whole(listed[1]))
+    close()
+    return tuple(found)

@@ -1,0 +1,477 @@
+"""A foreign script's batch and resume: the settings that are declared, else those of the command line whose names are conventional.
+
+No source, shell script or config is read here, but for the keys that a person declared (``FILE#key``). What this leaves open is measured
+once the script runs (`measured`), and asked where that leaves it open, too.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from supervisor.job.arguments.assignments import set_value, settings_of, value_of
+from supervisor.job.arguments.launchers import ACCELERATE, Launch, names_machines, read_launch, with_one_rank
+from supervisor.job.batch import BatchSpec, BatchUnit
+from supervisor.job.config.files import read_values
+from supervisor.job.config.settings import Resolver
+from supervisor.job.errors import JobError
+from supervisor.job.knobs import set_batch as kn
+from supervisor.job.knobs.conventions import find_convention, find_loader
+from supervisor.job.knobs.named_settings import SMALLER_GLOBAL, find_knobs
+from supervisor.job.knobs.resume_settings import find_outputs, find_prefixes
+from supervisor.job.knobs.set_batch import as_number
+from supervisor.job.knobs.setting_names import (
+    Place,
+    Places,
+    Scalar,
+    config_file,
+    is_argument,
+    last_part,
+    place_of,
+    plain,
+)
+from supervisor.job.spec import (
+    AccumulationCounts,
+    EntryKind,
+    JobSpec,
+    Knobs,
+    KnobScope,
+    TrialKnob,
+    TrialSettings,
+)
+
+
+def with_knobs(
+    spec: JobSpec,
+    look: Resolver,
+    world: int | None,
+    *,
+    read: Callable[[str], str | None] | None = None,
+    gpus: int = 0,
+    alone: str = "",
+) -> JobSpec:
+    """`spec` with the script's settings and batch, and ``--micro-batch`` and ``--global-batch`` applied.
+
+    Args:
+        spec: the job so far.
+        look: the settings.
+        world: ranks in all, if known.
+        read: opens a file by the name that the command line uses: a file with a declared key.
+        gpus: GPUs that the job would see.
+        alone: the flag that asks for one rank; empty where none does.
+
+    Raises:
+        JobError: a batch that a person asked for cannot be set or does not divide; a command starts several ranks where one is
+            asked for.
+    """
+    asked, opened = _Asked.of(look), read or (lambda _: None)
+    as_given = spec.entry_args
+    if alone:
+        spec = _with_one_rank(spec, gpus, alone)
+    launch, at = _launch(spec, gpus)
+    world = _world(spec, look, world, launch, gpus)
+    program = launch.name
+    env = {**look.env, **dict(spec.env)}
+    where = Places(_declared_files(asked.knobs, opened), env, program, at)
+    knobs = find_knobs(spec.entry_args, asked.knobs, elsewhere=where, world=world)
+    spec = replace(spec, world_size=world)
+    if spec.entry_kind is EntryKind.COMMAND and knobs.batch_scope is KnobScope.PER_NODE:
+        world = None  # how its ranks lie on nodes is the command's own business
+    args = spec.entry_args
+    set_knobs: dict[str, str] = {}
+    if asked.micro is not None:
+        args, where = _set_knob(args, where, set_knobs, _rank_batch(knobs, asked.micro), str(asked.micro))
+    if world == 1 and knobs.help == SMALLER_GLOBAL and knobs.batch_scope is KnobScope.UNKNOWN:
+        knobs = replace(knobs, batch_scope=KnobScope.PER_RANK)  # which is all ranks', too
+    may_shrink = asked.names_batch or spec.retry.allow_smaller_global
+    batch, knobs, notes = _batch(spec, args, knobs, where, world, asked, may_shrink=may_shrink)
+    if asked.total is not None:
+        if batch is None:
+            raise JobError(f"--global-batch {asked.total} cannot be set: {kn.why_not_changeable(knobs)}")
+        for name, value in kn.batch_values(knobs, batch, local_world_size=spec.nproc_per_node):
+            args, where = _set_knob(args, where, set_knobs, name, value)
+    _note_origins(look, knobs)
+    own = settings_of(args)
+    trial = spec.trial
+    if trial is not None:
+        resumes = knobs.start is not None and value_of(args, knobs.start) is not None
+        trial = plan_trial(trial, args, where, batch, resumes=resumes)
+        for knob in trial.knobs:
+            look.note(knob.name, knob.value, "--trial")
+            args, where = _set_knob(args, where, set_knobs, knob.name, knob.value)
+        trial, notes = replace(trial, args=as_given), (*notes, *trial_notes(trial))
+    return replace(
+        spec,
+        entry_args=args,
+        trial=trial,
+        knobs=knobs,
+        batch=batch,
+        loader=find_loader(args),
+        outputs=find_outputs(own),
+        output_prefixes=find_prefixes(own),
+        set_knobs=tuple(set_knobs.items()),
+        notes=notes,
+        total_steps=spec.total_steps
+        or total_steps(((s.name, s.value) for s in settings_of(args[where.args_at :])), where.program),
+    )
+
+
+def _rank_batch(knobs: Knobs, wanted: int) -> str:
+    """The setting that holds a rank's batch; raises JobError where it is not known."""
+    if knobs.batch is None:
+        raise JobError(f"--micro-batch {wanted} cannot be set: {kn.why_not_changeable(knobs)}")
+    if knobs.batch_scope is not KnobScope.PER_RANK:
+        unsaid = f"what {knobs.batch} counts is not known: say --batch-scope per_rank"
+        raise JobError(f"--micro-batch {wanted} cannot be set: {unsaid}")
+    return knobs.batch
+
+
+def _with_one_rank(spec: JobSpec, gpus: int, flag: str) -> JobSpec:
+    """The job with its launcher told to start one rank, where another than torchrun of ours starts them.
+
+    Raises:
+        JobError: it starts several, and what would make it start one is not known for certain.
+    """
+    for setting in settings_of(spec.entry_args):
+        is_count = setting.name.lstrip("-+").replace("-", "_") in _DEVICES
+        if is_count and (as_number(setting.value) or 1) > 1:
+            raise JobError(f"{flag} wants one rank, and {setting.name} says {setting.value}: say 1")
+    if spec.entry_kind is not EntryKind.COMMAND:
+        return spec
+    launch, _ = _launch(spec, gpus)
+    # Without a count, accelerate's own configuration file may have one.
+    by_config = launch.ranks is None and not ACCELERATE.isdisjoint(launch.launchers)
+    if launch.ranks in {None, 1} and not (by_config or names_machines(launch)):
+        return spec
+    changed = with_one_rank((spec.entry, *spec.entry_args), launch)
+    if changed is None:
+        many = "names machines" if names_machines(launch) else f"starts {launch.ranks}"
+        raise JobError(
+            f"{flag} wants one rank, and the command after `--` {many}: make it start one, by its own flags"
+        )
+    known = f", not {launch.ranks}" if launch.ranks is not None else ""
+    note = f"{flag}: {launch.launchers[0]} starts 1 rank{known}"
+    return replace(spec, entry_args=changed[1:], notes=(*spec.notes, note))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a person declared about the batch."""
+
+    knobs: Knobs | None
+    unit: BatchUnit | None
+    tokens: int
+    micro: int | None
+    total: int | None
+
+    @classmethod
+    def of(cls, look: Resolver) -> _Asked:
+        """Reads the settings."""
+        return cls(*_declared_knobs(look), look.get("batch.micro"), look.get("batch.global"))
+
+    @property
+    def names_batch(self) -> bool:
+        """Whether the batch's setting was named, or what it counts."""
+        known = self.knobs or Knobs()
+        return known.batch is not None or known.batch_scope is not KnobScope.UNKNOWN
+
+    @property
+    def spelt_out(self) -> bool:
+        """Whether the batch's numbers or its setting were named: then they must divide."""
+        named = self.knobs is not None and self.knobs.batch is not None
+        return named or self.micro is not None or self.total is not None
+
+
+def _world(spec: JobSpec, look: Resolver, world: int | None, launch: Launch, gpus: int) -> int | None:
+    """The job's ranks, if they are known: one is a declaration too, unless the command's own launcher says otherwise."""
+    declared = launch.ranks in {None, 1} and any(
+        key == "run.nproc_per_node" and origin != "default" for key, _, origin in look.origins
+    )
+    if spec.entry_kind is not EntryKind.COMMAND or declared:
+        return world
+    if spec.nproc_per_node == 1 and not is_plain_python(spec):
+        return launch.ranks
+    # A script that is run directly may start a rank for each GPU, or use several of them from one process.
+    return None if world == 1 and (gpus > 1 or _starts_own_ranks(spec.entry_args)) else world
+
+
+def _declared_files(
+    declared: Knobs | None, read: Callable[[str], str | None]
+) -> dict[str, Mapping[str, Scalar]]:
+    """The files that declared names stand in, each by its place in such a name."""
+    given = declared or Knobs()
+    named = (given.batch, given.accumulation, given.global_batch)
+    files = {name.partition("#")[0] for name in named if name is not None and place_of(name) is Place.FILE}
+    texts = {file: read(config_file(file)) for file in files}
+    return {file: read_values(config_file(file), text) for file, text in texts.items() if text is not None}
+
+
+def _batch(
+    spec: JobSpec,
+    args: tuple[str, ...],
+    knobs: Knobs,
+    where: Places,
+    world: int | None,
+    asked: _Asked,
+    *,
+    may_shrink: bool,
+) -> tuple[BatchSpec | None, Knobs, tuple[str, ...]]:
+    """The batch's numbers, where they are known; what contradicts them is noted, or raised where a person named them.
+
+    `may_shrink`: a person named the batch or lets it shrink, so that without an accumulation there is none.
+    """
+    batch: BatchSpec | None = None
+    if knobs.refusal and knobs.accumulation is None and not may_shrink:
+        return None, knobs, spec.notes  # the script's default may accumulate
+    if world is not None or knobs.can_change_batch or knobs.batch_scope is KnobScope.PER_RANK:
+        try:
+            batch = kn.batch_of(
+                args,
+                knobs,
+                world_size=world,
+                local_world_size=spec.nproc_per_node,
+                elsewhere=where,
+                global_batch=asked.total,
+                unit=asked.unit,
+                tokens_per_sample=asked.tokens,
+            )
+        except JobError as error:
+            # A batch that a person spelt out for us must divide; one that we merely found is the script's
+            # own business, and may mean something else than its name says.
+            if asked.spelt_out:
+                raise
+            note = f"batch not understood, so never changed by itself: {error.message}"
+            knobs = _without_smaller_global(knobs, "")
+            return None, replace(knobs, refusal=knobs.refusal or error.message), (*spec.notes, note)
+    divided = knobs.paired and knobs.batch_scope in {KnobScope.GLOBAL, KnobScope.PER_NODE}
+    if batch is None and not knobs.refusal and divided:
+        why = f"{knobs.batch} is divided among the ranks, and how many there are is not known"
+        knobs = replace(knobs, refusal=why, help="--nproc-per-node N")
+    if batch is None and world is None and knobs.batch_scope is not KnobScope.UNKNOWN:
+        knobs = _without_smaller_global(knobs, f"--nproc-per-node N with {SMALLER_GLOBAL}")
+    return batch, knobs, spec.notes
+
+
+def _without_smaller_global(knobs: Knobs, instead: str) -> Knobs:
+    """A refusal without the flag that would not help here, and with what would `instead`."""
+    if not knobs.help.startswith(SMALLER_GLOBAL):
+        return knobs
+    why = knobs.refusal.replace(f" ({knobs.help})", f" ({instead})" if instead else "")
+    return replace(knobs, refusal=why, help=instead)
+
+
+def _note_origins(look: Resolver, knobs: Knobs) -> None:
+    """Records in the settings which knobs are used, and whether a person named them."""
+    origin = "declared" if knobs.declared else "found on the command line"
+    named = {
+        "batch": knobs.batch,
+        "accumulation": knobs.accumulation,
+        "global batch": knobs.global_batch,
+        "resume": knobs.start,
+    }
+    for label, knob in named.items():
+        if knob is not None:
+            look.note(f"knob.{label}", knob, origin)
+
+
+def _set_knob(
+    args: tuple[str, ...], where: Places, others: dict[str, str], name: str, value: str
+) -> tuple[tuple[str, ...], Places]:
+    """A knob set from the first launch on; where it is no argument it goes to `others`."""
+    if is_argument(name):
+        return set_value(args, name, value), where
+    others[name] = value
+    return args, where.with_value(name, value)
+
+
+def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int]:
+    resume = look.get("resume.knob")
+    value = look.get("resume.value")
+    if resume is not None and value is None:
+        # `--resume-knob --resume=latest` names flag and value at once; without a value it is a switch.
+        resume, _, value = resume.partition("=")
+    scope, counts = look.get("batch.scope"), look.get("batch.accumulation_counts")
+    declared = Knobs(
+        batch=look.get("batch.knob"),
+        batch_scope=KnobScope(scope) if scope else KnobScope.UNKNOWN,
+        accumulation=look.get("batch.accumulation_knob"),
+        global_batch=look.get("batch.global_knob"),
+        resume=resume,
+        resume_value=value if value is not None else "auto",
+        counts=AccumulationCounts(counts) if counts else AccumulationCounts.PER_RANK,
+        self_resuming=bool(look.get("resume.self_resuming")),
+    )
+    unit = look.get("batch.unit")
+    tokens = look.get("batch.tokens_per_sample")
+    if unit == "tokens" and tokens is None:
+        raise JobError("batch.unit = tokens needs batch.tokens_per_sample")
+    known = None if declared == Knobs() else declared
+    return known, BatchUnit(unit) if unit else None, tokens or 1
+
+
+def _launch(spec: JobSpec, gpus: int) -> tuple[Launch, int]:
+    """What the job runs, and where the script's own arguments begin within `entry_args`."""
+    match spec.entry_kind:
+        case EntryKind.SCRIPT:
+            return Launch(("torchrun",), None, script=spec.entry), 0
+        case EntryKind.MODULE:
+            return Launch(("torchrun",), None, module=spec.entry), 0
+        case EntryKind.COMMAND | EntryKind.TRAINER:
+            words = (spec.entry, *spec.entry_args)
+            launch = read_launch(words, gpus=gpus)
+            return launch, max(launch.args_at - 1, 0)
+
+
+_DEVICES: Final = frozenset(
+    f"{prefix}{name}"
+    for prefix in ("", "trainer.")
+    for name in ("devices", "gpus", "ngpu", "ngpus", "num_gpus", "num_devices")
+)
+"""How many devices a script takes by itself; Lightning refuses more than are visible, or than torchrun started."""
+
+_OWN_RANKS: Final = re.compile(
+    r"^-{0,2}(trainer\.)?(devices|gpus|ngpus?|num_gpus|num_devices|nproc|multiprocessing_distributed|world_size|nprocs)$"
+)
+
+
+def _starts_own_ranks(args: Sequence[str]) -> bool:
+    """Whether the arguments of a script that is run directly tell it how many ranks or GPUs to use."""
+    names = ((s.name.replace("-", "_").replace("__", "--", 1), s.value) for s in settings_of(args))
+    return any(_OWN_RANKS.match(name) and value not in {"1", "0"} for name, value in names)
+
+
+def is_python(program: str) -> bool:
+    """Whether a command is a Python interpreter, by its name."""
+    return re.fullmatch(r"python[\d.]*", posixpath.basename(program)) is not None
+
+
+def is_plain_python(spec: JobSpec) -> bool:
+    """Whether a command is a Python script run directly: the process is then the job's one rank, no launcher's."""
+    return spec.entry_kind is EntryKind.COMMAND and is_python(spec.entry) and "-m" not in spec.entry_args[:2]
+
+
+# Not `num_steps`, `steps`, `total_steps`: also of a sampler's steps, of a schedule alone, of one epoch.
+STEP_NAMES: Final = frozenset(
+    ("max_steps", "max_train_steps", "max_training_steps", "max_iters", "max_iterations", "max_update", "max_updates",
+     "train_iters", "num_train_steps", "num_train_iters", "num_training_steps", "num_iterations", "total_train_steps")
+)  # fmt: skip
+EVAL_BATCHES: Final = frozenset(
+    ("limit_val_batches", "limit_test_batches", "eval_iters", "max_eval_batches", "num_eval_batches", "max_val_batches")
+)  # fmt: skip
+EVAL_SAMPLES: Final = frozenset(("max_eval_samples", "max_val_samples", "max_predict_samples"))
+TRAIN_SAMPLES: Final = frozenset(("max_train_samples",))
+FEW_SAMPLES: Final = 64
+"""Samples of an evaluation in a trial."""
+# Words of a name whose steps are not the training's: ``eval.validation.max_steps``.
+_OF_OTHERS: Final = frozenset(
+    ("eval", "evaluation", "val", "valid", "validation", "test", "dev", "sample", "sampling", "sampler", "generate",
+     "generation", "infer", "inference", "scheduler", "warmup", "pretrain", "finetune", "profile", "profiler")
+)  # fmt: skip
+
+
+class _Found(NamedTuple):
+    """A setting to set; `value` None: it is not given, and is the framework's own."""
+
+    name: str
+    value: str | None
+
+
+def plan_trial(
+    trial: TrialSettings,
+    args: Sequence[str],
+    where: Places,
+    batch: BatchSpec | None,
+    *,
+    resumes: bool = False,
+) -> TrialSettings:
+    """`trial` with the settings that are to be changed, and whether the script then ends by itself.
+
+    Args:
+        trial: what is asked for.
+        args: what follows the script, or the whole command line behind the program.
+        where: where the script's own arguments begin, and what runs.
+        batch: the batch of the trial's one rank, if it is known.
+        resumes: it is told to begin at a checkpoint: few steps in all may be behind it by then, so they are not set.
+    """
+    found = [_Found(s.name, s.value) for s in settings_of(args[where.args_at :]) if s.value is not None]
+    steps = None if resumes else _steps(found, where.program)
+    knobs: list[TrialKnob] = []
+    ends = False
+    if steps is not None:
+        number = as_number(steps.value)
+        if number is not None and number <= trial.steps:
+            ends = True
+        elif (knob := _changed(steps, trial.steps)) is not None:
+            ends = True
+            knobs.append(knob)
+    samples = batch is not None and batch.unit is BatchUnit.SAMPLES
+    wanted = {
+        EVAL_BATCHES: trial.steps,
+        EVAL_SAMPLES: FEW_SAMPLES,
+        TRAIN_SAMPLES: trial.steps * batch.global_batch if batch is not None and samples else None,
+    }
+    for names, most in wanted.items():
+        for name in sorted(names):
+            one = _only(found, frozenset((name,)))
+            if one is not None and most is not None and not _is_few(one.value, most):
+                knob = _changed(one, most)
+                knobs += [knob] if knob is not None else []
+    return replace(trial, ends_itself=ends, knobs=tuple(knobs))
+
+
+def total_steps(settings: Iterable[tuple[str, str | None]], program: str | None = None) -> int | None:
+    """How many steps the training makes in all, by its settings; None where no one setting is known to mean that."""
+    steps = _steps([_Found(name, value) for name, value in settings if value is not None], program)
+    return as_number(steps.value) if steps is not None else None
+
+
+def trial_notes(trial: TrialSettings | None) -> tuple[str, ...]:
+    """What the trial changes, and how it ends, for people."""
+    if trial is None:
+        return ()
+    changed = [
+        f"trial: {knob.name} is {knob.value or 'empty'}, not {knob.before or 'as the script has it'}"
+        for knob in trial.knobs
+    ]
+    if trial.ends_itself:
+        return tuple(changed)
+    return (*changed, f"trial: no setting for the steps is known: stopped once {trial.steps} steps are seen")
+
+
+def _only(found: Sequence[_Found], names: frozenset[str]) -> _Found | None:
+    """The one setting of these names; None where there are several, as a model's and an evaluation's."""
+    near = {plain(one.name): one for one in found if last_part(one.name) in names}
+    return next(iter(near.values())) if len(near) == 1 else None
+
+
+def _steps(found: Sequence[_Found], program: str | None) -> _Found | None:
+    """The setting that ends the training: the framework's own where one's conventions hold, else the one of a telling name."""
+    mine = [one for one in found if not _OF_OTHERS.intersection(re.split(r"[._:@]", plain(one.name)))]
+    row = find_convention([one.name for one in found], program)
+    if row is None or row.steps is None:
+        return _only(mine, STEP_NAMES)
+    return _only(mine, frozenset((last_part(row.steps),))) or _Found(row.steps, None)
+
+
+def _changed(one: _Found, value: int) -> TrialKnob | None:
+    """The setting with a number; None where it holds something else than a number."""
+    if one.value is not None and not _is_number(one.value):
+        return None
+    return TrialKnob(one.name, str(value), one.value)
+
+
+def _is_few(value: str | None, most: int) -> bool:
+    """Whether a number of batches or samples is small as it is; a fraction, as Lightning's 1.0, is of all."""
+    number = as_number(value)
+    return number is not None and number <= most and "." not in str(value)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.replace("_", ""))
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,389 @@
+"""How a script resumes, and where it leaves its checkpoints: by its command line, by what it was seen to load, or as a person answered.
+
+Whether there is a checkpoint to hand over is for `sources.checkpoints` to find. What a first attempt did not load cannot be measured, so a
+way is *measured* only where the script loaded a checkpoint or looked for one; a setting whose name says that it takes one is *proposed*.
+The restart confirms either: `resume_seen`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from supervisor.job.arguments.assignments import Setting as Argument
+from supervisor.job.arguments.assignments import settings_of, value_of
+from supervisor.job.knobs.conventions import MEGATRON, Convention
+from supervisor.job.knobs.facts import FILES, MOST_CANDIDATES, MOST_PATHS, Facts, Setting
+from supervisor.job.knobs.setting_names import Place, bare, is_resume, place_of, says_resume, words_of
+from supervisor.job.spec import BY_ITSELF, NAMED, NAMED_UNSEEN, NEVER, Knobs
+
+# What else of a run is resumed: a tracker's run, a counter.
+_NOT_A_PATH: Final = frozenset(
+    {
+        "id", "step", "steps", "epoch", "epochs", "iter", "run", "wandb", "mode", "auto", "optimizer",
+        # weights that a run begins with, or another checkpoint than its newest
+        "pretrained", "weights", "zoo", "best",
+    }
+)  # fmt: skip
+# Keys above a setting that leave it the training's: what stands below a model, a dataset or a callback is theirs.
+_OF_TRAINING: Final = frozenset(
+    {
+        "train", "training", "trainer", "checkpoint", "checkpoints", "checkpointing", "checkpointer", "ckpt", "fit", "run", "resume", "solver", "exp",
+        "experiment", "general", "global", "common", "config", "cfg", "args", "runtime", "setup", "settings", "hparams", "lightning",
+    }
+)  # fmt: skip
+_OUTPUTS: Final = frozenset(
+    {
+        "output_dir", "out_dir", "output", "outdir", "output_path", "save_dir", "save_path", "savedir", "checkpoint_dir",
+        "checkpoints_dir", "ckpt_dir", "default_root_dir", "work_dir", "exp_dir", "log_dir", "logdir", "project_dir",
+    }
+)  # fmt: skip
+# Such a name may also be that of a file, of the beginning of file names, or of what is no checkpoint.
+_MORE_OUTPUTS: Final = frozenset(
+    {
+        "out", "out_folder", "out_file", "outfile", "out_prefix", "output_folder", "output_directory", "output_file", "output_prefix",
+        "save", "save_folder", "save_file", "save_to", "save_name", "save_prefix", "checkpoint_prefix", "ckpt_prefix", "snapshot_dir",
+        "results", "results_dir", "result_dir", "run_dir", "workdir", "train_dir", "experiment_dir", "prefix",
+    }
+)  # fmt: skip
+LOADED: Final = re.compile(r"ckpt|checkpoint|snapshot|restore|load|continue|state", re.IGNORECASE)
+"""Names of settings that may hold a checkpoint to continue from."""
+ENDINGS: Final = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".tar")
+"""Of a file that holds a checkpoint."""
+_SWITCHED: Final = frozenset({"true", "false", "yes", "no", "1", "0", "none", ""})
+# Words of a setting for the newest checkpoint, and values by which scripts mean it.
+_RESUME_NAMES: Final = frozenset(
+    ("resume", "resume_from", "resume_from_checkpoint", "from_resume", "auto_resume", "resume_training", "load_enable",
+     "resume_latest", "resume_if_exists", "ckpt_load_enable")
+)  # fmt: skip
+_NEWEST: Final = frozenset({"auto", "latest", "last", "true", "newest", "must", "allow"})
+_OFF: Final = frozenset({"false", "no", "0", "off", "none", ""})
+# What stands for the newest checkpoint in a declared flag's value: its path (``--resume=PATH``), or the number in its name.
+_PATH: Final = frozenset({"path", "{path}", "<path>"})
+_STEP: Final = frozenset({"step", "{step}", "<step>"})
+# Lightning's, Hydra's and transformers' own folders, where the script names none.
+USUAL_OUTPUTS: Final = ("lightning_logs", "checkpoints", "outputs", "output", "trainer_output", "runs")
+
+
+def with_resume(args: Sequence[str], row: Convention | None, given: Knobs, knobs: Knobs) -> Knobs:
+    """`knobs` with what the command line says of going on from a checkpoint.
+
+    Args:
+        args: what follows the script.
+        row: the framework's conventions.
+        given: what a person declared.
+        knobs: the batch's knobs.
+    """
+    knobs = replace(knobs, framework=row.name if row is not None else "")
+    if given.resume:
+        return _as_declared(knobs, given.resume, given.resume_value)
+    settings = settings_of(args)
+    if not given.self_resuming and _is_off(settings):
+        return knobs
+    if itself := "named (--self-resuming)" if given.self_resuming else _by_itself(settings, args, row):
+        return replace(knobs, self_resuming=True, resumes=itself)
+    if any("${now:" in (s.value or "") for s in settings if s.name.lstrip("+") == "hydra.run.dir"):
+        return replace(knobs, resumes="Hydra makes a new folder at each start (hydra.run.dir)")
+    return _given(settings, knobs) or _by_convention(args, row, knobs) or knobs
+
+
+def _given(settings: Sequence[Argument], knobs: Knobs) -> Knobs | None:
+    """`knobs` with the resume that stands on the command line: a word for the newest checkpoint, else a path."""
+    for setting in settings:
+        words = "_".join(words_of(setting.name))
+        if words in _RESUME_NAMES and (setting.value is None or setting.value.lower() in _NEWEST):
+            return replace(
+                knobs, resume=setting.name, resume_value=setting.value or "", resumes="command line"
+            )
+    for setting in settings:
+        value = (setting.value or "").lower()
+        if takes_path(setting.name) and value not in _SWITCHED and not _is_published(value):
+            return replace(knobs, resume_path=setting.name, resumes="command line")
+    return None
+
+
+def _by_convention(args: Sequence[str], row: Convention | None, knobs: Knobs) -> Knobs | None:
+    """`knobs` with the framework's own resume."""
+    if row is not None and row.name == MEGATRON:
+        save = value_of(args, "--save")
+        if not save or value_of(args, "--load") is not None:
+            return None
+        return replace(knobs, resume="--load", resume_value=save, resumes="the folder of --save")
+    if row is not None and row.resume_flag and (not row.resume_word or row.resume_word in args):
+        return replace(knobs, resume_path=row.resume_flag, resumes=f"{row.name}'s own")
+    return None
+
+
+def _as_declared(knobs: Knobs, name: str, value: str) -> Knobs:
+    """`knobs` with the flag that a person named: `value` is passed as it is, ``PATH`` and ``STEP`` stand for the newest checkpoint."""
+    knobs = replace(knobs, resumes=NAMED)
+    if value.lower() in _PATH or (not value and not name.startswith("-")):
+        return replace(knobs, resume_path=name)
+    if value.lower() in _STEP:
+        return replace(knobs, resume_step=name)
+    return replace(knobs, resume=name, resume_value=value, resumes=NAMED if value else NAMED_UNSEEN)
+
+
+def _is_off(settings: Sequence[Argument]) -> bool:
+    """Whether the command line says that nothing is resumed: ``--no-resume``, ``--auto_resume=false``."""
+    for setting in settings:
+        on, words = (setting.value or "true").lower() not in _OFF, words_of(setting.name)
+        if {"no", "resume"} <= set(words) and on:
+            return True
+        if "_".join(words) in {"resume", "resume_from_checkpoint", "auto_resume"} and not on:
+            return True
+    return False
+
+
+def _by_itself(settings: Sequence[Argument], args: Sequence[str], row: Convention | None) -> str | None:
+    """Why the script resumes by itself, for people; None where the command line does not say so."""
+    for setting in settings:
+        if _is_auto(setting.name) and (setting.value is None or setting.value.lower() == "true"):
+            return f"{setting.name} is on"
+    if row is None:
+        return None
+    load, save = value_of(args, "--load"), value_of(args, "--save")
+    if row.name == MEGATRON and load and load == save:
+        return "--load is --save"
+    given = {setting.name.lstrip("-").replace("-", "_") for setting in settings}
+    if row.always_resumes and given.isdisjoint(row.resume_off):
+        return f"{row.name} continues from its last checkpoint"
+    return None
+
+
+def _is_auto(name: str) -> bool:
+    """Whether a setting's name is that of a switch for the newest checkpoint."""
+    words = words_of(name)
+    return words in {("load", "enable"), ("autoresume",)} or (
+        "auto" in words and "resume" in words and len(words) <= 4
+    )
+
+
+def _is_published(value: str) -> bool:
+    """Whether a value names weights that somebody published (``//pretrained/facebook/musicgen-medium``): those a run begins with, each time."""
+    return value.startswith("//") or value.partition("/")[0] == "pretrained"
+
+
+def given_start(args: Sequence[str], flags: Collection[str] = ()) -> str | None:
+    """The checkpoint that a person named, as flag and value (``--resume c2.pt``); None where none is named.
+
+    Args:
+        args: what follows the script now.
+        flags: those that are known to take a checkpoint's path, whatever their names.
+    """
+    given = [s for s in settings_of(args) if (s.name in flags or takes_path(s.name)) and s.value]
+    found = next((s for s in reversed(given) if (s.value or "").lower() not in _SWITCHED), None)
+    if found is None:
+        return None
+    return f"{found.name} {found.value}" if found.name.startswith("-") else f"{found.name}={found.value}"
+
+
+def perhaps_start(args: Sequence[str], before: Sequence[str]) -> str | None:
+    """A flag of `args` with a value that it had not `before`, which by its name or its value may be a checkpoint to start from."""
+    known = {(s.name, s.value) for s in settings_of(before)}
+    for setting in settings_of(args):
+        value = (setting.value or "").lower()
+        if (setting.name, setting.value) in known or value in _SWITCHED or _is_output(setting.name):
+            continue
+        if value.endswith(ENDINGS) or LOADED.search(bare(setting.name)):
+            return setting.name
+    return None
+
+
+def takes_path(name: str) -> bool:
+    """Whether a setting's name is that of a checkpoint's path to continue from."""
+    if not _is_level_of_training(name):
+        return False
+    words = words_of(name)
+    if words in {
+        ("ckpt", "path"),
+        ("continue", "from"),
+        ("continue", "path"),
+        ("restore", "path"),
+        ("load", "path"),
+        ("train", "from"),
+    }:
+        return True
+    return "resume" in words and not _NOT_A_PATH & set(words)
+
+
+def _is_level_of_training(name: str) -> bool:
+    """Whether a setting stands at the top or below keys of the training, not those of a part (``model.first_stage.ckpt_path``)."""
+    above = bare(name).lstrip("-+").lower().replace("-", "_").rpartition(".")[0]
+    return set(re.split(r"[._]", above)) - {""} <= _OF_TRAINING
+
+
+def find_outputs(settings: Sequence[Argument]) -> tuple[str, ...]:
+    """The output folders that the arguments name, as spelled there; then the defaults of frameworks."""
+    return tuple(dict.fromkeys((*_values(settings, _OUTPUTS), *USUAL_OUTPUTS)))
+
+
+def measured_outputs(settings: Iterable[Setting]) -> tuple[str, ...]:
+    """The folders that settings for outputs were seen to name, by their absolute paths."""
+    values = (s.value for s in settings if _is_output(s.name) and isinstance(s.value, str))
+    return tuple(dict.fromkeys(value for value in values if posixpath.isabs(value)))
+
+
+def find_prefixes(settings: Sequence[Argument]) -> tuple[str, ...]:
+    """What else the arguments name as written to: a folder, a file, or what the names of files begin with.
+
+    A usual folder counts where it is named: `find_outputs` has it also where it is not.
+    """
+    usual = (value for value in _values(settings, _OUTPUTS) if value in USUAL_OUTPUTS)
+    found = [*_values(settings, _MORE_OUTPUTS), *usual]
+    return tuple(dict.fromkeys(value for value in found if _may_begin_checkpoints(value)))
+
+
+def _values(settings: Sequence[Argument], names: Collection[str]) -> list[str]:
+    return [s.value for s in settings if s.value and _last_word(s.name) in names]
+
+
+def _may_begin_checkpoints(value: str) -> bool:
+    low = value.lower()
+    other_file = re.search(r"\.[a-z]\w{0,5}$", low) is not None and not low.endswith(ENDINGS)
+    return low not in _SWITCHED and not low.isdecimal() and not other_file
+
+
+def _is_output(name: str) -> bool:
+    """Whether a setting's name is that of a folder that the script writes to."""
+    return _last_word(name) in _OUTPUTS
+
+
+def _last_word(name: str) -> str:
+    last = bare(name).lstrip("-").lower().replace("-", "_")
+    return last.rpartition(".")[2] if place_of(name) is not Place.ENVIRONMENT else last
+
+
+FLAG: Final = "flag"
+SELF: Final = "self"
+PATH: Final = "PATH"
+"""In a declared setting (``--resume=PATH``): it takes the path of the newest checkpoint."""
+_SWITCH: Final = "proposed: switch"
+_ANSWERED: Final = "as you answered"
+_WHY: Final = {
+    "measured: path_option": "its value was the checkpoint that was loaded",
+    "measured: itself": "it looks for a checkpoint where it saves",
+    "proposed: option": "by its name; the restart shows whether it loads",
+    _SWITCH: "by its name; the restart shows whether it loads",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeWay:
+    """How a script resumes, as the journal has it: the fields `resume`, `resume_setting`, `resume_how` of `batch_measured`.
+
+    Attributes:
+        resume: `FLAG`, `SELF`, or None where it is not known.
+        setting: with `FLAG`, the setting as a knob is named.
+        how: how certain that is, and the rule.
+        candidates: settings to ask about, as `--resume-knob` takes them.
+    """
+
+    resume: str | None
+    setting: str | None
+    how: str
+    candidates: tuple[str, ...] = ()
+
+
+def resume_way(facts: Facts) -> ResumeWay:
+    """How the script seems to resume. A way is certain only after a restart has loaded what was saved."""
+    settings = facts.settings
+    if (option := next((s for s in settings if _is_loaded_from(s, facts)), None)) is not None:
+        return ResumeWay(FLAG, knob_name(option), "measured: path_option")
+    if facts.sought or any(path in facts.saved for path in facts.loaded):
+        return ResumeWay(SELF, None, "measured: itself")
+    fits = [s for s in settings if s.empty or (s.type == "bool" and says_resume(s.name))]
+    fits = sorted((s for s in fits if is_resume(s.name)), key=lambda s: is_resume(s.name), reverse=True)
+    candidates = tuple(map(_declared, fits[:MOST_CANDIDATES]))
+    if fits and (len(fits) == 1 or is_resume(fits[0].name) > is_resume(fits[1].name)):
+        how = _SWITCH if fits[0].type == "bool" else "proposed: option"
+        return ResumeWay(FLAG, knob_name(fits[0]), how, candidates)
+    return ResumeWay(None, None, "asked: several" if fits else "asked: never_loaded", candidates)
+
+
+def _is_loaded_from(setting: Setting, facts: Facts) -> bool:
+    """Whether a setting's value is the checkpoint that was loaded.
+
+    Of a name that says nothing it may be a pretrained model's weights, or the folder that is written to.
+    """
+    path, says_so = setting.value, is_resume(setting.name) > 0
+    if not isinstance(path, str) or not (says_so or facts.restored):
+        return False
+    return path in facts.loaded or (says_so and any(one.startswith(f"{path}/") for one in facts.loaded))
+
+
+def knob_name(setting: Setting) -> str:
+    """A setting as a knob is named: its longest option word, ``env:NAME``, ``FILE#key``, else its name."""
+    if setting.by == "env":
+        return f"env:{setting.name}"
+    if setting.by in FILES and setting.file is not None:
+        return f"{setting.shown or setting.file}#{setting.name}"
+    return max((word for word in setting.words if word.startswith("-")), key=len, default=setting.name)
+
+
+def _declared(setting: Setting) -> str:
+    name, is_switch = knob_name(setting), setting.type == "bool"
+    return name if is_switch and name.startswith("-") else f"{name}={'true' if is_switch else PATH}"
+
+
+def with_measured_resume(knobs: Knobs, resume: str | None, setting: str | None, how: str) -> Knobs:
+    """`knobs` with the way that was measured; as they are where a person or the command line says how the script resumes.
+
+    A way that is only proposed gives way to a framework's convention, too. `resume`, `setting`, `how`: as in `ResumeWay`.
+    """
+    known = knobs.start is not None or knobs.self_resuming or knobs.resume_step is not None
+    if resume is None or is_declared(knobs) or (known and how.startswith("proposed")):
+        return knobs
+    if resume == SELF:
+        return _with_way(knobs, BY_ITSELF, _WHY["measured: itself"])
+    switch = "" if (setting or "").startswith("-") else "true"
+    value = switch if how == _SWITCH else PATH
+    return _with_way(knobs, f"{setting}={value}" if value else setting or "", _WHY.get(how, how))
+
+
+def is_declared(knobs: Knobs) -> bool:
+    """Whether a person, or the command line itself, says how the script resumes."""
+    return knobs.resume_is_set or knobs.resumes.startswith(("named", _ANSWERED))
+
+
+def with_answered_resume(knobs: Knobs, answer: str) -> Knobs:
+    """`knobs` with a person's answer: `BY_ITSELF`, `NEVER`, or a setting as `--resume-knob` takes it."""
+    return _with_way(knobs, answer, _ANSWERED) if answer else knobs
+
+
+def _with_way(knobs: Knobs, way: str, why: str) -> Knobs:
+    blank = replace(
+        knobs,
+        resume=None,
+        resume_value="auto",
+        resume_path=None,
+        resume_step=None,
+        self_resuming=way == BY_ITSELF,
+        cannot_resume=way == NEVER,
+        resumes=why,
+    )
+    if way in {BY_ITSELF, NEVER}:
+        return blank
+    name, _, value = way.rpartition("=") if "=" in way else (way, "", "")
+    if value == PATH:
+        return replace(blank, resume_path=name)
+    return replace(blank, resume=name, resume_value=value)
+
+
+def resume_seen(
+    facts: Facts, checkpoint: str, *, real: Callable[[str], str] = posixpath.normpath
+) -> bool | None:
+    """Whether an attempt loaded this checkpoint, or a part of it, before its first step; None: not known (yet).
+
+    `real`: the path behind links, where the caller may look at the disk.
+    """
+    wanted = real(checkpoint)
+    for path in facts.loaded:
+        loaded = real(path)
+        if loaded == wanted or loaded.startswith(wanted.rstrip("/") + "/"):
+            return True
+    has_stepped = any(rank.steps for rank in facts.ranks)
+    return False if has_stepped and len(facts.loaded) < MOST_PATHS else None

@@ -1,0 +1,142 @@
+"""What measuring leaves open of a batch and a person can answer, with what each answer would lead to.
+
+An answer is the declaration that a flag would make (`--batch-knob`, `--batch-scope`, `--accumulation-knob`): the facts are read again
+with it, so that all that a declared name must stand up to holds for it too. Where nothing can be lost, one is tried instead of asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Final, TypeAlias
+
+from supervisor.job.batch import BatchChange
+from supervisor.job.knobs.measured import MeasuredBatch, Why
+from supervisor.job.knobs.measured_knobs import (
+    MeasuredSettings,
+    OpenAnswer,
+    fixed_in_code,
+    measured_settings,
+    open_part,
+    with_measured,
+)
+from supervisor.job.knobs.resume_settings import knob_name
+from supervisor.job.knobs.setting_names import BatchName, bare, batch_name, is_accumulation
+from supervisor.job.launch.oom_plan import OomRefusal, next_batch, oom_plan
+from supervisor.job.spec import IN_CODE, BatchAnswer, BatchQuestion, JobSpec, Knobs, KnobScope, Unread
+
+MOST_ANSWERS: Final = 3
+"""A card has as many keys."""
+MOST_TRIALS: Final = 2
+
+Derive: TypeAlias = Callable[[Knobs], MeasuredBatch]
+"""What an attempt's facts come to with what is declared."""
+
+
+def with_declared(given: Knobs, what: Unread, value: str) -> Knobs:
+    """What a person named, and the answer besides."""
+    match what:
+        case Unread.SCOPE:
+            return replace(given, batch_scope=KnobScope(value))
+        case Unread.MICRO:
+            return replace(given, batch=value)
+        case Unread.ACCUMULATION:
+            return replace(given, accumulation=value)
+        case _:
+            return given
+
+
+def asked_settings(
+    derive: Derive,
+    named: Knobs,
+    found: MeasuredBatch | None = None,
+    *,
+    answered: frozenset[Unread] = frozenset(),
+) -> MeasuredSettings:
+    """What an attempt's facts come to, and with each answer to the first thing that they leave open.
+
+    `found`: without one, if it is known. `answered`: what an answer was tried for already, and is not asked a second time.
+    """
+    found = found or derive(named)
+    seen, (what, candidates) = measured_settings(found, named), open_part(found, named)
+    if what is Unread.SCOPE:
+        numbers = {scope.value: candidates[0].number for scope in (KnobScope.PER_RANK, KnobScope.GLOBAL)}
+        named = replace(named, batch=named.batch or knob_name(candidates[0]))
+    else:
+        numbers = {knob_name(setting): setting.number for setting in candidates if setting.is_input}
+    if what is None or what in answered:
+        return seen
+    answers: list[OpenAnswer] = []
+    for value, number in numbers.items():
+        then = asked_settings(derive, with_declared(named, what, value), answered=answered | {what})
+        stands = then.accumulation if what is Unread.ACCUMULATION else then.setting
+        if stands is not None or then.asks is Unread.SCOPE:
+            answers.append(OpenAnswer(value, number, then))
+        if len(answers) == MOST_ANSWERS:
+            break
+    if not answers:
+        return seen
+    if len(answers) == 1 and found.set_by.why is Why.SCOPE and answers[0].then.asks is Unread.SCOPE:
+        return answers[0].then
+    if what is not Unread.SCOPE:
+        answers.insert(MOST_ANSWERS - 1, OpenAnswer(IN_CODE, None, fixed_in_code(seen, found)))
+    return replace(seen, asks=what, answers=tuple(answers[:MOST_ANSWERS]))
+
+
+def question_of(
+    job: JobSpec, seen: MeasuredSettings, wrong: Collection[str] = (), script: str = ""
+) -> BatchQuestion | None:
+    """What is asked about a job whose attempt showed `seen`; None where no answer would help.
+
+    Args:
+        job: as it was started.
+        seen: with the answers so far.
+        wrong: answers after which an attempt had another batch than planned.
+        script: hash of its script.
+    """
+    if seen.asks is None:
+        return None
+    answers = tuple(_answer(job, one, is_wrong=one.value in wrong) for one in seen.answers)
+    leads_on = (one.then.asks is not None and one.value not in wrong for one in seen.answers)
+    if not any(leads_on) and all(answer.change is None for answer in answers):
+        return None
+    knob, number = "", seen.passes if seen.asks is Unread.ACCUMULATION else seen.micro
+    if seen.asks is Unread.SCOPE:
+        knob, number = seen.answers[0].then.setting or "", seen.answers[0].number
+    return BatchQuestion(seen.asks, knob, number, answers, script, seen.ranks, seen.passes)
+
+
+def _answer(job: JobSpec, one: OpenAnswer, *, is_wrong: bool) -> BatchAnswer:
+    if is_wrong:
+        change, refusal = None, "a restart with it had another batch than planned"
+    elif one.value == IN_CODE:  # nobody has answered yet, as the reason that would follow says
+        change, refusal = None, "no restart can change it"
+    elif one.then.asks is not None:
+        change, refusal = None, one.then.refusal
+    else:
+        change, refusal = _change(with_measured(job, one.then))
+    return BatchAnswer(one.value, change, refusal, one.number)
+
+
+def _change(job: JobSpec) -> tuple[BatchChange | None, str]:
+    """What an out-of-memory failure would change, be it to a smaller global batch; or why nothing."""
+    allowed = replace(job, retry=replace(job.retry, allow_smaller_global=True))
+    plan, batch = oom_plan(allowed, is_measured=True), job.batch
+    if isinstance(plan, OomRefusal) or batch is None:
+        return None, plan.why if isinstance(plan, OomRefusal) else ""
+    after = next_batch(job, batch, smaller_global=plan.smaller_global)
+    return BatchChange(batch, after) if after is not None else None, ""
+
+
+def to_try(seen: MeasuredSettings, wrong: Collection[str]) -> str | None:
+    """The answer that a restart may try before a person is asked: the likeliest whose name says a batch, or an accumulation; None: none."""
+    if len(wrong) >= MOST_TRIALS or seen.asks in {None, Unread.SCOPE}:
+        return None
+    says_so = is_accumulation if seen.asks is Unread.ACCUMULATION else _says_batch
+    names = (one.value for one in seen.answers if one.value != IN_CODE and one.value not in wrong)
+    return next((name for name in names if says_so(bare(name).lstrip("-+"))), None)
+
+
+def _says_batch(name: str) -> bool:
+    """Whether a batch word is in `name`, and none of what else a number of its value may be: heads, layers, a width, a length, steps."""
+    return batch_name(name) > BatchName.NONE

@@ -1,0 +1,478 @@
+"""The guided start: what is known of a folder and a script, what is asked next, and the job file that comes of it; pure.
+
+`cli/init.py` asks the questions and writes the file. It hands in what it read of the folder and of the machine, and how a draft of
+the job is resolved.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final, TypeAlias, assert_never
+
+from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, FlagKind
+from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
+from supervisor.job.errors import JobError
+from supervisor.job.launch.oom_plan import four_lines, resume_plan
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.text.hostlist import host_names
+from supervisor.text.redact import redact, redact_argv, redact_text
+
+Setting: TypeAlias = str | int | float | bool
+MOST_SCRIPTS: Final = 9
+"""How many scripts are offered: one digit chooses among them."""
+
+_SECTIONS: Final = ("run", "batch", "resume", "policy", "hang")
+_WAIT, _SCRATCH, _SELF = "wait", "scratch", "self"
+_RESUME_KEYS: Final = ("resume.knob", "resume.self_resuming", "policy.restart_from_scratch")
+_FLAG_NAME: Final = re.compile(r"-{0,2}\+{0,2}[A-Za-z_][\w.-]*(=\S*)?")
+# Settings of the project and of a package: a file of that name would be read as those.
+_RESERVED: Final = frozenset({"stoker.toml", "pyproject.toml"})
+# What a script that trains holds, and how much each tells.
+_TELLING: Final = (
+    (r"\.backward\(", 3),
+    (r"\bDataLoader\b", 2),
+    (r"init_process_group|DistributedDataParallel|Accelerator\(|Trainer\(|fully_shard", 2),
+    (r"\boptim(izer)?\b", 1),
+    (r"\bloss\b", 1),
+    (r"__main__", 1),
+    (r"argparse|HfArgumentParser|hydra|\bclick\b|sys\.argv", 1),
+)
+
+
+class Topic(StrEnum):
+    """What a question is about, in the order in which they are asked."""
+
+    SCRIPT = "script"
+    ARGUMENTS = "arguments"
+    PYTHON = "python"
+    RANKS = "ranks"
+    NODES = "nodes"
+    ADDRESS = "address"
+    RESUME = "resume"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One possible answer, and what it means."""
+
+    value: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked next. `default`: what an empty answer means. `options`: all that there are, or those that are known."""
+
+    topic: Topic
+    text: str
+    default: str = ""
+    options: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Slurm:
+    """What SLURM says here. `job`: its number where this shell is in a job; `nodes`: how many that has; `first`: the name of the first."""
+
+    job: str = ""
+    nodes: int = 1
+    first: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is known before anything is asked.
+
+    Attributes:
+        scripts: Python files that may train, the likeliest first.
+        gpus: GPUs that a job would see.
+        slurm: SLURM's facts; None where there is no SLURM.
+        files: names that the folder has already.
+        python: the interpreter with torch that `stoker run` would take, for people; empty: none was found.
+    """
+
+    scripts: tuple[str, ...] = ()
+    gpus: int = 0
+    slurm: Slurm | None = None
+    files: frozenset[str] = frozenset()
+    python: str = ""
+
+    def lines(self) -> tuple[str, ...]:
+        """The same for people."""
+        found = [f"GPUs here: {self.gpus}" if self.gpus else "no GPU is visible here: ranks run on the CPU"]
+        if self.slurm is not None and self.slurm.job:
+            found.append(f"SLURM job {self.slurm.job}, nodes: {self.slurm.nodes}")
+        elif self.slurm is not None:
+            found.append("SLURM is installed, and this shell is in no job of it")
+        found.append(self.python or "no Python with torch is found here")
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is known of the script before it runs. `lines`: label and text; `resume`: as in `ResumePlan.how`.
+
+    What is left open of its batch is measured once it runs, and asked then.
+    """
+
+    lines: tuple[tuple[str, str], ...]
+    resume: str = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What is decided so far. `settings` by dotted key of the job file; `settled`: topics that are not asked (again)."""
+
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    args: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    file: str = ""
+    settled: frozenset[Topic] = frozenset()
+
+    def having(self, topic: Topic, **settings: Setting) -> Choices:
+        """With `topic` settled; a key's dot is written as two underscores."""
+        more = {key.replace("__", "."): value for key, value in settings.items()}
+        return replace(self, settings={**self.settings, **more}, settled=self.settled | {topic})
+
+    @property
+    def entry(self) -> str:
+        """The script or module; empty: not chosen."""
+        return str(self.settings.get("run.script") or self.settings.get("run.module") or "")
+
+    @property
+    def nodes(self) -> str:
+        """The number of nodes, as it was given."""
+        return str(self.settings.get("run.nnodes", "1"))
+
+    @property
+    def several(self) -> bool:
+        """Whether it runs on several machines."""
+        return self.nodes not in {"1", "1:1"}
+
+
+def likely_scripts(texts: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of the files that may train, the likeliest first; where none looks so, all but tests and set-up.
+
+    Args:
+        texts: source by path below the folder.
+    """
+    scores = {name: _score(name, text) for name, text in texts.items()}
+    best = sorted(scores, key=lambda name: (-scores[name], name.count("/"), name))
+    named = [name for name in best if scores[name] >= 4]
+    return tuple(named or [name for name in best if scores[name] >= 0])[:MOST_SCRIPTS]
+
+
+def _score(name: str, text: str) -> int:
+    base = posixpath.basename(name).lower()
+    if base.startswith(("test_", "conftest", "setup.", "__init__")):
+        return -10
+    told = sum(weight for pattern, weight in _TELLING if re.search(pattern, text))
+    return told + (4 if re.search(r"train|tune", base) else 2 if base in {"main.py", "run.py"} else 0)
+
+
+def slurm_of(env: Mapping[str, str], *, installed: bool) -> Slurm | None:
+    """SLURM's facts from the environment of a shell; `installed`: whether its programs are there."""
+    job = env.get("SLURM_JOB_ID", "")
+    if not job:
+        return Slurm() if installed else None
+    count = env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or "1"
+    nodes = int(count) if count.isascii() and count.isdigit() and 0 < len(count) < 7 else 1
+    return Slurm(job[:20], nodes, next(iter(host_names(env.get("SLURM_JOB_NODELIST", ""), most=1)), ""))
+
+
+def found_in(spec: JobSpec) -> Found:
+    """What a resolved draft says of the script's batch, of an out-of-memory failure, of its resume and outputs."""
+    batch, smaller, then, resume = four_lines(spec)
+    lines = [("batch", batch), ("out of memory", smaller), ("then", then), ("resume", resume)]
+    lines.append(
+        ("checkpoints", f"looked for in {', '.join(spec.outputs)}" if spec.outputs else "not looked for")
+    )
+    return Found(tuple(lines), resume_plan(spec.knobs).how)
+
+
+def choices_of(parsed: ParsedRun, file: str = "") -> Choices:
+    """What a command line decides already; its flags are those of ``stoker run``, kept under their keys in the file.
+
+    Raises:
+        JobError: a flag has no key in a job file, or what is to run is a command.
+    """
+    if parsed.entry_kind is EntryKind.COMMAND:
+        raise JobError(
+            "a job file names a script or a module: a command needs none, start it with `stoker run -- …`"
+        )
+    settings: dict[str, Setting] = {}
+    settled: set[Topic] = set()
+    if parsed.entry is not None:
+        settings["run.module" if parsed.entry_kind is EntryKind.MODULE else "run.script"] = parsed.entry
+        settled |= {Topic.SCRIPT, *([Topic.ARGUMENTS] if parsed.entry_args else [])}
+    env: dict[str, str] = {}
+    for key, value in parsed.stoker:
+        if key == "env":
+            name, _, env[name] = value.partition("=")
+        elif key == "no_retry":
+            settings["policy.retry"] = value != "true"
+        elif (flag := _flag(STOKER_FLAGS, key)) is not None:
+            settings[flag.setting] = _typed(flag, value)
+    for key, value in parsed.torchrun:
+        if (flag := _flag(TORCHRUN_FLAGS, key)) is not None:
+            settings[flag.setting] = _typed(flag, value)
+    about = {"run.nproc_per_node": Topic.RANKS, "run.nnodes": Topic.NODES, "run.master_addr": Topic.ADDRESS}
+    settled |= {topic for key, topic in about.items() if key in settings}
+    choices = Choices(settings, parsed.entry_args, tuple(env.items()), "", frozenset(settled))
+    return with_file(choices, file) if file else choices
+
+
+def _flag(table: Iterable[Flag], key: str) -> Flag | None:
+    """The flag, if it has a key in a job file; None for one of the screen's looks."""
+    flag = next((flag for flag in table if flag.key == key), None)
+    if flag is None or flag.setting.startswith("ui."):
+        return None
+    if not flag.setting or flag.setting == "run.node_rank":
+        raise JobError(f"{flag.name} is not kept in a job file: give it to `stoker run` beside --config")
+    return flag
+
+
+def _typed(flag: Flag, value: str) -> Setting:
+    match flag.kind:
+        case FlagKind.SWITCH:
+            return value == "true"
+        case FlagKind.INT:
+            return int(value)
+        case FlagKind.SECONDS:
+            return float(value)
+        case FlagKind.TEXT:
+            return int(value) if flag.key in {"nproc_per_node", "nnodes"} and value.isdigit() else value
+        case _:
+            assert_never(flag.kind)
+
+
+def with_file(choices: Choices, name: str) -> Choices:
+    """With the name of the file to write.
+
+    Raises:
+        JobError: it is no name of a job file.
+    """
+    base = posixpath.basename(name)
+    if not base.endswith(".toml") or base == ".toml" or base in _RESERVED or not name.isprintable():
+        raise JobError(f"{name}: name a file ending in .toml, other than {' and '.join(sorted(_RESERVED))}")
+    return replace(choices, file=name, settled=choices.settled | {Topic.FILE})
+
+
+def next_question(around: Around, choices: Choices, found: Found | None) -> Question | None:
+    """What is asked next; None: all is known. `found`: once there is a script."""
+    known = found or Found((), "self")
+    for topic in Topic:
+        if (
+            topic not in choices.settled
+            and (question := _question(topic, around, choices, known)) is not None
+        ):
+            return question
+    return None
+
+
+def _question(topic: Topic, around: Around, choices: Choices, found: Found) -> Question | None:
+    """The question of one topic; None where there is nothing to ask."""
+    slurm = around.slurm or Slurm()
+    match topic:
+        case Topic.SCRIPT:
+            options = tuple(map(Option, around.scripts))
+            first = around.scripts[0] if around.scripts else ""
+            return Question(topic, "which script trains?", first, options)
+        case Topic.ARGUMENTS:
+            return Question(topic, f"what follows {choices.entry} on its command line?")
+        case Topic.PYTHON:
+            text = "which Python has torch? (empty: looked for again when it starts)"
+            return None if around.python or "run.python" in choices.settings else Question(topic, text)
+        case Topic.RANKS:
+            return Question(
+                topic, "how many ranks on each machine (one for each GPU)?", str(around.gpus or 1)
+            )
+        case Topic.NODES:
+            return Question(topic, "how many machines?", str(slurm.nodes))
+        case Topic.ADDRESS:
+            text = "name or address of the first machine, as the others reach it?"
+            return Question(topic, text, slurm.first) if choices.several else None
+        case Topic.RESUME:
+            return _about_resume(found, choices)
+        case Topic.FILE:
+            return Question(topic, "write the job file as?", _free_name(choices.entry, around.files))
+        case _:
+            assert_never(topic)
+
+
+def _about_resume(found: Found, choices: Choices) -> Question | None:
+    if found.resume not in {"none", "unknown"} or any(key in choices.settings for key in _RESUME_KEYS):
+        return None
+    options = (
+        Option(_WAIT, "a failure after the first step waits for you"),
+        Option(_SCRATCH, "it begins at step 0 again"),
+        Option(_SELF, "the script finds its newest checkpoint itself"),
+    )
+    text = "how does the script continue from a checkpoint? (or name its flag, as --resume=auto)"
+    return Question(Topic.RESUME, text, _WAIT, options)
+
+
+def _free_name(entry: str, taken: frozenset[str]) -> str:
+    """``train.toml``, or the first of ``train-2.toml``, … that is free."""
+    stem = re.sub(r"\.py$", "", posixpath.basename(entry.replace("\\", "/"))) or "job"
+    stem = re.sub(r"[^\w.-]", "-", stem).lstrip(".-") or "job"
+    names = (f"{stem}{f'-{number}' if number > 1 else ''}.toml" for number in range(1, len(taken) + 4))
+    return next(name for name in names if name not in taken | _RESERVED)
+
+
+def _given_by(question: Question, text: str) -> str:
+    """What an answer says: what is proposed where it is empty, an option where it is a number of one. Raises JobError."""
+    given = text.strip() or question.default
+    if not question.options or not (given.isascii() and given.isdigit()):
+        return given
+    if not 0 < int(given[:9]) <= len(question.options):
+        raise JobError(f"{given}: choose one of 1 to {len(question.options)}")
+    return question.options[int(given) - 1].value
+
+
+def answered(choices: Choices, question: Question, text: str) -> Choices:
+    """The choices with one answer; empty: the default. A number names an option.
+
+    Raises:
+        JobError: it is no answer to this question.
+    """
+    topic, given = question.topic, _given_by(question, text)
+    match topic:
+        case Topic.SCRIPT:
+            if not given:
+                raise JobError("name the script to run, for example train.py")
+            return choices.having(topic, run__script=given)
+        case Topic.ARGUMENTS:
+            return replace(choices.having(topic), args=_words(given))
+        case Topic.PYTHON:
+            return choices.having(topic, run__python=given) if given else choices.having(topic)
+        case Topic.RANKS:
+            check_nproc(given)
+            return choices.having(topic, run__nproc_per_node=int(given) if given.isdigit() else given)
+        case Topic.NODES:
+            if not re.fullmatch(r"[1-9]\d{0,4}", given, re.ASCII):
+                raise JobError(f"a number of machines is a whole number of at least 1, got {given!r}")
+            return choices.having(topic, run__nnodes=int(given))
+        case Topic.ADDRESS:
+            if not given or not given.isprintable() or " " in given:
+                raise JobError("name the first machine, for example --master-addr n01")
+            return choices.having(topic, run__master_addr=given)
+        case Topic.RESUME:
+            return _with_resume(choices, question, given)
+        case Topic.FILE:
+            return with_file(choices, given)
+        case _:
+            assert_never(topic)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise JobError(f"{str(error).lower()}: close the quote") from error
+
+
+def _with_resume(choices: Choices, question: Question, given: str) -> Choices:
+    match given:
+        case "wait":
+            return choices.having(Topic.RESUME)
+        case "scratch":
+            return choices.having(Topic.RESUME, policy__restart_from_scratch=True)
+        case "self":
+            return choices.having(Topic.RESUME, resume__self_resuming=True)
+    if not _FLAG_NAME.fullmatch(given) or ("=" not in given and not given.startswith("-")):
+        values = ", ".join(option.value for option in question.options)
+        raise JobError(f"{given}: one of {values}, or the script's flag, as --resume or resume=auto")
+    return choices.having(Topic.RESUME, resume__knob=given)
+
+
+def job_file(choices: Choices) -> str:
+    """The text of the job file.
+
+    Raises:
+        JobError: it would hold what is recognised as a secret.
+    """
+    if redact_argv(choices.args) != choices.args:
+        shown = shlex.join(redact_argv(choices.args))
+        raise JobError(
+            f"{shown}: the arguments hold a secret, which the file would keep: set it in the environment"
+        )
+    hidden = next((name for name, value in choices.env if redact(name, value) != value), None)
+    if hidden is not None:
+        raise JobError(f"{hidden} holds a secret, which the file would keep: set it in the environment")
+    named = f" --config {shlex.quote(choices.file)}" if choices.file else ""
+    parts = [f"# Made by `stoker init`. To start it: stoker run{named}"]
+    for section in _SECTIONS:
+        own = {key: value for key, value in choices.settings.items() if key.partition(".")[0] == section}
+        rows = [f"{key.partition('.')[2]} = {_toml(value)}" for key, value in own.items()]
+        if section == "run" and choices.args:
+            rows.insert(1, f"args = [{', '.join(map(_toml, choices.args))}]")
+        parts += ["", f"[{section}]", *rows] if rows else []
+    if choices.env:
+        parts += ["", "[env]", *(f"{name} = {_toml(value)}" for name, value in choices.env)]
+    text = "\n".join(parts) + "\n"
+    if redact_text(text) != text:
+        raise JobError("a setting holds a secret, which the file would keep: set it in the environment")
+    return text
+
+
+def _toml(value: Setting) -> str:
+    """A value as TOML writes it: its basic strings are JSON's, but for DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def command_of(choices: Choices, around: Around) -> str:
+    """The one command that starts the job; with several machines the one for each of them, or SLURM's for all."""
+    start = f"stoker run --config {shlex.quote(choices.file)}"
+    if not choices.several:
+        return start
+    if around.slurm is not None:
+        return f"srun --ntasks-per-node=1 sh -c {shlex.quote(f'{start} --no-ui --node-rank $SLURM_NODEID')}"
+    return f"{start} --node-rank K"
+
+
+class GuidedStart:
+    """The course of one guided start: what is asked, and what was decided.
+
+    Args:
+        around: what is known before.
+        choices: what was given on the command line.
+        read: resolves a draft; raises JobError.
+    """
+
+    def __init__(self, around: Around, choices: Choices, read: Callable[[Choices], Found]) -> None:
+        self.around, self.choices = around, choices
+        self._read = read
+        self.found: Found | None = None
+        self._require_possible(choices)
+        if choices.entry:
+            self.found = read(choices)
+
+    def question(self) -> Question | None:
+        """What is asked now; None: `job_file` can be written."""
+        return next_question(self.around, self.choices, self.found)
+
+    def take(self, text: str) -> None:
+        """Takes an answer to the present question.
+
+        Raises:
+            JobError: it is none, or the job would not work with it; all is as it was.
+        """
+        question = self.question()
+        assert question is not None, "there is nothing to answer"
+        choices = answered(self.choices, question, text)
+        self._require_possible(choices)
+        found = self.found if question.topic is Topic.FILE else self._read(choices)
+        self.choices, self.found = choices, found
+
+    def _require_possible(self, choices: Choices) -> None:
+        """Refuses a file that could not be written."""
+        job_file(choices)
+        if choices.file in self.around.files:
+            raise JobError(f"{choices.file}: already exists; give another name with --out")

@@ -1,0 +1,475 @@
+"""LaunchPlan: one launch as data, printable as a command a person could paste."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any, Final
+
+from supervisor.job.arguments.assignments import set_value, value_of
+from supervisor.job.batch import BatchSpec, describe
+from supervisor.job.errors import JobError, NotResumableError
+from supervisor.job.knobs import set_batch as kn
+from supervisor.job.knobs.measured_knobs import RankProcess
+from supervisor.job.knobs.setting_names import ENV, Place, config_file, is_argument, place_of
+from supervisor.job.launch.env import APPLY, UNREACHED, EnvChange, environment, is_measured
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.text.decode import printable, shell_word
+from supervisor.text.redact import HIDDEN, redact, redact_argv, redact_text
+
+LOOPBACK: Final = "127.0.0.1"
+# Flags by which a person takes the meeting point into their own hands.
+_ENDPOINT: Final = "--rdzv-endpoint="
+ENDPOINT_PORT: Final = 29_400  # torch/distributed/elastic/rendezvous
+MASTER_PORT: Final = 29_500  # torch/distributed/run.py
+_RENDEZVOUS: Final = ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--standalone")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCopy:
+    """A changed copy of a checkpoint that a launch resumes from: hard links but for its state, where `field` is `after`, not `before`."""
+
+    source: str
+    target: str
+    field: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """What one attempt executes: argv, environment changes with reasons, folder, batch numbers.
+
+    `wire_env` (STOKER_RUN_DIR, ...) is part of `env`. `supervised_as` is "torchrun" when ranks live
+    under torchrun's --log-dir tree, "command" when the child's own stdout/stderr are the only logs.
+    `notes` say what of the user's command line was replaced, and why. `port` is the port that the plan
+    uses on this machine, if stoker knows it; `port_named`: a person chose it. `copy` is a changed copy of the checkpoint that
+    it resumes from, and must exist before the launch; `resume_at`: that one's step. `applied`: settings that are changed inside the ranks' processes, with the values.
+    """
+
+    attempt: int
+    argv: tuple[str, ...]
+    cwd: str
+    env: tuple[EnvChange, ...]
+    supervised_as: str
+    torchrun_log_dir: str | None
+    batch: BatchSpec | None
+    world_size: int
+    local_world_size: int
+    resume: str | None = None
+    notes: tuple[str, ...] = ()
+    port: int | None = None
+    port_named: bool = False
+    copy: CheckpointCopy | None = None
+    resume_at: int | None = None
+    applied: tuple[tuple[str, str], ...] = ()
+
+
+def wants_port(spec: JobSpec) -> bool:
+    """Whether `build_plan` wants a free port from the caller: one machine, torchrun, nothing named."""
+    return (
+        spec.entry_kind is not EntryKind.COMMAND
+        and not spec.several_nodes
+        and spec.master_port is None
+        and not any(_has(spec, flag) for flag in _RENDEZVOUS)
+    )
+
+
+def build_plan(
+    spec: JobSpec,
+    *,
+    attempt: int,
+    interpreter: str,
+    run_dir: str,
+    attempt_dir: str,
+    base_env: Mapping[str, str],
+    port: int | None = None,
+    trainer_main: str | None = None,
+    batch: BatchSpec | None = None,
+    env: Sequence[tuple[str, str]] = (),
+    set_args: Sequence[tuple[str, str]] = (),
+    resume: bool | None = None,
+    telemetry_dir: str | None = None,
+    stop_file: str | None = None,
+    torchrun_dir: str | None = None,
+    node_dir: str | None = None,
+    rank: RankProcess | None = None,
+    confirm: bool = False,
+) -> LaunchPlan:
+    """Plans one launch; touches nothing.
+
+    Args:
+        spec: the job.
+        attempt: its number, from 1.
+        interpreter: the target's python, by path.
+        run_dir: absolute path of the run directory.
+        attempt_dir: absolute path of this attempt's folder.
+        base_env: the environment that the changes will be made to.
+        port: a free port, if `wants_port`; without one torchrun finds its own (--standalone).
+        trainer_main: absolute path of the bundled trainer's ``__main__.py`` (EntryKind.TRAINER).
+        batch: this attempt's batch, where it differs from the job's.
+        env: variables that policy or a person added, over all attempts so far.
+        set_args: (flag, value) pairs added likewise; an empty value makes a switch.
+        resume: whether to resume; None means from attempt 2 on. Pass False for a start from scratch, and
+            as long as nothing was committed where the job names a checkpoint of its own to start from.
+        telemetry_dir: where ranks report; default ``<attempt_dir>/telemetry``.
+        stop_file: its existence asks the trainer to stop; default ``<attempt_dir>/stop``.
+        torchrun_dir: torchrun's --log-dir; default ``<attempt_dir>/torchrun``.
+        node_dir: this node's folder in a run directory that several nodes share.
+        rank: a rank's process as it was measured: settings that no word of this launch reaches are changed in the next ones.
+        confirm: what this attempt saves waits until it is seen to train as planned.
+
+    Raises:
+        JobError: the batch is to change and the knobs for it are not known.
+        NotResumableError: they cannot be set because nothing is measured.
+    """
+    args, effective = spec.entry_args, batch or spec.batch
+    pairs = list(spec.set_knobs)
+    if batch is not None and batch != spec.batch:
+        pairs += kn.batch_values(spec.knobs, batch, before=spec.batch, local_world_size=spec.nproc_per_node)
+    pairs += set_args
+    chosen_start = dict(set_args).get(spec.knobs.start or "")
+    if chosen_start is None:
+        resumed, resume_pairs = _resume(spec, args, attempt, resume)
+        pairs += resume_pairs
+    else:
+        resumed = chosen_start  # a checkpoint was chosen: not the newest one
+    by_step = dict(set_args).get(spec.knobs.resume_step or "")
+    resumed = f"{spec.knobs.resume_step} {by_step}" if by_step is not None else resumed
+    pairs, applied = _reached(spec, pairs, rank)
+    args, variables = _placed(args, pairs)
+    wire = {
+        "STOKER_RUN_DIR": run_dir,
+        "STOKER_ATTEMPT": str(attempt),
+        "STOKER_TELEMETRY_DIR": telemetry_dir or f"{attempt_dir}/telemetry",
+        "STOKER_STOP_FILE": stop_file or f"{attempt_dir}/stop",
+    }
+    if node_dir is not None:
+        wire["STOKER_NODE_DIR"] = node_dir
+    if confirm:
+        wire["STOKER_CONFIRM"] = f"{wire['STOKER_TELEMETRY_DIR']}/confirmed"
+    _require_measured(spec, applied, {**base_env, **dict(spec.env), **dict(env)})
+    variables |= applied_in(rank, applied, spec.cwd)
+    under_torchrun = spec.entry_kind is not EntryKind.COMMAND
+    log_dir = (torchrun_dir or f"{attempt_dir}/torchrun") if under_torchrun else None
+    chosen = _port(spec, port) if under_torchrun else None
+    head = _torchrun_head(spec, interpreter, chosen, log_dir, trainer_main) if log_dir else (spec.entry,)
+    return LaunchPlan(
+        attempt=attempt,
+        argv=(*head, *args),
+        cwd=spec.cwd,
+        env=environment(spec, base=base_env, wire=wire, extra={**variables, **dict(env)}),
+        supervised_as="torchrun" if under_torchrun else "command",
+        torchrun_log_dir=log_dir,
+        batch=effective,
+        world_size=_world_size(spec, effective),
+        local_world_size=spec.nproc_per_node,
+        resume=resumed,
+        notes=spec.notes,
+        port=chosen,
+        port_named=spec.master_port is not None,
+        applied=tuple(applied),
+    )
+
+
+def _reached(
+    spec: JobSpec, pairs: list[tuple[str, str]], rank: RankProcess | None
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """The settings that words of the launch set, and those that are set inside the ranks.
+
+    Of a script that stoker starts, options are words. Of another command, and of variables, what reaches the ranks is not known. A key of a
+    file is set in each process that loads the file.
+    """
+    if rank is None or not rank.argv:
+        in_files = [pair for pair in pairs if place_of(pair[0]) is Place.FILE]
+        return [pair for pair in pairs if pair not in in_files], in_files
+    is_script = spec.entry_kind is not EntryKind.COMMAND
+    words = [pair for pair in pairs if is_script and is_argument(pair[0])]
+    inside = [pair for pair in pairs if pair not in words]
+
+    def given(name: str) -> str:
+        """The word by which the option is given now: ``-b 16`` is changed, and no ``--batch`` added."""
+        return next(
+            (word for word in rank.words.get(name, ()) if value_of(spec.entry_args, word) is not None), name
+        )
+
+    return [(given(name), value) for name, value in words], inside
+
+
+def _require_measured(spec: JobSpec, applied: Sequence[tuple[str, str]], env: Mapping[str, str]) -> None:
+    if applied and not is_measured(spec, env):
+        raise NotResumableError(f"{applied[0][0]} {UNREACHED}: set it yourself")
+
+
+def applied_in(rank: RankProcess | None, pairs: Sequence[tuple[str, str]], cwd: str) -> dict[str, str]:
+    """The variables that carry a plan into the ranks: `APPLY`, as JSON (instrument/settings.py), and those that it sets."""
+    if not pairs:
+        return {}
+    rank = rank or RankProcess()
+    options: list[dict[str, object]] = []
+    environ: dict[str, str] = {}
+    files: list[dict[str, object]] = []
+    for name, text in pairs:
+        value = int(text) if text.isdecimal() else text
+        match place_of(name):
+            case Place.ARGUMENT:
+                words = list(rank.words.get(name) or (name,))
+                options.append({"words": words, "name": name, "value": value if text else True})
+            case Place.ENVIRONMENT:
+                environ[name.removeprefix(ENV)] = text
+            case Place.FILE:
+                file, _, key = name.partition("#")
+                files.append({"path": posixpath.join(cwd, config_file(file)), "key": key, "value": value})
+    plan = {"argv": list(rank.argv) or None, "options": options, "environ": environ, "files": files}
+    return {**environ, APPLY: json.dumps(plan)}
+
+
+def _world_size(spec: JobSpec, batch: BatchSpec | None) -> int:
+    """Ranks of the job, at least: a batch that is known without them says nothing of them."""
+    if batch is not None and batch.ranks_known:
+        return batch.world_size
+    return spec.world_size or spec.nproc_per_node * spec.least_nodes
+
+
+def _placed(
+    args: tuple[str, ...], pairs: Sequence[tuple[str, str]]
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The pairs where they belong: arguments set, and variables."""
+    variables: dict[str, str] = {}
+    for name, value in pairs:
+        if is_argument(name):
+            args = set_value(args, name, value)
+        else:
+            variables[name.removeprefix(ENV)] = value
+    return args, variables
+
+
+def _port(spec: JobSpec, free: int | None) -> int | None:
+    """The port that this launch names; None where torchrun finds its own."""
+    if spec.master_port is not None:
+        return spec.master_port
+    return free if wants_port(spec) else None
+
+
+def _torchrun_head(
+    spec: JobSpec, interpreter: str, port: int | None, log_dir: str, trainer_main: str | None
+) -> tuple[str, ...]:
+    """The command line up to the script, inclusive."""
+    launcher = (
+        interpreter,
+        "-m",
+        "torch.distributed.run",
+        *_torchrun_flags(spec, port),
+        f"--log-dir={log_dir}",
+    )
+    return (*launcher, *_entry(spec, trainer_main))
+
+
+def _torchrun_flags(spec: JobSpec, port: int | None) -> list[str]:
+    flags = [f"--nproc-per-node={spec.nproc_per_node}", f"--nnodes={spec.nnodes}"]
+    # torchrun never restarts: its second attempt would be the first one again, smaller batch and all
+    # forgotten, and its exit code tells nothing (1 for everything).
+    flags += ["--max-restarts=0", "--redirects=3"]
+    if spec.several_nodes:
+        flags.append(f"--node-rank={spec.node_rank}")
+        flags += [f"--master-addr={spec.master_addr}"] if spec.master_addr else []
+        flags += [f"--master-port={port}"] if port is not None else []
+    elif port is not None:
+        # Static meeting point on a port that we chose, rather than --standalone: the port is then known
+        # before the launch. It can be checked, named in a verdict, and moved when it turns out to be taken.
+        # Loopback, since the host's own name may resolve to an address that does not answer.
+        flags += [f"--master-addr={spec.master_addr or LOOPBACK}", f"--master-port={port}"]
+    elif not any(_has(spec, flag) for flag in _RENDEZVOUS):
+        flags.append("--standalone")
+    return flags + list(spec.torchrun_flags)
+
+
+def _entry(spec: JobSpec, trainer_main: str | None) -> tuple[str, ...]:
+    if spec.entry_kind is EntryKind.MODULE:
+        return ("-m", spec.entry)
+    if spec.entry_kind is not EntryKind.TRAINER:
+        return (spec.entry,)
+    if trainer_main is None:
+        raise JobError("the bundled trainer was not found: install stoker[trainer], or name a script")
+    return (trainer_main,)
+
+
+def _resume(
+    spec: JobSpec, args: tuple[str, ...], attempt: int, resume: bool | None
+) -> tuple[str | None, list[tuple[str, str]]]:
+    """What this attempt resumes from, and how that is passed to the script."""
+    knob = spec.knobs.resume
+    if knob is None:
+        return None, []
+    own = value_of(args, knob)
+    # A checkpoint that the user named stays the start until something newer is known to exist.
+    wanted = resume if resume is not None else attempt > 1 and own in {None, "", spec.knobs.resume_value}
+    if not wanted:
+        return own, []
+    return spec.knobs.resume_value or knob, [(knob, spec.knobs.resume_value)]
+
+
+def _has(spec: JobSpec, flag: str) -> bool:
+    return any(f.partition("=")[0] == flag for f in spec.torchrun_flags)
+
+
+def plan_as_shell(plan: LaunchPlan) -> str:
+    """The plan as text that a person can read and paste into a shell; secrets are not shown.
+
+    Every environment change stands above the command with its reason. A secret variable is passed on
+    from the shell that pastes it.
+    """
+    lines = [f"# note: {printable(redact_text(note))}" for note in plan.notes]
+    if plan.batch is not None:
+        lines.append(f"# batch: {describe(plan.batch)}")
+    removed, assigned = [], []
+    reasons: dict[str, list[str]] = {}
+    for change in plan.env:
+        hidden = change.value is not None and redact(change.name, change.value) == HIDDEN
+        reason = printable(change.reason) + (" (value not shown: export it first)" if hidden else "")
+        reasons.setdefault(reason, []).append(change.name)
+        if change.value is None:
+            removed.append(f"-u {change.name}")
+        else:
+            shown = f'"${change.name}"' if hidden else shell_word(redact(change.name, change.value))
+            assigned.append(f"{change.name}={shown}")
+    lines += [f"# {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+    words = [shell_word(word) for word in redact_argv(plan.argv)]
+    command = " \\\n  ".join([f"cd {shell_word(plan.cwd)} && env", *removed, *assigned, " ".join(words)])
+    return "\n".join([*lines, command])
+
+
+def plan_as_record(plan: LaunchPlan) -> dict[str, Any]:
+    """The plan as plain data for plan.json: secrets redacted, tuples as lists."""
+    return {
+        "schema": 1,
+        "attempt": plan.attempt,
+        "argv": list(redact_argv(plan.argv)),
+        "cwd": plan.cwd,
+        "env": [
+            {
+                "name": c.name,
+                "value": None if c.value is None else redact(c.name, c.value),
+                "reason": c.reason,
+            }
+            for c in plan.env
+        ],
+        "supervised_as": plan.supervised_as,
+        "torchrun_log_dir": plan.torchrun_log_dir,
+        "batch": None
+        if plan.batch is None
+        else {
+            "micro_batch_per_rank": plan.batch.micro_batch_per_rank,
+            "accumulation_steps": plan.batch.accumulation_steps,
+            "world_size": plan.batch.world_size,
+            "unit": plan.batch.unit.value,
+            "tokens_per_sample": plan.batch.tokens_per_sample,
+            "global_batch": plan.batch.global_batch,
+        },
+        "world_size": plan.world_size,
+        "local_world_size": plan.local_world_size,
+        "resume": None if plan.resume is None else redact_text(plan.resume),
+        "notes": list(map(redact_text, plan.notes)),
+        "port": plan.port,
+        "applied": {name: redact(name, value) for name, value in plan.applied},
+        "resume_copy": None
+        if plan.copy is None
+        else {
+            "source": plan.copy.source,
+            "copy": plan.copy.target,
+            "values": {plan.copy.field: [plan.copy.before, plan.copy.after]},
+        },
+    }
+
+
+def endpoint_of(job: JobSpec) -> tuple[str, int | None]:
+    """Host and port of ``--rdzv-endpoint``, split as torchrun does; ("", …) where none is named, None for what is no port.
+
+    torch/distributed/elastic/rendezvous/utils.py, parse_rendezvous_endpoint.
+    """
+    endpoint = endpoint_named(job)
+    if endpoint.startswith("[") and endpoint.endswith("]"):
+        return endpoint[1:-1], ENDPOINT_PORT
+    host, colon, port = endpoint.rpartition(":")
+    if not colon:
+        return endpoint, ENDPOINT_PORT
+    number = int(port) if port.isdecimal() else 2**16
+    return host.removeprefix("[").removesuffix("]"), number if number < 2**16 else None
+
+
+def endpoint_named(job: JobSpec) -> str:
+    """``--rdzv-endpoint`` as it was given; empty: it was not."""
+    return next(
+        (flag.removeprefix(_ENDPOINT) for flag in job.torchrun_flags if flag.startswith(_ENDPOINT)), ""
+    ).strip()
+
+
+# Differ in every attempt and mean nothing to a person.
+_OWN_WORDS: Final = ("--log-dir=", "--master-port=")
+_OWN_NAMES: Final = "STOKER_"
+
+
+def diff_lines(
+    before: Mapping[str, Any], after: Mapping[str, Any], first_values: Mapping[str, object]
+) -> tuple[str, ...]:
+    """The diff of two plans, as `plan.plan_as_record` makes them: "- old" and "+ new", arguments first.
+
+    Args:
+        before: the plan of the attempt that ended.
+        after: the plan of the next one.
+        first_values: what keys of the script's own config files hold, by the names of settings.
+    """
+    lines = _changed(_settings(before["argv"]), _settings(after["argv"]))
+    old, new = _variables(before), _variables(after)
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            lines += [f"- {name}={old[name]}"] if name in old else []
+            lines += [f"+ {name}={new[name]}"] if name in new else []
+    put = {**first_values, **before.get("applied", {})}
+    for name, value in after.get("applied", {}).items():
+        was = put.get(name)
+        if str(was) != value and not name.startswith(ENV):  # variables stand above
+            lines += [f"- {name} {was} (in the ranks)"] if was is not None else []
+            lines.append(f"+ {name} {value} (in the ranks)")
+    if copy := after.get("resume_copy"):
+        for field, (was_set, is_set) in copy["values"].items():
+            lines += [
+                f"- {copy['source']}: {field}: {was_set}",
+                f"+ {copy['source']}: {field}: {is_set} (in a copy)",
+            ]
+    return tuple(lines)
+
+
+def _settings(argv: Sequence[str]) -> list[str]:
+    """The words, a flag and its value as one."""
+    found: list[str] = []
+    open_flag = False
+    for word in argv:
+        if word.startswith(_OWN_WORDS):
+            open_flag = False
+        elif open_flag and not word.startswith("-"):
+            found[-1] += f" {word}"
+            open_flag = False
+        else:
+            found.append(word)
+            open_flag = word.startswith("-") and "=" not in word
+    return found
+
+
+def _changed(before: list[str], after: list[str]) -> list[str]:
+    lines: list[str] = []
+    for tag, a, b, c, d in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if tag != "equal":
+            lines += [f"- {word}" for word in before[a:b]] + [f"+ {word}" for word in after[c:d]]
+    return lines
+
+
+def _variables(plan: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        change["name"]: str(change["value"])
+        for change in plan["env"]
+        if not change["name"].startswith(_OWN_NAMES) and change["value"] is not None
+    }

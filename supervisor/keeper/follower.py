@@ -1,0 +1,386 @@
+"""Any node but 0: its keeper starts and ends what the leader orders, and reports what became of it. It decides nothing.
+
+While the leader's keeper shows no sign of life, what runs here continues, and nothing new is started. Where the leader's whole node
+is gone, this one ends within its bounds (`_leave_a_dead_leader`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import socket
+from typing import Final
+
+import msgspec
+
+from supervisor.job.errors import JobError
+from supervisor.keeper.base.background import Background
+from supervisor.keeper.loop import TICK_S, Keeper
+from supervisor.keeper.planning.attempt_evidence import CUT_OFF
+from supervisor.keeper.planning.common_launch import RendezvousWatch, meeting_point, plan_on_node
+from supervisor.keeper.planning.launching import Planner, StillAlive
+from supervisor.policy import EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
+from supervisor.run import events as ev
+from supervisor.run import nodes as nd
+from supervisor.run import state as st
+from supervisor.run.nodes import (
+    LEADER,
+    Heartbeat,
+    NodePhase,
+    Order,
+    Pulse,
+    Report,
+    Want,
+    new_session,
+    read_order,
+    write_report,
+)
+from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import RunFile
+
+log = logging.getLogger("stoker.keeper")
+
+LOOK_S: Final = 0.2
+PROBE_EVERY_S, PROBE_S = 10.0, 3.0
+"""How often the leader's node is tried while its keeper is silent, and for how long."""
+STOPPED_ALONE_S: Final = 30.0
+"""A node that was told to stop waits so long for the leader to end the run."""
+BY: Final = f"node {LEADER}"
+SILENT: Final = "leader_silent"
+
+
+class Following:
+    """The part of any node but 0 of a run on several nodes (`loop.Group`)."""
+
+    leads = False
+    others: tuple[int, ...] = ()
+
+    @property
+    def planner(self) -> Planner | None:
+        """The leader plans."""
+        return None
+
+    def __init__(self, run: RunPaths, record: RunFile) -> None:
+        self._record, self._job, self._session = record, record.job, new_session()
+        self._leader, self._leader_node = Pulse(run.node(LEADER)), run.node(LEADER)
+        self._order: Order | None = None
+        self._reported: Report | None = None
+        self._look_due = float("-inf")
+        self._end_since: tuple[int, float] | None = None
+        self._told_to_stop: tuple[ev.StopWhy, str, float] | None = None
+        self._probe: Background[bool] = Background("stoker-leader-probe")
+        self._probe_due = float("-inf")
+        self._answered_t: float | None = None
+        self._route: Background[bool] = Background("stoker-leader-route")
+        self._routed = 0
+        self._was_silent = False
+        self._watched: set[int] = set()
+
+    def join(self, keeper: Keeper) -> None:
+        """The keeper holds its lock, and begins."""
+        self._keeper, self._context, self._clock = keeper, keeper.context, keeper.context.clock
+        self._node = self._context.node
+        self._heartbeat = Heartbeat(self._node, self._session)
+        self._rendezvous = RendezvousWatch(self._clock, keeper.emit)
+        self._old_end = self._end_before_us()
+
+    @property
+    def _state(self) -> st.RunState:
+        return self._keeper.state
+
+    # -- what its keeper calls ----------------------------------------------------------------------------
+
+    def begin(self, continued_by: str) -> None:  # noqa: ARG002 - of any group
+        """A run that had ended for this node, and that node 0 continues with, is waited for."""
+        if isinstance(self._state.condition, st.Finished):
+            view = self._state.attempt
+            number = view.number if view is not None else 0
+            self._keeper.emit(ev.Held(t=self._clock.wall(), attempt=number, reason=f"waits for {BY}"))
+
+    def close(self, *, superseded: bool) -> None:  # noqa: ARG002 - of any group
+        """The leader learns that this keeper is gone on purpose."""
+        if isinstance(self._state.condition, st.Finished):
+            self.publish()
+        self._probe.close(PROBE_S)
+        self._route.close(PROBE_S)
+        self._rendezvous.close()
+
+    def may_launch(self, reason: str) -> str | None:
+        """A launch that a keeper before this one did not come to: the leader orders another."""
+        view = self._state.attempt
+        log.warning("attempt %d is not started here: %s", view.number if view is not None else 0, reason)
+        return None
+
+    def patience_s(self) -> float | None:
+        """Between attempts only orders are waited for."""
+        match self._state.condition:
+            case st.Ended() if not self._keeper.reads_on:
+                return TICK_S
+            case st.DiagnosedAs():
+                return TICK_S
+            case _:
+                return None
+
+    def step(self, *, hurried: bool) -> bool:  # noqa: ARG002 - of any group
+        """Do what the leader orders. The keeper itself decides nothing."""
+        now = self._clock.mono()
+        self._heartbeat.beat(now)
+        self._look(now)
+        condition = self._state.condition
+        match condition:
+            case st.Launching() | st.Running() | st.Stopping():
+                self._watched.add(condition.attempt)
+                self._keeper.watch()
+                self._obey(condition.attempt, now)
+                self._rendezvous.look(self._state.attempt, meeting_point(self._job, self._order))
+            case st.Ended() if self._keeper.reads_on:
+                self._keeper.watch()
+            case st.Finished():
+                return True
+            case _:
+                self._wait_for_orders(now)
+        return True
+
+    def _look(self, now: float) -> None:
+        if now < self._look_due:
+            return
+        self._look_due = now + LOOK_S
+        self._leader.look(now)
+        found = read_order(self._leader_node)
+        if found is not None and (self._order is None or found.seq > self._order.seq):
+            self._order = found
+        silent = self._is_leader_silent(now)
+        view = self._state.attempt
+        if silent and not self._was_silent and view is not None:
+            text = f"the keeper of node {LEADER} shows no sign of life for {nd.SILENT_S:.0f} s: what runs here continues, nothing new is started"
+            code = f"{SILENT}_{view.number}"
+            self._keeper.emit(ev.Advisory(t=self._clock.wall(), attempt=view.number, code=code, text=text))
+        self._was_silent = silent
+
+    def _is_leader_silent(self, now: float) -> bool:
+        return self._leader.silent_s(now) > nd.SILENT_S
+
+    # -- orders ---------------------------------------------------------------------------------------
+
+    def _obey(self, number: int, now: float) -> None:
+        """End what runs here where the leader wants it ended, or where its node is gone."""
+        order, view = self._order, self._state.find(number)
+        monitor = self._keeper.monitor
+        if view is None or not monitor.is_stoppable:
+            return
+        grace_s = self._job.timing.death_grace_s
+        passed = order is not None and (
+            order.attempt > number or (order.attempt == number and order.want is not Want.RUN)
+        )
+        if order is not None and passed:
+            asked = order.attempt == number and order.why in st.REQUESTED_STOPS
+            if asked and order.why is not None and view.stop is None:
+                monitor.stop(order.why, order.by or BY, grace_s=self._job.timing.grace_s)
+                return
+            if self._end_since is None or self._end_since[0] != number:
+                self._end_since = (number, now)
+            # Its ranks learn by themselves that their peers are gone, and write down how: they get a moment for it.
+            if view.stop is None and now - self._end_since[1] > grace_s:
+                monitor.stop(ev.StopWhy.RANK_DIED, BY, grace_s=grace_s)
+        elif view.stop is None and self._leader_is_gone(now):
+            log.error(
+                "node %d is gone: neither its keeper nor its port answers: what runs here is ended", LEADER
+            )
+            monitor.stop(ev.StopWhy.RANK_DIED, f"{BY} is gone", grace_s=grace_s)
+
+    def _wait_for_orders(self, now: float) -> None:
+        """Nothing runs here: take up what the leader settled, start the next attempt, or leave."""
+        order, view = self._order, self._state.attempt
+        number = view.number if view is not None else 0
+        if order is not None and view is not None and order.attempt == number:
+            self._take_up(order, view)
+        if (
+            order is not None
+            and order.want is Want.RUN
+            and order.attempt > number
+            and self._told_to_stop is None
+        ):
+            self._start(order)
+        elif order is not None and order.want is Want.OVER and not self._may_be_continued(order, now):
+            self._keeper.end(
+                order.outcome or ev.Outcome.LOST,
+                order.exit_code if order.exit_code is not None else EXIT_LOST,
+                order.reason,
+            )
+        elif self._told_to_stop is not None and now - self._told_to_stop[2] > STOPPED_ALONE_S:
+            self._keeper.end(ev.Outcome.STOPPED, EXIT_STOPPED, f"stopped by {self._told_to_stop[1]}")
+        elif self._leader.silent_s(now) > self._job.timing.node_timeout_s:
+            waited_s = self._job.timing.node_timeout_s
+            reason = f"node {LEADER} has shown no sign of life for {waited_s:.0f} s: `stoker continue` on it takes the run up"
+            self._keeper.end(ev.Outcome.LOST, EXIT_LOST, reason)
+
+    def _end_before_us(self) -> int | None:
+        """The number of the order by which the run was over before this keeper began; None: it was not."""
+        order = read_order(self._leader_node)
+        if order is None or order.want is not Want.OVER:
+            return None
+        log.warning(
+            "the run is over (%s): waiting up to %.0f s for %s to continue it",
+            order.reason,
+            self._patience_with_an_end_s(),
+            BY,
+        )
+        return order.seq
+
+    def _may_be_continued(self, order: Order, now: float) -> bool:
+        """Whether this end stood there before this keeper began, and node 0 may be about to continue the run: it lives, or is waited for.
+
+        Nothing is started meanwhile: that takes an order with a higher number.
+        """
+        return order.seq == self._old_end and self._leader.silent_s(now) <= self._patience_with_an_end_s()
+
+    def _patience_with_an_end_s(self) -> float:
+        return min(self._job.timing.node_timeout_s, nd.CONTINUED_WITHIN_S)
+
+    def _take_up(self, order: Order, view: st.AttemptState) -> None:
+        """Journal the leader's verdict and decision on this attempt: there are no others."""
+        if order.verdict is not None and (view.verdict is None or view.verdict_provisional):
+            self._keeper.emit(ev.Diagnosed(t=self._clock.wall(), attempt=view.number, verdict=order.verdict))
+        if order.decision is not None and view.decision != order.decision:
+            self._keeper.emit(
+                ev.Decided(t=self._clock.wall(), attempt=view.number, decision=order.decision, by=BY),
+                durable=True,
+            )
+
+    def _start(self, order: Order) -> None:
+        launch = order.launch
+        if launch is None or self._record.node not in launch.nodes:
+            return
+        paths = self._node.attempt(order.attempt)
+        try:
+            plan = plan_on_node(
+                self._record, launch, order.attempt, self._context.run, paths, self._context.env
+            )
+            child = self._keeper.launching.launch_planned(order.attempt, plan, launch.reason)
+        except (JobError, StillAlive) as error:
+            log.error("attempt %d: %s", order.attempt, error)
+            self._keeper.end(ev.Outcome.FAILED, EXIT_FAILED, str(error))
+            return
+        self._keeper.follow(child)
+
+    # -- the leader's node -----------------------------------------------------------------------------
+
+    def _leader_is_gone(self, now: float) -> bool:
+        """Whether neither its keeper beats nor its port answers, for `node_timeout_s`. Where only its keeper died, its agent answers."""
+        if not self._is_leader_silent(now):
+            self._answered_t = now
+            return False
+        where = meeting_point(self._job, self._order)
+        if where is None:
+            return self._leader.silent_s(now) > self._job.timing.node_timeout_s
+        if self._answered_t is None:
+            self._answered_t = now
+        if self._probe.busy:
+            if self._probe.poll():
+                self._answered_t = now
+        elif now >= self._probe_due:
+            self._probe_due = now + PROBE_EVERY_S
+            self._probe.start(lambda: answers(*where))
+        return now - self._answered_t > self._job.timing.node_timeout_s
+
+    def _looks_for_a_route(self, view: st.AttemptState) -> bool:
+        """Whether a part that failed here is not reported yet, as node 0's machine is tried: a node that was cut off journals that."""
+        asked = view.stop is not None and view.stop.why in st.REQUESTED_STOPS
+        if view.number not in self._watched or view.exit_code in {None, 0} or asked:
+            return False
+        where = meeting_point(self._job, self._order)
+        if self._routed != view.number and where is not None:
+            self._route.start(lambda: is_reachable(*where))
+        self._routed = view.number
+        if self._route.working:
+            return True
+        if self._route.busy and self._route.poll() is False and where is not None:
+            text = (
+                f"node {LEADER} could not be reached at {where[0]} once attempt {view.number} had failed here"
+            )
+            code = f"{CUT_OFF}_{view.number}"
+            self._keeper.emit(ev.Advisory(t=self._clock.wall(), attempt=view.number, code=code, text=text))
+        return False
+
+    # -- what is reported ------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Tell the leader how things stand here, where that is news."""
+        condition, view = self._state.condition, self._state.attempt
+        lives = isinstance(condition, st.Launching | st.Running | st.Stopping) or self._keeper.reads_on
+        phase = NodePhase.READY if view is None else NodePhase.ENDED
+        if isinstance(condition, st.Finished):
+            phase = NodePhase.LEFT
+        elif lives or (view is not None and self._looks_for_a_route(view)):
+            phase, lives = NodePhase.RUNNING, True
+        stop, by = self._stopped_here(view) if view is not None and not lives else (None, "")
+        if self._told_to_stop is not None:
+            stop, by, _ = self._told_to_stop
+        report = Report(
+            node=self._record.node,
+            session=self._session,
+            host=socket.gethostname(),
+            nnodes=self._job.most_nodes,
+            phase=phase,
+            seq=self._order.seq if self._order is not None else 0,
+            attempt=view.number if view is not None else 0,
+            exit_code=view.exit_code if view is not None and not lives else None,
+            stop=stop,
+            by=by,
+        )
+        if report == self._reported:
+            return
+        try:
+            write_report(self._node, report)
+        except OSError as error:
+            log.error("%s: %s: it is written at the next look", self._node.report, error.strerror)
+            return
+        self._reported = report
+
+    def _stopped_here(self, view: st.AttemptState) -> tuple[ev.StopWhy | None, str]:
+        """A stop of this attempt that this keeper was told, and by whom; not one that the leader ordered, nor of a keeper before."""
+        stop = view.stop
+        ours = (
+            stop is not None
+            and view.number in self._watched
+            and stop.by != BY
+            and stop.why in {ev.StopWhy.SIGNAL, ev.StopWhy.REQUEUE}
+        )
+        return (stop.why, stop.by) if stop is not None and ours else (None, "")
+
+    # -- signals ---------------------------------------------------------------------------------------
+
+    def stop(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
+        """A signal: what runs here is ended, and the leader ends the run. The second one ends this keeper too, once nothing runs."""
+        again = self._told_to_stop is not None
+        self._told_to_stop = self._told_to_stop or (why, by, self._clock.mono())
+        stopping = self._keeper.stop_attempt(why, by, now=now)
+        if again and not stopping and not isinstance(self._state.condition, st.Finished):
+            self._keeper.end(ev.Outcome.STOPPED, EXIT_STOPPED, f"stopped by {by}")
+        return True
+
+
+def quiet(record: RunFile) -> RunFile:
+    """The record of a node that follows: silence there is nothing that it ends; rank 0's steps are counted on node 0."""
+    job = dataclasses.replace(record.job, hang=dataclasses.replace(record.job.hang, enabled=False))
+    return msgspec.structs.replace(record, job=job)
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether somebody listens there. A store takes a connection that says nothing for one that is made later."""
+    return _connected(host, port) is None
+
+
+def is_reachable(host: str, port: int) -> bool:
+    """Whether a machine answers there at all: a refusal is an answer."""
+    error = _connected(host, port)
+    return error is None or isinstance(error, ConnectionRefusedError)
+
+
+def _connected(host: str, port: int) -> OSError | None:
+    """A connection that says nothing; what stood in its way."""
+    try:
+        socket.create_connection((host, port), PROBE_S).close()
+    except OSError as error:
+        return error
+    return None

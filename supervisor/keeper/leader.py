@@ -1,0 +1,491 @@
+"""Node 0 of several: its keeper is like any other, but starts nothing and judges nothing without the other nodes.
+
+Its orders follow from its state (`publish`): a keeper that takes the run over gives the same ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from supervisor.job.batch import BatchChange, describe_change
+from supervisor.job.errors import JobError
+from supervisor.job.launch.plan import LaunchPlan
+from supervisor.keeper.base.ledger import RunContext
+from supervisor.keeper.loop import TICK_S, Keeper
+from supervisor.keeper.planning.common_launch import (
+    RendezvousWatch,
+    batch_on,
+    common_launch,
+    meeting_point,
+    plan_on_node,
+)
+from supervisor.keeper.planning.launching import Planner
+from supervisor.run import events as ev
+from supervisor.run import nodes as nd
+from supervisor.run import state as st
+from supervisor.run.next_job import next_job
+from supervisor.run.nodes import (
+    LEADER,
+    Heartbeat,
+    Launch,
+    NodePhase,
+    Order,
+    Orders,
+    Pulse,
+    Report,
+    Superseded,
+    Want,
+    new_session,
+    read_report,
+)
+from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
+from supervisor.run.records import Decision
+from supervisor.run.runfile import RunFile
+
+log = logging.getLogger("stoker.keeper")
+
+LOOK_S: Final = 0.25
+LOOKS_PER_NODE_S: Final = 0.02
+"""Of many nodes each is looked at less often: two files of 64 nodes are read 100 times a second."""
+PEERS_S: Final = 60.0
+"""After node 0's part succeeded, those of the others may take so long: torchrun's agents leave together, within its exit barrier."""
+NOT_THERE: Final = 2
+"""The exit code where the nodes never came together: the start was wrong."""
+IDLE: Final = frozenset({NodePhase.READY, NodePhase.ENDED})
+
+
+@dataclass(slots=True)
+class Member:
+    """Another node, as the leader sees it."""
+
+    node: int
+    paths: NodePaths
+    pulse: Pulse
+    report: Report | None = None
+
+    def lives(self, now: float) -> bool:
+        """Whether its keeper beats, and has reported."""
+        return self.report is not None and self.report.phase is not NodePhase.LEFT and self.pulse.lives(now)
+
+    def is_idle(self, seq: int) -> bool:
+        """Whether nothing of the run lives there, and nothing will: it has read order `seq`, which starts none."""
+        return self.report is not None and self.report.phase in IDLE and self.report.seq >= seq
+
+    def has_ended(self, number: int) -> bool:
+        """Whether its part of attempt `number` is over, as it says."""
+        report = self.report
+        return (
+            report is not None
+            and report.phase in {NodePhase.ENDED, NodePhase.LEFT}
+            and report.attempt == number
+        )
+
+
+class Leading:
+    """Node 0's part of a run on several nodes (`loop.Group`)."""
+
+    leads = True
+
+    def __init__(self, run: RunPaths, record: RunFile, *, continued_by: str = "") -> None:
+        self._job = record.job
+        self._members = {
+            number: Member(number, run.node(number), Pulse(run.node(number)))
+            for number in range(1, record.job.most_nodes)
+        }
+        self.others = tuple(self._members)
+        # A run that is continued was over: what its nodes were told to stop for is settled.
+        reports = (read_report(member.paths) for member in self._members.values() if continued_by)
+        self._settled = {report.node: report for report in reports if report is not None}
+        self._left_out: set[int] = set()
+        self._begins_by = ""
+        self._look_due = float("-inf")
+        self._waits_since: float | None = None
+        self._ended_since: tuple[int, float] | None = None
+        self._failed_since: tuple[int, float] | None = None
+
+    def join(self, keeper: Keeper) -> None:
+        """The keeper holds its lock, and begins."""
+        self._keeper, self._context, self._clock = keeper, keeper.context, keeper.context.clock
+        session = new_session()
+        self._heartbeat = Heartbeat(self._context.node, session)
+        self._orders = Orders(self._context.node, session)
+        self._planning = _Planning(self._context, self._orders)
+        self._rendezvous = RendezvousWatch(self._clock, keeper.emit)
+
+    @property
+    def planner(self) -> Planner:
+        """Plans for all nodes."""
+        return self._planning
+
+    @property
+    def _state(self) -> st.RunState:
+        return self._keeper.state
+
+    # -- what its keeper calls ----------------------------------------------------------------------------
+
+    def begin(self, continued_by: str) -> None:
+        """A run that ended before anything was launched waits for the other nodes, as at its start."""
+        over = not isinstance(self._state.condition, st.Preflight)
+        if continued_by and self._state.attempt is None and over:
+            self._begins_by = continued_by
+            self._keeper.emit(ev.Held(t=self._clock.wall(), attempt=0, reason="waits for the other nodes"))
+
+    def close(self, *, superseded: bool) -> None:
+        """The others learn that the run is over."""
+        if not superseded and isinstance(self._state.condition, st.Finished):
+            try:
+                self.publish()
+            except (OSError, Superseded) as error:
+                log.error("the other nodes were not told that the run is over: %s", error)
+        self._rendezvous.close()
+
+    def patience_s(self) -> float | None:
+        """Others are waited for."""
+        return TICK_S if self._waits_since is not None else None
+
+    def stop(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:  # noqa: ARG002 - of any group
+        """The keeper stops its own part; the order to the others follows from its state."""
+        return False
+
+    def may_launch(self, reason: str) -> str | None:
+        """With who takes part settled; asked for between two looks, it may be too early: then it is tried again."""
+        if not self._choose(self._absent(self._clock.mono())):
+            return None
+        return reason + self._in_place_of_all()
+
+    def step(self, *, hurried: bool) -> bool:
+        """Look at the others; whether they are waited for."""
+        now = self._clock.mono()
+        self._heartbeat.beat(now)
+        self._look(now)
+        waits = not hurried and self._waits(self._state.condition, now)
+        if not waits:
+            self._waits_since = None
+        return waits
+
+    def _waits(self, condition: st.Condition, now: float) -> bool:
+        """Whether others are waited for, so that nothing is done now."""
+        match condition:
+            case st.Preflight():
+                return not self._may_launch(now)
+            case st.Launching() | st.Running() | st.Stopping():
+                self._follow_others(condition.attempt, now)
+                self._rendezvous.look(self._state.attempt, meeting_point(self._job, self._orders.newest_run))
+                return False
+            case st.Ended() if self._keeper.reads_on:
+                return False
+            case st.Ended():
+                return self._waits_for_ends(condition.attempt, now)
+            case st.Backoff():
+                self._pass_on_stops()
+                due = condition.until <= self._clock.wall()
+                return isinstance(self._state.condition, st.Backoff) and due and not self._may_launch(now)
+            case st.HeldOpen() if self._begins_by and self._state.attempt is None:
+                if self._may_launch(now):
+                    self._keeper.launch(f"{self._begins_by} continued it")
+                return True
+            case st.HeldOpen():
+                self._pass_on_stops()
+                return False
+            case _:
+                return False
+
+    # -- the others -----------------------------------------------------------------------------------
+
+    def _look(self, now: float) -> None:
+        """Read heartbeats and reports; journal what changed."""
+        if now < self._look_due:
+            return
+        self._look_due = now + max(LOOK_S, LOOKS_PER_NODE_S * len(self._members))
+        self._orders.check()
+        for member in self._members.values():
+            member.pulse.look(now)
+            if (found := read_report(member.paths)) is not None and found.node == member.node:
+                member.report = found
+            self._journal_sight(member, now)
+            if member.lives(now):
+                self._left_out.discard(member.node)
+
+    def _journal_sight(self, member: Member, now: float) -> None:
+        report, before = member.report, self._state.nodes.get(member.node)
+        if report is None:
+            return
+        lives, view = member.lives(now), self._state.attempt
+        if before is None and lives:
+            self._see(member, ev.NodeSight.JOINED)
+        elif before is not None and report.phase is NodePhase.LEFT:
+            if before.sight is not ev.NodeSight.LEFT and member.pulse.moved():
+                self._see(member, ev.NodeSight.LEFT)
+        elif before is not None and lives and before.sight in {ev.NodeSight.SILENT, ev.NodeSight.LEFT}:
+            self._see(member, ev.NodeSight.BACK)
+        elif (
+            before is not None
+            and not lives
+            and before.sight not in {ev.NodeSight.SILENT, ev.NodeSight.LEFT}
+            and member.pulse.silent_s(now) > nd.SILENT_S
+        ):
+            self._see(member, ev.NodeSight.SILENT)
+        # A stop there ends the attempt here first (`_follow_others`): then it counts as the reason only where that was over by itself.
+        known = view is not None and (
+            report.stop is None or view.stop is not None or view.ended_t is not None
+        )
+        if (
+            view is not None
+            and known
+            and member.has_ended(view.number)
+            and member.node not in view.node_exits
+        ):
+            self._see(member, ev.NodeSight.ENDED)
+
+    def _see(self, member: Member, sight: ev.NodeSight) -> None:
+        report = member.report
+        assert report is not None, "it has reported"
+        ended = sight is ev.NodeSight.ENDED
+        self._keeper.emit(
+            ev.NodeSeen(
+                t=self._clock.wall(),
+                node=member.node,
+                sight=sight,
+                host=report.host,
+                attempt=report.attempt if ended else None,
+                exit_code=report.exit_code if ended else None,
+                stop=report.stop if ended else None,
+                by=report.by if ended else "",
+            ),
+            durable=ended,
+        )
+
+    def _absent(self, now: float) -> list[int]:
+        """The nodes that are not ready for a launch."""
+        newest = self._orders.newest
+        seq = newest.seq if newest is not None else 0
+        return [m.node for m in self._members.values() if not (m.lives(now) and m.is_idle(seq))]
+
+    def _may_launch(self, now: float) -> bool:
+        """Whether all nodes are ready, or as many as may run without the others; past the bound the run ends, or is held."""
+        absent = self._absent(now)
+        if self._choose(absent):
+            return True
+        self._waits_since = now if self._waits_since is None else self._waits_since
+        waited_s, bound_s = now - self._waits_since, self._job.timing.node_timeout_s
+        if self._job.least_nodes < self._job.most_nodes:
+            bound_s = max(bound_s, nd.SILENT_S)  # a node that may be left out has to be known as silent first
+        if waited_s <= bound_s:
+            return False
+        self._left_out |= {node for node in absent if not self._members[node].lives(now)}
+        if self._choose(absent):
+            return True
+        names = ", ".join(map(str, absent))
+        word, verb = ("node", "is") if len(absent) == 1 else ("nodes", "are")
+        self._waits_since = None
+        if self._state.attempt is None:
+            how = f"start the same command there with its --node-rank; all nodes must see {self._context.run.root}"
+            reason = f"{word} {names} did not join within {bound_s:.0f} s: {how}"
+            self._keeper.end(ev.Outcome.REFUSED, NOT_THERE, reason + self._why_not_fewer(absent))
+        else:
+            reason = f"{word} {names} {verb} not ready {bound_s:.0f} s after the others: start the same command there again"
+            self._keeper.hold_or_fail(self._state.attempt.number, reason + self._why_not_fewer(absent), None)
+        return False
+
+    def _choose(self, absent: Sequence[int]) -> bool:
+        """Settle who takes part in the next attempt: all, or of MIN:MAX as many as keep the global batch, without nodes that are left out."""
+        if not self._left_out.issuperset(absent):
+            return False
+        there = (LEADER, *(node for node in self._members if node not in absent))
+        now = next_job(self._job, self._state)
+        for count in range(len(there), self._job.least_nodes - 1, -1):
+            with contextlib.suppress(JobError):
+                batch_on(now, count)
+                self._planning.nodes = there[:count]
+                return True
+        return False
+
+    def _why_not_fewer(self, absent: Sequence[int]) -> str:
+        """Why an elastic run does not do without these nodes."""
+        least, there = self._job.least_nodes, self._job.most_nodes - len(absent)
+        if least == self._job.most_nodes or not self._left_out.issuperset(absent):
+            return ""
+        if there < least:
+            return f"; of --nnodes {self._job.nnodes} only {there} {'is' if there == 1 else 'are'} ready"
+        try:
+            batch_on(next_job(self._job, self._state), there)
+        except JobError as error:
+            return f"; not started on {there} nodes: {error.message}"
+        return ""
+
+    def _waits_for_ends(self, number: int, now: float) -> bool:
+        """Whether the others' parts of an attempt have yet to end: one verdict is made of all of them."""
+        if self._ended_since is None or self._ended_since[0] != number:
+            self._ended_since = (number, now)
+            self._look_due = float("-inf")  # what was reported meanwhile is journalled before it is judged
+            return True
+        waited_s = now - self._ended_since[1]
+        newest = self._orders.newest
+        took_part = self._orders.take_part(number)
+        for member in self._members.values():
+            if took_part is not None and member.node not in took_part:
+                continue
+            ended = member.has_ended(number) or (
+                newest is not None
+                and newest.want is not Want.RUN
+                and member.lives(now)
+                and member.is_idle(newest.seq)
+            )
+            silent = not member.pulse.lives(now) and waited_s > nd.SILENT_S
+            if not ended and not silent and waited_s <= self._job.timing.node_timeout_s:
+                self._waits_since = now if self._waits_since is None else self._waits_since
+                return True
+        view = self._state.find(number)
+        if view is not None and view.started_t is None and view.exit_code is None and view.verdict is None:
+            # A keeper died between its intent and the launch: the others may have begun, and have ended by now.
+            if self._may_launch(now):
+                self._keeper.launch("the keeper died before it was launched")
+            return True
+        return False
+
+    def _follow_others(self, number: int, now: float) -> None:
+        """A part of the attempt that was stopped, or failed, ends the others: here too."""
+        view = self._state.find(number)
+        if view is None or not self._keeper.monitor.is_stoppable:
+            return
+        for member in self._members.values():
+            report = member.report
+            if self._never_came(member, view, now):
+                grace_s = self._job.timing.death_grace_s
+                self._keeper.monitor.stop(
+                    ev.StopWhy.RANK_DIED, f"node {member.node} is gone", grace_s=grace_s
+                )
+                return
+            if report is None or report.attempt != number or not member.has_ended(number):
+                continue
+            if report.stop is not None and view.stop is None:
+                self._keeper.stop(report.stop, ev.on_node(member.node, report.by))
+                return
+            if report.exit_code == 0 or view.stop is not None:
+                continue
+            if self._failed_since is None or self._failed_since[0] != number:
+                self._failed_since = (number, now)
+            elif now - self._failed_since[1] > self._job.timing.death_grace_s:
+                # Its peers would wait in a collective until a timeout of half an hour.
+                grace_s = self._job.timing.death_grace_s
+                self._keeper.monitor.stop(ev.StopWhy.RANK_DIED, f"node {member.node}", grace_s=grace_s)
+                return
+
+    def _never_came(self, member: Member, view: st.AttemptState, now: float) -> bool:
+        """Whether a node is gone before the ranks have met: torchrun would wait for it for 15 minutes, and there is no work to lose."""
+        bound_s = max(self._job.timing.node_timeout_s, nd.SILENT_S)
+        took_part = self._orders.take_part(view.number) or ()
+        met = any(rank.pid for rank in view.ranks.values())
+        return (
+            not met
+            and view.stop is None
+            and member.node in took_part
+            and member.pulse.silent_s(now) > bound_s
+        )
+
+    def _pass_on_stops(self) -> None:
+        """A node that was told to stop between two attempts ends the run."""
+        view = self._state.attempt
+        for member in self._members.values():
+            report = member.report
+            if report is None or report.stop is None or view is None or report.attempt != view.number:
+                continue
+            if self._is_settled(report):
+                continue
+            if member.pulse.moved():  # else it was told so before this keeper began
+                self._keeper.end_stopped(ev.on_node(member.node, report.by), report.stop)
+                return
+
+    def _is_settled(self, report: Report) -> bool:
+        """Whether a stop is of before the run was continued; a new keeper there reports it again, from its journal."""
+        old = self._settled.get(report.node)
+        if old is None or (report.attempt, report.stop, report.by) != (old.attempt, old.stop, old.by):
+            return False
+        return report.session == old.session or report.phase is not NodePhase.LEFT
+
+    # -- what is told to the others ---------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Give the order that the state asks for, if it is another than the newest."""
+        wanted, newest = self._wanted(), self._orders.newest
+        if wanted is None:
+            return
+        if newest is None or replace(wanted, seq=newest.seq, leader=newest.leader) != newest:
+            self._orders.give(wanted)
+
+    def _wanted(self) -> Order | None:
+        condition, view = self._state.condition, self._state.attempt
+        number = view.number if view is not None else 0
+        known = view is not None and not view.verdict_provisional
+        verdict = view.verdict if view is not None and known else None
+        decision: Decision | None = view.decision if view is not None else None
+        stop = view.stop if view is not None else None
+        asked = stop if stop is not None and stop.why in st.REQUESTED_STOPS else None
+        end = Order(
+            seq=0,
+            leader="",
+            want=Want.END,
+            attempt=number,
+            why=asked.why if asked is not None else None,
+            by=asked.by if asked is not None else "",
+            verdict=verdict,
+            decision=decision if verdict is not None else None,
+        )
+        match condition:
+            case st.Preflight() | st.Launching() | st.Running():
+                return None
+            case st.Ended() if view is not None and view.exit_code == 0 and asked is None:
+                since = self._ended_since
+                late = since is not None and self._clock.mono() - since[1] > PEERS_S
+                return end if late else None
+            case st.Finished():
+                return replace(
+                    end,
+                    want=Want.OVER,
+                    outcome=condition.outcome,
+                    exit_code=condition.exit_code,
+                    reason=condition.reason,
+                )
+            case _:
+                return end
+
+    def _in_place_of_all(self) -> str:
+        """What a launch without all nodes changes, in words; empty where all take part."""
+        nodes, now = self._planning.nodes, next_job(self._job, self._state)
+        missing = sorted(self._members.keys() - set(nodes))
+        before, after = now.current_batch, batch_on(now, len(nodes))
+        if not missing or before is None or after is None:
+            return ""
+        names = ", ".join(map(str, missing))
+        word = "node" if len(missing) == 1 else "nodes"
+        return f"; without {word} {names}: {describe_change(BatchChange(before, after))}"
+
+
+class _Planning:
+    """The plans of all nodes from one: made here, announced before the launch (`launching.Planner`)."""
+
+    def __init__(self, context: RunContext, orders: Orders) -> None:
+        self._context, self._orders = context, orders
+        self._launch: Launch | None = None
+        self.nodes: tuple[int, ...] = (LEADER, *context.others)
+
+    def plan(self, number: int, paths: AttemptPaths) -> LaunchPlan:
+        """This node's plan; the others' follow from the same."""
+        context = self._context
+        state = context.ledger.state
+        self._launch, copy = common_launch(context.record, state, context.run, context.env, self.nodes)
+        plan = plan_on_node(context.record, self._launch, number, context.run, paths, context.env)
+        return dataclasses.replace(plan, copy=copy)
+
+    def announce(self, number: int, reason: str) -> None:
+        """Give the order to run it. Raises Superseded: then nothing is launched here either."""
+        assert self._launch is not None, "planned before"
+        launch = replace(self._launch, reason=reason)
+        self._orders.give(Order(seq=0, leader="", want=Want.RUN, attempt=number, launch=launch))

@@ -1,0 +1,202 @@
+"""What all nodes have in common at one attempt: the launch, a node's own plan from it, and where they meet.
+
+Leader and followers make their plans by the same function (`plan_on_node`), from the job that each was started with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from supervisor.job.arguments.assignments import value_of
+from supervisor.job.batch import BatchSpec, with_world_size
+from supervisor.job.errors import JobError
+from supervisor.job.knobs.set_batch import batch_values
+from supervisor.job.launch.plan import ENDPOINT_PORT, MASTER_PORT, CheckpointCopy, LaunchPlan, endpoint_of
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.keeper.base.background import Background
+from supervisor.keeper.base.job_secrets import with_hidden_words, with_secrets
+from supervisor.keeper.base.keeper_clock import Clock
+from supervisor.keeper.planning.launch_plans import next_resume_point, plan_with, settings_of
+from supervisor.preflight.connection import CONNECT_S, Failed, Way, why_not
+from supervisor.preflight.ports import free_port
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.next_job import NextJob, next_job
+from supervisor.run.nodes import Launch, Order
+from supervisor.run.paths import AttemptPaths, RunPaths
+from supervisor.run.runfile import RunFile
+from supervisor.run.state import RunState
+
+RDZV = "--rdzv-"
+RDZV_ID = "--rdzv-id"
+LR_SCALING = "--lr_scaling"
+WAIT_S: Final = 10.0
+"""torchrun needs so long on a busy machine before node 0 listens, and a node finds it."""
+EVERY_S: Final = 5.0
+CODE: Final = "rendezvous"
+
+
+def common_launch(
+    record: RunFile, state: RunState, run: RunPaths, env: Mapping[str, str], nodes: tuple[int, ...]
+) -> tuple[Launch, CheckpointCopy | None]:
+    """What the leader tells all nodes of the next attempt; and the checkpoint that is to be copied before it.
+
+    Raises:
+        JobError: the changes cannot be applied to this job, its global batch cannot be kept on so many nodes, or no port is free.
+    """
+    now = next_job(with_secrets(record.job, env), state)
+    now = replace(now, batch=batch_on(now, len(nodes)))
+    number = len(state.attempts) + 1
+    point = next_resume_point(record, state, run, now, env)
+    flags = record.job.torchrun_flags
+    meets = any(flag.startswith(RDZV) for flag in flags)
+    launch = Launch(
+        nodes=nodes,
+        args=now.job.entry_args if now.is_typed else None,
+        batch=now.batch,
+        env=tuple(now.env.items()),
+        set_args=settings_of(now, point),
+        resume=point.switch,
+        resume_at=point.at,
+        raise_open_files=now.raise_open_files,
+        master_port=record.job.master_port or (None if meets else free_port()),
+        # An agent of an attempt before must not meet those of this one.
+        rdzv_id=f"{_named(flags) or run.run_id}-{number}" if meets else None,
+    )
+    return launch, point.copy
+
+
+def batch_on(now: NextJob, nodes: int) -> BatchSpec | None:
+    """The batch that is set where so many nodes take part: the global batch is that of all nodes.
+
+    Raises:
+        JobError: fewer nodes would change it, or it is not known whether they would.
+    """
+    job, batch = now.job, now.current_batch
+    if nodes == job.most_nodes:
+        return now.batch
+    if batch is None or not batch.ranks_known:
+        raise JobError("the global batch is not known")
+    if job.entry_kind is EntryKind.TRAINER and value_of(now.words, LR_SCALING) not in {None, "none"}:
+        raise JobError(f"{LR_SCALING} makes the learning rate depend on the ranks")
+    fewer = with_world_size(batch, batch.world_size * nodes // job.most_nodes)
+    batch_values(job.knobs, fewer, before=job.batch, local_world_size=job.nproc_per_node)  # can it be set?
+    return fewer
+
+
+def plan_on_node(
+    record: RunFile,
+    launch: Launch,
+    number: int,
+    run: RunPaths,
+    paths: AttemptPaths,
+    env: Mapping[str, str],
+) -> LaunchPlan:
+    """This node's plan of attempt `number`.
+
+    Raises:
+        JobError: what is changed cannot be set in this node's job, or a secret is not known here.
+    """
+    job = job_on_node(with_secrets(record.job, env), launch, record.node)
+    return plan_with(
+        record,
+        job,
+        number,
+        run,
+        paths,
+        env,
+        batch=launch.batch,
+        changed_env=launch.env,
+        set_args=launch.set_args,
+        resume=launch.resume,
+        resume_at=launch.resume_at,
+        node_dir=str(run.node(record.node).root),
+    )
+
+
+def job_on_node(job: JobSpec, launch: Launch, node: int) -> JobSpec:
+    """The job with what the leader settled: who takes part, where they meet, what a person typed."""
+    flags = job.torchrun_flags
+    if launch.rdzv_id is not None:
+        kept = (flag for flag in flags if flag.partition("=")[0] != RDZV_ID)
+        flags = (*kept, f"{RDZV_ID}={launch.rdzv_id}")
+    args = job.entry_args if launch.args is None else with_hidden_words(launch.args, job.entry_args)
+    return replace(
+        job,
+        nnodes=str(len(launch.nodes)),
+        node_rank=launch.nodes.index(node),
+        master_port=launch.master_port,
+        torchrun_flags=flags,
+        entry_args=args,
+    )
+
+
+def _named(flags: tuple[str, ...]) -> str:
+    return next((flag.partition("=")[2] for flag in flags if flag.partition("=")[0] == RDZV_ID), "")
+
+
+# -- where they meet: else there is only silence while the ranks have not come that far ----------------
+
+
+class RendezvousWatch:
+    """Tries the meeting point while an attempt runs that has no rank here yet, and journals why it cannot be reached: each reason once.
+
+    A refusal counts where it is the second in a row: node 0 may be about to listen, or to end.
+    """
+
+    def __init__(self, clock: Clock, emit: Callable[[ev.Event], None]) -> None:
+        self._clock, self._emit = clock, emit
+        self._probe: Background[Failed | None] = Background("stoker-rendezvous")
+        self._due = float("-inf")
+        self._attempt = 0
+        self._said: set[Way] = set()
+        self._refused = False
+
+    def look(self, view: st.AttemptState | None, where: tuple[str, int] | None) -> None:
+        """Call often. `where`: see `meeting_point`."""
+        if (
+            view is None
+            or where is None
+            or view.started_t is None
+            or any(rank.pid for rank in view.ranks.values())
+        ):
+            return
+        now = self._clock.mono()
+        if view.number != self._attempt:
+            self._attempt, self._due, self._said, self._refused = view.number, now + WAIT_S, set(), False
+        if self._probe.busy:
+            if self._probe.working:
+                return
+            found, before = self._probe.poll(), self._refused
+            self._refused = found is not None and found.way is Way.REFUSED
+            if self._refused and not before:
+                return
+            if found is not None and found.way not in self._said:
+                self._said.add(found.way)
+                self._say(view.number, found)
+        elif now >= self._due:
+            self._due = now + EVERY_S
+            self._probe.start(lambda: why_not(*where))
+
+    def close(self) -> None:
+        """Wait for a probe that is under way."""
+        self._probe.close(CONNECT_S)
+
+    def _say(self, number: int, failed: Failed) -> None:
+        text = f"waiting for the rendezvous: {failed.what}; {failed.fix}"
+        code = f"{CODE}_{number}_{failed.way.value}"
+        self._emit(ev.Advisory(t=self._clock.wall(), attempt=number, code=code, text=text))
+
+
+def meeting_point(job: JobSpec, order: Order | None) -> tuple[str, int] | None:
+    """Where torchrun's store listens on node 0; None where that is not known."""
+    host, port = endpoint_of(job)
+    if host:
+        return host, port or ENDPOINT_PORT
+    if job.master_addr is None:
+        return None
+    launch = order.launch if order is not None else None
+    port_given = launch.master_port if launch is not None else None
+    return job.master_addr, port_given or job.master_port or MASTER_PORT

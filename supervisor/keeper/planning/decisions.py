@@ -1,0 +1,266 @@
+"""A decision out: what policy says after the newest attempt, from the run's history as frozen records."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from msgspec import structs
+
+from supervisor.cluster.scheduler import scheduler_of
+from supervisor.job.knobs.conventions import find_loader
+from supervisor.job.knobs.resume_settings import given_start
+from supervisor.job.launch.batch_questions import to_try
+from supervisor.job.launch.env import is_measured
+from supervisor.job.memory_fit import choose_smaller
+from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs, Unread
+from supervisor.keeper.base.background import within
+from supervisor.keeper.monitoring.found_checkpoints import (
+    ConcurrentRun,
+    concurrent_runs,
+    newest_untaken,
+    shown_path,
+    untaken_text,
+)
+from supervisor.keeper.planning.attempt_evidence import DRIVER_S, XID, known_trials, memory_point_of
+from supervisor.keeper.planning.resume_points import (
+    batch_refusal,
+    number_of,
+    start_checkpoint,
+    unsound_text,
+    usable_checkpoint,
+    why_not_now,
+)
+from supervisor.policy import Gpus, PastAttempt, PolicyInput, StopCause, decide
+from supervisor.run.answers import batch_question, recalled, script_of
+from supervisor.run.events import BatchAnswered, BatchMeasured
+from supervisor.run.fold import fold
+from supervisor.run.next_job import next_job, undecided
+from supervisor.run.paths import NodePaths, RunPaths
+from supervisor.run.records import OUT_OF_MEMORY, Decision, FailureClass
+from supervisor.run.runfile import RunFile
+from supervisor.run.state import AttemptState, RunState
+from supervisor.sources.checkpoints import find_checkpoints, newest_like_checkpoint
+from supervisor.sources.gpu import probe_gpus, visible_devices
+from supervisor.text.numbers import read_to
+
+
+def decide_next(
+    record: RunFile, state: RunState, *, node: NodePaths, env: Mapping[str, str], watched: bool = False
+) -> Decision:
+    """What policy says after the newest attempt. `watched`: somebody has its screen open."""
+    known = replace(policy_input(record, state, env=env), watched=watched)
+    stepped = any(attempt.stepped for attempt in known.attempts)
+    failed = known.now.verdict is not None and known.now.verdict.failure is not FailureClass.HEALTHY
+    if not (failed and stepped):
+        return decide(known)
+    run = RunPaths(Path(record.path) if record.path is not None else node.root.parent.parent)
+
+    def others(since_t: float) -> list[ConcurrentRun]:
+        return concurrent_runs(run, since_t, env)
+
+    decided = decide(known)
+    untaken = newest_untaken(record.job, state, others, node.series)
+    if untaken is None:
+        return decided
+    flag, path = state.answered_job(record.job).knobs.start, shown_path(record.job, untaken.path)
+    how = f"e and {flag} {path} takes it" if flag is not None else "e gives it to the script's own flag"
+    return replace(decided, reason=f"{decided.reason}; {untaken_text(record.job, untaken)}; {how}")
+
+
+def next_answer(
+    record: RunFile, state: RunState, env: Mapping[str, str], t: float, *, tries: bool = False
+) -> BatchAnswered | None:
+    """The answer about the batch that is known from an earlier run of the script; None where a person is to be asked.
+
+    `tries`: else one that a restart may try, for nothing can be lost by it; the first steps of that restart confirm it or end it.
+    """
+    question, seen = batch_question(record.job, state), state.measured
+    if question is None or seen is None:
+        return None
+    known = recalled(question, env)
+    if known is not None and known.value in {answer.value for answer in question.answers} - set(state.wrong):
+        return with_batch(
+            record, state, BatchAnswered(t=t, question=question, value=known.value, day=known.day)
+        )
+    value = to_try(seen.settings.answered(state.values_answered), state.wrong) if tries else None
+    if value is None or not _loses_nothing(record, state, seen):
+        return None
+    trial = len(state.wrong) + 1
+    return with_batch(record, state, BatchAnswered(t=t, question=question, value=value, trial=trial))
+
+
+def with_batch(record: RunFile, state: RunState, told: BatchAnswered) -> BatchAnswered:
+    """With the batch that the attempts until now ran with, by this answer."""
+    return structs.replace(told, batch=fold(state, told).answered_job(record.job).batch)
+
+
+def _loses_nothing(record: RunFile, state: RunState, seen: BatchMeasured) -> bool:
+    """Whether a restart from the beginning loses nothing: no step was made, nothing was loaded, and no checkpoint is where it writes."""
+    job, now = state.answered_job(record.job), next_job(record.job, state)
+    has_stepped = any(a.first_step is not None or a.last_step is not None for a in state.attempts)
+    is_unseen = "no_step" in seen.how.get("accumulation", "")
+    loads = seen.has_loaded or given_start(now.job.entry_args, job.knobs.starts) is not None
+    if has_stepped or loads or not is_unseen or state.checkpoints or job.trial is not None:
+        return False
+    folders = [Path(job.cwd, folder) for folder in (*job.outputs, *job.output_prefixes, *seen.outputs)]
+    return not find_checkpoints(folders, 0.0) and newest_like_checkpoint(folders, 0.0) is None
+
+
+def policy_input(
+    record: RunFile, state: RunState, *, env: Mapping[str, str], looks: bool = True
+) -> PolicyInput:
+    """All that policy looks at after the newest attempt of `state`.
+
+    `looks`: what is on disk now counts; not where an old decision is explained.
+    """
+    job, now = state.answered_job(record.job), next_job(record.job, state)
+    arguments = now.job.entry_args
+    newest = state.attempts[-1]
+    trusted = Unread.EXIT_CODE in state.answers
+    failure = newest.verdict.failure if newest.verdict is not None else None
+    newest_saved = usable_checkpoint(job, state.sound_checkpoints) if looks else state.resumable
+    begins_at = newest_saved or (start_checkpoint(job, arguments) if looks else None)
+    now_batch = now.current_batch
+    less = choose_smaller(now_batch) if looks and failure in OUT_OF_MEMORY and now_batch is not None else None
+    return PolicyInput(
+        attempts=tuple(_past(view, state) for view in state.attempts),
+        retry=replace(job.retry, exit_zero="trust") if trusted else job.retry,
+        knobs=job.knobs,
+        interactive=record.settings.interactive,
+        total_steps=state.total_steps,
+        final_checkpoint=_has_final_checkpoint(state, newest),
+        memory=memory_point_of(newest, newest.shown_batch or now_batch),
+        trials=known_trials(job, state, env) if failure in OUT_OF_MEMORY else (),
+        port_named=job.master_port is not None,
+        leads=job.entry_kind is not EntryKind.COMMAND and job.node_rank == 0,
+        newest_checkpoint=begins_at.path if begins_at is not None else None,
+        newest_number=number_of(newest_saved),
+        not_now=why_not_now(job) if looks and begins_at is None else "",
+        old_batch=batch_refusal(record, state, less.batch, arguments, env) if less is not None else "",
+        # What was measured is the command line as it was at first.
+        question=not now.is_typed and batch_question(record.job, state) is not None,
+        given_start=given_start(arguments, job.knobs.starts),
+        unsound=unsound_text(job, state, newest_saved, looks=looks),
+        counter=state.values_answered.get(Unread.COUNTER, ""),
+        gpus=_gpus(job, state, env) if failure is FailureClass.GPU_FAULT else None,
+        trial=job.trial,
+        in_batch_job=scheduler_of(env).job is not None,
+        loader=_loader(job, arguments),
+        measured=_was_measured(record, state, env),
+        code_hidden_by=_code_hidden_by(job) if newest.job_exit_code == 0 else "",
+        jitter=random.random(),
+    )
+
+
+def _was_measured(record: RunFile, state: RunState, env: Mapping[str, str]) -> bool:
+    """Whether a process of the newest attempt was measured from inside: the first that is makes a folder."""
+    if record.path is None:
+        return False
+    now = next_job(record.job, undecided(state))
+    folder = RunPaths(Path(record.path)).node().attempt(state.attempts[-1].number).telemetry
+    return (
+        is_measured(now.job, {**env, **dict(now.job.env), **now.env}) and (folder / "instrumented").is_dir()
+    )
+
+
+def _code_hidden_by(job: JobSpec) -> str:
+    """What keeps the exit code of a command's program from stoker, as a clause; empty where its text does not show it."""
+    name, text = script_of(job)
+    where = name or "the command"
+    if job.has_own_code:
+        return ""
+    if re.search(r"\|&?\s*tee\b", text) and "pipefail" not in text:
+        return f"the pipe in {where} hides the exit code (`set -o pipefail`)"
+    return f"`|| true` in {where} hides the exit code" if re.search(r"\|\|\s*true\b", text) else ""
+
+
+def _gpus(job: JobSpec, state: RunState, env: Mapping[str, str]) -> Gpus | None:
+    """The GPUs of this node's ranks and the one at fault: by the driver's report, else by the rank that fell."""
+    devices, _ = within(DRIVER_S, probe_gpus, "stoker-gpus") or ([], None)
+    seen = {**env, **dict(job.env), **next_job(job, state).env}.get("CUDA_VISIBLE_DEVICES")
+    visible = visible_devices(seen, devices)
+    if not visible:
+        return None
+    newest = state.attempts[-1]
+    reported = [
+        int(found[1])
+        for advisory in state.advisories
+        if advisory.attempt == newest.number and (found := XID.fullmatch(advisory.code))
+    ]
+    names = tuple(str(device.index) for device in visible)
+    faulty = next((at for at, device in enumerate(visible) if device.index in reported), None)
+    if faulty is None and newest.verdict is not None and job.nnodes == "1":
+        faulty = newest.verdict.rank
+    return Gpus(names, faulty) if faulty is not None and faulty < len(names) else None
+
+
+def _loader(job: JobSpec, arguments: tuple[str, ...]) -> LoaderKnobs:
+    """The DataLoader's knobs of the present command line, and what those of the start told."""
+    now, first = find_loader(arguments), job.loader
+    return LoaderKnobs(
+        workers=now.workers or first.workers,
+        prefetch=now.prefetch or first.prefetch,
+        pinned=now.pinned or first.pinned,
+        sharing=now.sharing or first.sharing,
+    )
+
+
+def _past(view: AttemptState, state: RunState) -> PastAttempt:
+    progress = state.progress
+    # A bar that stands at its beginning says that a step would have been seen.
+    awaited = progress is not None and progress.attempt == view.number and progress.total_steps is not None
+    lived = None
+    if view.started_t is not None and view.ended_t is not None:
+        lived = max(view.ended_t - view.started_t, 0.0)
+    return PastAttempt(
+        verdict=view.verdict,
+        exit_code=view.job_exit_code,
+        first_step=view.first_step,
+        last_step=view.last_step,
+        checkpoint_steps=view.checkpoint_steps,
+        batch=view.shown_batch,
+        stop=StopCause(view.stop.why.value) if view.stop is not None else None,
+        lived_s=lived,
+        steps_seen=view.first_step is not None or awaited,
+        decision=view.decision,
+        by_person=view.decision is not None and view.decided_by != "policy",
+        ended_t=view.ended_t,
+        missed=_missed_text(view, state),
+        refuted=view.differs is not None and view.differs.wrong is not None,
+        misses_surely=view.differs is not None or (view.missed is not None and view.missed.certain),
+        lost_at=_lost_at(view),
+        resumed_at=view.resume_at,
+        unread=read_to(view.log_read_bytes, view.log_size_bytes),
+    )
+
+
+def _lost_at(view: AttemptState) -> int | None:
+    """The step from which on its loss was no number; a script that refuses such a loss ends before it logs it."""
+    refused = view.verdict is not None and view.verdict.failure is FailureClass.NAN_LOSS
+    if view.lost_at is not None or not refused or view.last_step is None:
+        return view.lost_at
+    return view.last_step + 1
+
+
+def _missed_text(view: AttemptState, state: RunState) -> str:
+    """How an attempt did not resume or had another batch than planned, and whether its checkpoint has a copy; empty where all was as planned."""
+    missed, differs = view.missed, view.differs
+    step: int | None
+    if missed is not None:
+        step, how = missed.step, f"did not resume: began at step {missed.began}"
+    elif differs is not None and differs.of_resume:
+        step, how = view.resume_at, differs.text
+    else:
+        return differs.text if differs is not None else ""
+    kept = next((k for k in reversed(state.kept) if k.step == step), None)
+    copy = f"is kept as a copy: {kept.copy}" if kept is not None and kept.copy else "is not protected"
+    return f"{how}; checkpoint {step} {copy}"
+
+
+def _has_final_checkpoint(state: RunState, view: AttemptState) -> bool:
+    found = state.checkpoint
+    return found is not None and found.attempt == view.number and found.final

@@ -1,0 +1,196 @@
+"""The job as the next attempt will have it: what every restart so far changed, folded; the later change wins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from msgspec import structs
+
+from supervisor.job.arguments.assignments import set_value, values_of
+from supervisor.job.batch import BatchSpec
+from supervisor.job.errors import JobError
+from supervisor.job.knobs.resume_settings import given_start, takes_path
+from supervisor.job.knobs.set_batch import batch_of, batch_values
+from supervisor.job.knobs.setting_names import Places, is_argument
+from supervisor.job.launch.env import NOT_MEASURED
+from supervisor.job.launch.oom_plan import missing_words
+from supervisor.job.launch.rerun_command import command_of
+from supervisor.job.spec import JobSpec
+from supervisor.run.records import OUT_OF_MEMORY, DecisionKind, FailureClass, SpecChange
+from supervisor.run.state import AttemptState, RunState
+from supervisor.text.redact import redact_text
+
+
+@dataclass(frozen=True, slots=True)
+class NextJob:
+    """The job of the next attempt.
+
+    Attributes:
+        job: the job with the arguments that a person typed last, and the batch that these give.
+        batch: the batch that is set in place of the job's own; None: none is.
+        env: variables that are set besides.
+        set_args: (flag, value) pairs that are set besides; an empty value makes a switch.
+        from_scratch: it starts again.
+        raise_open_files: the soft limit on open files goes up to the hard one.
+        start_typed_after: the attempt after which a person typed another checkpoint to start from; None: nobody did.
+        is_typed: a person typed the arguments again.
+    """
+
+    job: JobSpec
+    batch: BatchSpec | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    set_args: dict[str, str] = field(default_factory=dict)
+    from_scratch: bool = False
+    raise_open_files: bool = False
+    start_typed_after: int | None = None
+    is_typed: bool = False
+
+    @property
+    def current_batch(self) -> BatchSpec | None:
+        """The batch that the next attempt has, if it is known."""
+        return self.batch or self.job.batch
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What follows the script at the next launch, but for what makes it resume, which is looked for only then."""
+        args = self.job.entry_args
+        for name, value in self._pairs():
+            if is_argument(name) and not self.resumes(name):
+                args = set_value(args, name, value)
+        return args
+
+    def resumes(self, name: str) -> bool:
+        """Whether a setting says what to continue from."""
+        knobs = self.job.knobs
+        return name in {knobs.resume, knobs.resume_path, knobs.resume_step} or takes_path(name)
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        return [*self.job.set_knobs, *self._batch_pairs(), *self.set_args.items()]
+
+    def _batch_pairs(self) -> tuple[tuple[str, str], ...]:
+        job = self.job
+        if self.batch is None or self.batch == job.batch:
+            return ()
+        try:
+            return batch_values(job.knobs, self.batch, before=job.batch, local_world_size=job.nproc_per_node)
+        except JobError:  # it cannot be set, which is said where a launch is planned
+            return ()
+
+    def after(self, change: SpecChange, attempt: int) -> NextJob:
+        """The same with one more change, which was decided on after `attempt`."""
+        now = self if change.argv is None else self._typed(change.argv, attempt)
+        return replace(
+            now,
+            job=replace(now.job, nproc_per_node=change.nproc_per_node or now.job.nproc_per_node),
+            batch=change.batch.after if change.batch is not None else now.batch,
+            env={**now.env, **dict(change.env)},
+            set_args={**now.set_args, **dict(change.set_args)},
+            from_scratch=change.from_scratch,
+            raise_open_files=now.raise_open_files or change.raise_open_files,
+        )
+
+    def _typed(self, argv: tuple[str, ...], attempt: int) -> NextJob:
+        """With the arguments that a person typed over `words`: these hold, whatever was set before."""
+        elsewhere = tuple(pair for pair in self._pairs() if not is_argument(pair[0]))
+        starts = self.job.knobs.starts
+        try:
+            batch = self.typed_batch(argv)
+        except JobError:  # refused where it is asked for; an older journal may hold it
+            batch = None
+        is_new_start = given_start(argv, starts) not in {None, given_start(self.words, starts)}
+        return replace(
+            self,
+            job=replace(self.job, entry_args=argv, batch=batch, set_knobs=tuple(dict(elsewhere).items())),
+            batch=None,
+            set_args={n: v for n, v in self.set_args.items() if self.resumes(n) and not is_new_start},
+            start_typed_after=attempt if is_new_start else self.start_typed_after,
+            is_typed=True,
+        )
+
+    def typed_batch(self, argv: tuple[str, ...]) -> BatchSpec | None:
+        """The batch of the next attempt with typed arguments; None where they change it and it cannot be read from them.
+
+        Raises:
+            JobError: the numbers that were typed do not divide.
+        """
+        knobs, now = self.job.knobs, self.current_batch
+        names = (knobs.batch, knobs.accumulation, knobs.global_batch, *(name for name, _ in knobs.same))
+        words = self.words
+        if all(name is None or values_of(argv, name) == values_of(words, name) for name in names):
+            return now
+        where = Places()
+        for name, value in self._pairs():
+            where = where if is_argument(name) else where.with_value(name, value)
+        return batch_of(
+            argv,
+            knobs,
+            world_size=now.world_size if now is not None and now.ranks_known else self.job.world_size,
+            local_world_size=self.job.nproc_per_node,
+            unit=now.unit if now is not None else None,
+            tokens_per_sample=now.tokens_per_sample if now is not None else 1,
+            elsewhere=where,
+        )
+
+
+def unmeasured_trial(state: RunState) -> tuple[AttemptState, AttemptState] | None:
+    """The attempt after which policy restarted without stoker's measurements, and the attempt without them; None: it did not."""
+    for before, after in pairwise(state.attempts):
+        change = before.decision.change if before.decision is not None else None
+        if change is not None and NOT_MEASURED in change.env and before.decided_by == "policy":
+            return before, after
+    return None
+
+
+def got_further(before: AttemptState, after: AttemptState) -> bool:
+    """Whether an attempt made a step beyond those of the one before it, or ended well."""
+    if after.last_step is not None and (before.last_step is None or after.last_step > before.last_step):
+        return True
+    is_healthy = after.verdict is not None and after.verdict.failure is FailureClass.HEALTHY
+    return is_healthy and after.job_exit_code == 0 and after.stop is None
+
+
+def _ended_alike(before: AttemptState, after: AttemptState) -> bool:
+    one, other = before.verdict, after.verdict
+    if one is None or other is None or got_further(before, after):
+        return False
+    return (one.failure, one.reason) == (other.failure, other.reason)
+
+
+def undecided(state: RunState) -> RunState:
+    """`state` without what was decided after its newest attempt: `next_job` of it is the job as that attempt had it."""
+    return structs.replace(
+        state,
+        attempts=tuple(
+            structs.replace(a, decision=None) if a is state.attempt else a for a in state.attempts
+        ),
+    )
+
+
+def next_job(job: JobSpec, state: RunState) -> NextJob:
+    """`job` as the attempt after those of `state` will have it."""
+    job = state.answered_job(job)
+    now = NextJob(job, state.fitted.batch if state.fitted is not None else None)
+    trial = unmeasured_trial(state)
+    for attempt in state.attempts:
+        if trial is not None and attempt is trial[1] and _ended_alike(*trial):
+            # They were not the cause, and what follows may need them.
+            now = replace(now, env={n: v for n, v in now.env.items() if n != NOT_MEASURED[0]})
+        decision = attempt.decision
+        if decision is not None and decision.kind is DecisionKind.RESTART and decision.change is not None:
+            now = now.after(decision.change, attempt.number)
+    return now
+
+
+def declared_again(state: RunState, job: JobSpec) -> str:
+    """The command that starts a run again with what would have let it restart, after out of memory or another batch than planned; else empty.
+
+    For a terminal: secrets are hidden, and there is nothing that moves the cursor.
+    """
+    attempt = state.attempt
+    if attempt is None or not state.is_over:
+        return ""
+    if attempt.failure not in OUT_OF_MEMORY and attempt.differs is None:
+        return ""
+    missing = missing_words(state.answered_job(job))
+    return redact_text(command_of(job, missing) or "") if missing else ""

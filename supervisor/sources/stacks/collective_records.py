@@ -1,0 +1,248 @@
+"""What PyTorch and NCCL recorded of collectives, as plain data: flight-recorder dumps, and the report of NCCL's RAS service.
+
+A dump is a pickle of built-in containers (torch/csrc/distributed/c10d/FlightRecorder.cpp, version 2.10) or JSON. A
+pickle is a program; this one is first read as a list of instructions, and only those that build None, numbers, text,
+lists, tuples, dicts and sets may be in it. What would import or call anything is refused before a byte of it is run.
+
+NCCL 2.24 and later answers on a TCP port (NCCL_RAS_ADDR, localhost:28028 unless set) with plain text: the words ``verbose status`` and a
+newline bring the report, then it closes (docs.nvidia.com/deeplearning/nccl, Troubleshooting, RAS). One service a job; a job on gloo has none.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import pickletools
+import re
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from supervisor.run.regular import open_regular
+
+MAX_BYTES = 64 << 20
+MAX_INSTRUCTIONS = 8_000_000
+_ALLOWED = frozenset(
+    (
+        "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET",
+        "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT",
+        "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES",
+        "SHORT_BINBYTES", "BINBYTES8", "EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2",
+        "TUPLE3", "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "EMPTY_SET", "FROZENSET", "ADDITEMS",
+    )
+)  # fmt: skip
+_FRAME_HEAD = 9  # the opcode and eight bytes of length
+_PUTS = frozenset(("PUT", "BINPUT", "LONG_BINPUT"))
+# Of the dumps of one job: what is read before the rest is left out, and how far apart the ranks of one incident write.
+MAX_TOTAL_BYTES = 512 << 20
+SAME_INCIDENT_S = 1800.0
+_HEAD_BYTES = 4096
+# torch/csrc/distributed/c10d/NCCLUtils.cpp and FlightRecorder: where a dump goes when nothing is set.
+_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+
+
+class BadDump(Exception):  # noqa: N818 - named for what it is
+    """Not a dump that can be read safely: one line with the reason."""
+
+
+class _PlainUnpickler(pickle.Unpickler):  # - see the module's docstring
+    """Refuses every name: a second lock behind the list of instructions."""
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        raise BadDump(f"it asks for {module}.{name}")
+
+    def persistent_load(self, _pid: Any, /) -> Any:
+        raise BadDump("it asks for a persistent object")
+
+
+def read_dump(data: bytes) -> dict[str, Any]:
+    """A dump's top level, JSON or pickle.
+
+    Raises:
+        BadDump: it is neither, too large, or holds anything but plain data.
+    """
+    if len(data) > MAX_BYTES:
+        raise BadDump(f"larger than {MAX_BYTES >> 20} MiB")
+    try:
+        found = json.loads(data) if data.lstrip()[:1] == b"{" else _unpickle(data)
+    except (ValueError, RecursionError) as error:
+        raise BadDump(f"neither JSON nor a pickle: {error}") from error
+    if not isinstance(found, dict):
+        raise BadDump("its top level is no table")
+    return found
+
+
+def dump_prefixes(env: Mapping[str, str]) -> tuple[str, ...]:
+    """The beginnings of the names of dump files for a job with this environment; the global rank follows."""
+    named = tuple(env[name] for name in _VARIABLES if env.get(name))
+    cache = env.get("XDG_CACHE_HOME") or os.path.join(env.get("HOME", "/"), ".cache")
+    return (*named, os.path.join(cache, "torch", "comm_lib_trace_rank_"), "/tmp/nccl_trace_rank_")  # noqa: S108 - PyTorch's default
+
+
+def find_dumps(prefixes: tuple[str, ...], *, since_t: float) -> dict[int, Path]:
+    """The newest dump of each rank that was written at or after wall time `since_t`."""
+    found: dict[int, tuple[float, Path]] = {}
+    for prefix in prefixes:
+        folder, start = os.path.split(prefix)
+        try:
+            entries = list(os.scandir(folder or "."))
+        except OSError:
+            continue
+        for entry in entries:
+            digits = entry.name.removeprefix(start).removesuffix(".json")
+            if not entry.name.startswith(start) or not digits.isdecimal():
+                continue
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            # A dump in /tmp may be anybody's: only our own user's count.
+            known = found.get(int(digits), (0.0, Path()))
+            ours = entry.is_file(follow_symlinks=False) and status.st_uid == os.getuid()
+            if ours and max(since_t, known[0]) <= status.st_mtime:
+                found[int(digits)] = (status.st_mtime, Path(entry.path))
+    return {rank: path for rank, (_, path) in sorted(found.items())}
+
+
+# comm_lib_trace_rank_7, nccl_trace_rank_7.json; NVRx's _dump_7: whatever a job's prefix is, the rank follows it.
+_NAME_WITH_RANK = re.compile(r".*?(\d{1,7})(?:\.json|\.pkl|\.pickle)?$")
+
+
+def rank_of_dump(path: str) -> int | None:
+    """The rank whose dump a file is, by its name and its first bytes; None where it is none."""
+    named = _NAME_WITH_RANK.match(os.path.basename(path))
+    if named is None:
+        return None
+    try:
+        with open_regular(path) as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return None
+    is_dump = head[:1] in (b"\x80", b"{") and (b"pg_config" in head or b"collective_seq_id" in head)
+    return int(named[1]) if is_dump else None
+
+
+def dumps_of_job(paths: Iterable[str]) -> dict[int, Path]:
+    """The dump of each rank among a folder's files: the newest, where it belongs to the newest incident of them."""
+    found: dict[int, tuple[float, Path]] = {}
+    for path in paths:
+        rank = rank_of_dump(path)
+        if rank is None:
+            continue
+        modified_t = os.stat(path).st_mtime
+        if rank not in found or modified_t > found[rank][0]:
+            found[rank] = (modified_t, Path(path))
+    newest_t = max((modified_t for modified_t, _ in found.values()), default=0.0)
+    kept = sorted(found.items())
+    return {rank: path for rank, (modified_t, path) in kept if newest_t - modified_t <= SAME_INCIDENT_S}
+
+
+class DumpFiles(Mapping[int, Mapping[str, Any]]):
+    """The dumps of a job by rank, each read when it is asked for; one that cannot be read, or is one too many, is empty."""
+
+    def __init__(self, paths: Mapping[int, Path]) -> None:
+        self._paths = dict(paths)
+        self._left_bytes = MAX_TOTAL_BYTES
+
+    def __getitem__(self, rank: int) -> Mapping[str, Any]:
+        try:
+            with open_regular(self._paths[rank]) as file:
+                data = file.read(min(MAX_BYTES, self._left_bytes) + 1)
+            if len(data) > self._left_bytes:
+                return {}
+            self._left_bytes -= len(data)
+            return read_dump(data)
+        except (OSError, BadDump):
+            return {}
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+
+def load_dumps(paths: Mapping[int, Path]) -> tuple[dict[int, dict[str, Any]], list[str]]:
+    """Dumps by rank, and a line about each that could not be read."""
+    found: dict[int, dict[str, Any]] = {}
+    trouble: list[str] = []
+    for rank, path in paths.items():
+        try:
+            with open_regular(path) as file:
+                found[rank] = read_dump(file.read(MAX_BYTES + 1))
+        except (OSError, BadDump) as error:
+            trouble.append(f"{path}: {error}")
+    return found, trouble
+
+
+def _unpickle(data: bytes) -> Any:
+    _inspect(data)
+    try:
+        return _PlainUnpickler(io.BytesIO(data)).load()
+    except BadDump:
+        raise
+    except Exception as error:  # a broken pickle raises anything
+        raise BadDump(f"a broken pickle: {type(error).__name__}") from error
+
+
+def _inspect(data: bytes) -> None:
+    """Refuse what does more than build plain data, or builds it so that memory would not last."""
+    frame_end = before_at = 0
+    for count, (instruction, argument, place) in enumerate(pickletools.genops(data), start=1):
+        at = place or 0  # None where the data has no position: bytes have one
+        if instruction.name not in _ALLOWED:
+            raise BadDump(f"it holds the instruction {instruction.name}")
+        # The memo is an array: an index far beyond what was stored would allocate all between.
+        if instruction.name in _PUTS and int(str(argument)) > count:
+            raise BadDump("its memo has holes")
+        if count > MAX_INSTRUCTIONS:
+            raise BadDump("it is too long")
+        # The unpickler takes a frame as a buffer of its own: what crosses its end is read otherwise there than here.
+        if before_at < frame_end < at or (instruction.name == "FRAME" and at < frame_end):
+            raise BadDump("an instruction crosses the end of its frame")
+        if instruction.name == "FRAME":
+            frame_end = at + _FRAME_HEAD + int(str(argument))
+        before_at = at
+
+
+DEFAULT_ADDRESS = ("localhost", 28028)
+_CAP_BYTES = 1 << 20
+
+
+def ras_address(env: Mapping[str, str]) -> tuple[str, int] | None:
+    """Where the service of a job with this environment answers; None where it was turned off."""
+    if env.get("NCCL_RAS_ENABLE", "1").strip() == "0":
+        return None
+    host, colon, port = env.get("NCCL_RAS_ADDR", "").strip().rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65_535:
+        return DEFAULT_ADDRESS
+    return host.strip("[]") or "localhost", int(port)
+
+
+def query_ras(address: tuple[str, int], *, timeout_s: float = 3.0) -> str | None:
+    """The report; None where nothing answers or what answers is not NCCL."""
+    deadline = time.monotonic() + timeout_s
+    parts: list[bytes] = []
+    try:
+        with socket.create_connection(address, timeout=min(1.0, timeout_s)) as link:
+            link.sendall(b"verbose status\n")
+            size = 0
+            while size < _CAP_BYTES:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                link.settimeout(left)
+                part = link.recv(1 << 16)
+                if not part:
+                    break
+                parts.append(part)
+                size += len(part)
+    except OSError:
+        if not parts:
+            return None
+    text = b"".join(parts).decode("utf-8", "replace")
+    return text if "NCCL" in text[:4096] else None

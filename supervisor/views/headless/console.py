@@ -1,0 +1,490 @@
+"""The view without a screen: events as log lines while a run lives, and a summary at the end.
+
+Lines are ``[LEVEL] YYYY-MM-DD HH:MM:SS text``, on the console and in a file at once; colour on a terminal
+only. With ``--json`` stdout carries the journal's own lines instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TextIO, TypeAlias
+
+import msgspec
+
+from supervisor.job.spec import Unread
+from supervisor.run import events as ev
+from supervisor.run.fold import merge_progress
+from supervisor.run.journal import StateReader, without_secrets
+from supervisor.run.paths import RunPaths, private
+from supervisor.run.records import DecisionKind, FailureClass, FindingLevel, Reason, Sameness, Verdict
+from supervisor.run.state import RunState
+from supervisor.run.timeline import moment_of
+from supervisor.text.decode import ascii_json, printable
+from supervisor.text.redact import Redactor
+from supervisor.views import format as fm
+from supervisor.views.headless.story import batch_text, code_text, exit_text, place_text, shortened, story
+from supervisor.views.wording.kinds import (
+    counter_text,
+    failing_line,
+    step_place,
+    unread_text,
+    values_of,
+)
+from supervisor.views.wording.phrases import answer_text, effect_text, flags_text, question_text
+from supervisor.views.wording.translate import english
+
+POLL_S = 0.2
+PROGRESS_INTERVAL_S = 5.0
+
+
+class Level(StrEnum):
+    """Levels of a console line."""
+
+    INFO = "INFO"
+    SUCCESS = "SUCCESS"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+
+
+WEIGHTS = {Level.INFO: 1, Level.SUCCESS: 2, Level.WARNING: 2, Level.ERROR: 3}
+LEAST = {"debug": 1, "info": 1, "warning": 2, "error": 3}
+
+OUTCOME_LEVELS = {ev.Outcome.SUCCEEDED: Level.SUCCESS, ev.Outcome.STOPPED: Level.INFO}
+FINDING_LEVELS = {FindingLevel.WARNING: Level.WARNING, FindingLevel.REFUSE: Level.ERROR}
+
+COLOURS = {Level.INFO: "36", Level.SUCCESS: "32", Level.WARNING: "33", Level.ERROR: "31"}
+
+Line: TypeAlias = tuple[Level, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """Where lines go and how.
+
+    `stdout`: None where there are no lines but the file's. `as_json`: journal lines on stdout, words only in the file. `least`: the least level that is printed
+    (a key of `LEAST`); the file gets all. `redactor`: knows the secrets of the environment; a journal of an older stoker may hold them.
+    """
+
+    stdout: TextIO | None
+    log_file: Path | None
+    colour: bool = False
+    as_json: bool = False
+    least: str = "info"
+    redactor: Redactor = field(default_factory=Redactor)
+
+
+class ConsoleView:
+    """Follows one run in a thread and prints what happens. Reads the run directory only.
+
+    `only_news`: what the journal holds already is not printed. Else, of a long journal, the newest of it; as JSON lines all of it.
+    """
+
+    def __init__(
+        self, run: RunPaths, settings: ConsoleSettings, *, node: int = 0, only_news: bool = False
+    ) -> None:
+        self._run = run
+        self._node = run.node(node)
+        self._settings = settings
+        self._reader = StateReader(self._node.journal, tail_first=not (only_news or settings.as_json))
+        while only_news and self._reader.refresh():
+            pass
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="stoker-console")
+        self._last_progress_t = float("-inf")
+        self._gone = False
+        self._progress: ev.Progress | None = None
+        self._lost = ""  # the word for a loss that is no number
+        self._is_behind = self._is_cut = False
+        self._reads_on = 0
+        self._measured: tuple[tuple[int, Line], ...] = ()
+        self._encoder = msgspec.json.Encoder()
+        self._file: TextIO | None = None
+        if settings.log_file is not None:
+            with contextlib.suppress(OSError):
+                self._file = open(  # noqa: SIM115 - closed by finish
+                    settings.log_file, "a", encoding="utf-8", errors="backslashreplace", opener=private
+                )
+
+    @property
+    def state(self) -> RunState:
+        """The state as last read."""
+        return self._reader.state
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def finish(self, *, with_story: bool = False) -> None:
+        """End the thread; print what is left in the journal, then the story (but no story among JSON lines)."""
+        self._stop.set()
+        self._thread.join()
+        self._print_news()
+        while self.state.journal_read is not None:  # the story is of all of it
+            self._print_news()
+        if with_story:
+            redact = self._settings.redactor.text
+            text = story(self.state, self._run, redact=redact)
+            self._write(self._file, text)
+            if not self._settings.as_json:
+                self._write(self._settings.stdout, text)
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # a full disk: what it did not take once is written again here
+                self._file.close()
+
+    def _follow(self) -> None:
+        while not self._stop.wait(POLL_S):
+            self._print_news()
+            self._look_for_folder()
+
+    def _look_for_folder(self) -> None:
+        """Say once that the run directory was deleted or moved: nothing more of it is read here."""
+        gone = not self._run.root.is_dir()
+        if gone and not self._gone:
+            text = f"the run directory is gone: {self._run.root} was deleted or moved; what runs continues, and is not shown here"
+            self._print(time.time(), Level.ERROR, text)
+        self._gone = gone
+
+    def _print_news(self) -> None:
+        while news := self._reader.refresh():
+            if (left_out := self._reader.left_out) and not self._is_cut:
+                self._is_cut = True
+                everything = f"`stoker attach --no-ui --json {self._run.run_id}` prints all"
+                text = f"the first {left_out / 1e6:.0f} MB of the journal are left out: {everything}"
+                self._print(news[0].t, Level.INFO, text)
+            for event in news:
+                if self._settings.as_json:
+                    shown = without_secrets(event, self._settings.redactor)
+                    self._write(
+                        self._settings.stdout, ascii_json(self._encoder.encode(shown).decode("utf-8"))
+                    )
+                for level, text in self._lines(event):
+                    self._print(event.t, level, text)
+
+    def _print(self, t: float, level: Level, text: str) -> None:
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
+        line = printable(self._settings.redactor.text(text))
+        self._write(self._file, f"[{level}] {stamp} {line}")
+        if self._settings.as_json or WEIGHTS[level] < LEAST[self._settings.least]:
+            return
+        tag = f"\x1b[{COLOURS[level]}m[{level}]\x1b[0m" if self._settings.colour else f"[{level}]"
+        self._write(self._settings.stdout, f"{tag} {stamp} {line}")
+
+    def _write(self, stream: TextIO | None, text: str) -> None:
+        """A reader that left, a terminal that is gone, a full disk: they cost the line, never the run."""
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                print(text, file=stream, flush=True)
+
+    def _lines(self, event: ev.Event) -> Iterator[Line]:
+        if isinstance(event, ev.Progress):
+            # Not the state's: that is ahead, at the end of the events that were read with this one.
+            self._progress = merge_progress(self._progress, event)
+            was_behind, self._is_behind = self._is_behind, bool(event.lag_bytes)
+            falls_behind = self._is_behind and not was_behind
+            if event.loss is not None:
+                self._lost = ""
+            if falls_behind or event.t - self._last_progress_t >= PROGRESS_INTERVAL_S:
+                self._last_progress_t = event.t
+                yield Level.INFO, progress_text(self._progress, self.state.planned_steps, lost=self._lost)
+            return
+        if isinstance(event, ev.LossNotFinite | ev.LaunchIntended):
+            value = event.value if isinstance(event, ev.LossNotFinite) else ""
+            self._lost = (
+                value if value in {"", "nan"} else f"{value} or nan"
+            )  # what follows inf is mostly nan
+        if isinstance(event, ev.Diagnosed) and not event.provisional:
+            yield from verdict_lines(event.verdict, self._run, event.attempt)
+            from supervisor.views.wording.start_warnings import foreseen, foreseen_text
+
+            for finding in foreseen(self.state, event.verdict.failure):
+                yield Level.WARNING, foreseen_text(finding)
+            return
+        if isinstance(event, ev.Diagnosed) and self._reads_on == event.attempt:
+            # All of its logs may take minutes to read; what was found until now is worth knowing before.
+            yield Level.WARNING, f"so far {event.verdict.failure}: {event.verdict.title}"
+            return
+        if isinstance(event, ev.ProcessesGone):
+            self._reads_on = event.attempt
+        if isinstance(event, ev.BatchMeasured):
+            lines = tuple(event_lines(event))
+            yield from (line for line in lines if (event.attempt, line) not in self._measured)
+            self._measured = tuple((event.attempt, line) for line in lines)
+            return
+        yield from event_lines(event)
+
+
+def console_file(run: RunPaths, node: int = 0) -> Path:
+    """Where the lines of a console that begins now are kept; each node has its own."""
+    of_node = f"-node{node}" if node else ""
+    return run.artifacts / f"console-{time.strftime('%Y%m%d-%H%M%S')}{of_node}.log"
+
+
+def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
+    """Colour on a terminal only; NO_COLOR and FORCE_COLOR have the last word."""
+    if env.get("NO_COLOR"):
+        return False
+    if env.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and env.get("TERM") != "dumb"
+
+
+def event_lines(event: ev.Event) -> Iterable[Line]:
+    """An event in lines; none for one that only machines need."""
+    kind = type(event)
+    if (made := MADE.get(kind)) is not None:
+        return made(event)
+    level, text = AS_ON_THE_TIMELINE.get(kind), ""
+    if level is not None:
+        moment = moment_of(event, RunState())
+        text = english.moment(moment) if moment is not None else ""
+    elif (known := TEXTS.get(kind)) is not None:
+        level, template = known
+        text = english.filled(template, values_of(event))
+    return ((level, text),) if level is not None and text else ()
+
+
+# Events in the sentence that stands on the timeline.
+AS_ON_THE_TIMELINE: Mapping[type[ev.JournalEvent], Level] = {
+    ev.ProcessesLeft: Level.WARNING,
+    ev.WaitingFor: Level.WARNING,
+    ev.LaunchCleared: Level.WARNING,
+    ev.Recovered: Level.INFO,
+    ev.ProbeStarted: Level.INFO,
+    ev.BatchFitted: Level.INFO,
+    ev.BatchAnswered: Level.INFO,
+    ev.CheckpointKept: Level.INFO,
+    ev.ResumeMissed: Level.WARNING,
+    ev.PlanConfirmed: Level.INFO,
+    ev.PlanDiffers: Level.WARNING,
+    ev.Held: Level.WARNING,
+    ev.LossNotFinite: Level.WARNING,
+    ev.LossFinite: Level.INFO,
+    ev.NodeSeen: Level.INFO,
+}
+# Events in a sentence with their own fields, written as in the tables of kinds.
+TEXTS: Mapping[type[ev.JournalEvent], tuple[Level, str]] = {
+    ev.RunStarted: (Level.INFO, "run {run_id}: {name} on {host}"),
+    ev.KeeperStarted: (Level.INFO, "[{continued_by} continues the run]"),
+    ev.TrainerReady: (Level.INFO, "[resumed at step {resumed_step}]"),
+    ev.ProbeEnded: (Level.INFO, "probe {probe}: micro-batch {micro_batch} {why} ({took_s:.0f} s)"),
+    ev.RequestRefused: (Level.WARNING, "request {request} refused: {reason}"),
+    ev.HangCountdown: (
+        Level.WARNING,
+        "hang: will be ended in {left_s:.0f} s: {text}; Esc in the dashboard keeps waiting",
+    ),
+    ev.HangWithdrawn: (Level.INFO, "hang: not ended: {why}"),
+    ev.HangKept: (Level.INFO, "hang: {by} keeps waiting"),
+    ev.ClockSet: (
+        Level.WARNING,
+        "the machine's clock was set: it is {ahead_s:+.0f} s from the times here",
+    ),
+    ev.NoteAdded: (Level.INFO, "note by {by}: {text}"),
+}
+
+
+def _finding(event: ev.PreflightFound) -> Iterable[Line]:
+    finding = event.finding
+    level = FINDING_LEVELS.get(finding.level)
+    fix = f": {finding.fix}" if finding.fix else ""
+    return ((level, f"{finding.check}: {finding.what}{fix}"),) if level is not None else ()
+
+
+def _launch(event: ev.LaunchIntended) -> Iterable[Line]:
+    batch = f" · {batch_text(event.batch)}" if event.batch else ""
+    yield Level.INFO, f"attempt {event.attempt}: {event.reason}{batch}"
+
+
+def _measured(event: ev.BatchMeasured) -> Iterable[Line]:
+    if (batch := event.batch) is not None:
+        setting = f", set by {event.setting}" if event.setting else ""
+        yield Level.INFO, f"measured: {batch_text(batch)}{setting}"
+    if text := counter_text(event):
+        yield Level.INFO, text
+
+
+def _checkpoint(event: ev.CheckpointCommitted) -> Iterable[Line]:
+    what = "found:" if event.step_by_time else "committed"
+    yield Level.INFO, f"checkpoint {what} {step_place(str(event.step), event.step_by_time)}"
+
+
+def _attempt_started(event: ev.AttemptStarted) -> Iterable[Line]:
+    if event.pid:  # a watched log has no process
+        yield Level.INFO, f"attempt {event.attempt} started (pid {event.pid})"
+
+
+def _evidence(event: ev.EvidenceSeen) -> Iterable[Line]:
+    where = f" ({event.path}:{event.line})" if event.line else ""
+    who = f"rank {event.rank}: " if event.rank is not None else ""
+    yield Level.WARNING, f"{who}{event.text.strip()[:200]}{where}"
+
+
+def _failing(event: ev.RankFailing) -> Iterable[Line]:
+    yield Level.ERROR, failing_line(event)
+
+
+def _stopping(event: ev.StopIntended) -> Iterable[Line]:
+    text = f"stopping attempt {event.attempt}: {event.why} (by {event.by}, grace {event.grace_s:.0f} s)"
+    again = "; Ctrl-C again kills at once" if event.by == ev.CTRL_C and event.grace_s > 0 else ""
+    yield Level.INFO, f"{text}{again}"
+
+
+def _stop_step(event: ev.StopStepTaken) -> Iterable[Line]:
+    if event.step is ev.StopStep.SIGKILL and event.pids:
+        yield Level.WARNING, f"killing what is left (SIGKILL): pids {event.labels}"
+    if event.step is ev.StopStep.SURVIVORS:
+        why = (
+            ": state D: they wait in the kernel, for a GPU, a disk or a network"
+            if event.uninterruptible
+            else ""
+        )
+        yield Level.ERROR, f"would not end: pids {event.labels}{why}"
+
+
+def _processes_gone(event: ev.ProcessesGone) -> Iterable[Line]:
+    gone = f"attempt {event.attempt}: its processes have ended"
+    yield Level.INFO, f"{gone}, {exit_text(event.exit_code)}; reading its logs"
+
+
+def _attempt_ended(event: ev.AttemptEnded) -> Iterable[Line]:
+    unread = unread_text(event)
+    level = Level.INFO if event.exit_code == 0 and not unread else Level.WARNING
+    at = f" at step {event.last_step}" if event.last_step is not None else ""
+    cut = f", {unread}" if unread else ""
+    yield level, f"attempt {event.attempt} ended{at}, {exit_text(event.exit_code)}{cut}"
+
+
+def _compared(event: ev.ResumeCompared) -> Iterable[Line]:
+    level = Level.WARNING if event.result is Sameness.DIFFERS and not event.asked else Level.INFO
+    headline = english.sentence("comparison", "headline", values_of(event))
+    yield level, f"resume: {headline}: {event.text}"
+
+
+def _asked(event: ev.BatchAsked) -> Iterable[Line]:
+    """The question in one line, with the flag that is each of its answers."""
+    question = event.question
+    if question.what is Unread.EXIT_CODE:
+        yield Level.INFO, f"if that was a success: {question.flag('trust')}"
+        return
+    answers = []
+    for one in question.answers:
+        text = f"{answer_text(question, one.value, english)}: {effect_text(one, english)}"
+        # A flag that would change nothing is not named.
+        has_flag = one.change is not None or question.what is Unread.RESUME
+        answers.append(f"{flags_text(question, one)} ({text})" if has_flag else text)
+    why = {
+        Unread.COUNTER: "to continue, answer, or set [policy] step_counter",
+        Unread.RESUME: "to continue, answer, or say it with --resume-knob FLAG=PATH or --self-resuming",
+    }.get(question.what, "to restart smaller, answer")
+    yield Level.WARNING, f"{why}: {question_text(question, english)} {' | '.join(answers)}"
+
+
+def _advisory(event: ev.Advisory) -> Iterable[Line]:
+    yield Level.INFO if event.code == f"{ev.ON_OOM}restarts" else Level.WARNING, event.text
+
+
+def _decided(event: ev.Decided) -> Iterable[Line]:
+    if event.decision.kind in {DecisionKind.FAIL, DecisionKind.GIVE_UP}:
+        return  # the run's end follows, with the same reason
+    kind = english.sentence("decision", event.decision.kind)
+    yield Level.INFO, f"decision: {kind}: {event.decision.reason}"
+
+
+def _backoff(event: ev.BackoffStarted) -> Iterable[Line]:
+    if event.delay_s > 0:
+        yield Level.INFO, f"next attempt in {event.delay_s:.0f} s"
+
+
+def _run_ended(event: ev.RunEnded) -> Iterable[Line]:
+    outcome = english.sentence("outcome", event.outcome)
+    level = OUTCOME_LEVELS.get(event.outcome, Level.ERROR)
+    if (
+        event.outcome is ev.Outcome.LOST and event.exit_code == 0
+    ):  # watched, and nothing failed as far as was seen
+        yield Level.WARNING, f"{outcome}: {event.reason}"
+    else:
+        yield level, f"{outcome}: {event.reason} (exit code {event.exit_code})"
+
+
+# Events whose lines take more.
+MADE: Mapping[type[ev.JournalEvent], Callable[[Any], Iterable[Line]]] = {
+    ev.PreflightFound: _finding,
+    ev.LaunchIntended: _launch,
+    ev.AttemptStarted: _attempt_started,
+    ev.BatchMeasured: _measured,
+    ev.CheckpointCommitted: _checkpoint,
+    ev.EvidenceSeen: _evidence,
+    ev.RankFailing: _failing,
+    ev.StopIntended: _stopping,
+    ev.StopStepTaken: _stop_step,
+    ev.ProcessesGone: _processes_gone,
+    ev.AttemptEnded: _attempt_ended,
+    ev.Decided: _decided,
+    ev.ResumeCompared: _compared,
+    ev.BatchAsked: _asked,
+    ev.Advisory: _advisory,
+    ev.ChangePlanned: lambda event: [(Level.INFO, f"change: {line}") for line in event.lines],
+    ev.BackoffStarted: _backoff,
+    ev.RunEnded: _run_ended,
+}
+
+
+def verdict_lines(verdict: Verdict, run: RunPaths, attempt: int) -> Iterator[Line]:
+    """A verdict in lines: title, cause, the user's line of code that raised it, what followed, advice."""
+    if verdict.failure is FailureClass.HEALTHY:
+        return
+    if verdict.failure is FailureClass.TERMINATED and verdict.reason is Reason.USER:
+        yield Level.INFO, verdict.title
+        return
+    sure = fm.sure(verdict)
+    yield Level.ERROR, f"{verdict.failure}{f' ({sure})' if sure else ''}: {verdict.title}"
+    if verdict.node is not None:
+        yield Level.ERROR, f"node   {verdict.node}"
+    if verdict.cause is not None:
+        place = place_text(verdict.cause, run.node().attempt(attempt).root)
+        text = "" if verdict.title_says_cause else f"  {shortened(verdict.cause.text, 240)}"
+        yield Level.ERROR, f"cause  {place}{text}"
+        if code := code_text(verdict.cause, run, attempt):
+            yield Level.ERROR, f"code   {code}"
+    if verdict.consequences:
+        counts: dict[str, int] = {}
+        for item in verdict.consequences:
+            counts[item.words] = counts.get(item.words, 0) + 1
+        folded = ", ".join(f"{name} ×{count}" for name, count in counts.items())
+        yield Level.INFO, f"what followed: {folded}"
+    for advice in verdict.advice[:3]:
+        yield Level.INFO, f"advice: {advice}"
+
+
+def progress_text(
+    progress: ev.Progress,
+    total_steps: int | None = None,
+    *,
+    lost: str = "",
+) -> str:
+    """One line of progress, of what is known. `total_steps`: where it has none. `lost`: the word for a loss that is no number."""
+    parts: list[str] = []
+
+    def add(value: float | None, form: Callable[[float], str]) -> None:
+        if value is not None:
+            parts.append(form(value))
+
+    steps = progress.total_steps or total_steps
+    total = f"/{steps}" if steps else ""
+    add(progress.step, lambda v: f"step {v:.0f}{total}")
+    if lost:
+        parts.append(f"loss {lost}")
+    else:
+        add(progress.loss, lambda v: f"loss {v:.4f}")
+    add(progress.val_loss, lambda v: f"val {v:.4f}")
+    add(progress.lr, lambda v: f"lr {v:.2e}")
+    add(progress.tokens_per_sec, lambda v: f"{v:,.0f} tokens/s")
+    add(progress.samples_per_sec, lambda v: f"{v:,.1f} samples/s")
+    add(progress.step_time_s, lambda v: f"{v * 1000:.0f} ms/step")
+    parts.append(unread_text(progress))
+    return " · ".join(filter(None, parts)) or "alive, no step seen yet"

@@ -1,0 +1,520 @@
+"""What a person looks at: panes, pages, the log, other runs. Nothing here asks a keeper for anything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from supervisor.views.logs import commands as lc
+from supervisor.views.logs.commands import LogAt, LogPoint
+from supervisor.views.logs.query import Query
+from supervisor.views.logs.session import PAGE_S, LogSession
+from supervisor.views.logs.sources import Tone
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.charts.zoomable import STEPS as CHART_STEPS
+from supervisor.views.tui.charts.zoomable import ChartPanel
+from supervisor.views.tui.dashboard.failure_card import own_line_of
+from supervisor.views.tui.dashboard.panes import Panes
+from supervisor.views.tui.feeder import Feeder
+from supervisor.views.tui.logs.controls import LogControls
+from supervisor.views.tui.pages.text_page import PAGES
+from supervisor.views.tui.request_client import Answer, RequestClient
+from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.wording.phrases import is_stacks
+
+if TYPE_CHECKING:
+    from supervisor.run.paths import RunPaths
+    from supervisor.text.user_line import CodeLine
+    from supervisor.views.tui.logs.screen import LogScreen
+    from supervisor.views.tui.pages.metrics import OtherRun
+    from supervisor.views.tui.pages.text_page import Searchable
+
+# What may be typed to go to a step.
+STEPS = "a step of the chart (1200, 12k), or from one to another (1200-1400)"
+# The pane reads the two newest attempts as one log: after a restart the end of the one before stays in sight.
+PANE_ATTEMPTS = 2
+# What listens to the filesystem is loaded once the first paints are done.
+WATCH_AFTER_S = 1.0
+# The first page is read before the pane has a size: more rows than it has on most terminals.
+FIRST_ROWS = 50
+FIRST_LINES_LATEST_S = 0.1
+
+
+class LogOfRun:
+    """The log pane and the log screen of one run.
+
+    Args:
+        panes: with the log pane.
+        client: where the logs are.
+        deliver: called in the reading thread with each page and remark.
+    """
+
+    def __init__(self, panes: Panes, client: RequestClient, deliver: Callable[[lc.Answer], object]) -> None:
+        self._panes, self._client = panes, client
+        self._screen: LogScreen | None = None
+        session = LogSession(client.node, deliver, newest=PANE_ATTEMPTS, watch_after_s=WATCH_AFTER_S)
+        self.controls = LogControls(
+            session, self._show, self._report, lambda: self._panes.log.row, panes.offer
+        )
+        self._known: tuple[object, ...] = ()
+        self._could_fold = False
+        self._progress = ""  # what was reported of a search that is not done
+        self._is_read = False
+        self._first_page: lc.Page | None = None
+
+    def begin(self, snapshot: Snapshot) -> None:
+        """Read the newest lines before the panes are there, where that is soon enough."""
+        self.update(snapshot)
+        self.controls.ask(lc.Size(FIRST_ROWS))
+        self._is_read = True
+        self._first_page = self.controls.session.start_with_first(FIRST_LINES_LATEST_S)
+
+    def mounted(self) -> None:
+        """The pane is there."""
+        if self._first_page is not None:
+            self.controls.take(self._first_page)
+            return
+        if not self._is_read:
+            self.controls.session.start()
+        self.controls.ask(lc.Size(FIRST_ROWS))
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Say which logs there are, and which line the newest failure began with."""
+        attempt = snapshot.state.attempt
+        verdict = attempt.verdict if attempt is not None and attempt.ended_t is not None else None
+        cause = verdict.cause if verdict is not None and attempt is not None and attempt.failure else None
+        line = None
+        if attempt is not None and cause is not None and cause.line is not None:
+            line = lc.CauseLine(attempt.number, cause.path, cause.line, cause.text)
+        nodes = snapshot.node_logs
+        known = (lc.log_facts(snapshot.state, nodes), line, snapshot.recorded_t)
+        if known != self._known:
+            self._known = known
+            self.controls.ask(lc.Update(snapshot.state, snapshot.recorded_t, nodes), lc.KeepCause(line))
+        if self._screen is not None:
+            self._screen.take(snapshot.state, nodes)
+
+    def pace(self, *, is_seen: bool) -> None:
+        """Read only while somebody can see it."""
+        self.controls.session.pace(PAGE_S if is_seen else None)
+
+    def take(self, answer: lc.Answer) -> None:
+        """Show what the reading thread delivered."""
+        match answer:
+            case lc.Page() as page:
+                self.controls.take(page)
+            case lc.Remark() as remark:
+                self.controls.progress(remark)
+                self._report(remark)
+
+    def _show(self, page: lc.Page) -> None:
+        shown = self._panes.log.page
+        before = self._could_fold, shown.key_facts if shown is not None else ()
+        self._could_fold = self.controls.can_fold
+        self._panes.log.take(page)
+        if self._progress:
+            self._panes.notice.withdraw(self._progress)
+            self._progress = ""
+        self._panes.ranks.take_lines(page.last_lines)
+        if before != (self._could_fold, page.key_facts):
+            self._panes.offer()
+
+    def _report(self, remark: lc.Remark) -> None:
+        self._panes.tell(Answer(remark.text, remark.good))
+        self._progress = remark.text if remark.good is None else ""
+
+    def open(self, at: LogAt | None = None) -> None:
+        """Open the log screen at a place; None: at the newest line."""
+        snapshot = self._panes.snapshot
+        if snapshot is None:
+            self._panes.tell(Answer("nothing of the run is read yet: ask again", False))
+        if snapshot is None or self._screen is not None:
+            return
+        # Two hundredths of a second that the start need not wait.
+        from supervisor.views.tui.logs.screen import LogScreen
+
+        def closed(point: LogPoint | None) -> None:
+            self._screen = None
+            if point is not None:
+                self._point_at(point)
+
+        nodes, typed = snapshot.node_logs, self.controls.query.typed
+        self._screen = LogScreen(self._client.node, snapshot.state, nodes=nodes, at=at, typed=typed)
+        self._panes.screen.app.push_screen(self._screen, closed)
+
+    def _point_at(self, point: LogPoint) -> None:
+        """Show a line's step on the chart."""
+        loss = self._panes.loss
+        if not loss.show_at(point.step, point.t, point.attempt):
+            known = f"step {point.step:g}" if point.step is not None else "that time"
+            self._panes.tell(Answer(f"the chart has no point at {known}", False))
+        elif loss.display:
+            loss.focus()
+
+
+class Looking:
+    """Actions that show something else.
+
+    Args:
+        panes: what the person looks at.
+        client: which run it is.
+        feeder: the reading thread.
+        log: the log of the run.
+        back: goes back to the list of runs; None where the run was not opened from one.
+    """
+
+    def __init__(
+        self,
+        panes: Panes,
+        client: RequestClient,
+        feeder: Feeder[Snapshot],
+        log: LogOfRun,
+        back: Callable[[], None] | None,
+    ) -> None:
+        self.panes, self.back = panes, back
+        self._client, self._feeder, self._log = client, feeder, log
+        self._logs = log.controls
+
+    def can(self, name: str) -> bool:
+        """Whether an action would show something else now."""
+        match name:
+            case "back":
+                return bool(self.closes() or self.back)
+            case "node":
+                return self.panes.snapshot is not None and bool(self.panes.snapshot.nodes)
+            case "open_reports":
+                return self._logs.can_fold
+            case "open_code":
+                return self._own_code() is not None
+            case "copy":
+                return self._to_copy() is not None
+            case "match":
+                page = self.searchable()
+                return bool(page.search if page is not None else self._logs.searched)
+            case _:
+                return True
+
+    # -- panes and pages -----------------------------------------------------------------------------------
+
+    def closes(self) -> str:
+        """What the key that goes back closes first, the innermost of what is open; empty: nothing is."""
+        page, focused = self.searchable(), self.panes.focused
+        if focused is not None and (word := focused.closes()):
+            return word
+        if page is not None and page.search:
+            return "close search"
+        if self.panes.zoomed in PAGES:
+            return "close page"  # it covers a search in the log
+        if self._logs.searched:
+            return "close search"
+        if self._logs.query:
+            return "clear filter"
+        return "end zoom" if self.panes.zoomed is not None else ""
+
+    def action_back(self) -> None:
+        """Close the innermost of what is open; where nothing is, go back to the list of runs."""
+        page, focused = self.searchable(), self.panes.focused
+        match self.closes():
+            case "close search" if page is not None:
+                page.search.begin(Query(), 0)
+                self.panes.offer()
+            case "close search":
+                self._logs.clear()
+                self._logs.ask(lc.Follow())
+            case "clear filter":
+                self._logs.clear()
+            case "" if self.back is not None:
+                self.back()
+            case _ if isinstance(focused, ChartPanel) and focused.closes():
+                focused.action_plain()
+            case _:
+                self.panes.zoom(None)
+
+    def action_pane(self, name: str) -> None:
+        """Go to a pane; one that does not fit is zoomed."""
+        wanted = self.panes.find("card" if name == "loss" and self.panes.is_card_shown else name)
+        if self.panes.zoomed is not None:
+            self.panes.zoom(None)
+        if not wanted.display or not (wanted.parent and getattr(wanted.parent, "display", True)):
+            self.panes.zoom(wanted.id)
+        wanted.focus()
+
+    async def action_page(self, name: str) -> None:
+        """Show a page alone; the same key again goes back."""
+        if self.panes.zoomed == name:
+            self.panes.zoom(None)
+            return
+        page = await self.panes.page(name)
+        self.panes.zoom(name)
+        page.focus()
+
+    def action_zoom(self) -> None:
+        """The pane that has the keys alone, or all again."""
+        if self.panes.zoomed is not None:
+            self.panes.zoom(None)
+        elif self.panes.focused is not None:
+            self.panes.zoom(self.panes.focused.id)
+
+    def action_size(self, log: int, side: int) -> None:
+        """Give the log or the right column more space, or less."""
+        self.panes.resize(log, side)
+
+    def leave_page(self) -> None:
+        """Show the panes again where a page covers them."""
+        if self.panes.zoomed in PAGES:
+            self.panes.zoom(None)
+
+    # -- other runs ----------------------------------------------------------------------------------------
+
+    def open_beside(self, others: Sequence[RunPaths]) -> None:
+        """Show the metrics, with those of other runs in each chart, in place of those before."""
+        self._feeder.submit(partial(self._load_beside, others))
+
+    def _load_beside(self, others: Sequence[RunPaths]) -> None:
+        """In the reading thread."""
+        from supervisor.views.tui.pages.metrics import load_other
+
+        loaded = [load_other(run) for run in others]
+        self.panes.screen.app.call_later(self._show_beside, loaded)
+
+    async def _show_beside(self, others: list[OtherRun]) -> None:
+        from supervisor.views.tui.pages.metrics import MetricsPage
+
+        if self.panes.zoomed != "metrics":
+            await self.action_page("metrics")
+        self.panes.screen.query_one(MetricsPage).compare_with(others)
+
+    def compare_for(self, words: str) -> None:
+        """Draw the runs of these names beside this one."""
+        self._feeder.submit(partial(self._compare_named, words))
+
+    def _compare_named(self, words: str) -> None:
+        """In the reading thread."""
+        from supervisor.run.index import RunNotFound, runs_of
+
+        own = self._client.run.root
+        try:
+            found = runs_of(words, own.parent, os.environ)
+        except RunNotFound as error:
+            self.panes.report(Answer(str(error), False))
+            return
+        others = [run for run in found if run.root.resolve() != own.resolve()]
+        if others:
+            self._load_beside(others)
+        else:
+            self.panes.report(Answer(f"{words}: this is the run that is open", False))
+
+    def action_compare(self) -> None:
+        """Choose the runs whose series are drawn into each chart."""
+        from supervisor.views.tui.pages.metrics import MetricsPage
+        from supervisor.views.tui.runs.picker import RunPicker
+
+        def closed(chosen: Sequence[RunPaths] | None) -> None:
+            if chosen is not None:
+                self.open_beside(chosen)
+
+        pages = self.panes.screen.query(MetricsPage)
+        before = [other.run for page in pages for other in page.others]
+        picker = RunPicker(self._client.run, before, self.panes.clock, self._feeder)
+        self.panes.screen.app.push_screen(picker, closed)
+
+    # -- charts --------------------------------------------------------------------------------------------
+
+    def action_go_step(self) -> None:
+        """Ask for a step."""
+        from supervisor.views.tui.dialogs.prompts import AskLine, ask_over
+
+        later = self.panes.screen.call_later
+        ask_over(
+            self.panes.screen,
+            AskLine("step", hint=STEPS),
+            lambda text: text and later(self.go_step_for, text),
+        )
+
+    def command_of(self, typed: str) -> str:
+        """A number typed without a command is a step."""
+        return f"step {typed}" if CHART_STEPS.fullmatch(typed.strip()) else typed
+
+    async def go_step_for(self, words: str) -> None:
+        """Put the cursor of the chart in sight at a step, or its window around several."""
+        zoomed, loss = self.panes.zoomed, self.panes.loss
+        if zoomed not in {"metrics", "loss"} and not (zoomed is None and loss.display):
+            if self.panes.is_card_shown and zoomed is None:
+                await self.action_page("metrics")  # the card stands in the loss's place
+            else:
+                self.action_pane("loss")
+        chart = cast("ChartPanel", self.panes.find("metrics" if self.panes.zoomed == "metrics" else "loss"))
+        if trouble := chart.show_steps(words):
+            self.panes.tell(Answer(trouble, False))
+        else:
+            chart.focus()
+
+    # -- a failure's code, and copies ----------------------------------------------------------------------
+
+    def _is_card_looked_at(self) -> bool:
+        return self.panes.is_card_shown and self.panes.zoomed in {None, "card"}
+
+    def _own_code(self) -> CodeLine | None:
+        """The user's own line of the failure that is in sight, on the card or on its page."""
+        from supervisor.views.tui.pages.failure import FailurePage
+
+        if self.panes.snapshot is None:
+            return None
+        if self.panes.zoomed == "failure":
+            return self.panes.screen.query_one(FailurePage).own()
+        snapshot = self.panes.snapshot
+        return own_line_of(snapshot, snapshot.state.attempt) if self._is_card_looked_at() else None
+
+    def action_open_code(self) -> None:
+        """That line in the person's own editor; a file outside the job's folder only after a yes."""
+        from supervisor.views.tui.dialogs.prompts import Confirm
+        from supervisor.views.tui.external_editor import editor_argv, run_outside, source_spot
+
+        own, snapshot, app = self._own_code(), self.panes.snapshot, self.panes.screen.app
+        if own is None:
+            return
+        record = snapshot.run_file if snapshot is not None else None
+        found = source_spot(own.path, own.line, record.job.cwd if record is not None else None)
+        if isinstance(found, str):
+            self.panes.tell(Answer(found, False))
+            return
+        spot, inside = found
+
+        def open_it(yes: bool | None) -> None:
+            if not yes:
+                return
+            argv = editor_argv(spot, os.environ)
+            if trouble := argv if isinstance(argv, str) else run_outside(app, argv):
+                self.panes.tell(Answer(trouble, False))
+
+        if inside:
+            open_it(True)
+        else:
+            app.push_screen(Confirm(f"it lies outside the job's folder: open {spot.path}?"), open_it)
+
+    def action_copy(self) -> None:
+        """The page in sight, else the failure card, else the pane that has the keys, to the clipboard."""
+        pane = self._to_copy()
+        if pane is not None and (text := pane.copied()):
+            self.panes.screen.app.copy_to_clipboard(text)
+            lines = len(text.splitlines())
+            self.panes.tell(Answer(f"{lines} lines copied (where the terminal allows it: OSC 52)", True))
+
+    def _to_copy(self) -> Panel | None:
+        """What a copy is of; without a page, card or chosen pane the log."""
+        if self.panes.zoomed is not None:
+            return self.panes.find(self.panes.zoomed)
+        if self.panes.is_card_shown:
+            return self.panes.card
+        pane = self.panes.focused or self.panes.log
+        return pane if pane.display else None
+
+    # -- the log -------------------------------------------------------------------------------------------
+
+    def searchable(self) -> Searchable | None:
+        """The page of text that stands alone: it can be searched."""
+        zoomed = self.panes.zoomed
+        if zoomed not in PAGES or zoomed == "metrics":  # that searches its charts by itself
+            return None
+        return cast("Searchable", self.panes.find(zoomed))
+
+    def action_search(self) -> None:
+        """Look for words in the page, else in the log, while they are typed."""
+        page, app = self.searchable(), self.panes.screen.app
+        if page is None:
+            self.leave_page()
+            self._logs.open_search(app)
+            return
+        from supervisor.views.tui.pages.text_page import open_page_search
+
+        open_page_search(app, page, self.panes.offer)
+
+    def action_match(self, way: int) -> None:
+        """The next match, or the one before: in the log the way the search ran, down a page."""
+        page = self.searchable()
+        if page is not None:
+            page.search.step(way)
+        else:
+            self._logs.match(way)
+
+    def action_filter(self) -> None:
+        """Show only some lines."""
+        self.leave_page()
+        self._logs.open_filter(self.panes.screen.app)
+
+    def filter_for(self, words: str) -> None:
+        """Show only the lines that `words` name, as typed in a filter."""
+        self.leave_page()
+        if trouble := self._logs.filter(words, self._logs.frozen_row):
+            self.panes.tell(Answer(trouble, False))
+
+    def search_for(self, words: str) -> None:
+        """Look for words in the log."""
+        self.leave_page()
+        if trouble := self._logs.search(words, self._logs.frozen_row):
+            self.panes.tell(Answer(trouble, False))
+
+    def action_freeze(self) -> None:
+        """Freeze the log, or let it follow."""
+        self._logs.toggle_follow()
+
+    def action_rank(self, way: int) -> None:
+        """The log of one rank: none, 0, 1, … and round again."""
+        self._logs.next_rank(way)
+
+    def action_node(self, way: int) -> None:
+        """The log of one node: none, 0, 1, … and round again."""
+        if self.panes.snapshot is not None:
+            self._logs.next_node([node.number for node in self.panes.snapshot.nodes], way)
+
+    def action_open_reports(self) -> None:
+        """In the log, show torchrun's own traceback line by line, or as one line again."""
+        page = self.panes.log.page
+        rows = page.rows if page is not None else ()
+        self._logs.fold(next((row for row in reversed(rows) if row.tone is Tone.FOLDED), None))
+
+    def show_rank(self, who: str, node: int | None) -> None:
+        """The log of one rank, or of the ranks of a node."""
+        self.panes.zoom(None)
+        self._logs.show_only(Query().of(frozenset([who])) if node is None else Query().at(node), None)
+        self.panes.log.focus()
+
+    def action_open_log(self) -> None:
+        """The whole log: at the cause while that is looked at, else at the line in sight; stacks where they are the cause."""
+        from supervisor.views.tui.pages.failure import FailurePage, cause_of
+
+        cause = None
+        if self.panes.zoomed == "failure":
+            cause = self.panes.screen.query_one(FailurePage).place()
+        elif self._is_card_looked_at() and self.panes.snapshot is not None:
+            cause = cause_of(self.panes.snapshot.state.attempt)
+            cause = cause if cause is not None and is_stacks(cause.path) else None
+        if cause is not None and is_stacks(cause.path):
+            self._feeder.submit(partial(self._load_stacks, cause))
+        else:
+            self._log.open(cause or self.panes.log.place())
+
+    def _load_stacks(self, cause: LogAt) -> None:
+        """In the reading thread."""
+        from supervisor.views.model.cause_context import where_it_lies
+        from supervisor.views.tui.pages.stacks_screen import read_stacks
+
+        path = where_it_lies(self._client.run, cause.attempt or 1, cause.path or "")
+        try:
+            lines = read_stacks(path)
+        except OSError as error:
+            self.panes.report(Answer(f"stacks: {error.strerror}: {path}", False))
+            return
+        self.panes.screen.app.call_later(self._open_stacks, f"artifacts/{path.name}", lines, cause.line)
+
+    def _open_stacks(self, name: str, lines: tuple[str, ...], at: int | None) -> None:
+        from supervisor.views.tui.pages.stacks_screen import StackScreen
+
+        def closed(to_log: bool | None) -> None:
+            if to_log:
+                self._log.open(self.panes.log.place())
+
+        if self.panes.screen.app.screen is self.panes.screen:  # nothing else was opened meanwhile
+            self.panes.screen.app.push_screen(StackScreen(name, lines, at), closed)

@@ -1,0 +1,178 @@
+"""Recorded time on the dashboard: the bar that shows and moves it, and its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from textual import events
+from textual.message import Message
+
+from supervisor.views import format as fm
+from supervisor.views.logs.commands import BadJumpError
+from supervisor.views.model.replay import Recording, ReplayClock, is_moment, next_fact, parse_moment
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.dashboard.keys import MOMENTS
+from supervisor.views.tui.dashboard.panes import Panes
+from supervisor.views.tui.dialogs.prompts import AskLine, ask_over
+from supervisor.views.tui.feeder import Feeder
+from supervisor.views.tui.request_client import Answer
+from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, cells, row
+from supervisor.views.tui.widgets.panel import Panel
+
+SCRUB = 1 / 50
+
+
+class ReplayBar(Panel):
+    """Recorded time: where it is, how fast it goes; a click moves it."""
+
+    framed = False
+    uses_clock = True
+
+    class Moved(Message):
+        """A place on the bar was clicked: a share of the whole."""
+
+        def __init__(self, share: float) -> None:
+            super().__init__()
+            self.share = share
+
+    def __init__(self, clock: ReplayClock, recording: Recording, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self._clock = clock
+        self._recording = recording
+        self._track = (0, 1)
+
+    @property
+    def ready(self) -> bool:
+        """There is always a moment."""
+        return True
+
+    def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
+        """The line."""
+        clock = self._clock
+        now, span = clock.now(), max(clock.end_t - clock.start_t, 1e-9)
+        glyph = "■" if now >= clock.end_t else "‖" if clock.paused else "▶"
+        left = row(
+            Span(f" {glyph} ", TextStyle.WARN),
+            Span(self.tr("replay "), TextStyle.STRONG),
+            Span(f"{clock.speed:g}× ", TextStyle.DIM),
+            Span(f"{fm.time_of_day(now)} "),
+        )
+        play = self.tr("  Space play" if clock.paused else "  Space pause")
+        keys = play + self.tr("  ← → scrub  n p facts  < > speed") if width >= 100 else ""
+        right = row(
+            Span(f" {fm.duration(now - clock.start_t)} {self.tr('of')} {fm.duration(span)}", TextStyle.DIM),
+            Span(f"{keys} ", TextStyle.DIM),
+        )
+        room = width - cells(left) - cells(right)
+        if room < 10:
+            return [between(left, right, width)]
+        self._track = (cells(left), room)
+        at = round((now - clock.start_t) / span * (room - 1))
+        marks = {round((t - clock.start_t) / span * (room - 1)) for t in self._recording.facts_t}
+        spans = []
+        for cell in range(room):
+            if cell == at:
+                spans.append(Span("●", TextStyle.WARN))
+            elif cell in marks:
+                spans.append(Span("┿", TextStyle.STRONG if cell < at else TextStyle.DIM))
+            else:
+                spans.append(Span("━", TextStyle.LIVE if cell < at else TextStyle.FRAME))
+        return [(*left, *spans, *right)]
+
+    def on_click(self, event: events.Click) -> None:
+        """Go there."""
+        start, room = self._track
+        if start <= event.x < start + room and room > 1:
+            self.post_message(self.Moved((event.x - start) / (room - 1)))
+
+
+class Playback:
+    """Actions that move recorded time.
+
+    Args:
+        recording: what is played.
+        clock: recorded time.
+    """
+
+    def __init__(self, recording: Recording, clock: ReplayClock) -> None:
+        self.recording, self.clock = recording, clock
+        self.bar = ReplayBar(clock, recording, id="replay")
+        self._plays = True
+        self._panes: Panes | None = None
+        self._wake: Callable[[], object] = lambda: None
+
+    def begin(self, panes: Panes, feeder: Feeder[Snapshot]) -> None:
+        """Say what is to come, then let time pass."""
+        self._panes = panes
+        self._wake = lambda: feeder.submit(lambda: None)  # the new moment is shown at once
+        first_t = self.recording.first_loss_t
+        if first_t is not None:
+            at, after = fm.time_of_day(first_t), fm.duration(max(first_t - self.recording.start_t, 0.0))
+            text = f"the first loss comes at {at}, {after} after the start; → scrubs there"
+            panes.loss.coming = text
+        panes.screen.call_after_refresh(self.clock.begin)
+
+    def tick(self) -> None:
+        """Move the bar, and show another word for Space once time stops: at the end it does by itself."""
+        if not self.clock.paused:
+            self.bar.repaint()
+        if self._plays is self.clock.paused:
+            self._plays = not self._plays
+            self.bar.repaint()
+            if self._panes is not None:
+                self._panes.offer()
+
+    def seek(self, t: float) -> None:
+        """Go to a moment."""
+        self.clock.seek(t)
+        self._moved()
+
+    def _moved(self) -> None:
+        self.bar.repaint()
+        self._wake()
+
+    def _tell(self, answer: Answer) -> None:
+        if self._panes is not None:
+            self._panes.tell(answer)
+
+    def action_play(self) -> None:
+        """Pause, or continue."""
+        self.clock.toggle()
+        self.tick()
+        self._moved()
+
+    def action_scrub(self, way: int) -> None:
+        """A fiftieth of the whole, back or forward."""
+        self.seek(self.clock.now() + way * (self.clock.end_t - self.clock.start_t) * SCRUB)
+
+    def action_fact(self, way: int) -> None:
+        """To the next event, or the one before."""
+        found = next_fact(self.recording.facts_t, self.clock.now(), way)
+        if found is None:
+            self._tell(Answer("no further fact" if way > 0 else "no earlier fact", None))
+        else:
+            self.seek(found)
+
+    def action_jump(self) -> None:
+        """Ask for a moment."""
+        if self._panes is not None:
+            ask_over(self._panes.screen, AskLine("go to", hint=MOMENTS), self.jump_for)
+
+    def jump_for(self, words: str) -> None:
+        """Go to a moment, as it is typed."""
+        clock = self.clock
+        if not words.strip():
+            return
+        try:
+            self.seek(parse_moment(words, clock.now(), clock.start_t, clock.end_t))
+        except BadJumpError as error:
+            self._tell(Answer(str(error), False))
+
+    def command_of(self, typed: str) -> str | None:
+        """A moment typed without a command is gone to; None: it is none."""
+        return f"go {typed}" if is_moment(typed) else None
+
+    def action_speed(self, way: int) -> None:
+        """Faster or slower."""
+        self.clock.faster(way)
+        self.bar.repaint()
