@@ -14,11 +14,10 @@ from supervisor.diagnosis.attribution.ranks import Ranks
 from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause.candidates import candidates_of, in_order, steps_seen
 from supervisor.diagnosis.cause.exit_zero import planned_end
-from supervisor.diagnosis.cause.fingerprint import fingerprint
 from supervisor.diagnosis.cause.log_jobs import job_starts, parts_of
 from supervisor.diagnosis.cause.other_evidence import Correction, by_launchers_signal, corrected
 from supervisor.diagnosis.cause.recovered_errors import without_recovered, without_swallowed
-from supervisor.diagnosis.cause.roots import with_local_rank
+from supervisor.diagnosis.cause.root_cause import fingerprint, with_local_rank
 from supervisor.diagnosis.cause.rules import Choice, choose
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.hang_verdict import (

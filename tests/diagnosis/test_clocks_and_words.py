@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.diagnosis.cause.fingerprint import fingerprint, plain_form
+from supervisor.diagnosis.cause.root_cause import fingerprint, plain_form
 from supervisor.diagnosis.scan.hit import SourceScan
 from supervisor.diagnosis.scan.log_timeline import (
     bar_went_on,

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.diagnosis.case import Root
-from supervisor.diagnosis.cause.fingerprint import fingerprint
+from supervisor.diagnosis.cause.root_cause import fingerprint
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, RunValues
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.diagnosis.wording.titles import title_of
