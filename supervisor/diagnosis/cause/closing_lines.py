@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from supervisor.diagnosis.scan.hit import SourceScan
+from supervisor.diagnosis.scan.matched_lines import SourceScan
 from supervisor.text.patterns import Lazy
 
 # A last word is short; a longer line is a report of something else.

@@ -12,13 +12,13 @@ from enum import StrEnum
 from functools import cache
 from typing import NamedTuple
 
-from supervisor.diagnosis.attribution.exits import Exit
-from supervisor.diagnosis.attribution.ranks import device_of
+from supervisor.diagnosis.attribution.process_exits import Exit
+from supervisor.diagnosis.attribution.rank_of_lines import device_of
 from supervisor.diagnosis.attribution.waiting import lagging_rank
-from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause.recovered_errors import is_notice
 from supervisor.diagnosis.cause.vocabulary import class_by_words
-from supervisor.diagnosis.scan.hit import Candidate
+from supervisor.diagnosis.findings import Case, Root
+from supervisor.diagnosis.scan.matched_lines import Candidate
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.diagnosis.scan.tracebacks import frames_above
 from supervisor.run.failures import FailureClass, Reason

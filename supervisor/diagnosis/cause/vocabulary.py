@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from supervisor.diagnosis.case import Case, Root
-from supervisor.diagnosis.scan.hit import Hit, SourceScan, before_hint
+from supervisor.diagnosis.findings import Case, Root
+from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan, before_hint
 from supervisor.diagnosis.scan.signature_tables import Role, Trait
 from supervisor.diagnosis.scan.tracebacks import is_quoted_code
 from supervisor.run.failures import FailureClass

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
-from supervisor.diagnosis.scan.hit import Hit, SourceScan
+from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Role, Signature, Trait
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.numbers import whole
