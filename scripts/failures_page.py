@@ -10,7 +10,7 @@ PAGE = ROOT / "docs" / "failures.md"
 sys.path.insert(0, str(ROOT))
 
 from supervisor.diagnosis.cause.other_evidence import CORRECTIONS  # noqa: E402 - the path comes first
-from supervisor.diagnosis.cause.rules import RULES as RULES_OF_THE_ROOT  # noqa: E402
+from supervisor.diagnosis.cause.root_rules import RULES as RULES_OF_THE_ROOT  # noqa: E402
 from supervisor.diagnosis.scan.signature_tables import (  # noqa: E402
     WARNING_COSTS,
     Role,

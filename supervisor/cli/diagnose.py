@@ -18,11 +18,11 @@ from supervisor.cli.job_logs import (
 )
 from supervisor.cli.signatures import own_rules_in, settings_files
 from supervisor.cli.verdict_text import earlier_job_lines, explanation_lines, verdict_lines
-from supervisor.diagnosis.case import Case
-from supervisor.diagnosis.cause.confidence import ended_by
+from supervisor.diagnosis.cause.root_cause import ended_by
 from supervisor.diagnosis.evidence import JobEvidence
-from supervisor.diagnosis.scan.hit import Candidate
+from supervisor.diagnosis.findings import Case
 from supervisor.diagnosis.scan.log_timeline import rows_of_one_form
+from supervisor.diagnosis.scan.matched_lines import Candidate
 from supervisor.diagnosis.scan.signature_tables import strength_word
 from supervisor.diagnosis.verdict import EarlierJob, Examination, examine, with_metric_rows
 from supervisor.job.errors import JobError

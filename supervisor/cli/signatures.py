@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.cli.common import complain, say, user_settings
 from supervisor.cli.job_logs import READING, BadInputError, path_or_run, read_jobs
-from supervisor.diagnosis.scan.hit import Hit
+from supervisor.diagnosis.scan.matched_lines import Hit
 from supervisor.diagnosis.scan.signature_tables import OWN
 from supervisor.diagnosis.verdict import Examination, as_expected, examine
 from supervisor.job.errors import JobError

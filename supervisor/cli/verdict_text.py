@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from supervisor.diagnosis.cause.confidence import Ended, ended_by
-from supervisor.diagnosis.scan.hit import Candidate
+from supervisor.diagnosis.cause.root_cause import Ended, ended_by
+from supervisor.diagnosis.scan.matched_lines import Candidate
 from supervisor.diagnosis.scan.signature_tables import strength_word
 from supervisor.diagnosis.verdict import EarlierJob, Examination
 from supervisor.run.records import Cause, Consequence, Verdict

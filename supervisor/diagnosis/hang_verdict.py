@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.diagnosis.attribution.waiting import waiting_ranks
-from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.evidence import JobEvidence, SeenGroup, SeenHang, SeenRecorder
+from supervisor.diagnosis.findings import Case, Root
 from supervisor.run.failures import FailureClass
 from supervisor.run.records import SURELY_OVER, Consequence
 

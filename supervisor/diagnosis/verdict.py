@@ -1,7 +1,7 @@
 """The verdict: which failure ended an attempt, on which rank, by which line, and what followed from it.
 
 The steps: scan the logs, make candidates of the matched lines, leave out what the job recovered from, decide by the
-table of rules (`cause.rules`), correct by what is known beside the logs (`cause.other_evidence`), put it in words.
+table of rules (`cause.root_rules`), correct by what is known beside the logs (`cause.other_evidence`), put it in words.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from supervisor.diagnosis.attribution.exits import read_launch, with_known_exits
-from supervisor.diagnosis.attribution.ranks import Ranks
-from supervisor.diagnosis.case import Case, Root
+from supervisor.diagnosis.attribution.process_exits import read_launch, with_known_exits
+from supervisor.diagnosis.attribution.rank_of_lines import Ranks
 from supervisor.diagnosis.cause.candidates import candidates_of, in_order, steps_seen
 from supervisor.diagnosis.cause.exit_zero import planned_end
-from supervisor.diagnosis.cause.fingerprint import fingerprint
 from supervisor.diagnosis.cause.log_jobs import job_starts, parts_of
 from supervisor.diagnosis.cause.other_evidence import Correction, by_launchers_signal, corrected
 from supervisor.diagnosis.cause.recovered_errors import without_recovered, without_swallowed
-from supervisor.diagnosis.cause.roots import with_local_rank
-from supervisor.diagnosis.cause.rules import Choice, choose
+from supervisor.diagnosis.cause.root_cause import fingerprint, with_local_rank
+from supervisor.diagnosis.cause.root_rules import Choice, choose
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
+from supervisor.diagnosis.findings import Case, Root
 from supervisor.diagnosis.hang_verdict import (
     advice_by_recorder,
     advice_by_stacks,
@@ -30,7 +29,7 @@ from supervisor.diagnosis.hang_verdict import (
     title_of_absent,
     waited,
 )
-from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan
+from supervisor.diagnosis.scan.matched_lines import Candidate, Hit, SourceScan
 from supervisor.diagnosis.scan.matcher import Matcher
 from supervisor.diagnosis.scan.scanner import scan_source
 from supervisor.diagnosis.scan.signature_tables import OWN, Signatures, Trait

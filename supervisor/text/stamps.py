@@ -48,8 +48,6 @@ _SYSLOG = re.compile(
 )
 _EPOCH = re.compile(r'"(?:t|ts|time|timestamp)": ?"?(1[5-9]\d{8}(?:\.\d{1,9})?)')
 _PATH_DATE = re.compile(r"(?<!\d)(20\d\d)[-_.]?(\d\d)[-_.]?(\d\d)(?!\d)")
-# How long a bar has run: "[01:10<33:42, 1.79s/it]"; and what it counts to.
-_BAR_TIME = re.compile(r"(\d+)/(\d+) \[((?:\d+:)?\d+:\d\d)<")
 DAY_S = 86400.0
 # The last line that has a stamp is the log's end where no more lines than these follow it.
 END_LINES = 3
@@ -160,11 +158,6 @@ def day_of_path(path: str, latest_t: float) -> float | None:
     return None
 
 
-def anchor_of(text: str, day_t: float) -> float | None:
-    """What `stamp_of` gives, of lines that begin with a whole date: believed where few lines carry one."""
-    return stamp_of(text, day_t) if _ANCHOR.match(text) else None
-
-
 def is_rising(values: Sequence[float]) -> bool:
     """Whether at least nine in ten steps do not go back: the stamps of one writer do not."""
     return sum(b >= a for a, b in pairwise(values)) >= 0.9 * max(len(values) - 1, 1)
@@ -207,10 +200,7 @@ def span_of(head: Sequence[str], tail: Sequence[str], written_t: float, path: st
         path: where it is, which may name its day.
     """
     # Stamps that begin in the second half say nothing of the beginning: they are of a save at the end, or the like.
-    if all(
-        anchor_of(text, written_t) is None and stamp_of(text, written_t) is None
-        for text in head[: len(head) // 2 + 1]
-    ):
+    if all(stamp_of(text, written_t) is None for text in head[: len(head) // 2 + 1]):
         return None
     # A copy was written later than its lines: what they, or its path, name of a year is theirs.
     dates = [t for text in (*head, *tail) if (t := whole_date(text, written_t)) is not None]
@@ -224,30 +214,7 @@ def span_of(head: Sequence[str], tail: Sequence[str], written_t: float, path: st
     shift = shift_of(last_t, written_t)
     agrees = abs(last_t + shift - written_t) <= AGREE_S
     is_end = sum(bool(text.strip()) for text in tail[at + 1 :]) <= END_LINES
-    over_t = last_t + shift + _bar_grew_s(tail[at + 1 :])
-    return Span(first[0] + shift, over_t, known_t is not None or agrees, is_end and not agrees)
-
-
-def _bar_grew_s(texts: Sequence[str]) -> float:
-    """How long bars ran in some lines: of each total one after the other, of several totals the longest.
-
-    Bars of one total that go back to anything but their start are those of several processes at once: the longest of these.
-    """
-    ran: dict[str, list[tuple[int, float]]] = {}
-    for text in texts:
-        for count, total, elapsed in _BAR_TIME.findall(text):
-            t = 0.0
-            for part in elapsed.split(":"):
-                t = 60 * t + float(part)
-            ran.setdefault(total, []).append((int(count), t))
-    grew_s = 0.0
-    for states in ran.values():
-        times = [t for _, t in states]
-        falls = [after for (_, one), (after, two) in pairwise(states) if two < one]
-        together = any(count > 1 for count in falls)
-        in_turn_s = sum(max(two - one, 0.0) for one, two in pairwise(times))
-        grew_s = max(grew_s, max(times) - times[0] if together else in_turn_s)
-    return grew_s
+    return Span(first[0] + shift, last_t + shift, known_t is not None or agrees, is_end and not agrees)
 
 
 def _month_day(head: str) -> re.Match[str] | None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.diagnosis.cause.fingerprint import fingerprint, plain_form
-from supervisor.diagnosis.scan.hit import SourceScan
+from supervisor.diagnosis.cause.root_cause import fingerprint, plain_form
 from supervisor.diagnosis.scan.log_timeline import (
     bar_went_on,
     ends_in_nan,
@@ -14,6 +13,7 @@ from supervisor.diagnosis.scan.log_timeline import (
     silence,
     went_on,
 )
+from supervisor.diagnosis.scan.matched_lines import SourceScan
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.prefixes import Origin
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.diagnosis.cause.confidence import LIMITS, MOST_LINES_BELOW
+from supervisor.diagnosis.cause.root_cause import LIMITS, MOST_LINES_BELOW
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import Examination, examine
 from supervisor.run.records import SURELY_OVER

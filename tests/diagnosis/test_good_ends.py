@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.diagnosis.cause.recovered_errors import ends_well
-from supervisor.diagnosis.scan.hit import Hit, SourceScan
+from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Role, Signature, Trait
 from supervisor.run.records import FailureClass
 from supervisor.text.prefixes import NOWHERE

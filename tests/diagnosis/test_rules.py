@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.diagnosis.cause.other_evidence import CORRECTIONS
-from supervisor.diagnosis.cause.rules import RULES, Rule
+from supervisor.diagnosis.cause.root_rules import RULES, Rule
 from supervisor.diagnosis.evidence import (
     ErrorFile,
     JobEvidence,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.diagnosis.scan.hit import SourceScan
+from supervisor.diagnosis.scan.matched_lines import SourceScan
 from supervisor.diagnosis.scan.scanner import LiveScanner, scan_source
 from supervisor.diagnosis.scan.signature_tables import Role
 from supervisor.run.records import FailureClass

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.diagnosis.case import Root
-from supervisor.diagnosis.cause.fingerprint import fingerprint
+from supervisor.diagnosis.cause.root_cause import fingerprint
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, RunValues
+from supervisor.diagnosis.findings import Root
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.diagnosis.wording.titles import title_of
 from supervisor.job.batch import BatchSpec

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.diagnosis.scan.hit import SourceScan
+from supervisor.diagnosis.scan.matched_lines import SourceScan
 from supervisor.diagnosis.scan.scanner import scan_source
 from supervisor.diagnosis.scan.windows import Matched, Window, cut_windows, match_in_turn, match_window
 from supervisor.sources.signature_files import Engine

@@ -13,10 +13,7 @@ from supervisor.text.decode import (
     MOST_NESTED,
     clean,
     gunzip,
-    is_binary,
-    is_packed,
     plain_chunks,
-    sniff_encoding,
 )
 from supervisor.text.lines import LineSplitter, lines_from
 from supervisor.text.numbers import MOST_DIGITS, read_amounts, whole
@@ -24,56 +21,6 @@ from supervisor.text.prefixes import NUMBERED, Origin, learn_hosts, origin_of_pa
 from supervisor.text.user_line import LOOKED_AT, CodeLine, own_line
 
 TEXT = "step 1 loss 2.0\n"
-
-
-@pytest.mark.parametrize(
-    ("head", "name"),
-    [
-        (b"", "utf-8"),
-        (b"\xef\xbb\xbfx", "utf-8"),
-        (b"\xff\xfex", "utf-16-le"),
-        (b"\xfe\xffx", "utf-16-be"),
-        (("x" * 8).encode("utf-16-le"), "utf-16-le"),
-        (("x" * 8).encode("utf-16-be"), "utf-16-be"),
-        (("x" * 7).encode("utf-16-le"), "utf-8"),  # 14 bytes say too little
-        (b"x\0" * 7 + b"xx" * 3, "utf-8"),  # seven tenths, not more
-        (b"x\0" * 8 + b"xx" * 3, "utf-16-le"),
-        (b"\0x" * 7 + b"xx" * 3, "utf-8"),
-        (b"\0x" * 8 + b"xx" * 3, "utf-16-be"),
-        (b"\0\0" * 10, "utf-8"),
-        (b"x\0" * 9 + b"\0\0", "utf-8"),  # a tenth of the others, not less
-        (b"x\0" * 10 + b"\0\0", "utf-16-le"),
-        (b"\0x" * 9 + b"\0\0", "utf-8"),
-        (b"\0x" * 10 + b"\0\0", "utf-16-be"),
-        (b"x" * 512 + b"x\0" * 4000, "utf-8"),
-    ],
-)
-def test_the_encoding_of_a_log(head: bytes, name: str) -> None:
-    assert sniff_encoding(head) == name
-    assert is_packed(head) is (name != "utf-8")
-
-
-@pytest.mark.parametrize(
-    ("head", "binary"),
-    [
-        (b"\0a\x07\x08\t\n\x0b\x0c\r\x1b", False),
-        (b"\0a\x01", True),
-        (b"\0a\x06", True),
-        (b"\0a\x0e", True),
-        (b"\0a\x1a", True),
-        (b"\0a\x1c", True),
-        (b"\0a\x7f", True),
-        (b"a\x01\x7f", False),  # no NUL: a log with odd characters
-    ],
-)
-def test_control_characters_that_no_log_holds(head: bytes, binary: bool) -> None:
-    assert is_binary(head) is binary
-
-
-def test_a_head_that_ends_within_a_character_is_text() -> None:
-    cut = b"\0" + "шш".encode()[:-1]
-    assert not is_binary(cut)
-    assert is_binary(b"\0\xff" + b"text")
 
 
 class Torn:
@@ -267,12 +214,6 @@ def test_what_a_collector_writes_before_a_traceback(line: str, taken: bool) -> N
     assert (rest != line) is taken
 
 
-def test_an_origin_fills_what_another_does_not_know() -> None:
-    full = Origin(0, 0, "n", "stdout", 0, 0)
-    assert Origin().over(full) == full
-    assert full.over(Origin(1, 1, "m", "stderr", 1, 1)) == full, "a zero is known"
-
-
 @pytest.mark.parametrize(
     ("path", "origin"),
     [
@@ -305,17 +246,3 @@ def test_a_traceback_is_looked_at_so_far_up() -> None:
     near, far = traceback(LOOKED_AT - 2), traceback(LOOKED_AT - 1)
     assert own_line(near, len(near) - 1) == CodeLine("/job/train.py", 3, "main()")
     assert own_line(far, len(far) - 1) is None
-
-
-def test_the_last_line_of_a_stack_has_nothing_below() -> None:
-    stack = ["    f (/job/a.py:3)"]
-    assert own_line(stack, 0) == CodeLine("/job/a.py", 3, "")
-    assert own_line([*stack, "        source"], 0) == CodeLine("/job/a.py", 3, "source")
-    assert own_line([*stack, "    beside"], 0) == CodeLine("/job/a.py", 3, "")
-    assert own_line([*stack, "      g (/job/b.py:4)"], 0) == CodeLine("/job/a.py", 3, "")
-
-
-def test_frames_between_other_ranks_lines() -> None:
-    lines = [f"[rank1]: {line}" for line in traceback(0)]
-    lines.insert(2, "[rank0]: something else")
-    assert own_line(lines, len(lines) - 1) == CodeLine("/job/train.py", 3, "main()")

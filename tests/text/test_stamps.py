@@ -14,7 +14,6 @@ from supervisor.text.stamps import (
     AGREE_S,
     LineClock,
     Span,
-    anchor_of,
     day_of_path,
     is_rising,
     local_shift,
@@ -95,13 +94,6 @@ def test_a_lines_own_time(text: str, t: float | None) -> None:
 )
 def test_a_stamp_without_a_day_or_a_year_is_of_the_nearest(text: str, day_t: float, t: float) -> None:
     assert stamp_of(text, day_t) == t
-
-
-def test_only_a_whole_date_at_the_very_head_is_an_anchor() -> None:
-    assert anchor_of("2026-11-20 12:00:00 x", NOON) == NOON
-    assert anchor_of("[2026-11-20 12:00:00,000] x", NOON) == NOON
-    assert anchor_of("epoch 3 of 2026-11-20 12:00:00", NOON) is None
-    assert anchor_of("12:00:00 x", NOON) is None
 
 
 def test_one_pair_in_ten_may_go_back() -> None:
@@ -204,24 +196,6 @@ def test_a_day_that_no_stamp_names_is_a_guess_unless_the_file_was_last_changed_t
     more = span_of(clocks, [*clocks, "a", "b", "c", "d"], NOON)
     assert more is not None
     assert not more.is_copy, "its last stamp is not its end"
-
-
-def test_a_log_ended_as_long_after_its_last_stamp_as_its_bar_ran() -> None:
-    bars = [
-        f"Epoch 1:   3%|  | {n}/1171 [01:{n:02d}<33:42, 1.79s/it, loss=7.7]\n  0%| | 0/20 [00:00<?, ?it/s]"
-        for n in range(10, 41)
-    ]
-    found = span_of(["2026-11-20 11:00:00 begin"], ["2026-11-20 11:00:10 x", *bars], NOON)
-    assert found is not None
-    assert found.over_t - found.began_t == 10 + 30
-    epochs = [f"{n}/9 [00:{n:02d}<00:10, 1.00s/it]" for _ in range(3) for n in range(10)]
-    found = span_of(["2026-11-20 11:00:00 begin"], ["2026-11-20 11:00:10 x", *epochs], NOON)
-    assert found is not None
-    assert found.over_t - found.began_t == 10 + 3 * 9, "one after the other"
-    ranks = [f"{n}/90 [00:{n:02d}<01:10, 1.00s/it]" for n in (5, 12, 6, 13, 7, 14)]
-    found = span_of(["2026-11-20 11:00:00 begin"], ["2026-11-20 11:00:10 x", *ranks], NOON)
-    assert found is not None
-    assert found.over_t - found.began_t == 10 + 9, "of several processes"
 
 
 def test_a_clock_without_a_day_is_of_the_day_that_the_last_date_before_it_named() -> None:

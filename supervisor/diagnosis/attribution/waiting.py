@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from supervisor.diagnosis.attribution.exits import Launch
-from supervisor.diagnosis.attribution.ranks import Ranks, inline_rank, only_absent
-from supervisor.diagnosis.scan.hit import Candidate, SourceScan
+from supervisor.diagnosis.attribution.process_exits import Launch
+from supervisor.diagnosis.attribution.rank_of_lines import Ranks, inline_rank, only_absent
+from supervisor.diagnosis.scan.matched_lines import Candidate, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.run.failures import FailureClass
 from supervisor.text.numbers import whole

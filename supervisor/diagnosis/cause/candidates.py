@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from supervisor.diagnosis.cause.vocabulary import ENOUGH, class_by_words
-from supervisor.diagnosis.scan.hit import (
+from supervisor.diagnosis.scan.log_timeline import day_of, is_progress, when
+from supervisor.diagnosis.scan.matched_lines import (
     Candidate,
     Hit,
     SourceScan,
@@ -14,7 +15,6 @@ from supervisor.diagnosis.scan.hit import (
     is_echo,
     is_logged_as_warning,
 )
-from supervisor.diagnosis.scan.log_timeline import day_of, is_progress, when
 from supervisor.diagnosis.scan.signature_tables import WARNING_COSTS, Role, Strength, Trait
 from supervisor.diagnosis.scan.tracebacks import (
     below_its_frame,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from supervisor.diagnosis.scan.hit import SourceScan
+from supervisor.diagnosis.scan.matched_lines import SourceScan
 from supervisor.text.patterns import Lazy
 
 # A last word is short; a longer line is a report of something else.
@@ -19,7 +19,7 @@ _ENDED = r"(?:done|finish(?:ed)?|complete[d]?|ended|over|terminated|success(?:fu
 _BETWEEN = r"\W+(?:(?:the|of|with|for|after|all|at|in|is|has|was|been|model|full|whole|total|main|loop|process|now|successfully|\d+)\W+){0,4}"
 _CLOSES = Lazy(
     rf"(?i)\b{_TRAINING}{_BETWEEN}{_ENDED}\b|\b(?:{_ENDED}|end of|finishing|completing){_BETWEEN}{_TRAINING}\b"
-    r"|(?:^|[\]:|>-]\s*)\W*(?:all )?(?:done|finish(?:ed)?|completed?|the end|success(?:ful(?:ly)?)?|(?:good)?bye|完成|结束|完了|終了|完料|fertig|fini|listo)[\W\d]*$"
+    r"|(?:^|[\]:|>-]\s*)\W*(?:all )?(?:done|finish(?:ed)?|completed?|the end|success(?:ful(?:ly)?)?|(?:good)?bye|完成了?|结束了?|完了|終了|완료|종료|готово|fertig|fini|terminé|listo|terminado)[\W\d]*$"
 )
 # These are about the training whatever else they name.
 _OF_TRAINING = Lazy(

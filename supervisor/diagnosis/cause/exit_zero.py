@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
-from supervisor.diagnosis.attribution.exits import Exit
-from supervisor.diagnosis.case import Case, Root
+from supervisor.diagnosis.attribution.process_exits import Exit
 from supervisor.diagnosis.cause import closing_lines
 from supervisor.diagnosis.cause.candidates import REPLACED
-from supervisor.diagnosis.cause.facts import STOP_SIGNALS, Facts
-from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan
+from supervisor.diagnosis.cause.decision_facts import STOP_SIGNALS, Facts
+from supervisor.diagnosis.findings import Case, Root
 from supervisor.diagnosis.scan.log_timeline import bar_went_on, is_bar, is_progress, went_on
+from supervisor.diagnosis.scan.matched_lines import Candidate, Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.diagnosis.scan.tracebacks import Frames, frames_above
 from supervisor.run.failures import FailureClass, Reason

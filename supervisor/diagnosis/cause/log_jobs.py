@@ -9,7 +9,7 @@ restart after which training made steps, if something had ended since the last b
 
 from __future__ import annotations
 
-from supervisor.diagnosis.scan.hit import Hit, SourceScan
+from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
 
 # Two starts this close are one: a batch script prints several lines as it begins.

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from supervisor.diagnosis.attribution.slurm_states import OUTCOMES
-from supervisor.diagnosis.case import Case, Root
+from supervisor.diagnosis.attribution.process_exits import OUTCOMES
+from supervisor.diagnosis.cause.decision_facts import Facts
 from supervisor.diagnosis.cause.exit_zero import (
     is_asked,
     planned_end,
@@ -24,10 +24,10 @@ from supervisor.diagnosis.cause.exit_zero import (
     standing,
     standing_exit,
 )
-from supervisor.diagnosis.cause.facts import Facts
-from supervisor.diagnosis.cause.guess import guess
-from supervisor.diagnosis.cause.roots import from_exit
+from supervisor.diagnosis.cause.root_cause import from_exit
+from supervisor.diagnosis.cause.vocabulary import guess
 from supervisor.diagnosis.evidence import ErrorFile
+from supervisor.diagnosis.findings import Case, Root
 from supervisor.diagnosis.hang_verdict import (
     hang_by_recorder,
     hang_by_stacks,

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
 from supervisor.diagnosis.cause.candidates import INFORMS
-from supervisor.diagnosis.scan.hit import Candidate, SourceScan
 from supervisor.diagnosis.scan.log_timeline import bar_states, bar_went_on, went_on
+from supervisor.diagnosis.scan.matched_lines import Candidate, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.diagnosis.scan.tracebacks import end_of_chain, frames_above
 from supervisor.run.failures import FailureClass

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable
 from functools import cache
 from typing import NamedTuple
 
-from supervisor.diagnosis.scan.hit import SHOWN_BYTES, Hit, SourceScan, best_match, is_echo
 from supervisor.diagnosis.scan.log_timeline import is_progress
+from supervisor.diagnosis.scan.matched_lines import SHOWN_BYTES, Hit, SourceScan, best_match, is_echo
 from supervisor.diagnosis.scan.matcher import Matcher, line_pattern
 from supervisor.diagnosis.scan.signature_tables import Role, Signatures, Trait
 from supervisor.diagnosis.scan.tracebacks import (

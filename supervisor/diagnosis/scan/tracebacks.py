@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from supervisor.diagnosis.scan.hit import SHOWN_BYTES, Hit
 from supervisor.diagnosis.scan.log_timeline import is_progress
+from supervisor.diagnosis.scan.matched_lines import SHOWN_BYTES, Hit
 from supervisor.diagnosis.scan.signature_tables import Role, Signature, Trait
 from supervisor.run.failures import FailureClass
 from supervisor.text.decode import clean

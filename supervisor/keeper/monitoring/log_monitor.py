@@ -16,7 +16,7 @@ from enum import Enum, auto
 from operator import or_
 from typing import TypeAlias, assert_never
 
-from supervisor.diagnosis.scan.hit import is_logged_as_warning
+from supervisor.diagnosis.scan.matched_lines import is_logged_as_warning
 from supervisor.diagnosis.scan.scanner import LiveScanner
 from supervisor.diagnosis.scan.signature_tables import Role, Trait
 from supervisor.keeper.base.background import Background

@@ -11,18 +11,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from supervisor.diagnosis.attribution.exits import Exit
+from supervisor.diagnosis.attribution.process_exits import Exit
 from supervisor.diagnosis.attribution.waiting import HangPlace, different_rendezvous, lagging_rank
-from supervisor.diagnosis.case import Case, Root
-from supervisor.diagnosis.cause.confidence import Chosen, Limit, limits_of
-from supervisor.diagnosis.cause.facts import STOP_SIGNALS, Facts
-from supervisor.diagnosis.cause.roots import (
+from supervisor.diagnosis.cause.decision_facts import STOP_SIGNALS, Facts
+from supervisor.diagnosis.cause.root_cause import (
+    Chosen,
+    Limit,
     from_candidate,
     from_complaint,
     from_exit,
+    limits_of,
     own_complaint,
 )
-from supervisor.diagnosis.scan.hit import Candidate
+from supervisor.diagnosis.findings import Case, Root
+from supervisor.diagnosis.scan.matched_lines import Candidate
 from supervisor.diagnosis.scan.signature_tables import Strength
 from supervisor.run.failures import FailureClass, Reason
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from supervisor.diagnosis.attribution.exits import Launch
-from supervisor.diagnosis.attribution.ranks import Ranks
+from supervisor.diagnosis.attribution.process_exits import Launch
+from supervisor.diagnosis.attribution.rank_of_lines import Ranks
 from supervisor.diagnosis.evidence import JobEvidence
-from supervisor.diagnosis.scan.hit import Candidate, SourceScan
+from supervisor.diagnosis.scan.matched_lines import Candidate, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Signatures
 from supervisor.run.failures import FailureClass, Reason
 

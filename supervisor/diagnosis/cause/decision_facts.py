@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from supervisor.diagnosis.attribution.exits import Exit
+from supervisor.diagnosis.attribution.process_exits import Exit
 from supervisor.diagnosis.attribution.waiting import HangPlace, hang_place
-from supervisor.diagnosis.case import Case
 from supervisor.diagnosis.cause.candidates import steps_seen
 from supervisor.diagnosis.cause.closing_lines import MAX_CHARS, closes_training, is_closing, is_evaluation
-from supervisor.diagnosis.cause.confidence import far_below
 from supervisor.diagnosis.cause.recovered_errors import ends_well
-from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan
+from supervisor.diagnosis.cause.root_cause import far_below
+from supervisor.diagnosis.findings import Case
 from supervisor.diagnosis.scan.log_timeline import ends_in_nan, is_progress, silence, went_on
+from supervisor.diagnosis.scan.matched_lines import Candidate, Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.diagnosis.scan.tracebacks import FRAME, HEAD, frames_above, in_helper, is_exception
 from supervisor.run.failures import FailureClass, Reason

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from functools import cache
 
-from supervisor.diagnosis.attribution.exits import Exit, Launch
-from supervisor.diagnosis.scan.hit import Hit, SourceScan
+from supervisor.diagnosis.attribution.process_exits import Exit, Launch
+from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.diagnosis.scan.tracebacks import frames_above
 from supervisor.run.failures import FailureClass
