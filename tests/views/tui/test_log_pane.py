@@ -9,15 +9,12 @@ from pathlib import Path
 import pytest
 from textual import events
 from textual.pilot import Pilot
-from textual.widgets import Input
 
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.views.logs.commands import Page
 from supervisor.views.logs.merge import Row
-from supervisor.views.logs.query import Query
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.widgets.paint import TextStyle
 from tests.diagnosis.launcher_logs import REPORT
 from tests.views.tui import recorded
@@ -347,63 +344,3 @@ def test_torchruns_own_traceback_is_one_line_until_it_is_opened(tmp_path: Path) 
         await until(pilot, lambda: found in pane(app, "log"), "found in what was folded")
 
     drive(run, play, size=(120, 50))
-
-
-TYPED = [
-    "",
-    "step",
-    '"step 3"',
-    "-step",
-    "/^step [24]/",
-    "-/step|slow/",
-    "r0",
-    "r1 step",
-    "ragent",
-    "level:warn",
-    "level:error",
-    "stream:stdout",
-    "stream:stderr -error",
-    "zzz",
-]
-
-
-def said_by_all(root: Path) -> RunPaths:
-    """Few lines of every kind, so that all fit the pane."""
-    rec = recorded.Recording(root)
-    rec.launch("first start")
-    for number in range(1, 5):
-        for rank in (0, 1):
-            rec.say(rank, f"step {number} loss {2 / number:.2f}")
-    rec.say(1, "UserWarning: slow disk", "stderr")
-    rec.say(0, "RuntimeError: out", "stderr")
-    return rec.close()
-
-
-def test_each_filter_shows_the_same_lines_in_the_pane_and_on_the_log_screen(tmp_path: Path) -> None:
-    run = said_by_all(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        async def after(controls: LogControls, typed: str) -> list[tuple[tuple[str, ...], str]]:
-            await pilot.press("f")
-            app.screen.query_one(Input).value = typed
-            await pilot.press("enter")
-
-            def page() -> Page | None:
-                found = controls.page
-                is_it = found is not None and found.query.typed == typed
-                return found if is_it and found is not None and found.query == Query.parse(typed) else None
-
-            await until(pilot, lambda: page() is not None, typed)
-            found = page()
-            return [(each.who, each.text) for each in found.rows] if found is not None else []
-
-        in_pane = {typed: await after(app.dashboard.logs, typed) for typed in TYPED}
-        await pilot.press("f")
-        app.screen.query_one(Input).value = ""
-        await pilot.press("enter")
-        screen = await opened(app, pilot)
-        on_screen = {typed: await after(screen._controls, typed) for typed in TYPED}
-        assert in_pane == on_screen
-        assert [typed for typed in TYPED if not in_pane[typed]] == ["zzz"]
-
-    drive(run, play, size=(120, 60))
