@@ -350,7 +350,7 @@ class Progress(JournalEvent, frozen=True, kw_only=True, tag="progress"):
 
 
 class CheckpointCommitted(JournalEvent, frozen=True, kw_only=True, tag="checkpoint_committed"):
-    """A checkpoint is complete on disk: by the trainer's own report, or `found` whole in its folder (`sources.found_checkpoints`).
+    """A checkpoint is complete on disk: by the trainer's own report, or `found` whole in its folder (`sources.checkpoint_layouts`).
 
     Of a found one: its `layout`, the last `number` in its name, when it was written (wall seconds), and whether `step` is
     only the step that had been seen by then, as its name says none.

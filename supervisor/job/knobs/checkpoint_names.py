@@ -1,6 +1,6 @@
 """What a command line says of checkpoints: the flag that takes one, and the folders that are written to.
 
-Whether there is a checkpoint to hand over is for `sources.found_checkpoints` to find; how a script really resumes, for what it was seen to load.
+Whether there is a checkpoint to hand over is for `sources.checkpoint_layouts` to find; how a script really resumes, for what it was seen to load.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from supervisor.keeper.monitoring.observations import FactSeen, Observation
 from supervisor.run import events as ev
 from supervisor.run.series import METRICS, SeriesReader
 from supervisor.run.state import RunState
-from supervisor.sources.found_checkpoints import (
+from supervisor.sources.checkpoint_layouts import (
     LIKE_CHECKPOINTS,
     MAX_DEPTH,
     MAX_FOUND,

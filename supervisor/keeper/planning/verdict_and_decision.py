@@ -58,7 +58,7 @@ from supervisor.run.regular import open_regular
 from supervisor.run.runfile import RunFile
 from supervisor.run.series import HOST, MACHINE_KEY, SeriesReader
 from supervisor.run.state import AttemptState, RunState
-from supervisor.sources.found_checkpoints import find_checkpoints, newest_like_checkpoint
+from supervisor.sources.checkpoint_layouts import find_checkpoints, newest_like_checkpoint
 from supervisor.sources.gpu import probe_gpus, visible_devices
 from supervisor.sources.kernel_memory import oom_kills, read_cgroup_memory
 from supervisor.sources.machine import disk_fill
