@@ -86,7 +86,7 @@ def check_checkpoint_space(context: CheckContext) -> Iterator[Finding]:
     from supervisor.run.index import known_runs
     from supervisor.run.journal import read_state
     from supervisor.run.runfile import BadRunFile, read_run_file
-    from supervisor.sources.found_checkpoints import tree_bytes
+    from supervisor.sources.checkpoint_layouts import tree_bytes
 
     spec = context.spec
     for run in known_runs(context.runs_dir, context.env)[:LOOK_BACK]:

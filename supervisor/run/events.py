@@ -349,7 +349,7 @@ class Progress(JournalEvent, frozen=True, kw_only=True, tag="progress"):
 
 
 class CheckpointCommitted(JournalEvent, frozen=True, kw_only=True, tag="checkpoint_committed"):
-    """A checkpoint is complete on disk: the trainer reported it, or it was `found` complete in its folder (`sources.checkpoints`).
+    """A checkpoint is complete on disk: the trainer reported it, or it was `found` complete in its folder (`sources.checkpoint_layouts`).
 
     A found checkpoint also has its `layout`, the last `number` in its name, and the time it was written (wall seconds). With
     `step_by_time`, the name gives no step, so `step` is the step that training had reached by then.

@@ -38,7 +38,7 @@ from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import write_run_file
 from supervisor.run.series import METRICS, SeriesWriter
-from supervisor.sources.found_checkpoints import FoundCheckpoint
+from supervisor.sources.checkpoint_layouts import FoundCheckpoint
 from tests.conftest import wait_until
 from tests.keeper.fakes import BATCH, Emitted, FakeClock, job_of
 from tests.keeper.runs import INTENDED, RUNS, STARTED, T, append

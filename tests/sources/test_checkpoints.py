@@ -15,8 +15,8 @@ from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.series import JOB_KEY, METRICS, SeriesWriter
-from supervisor.sources import found_checkpoints
-from supervisor.sources.found_checkpoints import find_checkpoints, newest_like_checkpoint, whole_at
+from supervisor.sources import checkpoint_layouts
+from supervisor.sources.checkpoint_layouts import find_checkpoints, newest_like_checkpoint, whole_at
 from tests.keeper.fakes import Emitted, FakeClock
 
 
@@ -241,7 +241,7 @@ def test_links_are_not_followed_and_a_folder_of_thousands_is_given_up(
     (tmp_path / "loop").symlink_to(tmp_path, target_is_directory=True)
     transformers(tmp_path / "a", 5)
     assert steps(tmp_path) == [5]
-    monkeypatch.setattr(found_checkpoints, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(checkpoint_layouts, "MAX_ENTRIES", 3)
     for number in range(10):
         (tmp_path / "a" / f"file{number}").touch()
     assert steps(tmp_path / "a") == []
@@ -304,5 +304,5 @@ def test_no_more_entries_are_looked_at_than_agreed(tmp_path: Path, monkeypatch: 
     for number in range(10):
         likely(tmp_path, f"{number}.txt", 1)
     likely(tmp_path / "out", "c3.pt", 1)
-    monkeypatch.setattr(found_checkpoints, "MAX_ENTRIES", 5)
+    monkeypatch.setattr(checkpoint_layouts, "MAX_ENTRIES", 5)
     assert newest_like_checkpoint([tmp_path], 0.0) is None

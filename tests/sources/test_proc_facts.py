@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.sources import found_checkpoints, kernel_memory, processes
+from supervisor.sources import checkpoint_layouts, kernel_memory, processes
 from supervisor.sources.processes import ProcessId, ProcessStat, descendants
 from tests.conftest import wait_until
 
@@ -50,13 +50,13 @@ def test_how_large_a_file_or_a_folder_is(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "one").write_bytes(b"x" * 10)
     (tmp_path / "a" / "b" / "two").write_bytes(b"x" * 5)
-    assert found_checkpoints.tree_bytes(tmp_path / "a" / "one") == 10
-    assert found_checkpoints.tree_bytes(tmp_path / "a") == 15
-    assert found_checkpoints.tree_bytes(tmp_path / "gone") is None
-    monkeypatch.setattr(found_checkpoints, "MAX_COUNTED", 2)
-    assert found_checkpoints.tree_bytes(tmp_path / "a") == 15
-    monkeypatch.setattr(found_checkpoints, "MAX_COUNTED", 1)
-    assert found_checkpoints.tree_bytes(tmp_path / "a") is None
+    assert checkpoint_layouts.tree_bytes(tmp_path / "a" / "one") == 10
+    assert checkpoint_layouts.tree_bytes(tmp_path / "a") == 15
+    assert checkpoint_layouts.tree_bytes(tmp_path / "gone") is None
+    monkeypatch.setattr(checkpoint_layouts, "MAX_COUNTED", 2)
+    assert checkpoint_layouts.tree_bytes(tmp_path / "a") == 15
+    monkeypatch.setattr(checkpoint_layouts, "MAX_COUNTED", 1)
+    assert checkpoint_layouts.tree_bytes(tmp_path / "a") is None
 
 
 # -- helpers of ranks -----------------------------------------------------------------------------------------

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from supervisor.diagnosis.hang.stacks import WAITINGS
 from textual.binding import Binding
 
 from supervisor.cli import diagnose
 from supervisor.diagnosis.cause.other_evidence import CORRECTIONS
 from supervisor.diagnosis.cause.root_rules import RULES
+from supervisor.diagnosis.hang.stacks import WAITINGS
 from supervisor.diagnosis.scan.signature_tables import Role, Strength
 from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.run.events import Outcome, Phase, RequestKind, StopStep

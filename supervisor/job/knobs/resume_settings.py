@@ -1,6 +1,6 @@
 """How a script resumes, and where it leaves its checkpoints: by its command line, by what it was seen to load, or as a person answered.
 
-Whether there is a checkpoint to hand over is for `sources.checkpoints` to find. What a first attempt did not load cannot be measured, so a
+Whether there is a checkpoint to hand over is for `sources.checkpoint_layouts` to find. What a first attempt did not load cannot be measured, so a
 way is *measured* only where the script loaded a checkpoint or looked for one; a setting whose name says that it takes one is *proposed*.
 The restart confirms either: `resume_seen`.
 """

@@ -38,7 +38,7 @@ from supervisor.run.journal import facts_in
 from supervisor.run.paths import AttemptPaths, NodePaths
 from supervisor.run.series import GPU, HOST, MACHINE_KEY, METRICS, Sample, SeriesReader
 from supervisor.run.state import AttemptState, RunState
-from supervisor.sources.found_checkpoints import tree_bytes
+from supervisor.sources.checkpoint_layouts import tree_bytes
 
 READ_AGAIN_S = 3.0
 """An adopting keeper reads the logs again: what it sees in its first seconds happened earlier."""
