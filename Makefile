@@ -13,7 +13,7 @@
 #   make corpus  how many of the labelled logs are judged rightly
 #   make ablation  what each signature, rule, stage, predicate and pattern contributes to the labelled texts (ONLY=prefix; half an hour)
 #   make faults  what holds after COUNT (200) random kills, a full disk, a set clock, a torn journal, a suspension, a slow fsync (drawn from SEED; an hour)
-#   make same-training  is a resumed training the same one: planted mistakes and honest restarts (20 minutes)
+#   make same-training  is a resumed training the same one: planted mistakes and honest restarts (10 minutes)
 #   make cluster  several nodes: SLURM with three nodes (installed, as root), sshd on loopback, namespaces with cut links, 50 random kills over both nodes (from SEED)
 #   make lowest  the tests with the lowest versions of its libraries that stoker accepts; make newest: with the newest there are
 #   make audit   known advisories and an SBOM of what an install consists of (requirements.lock; make lock makes it again, with hashes)
@@ -189,7 +189,7 @@ faults: $(STAMP)
 	$(BIN)/python bench/fault_run.py --count $(or $(COUNT),200) --seed $(or $(SEED),$(shell date +%Y%m%d)) $(if $(MINUTE),--minute) --keep bench/results/fault_run.json
 
 same-training: $(STAMP)
-	$(BIN)/python bench/faults.py --keep bench/results/faults.json
+	$(BIN)/python bench/resumed_trainings.py
 
 pages: $(STAMP)
 	$(BIN)/python scripts/failures_page.py

@@ -1,6 +1,6 @@
 """The standing fault run: what a machine and its people do to a run, drawn from a seed, and what must hold after each.
 
-Kills (`bench.kills`): keeper, launcher, agent, ranks and viewers of a run, observer, viewer and writer of a log that is only watched;
+Kills (`bench.kills`): keeper, launcher, agent, ranks and viewers of a run, viewer and writer of a log that is only watched;
 alone and together, from the first 50 ms on. And for each 50 kills one round of each of these:
 
 - disk full: the run directory is a tmpfs that somebody fills, and frees after some seconds; the keeper may be killed meanwhile;
@@ -68,12 +68,12 @@ from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.fold import fold
 from supervisor.run.journal import JournalReader, JournalWriter, StateReader, facts_in, read_state
-from supervisor.sources.processes import descendants, identify, is_alive, send_signal
+from supervisor.sources.processes import identify, is_alive, send_signal
 from tests.conftest import wait_until
 from tests.disks import fill
 
 TORN_BYTES = 4096
-OBSERVER, WATCHED = "observer", "watched log"
+WATCHED = "watched log"
 WATCHED_SHARE = 6
 """One kill round in so many is of a log that is only watched."""
 KILLS_FOR_EACH, ROUNDS_FOR_EACH = 50, 25
@@ -336,10 +336,7 @@ NAMES: dict[type[ConditionRound], str] = {
 
 @dataclass(slots=True)
 class WatchedRound:
-    """Somebody else's training is watched by `attach LOG`; observer, viewer and writer are killed, never more than was meant.
-
-    The observer of a screen is a process of its own, that of `--no-ui` is the viewer itself.
-    """
+    """Somebody else's training is watched by `attach LOG`; viewer and writer are killed, never more than was meant."""
 
     number: int
     folder: Path
@@ -388,17 +385,14 @@ class WatchedRound:
         viewer = identify(screen.process.pid)
         assert viewer is not None
 
-        def observers() -> list[int]:
-            return [one.pid for one in descendants(viewer)]
-
-        victims = self.dice.sample([Victim.VIEWER, OBSERVER, Victim.RANK], self.dice.choice([1, 1, 2]))
+        victims = self.dice.sample([Victim.VIEWER, Victim.RANK], self.dice.choice([1, 1, 2]))
         first = self.dice.random() < 0.4
-        if not wait_until(observers, SCREEN_S, 0.001):
-            raise Broken("no observer came beside the screen")
+        if not wait_until(self._journals, SCREEN_S, 0.001):
+            raise Broken("no observed run came with the screen")
         if not first and not wait_until(lambda: self._last_step() > 0, SCREEN_S):
             raise Broken("the observer journalled no step")
         time.sleep(0.05 * self.dice.random())
-        whom = {Victim.VIEWER: [viewer.pid], OBSERVER: observers(), Victim.RANK: [writer.pid]}
+        whom = {Victim.VIEWER: [viewer.pid], Victim.RANK: [writer.pid]}
         for victim in victims:
             for pid in whom[victim]:
                 with contextlib.suppress(ProcessLookupError):

@@ -26,9 +26,9 @@ from supervisor.diagnosis.scan.scanner import LiveScanner
 from supervisor.job.config.files import parse_config
 from supervisor.job.errors import JobError
 from supervisor.keeper.process.child import read_exit, read_launcher, read_pid
-from supervisor.run.access import control
-from supervisor.run.access.lock import read_holder
+from supervisor.run import control
 from supervisor.run.journal import JournalReader, read_state
+from supervisor.run.ownership import read_holder
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, read_run_file, read_run_stream
 from supervisor.sources.checkpoints import find_checkpoints

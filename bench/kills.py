@@ -46,10 +46,9 @@ from supervisor.keeper.monitoring.log_monitor import BATCH_SAMPLES
 from supervisor.keeper.process.child import LAUNCHER, read_launcher, read_pid
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access.lock import keeper_is_alive, read_holder
-from supervisor.run.access.ownership import NotRequested, ask
 from supervisor.run.fold import fold
 from supervisor.run.journal import StateReader, facts_in, read_state
+from supervisor.run.ownership import NotRequested, ask, keeper_is_alive, read_holder
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import METRICS
 from supervisor.sources.processes import (

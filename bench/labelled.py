@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from supervisor.cli.diagnosing.job_logs import read_jobs
+from supervisor.cli.job_logs import read_jobs
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.hang.flight_recorder import ranks_at_fault, stuck_collectives, stuck_text
 from supervisor.diagnosis.scan.matcher import Matcher

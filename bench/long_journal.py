@@ -29,7 +29,7 @@ import msgspec
 
 from bench.common import ROOT, command_line, surroundings, tell
 from bench.stage import Terminal
-from supervisor.keeper.context import APART_S, Ledger
+from supervisor.keeper.base.ledger import APART_S, Ledger
 from supervisor.keeper.monitoring.observations import CheckpointSeen, PhaseSeen, StepSeen
 from supervisor.keeper.recording.recorder import Recorder
 from supervisor.run import events as ev

@@ -41,9 +41,9 @@ from bench.common import ROOT, surroundings
 from supervisor.keeper.process.child import read_launcher, read_pid
 from supervisor.keeper.process.members import find_members
 from supervisor.run import state as st
-from supervisor.run.access.lock import read_holder
 from supervisor.run.journal import read_state
 from supervisor.run.nodes import Order, Want
+from supervisor.run.ownership import read_holder
 from supervisor.run.paths import RunPaths
 
 STOKER = (sys.executable, "-m", "supervisor")
@@ -162,7 +162,7 @@ class Nodes:
 
     def lives(self, node: int) -> bool:
         """Whether the node has a keeper."""
-        from supervisor.run.access.lock import keeper_is_alive
+        from supervisor.run.ownership import keeper_is_alive
 
         return keeper_is_alive(self.run.node(node).lock)
 

@@ -39,7 +39,6 @@ from supervisor.job.spec import EntryKind, JobSpec, RetrySettings, Timing
 from supervisor.keeper.process.detach import start_detached
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.journal import JournalReader, read_state
 from supervisor.run.nodes import (
     Heartbeat,
@@ -52,6 +51,7 @@ from supervisor.run.nodes import (
     read_order,
     write_report,
 )
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.runfile import KeeperSettings, RunFile, write_run_file
 

@@ -32,11 +32,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import ROOT, command_line, in_turn, surroundings, tell, until
 from supervisor.run import events as ev
-from supervisor.run.access.lock import KeeperLock
-from supervisor.run.history.summaries import INDEX
 from supervisor.run.index import register
 from supervisor.run.journal import JournalWriter
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
+from supervisor.run.summaries import INDEX
 
 STEPS = """\
 import sys, time

@@ -32,7 +32,7 @@ FAILURE = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocat
 SCANNER = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])
-from supervisor.cli.diagnosing.job_logs import file_chunks
+from supervisor.cli.job_logs import file_chunks
 from supervisor.diagnosis.scan.scanner import scan_source
 from supervisor.sources.tail.scan_ahead import AheadMatcher
 from supervisor.sources.signature_files import default_cache_dir, load_engine
@@ -45,7 +45,7 @@ print(len(found.hits), found.lines, resource.getrusage(resource.RUSAGE_SELF).ru_
 LINES = """
 import re, sys
 sys.path.insert(0, sys.argv[1])
-from supervisor.cli.diagnosing.job_logs import file_chunks
+from supervisor.cli.job_logs import file_chunks
 from supervisor.diagnosis.scan.windows import cut_windows
 from supervisor.sources.signature_files import default_cache_dir, load_engine
 engine = load_engine(default_cache_dir())

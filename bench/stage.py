@@ -18,8 +18,8 @@ from pathlib import Path
 
 from bench.common import ROOT, cpu_s
 from supervisor.run import events as ev
-from supervisor.run.access.lock import KeeperLock
 from supervisor.run.journal import JournalWriter
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import GPU, HOST, METRICS, RANKS, SeriesWriter
 

@@ -122,21 +122,19 @@ def _is_there(target: str) -> bool:
 
 
 def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) -> int:
-    from supervisor.run.access.ownership import has_keeper, newer_notice, place_of
     from supervisor.run.journal import StateReader
+    from supervisor.run.ownership import has_keeper, newer_notice, place_of
     from supervisor.run.paths import RunPaths
 
     paths = RunPaths(root)
-    journal = StateReader(paths.node().journal, tail_first=True)
-    journal.refresh()
-    state = journal.state
+    journal = StateReader(paths.node().journal)
+    state = journal.read_all()
     place = place_of(paths)
     if notice := place.notice or newer_notice(place, state.newer_version):
         say(f"{paths.run_id}: {notice}", file=sys.stderr)
     elif (
         state.mode == "launched"
         and not state.is_over
-        and state.journal_read is None  # else a later keeper may have run elsewhere
         and state.host != socket.gethostname()
         and not has_keeper(paths)
     ):
@@ -151,10 +149,10 @@ def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) ->
 
 def adopt_run(paths: RunPaths) -> int:
     """Take over what lives of a run; exit 3 where that is refused, 0 where it has a keeper already."""
-    from supervisor.keeper.planning.job_secrets import asks_for, missing_secrets
+    from supervisor.keeper.base.job_secrets import asks_for, missing_secrets
     from supervisor.keeper.process.detach import KeeperDidNotStart
     from supervisor.keeper.process.takeover import NotAdopted, adopt, examine_adoption
-    from supervisor.run.access.ownership import has_keeper
+    from supervisor.run.ownership import has_keeper
 
     if has_keeper(paths):
         say(f"{paths.run_id}: nothing to adopt: it has a keeper")
@@ -180,7 +178,7 @@ def follow(root: Path, *, as_json: bool) -> int:
     Returns the run's own exit code; 0 when interrupted (nothing is ended), 6 when its keeper died meanwhile.
     """
     from supervisor.policy import EXIT_LOST
-    from supervisor.run.access.ownership import has_keeper, place_of
+    from supervisor.run.ownership import has_keeper, place_of
     from supervisor.run.paths import RunPaths
     from supervisor.run.state import Finished
     from supervisor.text.redact import Redactor

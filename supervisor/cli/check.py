@@ -52,9 +52,9 @@ def main(argv: list[str]) -> int:
 
 
 def _check_job(argv: list[str]) -> int:
-    from supervisor.cli.starting.check_job import check_alone, this_machine
-    from supervisor.cli.starting.job_inputs import load_job, parse_words
-    from supervisor.cli.starting.startup_probes import StartupProbes
+    from supervisor.cli.check_job import check_alone, this_machine
+    from supervisor.cli.job_inputs import load_job, parse_words
+    from supervisor.preflight.interpreter import StartupProbes
 
     parsed = parse_words(argv, os.environ)
     named = parsed.entry or parsed.flag("config")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from supervisor.views.appearance import Appearance
 
 EXIT_REFUSED = 3
-WITH_LOG = f"{__package__}.starting.detached"
+WITH_LOG = f"{__package__}.detached"
 """What a detached keeper is started by: the console's lines go to a file beside it."""
 PROGRAM = __package__.rpartition(".")[0]
 """What ``python -m`` calls this program."""

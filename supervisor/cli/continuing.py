@@ -30,8 +30,8 @@ from supervisor.cli.common import (
 if TYPE_CHECKING:
     from supervisor.job.plan import LaunchPlan
     from supervisor.keeper.process.takeover import Continuation
-    from supervisor.run.access.ownership import Offer
     from supervisor.run.journal import StateReader
+    from supervisor.run.ownership import Offer
     from supervisor.run.paths import RunPaths
     from supervisor.run.runfile import RunFile
     from supervisor.run.state import RunState
@@ -77,13 +77,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance) -> int:
-    from supervisor.cli.starting.start_run import user_name
+    from supervisor.cli.start_run import user_name
     from supervisor.job.errors import JobError
     from supervisor.job.plan import plan_as_shell
-    from supervisor.keeper.planning.job_secrets import given_again
+    from supervisor.keeper.base.job_secrets import given_again
     from supervisor.keeper.planning.launch_plans import plan_continued
     from supervisor.keeper.process.takeover import examine_continuation
-    from supervisor.run.access.lock import LockTaken
+    from supervisor.run.ownership import LockTaken
     from supervisor.run.state import Finished
 
     found = examine_continuation(paths)
@@ -172,7 +172,7 @@ def _settled(paths: RunPaths, record: RunFile, state: RunState) -> RunState:
 
 def _asked_for(record: RunFile, args: argparse.Namespace) -> dict[str, str]:
     """Secrets that are not on disk nor in the environment, as a person types them; without a terminal nobody is asked."""
-    from supervisor.keeper.planning.job_secrets import missing_secrets
+    from supervisor.keeper.base.job_secrets import missing_secrets
 
     if args.yes or not has_terminal():
         return {}
@@ -191,8 +191,12 @@ def _untaken(paths: RunPaths, record: RunFile, state: RunState, plan: LaunchPlan
 
     from supervisor.job.arguments.assignments import set_value
     from supervisor.job.rerun_command import command_of
-    from supervisor.keeper.monitoring.checkpoint_owners import concurrent_runs
-    from supervisor.keeper.monitoring.found_checkpoints import newest_untaken, shown_path, untaken_text
+    from supervisor.keeper.monitoring.found_checkpoints import (
+        concurrent_runs,
+        newest_untaken,
+        shown_path,
+        untaken_text,
+    )
 
     job = record.job
     untaken = newest_untaken(
@@ -265,7 +269,7 @@ def start_next(paths: RunPaths, env: Mapping[str, str]) -> None:
         NotAdopted: something speaks against it.
         KeeperDidNotStart, OSError: see `start_detached`.
     """
-    from supervisor.cli.starting.start_run import user_name
+    from supervisor.cli.start_run import user_name
     from supervisor.keeper.process.takeover import NotAdopted
 
     offer, known = _examined(paths, env)
@@ -279,12 +283,12 @@ def _examined(
     paths: RunPaths, env: Mapping[str, str]
 ) -> tuple[Offer, tuple[RunFile, Mapping[str, str]] | None]:
     """What the next attempt would be, and the job and environment that it starts with; None where it is refused."""
-    from supervisor.cli.starting.start_run import user_name
+    from supervisor.cli.start_run import user_name
     from supervisor.job.errors import JobError
-    from supervisor.keeper.planning.job_secrets import given_again
+    from supervisor.keeper.base.job_secrets import given_again
     from supervisor.keeper.planning.launch_plans import plan_continued
     from supervisor.keeper.process.takeover import examine_continuation
-    from supervisor.run.access.ownership import Offer
+    from supervisor.run.ownership import Offer
     from supervisor.run.state import Finished
     from supervisor.text.decode import shell_word
     from supervisor.text.redact import redact_argv
@@ -317,7 +321,7 @@ def _start(
     if not interactive:
         from msgspec.structs import replace
 
-        from supervisor.cli.starting.start_run import carry_headless
+        from supervisor.cli.start_run import carry_headless
         from supervisor.keeper.nodes.make_keeper import make_keeper
 
         record = replace(record, settings=replace(record.settings, interactive=False))
@@ -367,7 +371,7 @@ def _attempts(journal: StateReader) -> int:
 
 def _wait_for_attempt(paths: RunPaths, journal: StateReader, before: int) -> None:
     """Return once the run no longer reads as ended: whoever looks at it next would take the old end for the new one."""
-    from supervisor.run.access.lock import keeper_is_alive
+    from supervisor.run.ownership import keeper_is_alive
 
     deadline = time.monotonic() + BEGINS_S
     while time.monotonic() < deadline and keeper_is_alive(paths.node().lock) and _attempts(journal) == before:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from supervisor.cli.common import Parser, complain, say, say_json
-from supervisor.cli.diagnosing.job_logs import (
+from supervisor.cli.job_logs import (
     READING,
     BadInputError,
     is_of_one_process,
@@ -16,8 +16,8 @@ from supervisor.cli.diagnosing.job_logs import (
     read_jobs,
     without_rank,
 )
-from supervisor.cli.diagnosing.own_signatures import own_rules_in, settings_files
-from supervisor.cli.diagnosing.verdict_text import earlier_job_lines, explanation_lines, verdict_lines
+from supervisor.cli.signatures import own_rules_in, settings_files
+from supervisor.cli.verdict_text import earlier_job_lines, explanation_lines, verdict_lines
 from supervisor.diagnosis.case import Case
 from supervisor.diagnosis.cause.confidence import ended_by
 from supervisor.diagnosis.evidence import JobEvidence
@@ -207,7 +207,7 @@ def _again(path: str, attempt: int | None, verdict: Verdict) -> list[str]:
     """Where a run's failure was seen before: in its other attempts, in other runs of this user."""
     if attempt is None or not verdict.fingerprint:
         return []
-    from supervisor.cli.diagnosing.run_journals import (
+    from supervisor.cli.run_journals import (
         seen_before,  # a run's journals, of which logs have none
     )
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from supervisor.cli.common import add_runs_dir, complain, say, says_yes, settings_table, user_settings
 from supervisor.job.errors import JobError
 from supervisor.job.memory_fit import size as size_words
-from supervisor.run.access.ownership import check_folder
 from supervisor.run.index import known_runs, runs_dir
+from supervisor.run.ownership import check_folder
 from supervisor.run.paths import RECORD, RunPaths
 from supervisor.run.regular import read_regular
 from supervisor.run.runfile import BadRunFile, read_run_file

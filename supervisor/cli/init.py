@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.cli.common import appearance_given, complain, say
+from supervisor.cli.job_inputs import gpu_count, load_draft
 from supervisor.job.arguments.flags import INIT_FLAGS
 from supervisor.job.errors import JobError
-from supervisor.job.guided import Found, GuidedStart, Question, choices_of, command_of, job_file
+from supervisor.job.guided import (
+    Around,
+    Choices,
+    Found,
+    GuidedStart,
+    Question,
+    choices_of,
+    command_of,
+    found_in,
+    job_file,
+    likely_scripts,
+    slurm_of,
+)
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.preflight.interpreter import find_interpreter
+from supervisor.run.nodes import create
+from supervisor.run.regular import read_regular
 from supervisor.text.redact import redact_text
-from supervisor.views.appearance import Appearance
 from supervisor.views.wording.translate import Tr, words_in
 
 if TYPE_CHECKING:
     from supervisor.job.arguments.run_arguments import ParsedRun
-    from supervisor.views.tui.start_form import StartForm
+
 
 USAGE = """\
 usage: stoker init [flags] [SCRIPT.py [the script's arguments]]
@@ -31,7 +49,7 @@ With --yes nothing is asked. No file is ever overwritten."""
 
 def main(argv: list[str]) -> int:
     """Run the verb; 0 once the file is there, or the exit code of the run that was started."""
-    from supervisor.cli.starting.job_inputs import parse_words
+    from supervisor.cli.job_inputs import parse_words
 
     try:
         parsed = parse_words(argv, {}, INIT_FLAGS)
@@ -49,21 +67,11 @@ def guide(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> int:
     Raises:
         JobError: what was given does not work, or the file exists.
     """
-    from supervisor.cli.starting.guided_inputs import guided_start, write_new
-
-    appearance = appearance_given(parsed, env)
+    tr = words_in(appearance_given(parsed, env).spoken)
     start = guided_start(choices_of(parsed, parsed.flag("out") or ""), env, cwd)
-    tr = words_in(appearance.spoken)
-    begin: bool | None = None
     if parsed.switch("yes"):
         while (question := start.question()) is not None:
             start.take(question.default)
-    elif start.question() is not None and _can_show(parsed, env):
-        shown = _form(start, appearance, env)
-        if not shown.write:
-            _say(tr("nothing is written"))
-            return 130
-        begin = shown.begin
     else:
         _ask_all(start, tr)
     several = start.choices.several
@@ -75,36 +83,10 @@ def guide(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> int:
     _say(f"  {command}")
     if several and start.around.slurm is None:
         _say(tr("on each machine, with K = 0 on the first, 1 on the next, …"))
-    wanted = True if parsed.switch("start") else begin
-    if wanted is None and not several and not parsed.switch("yes") and sys.stdin.isatty():
+    wanted = parsed.switch("start")
+    if not wanted and not several and not parsed.switch("yes") and sys.stdin.isatty():
         wanted = _yes(tr("start it now?"))
     return _start(start.choices.file, parsed) if wanted else 0
-
-
-def _can_show(parsed: ParsedRun, env: Mapping[str, str]) -> bool:
-    """Whether a form can be shown here."""
-    plain = parsed.switch("plain") or env.get("TERM", "dumb") == "dumb"
-    return sys.stdin.isatty() and sys.stdout.isatty() and not plain
-
-
-def _form(start: GuidedStart, appearance: Appearance, env: Mapping[str, str]) -> StartForm:
-    """The form, once the person has left it."""
-    from supervisor.cli.open_app import kept_file
-    from supervisor.views.tui.saved_layout import load
-    from supervisor.views.tui.start_form import StartForm
-    from supervisor.views.tui.terminal import terminal_on_stderr
-
-    remembered = load(kept_file(env)).theme
-    form = StartForm(
-        start,
-        appearance=appearance,
-        remembered=remembered,
-        can_begin=lambda: not start.choices.several,
-        signals=True,
-    )
-    with terminal_on_stderr():
-        form.run()
-    return form
 
 
 def _start(file: str, parsed: ParsedRun) -> int:
@@ -173,3 +155,99 @@ def _help() -> str:
     own = help_text(INIT_FLAGS, "init")
     looks = help_text([flag for flag in STOKER_FLAGS if flag.setting.startswith("ui.")], "screen")
     return f"{USAGE}\n\nflags:\n{own}\n\nlooks:\n{looks}"
+
+
+# A folder of more files than this is not gone through further: it is a data set or a home folder.
+MOST_NAMES = 2000
+MOST_FILES = 60
+MAX_SOURCE_BYTES = 256 << 10
+# Where no script of the user's own lies.
+SKIPPED = frozenset(
+    {"runs", "node_modules", "venv", "env", "build", "dist", "tests", "test", "docs", "__pycache__"}
+)
+
+
+def guided_start(choices: Choices, env: Mapping[str, str], cwd: Path) -> GuidedStart:
+    """A guided start in a folder.
+
+    Raises:
+        JobError: what was given does not work.
+    """
+    checked: set[object] = set()
+
+    def read(draft: Choices) -> Found:
+        spec = load_draft(draft.file or "new.toml", job_file(draft), env, cwd)
+        if spec.python is not None and spec.python not in checked:
+            find_interpreter(spec, env)
+            checked.add(spec.python)
+        return found_in(spec)
+
+    return GuidedStart(look_around(env, cwd), choices, read)
+
+
+def look_around(env: Mapping[str, str], cwd: Path) -> Around:
+    """The folder's scripts and names, the GPUs, SLURM, the Python that has torch; no script is run or imported."""
+    texts = {}
+    for name in islice(_sources(cwd), MOST_FILES):
+        try:
+            texts[name] = read_regular(cwd / name, MAX_SOURCE_BYTES).decode("utf-8", "replace")
+        except OSError:
+            continue
+    installed = shutil.which("sbatch", path=env.get("PATH")) is not None
+    names = frozenset(islice(_names(cwd), MOST_NAMES))
+    slurm = slurm_of(env, installed=installed)
+    return Around(likely_scripts(texts), gpu_count(env), slurm, names, _torch_here(env))
+
+
+def _sources(cwd: Path) -> Iterator[str]:
+    """Python files of the folder, then of the folders in it."""
+    folders = []
+    for name in sorted(islice(_names(cwd), MOST_NAMES), key=_named_first):
+        if name.endswith(".py") and name.isprintable():
+            yield name
+        elif not name.startswith(".") and name not in SKIPPED and (cwd / name).is_dir():
+            folders.append(name)
+    for folder in folders:
+        inside = (f"{folder}/{name}" for name in sorted(islice(_names(cwd / folder), MOST_NAMES)))
+        yield from (name for name in inside if name.endswith(".py") and name.isprintable())
+
+
+def _named_first(name: str) -> tuple[bool, str]:
+    """Not all are read: those that are named as scripts that train come first."""
+    return not any(word in name.lower() for word in ("train", "tune", "main", "run")), name
+
+
+def _names(folder: Path) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as entries:
+            yield from (entry.name for entry in entries)
+    except OSError:
+        return
+
+
+def _torch_here(env: Mapping[str, str]) -> str:
+    try:
+        found = find_interpreter(JobSpec("", EntryKind.SCRIPT, ""), env)
+    except JobError:
+        return ""
+    return f"torch {found.torch_version} in {found.path}"
+
+
+def write_new(path: Path, text: str) -> None:
+    """Writes a file that does not exist yet: whole or not at all, and never over another one.
+
+    Raises:
+        JobError: the name is taken, or the folder cannot be written.
+    """
+    try:
+        if not create(path, text.encode()):
+            raise JobError(f"{path}: already exists; give another name with --out")
+        path.chmod(0o666 & ~_umask())
+    except (OSError, UnicodeEncodeError) as error:
+        raise JobError(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -31,7 +31,6 @@ VERBS: dict[str, tuple[str, str]] = {
     "export": ("export", "a run's GPU samples as CSV, with nvidia-smi's column names"),
     "scaling": ("scaling", "how several runs scale: ranks, speed, efficiency and memory, as a table or CSV"),
     "chart": ("chart", "draw a run's loss as a still chart"),
-    "service": ("service", "a systemd user unit that adopts runs whose supervisor process died (optional)"),
     "config": (
         "config",
         "explain settings: what each means, its value, where it came from, what it overrode",
@@ -48,7 +47,7 @@ LOOKS = {"--theme": True, "--ascii": False, "--lang": True}  # whether a value f
 # Verbs without a screen, and which of these flags change what they print: they take the others too, for nothing.
 PLAIN_VERBS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("stop", "profile", "runs", "name", "signatures", "metrics", "policy"), frozenset[str]()),
-    **dict.fromkeys(("export", "scaling", "chart", "service", "gc"), frozenset[str]()),
+    **dict.fromkeys(("export", "scaling", "chart", "gc"), frozenset[str]()),
     **dict.fromkeys(("diagnose", "troubleshoot"), frozenset(["--lang"])),
 }
 

@@ -145,7 +145,7 @@ def _place(args: argparse.Namespace, hosts: Sequence[Host], run_dir: str) -> Sta
 
 
 def _start_of(args: argparse.Namespace, words: list[str]) -> _Start:
-    from supervisor.cli.starting.job_inputs import parse_words
+    from supervisor.cli.job_inputs import parse_words
     from supervisor.cluster.ssh.hosts import BadHosts, processes_of, variables_in
     from supervisor.job.spec import EntryKind
     from supervisor.run.index import ADJECTIVES, ANIMALS
@@ -292,7 +292,7 @@ def _print_facts(hosts: Sequence[str], found: Sequence[Facts]) -> None:
 
 def _begin(ways: Connections, start: _Start, board: _Board) -> int:
     """Node 0 first, which makes the run; then the others at once. Where one does not start, those that did are ended."""
-    from supervisor.cli.starting.in_allocation import missing_flags
+    from supervisor.cli.in_allocation import missing_flags
     from supervisor.cluster.ssh.connection import SshError
     from supervisor.cluster.ssh.hosts import place_of, remember
 

@@ -97,7 +97,7 @@ def _verb(words: tuple[str, ...]) -> Said:
 
 def _facts(request: Request) -> Facts:
     from supervisor import __version__
-    from supervisor.cli.starting.job_inputs import load_job, parse_words
+    from supervisor.cli.job_inputs import load_job, parse_words
     from supervisor.job.errors import JobError
     from supervisor.preflight.interpreter import find_interpreter, installed_version
 
@@ -192,9 +192,9 @@ def _mark(request: Request) -> Said:
 
 
 def _status(request: Request) -> NodeStatus:
-    from supervisor.run.access.ownership import has_keeper
     from supervisor.run.journal import read_state
     from supervisor.run.nodes import Pulse
+    from supervisor.run.ownership import has_keeper
     from supervisor.run.state import Finished, Running
 
     run, host = RunPaths(Path(request.run_dir)), socket.gethostname()
@@ -229,8 +229,7 @@ def _end(request: Request) -> Said:
     """SIGTERM to the keeper of this node: what holds the lock, from this host. With a token only to that which came with this start."""
     import signal
 
-    from supervisor.run.access.lock import holder_here
-    from supervisor.run.access.ownership import has_keeper
+    from supervisor.run.ownership import has_keeper, holder_here
     from supervisor.sources.processes import ProcessId, environment_value, send_signal
 
     run = RunPaths(Path(request.run_dir))
@@ -250,7 +249,7 @@ def _end(request: Request) -> Said:
 def _logs(request: Request) -> int:
     """The end of this node's logs of its newest attempt, then, where asked, what is added until its keeper has gone."""
     from supervisor.cli.common import say
-    from supervisor.run.access.ownership import has_keeper
+    from supervisor.run.ownership import has_keeper
 
     run = RunPaths(Path(request.run_dir))
     reader = select.poll()

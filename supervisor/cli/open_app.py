@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.cli.common import say
-from supervisor.run.access.ownership import Offer, has_keeper, place_of
 from supervisor.run.index import state_home
 from supervisor.run.journal import StateReader, read_state
+from supervisor.run.ownership import Offer, has_keeper, place_of
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Backoff, Finished, HeldOpen
 from supervisor.views.appearance import Appearance

@@ -153,7 +153,7 @@ def _retry(job: JobSpec, args: argparse.Namespace) -> RetrySettings:
     """
     retry = job.retry
     if args.config:
-        from supervisor.cli.starting.job_inputs import policy_of
+        from supervisor.cli.job_inputs import policy_of
 
         retry = policy_of(args.config, os.environ, Path.cwd())
     given = {

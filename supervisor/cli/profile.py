@@ -26,9 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Send the request, print the traces. Exit 0 once there is one, 1 where none came, 2 for no such run, 3 where it is refused."""
-    from supervisor.run.access.ownership import NotRequested, ask, has_keeper
     from supervisor.run.events import RequestKind
     from supervisor.run.journal import StateReader
+    from supervisor.run.ownership import NotRequested, ask, has_keeper
 
     paths = acted_on("profile", args.run, args.runs_dir)
     if not has_keeper(paths):

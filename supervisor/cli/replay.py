@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from supervisor.views.tui.terminal import run_replay
 
     try:
-        recording = record_of(paths, tr=tr)
+        recording = record_of(paths)
     except NothingRecorded as error:
         say()
         return complain("replay", error)

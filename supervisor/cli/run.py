@@ -10,7 +10,7 @@ from supervisor.cli.common import complain, has_terminal, say
 from supervisor.job.errors import JobError
 
 if TYPE_CHECKING:
-    from supervisor.cli.starting.job_inputs import Job
+    from supervisor.cli.job_inputs import Job
 
 USAGE = """\
 usage: stoker run [flags] SCRIPT.py [the script's arguments]
@@ -25,7 +25,7 @@ GROUPS = {"general": "flags", "screen": "screen", "retry": "restarts", "batch": 
 
 def main(argv: list[str]) -> int:
     """Run the verb; the exit code is the run's own under --no-ui, else 0 once the screen is left."""
-    from supervisor.cli.starting.job_inputs import load_job, parse_words, with_asked_resume
+    from supervisor.cli.job_inputs import load_job, parse_words, with_asked_resume
 
     try:
         if not argv:
@@ -38,16 +38,16 @@ def main(argv: list[str]) -> int:
 
         in_job = scheduler_of(os.environ).job is not None
         if in_job:
-            from supervisor.cli.starting.in_allocation import placed
+            from supervisor.cli.in_allocation import placed
 
             parsed = placed(parsed, os.environ)
         job = load_job(parsed, os.environ, Path.cwd())
         if parsed.switch("show_config"):
-            from supervisor.cli.starting.show_settings import show_all
+            from supervisor.cli.config import show_all
 
             return show_all(job.spec, os.environ, as_json=parsed.switch("json"))
         if in_job:
-            from supervisor.cli.starting.in_allocation import requeued
+            from supervisor.cli.in_allocation import requeued
 
             if (code := requeued(parsed, job.spec, os.environ)) is not None:
                 return code
@@ -74,16 +74,16 @@ def _offer_init() -> int:
 
 
 def _launch(job: Job) -> int:
-    from supervisor.cli.starting.startup_probes import StartupProbes
+    from supervisor.preflight.interpreter import StartupProbes
 
     dry, alone = job.parsed.switch("dry_run"), job.parsed.switch("check_only")
     probes = StartupProbes(job.spec, os.environ, commit=not (dry or alone))
     try:
         if alone:
-            from supervisor.cli.starting.check_job import check_alone
+            from supervisor.cli.check_job import check_alone
 
             return check_alone(job.spec, job.parsed, os.environ, probes)
-        from supervisor.cli.starting.start_run import dry_run, start
+        from supervisor.cli.start_run import dry_run, start
 
         return dry_run(job, os.environ, probes) if dry else start(job, os.environ, probes)
     finally:

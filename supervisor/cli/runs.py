@@ -8,7 +8,6 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.cli.common import (
@@ -32,9 +31,35 @@ VERDICT_CELLS = 20  # cuda_oom→healthy
 VERDICT_WIDER_FROM = 80
 MOST_VERDICT = 56
 LEAST_COMMAND = 12  # cells; below them no command is printed
-COMMAND_CELLS = 48  # of a command that a folder follows
-NUMBER_CELLS = 12
-MAX_NAME = 24  # cells of a terminal's line, also of a note; a pipe gets all of both
+SHOWN = (
+    "run",
+    "state",
+    "ended",
+    "attempt",
+    "step",
+    "verdict",
+    "name",
+    "note",
+    "batch",
+    "rate",
+    "folder",
+    "command",
+)
+# What gives way on a narrow terminal: `date` is that in the id, `total` that of the steps.
+GIVES_WAY = (
+    "folder",
+    "command",
+    "rate",
+    "batch",
+    "attempt",
+    "date",
+    "note",
+    "name",
+    "total",
+    "ended",
+    "step",
+)
+MOST_CELLS = {"name": 24, "note": 24, "batch": 12, "rate": 12}
 
 
 class Columns(NamedTuple):
@@ -219,7 +244,7 @@ def _cost(run: RunPaths) -> str:
     """What the process that waits for a person takes of this machine's memory; empty where it is elsewhere."""
     import psutil
 
-    from supervisor.run.access.lock import holder_here
+    from supervisor.run.ownership import holder_here
 
     holder = holder_here(run.node().lock)
     if holder is None:
@@ -231,74 +256,53 @@ def _cost(run: RunPaths) -> str:
 
 
 def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
-    """One line a run, all in the same columns, of at most `width` cells; None: whole.
+    """One line a run, all in the same columns, of at most `width` cells; None: whole, as a pipe gets it (`--json` has the rest).
 
-    What gives way, in this order: batch, learning rate, the folder, the attempt, the date in the id, the notes, the names, when it ended, the total
-    of steps, the step; what remains of a failure's reason is cut.
-    Names and notes are columns only where a run was given one; in a pipe they follow the folder, so that no word moves. Script and arguments take what is left of a line, and are not printed in a pipe (`--json` has them).
+    On a terminal a column stands where a run has something in it. Those of `GIVES_WAY` go, in that order, until the lines fit; the command,
+    the last one, takes what is left.
     """
     from supervisor.views.format import short_id
 
-    if not runs:
-        return []
     if width is None:
         return [
             f"{of.run:34} {of.state:10} {of.attempt:11} {of.step:17} {of.verdict:{VERDICT_CELLS}} "
             f"{of.folder}{of.name and f'  {of.name}'}{of.note and f'  note: {of.note}'}"
             for of in runs
         ]
-    most = min(VERDICT_CELLS + max(width - VERDICT_WIDER_FROM, 0) // 4, MOST_VERDICT)
-    runs = [
-        run if run is HEADER else run._replace(verdict=_cut(run.reason or run.verdict, most)) for run in runs
-    ]
-
-    def column(texts: Sequence[str], least: int, most: int = 999, *, optional: bool = False) -> list[str]:
-        """As wide as its longest text; an optional one is empty where no run has a text."""
-        if optional and not any(text for text, of in zip(texts, runs, strict=True) if of is not HEADER):
-            return [""] * len(texts)
-        texts = [_cut(text, most) for text in texts]
-        return [f"{text:{max(least, *map(len, texts))}} " for text in texts]
-
-    ids = [short_id(of.run) for of in runs]
-    state, verdict = column([of.state for of in runs], 10), column([of.verdict for of in runs], VERDICT_CELLS)
-    ended = column([of.ended for of in runs], 0, optional=True)
-    step = column([of.step for of in runs], 17)
-    names = column([of.name for of in runs], 0, MAX_NAME, optional=True)
-    notes = column([of.note for of in runs], 0, MAX_NAME, optional=True)
-    batch = column([of.batch for of in runs], 0, NUMBER_CELLS, optional=True)
-    rate = column([of.rate for of in runs], 0, NUMBER_CELLS, optional=True)
-    folder, command = [of.folder for of in runs], column([of.command for of in runs], 0, COMMAND_CELLS)
-    whole = (
-        column([of.run for of in runs], 34),
-        state,
-        ended,
-        column([of.attempt for of in runs], 11),
-        step,
-        verdict,
-    )
-    dated = (column([of.run for of in runs], 29), state, ended, step, verdict)
-    short = (column(ids, 16), state, ended, step, verdict)
-    least_step = column([of.step.partition("/")[0] for of in runs], 9)
-    forms = [
-        *((*start, names, *more) for start, more in product((whole, dated, short), ((notes,), ()))),
-        short,
-        (short[0], state, step, verdict),
-        (short[0], state, least_step, verdict),
-        (column(ids, 16, 16), state, verdict),
-    ]
-    forms[:0] = [(*forms[0], folder), (*forms[1], folder)]
-    if any((*batch, *rate)):
-        forms[:0] = [(*forms[2], batch, rate, command, folder), (*forms[2], batch, rate)]
-    for form in forms:
-        lines = ["".join(cells).rstrip() for cells in zip(*form, strict=True)]
-        cells = max(map(len, lines)) + 1
-        has_room = cells + LEAST_COMMAND <= width
-        if cells <= width + 1 and (folder in form or not has_room) and rate not in form[-1:]:
-            return lines
-        if has_room and folder not in form:
-            rest = zip(lines, runs, strict=True)
-            return [f"{line:{cells}}{_cut(of.command, width - cells)}".rstrip() for line, of in rest]
+    most = MOST_CELLS | {
+        "verdict": min(VERDICT_CELLS + max(width - VERDICT_WIDER_FROM, 0) // 4, MOST_VERDICT)
+    }
+    cells = {
+        name: [_cut(getattr(of, name), most.get(name, 999)) for of in runs]
+        for name in SHOWN
+        if any(getattr(of, name) for of in runs if of is not HEADER)
+    }
+    if "verdict" in cells:
+        texts = [of.verdict if of is HEADER else of.reason or of.verdict for of in runs]
+        cells["verdict"] = [_cut(text, most["verdict"]) for text in texts]
+    for going in ("", *GIVES_WAY):
+        cells.pop(going, None)
+        if going == "date":
+            cells["run"] = [short_id(text) for text in cells["run"]]
+        elif going == "total":
+            cells["step"] = [text.partition("/")[0] for text in cells["step"]]
+        columns = [_column(texts) for name, texts in cells.items() if name != "command"]
+        lines = [" ".join(row).rstrip() for row in zip(*columns, strict=True)]
+        used = max(map(len, lines), default=0)
+        room = width - used - 1
+        if used <= width and ("command" not in cells or room >= LEAST_COMMAND):
+            break
+    if "command" in cells and room >= LEAST_COMMAND:
+        lines = [
+            f"{line:{used}} {_cut(text, room)}".rstrip()
+            for line, text in zip(lines, cells["command"], strict=True)
+        ]
     return [_cut(line, width) for line in lines]
+
+
+def _column(texts: Sequence[str]) -> list[str]:
+    widest = max(map(len, texts))
+    return [f"{text:{widest}}" for text in texts]
 
 
 def _cut(text: str, cells: int) -> str:

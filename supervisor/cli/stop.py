@@ -43,11 +43,10 @@ def run(args: argparse.Namespace) -> int:
     Exit 0 once the run has ended, 1 when it has not in time, 2 when none, or more than one, was meant, 3 when no
     keeper is there to be asked.
     """
-    from supervisor.run.access.lock import holder_here
-    from supervisor.run.access.ownership import NotRequested, ask, has_keeper, place_of
     from supervisor.run.events import RequestKind
     from supervisor.run.index import runs_dir
     from supervisor.run.journal import WAITS_FOR_SPACE, StateReader
+    from supervisor.run.ownership import NotRequested, ask, has_keeper, holder_here, place_of
     from supervisor.run.state import Finished
     from supervisor.sources.processes import ProcessId, send_signal
 
@@ -112,7 +111,7 @@ def _frozen(run: RunPaths) -> str:
     """Which process keeps the run, and why it cannot answer now; empty where it could, or is not seen from here."""
     import psutil
 
-    from supervisor.run.access.lock import holder_here
+    from supervisor.run.ownership import holder_here
     from supervisor.sources.processes import ProcessId, is_alive
 
     holder = holder_here(run.node().lock)
@@ -185,9 +184,9 @@ def _meant(text: str | None, place: Path, *, elsewhere: bool) -> list[RunPaths]:
 
     What is stopped cannot be started where it was, so a guess between two is not made.
     """
-    from supervisor.run.access.ownership import has_keeper
     from supervisor.run.index import LEAST_PART, known_runs, named_runs, those_under
     from supervisor.run.journal import read_state
+    from supervisor.run.ownership import has_keeper
     from supervisor.run.paths import is_run_directory
 
     known = known_runs(place, os.environ, elsewhere=elsewhere)

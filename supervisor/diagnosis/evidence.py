@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -12,23 +12,11 @@ from supervisor.text.prefixes import NOWHERE, Origin
 
 
 class LogSource(NamedTuple):
-    """One log. `chunks` is read in order; packed or UTF-16 bytes are fine. `path` is what a verdict shows.
-
-    `again` opens the log once more, for one that holds several jobs; None where it cannot be. `first_line`: the number of its
-    first line, where it is a part of a file.
-    """
+    """One log. `chunks` is read in order, once; packed or UTF-16 bytes are fine. `path` is what a verdict shows."""
 
     path: str
     chunks: Iterable[bytes]
     origin: Origin = NOWHERE
-    again: Callable[[], Iterable[bytes] | None] | None = None
-    first_line: int = 1
-
-    def read_again(self) -> Iterable[bytes] | None:
-        """Its bytes once more; None where they were a stream."""
-        if self.again is not None:
-            return self.again()
-        return None if isinstance(self.chunks, Iterator) else self.chunks
 
 
 class ErrorFile(NamedTuple):

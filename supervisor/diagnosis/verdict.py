@@ -15,7 +15,7 @@ from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause.candidates import candidates_of, in_order, steps_seen
 from supervisor.diagnosis.cause.exit_zero import planned_end
 from supervisor.diagnosis.cause.fingerprint import fingerprint
-from supervisor.diagnosis.cause.log_jobs import by_job, job_starts
+from supervisor.diagnosis.cause.log_jobs import job_starts, parts_of
 from supervisor.diagnosis.cause.other_evidence import Correction, by_launchers_signal, corrected
 from supervisor.diagnosis.cause.recovered_errors import without_recovered, without_swallowed
 from supervisor.diagnosis.cause.roots import with_local_rank
@@ -51,8 +51,6 @@ from supervisor.text.decode import strip_escapes
 from supervisor.text.redact import redact_text
 
 MOST_CONSEQUENCES = 24
-# Fewer lines without a step or a failure at a file's end say nothing of the job that they may begin.
-LEAST_JOB_LINES = 30
 # DDP's message names its parameters some 800 bytes below its first line.
 BELOW_BYTES = 3000
 # What a stop signal was, by why stoker ended the attempt.
@@ -103,27 +101,25 @@ def diagnose(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Verd
 
 
 def examine(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Examination:
-    """As `diagnose`, with the way to the verdict."""
-    case = read_case(job, signatures, matcher)
-    starts = job_starts(case)
-    chunks = job.logs[0].read_again() if starts else None
-    if chunks is None:
+    """As `diagnose`, with the way to the verdict. Of a log that holds several jobs, the last one is judged."""
+    scans = _scanned(job, signatures, matcher)
+    case = _read_case(job, scans, signatures)
+    if len(scans) != 1 or not (starts := job_starts(scans[0], one_process=_is_one_process(case))):
         return _examined(case)
-    found: list[Examination] = []
-    for first_line, part in by_job(chunks, starts):
-        log = job.logs[0]._replace(chunks=part, first_line=first_line)
-        evidence = (
-            job if first_line == starts[-1] else JobEvidence(())
-        )  # what is known beside the log is of the last job
-        found.append(_examined(read_case(evidence._replace(logs=(log,)), signatures, matcher)))
-    if not found:
-        return _examined(case)  # it was truncated since
+    *before, last = parts_of(scans[0], starts)
+    # What is known beside the log is of the last job.
+    found = [_examined(_read_case(JobEvidence(()), (part,), signatures)) for part in before]
+    found.append(_examined(_read_case(job, (last,), signatures)))
     shown = _last_that_shows(found)
     earlier = (
         EarlierJob(one.case.scans[0].first_line, one.case.scans[0].lines, one.verdict)
         for one in found[:shown]
     )
     return found[shown]._replace(earlier=tuple(earlier))
+
+
+def _is_one_process(case: Case) -> bool:
+    return not case.launch.distributed and len(case.ranks.seen) <= 1
 
 
 def with_metric_rows(found: Examination, rows: int) -> Examination:
@@ -148,29 +144,28 @@ def _examined(case: Case) -> Examination:
 
 
 def _last_that_shows(found: list[Examination]) -> int:
-    """The place of the last job that shows anything: an accountant's summary or a shell's last words may stand below it."""
+    """The place of the last job that shows anything: an old launcher writes its banner and whom it killed only as it ends."""
     for place in reversed(range(1, len(found))):
         one = found[place]
-        scan = one.case.scans[0]
-        announced = any(hit.has(Trait.JOB_START) for hit in scan.hits)
-        # What an old launcher had not written out yet when its job ended: its banner, and whom it killed.
-        announced = announced and not any(hit.has(Trait.SIGNALS_PEERS) for hit in scan.hits)
-        if announced or not one.choice.rule.is_fallback or scan.lines - scan.first_line >= LEAST_JOB_LINES:
-            return place
-        if one.verdict.failure is FailureClass.HEALTHY:
+        killed = any(hit.has(Trait.SIGNALS_PEERS) for hit in one.case.scans[0].hits)
+        if not one.choice.rule.is_fallback or not killed:
             return place
     return 0
 
 
-def read_case(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Case:
-    """Scan all logs of a job and gather what they show."""
+def _scanned(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> tuple[SourceScan, ...]:
+    """Scan all logs of a job."""
     logs = job.logs
     if job.machine.kernel_log:
         logs = (*logs, LogSource("kernel log", (job.machine.kernel_log.encode("utf-8", "replace"),)))
-    scans = tuple(
-        scan_source(source.path, source.origin, source.chunks, signatures, matcher, index, source.first_line)
-        for index, source in enumerate(logs)
+    return tuple(
+        scan_source(log.path, log.origin, log.chunks, signatures, matcher, index)
+        for index, log in enumerate(logs)
     )
+
+
+def _read_case(job: JobEvidence, scans: tuple[SourceScan, ...], signatures: Signatures) -> Case:
+    """Gather what the scans show."""
     launch = with_known_exits(read_launch(scans, job.world_size, job.ranks_per_node), job.exit_codes)
     died = bool(job.launcher_exit) or any(item.code != 0 for item in launch.exits)
     stepped = steps_seen(scans)

@@ -1,7 +1,7 @@
 """The guided start: what is known of a folder and a script, what is asked next, and the job file that comes of it; pure.
 
-The fronts (`cli/init.py` with plain questions or flags, `views/tui/start_form.py` as a form) show the same questions and write the
-same file. They hand in what they read of the folder and of the machine, and how a draft of the job is resolved.
+`cli/init.py` asks the questions and writes the file. It hands in what it read of the folder and of the machine, and how a draft of
+the job is resolved.
 """
 
 from __future__ import annotations
@@ -326,7 +326,7 @@ def _free_name(entry: str, taken: frozenset[str]) -> str:
     return next(name for name in names if name not in taken | _RESERVED)
 
 
-def given_by(question: Question, text: str) -> str:
+def _given_by(question: Question, text: str) -> str:
     """What an answer says: what is proposed where it is empty, an option where it is a number of one. Raises JobError."""
     given = text.strip() or question.default
     if not question.options or not (given.isascii() and given.isdigit()):
@@ -342,7 +342,7 @@ def answered(choices: Choices, question: Question, text: str) -> Choices:
     Raises:
         JobError: it is no answer to this question.
     """
-    topic, given = question.topic, given_by(question, text)
+    topic, given = question.topic, _given_by(question, text)
     match topic:
         case Topic.SCRIPT:
             if not given:
@@ -438,7 +438,7 @@ def command_of(choices: Choices, around: Around) -> str:
 
 
 class GuidedStart:
-    """The course of one guided start: what is asked, what was answered (`answers`), one step back.
+    """The course of one guided start: what is asked, and what was decided.
 
     Args:
         around: what is known before.
@@ -449,8 +449,6 @@ class GuidedStart:
     def __init__(self, around: Around, choices: Choices, read: Callable[[Choices], Found]) -> None:
         self.around, self.choices = around, choices
         self._read = read
-        self._before: list[tuple[Choices, Found | None]] = []
-        self.answers: list[tuple[Question, str]] = []
         self.found: Found | None = None
         self._require_possible(choices)
         if choices.entry:
@@ -471,17 +469,7 @@ class GuidedStart:
         choices = answered(self.choices, question, text)
         self._require_possible(choices)
         found = self.found if question.topic is Topic.FILE else self._read(choices)
-        self._before.append((self.choices, self.found))
-        self.answers.append((question, given_by(question, text)))
         self.choices, self.found = choices, found
-
-    def back(self) -> bool:
-        """Takes the last answer back; False: there is none."""
-        if not self._before:
-            return False
-        self.choices, self.found = self._before.pop()
-        self.answers.pop()
-        return True
 
     def _require_possible(self, choices: Choices) -> None:
         """Refuses a file that could not be written."""

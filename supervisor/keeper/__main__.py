@@ -20,7 +20,7 @@ from typing import Protocol
 from supervisor.keeper.loop import Keeper
 from supervisor.keeper.nodes.make_keeper import make_keeper
 from supervisor.keeper.process.detach import taken_over
-from supervisor.run.access.lock import LockTaken
+from supervisor.run.ownership import LockTaken
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, RunFile
 from supervisor.sources.processes import become_subreaper

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from supervisor.keeper.context import RunContext
-from supervisor.keeper.monitoring.attempt_monitor import AttemptMonitor
-from supervisor.keeper.nodes.evidence import others_of
+from supervisor.keeper.attempt_monitor import AttemptMonitor
+from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.planning.background_verdict import BackgroundVerdict
 from supervisor.keeper.planning.fit_batch import Prober
 from supervisor.keeper.planning.kept_copies import KeptCopies
+from supervisor.keeper.planning.other_nodes import others_of
 from supervisor.keeper.planning.readiness import ReadinessCheck
 from supervisor.keeper.planning.verdict_and_decision import decide_next, diagnose_attempt, log_bytes
 from supervisor.keeper.recording.recovery_report import RecoveryReport

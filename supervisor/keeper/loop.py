@@ -17,32 +17,32 @@ from msgspec.structs import replace as replace_fields
 
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.job.errors import JobError, NotResumableError
-from supervisor.keeper.background import Background, BackgroundTask
-from supervisor.keeper.clock import SET_S, Clock, ClockWatch, SystemClock
-from supervisor.keeper.context import Ledger, RunContext
+from supervisor.keeper.base.background import Background, BackgroundTask
+from supervisor.keeper.base.job_secrets import redactor_of
+from supervisor.keeper.base.keeper_clock import SET_S, Clock, ClockWatch, SystemClock
+from supervisor.keeper.base.ledger import Ledger, RunContext
+from supervisor.keeper.base.request_rules import Refused
+from supervisor.keeper.base.requests import ControlInput
 from supervisor.keeper.planning import launch_plans as plans
-from supervisor.keeper.planning.job_secrets import redactor_of
+from supervisor.keeper.planning.launching import Launching, StillAlive
 from supervisor.keeper.process.child import ExitStatus, own_identity, read_exit
-from supervisor.keeper.process.launch import Launching, StillAlive
 from supervisor.keeper.process.takeover import recorded_processes
 from supervisor.keeper.recording.start_events import opening
-from supervisor.keeper.requests.control_input import ControlInput
-from supervisor.keeper.requests.request_rules import Refused
 from supervisor.policy import EXIT_FAILED, EXIT_GAVE_UP, EXIT_LOST, EXIT_REQUEUE, EXIT_STOPPED
 from supervisor.policy.rules import rule_for
+from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access import control
-from supervisor.run.access.lock import KeeperLock
-from supervisor.run.access.viewers import Viewers
-from supervisor.run.fold import fold
-from supervisor.run.history.answers import (
+from supervisor.run.answers import (
     AnswerLine,
     batch_question,
     exit_code_question,
     remember_answer,
     resume_question,
 )
+from supervisor.run.control import Viewers
+from supervisor.run.fold import fold
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import OUT_OF_MEMORY, Decision, DecisionKind, Finding, FindingLevel
 from supervisor.run.runfile import RunFile

@@ -4,7 +4,6 @@ Pure. `rules` holds one rule a failure class; `changes` what a rule changes; `de
 headless run never holds: what would be held is failed (exit 1, or 4 if a budget ran out).
 """
 
-from supervisor.policy.budget import ASKED_FOR, budget_text
 from supervisor.policy.decide import (
     EXIT_DO_NOT_REQUEUE,
     EXIT_ENDED_EARLY,
@@ -16,6 +15,7 @@ from supervisor.policy.decide import (
     decide,
 )
 from supervisor.policy.history import Gpus, PastAttempt, PolicyInput, StopCause, restarts_since_progress
+from supervisor.policy.rule_words import ASKED_FOR, budget_text
 from supervisor.policy.rules import RULES, Answer, Rule, rule_for
 
 __all__ = [

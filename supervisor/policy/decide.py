@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from supervisor.job.spec import RESTARTS, TrialSettings, steps_seen
-from supervisor.policy.budget import HAS_OWN_COUNT, alike_since_progress, counted_retries, is_unchanged
 from supervisor.policy.changes import change_for, needs_answer, offer_for
 from supervisor.policy.history import (
     PastAttempt,
@@ -416,10 +415,10 @@ def _why_not_resumed(history: PolicyInput) -> str:
         return f"steps were made and {history.not_now}"
     if found is not None:
         why = f"{found} was found, but not the flag that resumes from it: name it (--resume-knob FLAG=PATH)"
-        return _with_file(why, history)
+        return _with_resumes(why, history)
     if history.given_start is not None and history.interactive:
         # It is no progress of this run: going on from it by itself would write over what came after it.
-        return _with_file(
+        return _with_resumes(
             f"steps were made since {history.given_start}, and no whole checkpoint of this run was found: "
             "e gives another path, r starts from that one again",
             history,
@@ -427,27 +426,27 @@ def _why_not_resumed(history: PolicyInput) -> str:
     switch = history.knobs.resume or history.knobs.resume_step
     if flag is None and switch is not None:
         why = f"steps were made and no whole checkpoint of this run was found for {switch}, and a restart may overwrite what is there"
-        return _with_file(why, history)
+        return _with_resumes(why, history)
     if flag is not None:
         why = f"steps were made and no whole checkpoint of this run was found for {flag}"
         if history.interactive:
-            return _with_file(
+            return _with_resumes(
                 f"{why}; press e and add {_spelt(flag)}, or start with --resume-knob '{flag}=DIR/FILE'",
                 history,
             )
-        return _with_file(f"{why}; start with --resume-knob '{flag}=DIR/FILE'", history)
+        return _with_resumes(f"{why}; start with --resume-knob '{flag}=DIR/FILE'", history)
     why = (
         "steps were made and the script's resume flag is not known, so a restart may overwrite its checkpoint"
     )
-    return _with_file(f"{why}; name it: --resume-knob FLAG=PATH", history)
+    return _with_resumes(f"{why}; name it: --resume-knob FLAG=PATH", history)
 
 
 def _spelt(flag: str) -> str:
     return f"{flag} PATH" if flag.startswith("-") else f"{flag}=PATH"
 
 
-def _with_file(why: str, history: PolicyInput) -> str:
-    return "; ".join(filter(None, (why, history.knobs.resumes, history.seen_file)))
+def _with_resumes(why: str, history: PolicyInput) -> str:
+    return "; ".join(filter(None, (why, history.knobs.resumes)))
 
 
 def _hold(history: PolicyInput, reason: str, change: SpecChange, *, gave_up: bool = False) -> Decision:
@@ -474,3 +473,29 @@ def _delay(history: PolicyInput, failure: FailureClass, rule: Rule) -> float:
 
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
+
+
+# -- what counts against which budget ---------------------------------------------------------------------
+
+HAS_OWN_COUNT: Final = frozenset((Answer.SHRINK, Answer.NEW_PORT, Answer.UNMEASURED))
+"""Answers that ``--max-retries`` does not bound, unless it is 0."""
+
+
+def is_unchanged(change: SpecChange) -> bool:
+    """Whether the next attempt runs the same job."""
+    return replace(change, from_scratch=False) == SpecChange()
+
+
+def alike_since_progress(history: PolicyInput, failure: FailureClass) -> list[PastAttempt]:
+    """The attempts since the last progress that were restarted after this class of failure."""
+    past = restarts_since_progress(history)
+    return [a for a in past if a.verdict is not None and a.verdict.failure is failure]
+
+
+def counted_retries(history: PolicyInput) -> list[PastAttempt]:
+    """The attempts since the last progress whose restart ``--max-retries`` counts: those of the same job."""
+    return [
+        a
+        for a in restarts_since_progress(history)
+        if a.decision is None or a.decision.change is None or is_unchanged(a.decision.change)
+    ]

@@ -93,7 +93,6 @@ class PolicyInput:
         old_batch: why a resume with another micro-batch would continue with the old one; empty where it would not.
         given_start: flag and value by which a person told the script what to start from (``--resume c2.pt``).
         question: what measuring left open of the batch can be asked.
-        seen_file: a file of this run that looks like a checkpoint, as a clause; nobody knows whether it is whole.
         unsound: checkpoints that a script which finds its newest would take, though they are no good, as a clause.
         counter: what a person answered about the script's count of its steps (`job.spec.RESTARTS`).
         trial: it is a trial: nothing is restarted.
@@ -122,7 +121,6 @@ class PolicyInput:
     old_batch: str = ""
     given_start: str | None = None
     question: bool = False
-    seen_file: str | None = None
     unsound: str = ""
     counter: str = ""
     trial: TrialSettings | None = None

@@ -1,13 +1,16 @@
-"""The rules of policy as sentences: for the pages made from them, and for ``stoker troubleshoot``."""
+"""What policy does, as sentences: its rules, for the pages made from them and for ``stoker troubleshoot``, and the budget of a restart."""
 
 from __future__ import annotations
 
 from types import MappingProxyType
 from typing import Final
 
-from supervisor.policy.rules import REASON_RULES, RULES, Answer, Rule
-from supervisor.run.records import FailureClass, Precondition
+from supervisor.policy.decide import HAS_OWN_COUNT, alike_since_progress, counted_retries, is_unchanged
+from supervisor.policy.history import PolicyInput, StopCause, is_unmeasured
+from supervisor.policy.rules import REASON_RULES, RULES, Answer, Rule, rule_for
+from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition
 
+ASKED_FOR: Final = "budget: none is spent, for a person asked for it; all start again from here"
 WORDS: Final = MappingProxyType(
     {
         Answer.SHRINK: "restart with a smaller micro-batch, same global batch",
@@ -47,3 +50,25 @@ def sentence(rule: Rule) -> str:
     first = [one.value.replace("_", " ") for one in rule.show_first if one is not Precondition.GPU_MEMORY]
     waits = f"; first it waits for the {' and the '.join(first)}" if first else ""
     return f"{what} ({times}{progress}{waits})."
+
+
+def budget_text(history: PolicyInput, decision: Decision) -> str | None:
+    """Which budget a restart is taken from, and how much of it is used then; None for any other decision."""
+    verdict = history.now.verdict
+    if decision.kind is not DecisionKind.RESTART or verdict is None:
+        return None
+    if history.now.stop is StopCause.RESTART:
+        return ASKED_FOR
+    if is_unmeasured(decision):
+        return "budget: none is spent, for once a run is outside of them"
+    rule = rule_for(verdict.failure, verdict.reason, history.retry.overrides, verdict.signature)
+    name = verdict.failure.value
+    parts = []
+    if rule.max_times is not None:
+        used = len(alike_since_progress(history, verdict.failure)) + 1
+        parts.append(f"{used} of {rule.max_times} for {name}")
+    if rule.answer not in HAS_OWN_COUNT and (decision.change is None or is_unchanged(decision.change)):
+        parts.append(f"{len(counted_retries(history)) + 1} of {history.retry.max_retries} (--max-retries)")
+    else:
+        parts.append("not counted by --max-retries, for the job changes")
+    return f"budget, without progress: {'; '.join(parts)}"

@@ -13,7 +13,7 @@ from supervisor.job.batch import candidates
 from supervisor.job.config.files import config_words, read_values
 from supervisor.job.knobs.setting_names import words_of
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.run.history.memory_trials import JobKind, flags_hash, recall
+from supervisor.run.answers import JobKind, flags_hash, recall_memory
 from supervisor.run.records import Finding, FindingLevel
 
 # Settings that say nothing about memory: two launches that differ in them are alike.
@@ -27,7 +27,7 @@ def check_memory(spec: JobSpec, env: Mapping[str, str]) -> Finding | None:
     """Whether the micro-batch that is asked for fitted before, on this kind of GPU with as many ranks."""
     if spec.batch is None:
         return None
-    lines = recall(kind_of(spec), env)
+    lines = recall_memory(kind_of(spec), env)
     if not lines:
         return None
     micro = spec.batch.micro_batch_per_rank

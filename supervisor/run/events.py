@@ -708,7 +708,7 @@ class RunEnded(JournalEvent, frozen=True, kw_only=True, tag="run_ended"):
 
 
 class StacksProbed(JournalEvent, frozen=True, kw_only=True, tag="stacks_probed"):
-    """Where the ranks' stacks come from: "debug-server", "py-spy", "faulthandler" or "proc"; `note`: why from nothing better."""
+    """Where the ranks' stacks come from: "py-spy", "faulthandler" or "proc" (older journals: "debug-server", too); `note`: why from nothing better."""
 
     attempt: int
     source: str

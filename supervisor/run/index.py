@@ -17,8 +17,8 @@ import msgspec
 from msgspec.structs import replace
 
 from supervisor.job.errors import JobError
-from supervisor.run.access.ownership import has_keeper
 from supervisor.run.jsonl import append_line, decoded
+from supervisor.run.ownership import has_keeper
 from supervisor.run.paths import RunPaths, is_run_directory, make_private, xdg_home
 from supervisor.run.regular import Mark, mark_of, read_regular
 

@@ -31,7 +31,7 @@ _RECORDS = {
     r"nodes/\d+/": r"events\.jsonl|keeper\.(lock|log)|heartbeat|(state|report|order)\.json",
     r"nodes/\d+/orders/": r"\d+\.json",
     r"nodes/\d+/series/": r"(gpu|host|metrics|ranks)(\.1m)?(\.0)?\.jsonl",
-    _ATTEMPT: r"plan\.json|pid|exit|growth\.json|stop|profile|(agent|stdin)\.log|\d+-[^/]+\.(log|out|err|txt)",
+    _ATTEMPT: r"plan\.json|pid|exit|growth\.json|arrivals\.jsonl|stop|profile|(agent|stdin)\.log|\d+-[^/]+\.(log|out|err|txt)",
     _ATTEMPT + "telemetry/": r"(rank|measured)\d+\.jsonl(\.1)?|confirmed|instrument\.log",
     _ATTEMPT + "stacks/": r"\d+\.txt",
     _ATTEMPT + r"torchrun/[^/]+/attempt_\d+/\d+/": r"std(out|err)\.log|error\.json",
@@ -62,9 +62,9 @@ class AttemptPaths:
         return self.root / "agent.log"
 
     @property
-    def growth(self) -> Path:
-        """How the ranks' logs grew, once the attempt is over."""
-        return self.root / "growth.json"
+    def arrivals(self) -> Path:
+        """When each batch of the logs' bytes arrived (`run.arrivals`)."""
+        return self.root / "arrivals.jsonl"
 
     @property
     def telemetry(self) -> Path:

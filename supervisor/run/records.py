@@ -182,14 +182,18 @@ class Sameness(StrEnum):
 
 
 class Difference(StrEnum):
-    """In what a resumed attempt is another training."""
+    """Which measured value of a resumed attempt is not that of the training before it."""
 
-    FROM_STEP_0 = "from_step_0"
-    STEP_COUNTER = "step_counter"  # the weights are there, the steps are counted from the start again
+    STEP = "step"
     GLOBAL_BATCH = "global_batch"
+    LEARNING_RATE = "learning_rate"
+    LOSS = "loss"
+    GRAD_NORM = "grad_norm"
+    # Only in older journals: these were told apart by statistics on losses.
+    FROM_STEP_0 = "from_step_0"
+    STEP_COUNTER = "step_counter"
     LR_RESTARTED = "learning_rate_restarted"
     LR_COUNTED_TWICE = "learning_rate_counted_twice"
-    LEARNING_RATE = "learning_rate"
     ACCUMULATION_WEIGHTING = "accumulation_weighting"
     WEIGHTS = "weights"
     DATA_ORDER = "data_order"

@@ -11,8 +11,8 @@ import shutil
 import time
 from pathlib import Path
 
-from supervisor.run.access.ownership import has_keeper
 from supervisor.run.journal import WAITS_FOR_SPACE, read_state
+from supervisor.run.ownership import has_keeper
 from supervisor.run.paths import THROWN, RunPaths, is_run_directory
 from supervisor.run.state import RunState
 

@@ -10,7 +10,6 @@ import contextlib
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,8 +21,8 @@ import msgspec
 from supervisor.job.batch import BatchSpec, describe, describe_change
 from supervisor.job.spec import Unread
 from supervisor.run import events as ev
+from supervisor.run.failure_history import recurrence_lines, same_failure
 from supervisor.run.fold import merge_progress
-from supervisor.run.history.recurrence import recurrence_lines, same_failure
 from supervisor.run.journal import StateReader, read_state, without_secrets
 from supervisor.run.nodes import LEADER
 from supervisor.run.paths import RunPaths, private
@@ -35,8 +34,6 @@ from supervisor.text.redact import Redactor, redact_text
 from supervisor.views import format as fm
 from supervisor.views.chart import draw, loss_points
 from supervisor.views.model.cause_context import read_context
-from supervisor.views.model.history import Point, single
-from supervisor.views.model.step_pace import GAPS, FirstTimes, Pace, job_pace
 from supervisor.views.wording.kinds import (
     counter_text,
     end_of_request,
@@ -46,7 +43,7 @@ from supervisor.views.wording.kinds import (
     unread_text,
     values_of,
 )
-from supervisor.views.wording.questions import answer_text, effect_text, flags_text, question_text
+from supervisor.views.wording.phrases import answer_text, effect_text, flags_text, question_text
 from supervisor.views.wording.translate import english
 
 POLL_S = 0.2
@@ -92,7 +89,7 @@ class ConsoleSettings:
 class ConsoleView:
     """Follows one run in a thread and prints what happens. Reads the run directory only.
 
-    `only_news`: what the journal holds already is not printed. Else, of a long journal, the newest of it; as JSON lines all of it.
+    `only_news`: what the journal holds already is not printed.
     """
 
     def __init__(
@@ -101,17 +98,16 @@ class ConsoleView:
         self._run = run
         self._node = run.node(node)
         self._settings = settings
-        self._reader = StateReader(self._node.journal, tail_first=not (only_news or settings.as_json))
-        while only_news and self._reader.refresh():
-            pass
+        self._reader = StateReader(self._node.journal, prints=not only_news)
+        if only_news:
+            self._reader.read_all()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="stoker-console")
         self._last_progress_t = float("-inf")
         self._gone = False
         self._progress: ev.Progress | None = None
-        self._times = _StepTimes()
         self._lost = ""  # the word for a loss that is no number
-        self._is_behind = self._is_cut = False
+        self._is_behind = False
         self._reads_on = 0
         self._measured: tuple[tuple[int, Line], ...] = ()
         self._encoder = msgspec.json.Encoder()
@@ -136,11 +132,9 @@ class ConsoleView:
         self._stop.set()
         self._thread.join()
         self._print_news()
-        while self.state.journal_read is not None:  # the story is of all of it
-            self._print_news()
         if with_story:
             redact = self._settings.redactor.text
-            text = story(self.state, self._run, colour=self._settings.colour, redact=redact)
+            text = story(self.state, self._run, redact=redact)
             self._write(self._file, text)
             if not self._settings.as_json:
                 self._write(self._settings.stdout, text)
@@ -163,11 +157,6 @@ class ConsoleView:
 
     def _print_news(self) -> None:
         while news := self._reader.refresh():
-            if (left_out := self._reader.left_out) and not self._is_cut:
-                self._is_cut = True
-                everything = f"`stoker attach --no-ui --json {self._run.run_id}` prints all"
-                text = f"the first {left_out / 1e6:.0f} MB of the journal are left out: {everything}"
-                self._print(news[0].t, Level.INFO, text)
             for event in news:
                 if self._settings.as_json:
                     shown = without_secrets(event, self._settings.redactor)
@@ -198,17 +187,11 @@ class ConsoleView:
             self._progress = merge_progress(self._progress, event)
             was_behind, self._is_behind = self._is_behind, bool(event.lag_bytes)
             falls_behind = self._is_behind and not was_behind
-            self._times.take(event)
             if event.loss is not None:
                 self._lost = ""
             if falls_behind or event.t - self._last_progress_t >= PROGRESS_INTERVAL_S:
                 self._last_progress_t = event.t
-                is_late = self.state.mode == "observed"  # dated by when it was read
-                pace = (self._progress.step_time_s, False) if is_late else self._times.pace
-                yield (
-                    Level.INFO,
-                    progress_text(self._progress, self.state.planned_steps, pace=pace, lost=self._lost),
-                )
+                yield Level.INFO, progress_text(self._progress, self.state.planned_steps, lost=self._lost)
             return
         if isinstance(event, ev.LossNotFinite | ev.LaunchIntended):
             value = event.value if isinstance(event, ev.LossNotFinite) else ""
@@ -508,42 +491,14 @@ def batch_text(batch: BatchSpec) -> str:
     return f"micro-batch {describe(batch)}"
 
 
-class _StepTimes:
-    """The pace of the newest attempt, by what is journalled of it: the number that the dashboard shows."""
-
-    def __init__(self) -> None:
-        self._pace, self._first = Pace(), FirstTimes()
-        self._logged: deque[Point] = deque(maxlen=GAPS)
-
-    def take(self, event: ev.Progress) -> None:
-        """One event, in the order of time."""
-        if event.step is not None:
-            self._pace.add(event.t, event.step, event.attempt)
-        if event.step_time_s is not None:
-            timed = single(event.t, event.step, event.step_time_s, event.attempt)
-            self._logged.extend(self._first.take(timed, self._pace.seconds()))
-
-    @property
-    def pace(self) -> tuple[float | None, bool]:
-        """Seconds a step, and whether they are derived from when steps were logged."""
-        gaps, attempt = self._pace.track(), self._pace.attempt
-        logged = [point.mean for point in self._logged if point.attempt >= attempt][-max(len(gaps), 1) :]
-        return job_pace(logged[-1] if logged else None, logged, self._pace.seconds(), len(gaps))
-
-
 def progress_text(
     progress: ev.Progress,
     total_steps: int | None = None,
     *,
-    pace: tuple[float | None, bool] | None = None,
     lost: str = "",
 ) -> str:
-    """One line of progress, of what is known. `total_steps`: where the progress has none.
-
-    `pace`: seconds a step, and whether they are derived; None: as logged. `lost`: the word for a loss that is no number.
-    """
+    """One line of progress, of what is known. `total_steps`: where it has none. `lost`: the word for a loss that is no number."""
     parts: list[str] = []
-    took_s, is_derived = pace if pace is not None else (progress.step_time_s, False)
 
     def add(value: float | None, form: Callable[[float], str]) -> None:
         if value is not None:
@@ -560,21 +515,21 @@ def progress_text(
     add(progress.lr, lambda v: f"lr {v:.2e}")
     add(progress.tokens_per_sec, lambda v: f"{v:,.0f} tokens/s")
     add(progress.samples_per_sec, lambda v: f"{v:,.1f} samples/s")
-    add(took_s, lambda v: f"{'~' if is_derived else ''}{v * 1000:.0f} ms/step")
+    add(progress.step_time_s, lambda v: f"{v * 1000:.0f} ms/step")
     parts.append(unread_text(progress))
     return " · ".join(filter(None, parts)) or "alive, no step seen yet"
 
 
-def story(state: RunState, run: RunPaths, *, colour: bool = False, redact: Callable[[str], str] = str) -> str:
+def story(state: RunState, run: RunPaths, *, redact: Callable[[str], str] = str) -> str:
     """The run in a few lines: attempts, verdicts, changes, losses, a curve, where it all lies."""
     from supervisor.policy.health.early_signs import (
         MEMORY_UNEXPECTED,
     )  # at the end of a run: no start waits for them
-    from supervisor.run.history.changes import declared_again
+    from supervisor.run.next_job import declared_again
     from supervisor.run.runfile import BadRunFile, read_run_file
     from supervisor.views.trial_report import trial_lines
 
-    curve = ""  # colors of ours, and lines
+    curve = ""  # with lines of its own
     lines = ["", f"run       {state.run_id}  {state.name}"]
     for index, attempt in enumerate(state.attempts):
         lines += _attempt_story(attempt, run)
@@ -610,7 +565,7 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False, redact: Calla
     if points:
         (_, first, begin), (_, last, end) = points[0], points[-1]
         lines.append(f"loss      {begin:.4f}{_at_step(first)} → {end:.4f}{_at_step(last)}")
-        curve = draw(points, title="loss", colour=colour).rstrip("\n")
+        curve = draw(points, title="loss").rstrip("\n")
         lines += ["", curve, ""] if curve else []
     lines += [f"note      {one.text}" for one in state.advisories if one.code == MEMORY_UNEXPECTED]
     lines.append(f"directory {run.root}")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.starting import job_inputs
-from supervisor.cli.starting.check_job import without_repeats
-from supervisor.cli.starting.job_inputs import load_job, parse_words, with_asked_resume
+from supervisor.cli import job_inputs
+from supervisor.cli.check_job import without_repeats
+from supervisor.cli.job_inputs import load_job, parse_words, with_asked_resume
 from supervisor.job.spec import EntryKind, Knobs
 from supervisor.preflight.context import KNOBS_CHECK, warn
 from supervisor.run import events as ev

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.attaching.observe_target import several_jobs
 from supervisor.cli.attaching.targets import resolve
+from supervisor.cli.job_logs import BadInputError
 from supervisor.cli.main import main
 from supervisor.run.paths import RunPaths
 
@@ -23,7 +23,11 @@ def refusal(folder: Path, files: dict[str, str]) -> str:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
-    return several_jobs(str(folder), resolve(str(folder), RunPaths(folder / "observed"))[0].logs)
+    try:
+        resolve(str(folder), RunPaths(folder / "observed"))
+    except BadInputError as error:
+        return str(error)
+    return ""
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ import pytest
 from supervisor.cli.main import main
 from supervisor.keeper.process.child import own_identity
 from supervisor.run import events as ev
-from supervisor.run.access.control import pending
-from supervisor.run.access.lock import KeeperLock
+from supervisor.run.control import pending
 from supervisor.run.index import register
 from supervisor.run.journal import JournalWriter, read_state
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.sources.file_facts import any_is_written
 from supervisor.views.model.cause_context import read_context
@@ -291,7 +291,7 @@ def test_digits_are_a_part_of_a_runs_id_where_no_process_has_that_pid(
 
 
 def test_only_numbers_that_count_from_0_tell_the_logs_of_a_folder_apart() -> None:
-    from supervisor.cli.diagnosing.job_logs import tasks_of
+    from supervisor.cli.job_logs import tasks_of
 
     assert tasks_of(["4711_0.out", "4711_1.out", "4711_0.err", "4711_1.err"]) == {
         "4711_0.out": 0,

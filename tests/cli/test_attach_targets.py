@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.attaching import observe_target
+from supervisor.cli.attaching import observe_target, targets
 from supervisor.cli.attaching.observe_target import LEFT_BEHIND_S
-from supervisor.cli.attaching.targets import resolve
-from supervisor.cli.diagnosing.job_logs import BadInputError
+from supervisor.cli.attaching.targets import NOT_UNPACKED, resolve
+from supervisor.cli.job_logs import BadInputError
 from supervisor.cli.main import main
-from supervisor.keeper.observer.target import Target
-from supervisor.run.access.lock import KeeperLock
+from supervisor.keeper.observer.observed_run import Target
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.sources.processes import identify
 from tests.conftest import wait_until
@@ -29,21 +29,54 @@ def target_of(words: str, tmp_path: Path) -> Target:
     return resolve(words, RunPaths(tmp_path / "observed"))[0]
 
 
-def test_a_finished_log_and_one_that_is_still_written(tmp_path: Path) -> None:
+def test_a_log_is_read_in_place(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("step 1\n")
     found = target_of(str(log), tmp_path)
-    assert (found.name, found.source, found.ended, found.pipe) == ("train.log", str(log), True, None)
-    assert [(each.path, each.packed) for each in found.logs] == [(str(log), False)]
-    with log.open("a"):
-        assert not target_of(str(log), tmp_path).ended
-    with log.open("r"):
-        assert target_of(str(log), tmp_path).ended, "who only reads does not write"
+    assert (found.name, found.source, found.pipe) == ("train.log", str(log), None)
+    assert [(each.path, each.packed) for each in found.logs] == [(str(log), "")]
 
 
-def test_a_packed_log_is_marked_and_a_binary_file_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.log.gz").write_bytes(gzip.compress(b"step 1\n"))
-    assert target_of(str(tmp_path / "a.log.gz"), tmp_path).logs[0].packed
+@pytest.mark.parametrize("name", ["a.log.gz", "a.log"])
+def test_a_packed_log_is_read_from_a_plain_copy(tmp_path: Path, name: str) -> None:
+    """PowerShell redirects as UTF-16."""
+    text = "step 1 | loss 2.5\nstep 2 | loss 2.25\n"
+    packed = tmp_path / name
+    packed.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode("utf-16"))
+    found = target_of(str(packed), tmp_path)
+    (log,) = found.logs
+    assert (log.name, log.packed, found.cut) == (str(packed), str(packed), "")
+    assert Path(log.path).read_text() == text
+    assert Path(log.path).is_relative_to(tmp_path / "observed"), "views read the run directory"
+
+
+@pytest.mark.parametrize("rest", [b"", b"no gzip at all" * 20], ids=["cut", "damaged"])
+def test_a_packed_log_that_was_not_unpacked_to_its_end_is_no_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rest: bytes
+) -> None:
+    log = tmp_path / "x.log.gz"
+    log.write_bytes(gzip.compress(b"step 1 loss 2.5\n" * 2000)[:-20] + rest)
+    assert main(["attach", "--no-ui", str(log)]) == 6
+    assert NOT_UNPACKED in capsys.readouterr().out
+
+
+def test_a_recoded_log_without_an_end_is_judged_by_what_it_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_bytes("step 1 | loss 2.5\nstep 2 | loss 2.25\n".encode("utf-16"))
+    assert main(["attach", "--no-ui", str(log)]) == 0
+    assert "no line says how the job ended" in capsys.readouterr().out
+
+
+def test_unpacking_leaves_the_disk_some_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "FREE_BYTES", 1 << 60)
+    packed = tmp_path / "train.log.gz"
+    packed.write_bytes(gzip.compress(b"line\n" * 1000))
+    assert target_of(str(packed), tmp_path).cut == NOT_UNPACKED
+
+
+def test_a_binary_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_bytes(bytes(range(256)) * 20)
     with pytest.raises(BadInputError, match="a binary file, not a log"):
         target_of(str(tmp_path / "model.pt"), tmp_path)
@@ -98,7 +131,7 @@ def test_the_ranks_below_a_launcher_are_watched_under_their_numbers(
         assert launcher.stdout is not None
         try:
             assert [launcher.stdout.readline() for _ in range(2)] == [b"ready\n"] * 2
-            found = resolve(str(launcher.pid), RunPaths(tmp_path), report_unseen=True)[0]
+            found = resolve(str(launcher.pid), RunPaths(tmp_path))[0]
             assert [rank for rank, _ in found.processes] == [0, 1]
             assert all(process.pid != launcher.pid for _, process in found.processes)
             assert "cannot be seen" in found.unseen

@@ -11,7 +11,7 @@ import pytest
 from supervisor.cli.main import main
 from supervisor.views.appearance import ThemeName
 from supervisor.views.tui.saved_layout import Kept, save
-from supervisor.views.tui.theme.palette import PALETTES
+from supervisor.views.tui.widgets.palette import PALETTES
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from supervisor.cli.starting import detached
+from supervisor.cli import detached
 from supervisor.keeper.loop import Keeper
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths

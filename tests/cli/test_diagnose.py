@@ -1,5 +1,4 @@
 import gzip
-import io
 import json
 import os
 import pickle
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from supervisor.cli.diagnosing import job_logs
 from supervisor.cli.main import main
 from supervisor.job.batch import BatchSpec
 from supervisor.run import events as ev
@@ -273,18 +271,6 @@ def test_what_is_piped_in_may_hold_several_jobs_too(tmp_path: Path) -> None:
     done = subprocess.run(command, input=APPENDED.encode(), stdout=subprocess.PIPE, timeout=60, check=False)
     found = json.loads(done.stdout)
     assert [found["failure"], len(found["jobs"])] == ["healthy", 2]
-
-
-def test_of_a_stream_too_long_to_be_kept_no_jobs_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_logs, "MOST_KEPT_BYTES", 100)
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "rb") as stdin, os.fdopen(writing, "wb") as pipe:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stdin))
-        pipe.write(os.urandom(50_000))
-        pipe.close()
-        (job,) = [evidence for _, _, evidence in job_logs.read_jobs(["-"])]
-        assert sum(map(len, job.logs[0].chunks)) == 50_000
-        assert job.logs[0].read_again() is None
 
 
 def test_switches_may_stand_between_paths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

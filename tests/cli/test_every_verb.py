@@ -157,7 +157,6 @@ WORDS: dict[str, list[tuple[str, ...]]] = {
     "export": [("--gpu-csv", RUN), ("--gpu-csv", "--averages", RUN), ("--gpu-csv", "-o", RANK, RUN)],
     "scaling": [(RUN,), ("--csv", RUN), (f"gone{ATTACK}",)],
     "chart": [(RUN,), ("--metric", f"m{ATTACK}", RUN), ("--metric", f"no{ATTACK}", RUN)],
-    "service": [(RUN,), ("--write", RUN), (f"gone{ATTACK}",)],
     "config": [("explain", *JOB), ("explain", "--json", *JOB), ("explain", "run.name", *JOB), ("explain", f"no{ATTACK}")],
     "slurm": [
         ("script", "--job-name", f"j{ATTACK}", *JOB), ("script", "--setup", f"echo {ATTACK}", *JOB), ("script", *JOB),

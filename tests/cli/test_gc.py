@@ -16,9 +16,9 @@ from supervisor.cli.gc import limits_of
 from supervisor.cli.main import main
 from supervisor.job.errors import JobError
 from supervisor.run import events as ev
-from supervisor.run.access.lock import KeeperLock
 from supervisor.run.index import known_runs
 from supervisor.run.journal import JournalWriter
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import THROWN, RunPaths
 from supervisor.run.runfile import write_run_file
 from supervisor.run.trash import KEPT_S, TRASH, bring_back, empty, throw_away
@@ -244,7 +244,7 @@ def test_a_run_of_records_alone_goes_as_stoker_leaves_it(
         [sys.executable, *command], cwd=place.parent, capture_output=True, text=True, timeout=60
     )
     (run,) = known_runs(place, os.environ)
-    assert run.node().attempt(1).growth.is_file(), done.stderr
+    assert run.node().attempt(1).arrivals.is_file(), done.stderr
     for name in RECORDS:
         (run.root / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         (run.root / name).write_text("{}\n")

@@ -43,7 +43,6 @@ TYPED: dict[str, list[str]] = {
     "export": ["--gpu-csv"],
     "scaling": ["brave-otter"],
     "chart": [],
-    "service": ["print"],
     "config": ["explain", "optim.lr"],
     "check": [],
 }
@@ -263,7 +262,7 @@ def test_what_is_no_run_is_not_acted_on(here: Path, capsys: pytest.CaptureFixtur
     assert "has ended already" in capsys.readouterr().out
 
 
-ACTS = (["stop"], ["continue", "--yes"], ["name"], ["profile"], ["attach", "--adopt"], ["service"])
+ACTS = (["stop"], ["continue", "--yes"], ["name"], ["profile"], ["attach", "--adopt"])
 
 
 @pytest.mark.parametrize("verb", ACTS, ids=lambda verb: verb[0])
@@ -316,5 +315,5 @@ def test_a_name_is_no_licence_for_a_part_of_an_id_elsewhere(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     register(named, "solid", os.environ)
     register(other, "", os.environ)
-    monkeypatch.setattr("supervisor.run.access.ownership.has_keeper", lambda run, *_: run.root == other.root)
+    monkeypatch.setattr("supervisor.run.ownership.has_keeper", lambda run, *_: run.root == other.root)
     assert stop._meant("solid", tmp_path / "two", elsewhere=True) == []

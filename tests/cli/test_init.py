@@ -213,7 +213,7 @@ def test_a_disk_without_hard_links(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_wrong_answer_on_a_terminal_is_asked_again(folder: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    child = pexpect.spawn(STOKER[0], [*STOKER[1:], "init", "--plain"], cwd=folder, env=env, encoding="utf-8")
+    child = pexpect.spawn(STOKER[0], [*STOKER[1:], "init"], cwd=folder, env=env, encoding="utf-8")
     try:
         child.expect("which script trains")
         child.sendline("9")

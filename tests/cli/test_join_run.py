@@ -13,13 +13,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from supervisor.cli.starting import join_run
-from supervisor.cli.starting.join_run import shared_run
+from supervisor.cli import join_run
+from supervisor.cli.join_run import shared_run
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, Timing
-from supervisor.run.access.lock import KeeperLock
 from supervisor.run.events import Outcome
 from supervisor.run.nodes import Heartbeat, Order, Orders, Want
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.runfile import KeeperSettings, RunFile, read_run_file
 from tests.integration.harness import stoker

@@ -13,7 +13,7 @@ import pytest
 
 from supervisor.cli.main import main
 from supervisor.cluster.ssh.messages import Do, Request
-from supervisor.run.access.lock import KeeperLock
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.sources.processes import identify
 from tests.conftest import wait_until

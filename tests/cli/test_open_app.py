@@ -17,8 +17,7 @@ from supervisor.cli.common import WITH_LOG
 from supervisor.keeper.process import takeover
 from supervisor.keeper.process.child import own_identity
 from supervisor.run import events as ev
-from supervisor.run.access.lock import KeeperLock
-from supervisor.run.access.ownership import Offer
+from supervisor.run.ownership import KeeperLock, Offer
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass
 from supervisor.views.appearance import USUAL

@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor.cli.diagnosing.job_logs import without_rank
+from supervisor.cli.job_logs import without_rank
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.starting.job_inputs import Job, load_job, parse_words
-from supervisor.run.history.answers import remember_unmeasured
+from supervisor.cli.job_inputs import Job, load_job, parse_words
+from supervisor.run.answers import remember_unmeasured
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ import pytest
 from supervisor.cli import main as cli
 from supervisor.cli.runs import HEADER, Columns, columns_of, facts_of, lines_of
 from supervisor.run import events as ev
-from supervisor.run.access.lock import KeeperLock
 from supervisor.run.index import register
 from supervisor.run.journal import JournalWriter, read_state
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.run.runfile import write_run_file
@@ -50,62 +50,61 @@ def row_of(run: RunPaths, noted: tuple[float, str] = (0.0, "")) -> RunRow:
     return row
 
 
-def test_a_pipe_gets_all_and_a_terminal_what_fits() -> None:
-    whole = lines_of([OTTER, ANT], None)
-    assert whole[0].endswith(OTTER.folder)
-    assert lines_of([OTTER, ANT], 200) == whole
-    for width in range(20, 200):
-        lines = lines_of([OTTER, ANT], width)
-        assert all(len(line) <= width for line in lines)
-        assert len({line.find("live") if "live" in line else line.find("succ") for line in lines}) == 1
-    assert "cuda_oom" in lines_of([OTTER, ANT], 80)[0]
-    assert lines_of([OTTER, ANT], 60)[1].split() == ["able-ant", "succeeded", "step", "900/1000", "-"]
+FULL = OTTER._replace(
+    state="failed",
+    verdict="code_error",
+    reason="ValueError: label 1001 out of range [0, 1000)",
+    name="wide-batch",
+    note="wider batch",
+    batch="64",
+    rate="3e-4",
+    command="train.py --lr 3e-4 --epochs 3 --data corpus",
+    ended="2026-11-20 14:31",
+)
 
 
-def test_a_terminal_gets_the_reason_of_a_failure_and_a_pipe_its_class() -> None:
-    reason = "ValueError: label 1001 out of range [0, 1000)"
-    failed = OTTER._replace(state="failed", verdict="code_error", reason=reason)
-    assert lines_of([failed], None) == lines_of([failed._replace(reason="")], None)
-    for width in range(34, 260):
-        lines = lines_of([HEADER, failed, ANT], width)
-        assert all(len(line) <= width for line in lines)
-        assert "failed" in lines[1]
-        assert "Value" in lines[1]
-    assert "brave-otter      failed     ValueError…" in lines_of([HEADER, failed, ANT], 39)[1]
-    assert "ValueError: label 1…" in lines_of([HEADER, failed, ANT], 80)[1]
-    head, first, second = lines_of([HEADER, failed, ANT], 200)
-    assert head.index("VERDICT") == first.index(reason) == second.index("-", 60)
+def test_a_pipe_gets_all_and_no_word_of_it_moves() -> None:
+    plain, full = lines_of([OTTER, FULL], None)
+    assert plain.endswith(OTTER.folder)
+    assert full.endswith(f"{FULL.folder}  wide-batch  note: wider batch")
+    assert plain.split()[:2] == [OTTER.run, "live"]
+    assert full.split()[2:7] == ["attempt", "2", "step", "1840/6000", "code_error"]
 
 
-def test_a_given_name_is_a_column_as_long_as_it_fits() -> None:
-    named = OTTER._replace(name="wide-batch")
-    assert lines_of([named], None)[0].split()[:7] == lines_of([OTTER], None)[0].split()[:7]
-    assert lines_of([named], None)[0].endswith(f"{OTTER.folder}  wide-batch"), "no word of a pipe moves"
-    head, first, second = lines_of([HEADER, named, ANT], 200)
-    assert head.index("NAME") == first.index("wide-batch")
-    assert head.index("FOLDER") == first.index(OTTER.folder) == second.index(ANT.folder)
-    assert "NAME" not in lines_of([HEADER, OTTER], 200)[0]
+def test_a_terminal_gets_what_fits_in_columns() -> None:
     long = OTTER._replace(name="n" * 300)
-    for width in range(20, 200):
-        lines = lines_of([HEADER, named, ANT, long], width)
-        assert all(len(line) <= width for line in lines)
-    assert "wide-batch" in lines_of([HEADER, named], 80)[1]
-
-
-def test_script_batch_and_rate_take_what_is_left_of_a_line() -> None:
-    told = OTTER._replace(batch="64", rate="3e-4", command="train.py --lr 3e-4 --epochs 3 --data corpus")
-    assert lines_of([told], None) == lines_of([OTTER], None), "a pipe's words stay where they are"
     for width in range(20, 260):
-        assert all(len(line) <= width for line in lines_of([HEADER, told, ANT], width))
-    head, first, second = lines_of([HEADER, told, ANT], 250)
-    for name, text in (("BATCH", "64"), ("LR", "3e-4"), ("COMMAND", told.command), ("FOLDER", OTTER.folder)):
-        assert head.index(f" {name}") + 1 == first.index(text, 96), name
-    assert second.endswith(ANT.folder)
-    head, first, _ = lines_of([HEADER, told, ANT], 135)
-    assert "FOLDER" not in head
-    assert head.index("COMMAND") == first.index("train.py --lr 3e-4")
-    assert first.endswith("…")
-    assert "train.py" in lines_of([HEADER, told, ANT], 105)[1]
+        head, *lines = lines_of([HEADER, FULL, ANT, long], width)
+        assert all(len(line) <= width for line in (head, *lines))
+        assert {line.index(word) for line, word in zip(lines, ("fail", "succ", "live"), strict=True)} == {
+            head.index("STATE")
+        }
+    head, first, _ = lines_of([HEADER, FULL, ANT], 250)
+    shown = {"ENDED": "2026-11-20 14:31", "VERDICT": FULL.reason, "NAME": "wide-batch", "NOTE": "wider batch"}
+    shown |= {"BATCH": "64", "LR": "3e-4", "FOLDER": FULL.folder, "COMMAND": "train.py --lr"}
+    for name, text in shown.items():
+        assert head.index(f" {name}") + 1 == first.index(text), name
+    assert not set(lines_of([HEADER, OTTER], 200)[0].split()) & {
+        "NAME",
+        "NOTE",
+        "BATCH",
+        "LR",
+        "ENDED",
+        "COMMAND",
+    }
+
+
+@pytest.mark.parametrize(("width", "words"), [
+    (150, ("wide-batch", "2026-11-20 14:31", "1840/6000", "ValueError: label 1001 out of")),
+    (100, ("brave-otter", "2026-11-20 14:31", "1840/6000", "ValueError: label 1001")),
+    (80, ("brave-otter", "2026-11-20 14:31", "1840/6000", "ValueError: label 1…")),
+    (45, ("brave-otter", "failed", "ValueError: label 1…")),
+])  # fmt: skip
+def test_a_narrow_terminal_keeps_the_run_its_state_and_why_it_failed(
+    width: int, words: tuple[str, ...]
+) -> None:
+    line = lines_of([HEADER, FULL, ANT], width)[1]
+    assert not [word for word in words if word not in line], line
 
 
 def test_a_failure_and_a_note_stay_in_the_list_after_a_stop(tmp_path: Path) -> None:
@@ -131,20 +130,6 @@ def test_a_failure_and_a_note_stay_in_the_list_after_a_stop(tmp_path: Path) -> N
         == facts_of(row_of(run, (9.0, "later")))["note"]
         == "later"
     )
-
-
-def test_a_note_has_a_column_of_its_own() -> None:
-    noted = OTTER._replace(note="wider batch")
-    head, first, second = lines_of([HEADER, noted, ANT], 200)
-    assert "NAME" not in head
-    assert head.index("NOTE") == first.index("wider batch")
-    assert second.endswith(ANT.folder)
-    head, first, _ = lines_of([HEADER, noted._replace(name="baseline"), ANT], 200)
-    assert head.index("NAME") == first.index("baseline")
-    assert head.index("NOTE") == first.index("wider batch")
-    for width in range(20, 200):
-        assert all(len(line) <= width for line in lines_of([HEADER, noted._replace(name="n"), ANT], width))
-    assert lines_of([noted], None)[0].endswith(f"{noted.folder}  note: wider batch")
 
 
 def test_an_attempt_that_made_no_step_leaves_the_run_where_it_was(tmp_path: Path) -> None:
@@ -337,18 +322,6 @@ def test_a_last_step_that_was_read_and_may_not_be_the_last_bears_a_plus(tmp_path
     assert columns_of(row_of(journal(tmp_path / "cut", first, cut, over))).step == "step 360+"
 
 
-def test_when_a_run_ended_is_a_column_on_a_terminal() -> None:
-    over = ANT._replace(ended="2026-11-20 14:31")
-    assert lines_of([OTTER, over], None) == lines_of([OTTER, ANT], None), "a pipe's words stay where they are"
-    for width in (200, 120, 80):
-        head, live, ended = lines_of([HEADER, OTTER, over], width)
-        assert head.split()[:3] == ["RUN", "STATE", "ENDED"]
-        assert " 2026-11-20 14:31 " in ended
-        assert ended.index(" 2026-11-20 14:31") + 1 == head.index("ENDED")
-        assert all(len(line) <= width for line in (head, live, ended))
-    assert "ENDED" not in lines_of([HEADER, OTTER], 200)[0]
-
-
 def test_a_run_that_waits_for_a_person_shows_when_its_attempt_ended(tmp_path: Path) -> None:
     run = recorded.held(tmp_path / "run")
     state = read_state(run.node().journal)
@@ -385,7 +358,6 @@ def test_a_run_is_named_afterwards_and_found_by_that_name(
         ["policy", "explain"],
         ["profile"],
         ["scaling"],
-        ["service"],
     ],
     ids=lambda words: words[0],
 )

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli import slurm
+from supervisor.cli.in_allocation import placed
+from supervisor.cli.job_inputs import parse_words
 from supervisor.cli.main import main
-from supervisor.cli.starting.in_allocation import placed
-from supervisor.cli.starting.job_inputs import parse_words
 from supervisor.cluster.slurm.script import BadBatch, Batch, batch_script
 from supervisor.job.errors import JobError
 from tests.cluster.test_scheduler import BATCH, STEP

@@ -14,10 +14,10 @@ import pytest
 
 from supervisor.cli import common, diagnose, policy, replay
 from supervisor.cli.attaching import targets
-from supervisor.cli.diagnosing.job_logs import BadInputError
-from supervisor.cli.diagnosing.verdict_text import MOST_CONSEQUENCES, _consequence_lines, ranks_text
+from supervisor.cli.job_logs import BadInputError
 from supervisor.cli.main import VERBS, main
 from supervisor.cli.runs import browse
+from supervisor.cli.verdict_text import MOST_CONSEQUENCES, _consequence_lines, ranks_text
 from supervisor.job.errors import JobError
 from supervisor.job.spec import RetrySettings
 from supervisor.run import events as ev
@@ -314,16 +314,13 @@ def test_a_named_log_is_watched_from_where_it_lies(tmp_path: Path) -> None:
     path = tmp_path / "rank3.log"
     path.write_text("step 1 loss 2.0\n")
     what, read = targets.resolve(str(path), RunPaths(tmp_path / "run"))
-    assert (what.ended, [log.path for log in what.logs]) == (True, [str(path)])
+    assert [log.path for log in what.logs] == [str(path)]
     assert what.logs[0].origin.rank == 3
     assert len(read().logs) == 1
-    with path.open("a"):
-        assert targets.resolve(str(path), RunPaths(tmp_path / "run"))[0].ended is False
-        assert targets.resolve(str(path), RunPaths(tmp_path / "run"), check_writers=False)[0].ended is False
 
 
 def test_this_very_process_as_a_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    what, _ = targets.resolve(str(os.getpid()), RunPaths(tmp_path), report_unseen=True)
+    what, _ = targets.resolve(str(os.getpid()), RunPaths(tmp_path))
     assert [number for number, _ in what.processes] == [0]
     assert bool(what.unseen) is (what.logs == ())
     assert ("cannot be seen" in capsys.readouterr().err) is (what.logs == ())

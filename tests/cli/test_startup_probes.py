@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.starting import startup_probes
-from supervisor.cli.starting.startup_probes import StartupProbes
 from supervisor.job.errors import JobError
 from supervisor.preflight import interpreter
-from supervisor.preflight.interpreter import find_interpreter
+from supervisor.preflight.interpreter import StartupProbes, find_interpreter
 from tests.preflight.test_checks import HAS_TORCH, NO_TORCH, SCRIPT, fake_python
 
 PATH = os.environ["PATH"]
@@ -93,4 +91,4 @@ def test_the_commit_and_whether_it_was_changed(tmp_path: Path, monkeypatch: pyte
     assert commit() == f"{clean}+"
     monkeypatch.setenv("PATH", "/nowhere")
     assert commit() is None
-    assert startup_probes.GIT_TIMEOUT_S <= 3
+    assert interpreter.GIT_TIMEOUT_S <= 3

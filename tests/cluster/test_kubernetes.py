@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 import yaml
 
-from supervisor.cli.starting.in_allocation import placed
-from supervisor.cli.starting.job_inputs import parse_words
+from supervisor.cli.in_allocation import placed
+from supervisor.cli.job_inputs import parse_words
 from supervisor.cluster.scheduler import NoScheduler, scheduler_of
 from supervisor.policy import (
     EXIT_DO_NOT_REQUEUE,

@@ -83,13 +83,13 @@ def test_a_pure_room_opens_nothing_and_knows_no_time(room: str) -> None:
 @pytest.mark.parametrize(
     ("name", "places"),
     [
-        ("send", {"supervisor/run/access/control.py", "supervisor/run/access/ownership.py"}),
+        ("send", {"supervisor/run/control.py", "supervisor/run/ownership.py"}),
         (
             "start_detached",
             {
                 "supervisor/keeper/process/detach.py",
                 "supervisor/keeper/process/takeover.py",
-                "supervisor/cli/starting/start_run.py",
+                "supervisor/cli/start_run.py",
                 "supervisor/cli/continuing.py",
             },
         ),

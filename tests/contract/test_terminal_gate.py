@@ -18,7 +18,7 @@ WRITERS = {
     "cli/scaling.py": "rows of CSV; the only text in them, a run's id, passes the gate",
     "cli/attach.py": "hands stdout to the console view",
     "cli/attaching/observe_target.py": "hands stdout to the console view",
-    "cli/starting/start_run.py": "hands stdout to the console view",
+    "cli/start_run.py": "hands stdout to the console view",
     "views/console.py": "the level in a color of ours before a line that passed the gate",
     "keeper/__main__.py": "keeper.log: each line passes the gate",
     "keeper/process/launcher.py": "a pipe to the keeper",

@@ -93,16 +93,6 @@ def test_a_crash_is_named_by_its_signal(engine: Engine) -> None:
     )
 
 
-OPENING = "Loading configuration from default.yaml\nInitialising tokenizer vocabulary now\n"
-PLAIN_DISK = 'Traceback (most recent call last):\n  File "/w/ckpt.py", line 31, in save\nOSError: [Errno 28] No space left on device\n'
-PLAIN_KEY = 'Traceback (most recent call last):\n  File "/w/train.py", line 8, in main\nKeyError: 1\n'
-
-
-def test_an_opening_that_comes_again_begins_another_run(engine: Engine) -> None:
-    text = OPENING + steps(1) + PLAIN_DISK + OPENING + steps(1) + PLAIN_KEY
-    assert judged(text, engine).failure is FailureClass.CODE_ERROR
-
-
 def test_steps_of_before_the_restart_are_not_the_last_attempts(engine: Engine) -> None:
     """Two steps of its own are the least; one may be printed before a rank reads what another did."""
     for count, failure in (

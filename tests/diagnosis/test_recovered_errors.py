@@ -115,23 +115,6 @@ def test_the_last_of_several_runs_in_one_log_counts(engine: Engine) -> None:
     assert judged(ranked, engine).failure is FailureClass.DISK_FULL  # each rank opens its output alike
 
 
-def test_a_launcher_that_had_ended_was_an_earlier_runs(engine: Engine) -> None:
-    start = "policy: the device is not set, it will be cuda\nbackbone: loading the pretrained weights\n"
-    died = "E0422 15:38:55.320000 29 site-packages/torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: -9) local_rank: 0 (pid: 30) of binary: python\n"
-    oom = traceback(
-        ("/w/train.py", "main"), raised="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
-    )
-    full = traceback(("/w/train.py", "main"), raised="OSError: [Errno 28] No space left on device: '/ckpt/1'")
-    assert judged(start + died + start + oom + start + full, engine).failure is FailureClass.DISK_FULL
-
-
-def test_the_next_batch_job_writes_to_the_same_file(engine: Engine) -> None:
-    cancelled = "slurmstepd: error: *** JOB 21751557 ON n18 CANCELLED AT 2025-04-15T20:47:43 ***\n"
-    quiet = "".join(f"note {n} of the evaluation\n" for n in range(140))
-    assert judged(steps(1) + cancelled, engine).failure is FailureClass.TERMINATED
-    assert judged(steps(1) + cancelled + quiet, engine).failure is not FailureClass.TERMINATED
-
-
 def test_what_tensorboard_says_of_a_scalar_counts_as_a_nan(engine: Engine) -> None:
     told = "WARNING:root:NaN or Inf found in input tensor.\n" * 3
     verdict = judged("[epoch 3][iter 0/110] loss: nan, lr: 1.00e-10\n" + told, engine)
@@ -386,22 +369,6 @@ LOGGED = "ERROR:2026-03-26 21:59:41,526:Traceback (most recent call last):\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "failure"),
-    [
-        (
-            (LOGGED + '  File "a.py", line 1, in act\nTypeError: no {n}\nanswer not found\n') * 2,
-            FailureClass.UNKNOWN,
-        ),
-        (LOGGED + '  File "a.py", line 1, in act\nTypeError: no 1\n', FailureClass.CODE_ERROR),
-    ],
-)
-def test_a_process_that_logs_an_exception_twice_outlived_the_first(
-    text: str, failure: FailureClass, engine: Engine
-) -> None:
-    assert judged(text, engine).failure is failure
-
-
-@pytest.mark.parametrize(
     "logged",
     [
         "ERROR:root:sample failed\n",
@@ -466,17 +433,6 @@ def test_an_exception_with_a_traceback_for_a_message_is_shown_by_what_that_ends_
     verdict = judged(text, engine)
     assert verdict.cause is not None
     assert (verdict.failure, verdict.cause.line) == (FailureClass.CODE_ERROR, 7)
-
-
-def test_a_ray_worker_that_prints_on_has_not_failed(engine: Engine) -> None:
-    raised = "(Loop pid=57713) ValueError: step 2 - no action\n"
-    on = "(Task pid=38606) trial 1/32\n" + raised + "(Loop pid=57713) answer\n(Loop pid=57713) next sample\n"
-    assert judged(on, engine).failure is not FailureClass.CODE_ERROR
-    assert (
-        judged(on + "ray.exceptions.RayTaskError(ValueError): step 2\n", engine).failure
-        is FailureClass.CODE_ERROR
-    )
-    assert judged(raised, engine).failure is FailureClass.CODE_ERROR
 
 
 @pytest.mark.parametrize(

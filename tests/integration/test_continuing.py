@@ -19,11 +19,11 @@ import pytest
 from supervisor.cli.main import main
 from supervisor.cli.runs import columns_of
 from supervisor.keeper.process.members import find_members
+from supervisor.run import control
 from supervisor.run import events as ev
-from supervisor.run.access import control
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.events import Outcome
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished, HeldOpen, Running, RunState
 from supervisor.sources.processes import is_alive, send_signal

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.spec import Unread
+from supervisor.run import control
 from supervisor.run import events as ev
-from supervisor.run.access import control
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass, Reason

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from supervisor.run import events as ev
-from supervisor.run.access.lock import Holder, read_holder
 from supervisor.run.events import Outcome
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import Holder, read_holder
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.sources.processes import identify, is_alive

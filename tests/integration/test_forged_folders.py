@@ -20,8 +20,8 @@ import pytest
 
 from supervisor.cli.main import main
 from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.run import control
 from supervisor.run import events as ev
-from supervisor.run.access import control
 from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import Decision, DecisionKind, SpecChange

@@ -14,9 +14,9 @@ from bench.fuzz import in_child
 from bench.fuzz_parsers import FAULT_HANDLER, PARSERS, RAS, SCRIPT, STACKS, verb
 from supervisor.diagnosis.hang.ras_report import read_ras
 from supervisor.diagnosis.hang.stack_text import parse_stack
-from supervisor.run.access import control
-from supervisor.run.access.lock import read_holder
+from supervisor.run import control
 from supervisor.run.journal import JournalReader
+from supervisor.run.ownership import read_holder
 from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.series import METRICS, SeriesWriter
 from supervisor.sources.host.kernel_log import about

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.run import control
 from supervisor.run import events as ev
-from supervisor.run.access import control
-from supervisor.run.access.lock import keeper_is_alive
-from supervisor.run.access.viewers import Presence
+from supervisor.run.control import Presence
 from supervisor.run.events import Outcome, RequestKind, StopWhy
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.run.state import Finished, RunState

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.events import Outcome
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.state import Finished, RunState
 from tests.conftest import wait_until
 from tests.integration.harness import ROOT, only_run

@@ -21,8 +21,8 @@ import msgspec
 import pytest
 
 from supervisor.job.spec import IN_CODE, Unread
+from supervisor.run import control
 from supervisor.run import events as ev
-from supervisor.run.access import control
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished, HeldOpen, RunState

@@ -16,8 +16,8 @@ import pytest
 
 from supervisor.keeper.process.child import read_launcher, read_pid
 from supervisor.run import state as st
-from supervisor.run.access.lock import read_holder
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import read_holder
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from tests.conftest import wait_until

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.run import state as st
-from supervisor.run.access.ownership import has_keeper
+from supervisor.run.ownership import has_keeper
 from supervisor.run.paths import RunPaths
 from tests.conftest import wait_until
 from tests.integration.harness import background, stoker

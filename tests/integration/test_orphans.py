@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from supervisor.keeper.process.detach import handover
+from supervisor.run import control
 from supervisor.run import events as ev
-from supervisor.run.access import control
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.events import RequestKind
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file
 from supervisor.run.state import Finished, HeldOpen, Running

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.run import control
 from supervisor.run import events as ev
-from supervisor.run.access import control
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths

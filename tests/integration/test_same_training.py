@@ -39,10 +39,9 @@ def test_an_honest_restart_is_the_same_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mistake", "named"),
     [
-        ("schedule", Difference.LR_RESTARTED),
-        ("data", Difference.DATA_ORDER),
-        ("weighting", Difference.ACCUMULATION_WEIGHTING),
-        ("weights", Difference.WEIGHTS),
+        ("schedule", Difference.LEARNING_RATE),
+        ("weighting", Difference.GRAD_NORM),
+        ("weights", Difference.LOSS),
     ],
 )
 def test_a_wrong_resume_is_named(tmp_path: Path, mistake: str, named: Difference) -> None:
@@ -60,11 +59,6 @@ def test_a_start_from_step_0_ends_the_attempt(tmp_path: Path) -> None:
     assert not [line for line in lines if line["kind"] in {"resume_missed", "resume_compared"}], (
         "it is said once"
     )
-
-
-@pytest.mark.e2e
-def test_a_wrong_schedule_is_named_in_json(tmp_path: Path) -> None:
-    check_named(tmp_path, "schedule", Difference.LR_RESTARTED)
 
 
 def check_named(tmp_path: Path, mistake: str, named: Difference) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.keeper.process.child import read_exit, read_pid
-from supervisor.run.access import control
+from supervisor.run import control
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.regular import open_regular, read_regular

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.run import control
 from supervisor.run import events as ev
-from supervisor.run.access import control
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished, HeldOpen
 from supervisor.sources.processes import ProcessId, is_alive

@@ -153,18 +153,6 @@ def test_a_wrong_answer_changes_nothing(topic: Topic, wrong: str, words: str) ->
     assert start.question() == question
 
 
-def test_one_step_back() -> None:
-    start = course(Around(("t.py",)), KNOWN)
-    assert not start.back()
-    start.take("")
-    start.take("--lr 1")
-    assert start.back()
-    question = start.question()
-    assert question is not None
-    assert question.topic is Topic.ARGUMENTS
-    assert start.choices.args == ()
-
-
 @pytest.mark.parametrize(
     "words",
     [

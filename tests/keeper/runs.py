@@ -11,9 +11,9 @@ from supervisor.keeper.loop import Keeper
 from supervisor.keeper.process.child import Child, spawn
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.events import Outcome
 from supervisor.run.journal import JournalWriter, read_state
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, SpecChange
 from supervisor.run.runfile import RunFile

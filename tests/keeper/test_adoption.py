@@ -13,9 +13,9 @@ import pytest
 
 from supervisor.keeper.loop import Keeper
 from supervisor.keeper.process.child import LAUNCHER
+from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access import control
 from supervisor.run.events import Outcome, RequestKind, StopWhy
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
@@ -62,7 +62,7 @@ def test_a_journal_torn_in_its_first_line_is_begun_again(tmp_path: Path, torn: b
 def test_adopted_between_intent_and_launch_it_is_launched_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.keeper.monitoring.attempt_monitor.ADOPT_WAIT_S", 0.1)
+    monkeypatch.setattr("supervisor.keeper.attempt_monitor.ADOPT_WAIT_S", 0.1)
     code, state = carry(run_in(tmp_path, STARTED, INTENDED), job_of(tmp_path))
     assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 2))
 
@@ -78,7 +78,7 @@ def test_adopted_between_intent_and_launch_it_is_launched_again(
 def test_a_command_that_nobody_wrote_down_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeper_lives: bool, ended: tuple[Outcome, int]
 ) -> None:
-    monkeypatch.setattr("supervisor.keeper.monitoring.attempt_monitor.ADOPT_WAIT_S", 0.1)
+    monkeypatch.setattr("supervisor.keeper.attempt_monitor.ADOPT_WAIT_S", 0.1)
     run, orphans, real = RunPaths(tmp_path / "run-1"), list[int](), subprocess.Popen
 
     def orphan() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.keeper.clock import SystemClock
+from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.process.attempt import LiveAttempt
 from supervisor.keeper.process.child import Child, spawn
 from supervisor.run import events as ev

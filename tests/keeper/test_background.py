@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from supervisor.keeper.background import BackgroundTask
+from supervisor.keeper.base.background import BackgroundTask
 from tests.conftest import wait_until
 
 

@@ -13,8 +13,8 @@ from supervisor.job.knobs.measured_knobs import MeasuredSettings, OpenAnswer
 from supervisor.job.spec import IN_CODE, EntryKind, KnobScope, Unread
 from supervisor.keeper.planning.verdict_and_decision import next_answer
 from supervisor.run import events as ev
+from supervisor.run.answers import AnswerLine, batch_question, keep_answers, recalled, remember_answer
 from supervisor.run.fold import replay
-from supervisor.run.history.answers import AnswerLine, batch_question, keep_answers, recalled, remember_answer
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import RunState
 from tests.keeper.fakes import job_of

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.job.spec import HangSettings
-from supervisor.keeper.clock import ClockWatch, SystemClock, of_others
+from supervisor.keeper.base.keeper_clock import ClockWatch, SystemClock, of_others
 from supervisor.keeper.loop import Keeper
 from supervisor.keeper.monitoring.observations import from_telemetry
 from supervisor.run import events as ev
+from supervisor.run.failure_history import recovery_of
 from supervisor.run.fold import replay
-from supervisor.run.history.recovery_time import recovery_of
 from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, SpecChange
@@ -52,7 +52,7 @@ def test_the_keepers_time_goes_on_and_says_how_far_the_machines_is(
     monkeypatch: pytest.MonkeyPatch, by_s: float
 ) -> None:
     machine = SetClock()
-    monkeypatch.setattr("supervisor.keeper.clock.time.time", machine)
+    monkeypatch.setattr("supervisor.keeper.base.keeper_clock.time.time", machine)
     clock, told = SystemClock(), Emitted()
     watch = ClockWatch(clock, told)
     before = clock.wall()
@@ -87,7 +87,7 @@ def test_a_run_whose_clock_is_set_ends_as_it_would_and_took_as_long(
 ) -> None:
     run = run_in(tmp_path)
     code = "import time; time.sleep(1.5)"
-    monkeypatch.setattr("supervisor.keeper.clock.time.time", SetClock(by_s, after_s=0.7))
+    monkeypatch.setattr("supervisor.keeper.base.keeper_clock.time.time", SetClock(by_s, after_s=0.7))
     keeper = Keeper(run, job_of(tmp_path, sys.executable, "-c", code), env=os.environ)
     began = time.monotonic()
     try:
@@ -214,7 +214,7 @@ def test_what_was_written_under_another_setting_is_placed_where_it_happened(
     monkeypatch: pytest.MonkeyPatch, by_s: float
 ) -> None:
     machine = SetClock()
-    monkeypatch.setattr("supervisor.keeper.clock.time.time", machine)
+    monkeypatch.setattr("supervisor.keeper.base.keeper_clock.time.time", machine)
     clock = SystemClock()
     machine.by_s = by_s
     clock.ahead_s()

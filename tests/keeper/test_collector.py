@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.spec import EntryKind
-from supervisor.keeper.clock import SystemClock
+from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.monitoring.collector import Collector
 from supervisor.keeper.monitoring.observations import EvidenceHit, LinesSeen, Observation, RankGone, StepSeen
 from supervisor.run import events as ev
-from supervisor.run.growth import read_growth
+from supervisor.run.arrivals import ArrivalReader
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.records import FailureClass
 from supervisor.run.state import AttemptState, RankState
@@ -195,18 +195,15 @@ def test_the_end_of_a_ranks_process_is_told_at_once(tmp_path: Path) -> None:
     assert [(one.local_rank, one.exit_code) for one in gone] == [(3, -9)]
 
 
-def test_how_the_logs_grew_is_kept_unless_an_earlier_keeper_saw_them_begin(tmp_path: Path) -> None:
+def test_when_the_logs_lines_arrived_is_written_beside_them(tmp_path: Path) -> None:
     with collecting(tmp_path) as (made, paths, got):
         made.add_rank(rank(0))
-        write(paths.root / "0/stdout.log", STEP)
-        assert wait_until(lambda: sum(isinstance(one, StepSeen) for one in got) == 1, 60)
-        write(paths.root / "0/stdout.log", STEP)
-        assert wait_until(lambda: sum(isinstance(one, StepSeen) for one in got) == 2, 60)
-        read_out(made)
-        made.keep_growth()
-        growth = read_growth(paths)[str(paths.root / "0/stdout.log")]
-        assert growth.time_of(2 * len(STEP)) > growth.time_of(len(STEP)) > growth.watched_t
-        paths.growth.unlink()
-        made.know(AttemptState(number=1, planned_t=0.0))
-        made.keep_growth()
-        assert not paths.growth.exists()
+        for n in (1, 2):
+            write(paths.root / "0/stdout.log", STEP)
+            assert wait_until(lambda: sum(isinstance(one, StepSeen) for one in got) == n, 60)  # noqa: B023
+        index = ArrivalReader(paths)
+        assert index.refresh(), "while it goes on"
+        log = index.logs[str(paths.root / "0/stdout.log")]
+        assert [batch.end for batch in log.batches] == [len(STEP), 2 * len(STEP)]
+        assert log.time_of(2 * len(STEP)) > log.time_of(len(STEP))
+        index.close()

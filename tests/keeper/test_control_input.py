@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from supervisor.keeper.background import BackgroundTask
+from supervisor.keeper.base.background import BackgroundTask
+from supervisor.keeper.base.request_rules import NOT_OURS, Refused
+from supervisor.keeper.base.requests import CONTROL_INTERVAL_S, ControlInput, Powerless
 from supervisor.keeper.planning.launch_plans import BadChange
-from supervisor.keeper.requests.control_input import CONTROL_INTERVAL_S, NOT_OURS, ControlInput, Powerless
-from supervisor.keeper.requests.request_rules import Refused
+from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access import control
 from supervisor.run.events import RequestKind, StopWhy
 from supervisor.run.paths import RunPaths
 from tests.conftest import wait_until

@@ -12,12 +12,12 @@ import pytest
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind, FitSettings, RetrySettings
-from supervisor.keeper.clock import SystemClock
-from supervisor.keeper.context import Ledger, RunContext
+from supervisor.keeper.base.keeper_clock import SystemClock
+from supervisor.keeper.base.ledger import Ledger, RunContext
 from supervisor.keeper.planning import fit_batch
 from supervisor.keeper.planning.fit_batch import Prober
 from supervisor.run import events as ev
-from supervisor.run.history.memory_trials import JobKind, recall
+from supervisor.run.answers import JobKind, recall_memory
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import RunFile
 from supervisor.sources.processes import is_alive
@@ -103,7 +103,7 @@ def test_the_largest_micro_batch_that_fits_is_found(tmp_path: Path, kind: None) 
     seen = (tmp_path / "seen.txt").read_text(encoding="utf-8").splitlines()
     probed = context.node.root / "probes"
     assert seen == [f"micro-batch {micro} into {probed}/{n}/run" for n, micro in ((1, 4), (2, 8))]
-    known = [(one.trial.micro_batch, one.trial.fitted) for one in recall(KIND, context.env)]
+    known = [(one.trial.micro_batch, one.trial.fitted) for one in recall_memory(KIND, context.env)]
     assert sorted(known) == [(4, True), (8, False)]
     assert not processes_with(os.environ["STOKER_TEST_TOKEN"])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import zipfile
 from collections import deque
 from collections.abc import Sequence
@@ -11,30 +10,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.knobs.checkpoint_names import USUAL_OUTPUTS, find_prefixes
 from supervisor.job.spec import JobSpec
-from supervisor.keeper.monitoring.checkpoint_owners import (
-    SETTLE_S,
-    ConcurrentRun,
-    Other,
-    Outputs,
-    concurrent_runs,
-    owner_besides,
-)
 from supervisor.keeper.monitoring.found_checkpoints import (
-    DECIDING_EVERY_S,
-    FIRST_STEPS_S,
     LOOK_EVERY_MOST_S,
     LOOK_EVERY_S,
+    SETTLE_S,
+    WATCHED_EVERY_S,
+    ConcurrentRun,
     FoundCheckpoints,
-    look_for,
-    named_step,
+    Outputs,
+    Search,
+    concurrent_runs,
     newest_untaken,
-    seen_file,
+    search,
     untaken_text,
 )
 from supervisor.keeper.monitoring.measured_facts import MeasuredFacts
@@ -72,49 +64,36 @@ def found(path: str = "/out/c5", step: int | None = 5, t: float = T) -> FoundChe
 
 def test_each_is_journalled_once(tmp_path: Path) -> None:
     made, clock, told = follower(tmp_path)
-    made._take([found(), found("/out/c6", 6)], BEGUN)
-    made._take([found()], BEGUN)
+    made._take(([found(), found("/out/c6", 6)], None), BEGUN)
+    made._take(([found()], None), BEGUN)
     assert [(one.path, one.step, one.found, one.number, one.written_t) for one in saved(told)] == [
         ("/out/c5", 5, True, 5, T),
         ("/out/c6", 6, True, 5, T),
     ]
     assert all(one.attempt == 1 and one.t == clock.wall() and not one.step_by_time for one in saved(told))
-    made._take([found(t=T + 5)], BEGUN)
+    made._take(([found(t=T + 5)], None), BEGUN)
     assert len(saved(told)) == 2, "a file that is kept up to date is journalled once a minute"
     clock.now += LOOK_EVERY_MOST_S
-    made._take([found(t=T + 9)], BEGUN)
+    made._take(([found(t=T + 9)], None), BEGUN)
     assert len(saved(told)) == 3, "written again"
     known = replay((STARTED, INTENDED, RUNS, *saved(told)))
     other, _, again = follower(tmp_path)
-    other._take([found(), found("/out/c6", 6), found(t=T + 9)], known)
+    other._take(([found(), found("/out/c6", 6), found(t=T + 9)], None), known)
     assert saved(again) == [], "another keeper of the run knows them"
     made._take(None, BEGUN)
-    made._take([found("/out/c7", 7)], st.RunState())
+    made._take(([found("/out/c7", 7)], None), st.RunState())
     assert len(saved(told)) == 3
 
 
-def test_of_what_is_saved_between_two_looks_a_large_journal_gets_the_newest(tmp_path: Path) -> None:
+def test_of_what_is_saved_between_two_looks_the_newest_are_journalled(tmp_path: Path) -> None:
     trains = replay((STARTED, INTENDED, RUNS, ev.Progress(t=T, attempt=1, step=100)))
     many = [found(f"/out/c{step}", step, T + step) for step in range(1, 11)]
-    small, _, told = follower(tmp_path)
-    small._take(many, trains, trains=True)
-    assert len(saved(told)) == 10
-    told = Emitted()
-    job = replace(job_of(tmp_path).job, outputs=(str(tmp_path / "out"),))
-    large = FoundCheckpoints(job, FakeClock(), told, apart_s=lambda: 60.0)
-    large._take(many, trains, trains=True)
-    assert [one.step for one in saved(told)] == [8, 9, 10]
-    large._take(many, trains, trains=True)
-    assert len(saved(told)) == 3, "those that were left out do not come later, out of order"
-    large._take([*many, found("/out/c11", 11, T + 11), found("/out/c12", 12, T + 12)], trains)
-    assert [one.step for one in saved(told)][3:] == [11, 12]
-
-
-def test_what_the_script_reported_itself_is_known(tmp_path: Path) -> None:
     made, _, told = follower(tmp_path)
-    reported = ev.CheckpointCommitted(t=T, attempt=1, step=5, path="/out/c5")
-    made._take([found()], replay((STARTED, INTENDED, RUNS, reported)))
-    assert saved(told) == []
+    for _ in range(2):
+        made._take((many, None), trains, trains=True)
+        assert [one.step for one in saved(told)] == [8, 9, 10], "the others do not come later, out of order"
+    made._take(([*many, found("/out/c11", 11, T + 11), found("/out/c12", 12, T + 12)], None), trains)
+    assert [one.step for one in saved(told)][3:] == [11, 12]
 
 
 def test_one_whose_name_says_no_step_is_of_the_step_at_its_time(tmp_path: Path) -> None:
@@ -133,40 +112,25 @@ def test_one_whose_name_says_no_step_is_of_the_step_at_its_time(tmp_path: Path) 
         (-101.0, 10.0, BEGUN),
     ):
         clock.ahead = ahead_s
-        made._take([found(step=None, t=T + t)], state)
+        made._take(([found(step=None, t=T + t)], None), state)
         clock.now += LOOK_EVERY_MOST_S
     assert [one.step for one in saved(told)] == [2, 1, 1, 3, 0]
     assert all(one.step_by_time for one in saved(told))
 
 
-@pytest.mark.parametrize(
-    ("path", "t", "step"),
-    [
-        ("/out/model_75.pt", 7.5, 75),
-        ("/out/model_80.pt", 7.5, 80),
-        ("/out/model_70.pt", 7.5, 70),
-        ("/out/model_7.pt", 7.5, None),  # of an epoch, or the seventh
-        ("/out/epoch_75.pt", 7.5, None),
-        ("/out/model_85.pt", 7.5, None),
-        ("/out/model_100.pt", 9.5, 100),  # the step after it is not seen yet
-        ("/out/model_101.pt", 9.5, None),
-        ("/out/model.pt", 7.5, None),
-        ("/out/model_5.pt", 0.5, None),
-    ],
-)
-def test_a_number_in_the_name_that_the_steps_bear_out_is_the_step(
-    path: str, t: float, step: int | None
-) -> None:
-    steps = [(float(at), 10.0 * at) for at in range(1, 10)]
-    number = next((int(n) for n in re.findall(r"_(\d+)", path)), None)
-    one = FoundCheckpoint(path, None, T, "torch.save", number)
-    assert named_step(one, t, steps) == step
-
-
-def test_a_look_is_taken_every_few_seconds(tmp_path: Path) -> None:
-    made, clock, _ = follower(tmp_path)
+def looked(made: FoundCheckpoints, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The times since which files count, of each look that was begun."""
     begun: list[float] = []
-    made._find = lambda since_t: begun.append(since_t) or []  # type: ignore[method-assign, func-returns-value]
+    monkeypatch.setattr(
+        "supervisor.keeper.monitoring.found_checkpoints.search",
+        lambda _job, since_t, _others: begun.append(since_t) or Search([], []),  # type: ignore[func-returns-value]
+    )
+    return begun
+
+
+def test_a_look_is_taken_every_few_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, clock, _ = follower(tmp_path)
+    begun = looked(made, monkeypatch)
     made.look(BEGUN)
     clock.now += LOOK_EVERY_S - 1
     made.look(BEGUN)
@@ -180,17 +144,24 @@ def test_a_look_is_taken_every_few_seconds(tmp_path: Path) -> None:
     assert len(begun) == 1
     made.finish(BEGUN)
     assert len(begun) == 2, "what an attempt left decides how the next one starts"
-    made.close()
-
-
-def test_where_the_script_reports_its_checkpoints_nobody_looks(tmp_path: Path) -> None:
-    made, _, _ = follower(tmp_path)
     reported = ev.CheckpointCommitted(t=T, attempt=1, step=5, path="/out/c5")
-    assert not made._begin(replay((STARTED, INTENDED, RUNS, reported)))
-    assert not made._begin(st.RunState())
-    assert made._begin(BEGUN)
-    assert not made._begin(BEGUN), "one look at a time"
+    made.finish(replay((STARTED, INTENDED, RUNS, reported)))
+    made.finish(st.RunState())
+    assert len(begun) == 2, "a script that reports its checkpoints is not searched for"
     made.close()
+
+
+def test_folders_that_take_long_are_looked_at_less_often_and_more_often_while_a_screen_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, clock, _ = follower(tmp_path)
+    begun = looked(made, monkeypatch)
+    for late_s, watched, looks in ((19.0, False, 0), (1.0, False, 1), (WATCHED_EVERY_S, True, 2)):
+        clock.now += late_s
+        made._took_s = 0.2
+        made.look(BEGUN, watched=watched)
+        assert wait_until(lambda: not made._looker.working, 10.0)
+        assert len(begun) == looks
 
 
 def saved_by_torch(path: Path, t: float) -> None:
@@ -209,65 +180,6 @@ def file_of(folder: Path, name: str, t: float, size: int = 3) -> Path:
     return path
 
 
-def test_the_newest_file_that_is_named_like_a_checkpoint(tmp_path: Path) -> None:
-    job: JobSpec = replace(job_of(tmp_path).job, outputs=("out",), cwd=str(tmp_path))
-    assert seen_file(job, BEGUN) is None
-    file_of(tmp_path / "out", "old.pt", INTENDED.t - SETTLE_S - 1)
-    file_of(tmp_path / "out", "notes.txt", T + 50)
-    file_of(tmp_path / "out", "empty.pt", T + 60, size=0)
-    assert seen_file(job, BEGUN) is None
-    file_of(tmp_path / "out", "one.pt", INTENDED.t - SETTLE_S)
-    file_of(tmp_path / "out", "Two.PT", T + 40)
-    said = seen_file(job, BEGUN)
-    assert said is not None
-    assert said.startswith("out/Two.PT was written at ")
-    assert said.endswith("; whether it is whole is not known")
-    assert seen_file(job, st.RunState()) is None
-    assert seen_file(replace(job, knobs=replace(job.knobs, resume="--resume")), BEGUN) is None
-    checkpoint = ev.CheckpointCommitted(t=T, attempt=1, step=5, path="/out/c5")
-    assert seen_file(job, replay((STARTED, INTENDED, RUNS, checkpoint))) is None
-
-
-@pytest.mark.parametrize("name", ["model.pt", "MODEL.CKPT", "weights"])
-def test_a_flag_may_name_the_file_or_its_folder(tmp_path: Path, name: str) -> None:
-    job: JobSpec = replace(job_of(tmp_path).job, outputs=(f"deep/{name}",), cwd=str(tmp_path / "elsewhere"))
-    (tmp_path / "elsewhere").mkdir()
-    folder = tmp_path / "elsewhere" / "deep" / ("" if "." in name else name)
-    file_of(folder, "found.pt", T + 1)
-    said = seen_file(job, BEGUN)
-    assert said is not None
-    assert "found.pt" in said
-
-
-@pytest.mark.parametrize(
-    ("outputs", "holds", "looked_at"),
-    [
-        (("outputs",), "", ["work/outputs", "work"]),
-        (("outputs",), "work/outputs", ["work/outputs"]),
-        (("mine", "outputs"), "", ["work/mine"]),
-        (("absent", "outputs"), "", ["work"]),
-    ],
-)
-def test_the_scripts_own_folder_is_looked_through_only_where_no_output_is_named(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    outputs: tuple[str, ...],
-    holds: str,
-    looked_at: list[str],
-) -> None:
-    looked: list[str] = []
-
-    def find(folders: Any, since_t: float, **_options: Any) -> list[FoundCheckpoint]:
-        looked.extend(os.path.relpath(folder, tmp_path) for folder in folders)
-        return [found()] if holds in looked else []
-
-    monkeypatch.setattr("supervisor.keeper.monitoring.found_checkpoints.find_checkpoints", find)
-    (tmp_path / "work" / "mine").mkdir(parents=True)
-    job = replace(job_of(tmp_path).job, cwd=str(tmp_path / "work"), outputs=outputs)
-    assert bool(FoundCheckpoints(job, FakeClock(), Emitted())._find(0.0)) is bool(holds)
-    assert looked == looked_at
-
-
 def test_a_folder_of_the_script_beside_the_runs_is_looked_through(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "runs" / "20261120-1412-brave-otter")
     for folder in (run.node().root, tmp_path / "runs" / "exp1" / "checkpoints"):
@@ -276,8 +188,8 @@ def test_a_folder_of_the_script_beside_the_runs_is_looked_through(tmp_path: Path
             archive.writestr("c/data.pkl", b"X\x09\x00\x00\x00optimizer")
     run.node().journal.touch()
     job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=USUAL_OUTPUTS)
-    sighted = look_for(job, 0.0, lambda _since_t: ())
-    assert [os.path.relpath(one.path, tmp_path) for one in sighted.ours] == ["runs/exp1/checkpoints/ckpt.pt"]
+    ours = search(job, 0.0, lambda _since_t: ()).ours
+    assert [os.path.relpath(one.path, tmp_path) for one in ours] == ["runs/exp1/checkpoints/ckpt.pt"]
 
 
 @pytest.mark.fault(
@@ -292,7 +204,6 @@ def test_a_folder_of_the_script_beside_the_runs_is_looked_through(tmp_path: Path
         ((), ("theirs",), ["ckpt"], False),
         (("ckpt",), (), ["ckpt"], False),
         (("ckpt",), ("ckpt",), [], True),
-        (("ckpt",), ("theirs",), ["ckpt"], False),
     ],
 )
 def test_what_another_run_may_have_written_is_not_taken(
@@ -305,7 +216,7 @@ def test_what_another_run_may_have_written_is_not_taken(
     made = FoundCheckpoints(job, FakeClock(), told, others=lambda _since_t: [other])
     for name in ("ckpt",) if ours else ("ckpt", "theirs"):
         saved_by_torch(tmp_path / name / "ckpt.pt", T)
-    made._take(made._find(0.0), BEGUN)
+    made.finish(BEGUN)
     assert [Path(one.path).parent.name for one in saved(told)] == taken
     said = [fact.code for fact in told.facts if isinstance(fact, ev.Advisory)]
     assert said == (["shared_output"] if warned else [])
@@ -353,18 +264,22 @@ def test_what_a_process_was_measured_to_save_is_a_checkpoint_whatever_its_name_a
     made.close()
 
 
-def test_what_was_saved_a_moment_ago_is_not_looked_at_before_it_may_have_its_last_name(
-    tmp_path: Path,
-) -> None:
-    made, clock, told = follower(tmp_path)
-    part = tmp_path / "heap" / "zeta.q7~"
-    saved_by_torch(part, clock.wall())
-    made.hear(measured(part, clock.wall()))
-    assert made._begin(BEGUN)
-    assert made._looking_at == {}
-    assert wait_until(lambda: not made._looker.working, 10.0)
+def test_a_file_that_was_written_again_waits_for_the_record_of_that_save(tmp_path: Path) -> None:
+    """Or it would stand in the journal with the step of its time, and the count of its process would come too late."""
+    clock, told = FakeClock(), Emitted()
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=())
+    made = FoundCheckpoints(job, clock, told, measured=Counted())
+    path = tmp_path / "heap" / "zeta.q7"
+    made.hear(measured(path, clock.wall(), step=5))
+    clock.now += 2
+    saved_by_torch(path, clock.wall())
+    for later_s in (SETTLE_S / 2, 10.0):
+        clock.now += later_s
+        made.look(BEGUN)
+        assert wait_until(lambda: not made._looker.working, 10.0)
+        made.hear(measured(path, clock.wall() if later_s < 1 else T, step=10))
     made.finish(BEGUN)
-    assert [one.path for one in saved(told)] == [str(part)], "what an attempt left is what it left"
+    assert [(one.step, one.step_by_time) for one in saved(told)] == [(110, False)]
 
 
 @pytest.mark.parametrize(
@@ -431,47 +346,22 @@ def test_a_saved_part_names_its_folder_which_must_be_whole(tmp_path: Path) -> No
     assert [(one.path, one.step) for one in saved(told)] == [(str(folder), 7)]
 
 
-def test_what_is_found_on_the_disk_too_is_journalled_once_also_behind_a_link(tmp_path: Path) -> None:
-    made, _, told = follower(tmp_path, cwd=str(tmp_path))
-    saved_by_torch(tmp_path / "out" / "ckpt_9.pt", T + 10)
-    (tmp_path / "link").symlink_to(tmp_path / "out")
-    made.hear(measured(tmp_path / "link" / "ckpt_9.pt", T + 10))
-    made.finish(BEGUN)
-    assert [one.path for one in saved(told)] == [str(tmp_path / "out" / "ckpt_9.pt")]
-
-
-def test_a_measured_save_is_this_runs_where_another_run_writes_to_the_same_folder(tmp_path: Path) -> None:
+def test_no_folder_is_searched_where_saves_are_measured(tmp_path: Path) -> None:
     job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=("checkpoints",))
-    told = Emitted()
+    told, clock = Emitted(), FakeClock()
     other = ConcurrentRun("able-ant", Outputs.of(job))
-    made = FoundCheckpoints(job, FakeClock(), told, others=lambda _since_t: [other], measured=Counted())
+    made = FoundCheckpoints(job, clock, told, others=lambda _since_t: [other], measured=Counted())
     saved_by_torch(tmp_path / "checkpoints" / "mine.ckpt", T + 10)
     made.hear(measured(tmp_path / "checkpoints" / "mine.ckpt", T + 10))
     saved_by_torch(tmp_path / "checkpoints" / "model.pt", T + 20)
-    made._begin(BEGUN)
     made.finish(BEGUN)
-    assert {Path(one.path).name for one in saved(told)} == {"mine.ckpt"}
-    assert [fact.code for fact in told.facts if isinstance(fact, ev.Advisory)] == ["shared_output"]
-
-
-def test_a_file_that_was_written_again_waits_for_the_record_of_that_save(tmp_path: Path) -> None:
-    """Or it would stand in the journal with the step of its time, and the count of its process would come too late."""
-    clock, told = FakeClock(), Emitted()
-    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=())
-    made = FoundCheckpoints(job, clock, told, measured=Counted())
-    path = tmp_path / "heap" / "zeta.q7"
-    made.hear(measured(path, clock.wall(), step=5))
-    clock.now += 2
-    saved_by_torch(path, clock.wall())
-    clock.now += SETTLE_S / 2
-    made.look(BEGUN)
-    assert wait_until(lambda: not made._looker.working, 10.0)
-    made.hear(measured(path, clock.wall(), step=10))
-    clock.now += 10
-    made.look(BEGUN)
-    assert wait_until(lambda: not made._looker.working, 10.0)
-    made.finish(BEGUN)
-    assert [(one.step, one.step_by_time) for one in saved(told)] == [(110, False)]
+    assert [Path(one.path).name for one in saved(told)] == ["mine.ckpt"]
+    assert not [fact for fact in told.facts if isinstance(fact, ev.Advisory)]
+    alone, _, told = follower(tmp_path)
+    saved_by_torch(tmp_path / "out" / "ckpt_9.pt", T + 10)
+    alone.hear(FactSeen(T, 0, {"kind": "step"}))
+    alone.finish(BEGUN)
+    assert [Path(one.path).name for one in saved(told)] == ["ckpt_9.pt"], "no process was seen to save"
 
 
 @pytest.mark.parametrize(
@@ -487,7 +377,6 @@ def test_a_file_that_was_written_again_waits_for_the_record_of_that_save(tmp_pat
 def test_a_record_that_names_no_path_is_left_out(tmp_path: Path, record: dict[str, Any]) -> None:
     made, _, told = follower(tmp_path)
     made.hear(FactSeen(T, 0, record))
-    assert made._saved == {}
     made.finish(BEGUN)
     assert saved(told) == []
 
@@ -503,9 +392,6 @@ def test_a_run_that_had_ended_before_is_no_other_run(tmp_path: Path) -> None:
     assert ended.ended_t is None
     found = concurrent_runs(mine, 0.0, env)
     assert [one.name for one in found] == [other.run_id]
-    outputs = found[0].outputs
-    assert outputs.may_hold(str(tmp_path / "out" / "c.pt"))
-    assert not outputs.may_hold("/elsewhere/c.pt")
     past = other.node().journal.stat().st_mtime + 1.0
     assert concurrent_runs(mine, past, env) == [], "nobody keeps it, and nothing was written since"
     append(other, ev.AttemptEnded(t=T + 5, attempt=1, exit_code=1))
@@ -514,70 +400,43 @@ def test_a_run_that_had_ended_before_is_no_other_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "path", "owner"),
+    ("ours", "theirs", "path", "why"),
     [
-        ("a", "b", "a.pt", None),
+        ("a", "b", "a_ckpt.pt", None),
         ("a", "b", "a_step10.pt", None),
-        ("a", "b", "a/c.pt", None),
-        ("a", "b", "b_step10.pt", "theirs"),
-        ("a", "b", "b/c.pt", "theirs"),
-        ("a", "b", "c.pt", "unclear"),
-        ("a", "a_big", "a_10.pt", None),
-        ("a", "a_big", "a_big_10.pt", "theirs"),
-        ("a_big", "a", "a_big_10.pt", None),
-        ("run1", "run12", "run12_5.pt", "theirs"),
-        ("run", "other", "runner.pt", "unclear"),
-        ("a.pt", "b.pt", "a-10.pt", None),
-        ("a.pt", "a.pt", "a.pt", "unclear"),
-        ("out/", "out/", "out/c.pt", "unclear"),
-        ("a", "b", "a_old/c.pt", "unclear"),
-        (None, "b", "b/c.pt", "theirs"),
-        (None, "b", "c.pt", "unclear"),
-        ("a", None, "a/c.pt", None),
-        (None, None, "c.pt", "unclear"),
+        ("a", "b", "a/ckpt.pt", None),
+        ("a", "b", "deep/a_step10.pt", None),
+        ("a", "b", "b/ckpt.pt", "theirs"),
+        ("a", "b", "ckpt.pt", "this run writes to a"),
+        ("a", "a_big", "a_big_step10.pt", "run able-ant may have written it"),
+        ("run1", "run12", "run12_step5.pt", "theirs"),
+        ("run", "other", "runner_ckpt.pt", "this run writes to run"),
+        ("a_ckpt.pt", "a_ckpt.pt", "a_ckpt.pt", "run able-ant may have written it"),
+        (None, "b", "b/ckpt.pt", "theirs"),
+        (None, "b", "ckpt.pt", None),
+        ("a", None, "a/ckpt.pt", None),
+        (None, None, "ckpt.pt", "run able-ant may have written it"),
     ],
 )
 def test_whose_a_checkpoint_is_by_what_each_run_names(
-    tmp_path: Path, ours: str | None, theirs: str | None, path: str, owner: str | None
+    tmp_path: Path, ours: str | None, theirs: str | None, path: str, why: str | None
 ) -> None:
     """`--out`, which may be a folder, a file or the beginning of a name: of two runs in one folder."""
     job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=("checkpoints",))
 
-    def outputs(value: str | None) -> Outputs:
-        return Outputs.of(replace(job, output_prefixes=(value,) if value is not None else ()))
+    def of(value: str | None) -> JobSpec:
+        return replace(job, output_prefixes=(value,) if value is not None else ())
 
-    other = ConcurrentRun("able-ant", outputs(theirs))
-    found = owner_besides(str(tmp_path / path), T, outputs(ours), [other])
-    assert found == (Other("able-ant", owner == "theirs") if owner is not None else None)
-
-
-def test_what_was_written_when_the_other_run_did_not_train_is_this_runs(tmp_path: Path) -> None:
-    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=("checkpoints",))
-    other = ConcurrentRun("able-ant", Outputs.of(job), ((T, T + 10), (T + 30, T + 40)))
-    path = str(tmp_path / "c.pt")
-    times = {T - 5: True, T + 5: False, T + 20: True, T + 35: False, T + 60: True}
-    for t, is_ours in times.items():
-        assert (owner_besides(path, t, Outputs.of(job), [other]) is None) is is_ours, t
-
-
-def test_files_that_begin_as_the_output_setting_says_are_found(tmp_path: Path) -> None:
-    for name in ("a_step10.pt", "b_step10.pt"):
-        saved_by_torch(tmp_path / name, T)
-    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=("checkpoints",), output_prefixes=("a",))
-    beside = replace(job, output_prefixes=("b",))
-    told = Emitted()
-    other = ConcurrentRun("able-ant", Outputs.of(beside))
-    made = FoundCheckpoints(job, FakeClock(), told, others=lambda _since_t: [other])
-    made._take(made._find(0.0), BEGUN)
-    assert [Path(one.path).name for one in saved(told)] == ["a_step10.pt"]
-    assert not [fact for fact in told.facts if isinstance(fact, ev.Advisory)], "each has its own"
+    saved_by_torch(tmp_path / path, T)
+    found = search(of(ours), 0.0, lambda _since_t: [ConcurrentRun("able-ant", Outputs.of(of(theirs)))])
+    assert bool(found.ours) is (why is None)
+    assert [reason for _, reason in found.unclear] == ([] if why in {None, "theirs"} else [why])
 
 
 def test_a_newer_one_that_was_not_taken_is_named(tmp_path: Path) -> None:
     began_t = INTENDED.t
     job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=("checkpoints",))
-    other = ConcurrentRun("able-ant", Outputs.of(job), ((began_t + 20, began_t + 90),))
-    saved_by_torch(tmp_path / "step_10.pt", began_t + 10)
+    other = ConcurrentRun("able-ant", Outputs.of(job))
     mine = ev.CheckpointCommitted(
         t=T, attempt=1, step=10, path=str(tmp_path / "step_10.pt"), found=True, written_t=began_t + 10
     )
@@ -601,16 +460,9 @@ def test_a_newer_one_that_was_not_taken_is_named(tmp_path: Path) -> None:
     [
         ("--out mine", None, "theirs/step_5.pt", False),  # it failed before it made its folder
         ("--out mine", "mine", "theirs/step_5.pt", False),
-        ("--save mine", "mine", "checkpoints/step_5.pt", False),
-        ("-o mine", "mine", "theirs/step_5.pt", False),
-        ("--exp mine", "mine", "theirs/step_5.pt", False),
-        ("-o mine", "mine", "mine/step_5.pt", True),
         ("--out mine", "mine", "checkpoints/mine/step_5.pt", True),
         ("--out mine", None, "checkpoints/mine_step_5.pt", True),
         ("--out mine", "mine", "checkpoints/mine2/step_5.pt", False),
-        ("-o mine", None, "theirs/step_5.pt", True),  # no folder of that name: it may name anything
-        ("--data mine", "mine", "theirs/step_5.pt", True),
-        ("--results mine", None, "theirs/step_5.pt", True),
         ("--lr 1", None, "theirs/step_5.pt", True),
     ],
 )
@@ -630,57 +482,28 @@ def test_what_lies_outside_the_output_of_the_arguments_is_not_taken(
         outputs=USUAL_OUTPUTS,
         output_prefixes=prefixes,
     )
-    sighted = look_for(job, T, lambda _since_t: ())
-    assert bool(sighted.ours) is taken
+    assert bool(search(job, T, lambda _since_t: ()).ours) is taken
     untaken = newest_untaken(job, BEGUN, lambda _since_t: ())
     said = f"{path} (step 5) is newer and was not taken: this run writes to mine"
     assert (untaken_text(job, untaken) if untaken is not None else None) == (None if taken else said)
-    assert (seen_file(job, BEGUN) is not None) is taken
-
-
-def test_a_folder_that_was_not_written_to_since_is_no_output(tmp_path: Path) -> None:
-    (tmp_path / "old").mkdir()
-    os.utime(tmp_path / "old", (T - 60, T - 60))
-    saved_by_torch(tmp_path / "theirs" / "step_5.pt", T + 5)
-    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), entry_args=("-o", "old"), outputs=USUAL_OUTPUTS)
-    assert look_for(job, T, lambda _since_t: ()).ours
-
-
-def test_another_run_that_writes_to_its_own_folder_writes_nowhere_else(tmp_path: Path) -> None:
-    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=USUAL_OUTPUTS)
-    beside = replace(job, entry_args=("--out", "theirs"), output_prefixes=("theirs",))
-    other = ConcurrentRun("able-ant", Outputs.of(beside), ((T - 60, T + 60),))
-    path = str(tmp_path / "ckpt-sh" / "step_20.pt")
-    assert owner_besides(path, T, Outputs.of(job), [other]) == Other("able-ant", False), "not made yet"
-    (tmp_path / "theirs").mkdir()
-    os.utime(tmp_path / "theirs", (T, T))
-    assert owner_besides(path, T, Outputs.of(job), [other]) is None
 
 
 @pytest.mark.parametrize(
-    ("steps", "args", "named", "accumulation", "taken"),
+    ("step", "args", "named", "accumulation", "taken"),
     [
-        ((1, 2, 3, 4, 5), "", "step_65", 1, False),
-        ((1, 2, 3, 4, 5), "", "step_6", 1, True),  # saved before the line of its step
-        ((1, 2, 3, 4, 5), "", "step_10", 2, True),  # counts micro-steps
-        ((50, 100), "", "step_149", 1, True),  # before the next line
-        ((50, 100), "", "step_151", 1, False),
-        ((1, 2, 3, 4, 5), "", "model", 1, True),  # no step in its name
-        ((1, 2, 3, 4, 5), "--out step_65", "step_65", 1, True),  # a setting names it
-        ((1, 2, 3, 4, 5), "--resume c.pt", "step_65", 1, True),  # begins at a step that is not known
-        ((1, 20, 1, 5), "", "step_65", 1, True),  # counts the steps of an epoch
-        ((16, 1, 2, 3), "", "step_65", 1, False),  # a line before the first step looks like one
-        ((5,), "", "step_65", 1, True),
-        ((), "", "step_65", 1, True),
+        (5, "", "step_65", 1, False),
+        (5, "", "step_6", 1, True),  # saved before the line of its step
+        (5, "", "step_20", 2, True),  # counts micro-steps
+        (100, "", "step_149", 1, True),  # before the next line
+        (5, "", "model", 1, True),  # no step in its name
+        (5, "--out step_65", "step_65", 1, True),  # a setting names it
+        (5, "--resume c.pt", "step_65", 1, True),  # begins at a step that is not known
+        (None, "", "step_65", 1, True),
     ],
 )
-def test_a_checkpoint_beyond_the_last_step_of_the_run_is_not_taken(
-    tmp_path: Path, steps: tuple[int, ...], args: str, named: str, accumulation: int, taken: bool
+def test_a_checkpoint_far_beyond_the_last_step_of_the_run_is_not_taken(
+    tmp_path: Path, step: int | None, args: str, named: str, accumulation: int, taken: bool
 ) -> None:
-    writer = SeriesWriter(tmp_path / "series")
-    for at, step in enumerate(steps):
-        writer.append(METRICS, T + at, "job", 1, {"step": step, "loss": 1.0})
-    writer.close()
     words = args.split()
     saved_by_torch(tmp_path / f"{named}.pt", T + 9)
     job = replace(
@@ -691,68 +514,11 @@ def test_a_checkpoint_beyond_the_last_step_of_the_run_is_not_taken(
         output_prefixes=find_prefixes(settings_of(words)),
         batch=replace(BATCH, accumulation_steps=accumulation),
     )
-    ahead = (ev.Progress(t=T, attempt=1, step=step) for step in steps)
-    state = replay((STARTED, INTENDED, RUNS, *ahead))
+    state = replay((STARTED, INTENDED, RUNS, ev.Progress(t=T, attempt=1, step=step)))
     told = Emitted()
-    found = FoundCheckpoints(job, FakeClock(), told, tmp_path / "series")
-    found._take(found._find(T), state)
+    FoundCheckpoints(job, FakeClock(), told).finish(state)
     assert bool(saved(told)) is taken
-    untaken = newest_untaken(job, state, lambda _since_t: (), tmp_path / "series")
+    untaken = newest_untaken(job, state, lambda _since_t: ())
     assert (untaken is None) is taken
     if untaken is not None:
-        assert untaken_text(job, untaken).endswith(f"not taken: this run has only reached step {steps[-1]}")
-
-
-def test_a_step_that_no_setting_places_waits_for_the_first_steps_of_the_log(tmp_path: Path) -> None:
-    clock, told = FakeClock(), Emitted()
-    began = replay((STARTED, msgspec.structs.replace(INTENDED, t=clock.wall()), RUNS))
-    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=USUAL_OUTPUTS)
-    made = FoundCheckpoints(job, clock, told)
-    one = [found(str(tmp_path / "step_65.pt"), 65)]
-    made._take(one, began, trains=True)
-    assert not saved(told)
-    clock.now += FIRST_STEPS_S
-    made._take(one, began, trains=True)
-    assert len(saved(told)) == 1, "the log names no steps"
-    at_end = Emitted()
-    FoundCheckpoints(job, FakeClock(), at_end)._take(one, began)
-    assert len(saved(at_end)) == 1
-
-
-def test_a_file_that_another_run_may_have_written_is_not_shown_as_this_runs(tmp_path: Path) -> None:
-    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=("checkpoints",))
-    file_of(tmp_path, "theirs.pt", T + 40)
-    other = ConcurrentRun("able-ant", Outputs.of(job))
-    assert seen_file(job, BEGUN, lambda _since_t: [other]) is None
-    assert seen_file(job, BEGUN) is not None
-
-
-def test_folders_that_take_long_are_looked_at_less_often(tmp_path: Path) -> None:
-    made, clock, _ = follower(tmp_path)
-    begun: list[float] = []
-    made._find = lambda since_t: begun.append(since_t) or []  # type: ignore[method-assign, func-returns-value]
-    made._took_s = 0.2
-    # A person who opens the screen reads of what was written 5 s ago, not 20.
-    for late_s, watched, looks in (
-        (19.0, False, 0),
-        (1.0, False, 1),
-        (LOOK_EVERY_S - 1, True, 1),
-        (1.0, True, 2),
-    ):
-        clock.now += late_s
-        made.look(BEGUN, watched=watched)
-        assert wait_until(lambda: not made._looker.working, 10.0)
-        assert len(begun) == looks
-
-
-def test_a_person_in_a_dialog_about_the_next_attempt_reads_of_what_was_written_a_second_ago(
-    tmp_path: Path,
-) -> None:
-    made, clock, _ = follower(tmp_path)
-    begun: list[float] = []
-    made._find = lambda since_t: begun.append(since_t) or []  # type: ignore[method-assign, func-returns-value]
-    for deciding, looks in ((False, 0), (True, 1), (True, 2), (False, 2)):
-        clock.now += DECIDING_EVERY_S
-        made.look(BEGUN, watched=True, deciding=deciding)
-        assert wait_until(lambda: not made._looker.working, 10.0)
-        assert len(begun) == looks
+        assert untaken_text(job, untaken).endswith(f"not taken: this run has only reached step {step}")

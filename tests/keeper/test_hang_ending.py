@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.spec import HangSettings
+from supervisor.keeper.base.request_rules import Refused, RequestAction, judge
 from supervisor.keeper.monitoring.observations import PhaseSeen
-from supervisor.keeper.requests.request_rules import Refused, RequestAction, judge
 from supervisor.policy.health.stall import Activity
+from supervisor.run import control
 from supervisor.run import events as ev
-from supervisor.run.access import control
 from supervisor.run.events import Phase
 from supervisor.run.fold import replay
 from supervisor.run.journal import JournalWriter

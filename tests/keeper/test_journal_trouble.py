@@ -12,16 +12,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from supervisor.keeper import context
-from supervisor.keeper.context import MOST_MINIMA, Ledger
+from supervisor.keeper.base import ledger as ledger_module
+from supervisor.keeper.base.ledger import MOST_MINIMA, Ledger
 from supervisor.keeper.loop import LATE, Keeper
 from supervisor.keeper.process.takeover import examine_adoption, examine_continuation
+from supervisor.run import control
 from supervisor.run import events as ev
-from supervisor.run.access import control
-from supervisor.run.access.lock import KeeperLock
-from supervisor.run.access.ownership import NotRequested, ask
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.journal import JournalWriter, read_state
+from supervisor.run.ownership import KeeperLock, NotRequested, ask
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.views.model.reader import SnapshotReader
@@ -107,7 +106,7 @@ def test_a_journal_that_is_away_for_a_while_misses_no_event(
     "journal and disk", "the journal cannot be written for long", "what waits in memory is bounded"
 )
 def test_what_waits_in_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.keeper.context.MOST_WAITING", 10)
+    monkeypatch.setattr("supervisor.keeper.base.ledger.MOST_WAITING", 10)
     run = RunPaths(tmp_path / "run-1")
     run.node().root.mkdir(parents=True)
     ledger = Ledger(run.node())
@@ -158,7 +157,7 @@ def test_a_second_keeper_is_refused_also_where_the_lock_file_was_removed(tmp_pat
     "journal and disk", "a run of months: the journal grows large", "it grows a tenth as fast, and folds"
 )
 def test_a_large_journal_grows_a_tenth_as_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context, "APART_S", ((2_000, 1.0), (1 << 62, 60.0)))
+    monkeypatch.setattr(ledger_module, "APART_S", ((2_000, 1.0), (1 << 62, 60.0)))
     run = RunPaths(tmp_path / "run-1")
     keeper = Keeper(run, job_of(tmp_path, sys.executable, "-c", STEPS), env=os.environ)
     for number in range(10):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from supervisor.job.spec import EntryKind, Knobs
-from supervisor.keeper.context import Ledger, RunContext
+from supervisor.keeper.base.ledger import Ledger, RunContext
 from supervisor.keeper.planning import kept_copies
 from supervisor.keeper.planning.kept_copies import FICLONE, KEPT_NAME, KeptCopies
 from supervisor.run import events as ev

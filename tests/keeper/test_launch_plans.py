@@ -14,10 +14,10 @@ import pytest
 from supervisor.job.batch import BatchChange, with_micro_batch
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind
+from supervisor.keeper.base.job_secrets import given_again, with_secrets, without_secrets
 from supervisor.keeper.planning import launch_plans as plans
-from supervisor.keeper.planning.job_secrets import given_again, with_secrets, without_secrets
 from supervisor.run import events as ev
-from supervisor.run.access.control import RequestArgs
+from supervisor.run.control import RequestArgs
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.state import AttemptState, Backoff, HeldOpen, RunState

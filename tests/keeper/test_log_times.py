@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.keeper.observer.target import ObservedLog, Target
+from supervisor.keeper.observer.observed_run import ObservedLog, Target
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.journal import read_state
@@ -38,7 +38,11 @@ def watched(tmp_path: Path, lines: list[str], *, packed: bool = False, ended: bo
     data = "".join(f"{line}\n" for line in lines).encode()
     log.write_bytes(gzip.compress(data) if packed else data)
     os.utime(log, (BEGAN + 89 * 60 + 1, BEGAN + 89 * 60 + 1))
-    target = Target("x.log", str(log), (ObservedLog(str(log), log.name, packed=packed),), ended=ended)
+    plain = tmp_path / "plain.log" if packed else log
+    if packed:
+        plain.write_bytes(data)
+    known = ObservedLog(str(plain), log.name, packed=str(log) if packed else "")
+    target = Target("x.log", str(log), (known,), ended=ended)
     with observing(tmp_path, target, log) as (observer, run):
         wait_until(
             lambda: observer.state.attempt is not None and observer.state.attempt.verdict is not None, 20

@@ -20,13 +20,13 @@ from supervisor.keeper.planning.launch_plans import write_plan
 from supervisor.keeper.process import attempt
 from supervisor.keeper.process.child import SpawnError, spawn
 from supervisor.policy import EXIT_STOPPED
+from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access import control, viewers
-from supervisor.run.access.lock import LockTaken
+from supervisor.run.arrivals import ArrivalReader
 from supervisor.run.events import Outcome, RequestKind, StopWhy
-from supervisor.run.growth import read_growth
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import LockTaken
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition
 from supervisor.sources.processes import is_alive
@@ -66,8 +66,9 @@ def test_a_fresh_run_ends_with_its_code(
     assert kinds[0] is ev.RunStarted
     assert kinds[-2:] == [ev.RunEnded, ev.KeeperLeft]
     assert len([kind for kind in kinds if kind is ev.Diagnosed]) >= 1
-    log = str(run.node().attempt(1).agent_log)
-    assert (log in read_growth(run.node().attempt(1))) == (program[0] == sys.executable), "one of them writes"
+    index = ArrivalReader(run.node().attempt(1))
+    assert index.refresh() == (program[0] == sys.executable), "one of them writes"
+    index.close()
 
 
 @pytest.mark.fault("processes", "two keepers are started on one run", "the second leaves at once")
@@ -120,10 +121,10 @@ def test_a_run_that_no_restart_helps_is_not_held_for_nobody(
 
 def test_it_is_held_while_a_screen_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "UNWATCHED_S", 3.0)
-    monkeypatch.setattr(viewers, "REFRESH_S", 0.2)
+    monkeypatch.setattr(control, "REFRESH_S", 0.2)
     run = RunPaths(tmp_path / "run-1")
     keeper = Keeper(run, job_of(tmp_path, *TYPO, interactive=True), env=os.environ)
-    screen, held_t, left_t = viewers.Presence(run.control), None, None
+    screen, held_t, left_t = control.Presence(run.control), None, None
     act = keeper._act
 
     def act_and_look(*, hurried: bool = False) -> None:
@@ -473,7 +474,7 @@ def test_a_stop_between_exit_0_and_the_attempts_end_is_not_lost(
 LAYS_LINKS = """
 import os, pathlib, sys
 node, out = pathlib.Path(os.environ["STOKER_RUN_DIR"], "nodes", "0"), pathlib.Path(sys.argv[1])
-for name in ("1/growth.json", "2/telemetry", "4/agent.log", "5/pid.part", "6/plan.json", "6/exit.part"):
+for name in ("2/telemetry", "4/agent.log", "5/pid.part", "6/plan.json", "6/exit.part"):
     path = node / "attempts" / name
     path.parent.mkdir(exist_ok=True)
     path.symlink_to(out if name == "2/telemetry" else out / "thesis.txt")
@@ -498,7 +499,6 @@ def test_nothing_is_written_through_a_link_that_the_job_laid(tmp_path: Path) -> 
     run = RunPaths(tmp_path / "run-1")
     got, state = carry(run, job_of(tmp_path, sys.executable, "-c", LAYS_LINKS, str(out)))
     assert (got, outcome(state)) == (0, (Outcome.SUCCEEDED, 1))
-    assert read_growth(run.node().attempt(1)) == {}
     for number, why in REFUSED.items():
         with pytest.raises(SpawnError, match=why):
             spawn(plan_of(("true",), tmp_path), run.node().attempt(number), os.environ)

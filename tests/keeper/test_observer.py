@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 import os
 import subprocess
@@ -17,26 +16,23 @@ from pathlib import Path
 import pytest
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
-from supervisor.diagnosis.verdict import diagnose
 from supervisor.keeper.monitoring.log_monitor import LogWatch, thinned
 from supervisor.keeper.observer import observer as observer_module
-from supervisor.keeper.observer.belief import Belief
+from supervisor.keeper.observer.observed_run import PIPE_NAME, ObservedLog, Target
 from supervisor.keeper.observer.observer import Observer
-from supervisor.keeper.observer.spooled_input import PipeCopy, Unpacking
-from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
+from supervisor.keeper.observer.watched_ends import PipeCopy
+from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access import control
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import FailureClass, Verdict
+from supervisor.run.records import FailureClass
 from supervisor.run.series import HOST, METRICS, SeriesReader
 from supervisor.sources.processes import identify
-from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
-from supervisor.views.wording.kinds import reading_ratio, reading_text, unread_text
+from supervisor.views.wording.kinds import reading_text, unread_text
 from tests.conftest import wait_until
 from tests.keeper.fakes import SLEEP, facts_of
 
@@ -49,12 +45,10 @@ KeyError: 'missing'
 """
 
 
-def judge_of(*paths: Path) -> Callable[[Engine], Verdict]:
-    def judge(engine: Engine) -> Verdict:
-        logs = tuple(LogSource(str(p), iter([p.read_bytes()])) for p in paths if p.exists())
-        return diagnose(JobEvidence(logs=logs), engine.signatures, engine.matcher)
-
-    return judge
+def read_of(*paths: Path) -> Callable[[], JobEvidence]:
+    return lambda: JobEvidence(
+        logs=tuple(LogSource(str(p), iter([p.read_bytes()])) for p in paths if p.exists())
+    )
 
 
 @contextmanager
@@ -62,7 +56,7 @@ def observing(
     tmp_path: Path, target: Target, *logs: Path, rules: tuple[tuple[str, str], ...] = ()
 ) -> Iterator[tuple[Observer, RunPaths]]:
     run = RunPaths(tmp_path / "observed-1")
-    observer = Observer(run, target, host="box", judge=judge_of(*logs), interval_s=60.0, rules=rules)
+    observer = Observer(run, target, host="box", read=read_of(*logs), interval_s=60.0, rules=rules)
     observer.start()
     try:
         yield observer, run
@@ -110,7 +104,7 @@ def test_a_log_that_fails_while_it_is_watched_gets_a_verdict(tmp_path: Path) -> 
 def test_a_watched_log_fills_its_journal_no_faster_than_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.keeper.context.APART_S", ((1 << 62, 3600.0),))
+    monkeypatch.setattr("supervisor.keeper.base.ledger.APART_S", ((1 << 62, 3600.0),))
     log = tmp_path / "x.log"
     log.write_text("step 0/99 loss: 2.5\n", encoding="utf-8")
     target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),))
@@ -234,7 +228,7 @@ def test_what_a_verdict_has_read_does_not_revive_the_job(tmp_path: Path) -> None
     target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
     with observing(tmp_path, target, log) as (observer, run):
         assert wait_until(lambda: attempt_of(observer).last_step == 1, 60)
-        assert wait_until(lambda: observer._belief is Belief.OPEN, 30)
+        assert wait_until(lambda: observer._words_decide, 30)
         observer._stat_at = time.monotonic() + 600.0  # the look that comes behind the verdict
         add(log, FAILS)
         assert wait_until(lambda: attempt_of(observer).ended_t is not None, 30)
@@ -253,15 +247,15 @@ def test_a_failure_that_is_logged_while_a_verdict_is_made_is_judged_too(
     log = tmp_path / "x.log"
     log.write_text("step 1/90 loss: 2.5\n", encoding="utf-8")
     judging, go_on = threading.Event(), threading.Event()
-    judge = judge_of(log)
+    read = read_of(log)
 
-    def slowly(engine: Engine) -> Verdict:
-        verdict = judge(engine)
+    def slowly() -> JobEvidence:
+        evidence = read()
         judging.set()
         go_on.wait(60)
-        return verdict
+        return evidence
 
-    monkeypatch.setitem(globals(), "judge_of", lambda *_: slowly)
+    monkeypatch.setitem(globals(), "read_of", lambda *_: slowly)
     target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
     with observing(tmp_path, target, log) as (observer, _):
         assert judging.wait(60)
@@ -452,45 +446,6 @@ def test_stacks_of_a_watched_process_are_an_artifact(tmp_path: Path) -> None:
         process.kill()
 
 
-def test_a_packed_log_is_read_from_a_plain_copy(tmp_path: Path) -> None:
-    packed = tmp_path / "train.log.gz"
-    packed.write_bytes(gzip.compress(b"step 1 | loss 2.5\nstep 2 | loss 2.25\n"))
-    target = Target(
-        "train", str(packed), (ObservedLog(str(packed), "train.log.gz", packed=True),), ended=True
-    )
-    with observing(tmp_path, target, packed) as (observer, run):
-        assert wait_until(
-            lambda: observer.state.attempt is not None and observer.state.attempt.last_step == 2, 20
-        )
-        attempt = observer.state.attempt
-        assert attempt is not None
-        copy = Path(attempt.ranks[0].stdout or "")
-        assert copy.read_bytes() == b"step 1 | loss 2.5\nstep 2 | loss 2.25\n"
-        assert copy.is_relative_to(run.root), "views read the run directory"
-
-
-def test_a_recoded_log_without_an_end_is_quiet_not_ended(tmp_path: Path) -> None:
-    """PowerShell redirects as UTF-16: the log is read from a copy, which is not followed."""
-    log = tmp_path / "train.log"
-    log.write_bytes("step 1 | loss 2.5\nstep 2 | loss 2.25\n".encode("utf-16"))
-    make_old(log)
-    target = Target("train", str(log), (ObservedLog(str(log), "train.log", packed=True),), ended=True)
-    with observing(tmp_path, target, log) as (observer, _):
-        assert wait_until(lambda: observer.state.attempt is not None and observer.state.attempt.ended_t, 20)
-        attempt = observer.state.attempt
-        assert attempt is not None
-        assert attempt.quiet_since == pytest.approx(log.stat().st_mtime, abs=2.0)
-
-
-def test_unpacking_leaves_the_disk_some_room(tmp_path: Path) -> None:
-    packed = tmp_path / "train.log.gz"
-    packed.write_bytes(gzip.compress(b"line\n" * 1000))
-    copy = Unpacking(str(packed), tmp_path / "copy", threading.Event(), free_bytes=1 << 60)
-    copy.start()
-    copy.join()
-    assert copy.path.read_text().strip().endswith("the disk of the state folder is nearly full")
-
-
 def test_leaving_in_a_hurry_does_not_read_on(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_bytes(b"step 1 | loss 2.5 | some words that make the line longer than it is\n" * 2_000_000)
@@ -587,42 +542,6 @@ def test_who_does_not_even_wait_for_the_end_still_gets_an_honest_one(tmp_path: P
         first.join(10)
         assert not first.is_alive()
     assert ending(run) == (Outcome.LOST, 6)
-
-
-@pytest.mark.parametrize("rest", [b"", b"no gzip at all" * 20], ids=["cut", "damaged"])
-def test_a_packed_log_that_was_not_unpacked_to_its_end_is_no_success(tmp_path: Path, rest: bytes) -> None:
-    log = tmp_path / "x.log.gz"
-    log.write_bytes(gzip.compress(b"step 1 loss 2.5\n" * 2000)[:-20] + rest)
-    target = Target("x.log.gz", str(log), (ObservedLog(str(log), "x.log.gz", packed=True),), ended=True)
-    with observing(tmp_path, target, log) as (observer, run):
-        observer.end_when_read()
-        assert observer.join(30)
-    assert ending(run) == (Outcome.LOST, 6)
-
-
-def test_a_packed_log_is_unpacked_whole_before_it_is_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("supervisor.keeper.observer.spooled_input.PIPE_BYTES", 64)
-    chunks = Unpacking._chunks
-
-    def slowly(self: Unpacking) -> Iterator[bytes]:
-        for chunk in chunks(self):
-            time.sleep(0.05)
-            yield chunk
-
-    monkeypatch.setattr(Unpacking, "_chunks", slowly)
-    log = tmp_path / "x.log.gz"
-    lines = "".join(f"step {n} loss {n % 7}.{n * n % 9973}\n" for n in range(1, 1001))
-    log.write_bytes(gzip.compress(lines.encode()))
-    target = Target("x.log.gz", str(log), (ObservedLog(str(log), "x.log.gz", packed=True),), ended=True)
-    with observing(tmp_path, target, log) as (observer, run):
-        observer.end_when_read()
-        assert observer.join(60)
-    attempt = read_state(run.node().journal).attempt
-    assert attempt is not None
-    assert attempt.last_step == 1000
-    assert ending(run) == (Outcome.LOST, 0)
 
 
 def test_of_a_backlog_the_extremes_are_kept() -> None:
@@ -750,40 +669,9 @@ def test_what_stood_in_a_log_bears_its_lines_own_clocks_and_what_comes_none(tmp_
         assert [sample.get("line_t", "live") for sample in job_samples(run)] == [None, 1795255207.0, "live"]
 
 
-def test_a_packed_log_was_written_before_however_it_grows_here(tmp_path: Path) -> None:
-    log = tmp_path / "x.log.gz"
-    log.write_bytes(gzip.compress(b"step 1 loss 2.5\nstep 2 loss 2.4\n"))
-    target = Target("x.log.gz", str(log), (ObservedLog(str(log), "x.log.gz", packed=True),), ended=True)
-    with observing(tmp_path, target, log) as (_, run):
-        assert wait_until(lambda: len(job_samples(run)) == 2, 15)
-        assert [sample["line_t"] for sample in job_samples(run)] == [None, None]
-
-
 def job_samples(run: RunPaths) -> list[dict[str, float | None]]:
     reader = SeriesReader(run.node().series, METRICS)
     return [sample.v for sample in reader.read()]
-
-
-@pytest.mark.usefixtures("slow_reader")
-def test_the_verdict_on_a_large_finished_log_comes_before_its_curve(tmp_path: Path) -> None:
-    log = tmp_path / "x.log"
-    log.write_bytes(LARGE + FAILS.encode().replace(b"step 3/9", b"step 401/500"))
-    make_old(log)
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
-    with observing(tmp_path, target, log) as (observer, run):
-        assert reading_text(observer.state), "from the first fact on"
-        assert wait_until(lambda: isinstance(observer.state.condition, st.DiagnosedAs), 30)
-        assert reading_ratio(observer.state) is not None
-        assert attempt_of(observer).failure is FailureClass.CODE_ERROR
-        assert wait_until(lambda: reading_ratio(observer.state) is None, 60), (
-            "its numbers are read all the same"
-        )
-        assert wait_until(lambda: attempt_of(observer).last_step == 401, 15)
-        assert not attempt_of(observer).has_unread
-    assert ending(run) == (Outcome.FAILED, 1)
-    assert job_samples(run)[-1]["step"] == 401
-    kinds = [type(f) for f in facts_of(run)]
-    assert (kinds.count(ev.AttemptEnded), kinds.count(ev.Diagnosed)) == (1, 1)
 
 
 def test_a_log_whose_writer_here_has_ended_is_over(tmp_path: Path) -> None:
@@ -804,3 +692,69 @@ def test_a_log_whose_writer_here_has_ended_is_over(tmp_path: Path) -> None:
             assert wait_until(lambda: isinstance(observer.state.condition, st.Running), 20)
             assert wait_until(lambda: attempt_of(observer).last_step == 2, 20)
     assert ending(run)[0] is not Outcome.SUCCEEDED
+
+
+# -- a large finished log: its end is judged first ---------------------------------------------------
+
+STEPS = "".join(f"step {n} loss {2 + 1 / n:.4f}\n" for n in range(1, 3_000))
+OOM = """Traceback (most recent call last):
+  File "/job/train.py", line 47, in <module>
+    loss.backward()
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.20 GiB is free.
+"""
+
+
+@pytest.mark.usefixtures("slow_reader")
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_a_clear_failure_at_the_end_of_a_large_log_is_shown_before_the_rest_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, confirmed: bool
+) -> None:
+    monkeypatch.setattr("supervisor.keeper.observer.observed_run.LARGE_BYTES", 1 << 14)
+    monkeypatch.setattr(observer_module, "END_BYTES", 1 << 14)
+    log, whole = tmp_path / "x.log", tmp_path / "whole.log"
+    log.write_text(STEPS + OOM, encoding="utf-8")
+    whole.write_text(STEPS + OOM if confirmed else STEPS, encoding="utf-8")
+    make_old(log)
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
+    with observing(tmp_path, target, whole) as (observer, run):
+        assert reading_text(observer.state), "from the first event on"
+        if confirmed:
+            assert wait_until(lambda: isinstance(observer.state.condition, st.DiagnosedAs), 60)
+            verdict = attempt_of(observer).verdict
+            assert verdict is not None
+            assert verdict.cause is not None
+            assert verdict.cause.line == STEPS.count("\n") + 4
+        else:
+            assert wait_until(lambda: (v := attempt_of(observer)).log_checked and v.verdict is None, 60)
+    facts = facts_of(run)
+    first = next(fact for fact in facts if isinstance(fact, ev.Diagnosed))
+    assert (first.provisional, first.verdict.failure) == (True, FailureClass.CUDA_OOM)
+    assert first.verdict.cause is not None
+    assert first.verdict.cause.line is None, "the lines above it are not counted"
+    assert [type(fact) for fact in facts].count(ev.AttemptEnded) == 1 if confirmed else True
+
+
+@pytest.mark.parametrize(
+    ("text", "ended", "old"),
+    [
+        (STEPS, True, True),  # no failure
+        (STEPS + OOM, True, False),  # it may be written still
+        (STEPS + OOM, False, True),
+        (OOM, True, True),  # a short log is read in a moment
+        (STEPS + OOM + "step 9 loss 2.0\n" * 400, True, True),  # it continued
+    ],
+)
+def test_any_other_end_waits_for_the_whole_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, ended: bool, old: bool
+) -> None:
+    monkeypatch.setattr("supervisor.keeper.observer.observed_run.LARGE_BYTES", 1 << 14)
+    monkeypatch.setattr(observer_module, "END_BYTES", 1 << 14)
+    log = tmp_path / "x.log"
+    log.write_text(text, encoding="utf-8")
+    if old:
+        make_old(log)
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=ended)
+    with observing(tmp_path, target, log) as (observer, run):
+        assert wait_until(lambda: observer._judged is not None, 60)
+    judged = [fact.verdict.cause for fact in facts_of(run) if isinstance(fact, ev.Diagnosed)]
+    assert all(cause is None or cause.line is not None for cause in judged)

@@ -12,8 +12,8 @@ from supervisor.job.knobs.facts import Facts
 from supervisor.job.spec import BatchAnswer, BatchQuestion, Knobs, Unread
 from supervisor.keeper.monitoring.plan_check import CONFIRMED, PlanCheck
 from supervisor.run import events as ev
+from supervisor.run.answers import recalled
 from supervisor.run.fold import fold, replay
-from supervisor.run.history.answers import recalled
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.records import Decision, DecisionKind, SpecChange
 from supervisor.run.state import RunState

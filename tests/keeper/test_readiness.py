@@ -20,7 +20,7 @@ from supervisor.keeper.planning.preconditions import Missing
 from supervisor.keeper.planning.readiness import ReadinessCheck, Way
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.history.memory_trials import JobKind, MemoryLine, flags_hash, recall, remember
+from supervisor.run.answers import JobKind, MemoryLine, flags_hash, recall_memory, remember_memory
 from supervisor.run.paths import NodePaths
 from supervisor.run.records import Decision, DecisionKind, Precondition, SpecChange
 from supervisor.run.series import GPU, SeriesWriter
@@ -204,16 +204,18 @@ def test_bisection_finds_the_largest_divisor_in_few_probes(per_rank: int, limit:
 def test_what_fitted_is_known_again_for_the_same_kind_alone(tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": str(tmp_path)}
     kind = JobKind("/w/train.py", flags_hash(["--depth=4"]), "H100", 2)
-    remember(MemoryLine(kind=kind, trial=MemoryTrial(16, fitted=False), t=1.0, run="a"), env)
-    remember(MemoryLine(kind=kind, trial=MemoryTrial(8, fitted=True, peak_bytes=5), t=2.0, run="b"), env)
+    remember_memory(MemoryLine(kind=kind, trial=MemoryTrial(16, fitted=False), t=1.0, run="a"), env)
+    remember_memory(
+        MemoryLine(kind=kind, trial=MemoryTrial(8, fitted=True, peak_bytes=5), t=2.0, run="b"), env
+    )
     with (tmp_path / "stoker" / "memory.jsonl").open("ab") as file:
         file.write(b'{"half a line ' + kind.flags.encode())
-    assert [line.trial.micro_batch for line in recall(kind, env)] == [16, 8]
-    assert [line.run for line in recall(kind, env, but_run="a")] == ["b"]
+    assert [line.trial.micro_batch for line in recall_memory(kind, env)] == [16, 8]
+    assert [line.run for line in recall_memory(kind, env, but_run="a")] == ["b"]
     for other in (
         JobKind("/w/other.py", kind.flags, "H100", 2),
         JobKind(kind.script, flags_hash(["--depth=8"]), "H100", 2),
         JobKind(kind.script, kind.flags, "A100", 2),
         JobKind(kind.script, kind.flags, "H100", 4),
     ):
-        assert recall(other, env) == []
+        assert recall_memory(other, env) == []

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.spec import RetrySettings
-from supervisor.keeper.background import Background
-from supervisor.keeper.clock import SystemClock
+from supervisor.keeper.base.background import Background
+from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.loop import Keeper
 from supervisor.keeper.monitoring import last_reading
 from supervisor.keeper.monitoring.last_reading import LastReading
@@ -25,9 +25,9 @@ from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.planning import verdict_and_decision as judgement
 from supervisor.keeper.planning.background_verdict import BackgroundVerdict
 from supervisor.keeper.recording import recorder
+from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access import control
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
@@ -240,7 +240,7 @@ def test_who_wants_the_next_attempt_now_need_not_wait_for_the_logs(
 def test_after_a_signal_the_end_is_on_disk_before_we_are_killed(
     tmp_path: Path, slowly: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.keeper.monitoring.attempt_monitor.SIGNAL_READ_S", 0.5)
+    monkeypatch.setattr("supervisor.keeper.attempt_monitor.SIGNAL_READ_S", 0.5)
     slowly(0.5)
     run = run_in(tmp_path, STARTED, INTENDED)
     child = child_in(run, BIG)

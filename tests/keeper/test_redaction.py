@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.keeper.context import Ledger
+from supervisor.keeper.base.ledger import Ledger
 from supervisor.keeper.monitoring.observations import EvidenceHit
 from supervisor.keeper.recording.recorder import Recorder
 from supervisor.run import events as ev

@@ -10,14 +10,14 @@ import pytest
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind, Knobs, RetrySettings
-from supervisor.keeper.context import Ledger, RunContext
+from supervisor.keeper.base.ledger import Ledger, RunContext
 from supervisor.keeper.planning.launch_plans import counter_question
 from supervisor.keeper.recording import resume_comparison
 from supervisor.keeper.recording.resume_comparison import ResumeComparison
 from supervisor.run import events as ev
 from supervisor.run import state as st
+from supervisor.run.answers import AnswerLine, remember_answer
 from supervisor.run.fold import replay
-from supervisor.run.history.answers import AnswerLine, remember_answer
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, Difference, Sameness, SpecChange
 from supervisor.run.series import JOB_KEY, METRICS, SeriesWriter
@@ -138,7 +138,7 @@ def test_the_bar_that_jumps_to_the_step_it_resumes_from_is_no_step_0(resumed: Re
 
 def test_a_start_from_step_0_is_said_with_its_first_steps(resumed: Resumed) -> None:
     (said,) = resumed.trains(part(Log(range(1, 51)), 1, 8))
-    assert said.difference is Difference.FROM_STEP_0
+    assert said.difference is Difference.STEP
     assert said.numbers["resume_step"] == 100
 
 
@@ -190,11 +190,10 @@ def test_another_keeper_does_not_say_it_again(resumed: Resumed) -> None:
     assert len(resumed.said()) == 1
 
 
-def test_of_a_long_training_its_beginning_and_its_end_are_kept(
+def test_of_a_long_training_the_newest_steps_are_kept(
     resumed: Resumed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resume_comparison, "FIRST_KEPT", 30)
-    monkeypatch.setattr(resume_comparison, "LAST_KEPT", 45)
+    monkeypatch.setattr(resume_comparison, "MOST_KEPT", 45)
     resumed.trains(part(AFTER, 101, 130))
     (said,) = resumed.trains(part(AFTER, 131, 150))
     assert (said.result, said.steps_twice) == (Sameness.SAME, 30)

@@ -21,7 +21,7 @@ from supervisor.keeper.planning import preconditions, resume_points
 from supervisor.keeper.planning.resume_points import drop_copies, takes_old_batch, usable_checkpoint
 from supervisor.keeper.planning.verdict_and_decision import policy_input
 from supervisor.run import events as ev
-from supervisor.run.access.control import RequestArgs
+from supervisor.run.control import RequestArgs
 from supervisor.run.fold import fold, replay
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange

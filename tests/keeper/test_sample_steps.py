@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
+
+import pytest
 
 from supervisor.keeper.monitoring.observations import StepHint, StepSeen
 from supervisor.keeper.recording.sample_steps import WAIT_S, StepSense
-from supervisor.run.series import READING
 from supervisor.sources.metrics import MetricReader
 
 
@@ -100,16 +101,6 @@ def test_a_line_does_not_wait_past_the_next_loss_of_its_log() -> None:
     assert shown(sense.due(99.0)) == []
 
 
-def test_lines_that_waited_for_a_first_step_come_before_those_that_have_it() -> None:
-    """A collector puts each state of the bar on a line of its own; of a backlog the first states may be left out."""
-    sense = StepSense()
-    assert shown(sense.take(replace(line(loss=2.5), log="output.log"), 0.0)) == []
-    list(sense.take(replace(bar(30, 40), log="output.log", drawn=False, bar=True), 0.0))
-    after = shown(sense.take(replace(line(loss=2.4), log="output.log"), 0.0))
-    assert after == [(None, 2.5), (30, 2.4)]
-    assert shown(sense.due(99.0)) == []
-
-
 def test_the_summary_of_an_epoch_does_not_wait_past_the_bar_of_the_next() -> None:
     sense = StepSense()
     list(sense.take(replace(bar(40, 40, epoch=1.0), log="train.log"), 0.0))
@@ -117,23 +108,6 @@ def test_the_summary_of_an_epoch_does_not_wait_past_the_bar_of_the_next() -> Non
     assert shown(sense.take(replace(bar(40, 40, epoch=1.0), log="train.log"), 0.0)) == [(40, None)]
     after = shown(sense.take(replace(bar(10, 40, epoch=2.0), log="train.log"), 0.0))
     assert after == [(40, 2.6), (50, None)]
-
-
-def test_a_bar_that_comes_too_late_is_not_taken_for_the_next_lines() -> None:
-    sense = StepSense()
-    list(sense.take(bar(3, 40), 0.0))
-    list(sense.take(line(loss=2.5), 0.1))
-    assert shown(sense.due(1.5)) == [(3, 2.5)]
-    assert shown(sense.hint(hint(5), 1.6)) == []
-    assert shown(sense.take(line(loss=2.4), 1.7)) == []
-    assert shown(sense.hint(hint(10), 4.0)) == [(10, 2.4)]
-
-
-def test_at_the_end_nothing_waits() -> None:
-    sense = StepSense()
-    list(sense.take(bar(7, 40), 99.0))
-    list(sense.take(line(loss=2.4), 100.0))
-    assert shown(sense.due(100.0, final=True)) == [(7, 2.4)]
 
 
 def test_without_bars_the_step_of_the_line_before_holds() -> None:
@@ -152,13 +126,6 @@ def test_a_counter_that_starts_again_says_no_step_of_the_lines_below() -> None:
     assert found == [(0, None), (9, 2.0), (0, None), (None, 1.0), (0, None), (None, 0.0)]
 
 
-def test_where_nothing_names_a_step_it_stays_unknown() -> None:
-    sense = StepSense()
-    assert shown(sense.take(line(loss=2.5), 0.0)) == []
-    assert shown(sense.take(line(loss=2.4), 1.0)) == []
-    assert shown(sense.due(9.0)) == [(None, 2.5), (None, 2.4)]
-
-
 def test_lines_of_a_backlog_are_not_all_put_at_the_step_where_it_stands_now() -> None:
     sense = StepSense()
     list(sense.take(bar(0, 40), 0.0))
@@ -175,50 +142,6 @@ def test_a_backlog_of_lines_and_one_of_bars_are_matched_in_order() -> None:
     for number in range(4, 6):
         list(sense.hint(hint(5 * number), 1.0))
     assert [shown(sense.take(line(loss=float(n)), 1.01)) for n in (4, 5)] == [[(20, 4)], [(25, 5)]]
-
-
-def test_a_counter_that_starts_again_each_epoch_goes_on() -> None:
-    sense = StepSense()
-    said = [bar(n, 10, epoch=float(e)) for e in range(3) for n in (1, 10)]
-    steps = [seen.values for one in said for seen in sense.take(one, 0.0)]
-    assert [v["step"] for v in steps] == [1, 10, 11, 20, 21, 30]
-    # How many epochs there are is not known, so the total is not either.
-    assert [v.get("total_steps") for v in steps] == [10, 10, None, None, None, None]
-    sense.begin()  # restarted in epoch 2: what was learnt holds
-    assert shown(sense.take(bar(4, 10, epoch=2.0, total_epochs=5.0), 0.0)) == [(24, None)]
-
-
-def test_epochs_that_a_smaller_micro_batch_made_longer_are_counted_on_from_the_first_line() -> None:
-    """Lightning's bar counts micro-batches; resumed at the end of the first epoch it begins with the second."""
-    sense = StepSense()
-    for epoch, step in ((0, 1), (0, 20), (1, 1), (1, 11)):
-        list(sense.take(bar(step, 20, epoch=float(epoch)), 0.0))
-    sense.begin()
-    said = [bar(1, 40, epoch=1.0), bar(40, 40, epoch=1.0), bar(1, 40, epoch=2.0)]
-    assert [step for one in said for step, _ in shown(sense.take(one, 0.0))] == [41, 80, 81]
-
-
-def test_a_counter_of_another_length_is_left_alone_where_one_counted_the_whole_training() -> None:
-    sense = StepSense()
-    for epoch, step, n in ((0, 1, 1), (0, 20, 20), (1, 1, 21)):
-        list(sense.take(bar(step, 20, epoch=float(epoch)), 0.0))
-        list(sense.take(line(step=float(n), total_steps=1000.0, epoch=float(epoch)), 0.0))
-    sense.begin()
-    assert shown(sense.take(line(step=21.0, total_steps=2000.0, epoch=1.0, loss=2.0), 0.0)) == [(21, 2.0)]
-
-
-def test_epochs_counted_from_one_and_how_many_there_are() -> None:
-    sense = StepSense()
-    said = [line(step=n, total_steps=10.0, epoch=e, total_epochs=5.0) for e in (1.0, 2.0) for n in (5.0, 9.0)]
-    steps = [seen.values for one in said for seen in sense.take(one, 0.0)]
-    assert [(v["step"], v["total_steps"]) for v in steps] == [(5, 10), (9, 10), (15, 50), (19, 50)]
-
-
-def test_a_global_counter_beside_an_epoch_is_left_alone() -> None:
-    sense = StepSense()
-    said = [line(step=n * 100.0, total_steps=1000.0, epoch=float(n // 3)) for n in range(10)]
-    steps = [seen.values for one in said for seen in sense.take(one, 0.0)]
-    assert [(v["step"], v["total_steps"]) for v in steps] == [(n * 100, 1000) for n in range(10)]
 
 
 def test_an_evaluations_bar_is_not_the_trainings() -> None:
@@ -250,26 +173,6 @@ def test_a_shorter_bar_beside_which_losses_are_printed_is_that_of_another_traini
     assert shown(sense.take(bar(3, 13), 5.0)) == [], "one loss between two states of the training's"
 
 
-def test_a_bar_around_those_of_the_epochs_gives_no_step() -> None:
-    sense = StepSense()
-    for epoch in (1.0, 2.0):
-        list(sense.take(bar(48, 96, epoch=epoch), 0.0))
-        list(sense.take(bar(96, 96, epoch=epoch), 0.0))
-    outer = bar(2, 10, loss=0.5, step_time_s=52.0)
-    found = [*sense.take(outer, 0.0), *sense.due(9.0, final=True)]
-    assert [(seen.values.get("step"), seen.values["loss"]) for seen in found] == [(192, 0.5)]
-    assert "step_time_s" not in found[0].values
-
-
-def test_an_evaluations_bar_on_a_line_of_its_own_is_not_the_trainings() -> None:
-    """As a collector writes it that puts each state on a line."""
-    sense = StepSense()
-    found = []
-    for seen in (bar(20, 200), bar(2, 25), bar(25, 25), bar(22, 200)):
-        found += shown(sense.take(replace(seen, drawn=False, bar=True), 0.0))
-    assert found == [(20, None), (22, None)]
-
-
 def test_ranks_are_told_apart() -> None:
     sense = StepSense()
     list(sense.take(bar(3, 40), 0.0))
@@ -279,105 +182,11 @@ def test_ranks_are_told_apart() -> None:
     assert shown(sense.due(9.0)) == [(None, 1.0)]
 
 
-def test_a_bar_over_an_epoch_and_lines_over_the_training_are_two_counters() -> None:
-    sense = StepSense()
-
-    def of(epoch: int, step: int, total: int) -> list[float]:
-        said = {"epoch": float(epoch), "step": float(step), "total_steps": float(total), "loss": 1.0}
-        seen = StepSeen(0.0, 0, said, from_telemetry=False, drawn=True)
-        return [one.values["step"] for one in sense.take(seen, 0.0)]
-
-    assert of(1, 60, 64) == [60]
-    assert of(1, 60, 192) == [60]
-    assert of(2, 16, 64) == [80]
-    assert of(2, 80, 192) == [80]
-    assert of(3, 60, 64) == [188]
-    assert of(3, 180, 192) == [180]
-
-
-def test_epochs_of_unlike_lengths_are_one_counter() -> None:
-    sense = StepSense()
-
-    def of(epoch: int, step: int, total: int) -> list[float]:
-        said = {"epoch": float(epoch), "step": float(step), "total_steps": float(total), "loss": 1.0}
-        return [one.values["step"] for one in sense.take(StepSeen(0.0, 0, said, from_telemetry=False), 0.0)]
-
-    assert of(0, 100, 101) == [100]
-    assert of(1, 10, 98) == [108]
-    assert of(2, 10, 103) == [216]
-
-
-def counted(sense: StepSense, *states: tuple[int, int], **values: float) -> list[float]:
-    said = (
-        {"step": float(step), "total_steps": float(total), "loss": 1.0, **values} for step, total in states
-    )
-    taken = (
-        one
-        for values in said
-        for one in sense.take(StepSeen(0.0, 0, values, from_telemetry=False, drawn=True), 0.0)
-    )
-    return [one.values["step"] for one in taken]
-
-
-def test_a_bar_an_epoch_without_a_word_of_epochs_counts_on() -> None:
-    sense = StepSense()
-    assert counted(sense, (1, 103), (60, 103), (103, 103), (103, 103)) == [1, 60, 103, 103]
-    assert counted(sense, (0, 103), (70, 103), (103, 103)) == [103, 173, 206]
-    assert counted(sense, (2, 103), (103, 103)) == [208, 309]
-    assert counted(sense, (1, 99), (99, 99), (1, 101)) == [310, 408, 409]  # epochs of other lengths
-
-
-def test_a_late_rank_or_a_start_anew_is_no_next_epoch() -> None:
-    sense = StepSense()
-    assert counted(sense, (39, 40), (40, 40), (38, 40), (40, 40)) == [39, 40, 38, 40]
-    sense = StepSense()
-    assert counted(sense, (30, 100), (1, 100)) == [30, 1]
-
-
-def test_a_line_that_names_the_epoch_heads_the_bar_below_it() -> None:
-    sense = StepSense()
-    list(sense.take(line(epoch=1.0, total_epochs=3.0), 0.0))
-    assert counted(sense, (50, 103), (103, 103)) == [50, 103]
-    list(sense.take(line(epoch=2.0, total_epochs=3.0), 0.0))
-    (seen,) = sense.take(bar(1, 103, loss=1.0), 0.0)
-    printed = {"epoch": 2, "total_epochs": 3, "epoch_step": 1, "epoch_steps": 103}
-    assert seen.values == {"step": 104, "total_steps": 309, "loss": 1, **printed}
-
-
-def test_a_total_is_never_less_than_the_step() -> None:
-    sense = StepSense()
-    for epoch in range(4):
-        for step in (1, 128):
-            (seen,) = sense.take(bar(step, 128, epoch=float(epoch), total_epochs=3.0), 0.0)
-    assert (seen.values["step"], seen.values["total_steps"]) == (512, 512)
-
-
 def test_a_heading_waits_for_no_bar() -> None:
     sense = StepSense()
     list(sense.take(bar(103, 103), 0.0))
     (seen,) = sense.take(line(epoch=2.0, total_epochs=3.0), 0.1)
     assert seen.values == {"epoch": 2, "total_epochs": 3, "step": 103}
-
-
-def test_a_bar_that_goes_back_before_it_bears_the_next_epochs_name() -> None:
-    sense = StepSense()
-
-    def of(epoch: int, step: int) -> float:
-        (seen,) = sense.take(bar(step, 32, epoch=float(epoch), loss=1.0), 0.0)
-        return seen.values["step"]
-
-    assert [of(0, 0), of(0, 20), of(0, 32)] == [0, 20, 32]
-    assert [of(0, 0), of(1, 1), of(1, 32)] == [32, 33, 64]
-    assert [of(1, 0), of(1, 0), of(2, 1), of(2, 32)] == [64, 64, 65, 96]
-
-
-def test_a_line_that_no_bar_follows_stands_where_the_last_bar_stood() -> None:
-    sense = StepSense()
-    list(sense.take(bar(10, 30), 0.0))
-    list(sense.take(line(loss=2.5), 0.1))
-    assert shown(sense.hint(hint(25, 30), 0.1)) == [(25, 2.5)]
-    list(sense.take(line(loss=2.4), 0.2))
-    assert shown(sense.due(0.2, final=True)) == [(25, 2.4)]
 
 
 def test_an_epoch_from_a_heading_above_is_marked_as_no_news() -> None:
@@ -388,56 +197,6 @@ def test_an_epoch_from_a_heading_above_is_marked_as_no_news() -> None:
     list(sense.take(line(epoch=1.0, total_epochs=10.0), 0.2))
     (waited,) = sense.due(5.0)
     assert (waited.values["epoch"], waited.headed) == (10.0, True)
-
-
-def test_passes_of_a_bar_are_not_counted_where_not_all_lines_were_kept() -> None:
-    """Of a long log a part is kept: the 47 passes seen are not the 300 there were."""
-    sense = StepSense()
-    for _ in range(3):
-        list(sense.take(bar(1, 31, loss=1.0, reading=7.0), 0.0))
-        (seen,) = sense.take(bar(31, 31, loss=1.0, reading=8.0), 0.0)
-    assert (seen.values["step"], seen.values["total_steps"]) == (31.0, 31.0)
-
-
-def times(
-    *lines: tuple[float, float], numbers: Iterable[float] = (), epochs: Sequence[float] = ()
-) -> list[float | None]:
-    """Of lines with a step and a time, what is taken for the time of one step. `numbers`: those of the readings, of a backlog."""
-    sense = StepSense()
-    found: list[float | None] = []
-    numbered: list[float | None] = [*numbers]
-    numbered += [None] * (len(lines) - len(numbered))
-    for row, ((step, took), number) in enumerate(zip(lines, numbered, strict=True)):
-        values = {"step": step, "step_time_s": took, "loss": 1.0}
-        values |= {} if number is None else {READING: number}
-        values |= {"epoch": epochs[row]} if epochs else {}
-        samples = sense.take(replace(line(**values), plain_time=True), 0.0)
-        found += [seen.values.get("step_time_s") for seen in samples]
-    return found
-
-
-def test_a_plain_time_is_that_of_a_step_where_each_step_has_a_line() -> None:
-    assert times((1, 0.5), (2, 0.4), (3, 0.4)) == [None, 0.4, 0.4]
-    # Of a backlog a part is kept: the numbers of its readings show how many lines there were.
-    assert times((1, 0.5), (20, 0.4), numbers=(1, 20)) == [None, 0.4]
-
-
-def test_a_plain_time_far_longer_than_that_of_the_first_step_is_of_all_since_the_line_before() -> None:
-    assert times((0, 0.16), (100, 4.5), (200, 5.0)) == [None, 0.045, 0.05]
-    assert times((1, 0.16), (100, 4.95), (300, 10.0), numbers=(1, 2, 4)) == [None, 0.05, 0.1]
-
-
-def test_a_plain_time_of_a_line_every_so_many_steps_may_be_either() -> None:
-    assert times((0, 1.5), (100, 1.2), (200, 0.25)) == [None, None, None]
-    assert times((20, 8.6), (40, 8.5), (20, 8.6), (40, 8.5)) == [None, None, None, None]
-    # Of a backlog lines of different epochs may follow each other: their steps are not apart.
-    assert times((10, 0.9), (20, 0.8), (30, 0.7), numbers=(1, 90, 180), epochs=(1, 2, 3)) == [
-        None,
-        None,
-        None,
-    ]
-    # 5000 steps are not made in 5 ms.
-    assert times((5000, 0.005), (10000, 0.005)) == [None, 0.005]
 
 
 def test_only_the_time_that_its_line_does_not_explain_is_doubted() -> None:
@@ -455,3 +214,103 @@ def test_only_the_time_that_its_line_does_not_explain_is_doubted() -> None:
         assert sample is not None
         assert "step_time_s" in sample.values
         assert sample.columns.plain_time is doubted, text
+
+
+# -- counters that start again with each epoch ---------------------------------------------------------
+
+Said = tuple[float, float] | tuple[float, float, float]
+
+
+def counted(*said: Said, sense: StepSense | None = None, **values: float) -> list[tuple[float, float | None]]:
+    """(step, total) as they are counted on, of (step, total) or (step, total, epoch) as a log says them."""
+    sense = sense or StepSense()
+    found = []
+    for step, total, *epoch in said:
+        named = {"epoch": epoch[0]} if epoch else {}
+        seen = line(step=step, total_steps=total, loss=1.0, **named, **values)
+        found += [(one.values["step"], one.values.get("total_steps")) for one in sense.take(seen, 0.0)]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ([(9, 10), (10, 10), (1, 10)], [(9, 10), (10, 10), (11, None)]),
+        ([(10, 10), (6, 10)], [(10, 10), (6, 10)]),  # a late rank's
+        ([(9, 10), (1, 10)], [(9, 10), (1, 10)]),  # it was not full
+        ([(10, 10), (1, 12), (12, 12), (1, 12)], [(10, 10), (11, None), (22, None), (23, None)]),
+        ([(10, 10), (1, 13)], [(10, 10), (1, 13)]),  # another counter
+        ([(11, 10), (-1, 10), (0, 10)], [(11, 10), (-1, 10), (0, 10)]),
+        ([(9, 10, 0), (1, 10, 1)], [(9, 10), (11, None)]),
+        ([(9, 10, 1), (1, 10, 2), (2, 10, 4)], [(9, 10), (11, None), (32, None)]),
+        ([(9, 10, 0), (19, 20, 1)], [(9, 10), (19, 20)]),  # another counter
+        ([(5, 100, 0), (15, 100, 1)], [(5, 100), (15, 100)]),  # one of the whole training
+        ([(9, 10, 3), (1, 10, 4)], [(9, 10), (41, None)]),  # begun in the middle: counted from 0
+        ([(10, 10, 0), (0, 10, 0), (1, 10, 1)], [(10, 10), (10, None), (11, None)]),  # before the next name
+        ([(10, 10, 1), (10, 10, 2)], [(10, 10), (20, None)]),  # full before the last epoch: the epoch's
+        ([(100, 101, 0), (10, 98, 1), (10, 103, 2)], [(100, 101), (108, None), (216, None)]),
+        (
+            [(60, 64, 1), (60, 192, 1), (16, 64, 2), (80, 192, 2)],
+            [(60, 64), (60, 192), (80, None), (80, 192)],
+        ),
+        ([(1, 10, 0.5), (1, 10, float("nan"))], [(1, 10), (1, 10)]),
+    ],
+)
+def test_a_counter_that_begins_again_counts_on(
+    said: list[Said], found: list[tuple[float, float | None]]
+) -> None:
+    assert counted(*said) == found
+
+
+def test_the_total_is_that_of_all_epochs_where_their_number_is_known() -> None:
+    said = [(5.0, 10.0, 1.0), (9.0, 10.0, 1.0), (5.0, 10.0, 2.0)]
+    assert counted(*said, total_epochs=5.0) == [(5, 10), (9, 10), (15, 50)]
+    beyond = [(step, 128.0, float(epoch)) for epoch in range(4) for step in (1.0, 128.0)]
+    assert counted(*beyond, total_epochs=3.0)[-1] == (512, 512), "never less than the step"
+
+
+def test_a_log_that_begins_in_the_middle_is_counted_on_from_its_first_line() -> None:
+    said = [(10.0, 100.0, 24.0), (90.0, 100.0, 24.0), (10.0, 100.0, 25.0)]
+    assert [step for step, _ in counted(*said, total_epochs=70.0)] == [2410, 2490, 2510]
+    whole = counted((240.0, 700.0, 24.0), total_epochs=70.0)
+    assert whole[0][0] == 240, "it counts the whole training"
+
+
+def test_the_next_attempt_knows_what_its_counters_count() -> None:
+    sense = StepSense()
+    counted((9, 10, 0), (1, 10, 1), sense=sense)
+    sense.begin()
+    assert counted((1, 20, 2), sense=sense) == [(41, None)], (
+        "epochs twice as long, of the smaller micro-batch"
+    )
+    unsure = StepSense()
+    counted((5, 100, 0), (15, 100, 1), sense=unsure)
+    unsure.begin()
+    assert counted((1, 20, 2), sense=unsure) == [(1, 20)]
+
+
+def test_passes_are_not_counted_where_not_all_lines_were_kept() -> None:
+    """Of a long log a part is kept: the 47 passes seen are not the 300 there were."""
+    assert counted((1, 31), (31, 31), (1, 31), (31, 31), reading=7.0)[-1] == (31, 31)
+
+
+def test_a_line_that_names_the_epoch_heads_the_bar_below_it() -> None:
+    sense = StepSense()
+    list(sense.take(line(epoch=1.0, total_epochs=3.0), 0.0))
+    counted((50, 103), (103, 103), sense=sense)
+    list(sense.take(line(epoch=2.0, total_epochs=3.0), 0.0))
+    (seen,) = sense.take(bar(1, 103, loss=1.0, eta_s=5.0), 0.0)
+    printed = {"epoch": 2, "total_epochs": 3, "epoch_step": 1, "epoch_steps": 103}
+    assert seen.values == {"step": 104, "total_steps": 309, "loss": 1, **printed}, (
+        "what is left was the epoch's"
+    )
+
+
+def test_a_plain_time_is_that_of_a_step_where_each_step_has_a_line() -> None:
+    """``[300/100000] loss: 2.4 | time: 4.45s``, a line every 100 steps, may be the time of all of them."""
+    sense = StepSense()
+    found = []
+    for step in (1.0, 2.0, 3.0, 100.0, 200.0):
+        seen = replace(line(step=step, step_time_s=0.4, loss=1.0), plain_time=True)
+        found += [one.values.get("step_time_s") for one in sense.take(seen, 0.0)]
+    assert found == [None, 0.4, 0.4, None, None]

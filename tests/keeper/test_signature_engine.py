@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.keeper.loop import Keeper
-from supervisor.run.access.lock import keeper_is_alive
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.sources import signature_files as engine
 from supervisor.sources.signature_files import default_cache_dir, load_engine

@@ -13,8 +13,9 @@ import pytest
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind
-from supervisor.keeper.background import Background, BackgroundTask, within
-from supervisor.keeper.clock import SET_S, ClockWatch, of_others
+from supervisor.keeper.base.background import Background, BackgroundTask, within
+from supervisor.keeper.base.keeper_clock import SET_S, ClockWatch, of_others
+from supervisor.keeper.base.request_rules import Refused, RequestAction, judge
 from supervisor.keeper.monitoring.observations import GpuSeen, Sampled, SensorFact
 from supervisor.keeper.monitoring.sensors import (
     DEEPEST,
@@ -25,13 +26,11 @@ from supervisor.keeper.monitoring.sensors import (
     gpu_values,
     own_values,
 )
-from supervisor.keeper.recording.epoch_counters import MAX_COUNTERS, Counters, Places
 from supervisor.keeper.recording.recorder import RunningMinima
 from supervisor.keeper.recording.start_events import _world_size
-from supervisor.keeper.requests.request_rules import Refused, RequestAction, judge
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access.control import Request, RequestArgs, Requester
+from supervisor.run.control import Request, RequestArgs, Requester
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.records import Decision, DecisionKind
 from supervisor.sources.gpu import GpuDevice, GpuNote, GpuNoteCode, GpuProcess, GpuSample
@@ -166,119 +165,6 @@ def test_a_time_that_another_process_wrote(
     wall, mono = clock.wall(), clock.mono()
     found = of_others(wall + t, clock, None if t_mono is None else mono + t_mono)
     assert found == pytest.approx(wall + by_s)
-
-
-# -- counters of epochs ----------------------------------------------------------------------------------------
-
-Said = tuple[float, float] | tuple[float, float, float]
-
-
-def counted(*said: Said, counters: Counters | None = None) -> list[tuple[float, float | None]]:
-    """(step, total) as they are counted on, of (step, total) or (step, total, epoch) as a log says them."""
-    learnt, places = counters or Counters(), Places()
-    found = []
-    for one in said:
-        values = {"step": one[0], "total_steps": one[1]}
-        if len(one) == 3:
-            values["epoch"] = one[2]
-        after = learnt.count_on(places, values)
-        found.append((after["step"], after.get("total_steps")))
-    return found
-
-
-@pytest.mark.parametrize(
-    ("said", "found"),
-    [
-        ([(9, 10), (10, 10), (1, 10)], [(9, 10), (10, 10), (11, None)]),
-        ([(10, 10), (5, 10)], [(10, 10), (15, None)]),
-        ([(10, 10), (6, 10)], [(10, 10), (6, 10)]),  # a late rank's
-        ([(9, 10), (1, 10)], [(9, 10), (1, 10)]),  # it was not full
-        (
-            [(10, 10), (1, 12), (12, 12), (1, 12)],
-            [(10, 10), (11, None), (22, None), (23, None)],
-        ),  # longer by a fifth
-        ([(10, 10), (1, 13)], [(10, 10), (1, 13)]),
-        ([(11, 10)], [(11, 10)]),
-        ([(-1, 10)], [(-1, 10)]),
-        ([(0, 10)], [(0, 10)]),
-    ],
-)
-def test_passes_without_an_epoch(said: list[Said], found: list[tuple[float, float | None]]) -> None:
-    assert counted(*said) == found
-
-
-@pytest.mark.parametrize(
-    ("said", "found"),
-    [
-        ([(9, 10, 0), (1, 10, 1)], [(9, 10), (11, None)]),
-        ([(9, 10, 1), (1, 10, 2), (2, 10, 4)], [(9, 10), (11, None), (32, None)]),
-        ([(9, 10, 0), (19, 20, 1)], [(9, 10), (19, 20)]),  # another counter
-        ([(5, 100, 0), (15, 100, 1)], [(5, 100), (15, 100)]),  # one of the whole training
-        ([(9, 10, 3), (1, 10, 4)], [(9, 10), (41, None)]),  # begun in the middle: counted from 0
-        (
-            [(10, 10, 0), (0, 10, 0), (1, 10, 1)],
-            [(10, 10), (10, None), (11, None)],
-        ),  # back before the next name
-        ([(10, 10, 1), (10, 10, 2)], [(10, 10), (20, None)]),  # full before the last epoch: the epoch's
-        ([(1, 10, 0.5)], [(1, 10)]),
-        ([(1, 10, float("nan"))], [(1, 10)]),
-    ],
-)
-def test_epochs_count_on_once_a_counter_began_again(
-    said: list[Said], found: list[tuple[float, float | None]]
-) -> None:
-    assert counted(*said) == found
-
-
-def test_a_log_that_begins_in_the_middle_is_counted_on_from_its_first_line() -> None:
-    learnt, places = Counters(), Places()
-
-    def counted_on(step: float, epoch: float) -> float:
-        return learnt.count_on(
-            places, {"step": step, "total_steps": 100.0, "epoch": epoch, "total_epochs": 70.0}
-        )["step"]
-
-    assert [counted_on(10, 24), counted_on(90, 24), counted_on(10, 25)] == [2410, 2490, 2510]
-    headed = Places(heading={"epoch": 30.0, "total_epochs": 30.0})
-    first = Counters().count_on(headed, {"step": 20.0, "total_steps": 289.0})
-    assert first["step"] == 20, "another training begins below the last heading of one"
-    whole = Counters()
-    values = {"step": 240.0, "total_steps": 700.0, "epoch": 24.0, "total_epochs": 70.0}
-    assert whole.count_on(Places(), values)["step"] == 240, "it counts the whole training"
-
-
-def test_the_next_attempt_knows_what_its_counters_count() -> None:
-    learnt = Counters()
-    counted((9, 10, 0), (1, 10, 1), counters=learnt)
-    learnt.begin()
-    assert counted((1, 20, 2), counters=learnt) == [(41, None)], (
-        "epochs twice as long, of the smaller micro-batch"
-    )
-    unsure = Counters()
-    counted((5, 100, 0), (15, 100, 1), counters=unsure)
-    unsure.begin()
-    assert counted((1, 20, 2), counters=unsure) == [(1, 20)]
-
-
-def test_what_is_left_of_a_pass_is_not_what_is_left_of_the_training() -> None:
-    learnt, places = Counters(), Places()
-    learnt.count_on(places, {"step": 10, "total_steps": 10})
-    after = learnt.count_on(places, {"step": 1, "total_steps": 10, "eta_s": 5.0, "loss": 2.0})
-    assert after == {"step": 11, "loss": 2.0, "epoch_step": 1, "epoch_steps": 10}, "what is printed stays"
-    whole = learnt.count_on(places, {"step": 5, "total_steps": 10, "eta_s": 900.0, "step_time_s": 2.0})
-    assert whole["eta_s"] == 900.0, "longer than the epoch lasts: of the training"
-    of_epoch = learnt.count_on(places, {"step": 6, "total_steps": 10, "eta_s": 9.0, "step_time_s": 2.0})
-    assert "eta_s" not in of_epoch
-    named = learnt.count_on(Places(heading={"epoch": 1.0}), {"step": 1, "total_steps": 50})
-    assert named == {"step": 1, "total_steps": 50, "epoch": 1.0}, "a heading names it"
-    assert learnt.count_on(places, {"step": 1}) == {"step": 1}
-
-
-def test_counters_are_bounded() -> None:
-    learnt = Counters()
-    for at in range(3 * MAX_COUNTERS):
-        counted((1, 10.0 * 2**at), counters=learnt)
-    assert len(learnt.in_epoch) == MAX_COUNTERS
 
 
 # -- who shares a GPU, and how many ranks there are -------------------------------------------------------------

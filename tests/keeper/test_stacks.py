@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
-from supervisor.keeper.background import BackgroundTask
+from supervisor.keeper.base.background import BackgroundTask
+from supervisor.keeper.base.request_rules import Refused
+from supervisor.keeper.base.requests import CONTROL_INTERVAL_S, ControlInput, Powerless
 from supervisor.keeper.process.child import own_identity
-from supervisor.keeper.requests.control_input import CONTROL_INTERVAL_S, ControlInput, Powerless
-from supervisor.keeper.requests.request_rules import Refused
 from supervisor.keeper.stalls.stack_broker import StackBroker
 from supervisor.keeper.stalls.stack_file import write_stacks
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, take_round
 from supervisor.policy.health.stall import Activity
+from supervisor.run import control
 from supervisor.run import events as ev
-from supervisor.run.access import control
 from supervisor.run.events import RequestKind
 from supervisor.run.fold import fold
 from supervisor.run.paths import AttemptPaths, RunPaths
@@ -172,7 +172,7 @@ def test_stacks_that_could_not_be_written_are_refused_with_the_reason(bench: Ben
 def test_a_keeper_that_leaves_answers_what_it_is_still_asked(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.keeper.requests.control_input.LAST_ANSWER_S", 0.01)
+    monkeypatch.setattr("supervisor.keeper.base.requests.LAST_ANSWER_S", 0.01)
     control.send(bench.run.control, RequestKind.STACKS)
     bench.look()
     bench.control.close()
@@ -190,11 +190,14 @@ def test_two_rounds_within_a_second_are_two_files(tmp_path: Path) -> None:
     assert all(name is not None and (tmp_path / Path(name).name).is_file() for name in names)
 
 
-@pytest.mark.parametrize(("timeout_s", "known"), [(7200.0, 7200.0), (600.0, None), (None, None)])
+@pytest.mark.parametrize(
+    ("timeout_s", "known"),
+    [(7200.0, 7200.0), (600.0, None), (None, None), ("x", None), (True, None), (-1, None)],
+)
 def test_a_round_tells_the_timeout_that_a_rank_gave_its_process_groups(
-    tmp_path: Path, timeout_s: float | None, known: float | None
+    tmp_path: Path, timeout_s: object, known: float | None
 ) -> None:
-    """Whatever the flag is called that it comes from, and though no log names it."""
+    """Whatever the flag is called that it comes from."""
     folder = AttemptPaths(tmp_path).telemetry
     folder.mkdir()
     phase = {"v": 1, "kind": "phase", "rank": 0, "source": "instrument", "timeout_s": timeout_s}

@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.diagnosis.hang.stack_groups import RankStack, StackRound, stack_round
 from supervisor.job.spec import HangSettings
-from supervisor.keeper.clock import SystemClock
+from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import EvidenceHit, LinesSeen, PhaseSeen, Sampled, StepSeen
 from supervisor.keeper.process.child import own_identity

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from supervisor.keeper.base.request_rules import Refused, RequestAction, judge
 from supervisor.keeper.process.attempt import ASK_SHARE, KILL_WAIT_S, StopSequence
-from supervisor.keeper.requests.request_rules import Refused, RequestAction, judge
 from supervisor.run import state as st
-from supervisor.run.access.control import Request, RequestArgs, Requester
+from supervisor.run.control import Request, RequestArgs, Requester
 from supervisor.run.events import Outcome, Phase, RequestKind, StopStep, StopWhy
 from supervisor.run.records import Decision, DecisionKind
 from tests.keeper.fakes import verdict_of

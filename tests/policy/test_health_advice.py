@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.job.memory_fit import Measure, MemoryTrial
-from supervisor.policy.health.advice import Advice, Quota
-from supervisor.policy.health.early_signs import EarlySigns, unexpected_memory
+from supervisor.policy.health.early_signs import Advice, Creep, EarlySigns, Quota, unexpected_memory
 from supervisor.policy.health.straggler import CPU_READINGS, WINDOW, Stragglers
-from supervisor.policy.health.trend import Creep
 from supervisor.run.failures import FailureClass
 
 GIB = float(1 << 30)

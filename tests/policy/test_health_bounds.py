@@ -8,12 +8,19 @@ import pytest
 
 from supervisor.job.spec import HangSettings
 from supervisor.policy.health import early_signs as signs
-from supervisor.policy.health.advice import FIRST_PAUSE_S, LONGEST_PAUSE_S, Advice, Quota
-from supervisor.policy.health.early_signs import EarlySigns
+from supervisor.policy.health.early_signs import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    POINTS,
+    Advice,
+    Creep,
+    EarlySigns,
+    Quota,
+    Typical,
+)
 from supervisor.policy.health.pace import MIN_GAPS, MIN_LINES, Pace, Paces, Stage
 from supervisor.policy.health.stall import LINE_GAP_S, StallWatch
 from supervisor.policy.health.straggler import WINDOW, Stragglers
-from supervisor.policy.health.trend import POINTS, Creep, Typical
 from supervisor.run.events import Phase
 
 GIB = float(1 << 30)

@@ -64,7 +64,6 @@ LOADER = LoaderKnobs(
     (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), retry=RetrySettings(enabled=False)), "fail", "worker_crash: automatic restarts are off (--no-retry)", 1),
     (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), retry=RetrySettings(max_retries=0)), "fail", "worker_crash: automatic restarts are off (--max-retries 0)", 1),
     (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), FOREIGN), "fail", "worker_crash: steps were made and the script's resume flag is not known, so a restart may overwrite its checkpoint; name it: --resume-knob FLAG=PATH", 1),
-    (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), FOREIGN, seen_file="last.pt lies there"), "fail", "worker_crash: steps were made and the script's resume flag is not known, so a restart may overwrite its checkpoint; name it: --resume-knob FLAG=PATH; last.pt lies there", 1),
     (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), FOREIGN, newest_checkpoint="c/3.pt"), "fail", "worker_crash: c/3.pt was found, but not the flag that resumes from it: name it (--resume-knob FLAG=PATH)", 1),
     (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), FOREIGN, not_now="the flag cannot be set"), "fail", "worker_crash: steps were made and the flag cannot be set", 1),
     (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), PATHED), "fail", "worker_crash: steps were made and no whole checkpoint of this run was found for --ckpt; start with --resume-knob '--ckpt=DIR/FILE'", 1),

@@ -36,12 +36,11 @@ def test_one_without_the_other_is_held_with_what_to_name() -> None:
     assert "may overwrite its checkpoint" in neither.reason
 
 
-def test_what_to_type_is_said_and_a_file_that_may_serve_is_only_named() -> None:
-    seen = "c3.pt was written at 21:15; whether it is whole is not known"
-    known = PolicyInput(attempts=(CRASH,), knobs=Knobs(resume_path="--resume"), seen_file=seen)
+def test_what_to_type_is_said() -> None:
+    known = PolicyInput(attempts=(CRASH,), knobs=Knobs(resume_path="--resume"))
     headless = decide(known)
     assert headless.kind is DecisionKind.FAIL
-    assert f"; start with --resume-knob '--resume=DIR/FILE'; {seen}" in headless.reason
+    assert "; start with --resume-knob '--resume=DIR/FILE'" in headless.reason
     held = decide(replace(known, interactive=True))
     assert held.kind is DecisionKind.HOLD
     assert "e and add --resume PATH, or start with --resume-knob" in held.reason
@@ -50,7 +49,7 @@ def test_what_to_type_is_said_and_a_file_that_may_serve_is_only_named() -> None:
     by_key = decide(replace(known, knobs=Knobs(resume_path="train.resume"), interactive=True))
     assert "e and add train.resume=PATH" in by_key.reason
     no_flag = decide(replace(known, knobs=Knobs()))
-    assert f"name it: --resume-knob FLAG=PATH; {seen}" in no_flag.reason
+    assert "name it: --resume-knob FLAG=PATH" in no_flag.reason
 
 
 def test_a_start_that_a_person_gave_is_named_and_not_gone_back_to_unasked() -> None:

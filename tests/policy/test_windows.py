@@ -10,8 +10,8 @@ import pytest
 from supervisor.diagnosis.hang.waits import Kind
 from supervisor.job.spec import Knobs, LoaderKnobs
 from supervisor.policy import PastAttempt, PolicyInput, restarts_since_progress
-from supervisor.policy.budget import is_unchanged
 from supervisor.policy.changes import KILLED, SHARED, _restart_text, next_step
+from supervisor.policy.decide import is_unchanged
 from supervisor.policy.health.ending import LateRank, _first
 from supervisor.policy.health.stall import MOVED_BYTES, MOVED_CPU_S, Activity, moved
 from supervisor.policy.history import is_resume_known

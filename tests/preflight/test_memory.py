@@ -11,7 +11,7 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.memory_fit import Measure, MemoryTrial
 from supervisor.job.spec import EntryKind, JobSpec, Knobs
 from supervisor.preflight.memory import check_memory, kind_of
-from supervisor.run.history.memory_trials import MemoryLine, remember
+from supervisor.run.answers import MemoryLine, remember_memory
 from supervisor.run.records import FindingLevel
 
 JOB = JobSpec(
@@ -32,7 +32,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 def trial(env: dict[str, str], micro: int, *, fitted: bool, job: JobSpec = JOB, t: float = 1.8e9) -> None:
     made = MemoryTrial(micro, fitted, 10 << 30, 80 << 30, Measure.ALLOCATOR)
-    remember(MemoryLine(kind=kind_of(job), trial=made, t=t, run="r"), env)
+    remember_memory(MemoryLine(kind=kind_of(job), trial=made, t=t, run="r"), env)
 
 
 def found(env: dict[str, str], job: JobSpec = JOB) -> tuple[FindingLevel, str, str | None] | None:

@@ -115,8 +115,8 @@ def flagged(job: Job) -> None:
 
 
 def restarted(job: Job) -> None:
-    from supervisor.run.access.ownership import ask
     from supervisor.run.events import RequestKind
+    from supervisor.run.ownership import ask
     from supervisor.run.paths import RunPaths
 
     job.stepped(15)

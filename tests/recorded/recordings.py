@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from supervisor.cli.diagnosing.job_logs import is_of_one_process, read_jobs
+from supervisor.cli.job_logs import is_of_one_process, read_jobs
 from supervisor.cli.main import main as stoker
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.keeper.planning.verdict_and_decision import evidence_of, policy_input

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.cli.diagnosing.job_logs import read_jobs
+from supervisor.cli.job_logs import read_jobs
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.sources.signature_files import Engine
 from tests.recorded.recordings import (

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.run.history.answers import (
+from supervisor.run.answers import (
     FILE,
     MAX_ANSWERS,
     MAX_BYTES,

@@ -14,7 +14,7 @@ from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
 from supervisor.job.env import NOT_MEASURED
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
-from supervisor.run.history.changes import NextJob, next_job, unmeasured_trial
+from supervisor.run.next_job import NextJob, next_job, unmeasured_trial
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.state import AttemptState, RunState
 from tests.policy.cases import verdict

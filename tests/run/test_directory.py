@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.run.access import control
-from supervisor.run.access.lock import KeeperLock, LockTaken, keeper_is_alive, read_holder
+from supervisor.run import control
 from supervisor.run.events import RequestKind
 from supervisor.run.index import (
     ID_STAMP,
@@ -29,6 +28,7 @@ from supervisor.run.index import (
     register,
 )
 from supervisor.run.journal import JournalWriter
+from supervisor.run.ownership import KeeperLock, LockTaken, keeper_is_alive, read_holder
 from supervisor.run.paths import RunPaths, private
 from supervisor.run.series import METRICS, SeriesReader, SeriesWriter, read_rollups
 
@@ -86,7 +86,7 @@ def test_the_lock_lets_one_keeper_in_and_dies_with_it(tmp_path: Path) -> None:
         KeeperLock(path, start_time=1.0)
     held.release()
     assert not keeper_is_alive(path)
-    script = "import sys,os\nfrom pathlib import Path\nfrom supervisor.run.access.lock import KeeperLock\nk=KeeperLock(Path(sys.argv[1]),start_time=1.0)\nprint('held',flush=True)\nsys.stdin.read()"
+    script = "import sys,os\nfrom pathlib import Path\nfrom supervisor.run.ownership import KeeperLock\nk=KeeperLock(Path(sys.argv[1]),start_time=1.0)\nprint('held',flush=True)\nsys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", script, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:

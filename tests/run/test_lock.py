@@ -5,14 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from supervisor.run.access import lock as module
-from supervisor.run.access.lock import KeeperLock, LockTaken, keeper_is_alive, read_holder
+from supervisor.run import ownership as module
+from supervisor.run.ownership import KeeperLock, LockTaken, keeper_is_alive, read_holder
 
 
 @pytest.mark.fault("processes", "a keeper dies holding the lock", "the lock dies with it")
@@ -57,36 +55,10 @@ def test_a_look_at_the_lock_does_not_keep_a_keeper_out(
         if len(slept) == module.TRIES - 1:
             fcntl.flock(looking, fcntl.LOCK_UN)
 
-    monkeypatch.setattr("supervisor.run.access.lock.time.sleep", sleep)
+    monkeypatch.setattr("supervisor.run.ownership.time.sleep", sleep)
     KeeperLock(path, start_time=1.0).release()
     assert len(slept) == module.TRIES - 1, "the last try is one too"
     os.close(looking)
-
-
-def test_a_child_that_inherits_the_lock_holds_it_after_its_parent(tmp_path: Path) -> None:
-    path = tmp_path / "keeper.lock"
-    lock = KeeperLock(path, start_time=1.0)
-    script = (
-        "import sys; from pathlib import Path; from supervisor.run.access.lock import KeeperLock;"
-        "KeeperLock(Path(sys.argv[1]), start_time=2.0, inherited=int(sys.argv[2]));"
-        "print('held', flush=True); sys.stdin.read()"
-    )
-    child = subprocess.Popen(
-        [sys.executable, "-c", script, str(path), str(lock.fileno())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        pass_fds=[lock.fileno()],
-    )
-    with child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"held\n"
-        lock.release()
-        assert keeper_is_alive(path)
-        holder = read_holder(path)
-        assert holder is not None
-        assert (holder.pid, holder.start_time) == (child.pid, 2.0)
-        child.communicate(b"")
-    assert not keeper_is_alive(path)
 
 
 def test_a_sign_of_life_is_the_files_time(tmp_path: Path) -> None:

@@ -7,7 +7,14 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from supervisor.job.memory_fit import Measure, MemoryTrial
-from supervisor.run.history.memory_trials import FILE, JobKind, MemoryLine, flags_hash, recall, remember
+from supervisor.run.answers import (
+    MEMORY_FILE,
+    JobKind,
+    MemoryLine,
+    flags_hash,
+    recall_memory,
+    remember_memory,
+)
 
 KIND = JobKind("train.py", flags_hash(["--depth", "12"]), "H100", 8)
 TRIAL = MemoryTrial(8, True, 10 << 30, 80 << 30, Measure.ALLOCATOR)
@@ -19,7 +26,7 @@ def line(run: str = "r1", kind: JobKind = KIND) -> MemoryLine:
 
 def test_lines_of_the_same_kind_of_job_are_recalled_oldest_first(tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": str(tmp_path)}
-    assert recall(KIND, env) == []
+    assert recall_memory(KIND, env) == []
     kinds = [
         KIND,
         replace(KIND, script="other.py"),
@@ -28,16 +35,16 @@ def test_lines_of_the_same_kind_of_job_are_recalled_oldest_first(tmp_path: Path)
         replace(KIND, flags=flags_hash(["--depth", "13"])),
     ]
     for number, kind in enumerate(kinds):
-        remember(line(f"r{number}", kind), env)
-    remember(line("r9"), env)
-    assert recall(KIND, env) == [line("r0"), line("r9")]
-    assert recall(KIND, env, but_run="r0") == [line("r9")]
+        remember_memory(line(f"r{number}", kind), env)
+    remember_memory(line("r9"), env)
+    assert recall_memory(KIND, env) == [line("r0"), line("r9")]
+    assert recall_memory(KIND, env, but_run="r0") == [line("r9")]
 
 
 def test_the_file_is_the_users_alone_and_holds_no_words_of_the_command_line(tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": str(tmp_path)}
-    remember(replace(line(), kind=replace(KIND, flags=flags_hash(["--token", "s3cret"]))), env)
-    (path,) = tmp_path.rglob(FILE)
+    remember_memory(replace(line(), kind=replace(KIND, flags=flags_hash(["--token", "s3cret"]))), env)
+    (path,) = tmp_path.rglob(MEMORY_FILE)
     assert path.stat().st_mode & 0o777 == 0o600
     assert b"s3cret" not in path.read_bytes()
 
@@ -50,11 +57,11 @@ def test_words_are_told_apart_by_their_borders() -> None:
 
 def test_half_and_foreign_lines_are_passed_over(tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": str(tmp_path)}
-    remember(line(), env)
-    (path,) = tmp_path.rglob(FILE)
+    remember_memory(line(), env)
+    (path,) = tmp_path.rglob(MEMORY_FILE)
     with path.open("ab") as file:
         file.write(b'{"kind": {"flags": "' + KIND.flags.encode() + b'"}}\nnonsense\n')
-    remember(line("r2"), env)
+    remember_memory(line("r2"), env)
     with path.open("ab") as file:
         file.write(path.read_bytes()[:40])
-    assert [each.run for each in recall(KIND, env)] == ["r1", "r2"]
+    assert [each.run for each in recall_memory(KIND, env)] == ["r1", "r2"]

@@ -11,11 +11,18 @@ import pytest
 from supervisor.cli.main import main
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access.lock import KeeperLock, keeper_is_alive
-from supervisor.run.access.ownership import NotRequested, ask, check_folder, has_keeper, place_of
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.fold import replay
 from supervisor.run.index import claim, find_run, known_runs, register
+from supervisor.run.ownership import (
+    KeeperLock,
+    NotRequested,
+    ask,
+    check_folder,
+    has_keeper,
+    keeper_is_alive,
+    place_of,
+)
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind
 from supervisor.run.runfile import read_run_file, write_run_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.run import events as ev
-from supervisor.run.history.recovery_time import recovery_of
+from supervisor.run.failure_history import recovery_of
 
 ENDED = ev.AttemptEnded(t=11.0, attempt=1, exit_code=1)
 AGAIN: list[ev.Event] = [

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from supervisor.run import events as ev
-from supervisor.run.fold import replay
-from supervisor.run.history.recurrence import (
+from supervisor.run.failure_history import (
     MOST_RUNS,
     Sighting,
     recurrence_lines,
     same_failure,
     seen_in_runs,
 )
+from supervisor.run.fold import replay
 from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict

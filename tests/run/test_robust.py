@@ -11,11 +11,11 @@ import pytest
 
 from supervisor.cli.common import user_settings
 from supervisor.run import events as ev
-from supervisor.run.access.control import pending, send
-from supervisor.run.access.lock import KeeperLock, LockTaken, keeper_is_alive, read_holder
+from supervisor.run.control import pending, send
 from supervisor.run.events import RequestKind
 from supervisor.run.index import RunNotFound, find_run, runs_dir, state_home
 from supervisor.run.journal import JournalReader, JournalWriter
+from supervisor.run.ownership import KeeperLock, LockTaken, keeper_is_alive, read_holder
 from supervisor.run.paths import AttemptPaths
 from tests.conftest import wait_until
 

@@ -10,11 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from supervisor.run.access import control, viewers
-from supervisor.run.access.control import BadRequest, Request, Requester
-from supervisor.run.access.viewers import Presence, Viewers
+from supervisor.run import control
+from supervisor.run.control import BadRequest, Presence, Request, Requester, Viewers
 from supervisor.run.events import RequestKind
-from supervisor.run.history.recurrence import Sighting, recurrence_lines
+from supervisor.run.failure_history import Sighting, recurrence_lines
 from supervisor.run.regular import open_regular, read_regular, read_text
 from supervisor.run.runfile import BadRunFile, read_run_stream
 
@@ -113,20 +112,20 @@ def test_a_viewer_counts_while_its_file_moves(tmp_path: Path) -> None:
     here.refresh(0.0)
     seen.look(0.0)
     assert not seen.watched(0.0), "it may have been left by a screen that was killed"
-    here.refresh(viewers.REFRESH_S - 0.1)
-    seen.look(viewers.REFRESH_S - 0.1)
-    assert not seen.watched(viewers.REFRESH_S - 0.1), "it is not due yet"
-    here.refresh(viewers.REFRESH_S)
-    seen.look(viewers.REFRESH_S)
-    assert not seen.watched(viewers.REFRESH_S), "looked at a moment ago"
-    moved = viewers.REFRESH_S + viewers.LOOK_S
+    here.refresh(control.REFRESH_S - 0.1)
+    seen.look(control.REFRESH_S - 0.1)
+    assert not seen.watched(control.REFRESH_S - 0.1), "it is not due yet"
+    here.refresh(control.REFRESH_S)
+    seen.look(control.REFRESH_S)
+    assert not seen.watched(control.REFRESH_S), "looked at a moment ago"
+    moved = control.REFRESH_S + control.LOOK_S
     seen.look(moved)
     assert seen.watched(moved)
-    assert seen.watched(moved + viewers.STALE_S)
-    assert not seen.watched(moved + viewers.STALE_S + 0.1)
-    seen.look(moved + viewers.FORGOTTEN_S - 0.1)
+    assert seen.watched(moved + control.STALE_S)
+    assert not seen.watched(moved + control.STALE_S + 0.1)
+    seen.look(moved + control.FORGOTTEN_S - 0.1)
     assert len(list(tmp_path.iterdir())) == 2
-    seen.look(moved + viewers.FORGOTTEN_S + viewers.LOOK_S)
+    seen.look(moved + control.FORGOTTEN_S + control.LOOK_S)
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
     here.refresh(moved + 100.0)
     here.leave()
@@ -137,7 +136,7 @@ def test_a_viewer_counts_while_its_file_moves(tmp_path: Path) -> None:
 
 
 def test_a_recurrence_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.run.history.recurrence.time.localtime", time.gmtime)
+    monkeypatch.setattr("supervisor.run.failure_history.time.localtime", time.gmtime)
     once = Sighting("r-1", 2, 1795255200.0)
     assert recurrence_lines((), None) == []
     assert recurrence_lines((1,), None) == ["the same failure as attempt 1"]

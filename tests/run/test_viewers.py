@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from supervisor.run.access import control
-from supervisor.run.access.viewers import FORGOTTEN_S, REFRESH_S, STALE_S, Presence, Viewers
+from supervisor.run import control
+from supervisor.run.control import FORGOTTEN_S, REFRESH_S, STALE_S, Presence, Viewers
 
 
 def test_a_screen_counts_once_its_file_has_moved_and_until_it_leaves(tmp_path: Path) -> None:

@@ -11,14 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.run import events, failures, index, records, state
-from supervisor.run.history import answers, memory_trials
+from supervisor.run import answers, events, failures, index, records, state
 from supervisor.run.paths import RunPaths
 
 WORDS = {
     "Action": "none reduce_batch set_allocator new_port restart restart_with_env fewer_workers raise_limit resume_earlier wait_disk exclude_gpu requeue hold stop",
     "DecisionKind": "succeed restart hold fail give_up stop requeue",
-    "Difference": "from_step_0 step_counter global_batch learning_rate_restarted learning_rate_counted_twice learning_rate accumulation_weighting weights data_order optimizer_state",
+    "Difference": "step global_batch learning_rate loss grad_norm from_step_0 step_counter learning_rate_restarted learning_rate_counted_twice accumulation_weighting weights data_order optimizer_state",
     "FailureSign": "exiting gone",
     "FailureClass": "cuda_oom host_oom shm_exhausted fd_limit disk_full nccl_timeout nccl_error libuv port_in_use rendezvous dataloader_worker worker_crash hang ddp_mismatch cuda_error gpu_fault cuda_unavailable nan_loss checkpoint_load missing_file permission_denied auth_or_hub import_error usage_error compile_error code_error terminated healthy unknown",
     "FindingLevel": "ok info warning refuse",
@@ -101,4 +100,8 @@ def test_every_file_of_a_run_lies_where_other_versions_look_for_it() -> None:
         "torchrun",
         "stop",
     ]
-    assert (index.INDEX, answers.FILE, memory_trials.FILE) == ("index.jsonl", "answers.jsonl", "memory.jsonl")
+    assert (index.INDEX, answers.FILE, answers.MEMORY_FILE) == (
+        "index.jsonl",
+        "answers.jsonl",
+        "memory.jsonl",
+    )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.keeper.monitoring.found_checkpoints import LOOK_EVERY_S, FoundCheckpoints, seen_file
+from supervisor.keeper.monitoring.found_checkpoints import LOOK_EVERY_S, FoundCheckpoints
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.series import JOB_KEY, METRICS, SeriesWriter
@@ -344,14 +344,3 @@ def test_no_more_entries_are_looked_at_than_agreed(tmp_path: Path, monkeypatch: 
     likely(tmp_path / "out", "c3.pt", 1)
     monkeypatch.setattr(checkpoints, "MAX_ENTRIES", 5)
     assert newest_like_checkpoint([tmp_path], 0.0) is None
-
-
-def test_a_likely_file_is_named_to_a_person(tmp_path: Path) -> None:
-    job = JobSpec("x", EntryKind.SCRIPT, "train.py", cwd=str(tmp_path), outputs=("saved/last.pt",))
-    state = replay([ev.LaunchIntended(t=900.0, attempt=1, argv=(), reason="first")])
-    assert seen_file(job, state) is None
-    likely(tmp_path / "saved", "c3.pt", 50)
-    said = seen_file(job, state)
-    assert said is not None
-    assert said.startswith("saved/c3.pt was written at ")
-    assert said.endswith("; whether it is whole is not known")

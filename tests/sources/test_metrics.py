@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.sources.metrics import MetricReader
-from supervisor.sources.metrics.grammar.values import GIB, seconds
+from supervisor.sources.metrics.values import GIB, seconds
 from tests.sources.metric_lines import values
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli.metrics import record_of
-from supervisor.sources.metrics import MetricReader
-from supervisor.sources.metrics.grammar import formats
-from supervisor.sources.metrics.grammar.formats import FORMATS, Format, Where
+from supervisor.sources.metrics import MetricReader, formats
+from supervisor.sources.metrics.formats import FORMATS, Format, Where
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/metrics.md").read_text(encoding="utf-8")
 

@@ -7,7 +7,7 @@ from tests.spelling import words_of_kinds
 WORDS = {
     "GpuNoteCode": "gpu_absent gpu_lost gpu_back gpu_xid gpu_ecc nvml_failed",
     "NoteCode": "truncated rotated gone unreadable failed",
-    "StackSource": "debug-server py-spy faulthandler proc none",
+    "StackSource": "py-spy faulthandler proc none",
     "TelemetryKind": "phase step checkpoint_committed warning exit",
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from supervisor.cli.common import appearance_from
 from supervisor.cli.main import main
 from supervisor.views.appearance import Appearance, BadAppearance, Lang, ThemeName, appearance_of
 from supervisor.views.tui.saved_layout import Kept, load, save
-from supervisor.views.tui.theme.filters import plain
+from supervisor.views.tui.widgets.filters import ascii_of
 
 
 def test_the_first_word_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,22 +54,16 @@ def test_a_bad_flag_is_one_line(verb: str, capsys: pytest.CaptureFixture[str]) -
     assert "choose dark, light, safe" in err
 
 
-def test_ascii_says_no_comparison_for_a_change_and_no_full_stop_for_a_cut() -> None:
-    assert plain("micro-batch 16 → 8") == "micro-batch 16 ->8"
-    assert plain("runs/20261121-brave-o…") == "runs/20261121-brave-o~"
-    assert plain("1 of 2, ← → attempt") == "1 of 2, < > attempt"
-
-
 @given(st.text())
 def test_ascii_is_ascii_and_as_wide(text: str) -> None:
-    found = plain(text)
+    found = ascii_of(text)
     assert found.isascii()
     assert cell_len(found) == cell_len(text)
 
 
 @given(st.text(alphabet="│─╭╮╰╯●○✗✓⚠→▸▶↻‖━┤┴└┊▁▂▃▄▅▆▇⠁⣿⡇…–×"))
 def test_our_own_glyphs_all_have_a_plain_sign(text: str) -> None:
-    assert "?" not in plain(text)
+    assert "?" not in ascii_of(text)
 
 
 def test_kept_choices_survive_and_damage_is_forgotten(tmp_path: Path) -> None:

@@ -21,14 +21,11 @@ from supervisor.run.records import (
     Consequence,
     Decision,
     DecisionKind,
-    Difference,
     FailureClass,
-    Sameness,
     SpecChange,
 )
 from supervisor.run.series import METRICS, SeriesWriter
 from supervisor.views.console import (
-    MADE,
     ConsoleSettings,
     ConsoleView,
     Level,
@@ -188,15 +185,6 @@ def test_a_reader_that_went_away_costs_the_lines_only(tmp_path: Path, as_json: b
     assert "directory" in text, "the story lies in the file too"
 
 
-def test_a_log_file_that_cannot_be_is_no_reason_to_fail(tmp_path: Path) -> None:
-    run = run_in(tmp_path, *journal())
-    out = io.StringIO()
-    view = ConsoleView(run, ConsoleSettings(stdout=out, log_file=tmp_path / "gone" / "x.log"))
-    view.start()
-    view.finish()
-    assert "[SUCCESS]" in out.getvalue()
-
-
 def test_a_long_journal_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from supervisor.run.journal import JournalReader
 
@@ -206,38 +194,6 @@ def test_a_long_journal_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.M
     text = printed(run_in(tmp_path, *journal()[:3], *facts, journal()[-1]))
     assert "attempt 1 steps 1–399" in text
     assert "[SUCCESS]" in text
-
-
-def test_a_line_per_kind_of_fact_that_people_care_for() -> None:
-    for fact in journal():
-        for _level, text in event_lines(fact):
-            assert text
-    stop = ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.REQUEST, by="kim", grace_s=30.0)
-    assert [text for _, text in event_lines(stop)] == ["stopping attempt 1: request (by kim, grace 30 s)"]
-    step = ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SURVIVORS, pids=(4, 5))
-    assert [text for _, text in event_lines(step)] == ["would not end: pids 4, 5"]
-    assert not list(event_lines(ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SIGTERM)))
-
-
-def test_a_hang_that_is_about_to_be_ended_is_said_before_it_is() -> None:
-    text = "rank 1 in Event.wait() at data.py:41, rank 0 in all_reduce at train.py:88"
-    facts = (
-        ev.HangCountdown(t=T, attempt=1, until=T + 30, left_s=30.0, text=text, rule="lock_for_ever"),
-        ev.HangWithdrawn(t=T, attempt=1, rule="something_moves", why="the stacks change"),
-        ev.HangKept(t=T, attempt=1, by="ada"),
-    )
-    assert [line for fact in facts for line in event_lines(fact)] == [
-        (Level.WARNING, f"hang: will be ended in 30 s: {text}; Esc in the dashboard keeps waiting"),
-        (Level.INFO, "hang: not ended: the stacks change"),
-        (Level.INFO, "hang: ada keeps waiting"),
-    ]
-
-
-def test_progress_of_what_is_known() -> None:
-    assert progress_text(ev.Progress(t=T, attempt=1)) == "alive, no step seen yet"
-    full = ev.Progress(t=T, attempt=1, step=3, total_steps=9, loss=1.5, lr=1e-3, tokens_per_sec=1234.5)
-    assert progress_text(full) == "step 3/9 · loss 1.5000 · lr 1.00e-03 · 1,234 tokens/s"
-    assert progress_text(ev.Progress(t=T, attempt=1, step=3), 9) == "step 3/9"
 
 
 def test_how_far_a_log_was_read_is_said_only_where_that_was_not_all(tmp_path: Path) -> None:
@@ -265,54 +221,12 @@ def test_how_far_a_log_was_read_is_said_only_where_that_was_not_all(tmp_path: Pa
     assert "exit 0 after 0 s" in printed(run_in(tmp_path / "early", *journal()[:3], early))
 
 
-def test_whether_it_is_the_same_training_is_one_line() -> None:
-    same = ev.ResumeCompared(t=T, attempt=2, result=Sameness.SAME, text="30 steps trained twice")
-    assert list(event_lines(same)) == [(Level.INFO, "resume: same training: 30 steps trained twice")]
-    differs = ev.ResumeCompared(
-        t=T,
-        attempt=2,
-        result=Sameness.DIFFERS,
-        difference=Difference.LR_COUNTED_TWICE,
-        text="it moves 2 times as fast",
-    )
-    assert list(event_lines(differs)) == [
-        (Level.WARNING, "resume: differs: learning rate counted twice: it moves 2 times as fast")
-    ]
-
-
-@pytest.mark.parametrize(
-    ("outcome", "code", "line"),
-    [
-        (ev.Outcome.LOST, 0, (Level.WARNING, "lost: why")),
-        (ev.Outcome.LOST, 6, (Level.ERROR, "lost: why (exit code 6)")),
-        (ev.Outcome.SUCCEEDED, 0, (Level.SUCCESS, "succeeded: why (exit code 0)")),
-        (ev.Outcome.FAILED, 1, (Level.ERROR, "failed: why (exit code 1)")),
-    ],
-)
-def test_how_a_run_ended_in_one_line(outcome: ev.Outcome, code: int, line: tuple[Level, str]) -> None:
-    event = ev.RunEnded(t=T, outcome=outcome, exit_code=code, reason="why")
-    assert list(MADE[ev.RunEnded](event)) == [line]
-
-
 def progress_lines(tmp_path: Path, *steps: ev.Event, mode: str = "launched") -> list[str]:
     """The lines of progress without their time stamps."""
     started = ev.RunStarted(t=T, run_id="r", name="n", mode=mode, host="h")
     launched = ev.LaunchIntended(t=T, attempt=1, argv=(), reason="first launch")
     text = printed(run_in(tmp_path, started, launched, *steps))
     return [line.split(" ", 3)[3] for line in text.splitlines() if "] 2" in line and " step " in line]
-
-
-def test_ms_per_step_is_the_measured_pace_where_the_logged_one_is_not(tmp_path: Path) -> None:
-    """The script prints the time of ten steps as that of one."""
-    steps = [ev.Progress(t=T + 6 * n, attempt=1, step=12 * n, step_time_s=5.0) for n in range(9)]
-    lines = progress_lines(tmp_path / "a", *steps)
-    assert lines[1] == "step 12 · 5000 ms/step", "too few gaps to say"
-    assert lines[-1] == "step 96 · ~500 ms/step"
-    steps = [ev.Progress(t=T + 6 * n, attempt=1, step=12 * n, step_time_s=0.51) for n in range(9)]
-    assert progress_lines(tmp_path / "b", *steps)[-1] == "step 96 · 510 ms/step"
-    steps = [ev.Progress(t=T + 6 * n, attempt=1, step=12 * n) for n in range(9)]
-    assert progress_lines(tmp_path / "c", *steps)[-1] == "step 96 · ~500 ms/step", "none is logged"
-    assert progress_lines(tmp_path / "d", *steps, mode="observed")[-1] == "step 96"
 
 
 def test_a_loss_that_is_no_number_is_no_longer_shown_as_the_last_one(tmp_path: Path) -> None:
@@ -325,6 +239,6 @@ def test_a_loss_that_is_no_number_is_no_longer_shown_as_the_last_one(tmp_path: P
     assert progress_lines(tmp_path, *events) == [
         "step 1 · loss 2.0000",
         "the loss became nan at step 2 on rank 0, last 2",
-        "step 2 · loss nan · ~6000 ms/step",
-        "step 3 · loss 1.5000 · ~6000 ms/step",
+        "step 2 · loss nan",
+        "step 3 · loss 1.5000",
     ]

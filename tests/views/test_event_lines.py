@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.job.batch import BatchSpec
+from supervisor.job.batch import BatchChange, BatchSpec
 from supervisor.job.spec import BatchAnswer, BatchQuestion, Unread
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
@@ -24,7 +24,17 @@ from supervisor.run.records import (
     Reason,
     Sameness,
 )
-from supervisor.views.console import event_lines, place_text, progress_text, shortened, story, verdict_lines
+from supervisor.views.console import (
+    AS_ON_THE_TIMELINE,
+    MADE,
+    TEXTS,
+    event_lines,
+    place_text,
+    progress_text,
+    shortened,
+    story,
+    verdict_lines,
+)
 from tests.keeper.fakes import verdict_of
 
 T = 0.0
@@ -32,14 +42,23 @@ B = BatchSpec(16, 2, 2)
 Q = BatchQuestion(Unread.SCOPE, "--batch", 16, (BatchAnswer("per_rank"),))
 M = BatchQuestion(Unread.MICRO, "", None, (BatchAnswer("--mb"),))
 
+COUNTS = BatchQuestion(
+    Unread.SCOPE,
+    "--bs",
+    24,
+    (
+        BatchAnswer("per_rank", BatchChange(BatchSpec(24, 1, 2), BatchSpec(12, 1, 2))),
+        BatchAnswer("global", None, "how many ranks there are is not known"),
+    ),
+)
+
 
 def left(count: int) -> tuple[ev.LeftProcess, ...]:
     return tuple(ev.LeftProcess(pid=n, command="" if n == 2 else f"w{n}") for n in range(1, count + 1))
 
 
-@pytest.mark.parametrize(
-    ("event", "lines"),
-    [
+# Every kind of event that the console prints, and some that it does not.
+LINES: list[tuple[ev.Event, list[tuple[str, str]]]] = [
     (ev.ProcessesLeft(t=T, attempt=1, why=ev.LeftWhy.AFTER_SUCCESS, processes=left(2)), [("WARNING", "left running after exit 0: 1 w1, 2")]),
     (ev.ProcessesLeft(t=T, attempt=1, why=ev.LeftWhy.UNKNOWN, processes=left(6)), [("WARNING", "left alone, not known to be of this run: 1 w1, 2, 3 w3, 4 w4, 5 w5, …")]),
     (ev.WaitingFor(t=T, attempt=1, precondition=Precondition.DISK, text="the disk is full"), [("WARNING", "the disk is full")]),
@@ -117,11 +136,32 @@ def left(count: int) -> tuple[ev.LeftProcess, ...]:
     (ev.RunEnded(t=T, outcome=ev.Outcome.STOPPED, exit_code=3, reason="done"), [("INFO", "stopped: done (exit code 3)")]),
     (ev.RunEnded(t=T, outcome=ev.Outcome.LOST, exit_code=3, reason="done"), [("ERROR", "lost: done (exit code 3)")]),
     (ev.RunEnded(t=T, outcome=ev.Outcome.REFUSED, exit_code=3, reason="done"), [("ERROR", "refused: done (exit code 3)")]),
-    ],
+    (ev.RunEnded(t=T, outcome=ev.Outcome.LOST, exit_code=0, reason="done"), [("WARNING", "lost: done")]),
+    (ev.BatchMeasured(t=T, attempt=1, micro_batch=8, accumulation=2, world_size=2, global_batch=32, setting="--bs"), [("INFO", "measured: micro-batch 8 × accumulation 2 × 2 ranks = global batch 32, set by --bs")]),
+    (ev.BatchMeasured(t=T, attempt=1, micro_batch=8), []),
+    (ev.RankFailing(t=T, attempt=1, local_rank=1, sign=ev.FailureSign.GONE, exit_code=-9), [("ERROR", "rank 1 died: SIGKILL; waiting for the launcher to end")]),
+    (ev.BatchAsked(t=T, attempt=1, question=COUNTS), [("WARNING", "to restart smaller, answer: what does --bs 24 count? --batch-scope per_rank --allow-smaller-global (24 is per rank: 12 × accumulation 1 × 2 ranks = global batch 24, no longer 48) | 24 is global: how many ranks there are is not known")]),
+    (ev.CheckpointKept(t=T, attempt=2, step=200, path="/o/200.pt", copy="/r/kept"), [("INFO", "checkpoint 200 is kept as a copy: /r/kept")]),
+    (ev.ResumeMissed(t=T, attempt=2, step=200, began=0), [("WARNING", "did not resume: began at step 0, not after checkpoint 200")]),
+    (ev.PlanConfirmed(t=T, attempt=2, planned="micro-batch 8"), [("INFO", "as planned: micro-batch 8")]),
+    (ev.PlanDiffers(t=T, attempt=2, planned="micro-batch 8", measured="micro-batch 16"), [("WARNING", "planned micro-batch 8, measured micro-batch 16")]),
+    (ev.LossNotFinite(t=T, attempt=1, value="nan", step=120), [("WARNING", "the loss became nan at step 120")]),
+    (ev.LossFinite(t=T, attempt=1, loss=1.5, step=124), [("INFO", "the loss is a number again at step 124: 1.5")]),
+    (ev.NodeSeen(t=T, node=1, sight=ev.NodeSight.JOINED, host="gpu7"), [("INFO", "node 1 (gpu7) joined")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("event", "lines"),
+    LINES,
     ids=lambda value: type(value).__name__ if isinstance(value, ev.JournalEvent) else "",
-)  # fmt: skip
+)
 def test_a_fact_in_the_consoles_words(event: ev.Event, lines: list[tuple[str, str]]) -> None:
     assert list(event_lines(event)) == lines
+
+
+def test_every_line_of_the_console_can_be_made() -> None:
+    assert {*AS_ON_THE_TIMELINE, *TEXTS, *MADE} <= {type(event) for event, _ in LINES}
 
 
 def second(

@@ -12,20 +12,16 @@ from supervisor.run.events import Phase, PreflightFound
 from supervisor.run.failures import FailureClass
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.state import Running
-from supervisor.views.appearance import Lang
-from supervisor.views.tui.pages import failure as page
 from supervisor.views.wording.start_warnings import (
     BEARING,
     SHOWN_S,
     foreseen,
-    foreseen_text,
     in_one_line,
     shown_at_start,
 )
-from supervisor.views.wording.translate import english, words_in
 from tests.keeper.fakes import run_in
 from tests.views.test_console import journal, printed
-from tests.views.tui.still import attempt_of, snapshot_of, state_of, text_of, verdict
+from tests.views.tui.still import attempt_of, state_of
 
 PREFLIGHT = Path(__file__).parents[2] / "supervisor" / "preflight"
 SHM = Finding(
@@ -57,22 +53,6 @@ def test_every_name_in_the_table_is_one_that_a_check_gives() -> None:
 )
 def test_only_warnings_that_bear_on_it(failure: FailureClass, found: tuple[Finding, ...]) -> None:
     assert foreseen(state_of(findings=(FINE, SHM, DISK)), failure) == found
-
-
-def test_the_failure_page_quotes_it_with_what_to_do() -> None:
-    failed = verdict(FailureClass.SHM_EXHAUSTED)
-    attempt = attempt_of(verdict=failed)
-    state = state_of(None, attempt, findings=(SHM, DISK))
-    rows = text_of(page._head(attempt, failed, snapshot_of(state), 100, english))
-    assert "found before the start: shared memory: only 8 MiB free in /dev/shm (of 64 MiB)" in rows
-    assert "→ docker run --shm-size=8g" in rows
-    assert "/runs" not in rows
-    quiet = text_of(page._head(attempt, failed, snapshot_of(state_of(None, attempt)), 100, english))
-    assert "found before" not in quiet
-
-
-def test_it_is_said_in_chinese_too() -> None:
-    assert foreseen_text(SHM, words_in(Lang.ZH)) == "启动前已发现: 共享内存: /dev/shm 仅剩 8 MiB（共 64 MiB）"
 
 
 def test_headless_it_follows_the_verdict(tmp_path: Path) -> None:

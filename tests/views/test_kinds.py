@@ -18,18 +18,15 @@ from supervisor.run.records import (
     DecisionKind,
     Difference,
     FailureClass,
-    Finding,
-    FindingLevel,
     Precondition,
     Sameness,
     SpecChange,
 )
 from supervisor.run.state import Moment, MomentKind
 from supervisor.views.appearance import Lang
-from supervisor.views.console import AS_ON_THE_TIMELINE, MADE, TEXTS, event_lines
 from supervisor.views.wording.kinds import OPTIONAL, sections
 from supervisor.views.wording.translate import english, words_in
-from tests.keeper.fakes import stopped_verdict, verdict_of
+from tests.keeper.fakes import verdict_of
 from tests.views.sentences import sentences
 
 RUN = Path(__file__).parents[2] / "supervisor" / "run"
@@ -151,14 +148,6 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
     ),
     (
         [
-            *started(),
-            ev.CheckpointCommitted(t=2.0, attempt=1, step=1800, path="c", found=True, step_by_time=True),
-        ],
-        "checkpoint about step 1800, by its time",
-        "约第 1800 步（按文件时间）检查点",
-    ),
-    (
-        [
             ev.EvidenceSeen(
                 t=2.0,
                 attempt=1,
@@ -186,16 +175,7 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
         "rank 1 is exiting after an error",
         "rank 1 出错后正在退出",
     ),
-    (
-        [ev.RankFailing(t=2.0, attempt=1, local_rank=1, rank=9, sign=ev.FailureSign.GONE, exit_code=-9)],
-        "rank 9 died, exit -9",
-        "rank 9 已退出，退出码 -9",
-    ),
     (stopped(ev.StopWhy.SIGNAL, ""), "stopping: signalled", "正在停止：收到信号"),
-    (stopped(ev.StopWhy.RANK_DIED), "stopping: a rank died (by ada)", "正在停止：有 rank 退出（ada）"),
-    (stopped(ev.StopWhy.REQUEUE), "stopping: to be requeued (by ada)", "正在停止：等待重新排队（ada）"),
-    (stopped(ev.StopWhy.HANG), "stopping: hang (by ada)", "正在停止：卡死（ada）"),
-    (stopped(ev.StopWhy.REQUEST), "attempt 1: first launch", "第 1 次尝试：首次启动"),
     (
         [ev.StopStepTaken(t=2.0, attempt=1, step=ev.StopStep.SURVIVORS, pids=(4, 5))],
         "processes that would not end: 4, 5",
@@ -206,28 +186,8 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
         "left running after exit 0: 1, 2 python",
         "退出码为 0 后仍在运行：1, 2 python",
     ),
-    (
-        [left(ev.LeftWhy.NESTED, 5)],
-        "left alone, of a stoker run within the job: 1, 2 python, 3 python, 4 python, 5 python",
-        "属于任务内部的 stoker run，未作处理：1, 2 python, 3 python, 4 python, 5 python",
-    ),
-    (
-        [left(ev.LeftWhy.UNKNOWN, 6)],
-        "left alone, not known to be of this run: 1, 2 python, 3 python, 4 python, 5 python, …",
-        "无法确认属于本次运行，未作处理：1, 2 python, 3 python, 4 python, 5 python, …",
-    ),
     ([*started(), ended(None)], "attempt 1 ended", "第 1 次尝试结束"),
     ([*started(), ended(-9)], "attempt 1 ended, exit -9", "第 1 次尝试结束，退出码 -9"),
-    (
-        [*started(), ended(0, **CUT)],
-        "attempt 1 ended, exit 0, log read to 27 of 600 MB",
-        "第 1 次尝试结束，退出码 0，日志读到 27 / 600 MB",
-    ),
-    (
-        [*started(), ended(None, **CUT)],
-        "attempt 1 ended, log read to 27 of 600 MB",
-        "第 1 次尝试结束，日志读到 27 / 600 MB",
-    ),
     (
         [*stopped(ev.StopWhy.REQUEST), ended(1)],
         "attempt 1 ended: stopped by ada",
@@ -235,24 +195,11 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
     ),
     ([*stopped(ev.StopWhy.REQUEST, ""), ended(1)], "attempt 1 ended: stopped", "第 1 次尝试结束：停止"),
     (
-        [*stopped(ev.StopWhy.RESTART), ended(1, **CUT)],
-        "attempt 1 ended, log read to 27 of 600 MB: restarted by ada",
-        "第 1 次尝试结束，日志读到 27 / 600 MB：由 ada 重启",
-    ),
-    (
         [*started(), ev.Diagnosed(t=4.0, attempt=1, verdict=verdict_of(FailureClass.CUDA_OOM))],
         f"verdict: {verdict_of(FailureClass.CUDA_OOM).title}",
         f"结论：{verdict_of(FailureClass.CUDA_OOM).title}",
     ),
-    (
-        [*stopped(ev.StopWhy.REQUEST), ev.Diagnosed(t=4.0, attempt=1, verdict=stopped_verdict())],
-        "attempt 1: first launch",
-        "第 1 次尝试：首次启动",
-    ),
     ([*started(), decided(DecisionKind.RESTART)], "restart: stopped on request", "重启：按请求停止"),
-    ([*started(), decided(DecisionKind.STOP)], "stop: stopped on request", "停止：按请求停止"),
-    ([*started(), decided(DecisionKind.REQUEUE)], "requeue: stopped on request", "重新排队：按请求停止"),
-    ([*started(), decided(DecisionKind.GIVE_UP)], "attempt 1: first launch", "第 1 次尝试：首次启动"),
     (
         [ev.Held(t=2.0, attempt=1, reason="ada stopped the restart")],
         "waiting for you: ada stopped the restart",
@@ -260,35 +207,10 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
     ),
     ([done(ev.RequestKind.STOP_NOW)], "ada asked: stop now", "ada 请求：立即停止"),
     ([done(ev.RequestKind.KEEP_WAITING)], "ada asked: keep waiting", "ada 请求：继续等待"),
-    ([done(ev.RequestKind.RESTART_WITH)], "ada asked: restart", "ada 请求：重启"),
-    (
-        [*started(), decided(DecisionKind.RESTART, SMALLER, "ada"), done(ev.RequestKind.RESTART_WITH)],
-        "ada asked: restart with micro-batch 16 → 8, accumulation 1 → 2, A=1",
-        "ada 请求：重启，改为 微批次 16 → 8，累积 1 → 2，A=1",
-    ),
-    (
-        [
-            *started(),
-            decided(DecisionKind.RESTART, SpecChange(argv=("a",)), "ada"),
-            done(ev.RequestKind.RESTART),
-        ],
-        "ada asked: restart with other arguments",
-        "ada 请求：重启，改为 其他参数",
-    ),
-    (
-        [*started(), decided(DecisionKind.RESTART, SMALLER, "kim"), done(ev.RequestKind.RESTART)],
-        "ada asked: restart",
-        "ada 请求：重启",
-    ),
     (
         [ev.RequestRefused(t=5.0, request_id="1", request="stop_now", by="ada", reason="nothing runs")],
         "refused stop_now: nothing runs",
         "已拒绝立即停止：没有进程在运行",
-    ),
-    (
-        [ev.RequestRefused(t=5.0, request_id="1", request="dance", by="ada", reason="stale")],
-        "refused dance: stale",
-        "已拒绝dance：请求已过期",
     ),
     (
         [ev.StallFlagged(t=2.0, attempt=1, since=1.0, waited_s=9.6, stage="step", pace_s=1.2, flag_s=3.6)],
@@ -305,11 +227,6 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
         [ev.CheckpointKept(t=2.0, attempt=2, step=200, path="/o/200.pt", copy="/r/.stoker-kept-200")],
         "checkpoint 200 is kept as a copy: /r/.stoker-kept-200",
         "检查点 200 已保留副本：/r/.stoker-kept-200",
-    ),
-    (
-        [ev.CheckpointKept(t=2.0, attempt=2, step=200, path="/o/200.pt", why="Permission denied")],
-        "checkpoint 200 is not protected: Permission denied",
-        "检查点 200 未受保护：权限不足",
     ),
     (
         [ev.PlanConfirmed(t=2.0, attempt=2, planned="micro-batch 8 × accumulation 2")],
@@ -372,11 +289,6 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
         "等待了 60 s：磁盘",
     ),
     (
-        [*started(), ev.LaunchCleared(t=2.0, attempt=1, waited_s=1.0)],
-        "attempt 1: first launch",
-        "第 1 次尝试：首次启动",
-    ),
-    (
         [*started(), ended(1), ev.Recovered(t=6.0, attempt=2, after=1, total_s=4.04)],
         "the next step came 4.0 s after the failure",
         "故障后 4.0 s 完成了下一步",
@@ -398,11 +310,6 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
         ],
         "attempt 2: differs: data order: correlation 0.10 over 20 steps",
         "第 2 次尝试：不同：数据顺序：20 步的相关系数 0.10",
-    ),
-    (
-        [ev.ResumeCompared(t=1.0, attempt=2, result=Sameness.SAME, text="30 steps trained twice")],
-        "attempt 2: same training: 30 steps trained twice",
-        "第 2 次尝试：是同一训练：30 步训练了两次",
     ),
     (
         [ev.ProbeStarted(t=1.0, probe=2, micro_batch=8, argv=())],
@@ -441,11 +348,6 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
         "询问：哪个参数决定累积步数？",
     ),
     (
-        [*started(), ev.BatchAsked(t=2.0, attempt=1, question=MAKES)],
-        "asked: this run feeds 8 samples a rank on 2 ranks: which setting makes the 8?",
-        "询问：此运行每个 rank 喂入 8 个样本，共 2 个 rank：哪个设置决定这 8？",
-    ),
-    (
         [*started(), ev.BatchAnswered(t=2.0, question=MAKES, value="--mini", trial=2)],
         "trial 2: --mini 8 makes the micro-batch",
         "第 2 次试验：--mini 8 决定微批次",
@@ -454,11 +356,6 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
         [*started(), ev.BatchAnswered(t=2.0, question=MAKES, value=IN_CODE, by="ada")],
         "ada answered: it is fixed in the code",
         "ada 回答：它写死在代码里（code）",
-    ),
-    (
-        [*started(), ev.BatchAsked(t=2.0, attempt=1, question=RESUMES)],
-        "asked: how does the script resume from a checkpoint?",
-        "询问：脚本怎样从检查点继续？",
     ),
     (
         [*started(), ev.BatchAnswered(t=2.0, question=RESUMES, value="--load=PATH", by="ada")],
@@ -471,40 +368,14 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
         "你于 2026-11-22 回答过：继续方式：完全不继续",
     ),
     (
-        [*started(), ev.BatchAnswered(t=2.0, question=COUNTS, value="per_rank", by="ada")],
-        "ada answered: 24 is per rank",
-        "ada 回答：24 按每个 rank 计",
-    ),
-    (
         [*started(), ev.BatchAnswered(t=2.0, question=COUNTS, value="global", day="2026-11-22")],
         "you answered on 2026-11-22: 24 is global",
         "你于 2026-11-22 回答过：24 是全局的",
     ),
     (
-        [*started(), ev.BatchAnswered(t=2.0, question=WHICH, value="--ga", day="2026-11-22")],
-        "you answered on 2026-11-22: --ga makes the accumulation",
-        "你于 2026-11-22 回答过：--ga 决定累积步数",
-    ),
-    (
         [ev.NodeSeen(t=2.0, node=1, sight=ev.NodeSight.JOINED, host="gpu7")],
         "node 1 (gpu7) joined",
         "节点 1（gpu7）已加入",
-    ),
-    (
-        [
-            *started(),
-            ev.NodeSeen(
-                t=2.0,
-                node=1,
-                sight=ev.NodeSight.ENDED,
-                attempt=1,
-                exit_code=75,
-                stop=ev.StopWhy.REQUEUE,
-                by="SIGUSR1",
-            ),
-        ],
-        "node 1 has ended its part, exit 75 (by SIGUSR1)",
-        "节点 1的部分已结束，退出码 75（由 SIGUSR1）",
     ),
     ([ev.NoteAdded(t=2.0, text="stop [x] {0}", by="kim")], "note: stop [x] {0}", "备注：stop [x] {0}"),
     (
@@ -584,71 +455,8 @@ def test_each_kind_has_its_words_and_the_values_that_they_need(lang: Lang) -> No
         assert all(spec == "t" or spec in tables or spec.startswith(".") for spec in specs)
 
 
+# Events without a moment of their own that the console prints all the same.
+
+
 def test_every_kind_of_event_has_its_place_in_the_fold() -> None:
     assert set(CHANGES) == set(get_args(ev.Event))
-
-
-# Events without a moment of their own that the console prints all the same.
-ON_THE_CONSOLE: list[tuple[ev.Event, list[str]]] = [
-    (
-        ev.PreflightFound(
-            t=1.0, finding=Finding(FindingLevel.REFUSE, "port", "port 7 is taken", "name another")
-        ),
-        ["port: port 7 is taken: name another"],
-    ),
-    (ev.PreflightFound(t=1.0, finding=Finding(FindingLevel.OK, "port", "port 7 is free")), []),
-    (ev.TrainerReady(t=1.0, attempt=1, resumed_step=0), ["resumed at step 0"]),
-    (
-        ev.BatchMeasured(
-            t=1.0, attempt=1, micro_batch=8, accumulation=2, world_size=2, global_batch=32, setting="--bs"
-        ),
-        ["measured: micro-batch 8 × accumulation 2 × 2 ranks = global batch 32, set by --bs"],
-    ),
-    (ev.BatchMeasured(t=1.0, attempt=1, micro_batch=8), []),
-    (
-        ev.ProcessesGone(t=1.0, attempt=1, exit_code=None),
-        ["attempt 1: its processes have ended, exit code unknown; reading its logs"],
-    ),
-    (
-        ev.RankFailing(t=1.0, attempt=1, local_rank=1, sign=ev.FailureSign.GONE, exit_code=-9),
-        ["rank 1 died: SIGKILL; waiting for the launcher to end"],
-    ),
-    (ev.ChangePlanned(t=1.0, attempt=1, lines=("-a", "+b")), ["change: -a", "change: +b"]),
-    (ev.BackoffStarted(t=1.0, attempt=1, until=4.0, delay_s=3.0), ["next attempt in 3 s"]),
-    (ev.BackoffStarted(t=1.0, attempt=1, until=1.0, delay_s=0.0), []),
-    (ev.HangKept(t=1.0, attempt=1, by="ada"), ["hang: ada keeps waiting"]),
-    (ev.Advisory(t=1.0, attempt=1, code="x", text="look out"), ["look out"]),
-    (ev.KeeperStarted(t=1.0, pid=1, start_time=1.0, version="1", adopted=True), []),
-    (left(ev.LeftWhy.AFTER_SUCCESS, 1), ["left running after exit 0: 1"]),
-    (ev.Held(t=1.0, attempt=1, reason="why so"), ["waiting for you: why so"]),
-    (
-        ev.BatchAsked(t=1.0, attempt=1, question=COUNTS),
-        [
-            "to restart smaller, answer: what does --bs 24 count? --batch-scope per_rank --allow-smaller-global (24 is per rank: 12 × accumulation 1 × 2 ranks = global batch 24, no longer 48) | 24 is global: how many ranks there are is not known"
-        ],
-    ),
-    (
-        ev.BatchAnswered(t=1.0, question=WHICH, value="--ga", by="ada"),
-        ["ada answered: --ga makes the accumulation"],
-    ),
-    (decided(DecisionKind.GIVE_UP), []),
-    (
-        ev.RunEnded(t=1.0, outcome=ev.Outcome.GAVE_UP, exit_code=4, reason="why so"),
-        ["gave up: why so (exit code 4)"],
-    ),
-]
-
-
-@pytest.mark.parametrize(("event", "lines"), ON_THE_CONSOLE)
-def test_the_console_prints(event: ev.Event, lines: list[str]) -> None:
-    assert [text for _, text in event_lines(event)] == lines
-
-
-def test_every_line_of_the_console_can_be_made() -> None:
-    events = [
-        *(event for events, _, _ in EXAMPLES for event in events),
-        *(event for event, _ in ON_THE_CONSOLE),
-    ]
-    assert {*AS_ON_THE_TIMELINE, *TEXTS, *MADE} <= {type(event) for event in events}
-    for event in events:
-        assert all(text for _, text in event_lines(event))

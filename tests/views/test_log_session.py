@@ -1,10 +1,8 @@
-"""The log screen's reading: a key's page at once where nothing is waited for, else from the reading thread."""
+"""The thread that reads for a log view: what it is asked, in turn, and what interrupts it."""
 
 from __future__ import annotations
 
-import os
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +12,6 @@ import pytest
 from supervisor.run.journal import read_state
 from supervisor.sources.tail.wake import Waker
 from supervisor.views.logs import commands as lc
-from supervisor.views.logs import file as logfile
-from supervisor.views.logs.counter import Task
 from supervisor.views.logs.merge import Row
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import Interrupted, LogSession
@@ -62,63 +58,6 @@ def row_of(page: lc.Page) -> Row | None:
     return page.rows[page.cursor] if page.cursor is not None else None
 
 
-def moved(session: LogSession, wish: lc.Start | lc.Follow) -> lc.Page:
-    """The page that is had at once, as soon as the reading thread has nothing else to do; asked for again till then."""
-    end = time.monotonic() + DEADLINE_S
-    while (page := session.move(wish)) is None and time.monotonic() < end:
-        time.sleep(0.02)
-    assert page is not None
-    return page
-
-
-def test_ends_are_read_at_once(tmp_path: Path, in_memory: None) -> None:
-    with reading(tmp_path / "run") as (session, _):
-        first = moved(session, lc.Start())
-        assert [row.text for row in first.rows] == [f"line {n}" for n in range(1, HEIGHT + 1)]
-        assert not first.following
-        newest = moved(session, lc.Follow())
-        assert newest.following
-        assert newest.rows[-1].text == f"line {LINES}"
-        assert newest.made > first.made, "a page that was on its way to the screen is told from it"
-
-
-@pytest.mark.parametrize(
-    "answer", [BlockingIOError(), OSError(), 7], ids=["on a disk", "not to be told", "half in memory"]
-)
-def test_what_may_be_waited_for_is_read_by_the_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: OSError | int
-) -> None:
-    def preadv(*_: object) -> int:
-        if isinstance(answer, OSError):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(logfile, "_NO_WAIT", 8)
-    monkeypatch.setattr(os, "preadv", preadv, raising=False)
-    with reading(tmp_path / "run") as (session, told):
-        assert session.move(lc.Start()) is None
-        assert wait_until(lambda: last_line(told) == HEIGHT, DEADLINE_S), "it was asked for all the same"
-
-
-def test_what_a_query_lets_through_is_looked_for_by_the_thread(tmp_path: Path, in_memory: None) -> None:
-    with reading(tmp_path / "run") as (session, told):
-        session.ask(lc.Show(Query.parse("77")))
-        assert wait_until(lambda: last_line(told) == 4977, DEADLINE_S)
-        assert session.move(lc.Start()) is None
-        assert wait_until(lambda: last_line(told) < 4977, DEADLINE_S)
-
-
-def test_a_move_does_not_overtake_what_was_asked_before(tmp_path: Path, in_memory: None) -> None:
-    with reading(tmp_path / "run") as (session, told):
-        session.ask(lc.ToLine(STDOUT, 2500), lc.Scroll(1))
-        page = session.move(lc.Scroll(-HEIGHT))  # at once only if both are done by now
-        assert page is not None or wait_until(lambda: last_line(told) < 2500, DEADLINE_S)
-        end = page or last(told)
-        assert end is not None
-        above = 2500 - HEIGHT // 2
-        assert end.rows[0].text == f"line {above + 1 - HEIGHT}"
-
-
 def test_a_log_behind_a_link_is_watched_where_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,17 +83,6 @@ def test_a_log_behind_a_link_is_watched_where_it_is_written(
         assert wait_until(lambda: wanted <= watched, DEADLINE_S), watched
     finally:
         session.stop()
-
-
-@pytest.fixture
-def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The filesystem says that all can be read without waiting, whatever it is."""
-
-    def preadv(fd: int, buffers: list[bytearray], offset: int, _flags: int) -> int:
-        return len(os.pread(fd, len(buffers[0]), offset))
-
-    monkeypatch.setattr(logfile, "_NO_WAIT", 8)
-    monkeypatch.setattr(os, "preadv", preadv, raising=False)
 
 
 @pytest.mark.parametrize(("then", "calls"), [(lc.Match(None, -1), 3), (lc.Follow(), 1)])
@@ -298,50 +226,10 @@ def test_a_search_that_finds_nothing_is_back_where_it_began(tmp_path: Path) -> N
         assert wait_until(lambda: (p := last(told)) is not None and row_of(p) == start, DEADLINE_S)
 
 
-def test_what_was_counted_of_a_query_is_kept_while_another_is_tried(tmp_path: Path) -> None:
-    with reading(tmp_path / "run") as (session, told):
-
-        def shows(typed: str) -> lc.Page:
-            session.ask(lc.Show(Query.parse(typed)))
-
-            def is_counted() -> bool:
-                page = last(told)
-                counted = page is not None and page.query.typed == typed and page.shown is not None
-                return counted and page is not None and page.shown is not None and page.shown.done_ratio == 1
-
-            assert wait_until(is_counted, DEADLINE_S)
-            page = last(told)
-            assert page is not None
-            return page
-
-        shows("99")
-        before = session._view.logs._shown
-        shows("7")
-        told.clear()
-        assert shows("99").shown == lc.Tally(95, 1.0)
-        assert session._view.logs._shown == before, "counted once"
-        first = next(news for news in told if isinstance(news, lc.Page))
-        assert first.shown is not None
-        assert first.shown.done_ratio == 1, "at once"
-
-
-def test_a_filter_is_counted_while_it_is_still_looked_through(tmp_path: Path) -> None:
-    # The reading thread holds the lock while a command lasts.
-    with reading(tmp_path / "run") as (session, told), session._lock:
-        session._view.show(Query.parse("99"))
-        session._began = 0.0
-
-        def is_reported() -> bool:
-            session._remarked_at = 0.0
-            session._check()
-            remark = told[-1]
-            return isinstance(remark, lc.Remark) and remark.done_ratio == 1
-
-        assert wait_until(is_reported, DEADLINE_S)
-
-
 def test_of_filters_that_wait_the_newest_alone_is_looked_through(tmp_path: Path) -> None:
-    with reading(tmp_path / "run") as (session, _), session._lock:
+    with reading(tmp_path / "run") as (session, _):
+        session.ask_to_stop()
+        session._thread.join(DEADLINE_S)
         queries = [Query.parse(typed) for typed in ("9", "99", "999")]
         session._commands.extend(lc.Show(query) for query in queries)
         assert list(session._taken()) == [lc.Show(queries[-1])]
@@ -389,27 +277,3 @@ def test_a_page_that_cannot_be_made_is_reported_and_the_next_one_comes(
             file.write(b"line %d\n" % (LINES + 2))
         assert wait_until(lambda: last_line(told) == LINES + 2, DEADLINE_S)
         assert any("no such row" in one.text for one in told if isinstance(one, lc.Remark))
-
-
-def test_a_count_that_fails_ends_neither_counting_nor_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The thread that counts ended with it; to start it again failed each time, and no page came any more."""
-    real, steps = Task.step, list[Task]()
-
-    def step(task: Task) -> bool:
-        steps.append(task)
-        if len(steps) == 1:
-            raise ValueError("read of closed file")
-        return real(task)
-
-    monkeypatch.setattr(Task, "step", step)
-    with reading(tmp_path / "run") as (session, told):
-        session.ask(lc.Start())
-        assert wait_until(lambda: len(steps) > 1, DEADLINE_S)
-        session.ask(lc.Follow())
-        path = tmp_path / "run/nodes/0/attempts/1"
-        (log,) = path.rglob("stdout.log")
-        with log.open("ab") as file:
-            file.write(b"line %d\n" % (LINES + 1))
-        assert wait_until(lambda: last_line(told) == LINES + 1, DEADLINE_S)

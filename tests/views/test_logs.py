@@ -246,7 +246,7 @@ def test_a_count_over_many_chunks_finds_each_match_once(
         monkeypatch.setattr(module, "CHUNK_BYTES", 100)
     data = b"".join(b"line %d %s\n" % (n, b"hit" if n % 7 == 0 else b"y" * (n % 150)) for n in range(500))
     file = opened(tmp_path / "log", data)
-    each = Stream(LogRef(1, "0", "stdout", tmp_path / "log"), file, 0.0, never)
+    each = Stream(LogRef(1, "0", "stdout", tmp_path / "log"), file, never)
     each.filter_by(Query.parse("hit"))
     task = Task(each.ref, file, each.query)
     while task.step():

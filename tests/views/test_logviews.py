@@ -17,11 +17,10 @@ from supervisor.run.fold import replay
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import RunState
 from supervisor.views.logs import commands as lc
-from supervisor.views.logs.file import Change, LogFile, MemoryLog
+from supervisor.views.logs.file import Change, LogFile
 from supervisor.views.logs.merge import rows_before
 from supervisor.views.logs.open_logs import MANY_LOGS, NothingThereError
 from supervisor.views.logs.query import Query
-from supervisor.views.logs.sources import LogRef
 from supervisor.views.logs.viewport import LogViewport
 from tests.diagnosis.launcher_logs import trace
 from tests.views.logs_on_disk import DATA, QUIET, count, never, opened, reference
@@ -148,8 +147,6 @@ def test_a_time_leads_to_its_newest_day_where_stamps_name_month_and_day_in_every
             assert f"hour {before}," in under_cursor(view), hour
         view.to_time(T0 - 2 * 86400, has_day=True)
         assert "hour 48," in under_cursor(view)
-        with pytest.raises(NothingThereError, match="the log begins at 2026-11-18 10:01:40"):
-            view.to_time(T0 - 4 * 86400, has_day=True)
 
 
 def test_a_share_is_of_one_logs_lines_and_of_the_largest_ones_bytes(tmp_path: Path) -> None:
@@ -308,57 +305,24 @@ def test_the_cause_is_looked_for_in_its_own_file_first(tmp_path: Path) -> None:
 # -- a replay --------------------------------------------------------------------------------------------
 
 
-def test_a_replay_shows_so_much_of_each_log_forward_and_back(tmp_path: Path) -> None:
-    run = attempts_on_disk(tmp_path, attempts=2)
-    state = state_of(2, 2)
-    path = {(a, r): str(run.node().attempt(a).root / f"{r}/stdout.log") for a in (1, 2) for r in (0, 1)}
-    size = len("attempt 1 line 0\n")
-    note = LogRef(1, "stoker", "journal", tmp_path / "facts")
-    notes = ((note, b"10:00:00  launched\n10:00:09  failed\n", T0 + 70),)
-
-    def moment(t: float, ends: dict[str, int]) -> lc.RecordedLogs:
-        return lc.RecordedLogs(t, ends, notes=notes)
-
-    early = moment(T0 + 65, {path[1, 0]: 2 * size, str(note.path): 19})
-    late = moment(
-        T0 + 140, {path[1, 0]: 5 * size, path[1, 1]: 5 * size, path[2, 0]: size, str(note.path): 36}
-    )
-    with view_of(run, state, newest=2) as view:
-        for _ in range(2):
-            view.update(state, early)
-            view.refresh(0.0)
-            assert sorted(texts(view)) == ["10:00:00  launched", "attempt 1 line 0", "attempt 1 line 1"]
-            view.update(state, late)
-            changed, notes_said = view.refresh(0.0)
-            assert changed
-            assert notes_said == [], "going back is no truncation"
-            found = texts(view)
-            assert len(found) == 8
-            assert found[-1] == "attempt 2 line 0"
-            assert "10:00:09  failed" in found
-
-
 @QUIET
 @given(data=DATA, limit=st.integers(0, 2000))
 def test_a_limited_log_reads_like_one_that_ends_there(tmp_path: Path, data: bytes, limit: int) -> None:
     cut = data[:limit]
     file = opened(tmp_path / "log", data)
-    memory = MemoryLog("nowhere", data, 5.0)
     try:
-        for log in (file, memory):
-            assert isinstance(log, LogFile)
-            log.limit(limit, 3.0)
-            log.refresh()
-            assert log.size == len(cut)
-            assert log.written_t <= 5.0
-            assert [(x.offset, x.text) for x in log.forward(0)] == reference(cut)
-            assert [(x.offset, x.text) for x in log.backward(len(cut))] == reference(cut)[::-1]
-            assert log.line_count == len(reference(cut))
-            log.limit(limit // 2, 2.0)
-            assert log.refresh() is (Change.REWOUND if log.size < len(cut) else Change.SAME)
-            log.limit(len(data), 4.0)
-            log.refresh()
-            assert log.line_count == len(reference(data))
+        file.limit(limit, 3.0)
+        file.refresh()
+        assert file.size == len(cut)
+        assert file.written_t <= 5.0
+        assert [(x.offset, x.text) for x in file.forward(0)] == reference(cut)
+        assert [(x.offset, x.text) for x in file.backward(len(cut))] == reference(cut)[::-1]
+        assert file.line_count == len(reference(cut))
+        file.limit(limit // 2, 2.0)
+        assert file.refresh() is (Change.REWOUND if file.size < len(cut) else Change.SAME)
+        file.limit(len(data), 4.0)
+        file.refresh()
+        assert file.line_count == len(reference(data))
     finally:
         file.close()
 

@@ -1,9 +1,7 @@
-"""A recorded run: the same state at each moment as it was live, its clock, and by when each line was there."""
+"""A recorded run: the same state at each moment as it was live, its clock, and the moments that a person types."""
 
 from __future__ import annotations
 
-import os
-import time
 from datetime import datetime
 from pathlib import Path
 
@@ -15,7 +13,6 @@ from supervisor.run import events as ev
 from supervisor.run.fold import fold
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import RunState
-from supervisor.views.appearance import Lang
 from supervisor.views.logs.commands import BadJumpError
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.replay import (
@@ -29,10 +26,7 @@ from supervisor.views.model.replay import (
     parse_moment,
     record_of,
 )
-from supervisor.views.model.replay_log import LogTimes
-from supervisor.views.wording.translate import words_in
 from tests.views.replaying import Ticks
-from tests.views.tui import recorded
 
 
 def test_at_its_end_a_replay_shows_what_the_live_app_does(recording: Recording) -> None:
@@ -95,60 +89,6 @@ def test_a_replay_lasts_about_half_a_minute(span_s: float) -> None:
     assert 20 <= span_s / fitting_speed(span_s) <= 40
 
 
-def test_no_line_is_shown_before_it_was_there(recording: Recording) -> None:
-    """The lines name their step, and the samples say when that was."""
-    heard = {s.v["step"]: t for t, name, s in recording.samples if name == "ranks" and s.a == 2}
-    said = {timed.line.text: timed.t for timed in recording.lines if timed.line.attempt == 2}
-    steps = {int(text.split()[1]): t for text, t in said.items() if text.startswith("step")}
-    assert steps.keys() == heard.keys()
-    assert all(t == pytest.approx(heard[step]) for step, t in steps.items())
-
-
-def test_a_traceback_comes_with_the_fact_that_quotes_it(recording: Recording) -> None:
-    (found,) = [t.t for t in recording.lines if t.line.text.startswith("torch.OutOfMemoryError")]
-    (fact,) = [event.t for event in recording.events if isinstance(event, ev.EvidenceSeen)]
-    assert found == fact
-
-
-def test_lines_that_nothing_tells_of_are_shown_with_a_note(tmp_path: Path) -> None:
-    rec = recorded.Recording(tmp_path / "run")
-    rec.launch("first start")
-    rec.say(0, "loading the data")
-    rec.say(0, "done")
-    rec.t += 60
-    rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=0))
-    for log in tmp_path.rglob("*.log"):
-        os.utime(log, (1.0, 1.0))  # copied from elsewhere
-    lines = record_of(rec.close()).lines
-    start_t = next(event.t for event in record_of(rec.run).events if isinstance(event, ev.AttemptStarted))
-    mine = [(timed.t, timed.line.text) for timed in lines if timed.line.who == "0"]
-    assert mine == [(start_t, "loading the data"), (start_t, "done")]
-    note = "0 stdout: nothing tells when these lines were written"
-    assert (start_t, note) in [(timed.t, timed.line.text) for timed in lines if timed.line.who == "stoker"]
-    in_chinese = record_of(rec.run, tr=words_in(Lang.ZH)).lines
-    assert [timed.line.text for timed in in_chinese if timed.line.who == "stoker"] == [
-        "第 1 次尝试：first start",
-        "0 stdout：无从得知这些行写于何时",
-        "agent agent：无从得知这些行写于何时",
-        "第 1 次尝试结束，退出码 0",
-    ]
-
-
-def test_lines_with_clocks_of_their_own_go_by_those(tmp_path: Path) -> None:
-    rec = recorded.Recording(tmp_path / "run")
-    rec.launch("first start")
-    began = rec.t
-    for n in range(5):
-        rec.t += 7
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(rec.t))
-        rec.say(0, f"{stamp} INFO epoch of no number {n}")
-    rec.fact(ev.AttemptEnded(t=rec.t + 60, attempt=1, exit_code=0))
-    lines = record_of(rec.close()).lines
-    assert [t.t - began for t in lines if "epoch of no" in t.line.text] == pytest.approx(
-        [7, 14, 21, 28, 35], abs=1.0
-    )
-
-
 def test_facts_are_met_one_by_one() -> None:
     facts = (10.0, 20.0, 30.0)
     assert next_fact(facts, 10.0, 1) == 20.0
@@ -169,7 +109,7 @@ def test_a_keeper_is_there_from_its_start_until_it_leaves(tmp_path: Path) -> Non
         ev.KeeperLeft(t=20.0, why="held"),
         ev.KeeperStarted(t=30.0, pid=8, start_time=2.0, version="1"),
     )
-    played = Recording(RunPaths(tmp_path), None, events, (), (), (), (), LogTimes((), ()))
+    played = Recording(RunPaths(tmp_path), None, events, (), (), ())
     clock = Ticks()
     reader = ReplayReader(played, clock)
     for at, there in ((5.0, False), (15.0, True), (25.0, False), (35.0, True), (15.0, True), (25.0, False)):

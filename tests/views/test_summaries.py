@@ -15,15 +15,15 @@ import pytest
 
 from supervisor.cli.main import main
 from supervisor.cli.runs import columns_of, facts_of
-from supervisor.keeper.context import Ledger
+from supervisor.keeper.base.ledger import Ledger
 from supervisor.run import events as ev
-from supervisor.run.access.lock import KeeperLock
-from supervisor.run.history.summaries import FEW_LINES, INDEX
 from supervisor.run.journal import JournalWriter, read_state
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.regular import Mark, mark_of
 from supervisor.run.runfile import write_run_file
 from supervisor.run.state import RunState
+from supervisor.run.summaries import FEW_LINES, INDEX
 from supervisor.views.model import run_list
 from supervisor.views.model.run_list import READ_S, RunRow, RunsReader, SortKey, filtered, ordered, rows_of
 from tests.keeper.fakes import job_of
@@ -168,7 +168,7 @@ def test_keepers_that_end_together_keep_all_of_their_runs_and_a_reader_sees_whol
     count, each = 4, 25
     runs = [run_in(tmp_path, f"20261121-1412-r{number}") for number in range(count * each)]
     ends = (
-        "import sys\nfrom pathlib import Path\nfrom supervisor.keeper.context import Ledger\n"
+        "import sys\nfrom pathlib import Path\nfrom supervisor.keeper.base.ledger import Ledger\n"
         "from supervisor.run.paths import RunPaths\nsys.stdin.read(1)\n"
         "for name in sys.argv[1:]:\n    Ledger(RunPaths(Path(name)).node()).close()\n"
     )

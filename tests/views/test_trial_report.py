@@ -47,13 +47,6 @@ def sampled(
     writer.close()
 
 
-def test_what_was_not_seen_is_said_too(tmp_path: Path) -> None:
-    assert said(trial(tmp_path, *LAUNCH)) == [
-        "steps     no step was seen",
-        "saved     no checkpoint was seen",
-    ]
-
-
 def test_a_trial_in_all_its_lines(tmp_path: Path) -> None:
     run = trial(tmp_path, *LAUNCH, *STEPS, SAVED, knobs=KNOBS)
     sampled(run, METRICS, *((2.0 * n, "job", {"step": float(n)}) for n in range(1, 6)))
@@ -69,11 +62,6 @@ def test_a_trial_in_all_its_lines(tmp_path: Path) -> None:
         "memory    host: 2.0G at most of a rank",
         "saved     a checkpoint at step 5: c/5",
     ]
-
-
-def test_a_checkpoint_without_a_step_in_its_name_is_named_by_its_path(tmp_path: Path) -> None:
-    last = ev.CheckpointCommitted(t=T + 9, attempt=1, step=5, path="last.pt", step_by_time=True)
-    assert said(trial(tmp_path, *LAUNCH, *STEPS, SAVED, last))[-1] == "saved     a checkpoint: last.pt"
 
 
 @pytest.mark.parametrize(

@@ -1,68 +1,66 @@
-"""What ``stoker attach`` can be given, found: a log, a folder of logs, a process by its pid, a pipe."""
+"""What ``stoker attach`` can be given, found: a log, a folder of logs of one job, a process by its pid, a pipe."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
+from itertools import combinations
 from pathlib import Path
 
 from supervisor.cli.common import say
-from supervisor.cli.diagnosing.job_logs import BadInputError, log_file, read_jobs, tasks_of
+from supervisor.cli.job_logs import BadInputError, file_chunks, log_file, read_jobs, tasks_of
 from supervisor.diagnosis.evidence import JobEvidence
-from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
-from supervisor.run.paths import RunPaths
+from supervisor.keeper.observer.observed_run import ATTEMPT, PIPE_NAME, ObservedLog, Target
+from supervisor.run.paths import RunPaths, make_private, private
 from supervisor.run.regular import open_regular
 from supervisor.run.state import A_PIPE
-from supervisor.sources.file_facts import any_is_written
 from supervisor.sources.processes import ProcessId, descendants, identify, read_cmdline, read_environ
-from supervisor.text.decode import HEAD_BYTES, is_binary, is_packed
+from supervisor.text.decode import HEAD_BYTES, clean, is_binary, is_packed, plain_chunks, shell_word
 from supervisor.text.prefixes import Origin, origin_of_path
 
+FREE_BYTES = 1 << 30
+"""An unpacked log leaves this much of the disk free."""
+LOOK_BYTES = 1 << 26
+NOT_UNPACKED = "its log was not unpacked to its end"
 
-def resolve(
-    target: str,
-    run: RunPaths,
-    *,
-    check_writers: bool = True,
-    report_unseen: bool = False,
-    pipe: int | None = None,
-) -> tuple[Target, Callable[[], JobEvidence]]:
-    """What `target` names and how to read it for a verdict.
+Found = tuple[Target, Callable[[], JobEvidence]]
 
-    Args:
-        target: as typed.
-        run: the claimed run directory.
-        check_writers: find out whether somebody still writes the logs.
-        report_unseen: say on stderr what cannot be seen.
-        pipe: the descriptor to read for ``-``; None: stdin.
+
+def resolve(target: str, run: RunPaths) -> Found:
+    """What `target`, as typed, names, and how to read it for a verdict. A packed log is unpacked into the run directory.
+
+    Whether somebody still writes the logs is not looked for yet: that takes a walk over all processes.
 
     Raises:
-        BadInputError: nothing to watch; one line.
+        BadInputError: nothing to watch, or a folder holds logs of several jobs; one line.
     """
     if target == "-":
-        return _pipe(run, pipe)
+        return _pipe(run)
     path = Path(os.path.expanduser(target))
     if path.is_dir() or path.is_file() or not target.isdecimal():
-        return _logs(path, check_writers=check_writers)
-    return _process(int(target), report_unseen=report_unseen)
+        return _logs(path, target, run)
+    return _process(int(target))
 
 
-def _pipe(run: RunPaths, pipe: int | None) -> tuple[Target, Callable[[], JobEvidence]]:
-    if pipe is None and sys.stdin.isatty():
+def _pipe(run: RunPaths) -> Found:
+    if sys.stdin.isatty():
         raise BadInputError(
             "-: stdin is the terminal: pipe a log into it, as in `train 2>&1 | stoker attach -`"
         )
-    copy = run.node().attempt(1).root / PIPE_NAME
+    copy = run.node().attempt(ATTEMPT).root / PIPE_NAME
 
     def read() -> JobEvidence:
         return JobEvidence(logs=(log_file(str(copy))._replace(path=PIPE_NAME),))
 
     # A descriptor of its own: the screen takes the terminal as stdin.
-    return Target("stdin", A_PIPE, pipe=os.dup(0) if pipe is None else pipe), read
+    return Target("stdin", A_PIPE, pipe=os.dup(0)), read
 
 
-def _logs(path: Path, *, check_writers: bool) -> tuple[Target, Callable[[], JobEvidence]]:
+def _logs(path: Path, typed: str, run: RunPaths) -> Found:
     sources = read_jobs([str(path)])[0][2].logs  # what is wrong with it is said of the name that was typed
 
     def read() -> JobEvidence:
@@ -82,10 +80,40 @@ def _logs(path: Path, *, check_writers: bool) -> tuple[Target, Callable[[], JobE
             origin = origin._replace(
                 task=source.origin.task if source.origin.task is not None else tasks.get(source.path)
             )
-        logs.append(ObservedLog(absolute, source.path, origin, packed=_is_packed(absolute)))
-    target_name = path.name or str(path)
-    ended = check_writers and not any_is_written(log.path for log in logs)
-    return Target(target_name, os.path.abspath(path), tuple(logs), ended=ended), read
+        logs.append(ObservedLog(absolute, source.path, origin))
+    if path.is_dir() and (several := several_jobs(os.path.expanduser(typed), logs)):
+        raise BadInputError(several)
+    cut, place = "", run.node().attempt(ATTEMPT).root
+    for index, packed in enumerate(logs):
+        if _is_packed(packed.path):
+            make_private(place)
+            plain = place / f"{index}-{os.path.basename(packed.path).removesuffix('.gz')}"
+            cut = cut if _unpack(packed.path, plain) else NOT_UNPACKED
+            logs[index] = ObservedLog(str(plain), packed.name, packed.origin, packed=packed.path)
+    return Target(path.name or str(path), os.path.abspath(path), tuple(logs), cut=cut), read
+
+
+def _unpack(source: str, plain: Path) -> bool:
+    """Write a plain copy of a gzip or UTF-16 log: views read files of the run directory only. False: it is incomplete."""
+    torn: list[bool] = []
+    written = due = 0
+    try:
+        with open(plain, "wb", buffering=0, opener=private) as file:
+            for data in plain_chunks(file_chunks(source), lambda: torn.append(True)):
+                if written >= due:
+                    due = written + LOOK_BYTES
+                    if shutil.disk_usage(plain.parent).free < FREE_BYTES + LOOK_BYTES:
+                        say(
+                            f"stoker attach: {source}: not unpacked further: the disk is nearly full",
+                            file=sys.stderr,
+                        )
+                        return False
+                file.write(data)
+                written += len(data)
+    except (OSError, EOFError, zlib.error) as error:
+        say(f"stoker attach: {source}: not unpacked further: {error}", file=sys.stderr)
+        return False
+    return not torn
 
 
 def _is_binary(path: Path) -> bool:
@@ -110,7 +138,7 @@ def _is_packed(path: str) -> bool:
         return False
 
 
-def _process(pid: int, *, report_unseen: bool) -> tuple[Target, Callable[[], JobEvidence]]:
+def _process(pid: int) -> Found:
     root = identify(pid)
     if root is None:
         raise BadInputError(f"{pid}: no process with this pid; it has ended")
@@ -134,7 +162,7 @@ def _process(pid: int, *, report_unseen: bool) -> tuple[Target, Callable[[], Job
     unseen = (
         "" if logs else "its output goes to a terminal or a pipe and cannot be seen: only processes are shown"
     )
-    if unseen and report_unseen:
+    if unseen:
         say(f"stoker attach: {pid}: {unseen}", file=sys.stderr)
     name = _program(read_cmdline(root)) or str(pid)
 
@@ -160,3 +188,112 @@ def _regular_file(pid: int, fd: int) -> str | None:
     except OSError:
         return None
     return path if path.startswith("/") and os.path.isfile(path) else None
+
+
+# -- whether a folder's logs belong to one job, and which of them are a training's -----------------
+# Names decide first: ranks, nodes, tasks, streams, attempts and words such as ``train`` or ``console`` tell no jobs apart.
+# Of names that do, two must be logs of trainings: a run's own folder may also hold a list of packages or a profile.
+
+# Bytes of a log's beginning and end that are read to see whether it is a training's, and of them so many lines.
+LOOKED_AT_BYTES = 1 << 16
+LOOKED_AT_LINES = 200
+# Ranks and nodes of one job start within this time of one another.
+TOGETHER_S = 600.0
+# So many names stand in the line about a folder.
+NAMED = 3
+_WORD = re.compile(r"[a-z]+|\d+")
+_ENDING = re.compile(r"(?:\.(?:log|txt|out|err|stdout|stderr|jsonl?|gz|\d{1,3}))+$")
+_SCHEDULERS = re.compile(r"(?:^|/)(?:slurm|pbs|lsf)\b|\.[oe]\d+$")
+# Words for a part of a job. What stands before a number says that it counts parts, not jobs.
+_PARTS = re.compile(
+    r"(?:rank|node|worker|gpu)s?|local|global|host|pod|proc|process|task|machine|replica|attempt"
+)
+_ROLES = re.compile(
+    rf"{_PARTS.pattern}|logs?|outputs?|out|errors?|err|stdout|stderr|console|nohup|all|concat|combined"
+    r"|train(?:ing|er)?|pretrain|finetune|eval|evaluate|val|valid|validation|test|metrics|debug|info|warnings"
+    r"|launcher|agent|torchrun|main|slurm"
+)
+
+
+def several_jobs(folder: str, logs: Sequence[ObservedLog]) -> str:
+    """One line on a folder whose logs are of several jobs, with how to attach to one; empty: they may be of one."""
+    names = {log.path: os.path.relpath(log.path, os.path.realpath(folder)) for log in logs}
+    groups: dict[tuple[str, ...], list[ObservedLog]] = {}
+    for log in logs:
+        groups.setdefault(_job_of(names[log.path].lower(), log), []).append(log)
+    groups.pop((), None)
+    if len(groups) < 2:
+        return ""
+    trainings: list[tuple[str, ...]] = []
+    for job, mine in groups.items():
+        if not any(map(_is_training, mine)):
+            continue
+        if any(_are_apart((job, mine), (other, groups[other])) for other in trainings):
+            break
+        trainings.append(job)
+    else:
+        return ""
+    paths = sorted((log.path for mine in groups.values() for log in mine), key=lambda path: names[path])
+    newest = max(paths, key=lambda path: os.stat(path).st_mtime if os.path.exists(path) else 0.0)
+    rest = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
+    listed = ", ".join(names[path] for path in paths[:NAMED])
+    one = shell_word(os.path.normpath(os.path.join(folder, names[newest])))
+    return f"{folder}: logs of several jobs ({listed}{rest}): attach to one, such as the newest: stoker attach {one}"
+
+
+def _job_of(name: str, log: ObservedLog) -> tuple[str, ...]:
+    """What of a log's name tells its job from others; empty: nothing."""
+    origin = log.origin
+    if origin.local_rank is not None:
+        return ()  # torchrun's own tree
+    if origin.node is not None:
+        name = name.replace(origin.node.lower(), " ")
+    words = _WORD.findall(_ENDING.sub("", name))
+    has_place = _has_place(log)
+    return tuple(
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if not _ROLES.fullmatch(word) and not (word.isdigit() and (has_place or _PARTS.fullmatch(before)))
+    )
+
+
+def _has_place(log: ObservedLog) -> bool:
+    return any(number is not None for number in (log.origin.rank, log.origin.node, log.origin.task))
+
+
+def _are_apart(
+    one: tuple[tuple[str, ...], Sequence[ObservedLog]], other: tuple[tuple[str, ...], Sequence[ObservedLog]]
+) -> bool:
+    """Whether two groups of logs are of two jobs."""
+    (job, logs), (other_job, others) = one, other
+    if all(map(_has_place, [*logs, *others])):  # hosts' names before their ranks: no rank comes twice
+        return bool({log.origin for log in logs} & {log.origin for log in others})
+    if [w for w in job if not w.isdigit()] != [w for w in other_job if not w.isdigit()]:
+        return True
+    if any(_SCHEDULERS.search(log.path.lower()) for log in logs):
+        return True
+    from supervisor.keeper.observer.observer import span_of_logs
+
+    spans = [span_of_logs(each) for each in (logs, others)]
+    starts = [span.began_t for span in spans if span is not None]
+    return len(starts) < 2 or any(abs(a - b) > TOGETHER_S for a, b in combinations(starts, 2))
+
+
+def _is_training(log: ObservedLog) -> bool:
+    """Whether a log's beginning or end reports progress, or ends in a traceback; a packed one is taken to."""
+    from supervisor.sources.metrics import MetricReader
+
+    if _is_packed(log.path):
+        return True
+    try:
+        with open_regular(log.path) as file:
+            size = os.fstat(file.fileno()).st_size
+            head = os.pread(file.fileno(), LOOKED_AT_BYTES, 0)
+            tail = os.pread(file.fileno(), LOOKED_AT_BYTES, max(size - LOOKED_AT_BYTES, 0))
+    except OSError:
+        return False
+    if b"Traceback (most recent call last)" in tail:
+        return True
+    reader = MetricReader()
+    lines = [*head.splitlines()[:LOOKED_AT_LINES], *tail.splitlines()[-LOOKED_AT_LINES:]]
+    return any(reader.feed(clean(line)) is not None for line in lines)

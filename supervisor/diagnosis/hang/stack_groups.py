@@ -69,7 +69,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class RankStack:
-    """The stack of one rank, as lines. `source`: "debug-server", "py-spy", "faulthandler", "proc" or "none".
+    """The stack of one rank, as lines. `source`: "py-spy", "faulthandler", "proc" or "none".
 
     `main_call`: the system call that its main thread is in, as /proc numbers it. `for_ever`: it waits for a lock there, without
     a time limit; None: not known, or for no lock.

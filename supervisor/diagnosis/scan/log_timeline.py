@@ -162,11 +162,6 @@ def bar_went_on(before: bytes, after: bytes) -> bool:
     return 1 <= int(last[0]) < int(later[-1][0]) - 1
 
 
-def bar_states(data: bytes) -> int:
-    """How many states of bars are drawn in a text."""
-    return len(set(_bar_state().findall(data)))
-
-
 @cache
 def _bar_state() -> re.Pattern[bytes]:
     return re.compile(rb"\b(\d{1,12})/(\d{1,12}) \[\d+:\d\d")

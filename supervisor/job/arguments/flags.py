@@ -287,7 +287,6 @@ INIT_FLAGS: tuple[Flag, ...] = (
     Flag("--out", _TX, "the job file to write; one that exists is never overwritten", "FILE", group="init"),
     Flag("--yes", _SW, "ask nothing: take the proposed answer to what was not given", group="init"),
     Flag("--start", _SW, "start the run at once, without asking", group="init"),
-    Flag("--plain", _SW, "plain questions also where a form could be shown", group="init"),
 )
 
 TORCHRUN_FLAGS: tuple[Flag, ...] = (

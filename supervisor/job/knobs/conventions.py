@@ -155,55 +155,12 @@ def _counted(found: tuple[str, str] | None) -> tuple[str, int] | None:
 
 NCCL_DEFAULT_TIMEOUT_S: Final = 600.0
 """NCCL's default (torch/distributed/constants.py, 2.2 and later); gloo's is 1800 s. What is shorter changes nothing."""
-_GROUP: Final = frozenset(
-    {"ddp", "dist", "distributed", "nccl", "gloo", "pg", "process", "group", "collective", "comm", "deepspeed", "c10d"}
-)  # fmt: skip
-# Timeouts of other things: a monitor's, a store's, an InfiniBand card's (an exponent).
-_OTHERS: Final = frozenset(
-    {"heartbeat", "ib", "rdzv", "rendezvous", "join", "store", "trace", "dump", "data"}
-)
-_SECONDS_A: Final = {
-    **dict.fromkeys(("ms", "msec", "millis", "milliseconds"), 1e-3),
-    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
-    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
-}
-# A rank's log as it starts: ``TIMEOUT(ms): 3600000`` (c10d), ``ddp_timeout=7200,`` (printed arguments),
-# ``distributed_timeout_minutes ........ 60`` (Megatron), ``timeout=datetime.timedelta(days=1, seconds=3600)``.
-_LOG: Final = (
-    rb"timeout ?\(ms\) ?[=:] ?(?P<ms>\d{1,15})"
-    rb"|(?P<name>(?:ddp|dist|distributed|nccl|gloo|pg|process_group|collective)[a-z_]{0,24}timeout[a-z_]{0,12})"
-    rb"['\"]?[ .:=]{1,80}(?P<number>\d{1,9}(?:\.\d{1,6})?)(?![\w.])"
-    rb"|timeout['\"]?[=:] ?(?:datetime\.)?timedelta\((?:days=(?P<days>\d{1,6}))?,? ?(?:seconds=(?P<seconds>\d{1,9}))?"
-)
 
 
 def longer_than_usual(seconds: object) -> float | None:
     """`seconds` where it is a number above PyTorch's default."""
     number = _number(seconds)
     return number if number is not None and number > NCCL_DEFAULT_TIMEOUT_S else None
-
-
-def timeout_in_log(data: bytes) -> float | None:
-    """How long a job's process groups wait for a late rank, from a part of its log; None where it is no longer than usual."""
-    found = []
-    for match in re.finditer(_LOG, data, re.IGNORECASE) if b"imeout" in data or b"IMEOUT" in data else ():
-        if match["ms"]:
-            found.append(int(match["ms"]) / 1000)
-        elif match["name"]:
-            unit = _unit(match["name"].decode())
-            found += [float(match["number"]) * unit] if unit is not None else []
-        else:
-            found.append(86_400.0 * int(match["days"] or 0) + int(match["seconds"] or 0))
-    return longer_than_usual(max(found, default=None))
-
-
-def _unit(name: str) -> float | None:
-    """Seconds a unit of a setting that says how long process groups wait; None: it says something else."""
-    words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
-    if "timeout" not in words or not _GROUP & set(words) or _OTHERS & set(words):
-        return None
-    usual = 60.0 if "deepspeed" in words else 1.0  # DEEPSPEED_TIMEOUT counts minutes (deepspeed/constants.py)
-    return next((_SECONDS_A[word] for word in words if word in _SECONDS_A), usual)
 
 
 def _number(value: object) -> float | None:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import Observation, RankGone
 from supervisor.keeper.monitoring.sensors import Sensors
+from supervisor.run.arrivals import ArrivalWriter
 from supervisor.run.events import RankStarted
-from supervisor.run.growth import write_growth
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.state import AttemptState
 from supervisor.sources.exits import ExitWatch
@@ -49,7 +49,6 @@ class Collector:
         self._one_node = job.nnodes == "1"
         self._agent_kind = LogKind.RANK if kind is EntryKind.COMMAND else LogKind.AGENT
         self._ranks: dict[int, int] = {}
-        self._saw_all = True
         self._agent_ending = threading.Event()
         self._stop = threading.Event()
         self._sensors = Sensors(self._stop, queue.put, clock, interval_s=interval_s, disk=str(paths.root))
@@ -65,17 +64,19 @@ class Collector:
             rules=job.metric_rules,
             on_agent=self._on_agent,
             engine_ready=engine_ready,
+            arrived=self._on_arrival,
         )
+        self._arrivals: ArrivalWriter | None = None
 
     def start(self) -> None:
         """Start the threads."""
+        self._arrivals = ArrivalWriter(self._paths)
         self.logs.follow(LogKey(AGENT, self._agent_kind, Origin()), str(self._paths.agent_log))
         self.logs.start()
         self._sensors.start()
 
     def know(self, view: AttemptState) -> None:
-        """Follow what an earlier keeper had found; when its lines came is not known."""
-        self._saw_all = False
+        """Follow what an earlier keeper had found."""
         for rank in view.ranks.values():
             fact = RankStarted(
                 t=0.0,
@@ -122,12 +123,13 @@ class Collector:
         self._stop.set()
         self._exits.close()
         self.logs.close()
+        if self._arrivals is not None:
+            self._arrivals.close()
         self._sensors.join()
 
-    def keep_growth(self) -> None:
-        """Leave in the attempt's folder how its logs grew, once they are read to their end."""
-        if self._saw_all:
-            write_growth(self._paths, self.logs.growth)
+    def _on_arrival(self, log: str, end: int, since: float, t: float) -> None:
+        if self._arrivals is not None:
+            self._arrivals.note(log, end, since, t)
 
     def _on_agent(self, data: bytes) -> None:
         if any(word in data for word in ENDING) and not any(word in data for word in OWN_SIGNAL):

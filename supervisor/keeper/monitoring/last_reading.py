@@ -6,8 +6,8 @@ process that outlives the job and still holds a log open (a tracker's uploader) 
 
 from __future__ import annotations
 
-from supervisor.keeper.background import Background
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.background import Background
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.log_monitor import LogWatch
 from supervisor.sources.file_facts import any_is_written
 

@@ -19,7 +19,7 @@ from typing import TypeAlias, assert_never
 from supervisor.diagnosis.scan.hit import is_logged_as_warning
 from supervisor.diagnosis.scan.scanner import LiveScanner
 from supervisor.diagnosis.scan.signature_tables import Role, Trait
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import (
     LOSSES,
     EvidenceHit,
@@ -32,10 +32,9 @@ from supervisor.keeper.monitoring.observations import (
 )
 from supervisor.policy.health.output import printed
 from supervisor.run.failures import FailureClass
-from supervisor.run.growth import GrowthClock
 from supervisor.run.series import LINE_T, READING
 from supervisor.sources.metrics import DrawnState, MetricReader, MetricSample, compile_rules, standing_states
-from supervisor.sources.metrics.grammar.bars import NOTHING_COUNTED
+from supervisor.sources.metrics.bars import NOTHING_COUNTED
 from supervisor.sources.metrics.memo import Columns
 from supervisor.sources.metrics.names import words_of
 from supervisor.sources.metrics.words import EVAL_WORDS
@@ -121,6 +120,7 @@ class LogWatch:
         late: what stands in a log when it is first followed was written at other times than it is read: its samples
             bear their lines' own clocks, or say that there is none.
         on_agent: gets the raw bytes of AGENT logs, in the tail thread.
+        arrived: gets the name of a log, how long it is, and the two looks between which it grew so far, in the tail thread.
     """
 
     def __init__(
@@ -137,6 +137,7 @@ class LogWatch:
         engine_ready: Callable[[], bool] = lambda: True,
         late: bool = False,
         waiting: Callable[[], int] = lambda: 0,
+        arrived: Callable[[str, int, float, float], None] = lambda *_batch: None,
     ) -> None:
         self._stop = stop
         self._put = put
@@ -158,8 +159,7 @@ class LogWatch:
         self._unscanned_bytes = 0
         self._tailer = Tailer(stop, self._on_batch, on_note=self._on_note)
         self._scanner: LiveScanner | None = None
-        self.growth: dict[str, GrowthClock] = {}
-        """How the ranks' logs grew, by name, as far as their lines were read when they came."""
+        self._arrived = arrived
         self._keys: dict[str, LogKey] = {}
         self._paths: list[str] = []
         self._readers: dict[str, MetricReader] = {}
@@ -225,12 +225,13 @@ class LogWatch:
                     if (record := measured_record(line.raw)) is not None:
                         self._put(FactSeen(self._clock.wall(), key.origin.rank or 0, record))
             case LogKind.AGENT:
+                self._note_arrival(key.name, batch)
                 self._on_agent(batch.data)
                 # What torchrun reports of its ranks was in their own logs before: said once is enough.
                 if not self._rank_reported:
                     self._scan(key, batch)
             case LogKind.RANK:
-                self._note_growth(key.name, batch)
+                self._note_arrival(key.name, batch)
                 if self._measures:
                     self._measure(key, batch)
                 newest = (*batch.drawn[-MOST_LINES:], *batch.lines[-MOST_LINES:])
@@ -240,11 +241,9 @@ class LogWatch:
             case _ as unreachable:
                 assert_never(unreachable)
 
-    def _note_growth(self, name: str, batch: Batch) -> None:
+    def _note_arrival(self, name: str, batch: Batch) -> None:
         now = self._clock.wall()
-        before_t = now - POLL_S
-        growth = self.growth.setdefault(name, GrowthClock(before_t, 0, before_t))
-        growth.grew(batch.offset + len(batch.data), before_t, now)
+        self._arrived(name, batch.offset + len(batch.data), now - POLL_S, now)
 
     def _scan(self, key: LogKey, batch: Batch) -> None:
         if self._scanner is None and not self._engine_ready() and self._unscanned_bytes < MAX_WAITING_BYTES:

@@ -23,7 +23,7 @@ from supervisor.job.knobs.measured_resume import knob_name, resume_way
 from supervisor.job.knobs.questions import asked_settings, with_declared
 from supervisor.job.knobs.trial_settings import total_steps
 from supervisor.job.spec import JobSpec, Knobs, Unread
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import FactSeen, Observation, Sampled, StepSeen
 from supervisor.keeper.monitoring.plan_check import PlanCheck, changed_batch
 from supervisor.run import events as ev

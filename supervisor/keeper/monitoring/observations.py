@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, assert_never
 
-from supervisor.keeper.clock import Clock, of_others
+from supervisor.keeper.base.keeper_clock import Clock, of_others
 from supervisor.policy.health.output import Printed
 from supervisor.run.events import Phase
 from supervisor.run.records import FailureClass

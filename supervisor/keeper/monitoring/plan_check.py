@@ -17,10 +17,10 @@ from supervisor.job.knobs.facts import Facts
 from supervisor.job.knobs.measured import first_steps, is_named
 from supervisor.job.knobs.measured_resume import resume_seen
 from supervisor.job.spec import Unread
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.run import events as ev
-from supervisor.run.history.answers import keep_answers
-from supervisor.run.history.changes import next_job
+from supervisor.run.answers import keep_answers
+from supervisor.run.next_job import next_job
 from supervisor.run.nodes import LEADER
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.runfile import RunFile

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, StepSeen
 from supervisor.run import events as ev
 from supervisor.run.regular import open_regular

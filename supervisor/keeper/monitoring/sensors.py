@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from supervisor.keeper.clock import Clock, of_others
+from supervisor.keeper.base.keeper_clock import Clock, of_others
 from supervisor.keeper.monitoring.observations import GpuSeen, Observation, Sampled, SensorFact
-from supervisor.keeper.planning.host_facts import pids_are_the_drivers, user_of
+from supervisor.keeper.process.members import pids_are_the_drivers, user_of
 from supervisor.run.series import GPU, HOST, MACHINE_KEY, NET_RECEIVED, NET_SENT
 from supervisor.sources.gpu import GpuDevice, GpuNote, GpuNoteCode, GpuProcess, GpuSample, GpuSampler
 from supervisor.sources.host.machine import SHM, HostSample, HostSampler, ProcessSample

@@ -14,10 +14,10 @@ from supervisor.job.errors import JobError
 from supervisor.job.knobs.set_batch import batch_values
 from supervisor.job.plan import CheckpointCopy, LaunchPlan
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.keeper.planning.job_secrets import with_hidden_words, with_secrets
+from supervisor.keeper.base.job_secrets import with_hidden_words, with_secrets
 from supervisor.keeper.planning.launch_plans import next_resume_point, plan_with, settings_of
 from supervisor.preflight.ports import free_port
-from supervisor.run.history.changes import NextJob, next_job
+from supervisor.run.next_job import NextJob, next_job
 from supervisor.run.nodes import Launch
 from supervisor.run.paths import AttemptPaths, RunPaths
 from supervisor.run.runfile import RunFile

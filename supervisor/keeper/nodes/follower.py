@@ -15,13 +15,13 @@ from typing import Final
 import msgspec
 
 from supervisor.job.errors import JobError
-from supervisor.keeper.background import Background
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.background import Background
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.loop import TICK_S, Keeper
 from supervisor.keeper.nodes.common_launch import plan_on_node
-from supervisor.keeper.nodes.evidence import CUT_OFF
 from supervisor.keeper.nodes.rendezvous import RendezvousWatch, meeting_point
-from supervisor.keeper.process.launch import StillAlive
+from supervisor.keeper.planning.launching import StillAlive
+from supervisor.keeper.planning.other_nodes import CUT_OFF
 from supervisor.policy import EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
 from supervisor.run import events as ev
 from supervisor.run import nodes as nd

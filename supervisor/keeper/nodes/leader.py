@@ -17,17 +17,17 @@ from msgspec.structs import replace
 from supervisor.job.batch import BatchChange, describe_change
 from supervisor.job.errors import JobError
 from supervisor.job.plan import LaunchPlan
-from supervisor.keeper.clock import Clock
-from supervisor.keeper.context import RunContext
+from supervisor.keeper.base.keeper_clock import Clock
+from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.loop import TICK_S, Keeper
 from supervisor.keeper.nodes.common_launch import batch_on, common_launch, plan_on_node
 from supervisor.keeper.nodes.rendezvous import RendezvousWatch, meeting_point
-from supervisor.keeper.process.launch import Launching
+from supervisor.keeper.planning.launching import Launching
 from supervisor.policy import EXIT_LOST
 from supervisor.run import events as ev
 from supervisor.run import nodes as nd
 from supervisor.run import state as st
-from supervisor.run.history.changes import next_job
+from supervisor.run.next_job import next_job
 from supervisor.run.nodes import (
     LEADER,
     Heartbeat,

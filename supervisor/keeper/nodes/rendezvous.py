@@ -7,8 +7,8 @@ from typing import Final
 
 from supervisor.job.plan import ENDPOINT_PORT, MASTER_PORT, endpoint_of
 from supervisor.job.spec import JobSpec
-from supervisor.keeper.background import Background
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.background import Background
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.preflight.connection import CONNECT_S, Failed, Way, why_not
 from supervisor.run import events as ev
 from supervisor.run import state as st

@@ -1,7 +1,7 @@
 """An observer: a keeper without a child. It watches what somebody else started and writes an observed run.
 
-The directory, the journal and the series are those of any run, so every view opens it; requests other
-than notes and stacks are refused, because nothing here may be stopped or restarted by us.
+The directory, the journal and the series are those of any run, so every view opens it; requests other than notes and
+stacks are refused, because nothing here may be stopped or restarted by us.
 """
 
 from __future__ import annotations
@@ -11,27 +11,24 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
-from supervisor.diagnosis.evidence import JobEvidence
+from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
 from supervisor.diagnosis.journal_facts import with_journal_facts
-from supervisor.keeper.background import Background, BackgroundTask
-from supervisor.keeper.clock import Clock, ClockWatch, SystemClock
+from supervisor.diagnosis.verdict import diagnose
+from supervisor.keeper.base.background import Background, BackgroundTask
+from supervisor.keeper.base.keeper_clock import Clock, ClockWatch, SystemClock
+from supervisor.keeper.base.request_rules import Refused
+from supervisor.keeper.base.requests import ControlInput, Powerless
 from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone, Sampled
 from supervisor.keeper.monitoring.sensors import Sensors
-from supervisor.keeper.observer.belief import Belief
-from supervisor.keeper.observer.rank_ends import RankEnds
-from supervisor.keeper.observer.spooled_input import PipeCopy, Unpacking
-from supervisor.keeper.observer.start_observed import ATTEMPT, ObservedRun, backlog_bytes
-from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
-from supervisor.keeper.observer.writers import Writers
+from supervisor.keeper.observer.observed_run import ATTEMPT, PIPE_NAME, ObservedLog, ObservedRun, Target
+from supervisor.keeper.observer.watched_ends import PipeCopy, RankEnds, Writers
 from supervisor.keeper.recording.recorder import Recorder
-from supervisor.keeper.requests.control_input import ControlInput, Powerless
-from supervisor.keeper.requests.request_rules import Refused
 from supervisor.keeper.stalls.stack_file import StackFile, write_stacks
 from supervisor.policy import EXIT_ENDED_EARLY, EXIT_FAILED, EXIT_LOST
 from supervisor.run import events as ev
@@ -41,9 +38,8 @@ from supervisor.run.regular import open_regular
 from supervisor.run.runfile import SAMPLE_INTERVAL_S
 from supervisor.run.state import RunState
 from supervisor.sources.processes import ProcessId, is_alive
-from supervisor.sources.signature_files import Engine, EngineLoader
+from supervisor.sources.signature_files import EngineLoader
 from supervisor.sources.stacks.python_stacks import collect_stacks
-from supervisor.sources.tail.tailer import Backlog
 from supervisor.text.decode import clean
 from supervisor.text.numbers import read_to
 from supervisor.text.prefixes import Origin
@@ -54,30 +50,47 @@ ENDING_TICK_S = 0.01
 RECEIVE_S = 0.1
 """Seconds per pass spent on observations: a flood of lines must not keep a request waiting."""
 QUIET_S = 1.0
-# A line that names a failure is judged sooner: once the lines around it are there.
 QUIET_AFTER_HIT_S = 0.15
+"""A line that names a failure is judged sooner: once the lines around it are there."""
 LEAVE_S = 3.0
 """How long one who leaves waits for what is not read yet; a second Ctrl-C waits for nothing."""
-# A verdict reads the whole log: of an observer's time at most a twentieth goes into verdicts that are provisional.
+# A verdict reads the whole log: at most a twentieth of an observer's time goes into provisional verdicts.
 JUDGE_REST = 20.0
 JUDGE_CHEAP_S = 0.5
-# A log that grew this lately is live, or may be: nobody need be seen to write it (NFS, containers, other users' jobs).
+# A log that grew this lately is live, or may be: its writer need not be seen (NFS, containers, other users' jobs).
 LATELY_S = 60.0
-# A file whose last stamp is older than this by the time that it was changed is a copy: zones hardly differ by more.
+# A file whose last stamp is this much older than its change is a copy: time zones hardly differ by more.
 COPIED_S = 86400.0
 STAT_S = 1.0
-# How often it is said how much of a backlog is read.
 BEHIND_S = 1.0
-# The verdict on large logs comes before anything is read for the curve, where it takes no longer than this: judging a log
-# takes a tenth of reading its numbers, and beside that reading twice as long.
-FIRST_S = 2.5
-# How much of each end of a log is searched for clock times.
-LOOKED_AT_BYTES = 1 << 16
-LOOKED_AT_LINES = 400
+"""How often it is journalled how much of a backlog is read."""
+STAMPED_BYTES, STAMPED_LINES = 1 << 16, 400
+"""How much of each end of a log is searched for clock times."""
+END_BYTES = 1 << 20
+"""How much of a large log's end is judged before the rest is read."""
+CLEAR = 0.9
+"""The signature's own line stands at the end. The whole log may change a less certain verdict."""
+NO_FAILURE = frozenset((FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED))
 
 
 class Observer(Powerless):
-    """Watches a target until it ends or `leave` is called. Judges it at its end, and whenever it falls quiet."""
+    """Watches a target until it ends or `leave` is called. Judges it whenever its logs fall quiet, and at its end.
+
+    A pipe is over at its end; processes, once all have ended; a log, once those who were seen to write it have. Where
+    nobody is seen to write a log, its own words decide: it is over once a verdict on all of it shows an end. If such a log
+    grows again, the next end counts only after `LATELY_S` without a line.
+
+    Args:
+        run: the claimed run directory.
+        target: what is watched.
+        host: this machine's name.
+        read: gives the evidence for a verdict; raises OSError or ValueError where the logs are gone.
+        word: turns a verdict into the one that is shown.
+        interval_s: seconds between sensor readings.
+        clock: the time.
+        observed: the run directory, where it is begun already.
+        rules: the user's own metrics, as (name, regex).
+    """
 
     def __init__(
         self,
@@ -85,27 +98,23 @@ class Observer(Powerless):
         target: Target,
         *,
         host: str,
-        judge: Callable[[Engine], Verdict],
+        read: Callable[[], JobEvidence],
+        word: Callable[[Verdict], Verdict] = lambda verdict: verdict,
         interval_s: float = SAMPLE_INTERVAL_S,
         clock: Clock | None = None,
         observed: ObservedRun | None = None,
         rules: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        self._run = run
-        self._node = run.node()
-        self._target = target
-        self._judge = judge
+        self._run, self._node, self._target = run, run.node(), target
+        self._read, self._word = read, word
         self._clock = clock or SystemClock()
-        self._leave = threading.Event()
-        self._over = threading.Event()
-        self._stop = threading.Event()
+        self._leave, self._over, self._stop = threading.Event(), threading.Event(), threading.Event()
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
         self._engine = EngineLoader()
+        self._observed = observed or ObservedRun(run, target, host=host, clock=self._clock)
         self._pipe: PipeCopy | None = None
-        self._unpacked: list[Unpacking] = []
         if target.pipe is not None:
             self._pipe = PipeCopy(target.pipe, self._node.attempt(ATTEMPT).root / PIPE_NAME, self._stop)
-        self._observed = observed or ObservedRun.fresh(run, target, host=host, clock=self._clock)
         self._control = ControlInput(run, self, self._clock)
         self._clock_watch = ClockWatch(self._clock, self.emit)
         self._sensors = Sensors(
@@ -125,36 +134,34 @@ class Observer(Powerless):
             self._node.series,
             self.emit,
             self._clock,
-            self._backlog,
+            self._logs.backlog,
             apart_s=lambda: self._observed.ledger.apart_s,
             behind_interval_s=BEHIND_S,
             only_watches=True,
         )
         self._ranks = RankEnds(target.processes, self._queue.put, self.emit, self._clock)
-        self._last_news = self._clock.mono()
+        self._writers = Writers(() if target.ended or target.processes else _paths(target))
+        # Whether the logs grow.
+        self._last_news = self._grew_at = self._stat_at = self._clock.mono()
         self._changed_t = last_written_t(target.logs)
         self._written_t = min(self._changed_t, self._clock.wall())
         self._stamped_t: float | None = None  # the last stamp of the logs
-        self._grew_at = self._stat_at = self._clock.mono()
-        self._belief = Belief.ASSUMED_OVER if target.ended else Belief.HELD
-        sees_end = target.ended or bool(target.processes)
-        self._writers = Writers(() if sees_end else _plain_paths(target))
-        self._watched = False
-        self._first: Background[tuple[Verdict, float]] = Background("stoker-first-verdict")
-        self._read_at: float | None = None
-        self._judged = False
-        self._hit = False
-        self._judge_due = 0.0
+        self._watched = False  # they were written since the observer began
+        # What they say: the newest verdict, and what it has read.
         self._judging: Background[tuple[Verdict, float]] = Background("stoker-verdict")
+        self._judging_of: tuple[int, ...] = ()
+        self._judged: tuple[Verdict, tuple[int, ...]] | None = None
+        self._end_shown = False
+        self._judge_due = 0.0
+        self._hit = False
+        # Whether it is over.
+        self._words_decide = self._reopened = False
         self._reading: LastReading | None = None
-        self._last_judged = False
-        self._last_judging_at = 0.0
         self._closed: Verdict | None = None
         self._closed_at = 0.0
-        self._cut = ""
+        self._cut = target.cut
         self._ends_itself = target.pipe is not None or bool(target.processes)
-        self._hurried = False
-        self._patience_s = LEAVE_S
+        self._hurried, self._patience_s = False, LEAVE_S
         self._thread = threading.Thread(target=self._run_to_end, name="stoker-observer")
 
     @property
@@ -168,7 +175,7 @@ class Observer(Powerless):
         self._thread.start()
 
     def end_when_read(self) -> None:
-        """For nobody who looks on: end by itself once a log is over, all of it is read and diagnosed, however long that takes."""
+        """With no screen to follow: end once a log is over, read and diagnosed, however long that takes."""
         self._ends_itself = True
 
     def leave(self, *, hurried: bool = False, patience_s: float = LEAVE_S) -> None:
@@ -189,10 +196,10 @@ class Observer(Powerless):
         # Not for the thread: of one whose join Ctrl-C interrupts Python 3.11 says that it has ended (bpo-45274).
         return self._over.wait(timeout_s)
 
-    # -- what requests may do here: notes and stacks (see control_input.Actor) --------------------------------
+    # -- what requests may do here: notes and stacks (see requests.Actor) -------------------------------------
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
-        """Journal and fold a fact."""
+        """Journal and fold an event."""
         self._observed.emit(event, durable=durable)
 
     def dump_stacks(self) -> BackgroundTask[StackFile, str]:
@@ -211,17 +218,9 @@ class Observer(Powerless):
     # -- the thread --------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        if self._target.unseen:
-            now = self._clock.wall()
-            self.emit(ev.Advisory(t=now, attempt=ATTEMPT, code="unseen", text=self._target.unseen))
-        for index, log in enumerate(self._target.logs):
-            path = self._observed.path_of(index, log)
-            if log.packed:
-                copy = Unpacking(log.path, Path(path), self._stop)
-                self._unpacked.append(copy)
-                copy.start()
-            # A log that nobody holds open may be written all the same, line by line; a copy grows as it is unpacked.
-            self._logs.follow(LogKey(log.name, LogKind.RANK, log.origin), path, ended=log.packed)
+        for log in self._target.logs:
+            # A log that nobody holds open may be written all the same, line by line.
+            self._logs.follow(LogKey(log.name, LogKind.RANK, log.origin), log.path, ended=bool(log.packed))
         for rank, process in self._target.processes:
             self._sensors.watch(str(rank), process)
         if self._pipe is not None:
@@ -231,57 +230,20 @@ class Observer(Powerless):
         if self._pipe is not None or self._target.processes:
             self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT))  # it is there: nothing to look for
         self._recorder.begin(ATTEMPT)
-        self._begin_reading()
+        if self._target.backlog_bytes:
+            self._start_judging(of_end=self._target.ended and not self._is_lately_written())
+        self._logs.start()
+        if self._target.ended:
+            self._reading = LastReading(self._logs, self._clock)
         if self._is_here():
             self._sensors.start()
 
-    def _begin_reading(self) -> None:
-        """Now, or for a large log once its verdict is there (or lets wait for itself)."""
-        if not backlog_bytes(self._target):
-            self._logs.start()
-            return
-        self._read_at = self._clock.mono() + FIRST_S
-        self._recorder.expect_backlog()
-        self._first.start(self._timed_verdict)
-
-    def _read_on(self) -> None:
-        """Nothing is waited for any more."""
-        if self._read_at is not None:
-            self._read_at = None
-            self._logs.start()
-
-    def _backlog(self) -> Backlog:
-        if self._read_at is None:
-            return self._logs.backlog()
-        return Backlog(0, backlog_bytes(self._target))
-
-    def _look_first(self) -> None:
-        """The verdict on a large log, which is made before, or beside, the reading of its numbers."""
-        found = self._first.poll()
-        if found is not None:
-            verdict, _ = found
-            if self._belief is Belief.ASSUMED_OVER and verdict.shows_end and not self._unpacked:
-                self._close_attempt(verdict, read=False)
-            else:
-                self._take_back()
-                self._tell(verdict, provisional=True)
-        if self._read_at is not None and (self._first.is_idle() or self._clock.mono() >= self._read_at):
-            self._read_on()
-        if self._closed is not None and found is not None:
-            self._reading = LastReading(self._logs, self._clock)
-
-    def _take_back(self) -> None:
-        """What the end of the log alone seemed to show before this process watched it (`cli.attaching.observe_target`) does not hold."""
-        attempt = self.state.attempt
-        if attempt is not None and attempt.ended_t is not None and self._closed is None:
-            self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT))
-
     def _is_here(self) -> bool:
-        """Whether the job is known to run on this machine: else its load and its GPUs are none of the job's."""
+        """Whether the job is known to run on this machine; else the load and the GPUs shown here would not be its own."""
         return bool(self._target.processes or (self._target.logs and not self._target.ended))
 
     def _date(self) -> None:
-        """Journal when the job began and ended by its processes' or its logs' own clocks: the time of watching is no time of the job."""
+        """Journal when the job began and ended by its processes' or its logs' own clocks, not by the time of watching."""
         if self._target.processes:
             oldest = min(process.start_time for _, process in self._target.processes)
             now = self._clock.wall()
@@ -290,13 +252,10 @@ class Observer(Powerless):
             return
         if not self._target.logs:
             return
-        if not all(copy.ended for copy in self._unpacked):
-            return  # what is unpacked is dated at the end
-        logs = [(log.path, self._observed.path_of(n, log)) for n, log in enumerate(self._target.logs)]
-        found_over = self._target.ended and not self._watched
-        span = span_of_logs(logs)
+        span = span_of_logs(self._target.logs)
         began_t, over_t, is_dated, is_copy = span if span is not None else (None, None, True, False)
         self._stamped_t = over_t
+        found_over = self._target.ended and not self._watched
         over = found_over and (self._closed is not None or not self._is_lately_written())
         known = self.state.attempt
         if began_t is not None or over or (known is not None and known.found_over):
@@ -319,7 +278,7 @@ class Observer(Powerless):
 
     def _observe(self) -> None:
         try:
-            while not self._leave.is_set() and not (self._is_done and self._ends_itself):
+            while not self._leave.is_set() and not (self._closed is not None and self._ends_itself):
                 hurries = self._reading is not None or self._ranks.is_urgent
                 self._look(ENDING_TICK_S if hurries else TICK_S)
             if not self._hurried:
@@ -327,8 +286,6 @@ class Observer(Powerless):
             self._control.close()
         finally:
             self._stop.set()
-            for copy in self._unpacked:
-                copy.join()
             if self._pipe is not None:
                 self._pipe.join()
             self._ranks.close()
@@ -336,22 +293,16 @@ class Observer(Powerless):
             if self._is_here():
                 self._sensors.join()
             self._recorder.close()
-            self._observed.ledger.close()
-            self._observed.lock.release()
+            self._observed.close()
             self._engine.close()
-
-    @property
-    def _is_done(self) -> bool:
-        """Whether it is judged for good, and read to its end."""
-        return self._closed is not None and self._reading is None
 
     def _look(self, wait_s: float) -> None:
         if self._take(wait_s):
-            self._last_news, self._judged = self._clock.mono(), False
-            self._belief = self._belief.after_lines()
+            self._last_news = self._clock.mono()
             if not self._is_lately_written():
-                # Lines of a log that was quiet: it is live now, not up to a second later.
-                self._stat_at = self._last_news
+                self._stat_at = (
+                    self._last_news
+                )  # lines of a log that was quiet: it is live now, not a second later
         self._recorder.tick()
         self._clock_watch.look()
         self._control.look()
@@ -359,124 +310,15 @@ class Observer(Powerless):
             self._ranks.look(self.state)
         self._writers.look(self._clock.mono())
         self._look_quiet()
-        self._look_first()
-        if self._closed is not None:
-            self._read_out()
-            return
-        found_over = self._belief.is_over(lately_written=self._is_lately_written())
+        if self._closed is None:
+            self._judge()
         if (
-            self._reading is None
-            and self._read_at is None
-            and (self._is_over() or found_over)
-            and self._is_unpacked()
-        ):
-            self._reading = LastReading(self._logs, self._clock)
-        if self._reading is None:
-            self._judge_quiet()
-        elif (verdict := self._last_verdict(self._reading)) is not None:
-            if self._is_over() or self._unpacked or verdict.shows_end:
-                if self._unpacked and not verdict.shows_end and not self._is_over():
-                    # What was unpacked is not followed: the log fell quiet, and may say no end.
-                    self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT, since_t=self._quiet_since_t))
-                self._close_attempt(verdict)
-            else:
-                self._reading, self._last_judged = None, False
-                # Lines that came while it was judged are judged still.
-                self._belief, self._judged = (
-                    self._belief.after_no_end(),
-                    self._last_news < self._last_judging_at,
-                )
-                self._tell(verdict, provisional=True)
-        if self._belief.is_decided_by_words and self._ends_itself and not self._is_lately_written():
-            self._close_attempt(self._judge(self._engine.get()))
-
-    def _read_out(self) -> None:
-        """What is judged is read to its end for its numbers."""
-        if self._reading is not None and self._reading.look() and self._queue.empty():
-            self._reading = None
-            self._recorder.flush()
-
-    def _is_lately_written(self) -> bool:
-        return self._clock.wall() - self._quiet_since_t < LATELY_S
-
-    def _look_quiet(self) -> None:
-        """Journal that the logs fell quiet, or that they grow again."""
-        attempt = self.state.attempt
-        if attempt is None or self._pipe is not None or self._target.processes or self._unpacked:
-            return
-        if self._read_at is not None:
-            return  # what was not looked at yet is not quiet
-        if self._clock.mono() >= self._stat_at:
-            self._look_at_files()
-        lately, since_t = self._is_lately_written(), attempt.quiet_since
-        if self._closed is not None and self._grew_at > self._closed_at:
-            self._closed, self._reading = None, None
-            self._last_judged = self._judged = False
-            self._belief, self._writers = Belief.REOPENED, Writers(_plain_paths(self._target))
-            self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT))
-            self._date()
-        elif self._belief is Belief.ASSUMED_OVER and not attempt.log_checked and self._closed is None:
-            return  # it may be over: until its end is judged nobody knows whether it is live
-        elif (
             self._closed is None
-            and (lately == (since_t is not None) or not attempt.log_checked)
-            and not self._logs.backlog().unread_bytes
+            and self._words_decide
+            and self._ends_itself
+            and not self._is_lately_written()
         ):
-            since = None if lately else self._quiet_since_t
-            self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT, since_t=since))
-            if since_t is not None:
-                self._date()
-
-    @property
-    def _quiet_since_t(self) -> float:
-        """When the logs were last written: a copy's time of change is that of the copying, days after its last stamp."""
-        stamped_t = self._written_t if self._watched or self._stamped_t is None else self._stamped_t
-        return stamped_t if self._written_t - stamped_t > COPIED_S else self._written_t
-
-    def _look_at_files(self) -> None:
-        """Whether the logs were written since they were looked at last."""
-        now = self._clock.mono()
-        self._stat_at = now + STAT_S
-        if (changed_t := last_written_t(self._target.logs)) != self._changed_t:
-            # By our clock: a file server's may go otherwise.
-            self._changed_t, self._written_t, self._grew_at = changed_t, self._clock.wall(), now
-            self._watched = True
-
-    def _is_unpacked(self) -> bool:
-        return all(copy.ended for copy in self._unpacked)
-
-    def _judge_quiet(self) -> None:
-        """The logs have fallen quiet: what do they say? Of a file of gigabytes not at every pause."""
-        now, found = self._clock.mono(), self._judging.poll()
-        if found is not None:
-            verdict, spent_s = found
-            self._tell(verdict, provisional=True)
-            self._belief = self._belief.after_pause(shows_end=verdict.shows_end)
-            self._judge_due = now + (JUDGE_REST * spent_s if spent_s > JUDGE_CHEAP_S else 0.0)
-        elif not (self._judged or self._judging.busy) and now >= self._judge_due and self._is_unpacked():
-            self._judged = now - self._last_news > (QUIET_AFTER_HIT_S if self._hit else QUIET_S)
-            if self._judged:
-                self._hit = False
-                self._judging.start(self._timed_verdict)
-
-    def _timed_verdict(self) -> tuple[Verdict, float]:
-        """A verdict, and how long this thread worked for it. Made beside ours: of a large log that takes seconds."""
-        engine = self._engine.get()
-        began = time.thread_time()
-        return self._judge(engine), time.thread_time() - began
-
-    def _last_verdict(self, reading: LastReading) -> Verdict | None:
-        """The verdict on all that there is; None while it is not read to its end, or not judged."""
-        if not (reading.look() and self._queue.empty()):
-            return None
-        found = self._judging.poll()
-        if self._last_judged and not self._judging.busy:
-            # What failed beside this thread fails here too, where it is heard of.
-            return found[0] if found is not None else self._judge(self._engine.get())
-        if not self._judging.busy:
-            self._last_judged, self._last_judging_at = True, self._clock.mono()
-            self._judging.start(self._timed_verdict)
-        return None
+            self._close_attempt(self._judged[0] if self._judged is not None else self._verdict())
 
     def _take(self, timeout_s: float) -> bool:
         """Record what arrived; whether any of it came from a log."""
@@ -495,43 +337,209 @@ class Observer(Powerless):
         except queue.Empty:
             return new_lines
 
+    # -- whether the logs grow ---------------------------------------------------------------------
+
+    def _is_lately_written(self) -> bool:
+        return self._clock.wall() - self._quiet_since_t < LATELY_S
+
+    @property
+    def _quiet_since_t(self) -> float:
+        """When the logs were last written: a copy's time of change is that of the copying, days after its last stamp."""
+        stamped_t = self._written_t if self._watched or self._stamped_t is None else self._stamped_t
+        return stamped_t if self._written_t - stamped_t > COPIED_S else self._written_t
+
+    def _look_at_files(self) -> None:
+        """Whether the logs were written since they were looked at last."""
+        now = self._clock.mono()
+        self._stat_at = now + STAT_S
+        if (changed_t := last_written_t(self._target.logs)) != self._changed_t:
+            # By our clock: a file server's may differ.
+            self._changed_t, self._written_t, self._grew_at = changed_t, self._clock.wall(), now
+            self._watched = True
+
+    def _look_quiet(self) -> None:
+        """Journal that the logs fell quiet, or that they grow again."""
+        attempt = self.state.attempt
+        if attempt is None or self._pipe is not None or self._target.processes or self._target.is_copy:
+            return
+        if self._clock.mono() >= self._stat_at:
+            self._look_at_files()
+        lately, since_t = self._is_lately_written(), attempt.quiet_since
+        if self._closed is not None:
+            if self._grew_at > self._closed_at:
+                self._closed = self._judged = None
+                self._words_decide = self._reopened = True
+                self._writers = Writers(_paths(self._target))
+                self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT))
+                self._date()
+        elif self._target.ended and not self._words_decide and not attempt.log_checked:
+            return  # it may be over: until its end is judged nobody knows whether it is live
+        elif (
+            lately == (since_t is not None) or not attempt.log_checked
+        ) and not self._logs.backlog().unread_bytes:
+            since = None if lately else self._quiet_since_t
+            self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT, since_t=since))
+            if since_t is not None:
+                self._date()
+
+    # -- what they say -----------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        """Judge what the logs say at a pause, or at their end, and close the attempt where that shows it is over."""
+        if self._reading is None and self._is_over():
+            self._reading = LastReading(self._logs, self._clock)
+        self._receive_verdict()
+        if self._judging.busy:
+            return
+        current = self._judged[0] if self._judged is not None and self._judged[1] == self._extent() else None
+        if self._reading is not None:
+            if not (self._reading.look() and self._queue.empty()):
+                return
+            if current is None:
+                self._start_judging()
+            else:
+                self._decide_end(current)
+        elif current is None:
+            now, quiet_s = self._clock.mono(), QUIET_AFTER_HIT_S if self._hit else QUIET_S
+            if now - self._last_news > quiet_s and now >= self._judge_due:
+                self._start_judging()
+        elif self._words_decide and self._shows_end(current):
+            self._reading = LastReading(self._logs, self._clock)
+
+    def _start_judging(self, *, of_end: bool = False) -> None:
+        """Make a verdict in a thread; of a large log that takes seconds. `of_end`: on its end alone."""
+        self._hit, self._judging_of = False, () if of_end else self._extent()
+        self._judging.start(self._verdict_on_end if of_end else self._timed_verdict)
+
+    def _receive_verdict(self) -> None:
+        was_busy, found = self._judging.busy, self._judging.poll()
+        if not was_busy or self._judging.busy:
+            return
+        # A verdict that failed in its thread fails here too, where it ends the observer.
+        verdict, spent_s = found if found is not None else (self._verdict(), 0.0)
+        if not self._judging_of:
+            self._show_end(verdict)
+            self._start_judging()
+            return
+        self._judged = verdict, self._judging_of
+        self._judge_due = self._clock.mono() + (JUDGE_REST * spent_s if spent_s > JUDGE_CHEAP_S else 0.0)
+        if self._end_shown and not verdict.shows_end:
+            self._end_shown = False
+            self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT))  # takes the end back
+        if self._reading is None or not self._reading.look():
+            self._show(verdict, provisional=True)
+
+    def _show_end(self, verdict: Verdict) -> None:
+        """Journal the failure that the end of a long log shows, if it does so clearly."""
+        if verdict.failure in NO_FAILURE or verdict.confidence < CLEAR or verdict.cause is None:
+            return
+        self._end_shown = True
+        self.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=ATTEMPT, exit_code=None))
+        # How many lines stand above is not counted yet.
+        verdict = replace(verdict, cause=replace(verdict.cause, line=None), consequences=())
+        self._show(verdict, provisional=True)
+
+    def _shows_end(self, verdict: Verdict) -> bool:
+        """Whether the log's own words end it; after an end that was taken back they must stand for `LATELY_S`.
+
+        Otherwise each line below what looks like a failure would end and revive it.
+        """
+        return verdict.shows_end and not (self._reopened and self._is_lately_written())
+
+    def _decide_end(self, verdict: Verdict) -> None:
+        """All is read and judged: it is over, or it says no end and stays open."""
+        if self._is_over() or self._target.is_copy or self._shows_end(verdict):
+            if self._target.is_copy and not verdict.shows_end:
+                # What was unpacked is not followed: the log fell quiet, and may say no end.
+                self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT, since_t=self._quiet_since_t))
+            self._close_attempt(verdict)
+        else:
+            self._reading, self._words_decide = None, True
+            self._show(verdict, provisional=True)
+
+    def _extent(self) -> tuple[int, ...]:
+        """What a verdict made now would read: how long the logs are, and how many exit codes are known."""
+        found = [len(self._ranks.codes)]
+        for path in self._logs.paths:
+            with contextlib.suppress(OSError):
+                found.append(os.stat(path).st_size)
+        return tuple(found)
+
+    def _timed_verdict(self) -> tuple[Verdict, float]:
+        """A verdict, and how long this thread worked for it."""
+        self._engine.get()
+        began = time.thread_time()
+        return self._verdict(), time.thread_time() - began
+
+    def _verdict(self) -> Verdict:
+        """The verdict on all that the logs hold now."""
+        engine = self._engine.get()
+        try:
+            job = self._with_end(self._read())
+            return self._word(diagnose(job, engine.signatures, engine.matcher))
+        except (OSError, ValueError):  # a log was removed while it was watched: nothing is left to judge
+            return diagnose(JobEvidence(logs=()), engine.signatures, engine.matcher)
+
+    def _verdict_on_end(self) -> tuple[Verdict, float]:
+        engine = self._engine.get()
+        logs = tuple(LogSource(log.name, _end_of(log.path), log.origin) for log in self._target.logs)
+        return self._word(diagnose(JobEvidence(logs=logs), engine.signatures, engine.matcher)), 0.0
+
+    def _with_end(self, job: JobEvidence) -> JobEvidence:
+        """The evidence with exit code 0 and how far the job came, where all watched processes were seen to end with 0."""
+        view, codes = self.state.attempt, self._ranks.codes
+        seen = bool(codes) and len(codes) == len(self._target.processes)
+        if view is None or not seen or any(codes.values()):
+            return job
+        job = with_journal_facts(job._replace(launcher_exit=0), [(self.state, view)])
+        return job._replace(is_code_own=True)
+
+    def _show(self, verdict: Verdict, *, provisional: bool) -> None:
+        known = self.state.attempt.verdict if self.state.attempt else None
+        if provisional and (known == verdict or verdict.failure is FailureClass.HEALTHY):
+            return
+        self.emit(
+            ev.Diagnosed(t=self._clock.wall(), attempt=ATTEMPT, verdict=verdict, provisional=provisional)
+        )
+
+    # -- how it ends -------------------------------------------------------------------------------
+
     def _is_over(self) -> bool:
+        """Whether the end was seen: of the pipe, of the processes, of those who wrote the logs."""
         if self._pipe is not None:
             return self._pipe.ended
         if self._target.processes:
             return not any(is_alive(process) for _, process in self._target.processes)
         return self._writers.gone
 
-    def _close_attempt(self, verdict: Verdict, *, read: bool = True) -> None:
-        """The target is over: say so, and why. Where not all of it was read, that is not known.
+    @property
+    def _is_gone(self) -> bool:
+        return self._is_over() or self._target.ended
 
-        `read`: as far as it will be. Else it continues to be read for its numbers: the verdict has read it all by itself.
-        """
+    def _close_attempt(self, verdict: Verdict) -> None:
+        """The target is over: say so, and why. Where not all of it was read, the reason is unknown."""
         self._recorder.flush()
-        if read:
-            self._cut = self._cut or self._unread(done=True)
+        self._cut = self._cut or self._unread(done=True)
         self._look_at_files()  # what the verdict has read is no growth that would revive the job
-        self._closed = _unknown(self._cut) if self._cut else verdict
-        self._closed_at = self._clock.mono()
+        self._closed, self._closed_at = _unknown(self._cut) if self._cut else verdict, self._clock.mono()
+        self._reading = None
         backlog, attempt = self._logs.backlog(), self.state.attempt
-        if read or attempt is None or attempt.ended_t is None:
+        if attempt is None or attempt.ended_t is None or backlog.unread_bytes:
             self.emit(
                 ev.AttemptEnded(
                     t=self._clock.wall(),
                     attempt=ATTEMPT,
                     exit_code=None,
                     last_step=attempt.last_step if attempt is not None else None,
-                    log_read_bytes=backlog.read_bytes if backlog.unread_bytes and read else None,
-                    log_size_bytes=backlog.size_bytes if backlog.unread_bytes and read else None,
+                    log_read_bytes=backlog.read_bytes if backlog.unread_bytes else None,
+                    log_size_bytes=backlog.size_bytes if backlog.unread_bytes else None,
                 )
             )
         self._date()
-        self._tell(self._closed, provisional=False)
+        self._show(self._closed, provisional=False)
 
     def _unread(self, *, done: bool) -> str:
         """What of the logs was not read, for a person; empty where all was. `done`: their last reading came to its end."""
-        if any(copy.torn for copy in self._unpacked):
-            return "its log was not unpacked to its end"
         if self._pipe is not None and self._pipe.torn:
             return "its pipe was not read to its end"
         backlog = self._logs.backlog()
@@ -539,20 +547,8 @@ class Observer(Powerless):
             return read_to(backlog.read_bytes, backlog.size_bytes)
         return "" if done else "its log was not read to its end"
 
-    @property
-    def _is_gone(self) -> bool:
-        return self._is_over() or self._target.ended
-
     def _end(self) -> None:
         """Over, or left: the last verdict, and the outcome."""
-        deadline = self._clock.mono() + self._patience_s
-        while (
-            self._closed is not None
-            and self._reading is not None
-            and self._clock.mono() < deadline
-            and not self._hurried
-        ):
-            self._look(ENDING_TICK_S)
         verdict = self._closed if self._closed is not None else self._leave_off()
         if self._cut:
             how = (
@@ -568,71 +564,59 @@ class Observer(Powerless):
         elif verdict is not None and verdict.shows_end:
             outcome, code, reason = ev.Outcome.SUCCEEDED, 0, "the log reports the end of the job"
         elif self._is_gone:
-            # No failure was seen, so 0; and no end either, so nobody can say that it succeeded.
-            outcome, code, reason = ev.Outcome.LOST, 0, "no line says how the job ended"
-            if self._target.processes:
-                reason = "the watched job ended; how cannot be seen"
-            codes = self._ranks.codes
-            if any(codes.values()):
-                first = next(code for code in codes.values() if code)
-                outcome, code, reason = (
-                    ev.Outcome.FAILED,
-                    EXIT_FAILED,
-                    f"exit code {first} of a watched process",
-                )
-            elif self._target.processes and len(codes) == len(self._target.processes):
-                outcome, reason = ev.Outcome.SUCCEEDED, "the watched processes ended with exit code 0"
+            outcome, code, reason = self._gone_without_a_word()
         else:
             outcome, code, reason = ev.Outcome.STOPPED, 0, "no longer watched"
         self.emit(ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=code, reason=reason))
 
-    def with_end(self, job: JobEvidence) -> JobEvidence:
-        """The same evidence, with exit code 0 and how far the job came, where all watched processes were seen to end with 0."""
-        view, codes = self.state.attempt, self._ranks.codes
-        seen = bool(codes) and len(codes) == len(self._target.processes)
-        if view is None or not seen or any(codes.values()):
-            return job
-        job = with_journal_facts(job._replace(launcher_exit=0), [(self.state, view)])
-        return job._replace(is_code_own=True)
+    def _gone_without_a_word(self) -> tuple[ev.Outcome, int, str]:
+        """No line says how it ended: the exit codes of watched processes do, where they were seen."""
+        codes = self._ranks.codes
+        if failed := next((code for code in codes.values() if code), 0):
+            return ev.Outcome.FAILED, EXIT_FAILED, f"exit code {failed} of a watched process"
+        if not self._target.processes:
+            # No failure was seen, so 0; and no end either, so nobody can say that it succeeded.
+            return ev.Outcome.LOST, 0, "no line says how the job ended"
+        if len(codes) == len(self._target.processes):
+            return ev.Outcome.SUCCEEDED, 0, "the watched processes ended with exit code 0"
+        return ev.Outcome.LOST, 0, "the watched job ended; how cannot be seen"
 
     def _leave_off(self) -> Verdict | None:
         """It was left: what can be read and judged in the time that there is, and what was not."""
-        self._read_on()
         reading = self._reading = self._reading or LastReading(self._logs, self._clock)
         reading.hurry()
         verdict, deadline = None, self._clock.mono() + self._patience_s
         while verdict is None and self._clock.mono() < deadline and not self._hurried:
             self._take(ENDING_TICK_S)
             self._recorder.tick()
-            if self._is_unpacked():
-                verdict = self._last_verdict(reading)
-        done = verdict is not None or reading.look()
-        gone = self._is_gone
+            verdict = self._verdict_on_all(reading)
+        done, gone = verdict is not None or reading.look(), self._is_gone
         self._stop.set()
         self._logs.close()
-        for copy in self._unpacked:
-            copy.join()
         while not self._queue.empty():
             self._take(0.0)
-        self._cut = self._unread(done=done) or (
-            "it was left before it was judged" if gone and not verdict else ""
-        )
+        unjudged = "it was left before it was judged" if gone and not verdict else ""
+        self._cut = self._cut or self._unread(done=done) or unjudged
         if self._cut:
             verdict = _unknown(self._cut)
         if gone and verdict is not None:
             self._close_attempt(verdict)
         elif verdict is not None:
             self._recorder.flush()
-            self._tell(verdict, provisional=True)
+            self._show(verdict, provisional=True)
         return verdict
 
-    def _tell(self, verdict: Verdict, *, provisional: bool) -> None:
-        known = self.state.attempt.verdict if self.state.attempt else None
-        if provisional and (known == verdict or verdict.failure is FailureClass.HEALTHY):
-            return
-        self.emit(
-            ev.Diagnosed(t=self._clock.wall(), attempt=ATTEMPT, verdict=verdict, provisional=provisional)
-        )
+    def _verdict_on_all(self, reading: LastReading) -> Verdict | None:
+        """The verdict on all that there is; None while it is not read to its end, or not judged."""
+        found = self._judging.poll()
+        if found is not None and self._judging_of:
+            self._judged = found[0], self._judging_of
+        if self._judging.busy or not (reading.look() and self._queue.empty()):
+            return None
+        if self._judged is not None and self._judged[1] == self._extent():
+            return self._judged[0]
+        self._start_judging()
+        return None
 
 
 def _name_of(written: StackFile) -> str:
@@ -648,7 +632,7 @@ def _rank_of(origin: Origin) -> int | None:
 
 
 def _unknown(unread: str) -> Verdict:
-    """The verdict on a log that was not read to its end: what stands there may be anything."""
+    """The verdict on a log that was not read to its end: the rest may say anything."""
     return Verdict(
         failure=FailureClass.UNKNOWN,
         reason=None,
@@ -665,9 +649,18 @@ def _unknown(unread: str) -> Verdict:
     )
 
 
-def _plain_paths(target: Target) -> tuple[str, ...]:
-    """The logs that are read where they are."""
+def _paths(target: Target) -> tuple[str, ...]:
+    """The logs that are read in place."""
     return tuple(log.path for log in target.logs if not log.packed)
+
+
+def _end_of(path: str) -> Iterator[bytes]:
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > END_BYTES:
+            file.seek(size - END_BYTES)
+            file.readline()  # a part of a line
+        yield file.read(END_BYTES)
 
 
 def last_written_t(logs: Iterable[ObservedLog]) -> float:
@@ -675,19 +668,13 @@ def last_written_t(logs: Iterable[ObservedLog]) -> float:
     times = []
     for log in logs:
         with contextlib.suppress(OSError):
-            times.append(os.stat(log.path).st_mtime)
+            times.append(os.stat(log.written).st_mtime)
     return max(times, default=0.0)
 
 
-def span_of_logs(logs: Iterable[tuple[str, str]]) -> Span | None:
-    """The first and the last time, wall seconds, that logs of one job carry; None: none carries any.
-
-    An observer itself does not see when the job began or ended.
-
-    Args:
-        logs: the path of each, and where it can be read as it is.
-    """
-    spans = [span for path, plain in logs if (span := _span(path, plain)) is not None]
+def span_of_logs(logs: Iterable[ObservedLog]) -> Span | None:
+    """The first and the last time, wall seconds, that logs of one job carry; None: none carries any."""
+    spans = [span for log in logs if (span := _span(log)) is not None]
     if not spans:
         return None
     return Span(
@@ -698,15 +685,15 @@ def span_of_logs(logs: Iterable[tuple[str, str]]) -> Span | None:
     )
 
 
-def _span(path: str, plain: str) -> Span | None:
+def _span(log: ObservedLog) -> Span | None:
     try:
-        written_t = os.stat(path).st_mtime  # a plain copy's own time says nothing
-        with open_regular(plain) as file:
+        written_t = os.stat(log.written).st_mtime
+        with open_regular(log.path) as file:
             size = os.fstat(file.fileno()).st_size
-            head = os.pread(file.fileno(), LOOKED_AT_BYTES, 0)
-            tail = os.pread(file.fileno(), LOOKED_AT_BYTES, max(size - LOOKED_AT_BYTES, 0))
+            head = os.pread(file.fileno(), STAMPED_BYTES, 0)
+            tail = os.pread(file.fileno(), STAMPED_BYTES, max(size - STAMPED_BYTES, 0))
     except OSError:
         return None
-    first = [clean(raw) for raw in head.splitlines()[:LOOKED_AT_LINES]]
-    last = [clean(raw) for raw in tail.splitlines()[-LOOKED_AT_LINES:]]
-    return span_of(first, last, written_t, path)
+    first = [clean(raw) for raw in head.splitlines()[:STAMPED_LINES]]
+    last = [clean(raw) for raw in tail.splitlines()[-STAMPED_LINES:]]
+    return span_of(first, last, written_t, log.written)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from supervisor.diagnosis.scan.windows import LARGE_LOG_BYTES
-from supervisor.keeper.background import Background
+from supervisor.keeper.base.background import Background
 from supervisor.run.records import Verdict
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from supervisor.job.batch import BatchSpec, MemoryPoint
 from supervisor.job.memory_fit import Measure, MemoryTrial
 from supervisor.job.spec import JobSpec
-from supervisor.keeper.background import within
+from supervisor.keeper.base.background import within
 from supervisor.preflight.memory import kind_of
-from supervisor.run.history.memory_trials import JobKind, MemoryLine, recall, remember
+from supervisor.run.answers import JobKind, MemoryLine, recall_memory, remember_memory
 from supervisor.run.paths import NodePaths
 from supervisor.run.records import OUT_OF_MEMORY
 from supervisor.run.series import GPU, RANKS, highest
@@ -67,7 +67,9 @@ def _peak(node: NodePaths, attempt: int) -> tuple[Measure, int | None, int | Non
 def known_trials(record_job: JobSpec, state: RunState, env: Mapping[str, str]) -> tuple[MemoryTrial, ...]:
     """The trials of earlier runs of the same kind, of this run's probes, of its attempts: oldest first."""
     kind = _kind(record_job)
-    earlier = [line.trial for line in recall(kind, env, but_run=state.run_id)] if kind is not None else []
+    earlier = (
+        [line.trial for line in recall_memory(kind, env, but_run=state.run_id)] if kind is not None else []
+    )
     return (*earlier, *state.memory_trials)
 
 
@@ -77,7 +79,7 @@ def remember_trial(
     """Keep a trial for later runs."""
     kind = _kind(job)
     if kind is not None:
-        remember(MemoryLine(kind=kind, trial=trial, t=now, run=state.run_id), env)
+        remember_memory(MemoryLine(kind=kind, trial=trial, t=now, run=state.run_id), env)
 
 
 def _kind(job: JobSpec) -> JobKind | None:

@@ -20,7 +20,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.knobs.set_batch import why_not_changeable
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import LEAST_FIT_STEPS, EntryKind, FitSettings
-from supervisor.keeper.context import RunContext
+from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.monitoring.collector import Collector
 from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.observations import Observation, StepSeen

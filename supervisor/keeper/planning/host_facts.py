@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 from collections.abc import Mapping
 
 from supervisor.diagnosis.evidence import RunValues
 from supervisor.job.errors import JobError
 from supervisor.job.spec import JobSpec
+from supervisor.keeper.process.members import pids_are_the_drivers, user_of
 from supervisor.preflight.ports import free_port
 from supervisor.sources.gpu import GpuReader, GpuSample, NvmlUnavailableError, visible_devices
-from supervisor.sources.processes import owner_of
 
-# The first pid namespace's inode is fixed (linux/proc_ns.h, PROC_PID_INIT_INO). In another, the pids that the
-# GPU driver tells are not ours: a lookup would name somebody by chance.
-_FIRST_PID_NAMESPACE = "pid:[4026531836]"
 _OTHERS_SHOWN = 3
 
 
@@ -61,22 +57,3 @@ def _others(sample: GpuSample, own: frozenset[int]) -> list[str]:
                 f"process {process.pid}{f' of {user}' if user else ''} ({held}GPU {sample.device.index})"
             )
     return found
-
-
-def pids_are_the_drivers() -> bool:
-    """Whether pids here are those that NVML and CUDA's messages name."""
-    try:
-        return os.readlink("/proc/self/ns/pid") == _FIRST_PID_NAMESPACE
-    except OSError:
-        return False
-
-
-def user_of(pid: int) -> str | None:
-    """Who owns a living process; None if it is gone or not to be seen."""
-    uid = owner_of(pid)
-    if uid is None:
-        return None
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"

@@ -18,12 +18,12 @@ from typing import IO, Final
 
 from supervisor.job.errors import JobError
 from supervisor.job.memory_fit import size
-from supervisor.keeper.background import Background, within
-from supervisor.keeper.context import RunContext
+from supervisor.keeper.base.background import Background, within
+from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.planning.launch_plans import next_resume_point
 from supervisor.keeper.planning.resume_points import drop_copies
 from supervisor.run import events as ev
-from supervisor.run.history.changes import next_job
+from supervisor.run.next_job import next_job
 from supervisor.run.paths import make_private
 from supervisor.run.records import Decision, Precondition
 from supervisor.run.state import Backoff, RunState

@@ -23,13 +23,14 @@ from supervisor.job.knobs.set_batch import why_not_changeable, why_size_unknown
 from supervisor.job.plan import CheckpointCopy, LaunchPlan, build_plan, plan_as_record, wants_port
 from supervisor.job.plan_diff import diff_lines
 from supervisor.job.spec import CONTINUES, RESTARTS, BatchAnswer, BatchQuestion, EntryKind, JobSpec, Unread
-from supervisor.keeper.planning.job_secrets import require_nothing_hidden, with_hidden_words, with_secrets
+from supervisor.keeper.base.job_secrets import require_nothing_hidden, with_hidden_words, with_secrets
+from supervisor.keeper.base.request_rules import Refused
 from supervisor.preflight.ports import free_port
-from supervisor.run.access.control import RequestArgs
+from supervisor.run.control import RequestArgs
 from supervisor.run.events import CheckpointCommitted, Decided
 from supervisor.run.fold import fold
-from supervisor.run.history.changes import NextJob, next_job
 from supervisor.run.jsonl import NOT_DECODED
+from supervisor.run.next_job import NextJob, next_job
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_own, replace_file
 from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, Reason, SpecChange, Verdict
 from supervisor.run.regular import read_regular, read_text
@@ -40,7 +41,7 @@ from supervisor.text.redact import redact, redact_argv
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 
-class BadChange(Exception):  # noqa: N818 - named for what it is
+class BadChange(Refused):
     """A change that a person asked for cannot be made: one line."""
 
 

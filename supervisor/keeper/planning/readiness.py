@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from supervisor.job.spec import JobSpec
-from supervisor.keeper.background import Background
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.background import Background
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.planning.preconditions import POLL_S, Missing, missing, squatters
 from supervisor.run import events as ev
 from supervisor.run import state as st

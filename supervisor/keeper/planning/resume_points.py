@@ -26,14 +26,14 @@ from supervisor.job.knobs.checkpoint_names import USUAL_OUTPUTS, given_start, ta
 from supervisor.job.knobs.conventions import HF
 from supervisor.job.plan import CheckpointCopy
 from supervisor.job.spec import JobSpec, Knobs
-from supervisor.keeper.background import within
+from supervisor.keeper.base.background import within
 from supervisor.keeper.monitoring.found_checkpoints import ranks_of, shown_path
 from supervisor.keeper.planning.launch_plans import ResumePoint
 from supervisor.policy.history import is_resume_known
 from supervisor.preflight.interpreter import installed_version, interpreter_of
 from supervisor.run.events import CheckpointCommitted
-from supervisor.run.history.changes import NextJob
 from supervisor.run.jsonl import NOT_DECODED
+from supervisor.run.next_job import NextJob
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.regular import read_regular
 from supervisor.run.runfile import RunFile

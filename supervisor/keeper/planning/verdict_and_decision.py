@@ -28,17 +28,17 @@ from supervisor.job.knobs.questions import to_try
 from supervisor.job.knobs.script_settings import is_plain_python
 from supervisor.job.memory_fit import choose_smaller, memory_point
 from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs, Unread
-from supervisor.keeper.background import within
-from supervisor.keeper.monitoring.checkpoint_owners import ConcurrentRun, concurrent_runs
+from supervisor.keeper.base.background import within
 from supervisor.keeper.monitoring.found_checkpoints import (
+    ConcurrentRun,
+    concurrent_runs,
     newest_untaken,
-    seen_file,
     shown_path,
     untaken_text,
 )
-from supervisor.keeper.nodes.evidence import NodeAttempt, with_node
 from supervisor.keeper.planning.batch_trials import known_trials
 from supervisor.keeper.planning.host_facts import with_machine
+from supervisor.keeper.planning.other_nodes import NodeAttempt, with_node
 from supervisor.keeper.planning.resume_points import (
     batch_refusal,
     number_of,
@@ -48,10 +48,10 @@ from supervisor.keeper.planning.resume_points import (
     why_not_now,
 )
 from supervisor.policy import Gpus, PastAttempt, PolicyInput, StopCause, decide
+from supervisor.run.answers import batch_question, recalled, script_of
 from supervisor.run.events import BatchAnswered, BatchMeasured, StopWhy
 from supervisor.run.fold import fold
-from supervisor.run.history.answers import batch_question, recalled, script_of
-from supervisor.run.history.changes import next_job, undecided
+from supervisor.run.next_job import next_job, undecided
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
 from supervisor.run.records import OUT_OF_MEMORY, Decision, FailureClass, Verdict
 from supervisor.run.regular import open_regular
@@ -214,8 +214,6 @@ def decide_next(
     def others(since_t: float) -> list[ConcurrentRun]:
         return concurrent_runs(run, since_t, env)
 
-    if not known.resume_known:
-        known = replace(known, seen_file=seen_file(record.job, state, others))
     decided = decide(known)
     untaken = newest_untaken(record.job, state, others, node.series)
     if untaken is None:

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.process.child import Child, ExitStatus, kill_all
 from supervisor.keeper.process.members import Members, find_members, is_marked, mark_in
 from supervisor.run import events as ev

@@ -24,6 +24,7 @@ from supervisor.job.env import applied
 from supervisor.job.plan import LaunchPlan
 from supervisor.keeper.process.launcher import IGNORED, NO_NUMBER
 from supervisor.keeper.process.members import bears_mark, find_members
+from supervisor.run import events as ev
 from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.paths import AttemptPaths, make_own
 from supervisor.run.regular import read_regular
@@ -123,6 +124,11 @@ class Child:
         while is_alive(self.launcher) and time.monotonic() < deadline:
             time.sleep(0.005)
         reap_child(self.launcher)
+
+
+def started(child: Child, number: int, now: float) -> ev.AttemptStarted:
+    """The fact that an attempt runs. `now`: wall seconds."""
+    return ev.AttemptStarted(t=now, attempt=number, pid=child.pid.pid, start_time=child.pid.start_time)
 
 
 def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Child:

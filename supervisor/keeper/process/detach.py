@@ -14,8 +14,8 @@ import msgspec
 
 from supervisor import LOAD_THIS_COPY
 from supervisor.cluster.scheduler import scheduler_of
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.jsonl import NOT_DECODED
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths, make_private, private
 from supervisor.run.records import Finding
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_stream

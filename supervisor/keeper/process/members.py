@@ -16,6 +16,7 @@ they, and its keeper, are *nested*, and left alone.
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -30,6 +31,9 @@ from supervisor.sources.processes import (
     process_table,
 )
 
+# The first pid namespace's inode is fixed (linux/proc_ns.h, PROC_PID_INIT_INO). In another, the pids that the
+# GPU driver tells are not ours: a lookup would name somebody by chance.
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
 MARK, NODE_MARK = "STOKER_RUN_DIR", "STOKER_NODE_DIR"
 LOCK_NAME = "keeper.lock"
 
@@ -143,3 +147,22 @@ def _keeps_another(pid: int, run_dir: str) -> bool:
     """Whether a process has the lock of another run's keeper open."""
     paths = (path for _, path in open_files(pid))
     return any(path.endswith(f"/{LOCK_NAME}") and not path.startswith(f"{run_dir}/") for path in paths)
+
+
+def pids_are_the_drivers() -> bool:
+    """Whether pids here are those that NVML and CUDA's messages name."""
+    try:
+        return os.readlink("/proc/self/ns/pid") == _FIRST_PID_NAMESPACE
+    except OSError:
+        return False
+
+
+def user_of(pid: int) -> str | None:
+    """Who owns a living process; None if it is gone or not to be seen."""
+    uid = owner_of(pid)
+    if uid is None:
+        return None
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"

@@ -20,10 +20,9 @@ from supervisor.cluster.scheduler import scheduler_of
 from supervisor.keeper.process.child import NOBODY, read_pid
 from supervisor.keeper.process.members import Members, find_members
 from supervisor.run import state as st
-from supervisor.run.access.lock import keeper_is_alive, read_holder
-from supervisor.run.access.ownership import Offer, check_folder
 from supervisor.run.events import Outcome
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import Offer, check_folder, keeper_is_alive, read_holder
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 from supervisor.sources.processes import ProcessId, boot_id, command_of
@@ -115,7 +114,7 @@ def adopt(run: RunPaths, env: Mapping[str, str], *, entry: str) -> None:
         NotAdopted: something does.
         KeeperDidNotStart, OSError: see `start_detached`.
     """
-    from supervisor.keeper.planning.job_secrets import given_again
+    from supervisor.keeper.base.job_secrets import given_again
     from supervisor.keeper.process.detach import start_detached
 
     offer, record = examine_adoption(run)

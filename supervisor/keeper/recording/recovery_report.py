@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import FitSettings, steps_seen
-from supervisor.keeper.context import RunContext
+from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.batch_trials import remember_trial, trial_of
 from supervisor.keeper.planning.verdict_and_decision import memory_point_of
 from supervisor.keeper.recording.resume_comparison import ResumeComparison
 from supervisor.policy.health.early_signs import unexpected_memory
 from supervisor.run import events as ev
-from supervisor.run.history.answers import remember_unmeasured
-from supervisor.run.history.changes import got_further, unmeasured_trial
-from supervisor.run.history.recovery_time import recovery_of
+from supervisor.run.answers import remember_unmeasured
+from supervisor.run.failure_history import recovery_of
 from supervisor.run.journal import facts_in
+from supervisor.run.next_job import got_further, unmeasured_trial
 from supervisor.run.state import AttemptState, RunState
 
 BLAMED = "instrument_off"

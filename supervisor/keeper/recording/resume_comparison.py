@@ -11,14 +11,13 @@ from typing import Final
 from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.conventions import HF
 from supervisor.job.spec import CONTINUES, RESTARTS, Unread
-from supervisor.keeper.context import RunContext
+from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.monitoring.found_checkpoints import step_at, steps_seen
 from supervisor.keeper.planning.launch_plans import counter_question
 from supervisor.keeper.planning.resume_points import start_checkpoint
-from supervisor.policy.same_training.case import Restart
-from supervisor.policy.same_training.judge import Judgement, began_below, judge
+from supervisor.policy.same_training import Judgement, Restart, began_below, judge
 from supervisor.run import events as ev
-from supervisor.run.history.answers import recalled
+from supervisor.run.answers import recalled
 from supervisor.run.nodes import LEADER
 from supervisor.run.records import Difference, Sameness
 from supervisor.run.series import JOB_KEY, METRICS, Sample, SeriesReader
@@ -31,15 +30,12 @@ NEW_ROWS: Final = 20
 """The final judgement uses all steps that were trained twice, and this many new ones."""
 MOST_ROWS: Final = 80
 """Of a long overlap, this many steps are enough."""
-FIRST_KEPT: Final = 2_000
-LAST_KEPT: Final = 6_000
-"""Steps to keep of a long training: the start of the schedule, and the stretch that may be trained twice."""
+MOST_KEPT: Final = 6_000
+"""Of a long training, the newest steps may be trained twice."""
 TAIL_BYTES: Final = 16 << 20
-HEAD_BYTES: Final = 1 << 20
 MOST_IN_A_SECOND: Final = 2_000
 """4 MiB hold about 20,000 samples, so a read with fewer reached the end."""
 
-OF_RATE: Final = frozenset({Difference.LEARNING_RATE, Difference.LR_RESTARTED, Difference.LR_COUNTED_TWICE})
 _RATE: Final = re.compile(
     r"-{0,2}(?:[\w.-]*[._-])?(?:lr|learning[-_]rate|warmup|scheduler|sched)(?:[._-]\w+)*(?:=|$)",
     re.IGNORECASE,
@@ -159,7 +155,7 @@ class ResumeComparison:
                 numbers={name: value for name, value in found.numbers if math.isfinite(value)},
                 steps_twice=found.twice,
                 steps_new=found.new,
-                asked=_asked_rate(state, view) if found.difference in OF_RATE else "",
+                asked=_asked_rate(state, view) if found.difference is Difference.LEARNING_RATE else "",
             )
         )
 
@@ -180,7 +176,6 @@ class ResumeComparison:
             expected=instructed and not _from_scratch(before),
             accumulation=pair(lambda batch: batch.accumulation_steps),
             micro=pair(lambda batch: batch.micro_batch_per_rank),
-            world=pair(lambda batch: batch.world_size),
             total_steps=self._tables.totals if self._tables is not None else None,
         )
 
@@ -230,10 +225,8 @@ class _Tables:
         # For the earlier attempts: wall time and epoch at each change of the epoch.
         self.epochs: list[tuple[float, float]] = []
         self.first_epoch: float | None = None
-        head = SeriesReader(folder, METRICS)
         self._reader = SeriesReader(folder, METRICS)
-        if self._reader.seek_tail(TAIL_BYTES):
-            self._take(head.read(limit_bytes=HEAD_BYTES))
+        self._reader.seek_tail(TAIL_BYTES)
 
     @property
     def totals(self) -> tuple[int, int] | None:
@@ -282,7 +275,6 @@ class _Tables:
             self._last = sample.a, step
             if epoch is not None and (not self.epochs or self.epochs[-1][1] != epoch):
                 self.epochs.append((sample.t, epoch))
-        if len(self.before) > FIRST_KEPT + 2 * LAST_KEPT:
-            steps = sorted(self.before)
-            for step in steps[FIRST_KEPT:-LAST_KEPT]:
+        if len(self.before) > 2 * MOST_KEPT:
+            for step in sorted(self.before)[:-MOST_KEPT]:
                 del self.before[step]

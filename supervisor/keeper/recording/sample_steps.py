@@ -2,10 +2,10 @@
 
 Three habits of printing stand between a log and a curve over steps:
 
-- the numbers on one line, the step on a bar beside it. transformers.Trainer writes ``{'loss': …}`` to stdout; its tqdm
-  bar on stderr is wiped before and drawn again after (transformers/trainer_callback.py, ProgressCallback; tqdm's
-  `write`). The state drawn after a wipe is exact (a `StepHint`); any other may be older by tqdm's mininterval.
-- a counter that starts again with each epoch (`counters`).
+- the numbers on one line, the step on a bar beside it. transformers.Trainer writes ``{'loss': …}`` to stdout; its tqdm bar on stderr
+  is wiped before and drawn again after. The state drawn after a wipe (a `StepHint`) is exact; any other may be older by tqdm's mininterval.
+- a counter that starts again with each epoch: Lightning's ``Epoch 3:  40%|…| 4/10`` is step 34. Keras heads each bar with a line
+  ``Epoch 2/3``; a bare ``for batch in tqdm(loader)`` names no epoch at all.
 - a second bar within the first, over an evaluation: its counter is not the training's.
 """
 
@@ -18,9 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from supervisor.keeper.monitoring.observations import LOSSES, StepHint, StepSeen
-from supervisor.keeper.recording.epoch_counters import Counters, Places
+from supervisor.run.events import is_share_of_epochs
 from supervisor.run.series import CONTEXT, READING
-from supervisor.sources.metrics.grammar.bars import FASTEST
 
 # Line and bar stand in two files and are read some milliseconds apart, in either order; on a busy machine later.
 WAIT_S = 1.0
@@ -30,20 +29,27 @@ WAIT_AGAIN_S = 5.0
 TOGETHER_S = 0.05
 MAX_WAITING = 10_000
 EPOCH = "epoch"
-HEADING = frozenset({EPOCH, "total_epochs"})
-LOSSES_BESIDE = 2
-BAR_ONLY = frozenset({"step", "total_steps", "eta_s", "step_time_s"})
 STEP_TIME = "step_time_s"
-# The first step is mostly longer than the others: a time so much longer than it is that of more than one.
-LONGER = 3.0
+HEADING = frozenset({EPOCH, "total_epochs"})
+BAR_ONLY = frozenset({"step", "total_steps", "eta_s", STEP_TIME})
+LOSSES_BESIDE = 2
+"""Beside an evaluation's bar no losses of the training are printed; where this many are, another training began."""
+SAME_TOTAL = 0.25
+"""Epochs of one training differ by less in length; a counter of the whole training counts at least twice as far."""
+MAX_COUNTERS = 16
 
 
-class _Hint(NamedTuple):
-    """A bar's step after it was wiped for a line that was not read yet: when, and in which log the bar is."""
+class _Position(NamedTuple):
+    """Where a counter stands. `behind`: the steps of its passes before, or the epochs that its label is behind."""
 
-    since: float
+    behind: float
     step: float
-    log: str
+    total: float
+    epoch: float | None = None
+
+    def begins_again(self, step: float, total: float) -> bool:
+        """Whether a full counter that now stands in its first half has begun another pass; a late rank's stands near its end."""
+        return self.step >= self.total and step <= total / 2
 
 
 class _Waiting(NamedTuple):
@@ -55,94 +61,67 @@ class _Waiting(NamedTuple):
 
 
 @dataclass(slots=True)
-class _PlainTimes:
-    """Times that no line shows to be those of one step: "[300/100000] loss: 2.4 | time: 4.45s", a line every 100 steps.
-
-    Where a line is printed for each step, or all its steps could not be made in its time, it is that of one. Where it is far longer
-    than that of the very first step, it is that of all steps since the line before. Else it is not known, and left out.
-    """
-
-    at: tuple[float, float | None, float | None] | None = None  # step, number and epoch of the newest reading
-    every: float = math.inf  # steps from one line to the next
-    first: float = math.inf  # the time of the very first step
-
-    def of_one_step(self, values: dict[str, float]) -> dict[str, float]:
-        """The values with the time of one step, or with none."""
-        step, took = values["step"], values[STEP_TIME]
-        number, epoch = values.get(READING), values.get(EPOCH)
-        if self.at is None:
-            self.first = took if step <= 1 else math.inf
-        elif step > self.at[0] and epoch == self.at[2]:
-            lines = 1.0 if number is None or self.at[1] is None else max(number - self.at[1], 1.0)
-            self.every = (step - self.at[0]) / lines
-        self.at = step, number, epoch
-        if self.every <= 1 or took * FASTEST < self.every < math.inf:
-            return values
-        if took > LONGER * self.first and self.every < math.inf:
-            return {**values, STEP_TIME: took / self.every}
-        return {name: value for name, value in values.items() if name != STEP_TIME}
-
-
-@dataclass(slots=True)
 class _Rank:
     """What is known of one rank's lines."""
 
     waiting: deque[_Waiting] = field(default_factory=deque)
-    hints: deque[_Hint] = field(default_factory=lambda: deque(maxlen=MAX_WAITING))
+    hints: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MAX_WAITING))
+    """When a bar was drawn again for a line that was not read yet, and its step."""
     has_hints: bool = False
-    below: set[str] = field(default_factory=set)  # logs in which the bar is drawn again below its lines
-    given_up: deque[float] = field(
-        default_factory=lambda: deque(maxlen=MAX_WAITING)
-    )  # when a line waited in vain
+    below: set[str] = field(default_factory=set)
+    """Logs in which the bar is drawn again below its lines."""
     step: float | None = None
     has_bar: bool = False
-    bar_total: float | None = None  # of the training's bar
-    # Since a shorter bar was drawn, and no state of the training's since then.
+    bar_total: float | None = None
     losses_beside: int | None = None
-    at: dict[str, float] = field(default_factory=dict)  # the newest sample with a step
-    begins_again: bool = False  # its counter names neither total nor epoch, and starts again with each epoch
-    places: Places = field(default_factory=Places)
-    times: _PlainTimes = field(default_factory=_PlainTimes)
+    """Losses since a shorter bar was drawn; None: the training's bar came last."""
+    begins_again: bool = False
+    """Its counter names neither total nor epoch, and starts again with each epoch."""
+    heading: dict[str, float] = field(default_factory=dict)
+    thinned: bool = False
+    """Not all lines of a long log were kept, so passes cannot be counted."""
+    positions: dict[float, _Position] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
 class StepSense:
     """Completes the samples of a run's logs, attempt by attempt; what was learnt of its counters is kept."""
 
-    _counters: Counters = field(default_factory=Counters)
-    _ranks: dict[int | None, _Rank] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._ranks: dict[int | None, _Rank] = {}
+        self._first_epoch: float | None = None
+        self._in_epoch: dict[float, bool] = {}
+        """Whether a counter's steps count from each epoch's start. Counters are told apart by their totals."""
+        self._earlier: frozenset[float] = frozenset()
 
     def begin(self) -> None:
-        """Another attempt."""
+        """Another attempt: with another micro-batch its counters count to other totals."""
         self._ranks.clear()
-        self._counters.begin()
+        self._earlier = frozenset(self._in_epoch)
 
     def take(self, seen: StepSeen, now: float) -> Iterator[StepSeen]:
         """One sample in; what is complete comes out, in the order in which it was printed."""
         rank = self._ranks.setdefault(seen.rank, _Rank())
         if "step" not in seen.values:
-            _heed_shorter_bar(rank, seen.values)
+            _count_losses_beside(rank, seen.values)
             if seen.values.keys() - CONTEXT <= HEADING:
-                rank.places.heading = {n: v for n, v in seen.values.items() if n in HEADING}
+                rank.heading = {n: v for n, v in seen.values.items() if n in HEADING}
                 yield _at(seen, rank.step)  # what follows bears the next steps: there is none to wait for
-                return
-            yield from self._without_step(rank, seen, now)
+            else:
+                yield from self._without_step(rank, seen, now)
             return
         if (seen.drawn or seen.bar) and _is_second_bar(rank, seen.values):
             return
-        if _counts_epochs(rank, seen.values):
-            values = {n: v for n, v in seen.values.items() if n not in BAR_ONLY}
-            yield from self._without_step(rank, replace(seen, values=values), now)
-            return
         if not LOSSES.isdisjoint(seen.values) or _is_of_later_epoch(rank, seen.values):
-            yield from _overtaken(rank, seen.log, now)
-        values = rank.times.of_one_step(seen.values) if seen.plain_time else seen.values
-        seen = replace(seen, values=self._counters.count_on(rank.places, values))
-        rank.at = seen.values
-        rank.begins_again = rank.begins_again or _begins_again(rank, seen.values)
-        rank.step = seen.values["step"]
+            yield from _overtaken(rank, seen.log)
+        values = seen.values
+        if seen.plain_time and values["step"] - 1 != rank.step:  # it may be the time of many steps
+            values = {name: value for name, value in values.items() if name != STEP_TIME}
+        values = self._count_on(rank, values)
+        is_back = rank.step is not None and values["step"] < rank.step / 2
+        rank.begins_again = rank.begins_again or (is_back and {"total_steps", EPOCH}.isdisjoint(values))
+        rank.step = values["step"]
         rank.has_bar = rank.has_bar or seen.drawn
-        yield seen
+        yield replace(seen, values=values)
 
     def hint(self, hint: StepHint, now: float) -> Iterator[StepSeen]:
         """The state of a bar that was drawn again after a line; it is no sample of its own."""
@@ -150,26 +129,24 @@ class StepSense:
         rank.has_bar = True
         if _is_second_bar(rank, hint.values):
             return
-        step = self._counters.count_on(rank.places, hint.values)["step"]
-        rank.has_hints = True
-        rank.step = step
+        rank.has_hints, rank.step = True, self._count_on(rank, hint.values)["step"]
         if hint.below:
             rank.below.add(hint.log)
-            yield from _above(rank, hint.log, step)
+            mine = [place for place, one in enumerate(rank.waiting) if one.seen.log == hint.log]
+            for place in range(mine[-1] + 1 if mine else 0):  # those before it had no bar below
+                one = rank.waiting.popleft()
+                yield _at(one.seen, rank.step if place == mine[-1] else one.before)
             return
         if hint.log in rank.below:
             return  # this one was wiped for something else, as a save's own bar
-        while rank.given_up and now - rank.given_up[0] > WAIT_AGAIN_S:
-            rank.given_up.popleft()
-        if rank.given_up:
-            rank.given_up.popleft()  # too late for its line, and not the next one's
-            return
-        while rank.waiting and _is_anothers(rank.waiting[0].seen, hint.log):
-            yield rank.waiting.popleft().seen
-        if rank.waiting and not _is_of(rank.waiting[0].seen, hint.log):
-            yield _at(rank.waiting.popleft().seen, step)
+        while (
+            rank.waiting and READING in rank.waiting[0].seen.values and rank.waiting[0].seen.log != hint.log
+        ):
+            yield rank.waiting.popleft().seen  # of a backlog not all lines are kept: which one is meant is not known
+        if rank.waiting and (not hint.log or rank.waiting[0].seen.log != hint.log):
+            yield _at(rank.waiting.popleft().seen, rank.step)
         else:
-            rank.hints.append(_Hint(now, step, hint.log))  # its line is read, or written to this log, later
+            rank.hints.append((now, rank.step))  # its line is read, or written to this log, later
 
     def due(self, now: float, *, final: bool = False) -> Iterator[StepSeen]:
         """Samples that have waited long enough: no bar was drawn again after them."""
@@ -177,30 +154,105 @@ class StepSense:
             wait_s = WAIT_AGAIN_S if rank.has_hints else WAIT_S
             while rank.waiting and (final or now - rank.waiting[0].since >= wait_s):
                 one = rank.waiting.popleft()
-                rank.given_up.append(now)
                 crowded = bool(rank.waiting) and rank.waiting[0].since - one.since < TOGETHER_S
                 known = one.before if one.before is not None else rank.step
                 yield _at(one.seen, None if crowded else known)
 
     def _without_step(self, rank: _Rank, seen: StepSeen, now: float) -> Iterator[StepSeen]:
-        if EPOCH in rank.places.heading and EPOCH not in seen.values and not LOSSES.isdisjoint(seen.values):
+        has_loss = not LOSSES.isdisjoint(seen.values)
+        if EPOCH in rank.heading and EPOCH not in seen.values and has_loss:
             # It may wait for its step while the next heading comes.
-            seen = replace(seen, values={**seen.values, EPOCH: rank.places.heading[EPOCH]}, headed=True)
-        while rank.hints and now - rank.hints[0].since > WAIT_S:
+            seen = replace(seen, values={**seen.values, EPOCH: rank.heading[EPOCH]}, headed=True)
+        while rank.hints and now - rank.hints[0][0] > WAIT_S:
             rank.hints.popleft()
-        # Of a log that is written in blocks, the lines of some steps stand below the bars of all of them.
-        in_blocks = bool(rank.hints) and _is_of(seen, rank.hints[0].log)
-        if rank.hints and not (in_blocks and LOSSES.isdisjoint(seen.values)):
-            if in_blocks:
-                yield from _overtaken(rank, seen.log, now)
-            yield _at(seen, rank.hints.popleft().step)
+        if rank.hints and has_loss:
+            yield from _overtaken(rank, seen.log)
+            yield _at(seen, rank.hints.popleft()[1])
         elif rank.has_bar or rank.step is None:
             rank.waiting.append(_Waiting(seen, now, rank.step))
             if len(rank.waiting) > MAX_WAITING:
                 yield rank.waiting.popleft().seen
         else:
-            yield from _overtaken(rank, seen.log, now)
+            yield from _overtaken(rank, seen.log)
             yield _at(seen, None if rank.begins_again else rank.step)
+
+    # -- counters that start again with each epoch -------------------------------------------------
+
+    def _count_on(self, rank: _Rank, values: dict[str, float]) -> dict[str, float]:
+        """The values with a step that counts on over the epochs, once its counter was seen to start again.
+
+        The total is then that of all epochs; where their number is not known, so is the total. What the log prints stays as
+        ``epoch_step`` and ``epoch_steps``.
+        """
+        step, total = values["step"], values.get("total_steps")
+        if total is None or not 0 <= step <= total:
+            return values
+        is_named = EPOCH in values  # else it is a heading's, which may be of an earlier training
+        if not is_named:
+            values = {**values, **rank.heading}
+        epoch, epochs = values.get(EPOCH), values.get("total_epochs")
+        rank.thinned = rank.thinned or READING in values
+        if epoch is None:
+            behind = 0.0 if rank.thinned else self._passes(rank, step, total)
+            return _moved(values, behind, None) if behind else values
+        if not math.isfinite(epoch) or epoch % 1:
+            return values
+        # "Epoch 0/3" may be the first of four: rich's bar in Lightning names the last epoch, not how many.
+        if is_named and epochs and epoch > 1 and not is_share_of_epochs(step / (total or 1), epoch, epochs):
+            self._in_epoch[self._counter(total)] = True  # a log that begins in the middle
+        before = self._epochs(rank, epoch, step, total)
+        if before is None:
+            return values
+        return _moved(values, before * total, max(epochs, before + 1) * total if epochs is not None else None)
+
+    def _passes(self, rank: _Rank, step: float, total: float) -> float:
+        """Steps of the passes before this one, where no epoch is named."""
+        counter = self._counter(total)
+        last = rank.positions.get(counter)
+        behind = 0.0
+        if last is not None and last.epoch is None:
+            behind = last.behind + (last.total if last.begins_again(step, total) else 0.0)
+        rank.positions[counter] = _Position(behind, step, total)
+        return behind
+
+    def _epochs(self, rank: _Rank, epoch: float, step: float, total: float) -> float | None:
+        """Epochs before this one; None while the counter may count the whole training."""
+        if self._first_epoch is None or epoch < self._first_epoch:
+            self._first_epoch = epoch if epoch in {0, 1} else 0
+        counter = self._counter(total)
+        last, behind = rank.positions.get(counter), 0.0
+        if last is not None and last.epoch is not None and epoch > last.epoch:
+            # Full before the training's last epoch, it counted that epoch alone: only the last state of each bar may be kept.
+            was_full = last.step >= last.total or last.behind > 0
+            self._in_epoch[counter] = self._in_epoch[counter] or was_full or step < last.step
+        elif last is not None and epoch == last.epoch:
+            behind = last.behind
+            if last.begins_again(
+                step, total
+            ):  # Lightning's bar goes back to 0 before it bears the next epoch's name
+                behind += 1
+                self._in_epoch[counter] = True
+        rank.positions[counter] = _Position(behind, step, total, epoch)
+        return epoch - self._first_epoch + behind if self._in_epoch[counter] else None
+
+    def _counter(self, total: float) -> float:
+        """The counter that counts so far, or about so far: an epoch may be longer than the last."""
+        known = next((one for one in self._in_epoch if abs(one - total) <= one * SAME_TOTAL), None)
+        if known is not None:
+            return known
+        if len(self._in_epoch) >= MAX_COUNTERS:
+            return next(iter(self._in_epoch))
+        # Epochs of a new length, as a smaller micro-batch makes them: where all counters of before counted epochs, so does this one.
+        self._in_epoch[total] = bool(self._earlier) and all(self._in_epoch[one] for one in self._earlier)
+        return total
+
+
+def _moved(values: dict[str, float], behind: float, total: float | None) -> dict[str, float]:
+    """The values at another step; what is left of the pass is not what is left of the training."""
+    kept = {name: value for name, value in values.items() if name not in {"eta_s", "total_steps"}}
+    kept |= {"epoch_step": values["step"], "epoch_steps": values["total_steps"]}
+    kept["step"] = behind + values["step"]
+    return kept if total is None else {**kept, "total_steps": total}
 
 
 def _is_of_later_epoch(rank: _Rank, values: dict[str, float]) -> bool:
@@ -209,37 +261,11 @@ def _is_of_later_epoch(rank: _Rank, values: dict[str, float]) -> bool:
     return epoch is not None and bool(rank.waiting) and rank.waiting[0].seen.values.get(EPOCH, epoch) < epoch
 
 
-def _begins_again(rank: _Rank, values: dict[str, float]) -> bool:
-    """Whether a counter goes back to its beginning, and no line can tell how far the training is."""
-    places = {"total_steps", EPOCH}
-    return rank.step is not None and places.isdisjoint(values) and values["step"] < rank.step / 2
-
-
-def _overtaken(rank: _Rank, log: str | None, now: float) -> Iterator[StepSeen]:
+def _overtaken(rank: _Rank, log: str) -> Iterator[StepSeen]:
     """The samples that wait for a bar, where the next loss of their log has its step: later they would look like the newest."""
     while rank.waiting and log and rank.waiting[0].seen.log == log:
         one = rank.waiting.popleft()
-        if not LOSSES.isdisjoint(one.seen.values):
-            rank.given_up.append(now)
         yield _at(one.seen, one.before)
-
-
-def _above(rank: _Rank, log: str, step: float) -> Iterator[StepSeen]:
-    """The sample of the line right above a bar; those that waited before it had none below."""
-    mine = [place for place, one in enumerate(rank.waiting) if _is_of(one.seen, log)]
-    for place in range(mine[-1] + 1 if mine else 0):
-        one = rank.waiting.popleft()
-        yield _at(one.seen, step if place == mine[-1] else one.before)
-
-
-def _is_of(seen: StepSeen, log: str) -> bool:
-    """Whether a sample stands in this log."""
-    return bool(log) and seen.log == log
-
-
-def _is_anothers(seen: StepSeen, log: str) -> bool:
-    """Whether this is a sample of a backlog of which not all are kept, and the bar stands in another log: which of them it means is not known."""
-    return READING in seen.values and seen.log != log
 
 
 def _is_second_bar(rank: _Rank, values: dict[str, float]) -> bool:
@@ -254,21 +280,11 @@ def _is_second_bar(rank: _Rank, values: dict[str, float]) -> bool:
     return False
 
 
-def _heed_shorter_bar(rank: _Rank, values: dict[str, float]) -> None:
-    """Believe a shorter bar beside which the training's losses are printed: an evaluation prints none, so another training began."""
+def _count_losses_beside(rank: _Rank, values: dict[str, float]) -> None:
     if rank.losses_beside is not None and "loss" in values:
         rank.losses_beside += 1
         if rank.losses_beside >= LOSSES_BESIDE:
             rank.bar_total = None
-
-
-def _counts_epochs(rank: _Rank, values: dict[str, float]) -> bool:
-    """Whether a bar that names no epoch counts the epochs around one that does: "100%|…| 10/10 [08:43]" below "Epoch 10: 96/96"."""
-    step, total, epoch = values["step"], values.get("total_steps"), rank.at.get(EPOCH)
-    if total is None or epoch is None or EPOCH in values:
-        return False
-    inner = rank.at.get("epoch_steps")
-    return inner is not None and total < inner and epoch - 1 <= step <= epoch <= total
 
 
 def _at(seen: StepSeen, step: float | None) -> StepSeen:

@@ -15,10 +15,10 @@ from msgspec import structs
 from supervisor.diagnosis.hang.stack_groups import Doing, RankPlace, alike
 from supervisor.diagnosis.hang.waits import BY_KIND, Kind
 from supervisor.job.spec import HangSettings
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.stalls.stack_broker import StackBroker
 from supervisor.keeper.stalls.stack_rounds import Round
-from supervisor.policy.health.advice import Advice
+from supervisor.policy.health.early_signs import Advice
 from supervisor.policy.health.ending import Act, LateRank, Silence, Wait, judge
 from supervisor.policy.health.output import phase_in_stack
 from supervisor.policy.health.pace import Stage

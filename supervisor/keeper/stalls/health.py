@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from supervisor.diagnosis.hang.stack_groups import StackRound, waited_for
 from supervisor.job.spec import HangSettings
-from supervisor.keeper.background import BackgroundTask
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.background import BackgroundTask
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import (
     CheckpointSeen,
     EvidenceHit,
@@ -31,8 +31,7 @@ from supervisor.keeper.monitoring.observations import (
 from supervisor.keeper.stalls.hang_watch import HangContext, HangWatch
 from supervisor.keeper.stalls.stack_broker import StackBroker
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, glance, take_round
-from supervisor.policy.health.advice import Advice, Quota
-from supervisor.policy.health.early_signs import EarlySigns
+from supervisor.policy.health.early_signs import Advice, EarlySigns, Quota
 from supervisor.policy.health.pace import Paces, Stage
 from supervisor.policy.health.stall import StallWatch
 from supervisor.policy.health.straggler import Stragglers

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from supervisor.diagnosis.hang.stack_groups import StackRound
-from supervisor.keeper.background import JOIN_S, Background, BackgroundTask
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.background import JOIN_S, Background, BackgroundTask
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, glance, probe
 from supervisor.run import events as ev
 from supervisor.sources.stacks.python_stacks import StackSource

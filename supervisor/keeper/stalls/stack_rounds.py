@@ -12,9 +12,9 @@ from pathlib import Path
 from supervisor.diagnosis.hang.flight_recorder import ranks_at_fault, stuck_collectives, stuck_text
 from supervisor.diagnosis.hang.ras_report import read_ras
 from supervisor.diagnosis.hang.stack_groups import RankStack, StackRound, stack_round
-from supervisor.job.knobs.conventions import longer_than_usual, timeout_in_log
+from supervisor.job.knobs.conventions import longer_than_usual
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.process.attempt import LiveAttempt
 from supervisor.keeper.stalls.stack_file import write_stacks
 from supervisor.policy.health.stall import Activity
@@ -40,8 +40,8 @@ STACKS_S = 5.0
 FAULT_FOLDER = "stacks"
 # Ranks that all do something different show no pattern: at most this many of them are journalled.
 MOST_GROUPS = 32
-# Where a log tells how long process groups wait: what a script prints of its settings, and c10d of each group, as it starts.
 HEAD_BYTES = 1 << 18
+"""The first record of a rank's measurements holds the timeout of its process groups."""
 # Launchers' names for how many ranks this node has: torchrun's, DeepSpeed's, Open MPI's and MPICH's.
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
@@ -68,7 +68,7 @@ class Round:
     """What a round gave. `mono`: when, by the keeper's clock. `lines`: where each rank's own frame stands, 1-based.
 
     `cpu_s`: what each rank's process has used so far. `here` and `world`: ranks of this node and of the job, as the ranks were
-    told. `group_timeout_s`: as `job.knobs.conventions` reads it out of the logs.
+    told. `group_timeout_s`: as the ranks were measured to ask for it.
     """
 
     mono: float
@@ -224,16 +224,15 @@ def _size(env: Mapping[str, str], *names: str) -> int | None:
 
 
 def _group_timeout(paths: AttemptPaths) -> float | None:
-    """The longest timeout of a process group that the ranks were seen to ask for, or that the heads of the logs show."""
+    """The longest timeout of a process group that the ranks were seen to ask for."""
     found = []
-    for path in (*paths.logs(), *paths.telemetry.glob("measured*.jsonl*")):
+    for path in paths.telemetry.glob("measured*.jsonl*"):
         try:
             with open_regular(path) as file:
-                head = file.read(HEAD_BYTES)
+                head = file.read(HEAD_BYTES).partition(b"\n")[0]
         except OSError:
             continue
-        asked = (measured_record(head.partition(b"\n")[0]) or {}) if path.parent == paths.telemetry else {}
-        found += [timeout_in_log(head), longer_than_usual(asked.get("timeout_s"))]
+        found.append(longer_than_usual((measured_record(head) or {}).get("timeout_s")))
     return max((seconds for seconds in found if seconds is not None), default=None)
 
 

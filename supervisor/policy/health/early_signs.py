@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
 
 from supervisor.job.memory_fit import Measure, MemoryTrial
-from supervisor.policy.health.advice import Advice
-from supervisor.policy.health.trend import Creep, Typical
 from supervisor.run.failures import FailureClass
 
+FIRST_PAUSE_S = 1800.0
+LONGEST_PAUSE_S = 86_400.0
+POINTS = 60
+THIRDS = 3
 NEAR_LIMIT = 0.85
 SOON_S = 1800.0
 RETRIES = 3
 SPIKE_STEPS = 3
-LOSS_SPIKE = 2.0
-GRAD_SPIKE = 10.0
 SPIKE_SPREADS = 8.0
 MIN_STEPS = 30
 SCALE_FALLS = 4
@@ -41,6 +44,97 @@ _NOT_SAVED = re.compile(
 
 _MORE_WORKERS = "more data workers (num_workers), pin_memory and persistent_workers, or data prepared on a local disk, would help"
 _GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One thing worth saying. `code` names its kind; `rank` whose it is, None for the job's."""
+
+    code: str
+    text: str
+    rank: int | None = None
+
+
+class Quota:
+    """Says whether a kind of advice may be said again: after half an hour, then an hour, and so on, doubling."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[float, float]] = {}
+
+    def allows(self, code: str, now: float) -> bool:
+        """True if `code` may be said at `now` (monotonic seconds); it then counts as said."""
+        known = self._last.get(code)
+        if known is None:
+            self._last[code] = (now, FIRST_PAUSE_S)
+            return True
+        last, pause = known
+        if now - last < pause:
+            return False
+        self._last[code] = (now, min(2 * pause, LONGEST_PAUSE_S))
+        return True
+
+    def said(self, code: str, now: float) -> None:
+        """Something was said before this process lived."""
+        self._last[code] = (now, FIRST_PAUSE_S)
+
+
+class Creep:
+    """Thinned readings of one level. Bounded: at most `POINTS` readings, `spacing_s` apart.
+
+    A level creeps if each third of the readings lies wholly above the one before: a caching allocator's memory goes
+    up in steps and stays, a leak does not stay.
+    """
+
+    def __init__(self, *, spacing_s: float = 20.0) -> None:
+        self._spacing_s = spacing_s
+        self._points: deque[tuple[float, float]] = deque(maxlen=POINTS)
+
+    def add(self, t: float, value: float) -> None:
+        """One reading at `t` seconds."""
+        if not self._points or t - self._points[-1][0] >= self._spacing_s:
+            self._points.append((t, value))
+
+    def full_in_s(self, limit: float) -> float | None:
+        """Seconds until the level reaches `limit` at its present slope; None if it does not creep, or too little is known."""
+        if len(self._points) < POINTS // 2:
+            return None
+        points = list(self._points)
+        size = len(points) // THIRDS
+        thirds = [points[at * size : (at + 1) * size] for at in range(THIRDS)]
+        rises = all(
+            min(v for _, v in later) > max(v for _, v in earlier) for earlier, later in pairwise(thirds)
+        )
+        if not rises:
+            return None
+        first, last = thirds[0], thirds[-1]
+        span = median(t for t, _ in last) - median(t for t, _ in first)
+        slope = (median(v for _, v in last) - median(v for _, v in first)) / span if span > 0 else 0.0
+        return max(0.0, (limit - points[-1][1]) / slope) if slope > 0 else None
+
+
+class Typical:
+    """Median and spread of the last values: what a spike is measured against."""
+
+    def __init__(self, size: int = 64) -> None:
+        self._values: deque[float] = deque(maxlen=size)
+
+    def add(self, value: float) -> None:
+        """One value."""
+        self._values.append(value)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @property
+    def median(self) -> float:
+        """The middle value."""
+        return median(self._values)
+
+    @property
+    def spread(self) -> float:
+        """1.4826 times the median distance from the median: a standard deviation that no outlier moves."""
+        middle = self.median
+        return 1.4826 * median(abs(value - middle) for value in self._values)
 
 
 MEMORY_UNEXPECTED = "memory_unexpected"
@@ -64,6 +158,40 @@ def unexpected_memory(trial: MemoryTrial, expected_bytes: int) -> Advice | None:
     return Advice(MEMORY_UNEXPECTED, text)
 
 
+SPIKES = {"loss": ("loss_spike", 2.0), "grad_norm": ("grad_spike", 10.0)}
+"""By the name of a value: the code of the advice, and how many times the usual it must be."""
+
+
+def _spike_text(name: str, value: float, usual: float) -> str:
+    if name == "loss":
+        return (
+            f"the loss rose to {value:.4g} from about {usual:.4g}: a lower learning rate, a longer warm-up or "
+            "clipping (gradient_clip_val) helps; look at the data of these steps"
+        )
+    return f"the gradient norm rose to {value:.4g} from about {usual:.4g}: NaN may follow; clip gradients, lower the learning rate"
+
+
+@dataclass(slots=True)
+class _Spike:
+    """What is usual of a value, and how many steps in a row were far above it."""
+
+    usual: Typical = field(default_factory=Typical)
+    high: int = 0
+
+    def lasts(self, value: float, factor: float) -> bool:
+        """Count a step; True once enough in a row were far above the usual, both by ratio and by spread."""
+        if not math.isfinite(value):  # no spike but a failure
+            self.high = 0
+            return False
+        known = len(self.usual) >= MIN_STEPS and (middle := self.usual.median) > 0
+        high = known and value > factor * middle and value > middle + SPIKE_SPREADS * self.usual.spread
+        self.high = self.high + 1 if high else 0
+        lasts = self.high == SPIKE_STEPS
+        if not lasts:
+            self.usual.add(value)
+        return lasts
+
+
 @dataclass(slots=True)
 class _Rank:
     """What is remembered of one rank."""
@@ -84,14 +212,13 @@ class _Gpu:
 
 
 class EarlySigns:
-    """Takes readings of one attempt and gives advice; the caller says it as often as it helps (see `advice.Quota`)."""
+    """Takes readings of one attempt and gives advice; the caller says it as often as it helps (see `Quota`)."""
 
     def __init__(self) -> None:
         self._ranks: dict[int | None, _Rank] = {}
         self._gpus: dict[str, _Gpu] = {}
         self._host = Creep()
-        self._loss, self._grad = Typical(), Typical()
-        self._high_loss = self._high_grad = 0
+        self._spikes = {name: _Spike() for name in SPIKES}
         self._scale: float | None = None
         self._falls = 0
         self._waits = Typical(50)
@@ -204,26 +331,11 @@ class EarlySigns:
             )
 
     def _numbers(self, values: Mapping[str, float]) -> Iterator[Advice]:
-        loss, grad = values.get("loss"), values.get("grad_norm")
-        if loss is not None:
-            self._high_loss = self._high_loss + 1 if _spike(self._loss, loss, LOSS_SPIKE) else 0
-            if self._high_loss == SPIKE_STEPS:
-                yield Advice(
-                    "loss_spike",
-                    f"the loss rose to {loss:.4g} from about {self._loss.median:.4g}: a lower learning rate, a longer warm-up or "
-                    "clipping (gradient_clip_val) helps; look at the data of these steps",
-                )
-            if math.isfinite(loss):
-                self._loss.add(loss)
-        if grad is not None:
-            self._high_grad = self._high_grad + 1 if _spike(self._grad, grad, GRAD_SPIKE) else 0
-            if self._high_grad == SPIKE_STEPS:
-                yield Advice(
-                    "grad_spike",
-                    f"the gradient norm rose to {grad:.4g} from about {self._grad.median:.4g}: NaN may follow; clip gradients, lower the learning rate",
-                )
-            if math.isfinite(grad):
-                self._grad.add(grad)
+        for name, spike in self._spikes.items():
+            value = values.get(name)
+            code, factor = SPIKES[name]
+            if value is not None and spike.lasts(value, factor):
+                yield Advice(code, _spike_text(name, value, spike.usual.median))
         scale = values.get("loss_scale")
         if scale is not None and math.isfinite(scale):
             if self._scale is not None and scale != self._scale:
@@ -252,14 +364,6 @@ class EarlySigns:
             yield Advice(
                 "data_bound", f"{100 * share:.0f} % of a step is waiting for data{gpus}: {_MORE_WORKERS}"
             )
-
-
-def _spike(typical: Typical, value: float, factor: float) -> bool:
-    """Far above what was usual, both by ratio and by spread; a value that is not finite is no spike but a failure."""
-    if len(typical) < MIN_STEPS or not math.isfinite(value):
-        return False
-    middle = typical.median
-    return middle > 0 and value > factor * middle and value > middle + SPIKE_SPREADS * typical.spread
 
 
 def _creeps(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from supervisor.policy.health.advice import Advice
+from supervisor.policy.health.early_signs import Advice
 
 WINDOW = 30
 SHARE = 0.2

@@ -6,20 +6,9 @@ import re
 from enum import Enum, auto
 from typing import NamedTuple
 
-from supervisor.sources.metrics.grammar.bars import begins_other_work, find_bar, is_other_work
-from supervisor.sources.metrics.grammar.judge import is_program_text
-from supervisor.sources.metrics.grammar.line import parse_line
-from supervisor.sources.metrics.grammar.tables import (
-    Header,
-    find_header,
-    is_counted,
-    is_rule,
-    is_section_row,
-    read_pair_row,
-    read_row,
-)
-from supervisor.sources.metrics.grammar.tokens import MASKED, mask
-from supervisor.sources.metrics.grammar.values import BAR_RANK, NOTHING, Parsed, convert, shifted
+from supervisor.sources.metrics.bars import begins_other_work, find_bar, is_other_work
+from supervisor.sources.metrics.judge import is_program_text
+from supervisor.sources.metrics.line import parse_line
 from supervisor.sources.metrics.names import (
     EPOCH,
     ETA,
@@ -34,6 +23,17 @@ from supervisor.sources.metrics.names import (
     words_of,
 )
 from supervisor.sources.metrics.prefix import json_message, message_start
+from supervisor.sources.metrics.tables import (
+    Header,
+    find_header,
+    is_counted,
+    is_rule,
+    is_section_row,
+    read_pair_row,
+    read_row,
+)
+from supervisor.sources.metrics.tokens import MASKED, mask
+from supervisor.sources.metrics.values import BAR_RANK, NOTHING, Parsed, convert, shifted
 from supervisor.sources.metrics.words import EVAL_WORDS, EVALUATES, TRAIN_WORDS, TRAINS, is_about_evaluation
 
 MAX_HEADING = 120

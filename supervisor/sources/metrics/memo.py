@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from supervisor.sources.metrics.grammar.bars import find_bar
-from supervisor.sources.metrics.grammar.tokens import MASKED, mask, tokens
-from supervisor.sources.metrics.grammar.values import RANK, WHOLE, Conversion, Parsed, numbers
+from supervisor.sources.metrics.bars import find_bar
 from supervisor.sources.metrics.names import CANONICAL, LOSS, STEP, TOTAL_STEPS
+from supervisor.sources.metrics.tokens import MASKED, mask, tokens
+from supervisor.sources.metrics.values import RANK, WHOLE, Conversion, Parsed, numbers
 
 _RUN = re.compile(r"[0-9]+|[^0-9]+")
 _ORDER = {name: place for place, name in enumerate(CANONICAL)}

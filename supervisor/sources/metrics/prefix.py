@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from supervisor.sources.metrics.grammar.tokens import MASKED
+from supervisor.sources.metrics.tokens import MASKED
 from supervisor.text.prefixes import split_prefix
 
 _LEVEL = r"(?:DEBUG|INFO|WARNING|WARN|NOTICE|ERROR|CRITICAL|TRACE|SUCCESS)"

@@ -9,10 +9,10 @@ from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from supervisor.sources.metrics.context import State, parse
-from supervisor.sources.metrics.grammar.values import PLAIN, convert
 from supervisor.sources.metrics.memo import Columns, Form, Layout, MetricSample, free_digits, sample_of
 from supervisor.sources.metrics.names import CANONICAL, STEP, TOTAL_STEPS
 from supervisor.sources.metrics.prefix import who
+from supervisor.sources.metrics.values import PLAIN, convert
 from supervisor.text.decode import clean
 from supervisor.text.patterns import LinearPattern, compile_linear
 

@@ -1,6 +1,6 @@
-"""What processes are doing right now: Python stacks by PyTorch's debug server or py-spy, else what the kernel shows.
+"""What processes are doing right now: Python stacks by py-spy, else what the kernel shows.
 
-A rank that runs PyTorch's debug server is asked first: that stops nothing and needs no rights (see `debug_server`). py-spy stops a process for some 10 ms, so stacks are taken on demand and never by a timer. It may be absent or
+py-spy stops a process for some 10 ms, so stacks are taken on demand and never by a timer. It may be absent or
 refused (Yama's ptrace_scope, another user's process, one that is not dumpable). Then a rank that registered Python's
 faulthandler for us is asked by a signal; of any other /proc says where the kernel holds each thread. A process without
 that handler is never signalled: SIGUSR2 would end it.
@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -29,16 +28,12 @@ from supervisor.sources.processes import (
     read_proc,
     send_signal,
 )
-from supervisor.sources.stacks.debug_server import ask_debug_server, find_debug_server, has_stacks
 from supervisor.text.decode import clean
 
 _CAP_BYTES = 1 << 18
 _MAX_THREADS = 64
 FAULT_SIGNAL = signal.SIGUSR2
 _FAULT_WAIT_S = 1.0
-SERVER_S = 2.0
-"""How long a debug server may take: it answers in 0.03 s, and one that is overrun must leave time for py-spy."""
-MOST_ASKED = 16
 _POLL_S = 0.02
 _SETTLE_S = 0.2
 _FUTEX = {"x86_64": "202", "aarch64": "98"}
@@ -47,7 +42,6 @@ _FUTEX = {"x86_64": "202", "aarch64": "98"}
 class StackSource(StrEnum):
     """Where a stack came from."""
 
-    DEBUG_SERVER = "debug-server"
     PY_SPY = "py-spy"
     FAULTHANDLER = "faulthandler"
     PROC = "proc"
@@ -87,10 +81,8 @@ def probe_stacks(
 ) -> tuple[StackSource, str]:
     """Which source gives the stacks of processes like this one, and in a few words why no better one does.
 
-    A debug server is only asked what it can do. py-spy attaches once for it, without stopping the process (``--nonblocking``).
+    py-spy attaches once for it, without stopping the process (``--nonblocking``).
     """
-    if (port := find_debug_server(process)) is not None and has_stacks(port, timeout_s=SERVER_S):
-        return StackSource.DEBUG_SERVER, ""
     note = "py-spy is not installed"
     if py_spy is not None:
         argv = [py_spy, "dump", "--nonblocking", "--pid", str(process.pid)]
@@ -125,14 +117,13 @@ def collect_stacks(
     """
     program = py_spy or find_py_spy()
     deadline = time.monotonic() + timeout_s
-    served = _ask_servers(processes, min(SERVER_S, timeout_s / 2))
     children: list[subprocess.Popen[bytes] | None] = []
     for process in processes:
         # ptrace would wait for a process that a signal has stopped.
-        asked = process not in served and is_alive(process) and not is_stopped(process.pid)
+        asked = is_alive(process) and not is_stopped(process.pid)
         children.append(_start(program, process) if asked and program is not None else None)
     found = [
-        served.get(process) or _finish(process, child, deadline, installed=program is not None)
+        _finish(process, child, deadline, installed=program is not None)
         for process, child in zip(processes, children, strict=True)
     ]
     if fault_folder is None:
@@ -159,30 +150,6 @@ def glance_stacks(
         for process, child in zip(processes, children, strict=True)
     ]
     return found if all(stack.source is StackSource.PY_SPY for stack in found) else None
-
-
-def _ask_servers(processes: Sequence[ProcessId], timeout_s: float) -> dict[ProcessId, Stack]:
-    """The stacks of those that run PyTorch's debug server, asked side by side; who does not answer is looked at otherwise."""
-    ports = {
-        process: port
-        for process in processes
-        if not is_stopped(process.pid) and (port := find_debug_server(process)) is not None
-    }
-    if not ports:
-        return {}
-    with ThreadPoolExecutor(max_workers=min(len(ports), MOST_ASKED), thread_name_prefix="stoker-ask") as pool:
-        answers = pool.map(lambda port: ask_debug_server(port, timeout_s=timeout_s), ports.values())
-        return {
-            process: Stack(
-                process,
-                StackSource.DEBUG_SERVER,
-                lines,
-                main_call=_main_call(process.pid),
-                for_ever=_waits_for_ever(process.pid),
-            )
-            for process, (lines, _) in zip(ports, answers, strict=True)
-            if lines is not None
-        }
 
 
 def _by_faulthandler(stack: Stack, folder: Path) -> Stack:

@@ -60,30 +60,14 @@ class CauseLine(msgspec.Struct, frozen=True):
     text: str
 
 
-class RecordedLogs(msgspec.Struct, frozen=True):
-    """What a replay shows at a moment.
-
-    Attributes:
-        t: the moment, wall seconds.
-        ends: path to how many bytes of it were there by then; a log that is not named was not there.
-        clocks: path to offsets, and the times at which so many bytes were there.
-        notes: further logs that are in no file, with the time of their last line.
-    """
-
-    t: float
-    ends: Mapping[str, int]
-    clocks: Mapping[str, tuple[Sequence[int], Sequence[float]]] = {}
-    notes: tuple[tuple[LogRef, bytes, float], ...] = ()
-
-
 # -- commands -------------------------------------------------------------------------------------------
 
 
 class Update(msgspec.Struct, frozen=True):
-    """The run's state: which logs there are; of a replay, how much of each; of a run on several nodes all of them, node 0 first."""
+    """The run's state: which logs there are; of a replay, its moment (wall seconds); of a run on several nodes all of them, node 0 first."""
 
     state: RunState
-    recorded: RecordedLogs | None = None
+    recorded_t: float | None = None
     nodes: tuple[NodeLogs, ...] = ()
 
 
@@ -245,7 +229,6 @@ class Page(msgspec.Struct, frozen=True):
         merged_by: "" for one log, else "time", "arrival", or both; "(estimated)" where no view saw the lines arrive.
         numbers: of each row the number from 1 of its line, where there is one log and it is counted.
         line_count: all lines of all logs; None: not counted.
-        meant_count: those of the ranks that the query names; None: not counted.
         below: lines after the page that the query lets through; None: not counted.
         place_ratio: how much of the bytes lies above the page's end.
         counted_ratio: how far the lines are counted.
@@ -275,7 +258,6 @@ class Page(msgspec.Struct, frozen=True):
     merged_by: str
     numbers: tuple[int | None, ...]
     line_count: int | None
-    meant_count: int | None
     below: int | None
     place_ratio: float
     counted_ratio: float

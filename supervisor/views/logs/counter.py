@@ -1,27 +1,23 @@
-"""The thread that counts: newlines for line numbers, matches for searches and filters, chunk after chunk.
+"""What is counted of the logs of a view: newlines for line numbers, matches for searches and filters, chunk after chunk.
 
-What it makes are running totals (`file.Counts`) that others read while they grow. It reads a chunk at a time, in turn
-with whoever shows lines, and ends between two chunks.
+The reading thread counts while nothing else is asked of it. What it makes are running totals (`file.Counts`), by which lines are
+found, too: a chunk without a match is not read again.
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from supervisor.views.logs.commands import Tally
 from supervisor.views.logs.file import CHUNK_BYTES, STRIDE_BYTES, Counts, LogFile
+from supervisor.views.logs.merge import Place
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import LogRef
-from supervisor.views.logs.stream import hits_of
+from supervisor.views.logs.stream import Stream, matches_in
 
-LOOK_S = 0.5
-REPORT_EVERY = 64
-JOIN_S = 3.0
-# After a key nothing is counted for so long: each letter of a search begins another count, and on a busy machine the thread that
-# counts would take the turns of the one that shows what is typed.
-REST_S = 0.3
+# Logs up to this size are counted unasked, for the number of lines alone: 64 ranks may have written gigabytes.
+COUNT_UNASKED_BYTES = 64 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -69,79 +65,138 @@ class Task:
             # A chunk's newlines: short of them only when the file was cut meanwhile, which the next look finds.
             self.counts.append(self.file.read(stop - CHUNK_BYTES, CHUNK_BYTES).count(b"\n"))
             return True
-        found = len(hits_of(self.file, chunk, self.query, self.ref))
-        if stop > size or not self._is_settled(stop, size):
+        found = len(matches_in(self.file, chunk, self.query, self.ref))
+        if stop > size or not self._is_final(stop, size):
             self.tail, self.tail_size = found, size
             return True
         self.counts.append(found)
         self.tail = 0
         return True
 
-    def _is_settled(self, stop: int, size: int) -> bool:
+    def _is_final(self, stop: int, size: int) -> bool:
         """Whether the last line that begins before `stop` cannot change any more."""
         if size - stop > STRIDE_BYTES or self.file.read(stop - 1, 1) == b"\n":
             return True
         return b"\n" in self.file.read(stop, size - stop)
 
 
-class Scanner:
-    """Counts in the order of `work`, again when the logs have grown. Its thread starts with the first task.
+class LineCounter:
+    """Counts for one view. `finders`: the logs thinned to what is searched among the lines that are shown.
 
     Args:
-        report: called in this thread now and then while counts grow, and when all is counted.
+        check: see `Stream`.
+        counts_unasked: count the lines of logs of any size.
     """
 
-    def __init__(self, report: Callable[[], None]) -> None:
-        self._report = report
-        self._stop = threading.Event()
-        self._wake = threading.Event()
-        self._lock = threading.Lock()
-        self._tasks: tuple[Task, ...] = ()
-        self._rest_until = 0.0
-        self._thread = threading.Thread(target=self._run, name="stoker-log-scan", daemon=True)
+    def __init__(self, check: Callable[[], None], *, counts_unasked: bool) -> None:
+        self.finders: list[Stream] = []
+        self._check = check
+        self._counts_unasked = counts_unasked
+        self._streams: Sequence[Stream] = ()
+        self._searched = Query()
+        self._lines: list[Task] = []
+        self._shown: list[Task] = []
+        self._found: list[Task] = []
 
-    def stop(self) -> None:
-        """End the thread, at most some seconds later (a dead network mount cannot be interrupted)."""
-        self._stop.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(JOIN_S)
+    def plan(self, streams: Sequence[Stream], query: Query, searched: Query) -> None:
+        """Say what has to be counted for these logs and queries; what is known already continues where it was left."""
+        known = {(task.ref, task.query): task for task in (*self._lines, *self._shown, *self._found)}
 
-    def work(self, tasks: tuple[Task, ...]) -> None:
-        """Count these from now on, the first ones first; tasks known already continue where they were."""
-        with self._lock:
-            self._tasks = tasks
-        if tasks and not self._thread.is_alive() and not self._stop.is_set():
-            self._thread.start()
-        self._wake.set()
+        def tasks(wanted: Query | None) -> list[Task]:
+            found = []
+            for stream in included:
+                task = known.get((stream.ref, wanted))
+                if task is None or task.file is not stream.file:
+                    task = Task(stream.ref, stream.file, wanted)
+                    if wanted is None:
+                        task.counts = stream.file.newlines
+                found.append(task)
+            return found
 
-    def rest(self) -> None:
-        """A person is at the keys: count on a little later."""
-        self._rest_until = time.monotonic() + REST_S
+        included = [stream for stream in streams if not stream.is_excluded]
+        both = query & searched
+        self._streams, self._searched = streams, searched
+        self._lines = tasks(None)
+        self._shown = tasks(query) if any(not stream.is_whole for stream in included) else []
+        self._found = tasks(both) if searched else []
+        self.finders = [Stream(stream.ref, stream.file, self._check) for stream in streams]
+        for finder in self.finders:
+            finder.filter_by(both)
+        self.use()
 
-    def look(self) -> None:
-        """The logs may have grown."""
-        self._wake.set()
+    def step(self, *, is_asked: bool) -> bool:
+        """Count one chunk of what is wanted most; False: nothing is left. `is_asked`: where the page stands matters."""
+        size = sum(task.file.size for task in self._lines)
+        wanted = is_asked or self._counts_unasked or size <= COUNT_UNASKED_BYTES
+        return any(task.step() for task in (*self._found, *self._shown, *(self._lines if wanted else ())))
 
-    def _run(self) -> None:
-        since = 0
-        while not self._stop.is_set():
-            if (rest_s := self._rest_until - time.monotonic()) > 0:
-                self._stop.wait(rest_s)
-                continue
-            with self._lock:
-                tasks = self._tasks
-            try:
-                is_counting = any(task.step() for task in tasks)
-            except Exception:  # noqa: BLE001 - a file was closed or cut under it: what is left is counted at the next look
-                is_counting = False
-            if is_counting:
-                since += 1
-                if since % REPORT_EVERY == 0:
-                    self._report()
-                continue
-            if since:
-                since = 0
-                self._report()
-            self._wake.wait(LOOK_S)
-            self._wake.clear()
+    def use(self) -> None:
+        """Counts have grown: find lines by them."""
+        for tasks, streams in ((self._shown, self._streams), (self._found, self.finders)):
+            for stream in streams:
+                task = next((each for each in tasks if each.file is stream.file), None)
+                is_current = task is not None and task.generation == stream.file.generation
+                stream.counts = task.counts if task is not None and is_current else None
+
+    def reset(self, index: int) -> None:
+        """A log holds something else now."""
+        self.finders[index].reset()
+
+    # -- what was counted ------------------------------------------------------------------------------
+
+    @property
+    def counted_ratio(self) -> float:
+        """How far the lines are counted."""
+        return _done([task for task in self._lines if task.file.size])
+
+    @property
+    def line_count(self) -> int | None:
+        """All lines of the logs that are included; None: not counted."""
+        return _sum_of([task.file.line_count for task in self._lines if task.file.size])
+
+    def shown(self) -> Tally | None:
+        """How many lines the query lets through; None: it leaves no line out."""
+        if not self._shown:
+            return None
+        return Tally(sum(task.total for task in self._shown), _done(self._shown))
+
+    def found(self, place: Place | None) -> Tally:
+        """How often what is searched was found; with a place, which of them begins there."""
+        before = _before(self.finders, place) if place is not None else None
+        ordinal = before + 1 if before is not None else None
+        total = sum(task.total for task in self._found)
+        return Tally(total, _done(self._found), ordinal, at_match=place is not None)
+
+    def below(self, place: Place) -> int | None:
+        """How many lines that the query lets through begin at a place or after it; None: not counted."""
+        if not self._shown:
+            numbers = [
+                s.file.lines_from(at)
+                for s, at in zip(self._streams, place, strict=True)
+                if not s.is_excluded and at < s.file.size
+            ]
+            return _sum_of(numbers)
+        before = _before(self._streams, place) if _done(self._shown) >= 1 else None
+        return sum(task.total for task in self._shown) - before if before is not None else None
+
+
+def _sum_of(counts: Sequence[int | None]) -> int | None:
+    return sum(n for n in counts if n is not None) if None not in counts else None
+
+
+def _done(tasks: Sequence[Task]) -> float:
+    size = sum(task.file.size for task in tasks)
+    return sum(task.done_bytes for task in tasks) / size if size else 1.0
+
+
+def _before(streams: Sequence[Stream], place: Place) -> int | None:
+    """How many lines that are meant begin before a place; None: not counted yet."""
+    total = 0
+    for stream, offset in zip(streams, place, strict=True):
+        chunk, counts = offset // CHUNK_BYTES, stream.counts
+        if stream.is_excluded or not offset:
+            continue
+        if counts is None or chunk > counts.chunks:
+            return None
+        total += counts.before(chunk) + sum(at < offset for at in stream.found_in(chunk))
+    return total

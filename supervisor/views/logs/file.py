@@ -31,7 +31,6 @@ WHOLE_LINE_BYTES = 1 << 16
 STRIDE_BYTES = 1 << 20
 MIN_STRIDE_BYTES = 1 << 13
 MARK_BYTES = 64
-_NO_WAIT: int | None = getattr(os, "RWF_NOWAIT", None)  # Linux alone has it
 
 
 class Counts:
@@ -228,22 +227,6 @@ class LogFile:
         except OSError as error:
             self.trouble = error.strerror or "cannot be read"
             return b""
-
-    def is_at_hand(self, start: int, stop: int) -> bool:
-        """Whether these bytes are in memory, so that reading them does not wait for the disk; False where that is not known.
-
-        preadv2(2) with RWF_NOWAIT, which filesystems of this machine know and those of a network refuse.
-        """
-        start, stop = max(start, 0), min(stop, self.size)
-        if self._fd < 0 or _NO_WAIT is None:
-            return False
-        try:
-            return (
-                start >= stop
-                or os.preadv(self._fd, [bytearray(stop - start)], start, _NO_WAIT) == stop - start
-            )
-        except OSError:
-            return False
 
     # -- places ------------------------------------------------------------------------------------------
 
@@ -458,41 +441,3 @@ class LogFile:
                     yield line
                     at = line.offset
             at = min(at, start)
-
-
-class MemoryLog(LogFile):
-    """Lines that are in no file: the notes that a replay adds to the recorded logs.
-
-    Args:
-        path: a name that no file has.
-        data: the lines.
-        t: when the last of them was written.
-    """
-
-    def __init__(self, path: str, data: bytes, t: float) -> None:
-        super().__init__(path)
-        self._data = data
-        self._t = t
-
-    @property
-    def is_open(self) -> bool:
-        """It is always there."""
-        return True
-
-    def refresh(self) -> Change:
-        """Look whether the replay has gone on, or back."""
-        before = self.size
-        size, t = self._limit if self._limit is not None else (len(self._data), self._t)
-        self.size, self.written_t = min(size, len(self._data)), min(t, self._t)
-        if self.size < before:
-            self._forget()
-            return Change.REWOUND
-        return Change.GROWN if self.size > before else Change.SAME
-
-    def read(self, offset: int, size: int) -> bytes:
-        """At most `size` bytes at `offset`."""
-        return self._data[offset : min(offset + max(size, 0), self.size)]
-
-    def is_at_hand(self, start: int, stop: int) -> bool:  # noqa: ARG002 - it always is
-        """All of it is in memory."""
-        return True

@@ -12,10 +12,10 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from supervisor.text.traceback_blocks import MARK, At, block_at, summary
 from supervisor.views.logs.file import TextLine
 from supervisor.views.logs.sources import Tone, split_rank, tone_of
 from supervisor.views.logs.stream import Stream
-from supervisor.views.logs.tracebacks import MARK, At, block_at, is_of_hook, summary
 
 # How far ahead of the others a log may be and its lines still be folded with theirs.
 FOLD_AHEAD_LINES = 24
@@ -39,14 +39,11 @@ class Row(NamedTuple):
 
 
 class _Unit(NamedTuple):
-    """Lines of one log that stay together: one line, or a traceback. `key`: units that fold have the same."""
+    """Lines of one log that stay together: one line, or a traceback. Units with equal `texts` fold."""
 
-    key: str | tuple[str, ...]
     who: str
-    line: TextLine  # the first
-    text: str
-    lines: tuple[TextLine, ...] = ()  # of a traceback all, with their texts
-    texts: tuple[str, ...] = ()
+    lines: tuple[TextLine, ...]
+    texts: tuple[str, ...]
     report: str = ""  # torchrun's own traceback in one line
 
 
@@ -57,26 +54,20 @@ class _Head:
         stream: the log.
         place: where to begin.
         stop: where to end; None: at the log's end.
-        is_aligned: no traceback is cut by `place`.
     """
 
-    def __init__(self, stream: Stream, place: int, stop: int | None, *, is_aligned: bool) -> None:
+    def __init__(self, stream: Stream, place: int, stop: int | None) -> None:
+        self._stream = stream
         self._lines = stream.forward(place)
         self._stop = stop
-        self._who = stream.ref.who
         self.node = stream.ref.node
         self.attempt = stream.ref.attempt
         self._read: deque[tuple[TextLine, str, str]] = deque()  # what was read to see where a traceback ends
         # A thinned log shows lines, not tracebacks.
         self._has_blocks = stream.is_whole
-        is_empty = (
-            stop is not None and place >= stop
-        )  # as of most logs of many, of which a page shows some lines
-        is_aligned = is_aligned or is_empty
-        self._rest = 0 if is_aligned else stream.rest_of_block(place)
         self.ahead: deque[_Unit] = deque()
-        self.keys: Counter[str | tuple[str, ...]] = Counter()
-        if not is_empty:
+        self.keys: Counter[tuple[str, ...]] = Counter()
+        if stop is None or place < stop:  # of most logs of many, a page shows no line
             self.fill()
 
     def fill(self) -> None:
@@ -86,34 +77,24 @@ class _Head:
             if unit is None:
                 return
             self.ahead.append(unit)
-            self.keys[unit.key] += 1
+            self.keys[unit.texts] += 1
 
     def _unit(self) -> _Unit | None:
         read = self._read
-        if not read and not self._reach(0):
+        if not self._reach(0) or self._is_beyond():
             return None
-        line, who, text = read[0]
-        if self._stop is not None and line.offset >= self._stop:
-            return None
-        if not (self._rest or (MARK in text and self._has_blocks)):
-            read.popleft()
-            return _Unit(text, who, line, text)
-        block = None if self._rest else block_at(self._written_by(who), self._is_more)
-        count, is_cut = block.lines if block is not None else self._rest or 1, self._rest > 0
-        self._rest = 0
+        _, who, text = read[0]
+        block = block_at(self._written_by(who), self._is_hooks) if MARK in text and self._has_blocks else None
+        count = block.lines if block is not None else 1
         taken: list[tuple[TextLine, str, str]] = []
-        while len(taken) < count and self._reach(0):
-            if self._stop is not None and self._read[0][0].offset >= self._stop:
-                is_cut = True
-                break
-            taken.append(self._read.popleft())
+        while len(taken) < count and self._reach(0) and not self._is_beyond():
+            taken.append(read.popleft())
         lines, _, texts = zip(*taken, strict=True)
-        if is_cut:  # it folds with one that is cut alike, as the whole ones would
-            return _Unit(("", *texts), who, line, text, lines, texts)
-        if count == 1:
-            return _Unit(text, who, line, text)
-        report = summary(texts, block) if block is not None and block.is_report else ""
-        return _Unit(texts, who, line, text, lines, texts, report)
+        is_report = block is not None and block.is_report and len(taken) == count
+        return _Unit(who, lines, texts, summary(texts, block) if block is not None and is_report else "")
+
+    def _is_beyond(self) -> bool:
+        return self._stop is not None and self._read[0][0].offset >= self._stop
 
     def _written_by(self, who: str) -> At:
         def at(n: int) -> str | None:
@@ -121,8 +102,8 @@ class _Head:
 
         return at
 
-    def _is_more(self, n: int) -> bool:
-        return self._reach(n) and is_of_hook(self._read[n][0].text, self._who)
+    def _is_hooks(self, n: int) -> bool:
+        return self._reach(n) and self._stream.is_hooks(self._read[n][0].text)
 
     def _reach(self, n: int) -> bool:
         """Read on until there are more than `n` lines, beyond the stop too; False: there are not."""
@@ -131,23 +112,23 @@ class _Head:
             if line is None:
                 self._lines = iter(())
                 return False
-            self._read.append((line, *split_rank(line.text, self._who)))
+            self._read.append((line, *split_rank(line.text, self._stream.ref.who)))
         return True
 
     def take(self) -> _Unit:
         """The next unit."""
         taken = self.ahead.popleft()
-        self.keys[taken.key] -= 1
-        if not self.keys[taken.key]:
-            del self.keys[taken.key]
+        self.keys[taken.texts] -= 1
+        if not self.keys[taken.texts]:
+            del self.keys[taken.texts]
         self.fill()
         return taken
 
-    def depth_of(self, key: str | tuple[str, ...]) -> int | None:
-        """How many units come before the one of this key; None: it is not near."""
-        if key not in self.keys:
+    def depth_of(self, texts: tuple[str, ...]) -> int | None:
+        """How many units come before the one with these texts; None: it is not near."""
+        if texts not in self.keys:
             return None
-        return next(i for i, unit in enumerate(self.ahead) if unit.key == key)
+        return next(i for i, unit in enumerate(self.ahead) if unit.texts == texts)
 
 
 def rows_from(
@@ -157,73 +138,59 @@ def rows_from(
     most: int | None = None,
     *,
     folds: bool = False,
-    is_aligned: bool = False,
 ) -> Iterator[Row]:
-    """The rows from `place` on, up to `stop`, at most `most`; with `folds` torchrun's own traceback is one of them.
-
-    `is_aligned`: no traceback is cut by `place`, which need not be looked for.
-    """
+    """The rows from `place` on, up to `stop`, at most `most`; with `folds` torchrun's own traceback is one of them."""
     heads = [
-        _Head(stream, at, stop[i] if stop else None, is_aligned=is_aligned)
+        _Head(stream, at, stop[i] if stop else None)
         for i, (stream, at) in enumerate(zip(streams, place, strict=True))
     ]
     now = list(place)
     keys = [stream.order for stream in streams]
-    queue = [(keys[i](head.ahead[0].line), i) for i, head in enumerate(heads) if head.ahead]
+    queue = [(keys[i](head.ahead[0].lines[0]), i) for i, head in enumerate(heads) if head.ahead]
     heapq.heapify(queue)
     given = 0
 
     def push(i: int) -> None:
         if heads[i].ahead:
-            heapq.heappush(queue, (keys[i](heads[i].ahead[0].line), i))
+            heapq.heappush(queue, (keys[i](heads[i].ahead[0].lines[0]), i))
 
-    def rows(logs: Sequence[int]) -> list[Row]:
+    def rows(logs: Sequence[int]) -> Iterator[Row]:
         """The next unit of these logs, which is the same in all."""
         units = [(i, heads[i].take()) for i in logs]
-        unit = units[0][1]
-        whose = (unit.who,) if len(units) == 1 else tuple(dict.fromkeys(other.who for _, other in units))
-        if unit.report and folds:
+        first = units[0][1]
+        whose = tuple(dict.fromkeys(unit.who for _, unit in units))
+        if first.report and folds:
             before = tuple(now)
-            now[logs[0]] = unit.lines[-1].end
-            parts = tuple((logs[0], line) for line in unit.lines)
-            return [Row(before, whose, unit.report, Tone.FOLDED, parts)]
-        if not unit.lines:
+            now[logs[0]] = first.lines[-1].end
+            parts = tuple((logs[0], line) for line in first.lines)
+            yield Row(before, whose, first.report, Tone.FOLDED, parts)
+            return
+        for n, text in enumerate(first.texts):
             before = tuple(now)
-            mine = tuple([(i, other.line) for i, other in units])
-            for i, line in mine:
+            parts = tuple((i, unit.lines[n]) for i, unit in units)
+            for i, line in parts:
                 now[i] = line.end
-            return [Row(before, whose, unit.text, tone_of(unit.text), mine)]
-        made: list[Row] = []
-        for n, text in enumerate(unit.texts):
-            before = tuple(now)
-            mine = tuple([(i, other.lines[n]) for i, other in units])
-            for i, line in mine:
-                now[i] = line.end
-            made.append(Row(before, whose, text, tone_of(text), mine))
-        return made
+            yield Row(before, whose, text, tone_of(text), parts)
 
     while queue and (most is None or given < most):
-        t, first = heapq.heappop(queue)
+        key, first = heapq.heappop(queue)
         if not heads[first].ahead:
             continue
         unit = heads[first].ahead[0]
-        if t != keys[first](unit.line):
+        if key != keys[first](unit.lines[0]):
             push(first)  # it was folded ahead of its turn
             continue
-        may_fold = len(heads) > 1 and not unit.report and (len(unit.lines) > 1 or unit.text.strip())
-        others = _alike(heads, first, unit.key) if may_fold else []
-        for other, depth in others:
-            for _ in range(depth):
-                made = rows([other])
-                yield from made
-                given += len(made)
-        made = rows(sorted((first, *(other for other, _ in others))))
-        yield from made
-        given += len(made)
+        may_fold = len(heads) > 1 and not unit.report and (len(unit.lines) > 1 or unit.texts[0].strip())
+        others = _alike(heads, first, unit.texts) if may_fold else []
+        groups = [[other] for other, depth in others for _ in range(depth)]
+        for group in (*groups, sorted((first, *(other for other, _ in others)))):
+            for row in rows(group):
+                yield row
+                given += 1
         push(first)
 
 
-def _alike(heads: Sequence[_Head], first: int, key: str | tuple[str, ...]) -> list[tuple[int, int]]:
+def _alike(heads: Sequence[_Head], first: int, texts: tuple[str, ...]) -> list[tuple[int, int]]:
     """The logs that continue with the same unit, and how many units of theirs come before; never units that others await."""
     found: list[tuple[int, int]] = []
     whose = {(heads[first].node, heads[first].ahead[0].who)}
@@ -231,10 +198,10 @@ def _alike(heads: Sequence[_Head], first: int, key: str | tuple[str, ...]) -> li
         if not head.ahead:
             continue
         is_other = i == first or head.attempt != heads[first].attempt
-        depth = None if is_other else head.depth_of(key)
+        depth = None if is_other else head.depth_of(texts)
         if depth is None or (head.node, head.ahead[depth].who) in whose:
             continue
-        before = [unit.key for unit in itertools.islice(head.ahead, depth)]
+        before = [unit.texts for unit in itertools.islice(head.ahead, depth)]
         if not any(other in heads[first].keys for other in before):
             found.append((i, depth))
             whose.add((head.node, head.ahead[depth].who))
@@ -273,10 +240,10 @@ def rows_before(streams: Sequence[Stream], place: Place, most: int, *, folds: bo
         start = place_before(streams, place, lines)
         # A traceback that is begun in its midst would neither fold nor be known as one.
         start = tuple(
-            stream.block_start(at) if at < end else at
+            trace.head if at < end and (trace := stream.trace_around(at)) is not None else at
             for stream, at, end in zip(streams, start, place, strict=True)
         )
-        rows = list(rows_from(streams, start, stop=place, folds=folds, is_aligned=True))
+        rows = list(rows_from(streams, start, stop=place, folds=folds))
         if len(rows) >= most or lines >= MOST_BACK_LINES or not any(start):
             return rows[-most:] if most else []
         lines = min(max(lines * 4, most * filled), MOST_BACK_LINES)

@@ -1,7 +1,7 @@
 """The thread that reads for one view: it holds the viewport, moves it as asked, and makes the pages.
 
-One command after another, those that scroll added up; a command that takes long is given up when another comes. The
-screen's thread never waits for a file: it moves the viewport by itself only to what lies in memory.
+One command after another, those that scroll added up; a command that takes long is given up when another comes. Between
+commands it counts lines and matches, a chunk at a time.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import assert_never
 
-from supervisor.run.growth import GrowthClock
 from supervisor.run.paths import NodePaths
 from supervisor.sources.tail.wake import Waker
-from supervisor.views.format import part, whole
+from supervisor.views.format import part
 from supervisor.views.logs import commands as lc
-from supervisor.views.logs.counter import Scanner
+from supervisor.views.logs.file import CHUNK_BYTES
 from supervisor.views.logs.open_logs import NothingThereError
 from supervisor.views.logs.viewport import LogViewport
 
@@ -33,6 +32,8 @@ FIRST_LOOK_S = 0.05
 JOIN_S = 3.0
 # A search that takes longer says how far it is.
 PATIENCE_S = 0.3
+# Counted at once, before the logs are looked at again.
+COUNT_S = 0.03
 # Facts of the run and of the screen: they interrupt nothing, and are never given up.
 _KEPT = (lc.Update, lc.Size, lc.KeepCause)
 
@@ -50,7 +51,6 @@ class LogSession:
         newest: so many of the newest attempts are one log, with the ranks' last lines; 0: a person chooses an attempt.
         watch_after_s: what listens to the filesystem is loaded so much later, once the first paints are done.
         watch: let what is written wake it; without, it polls.
-        growth: how the files grew, by path, shared by the views of one process.
     """
 
     def __init__(
@@ -61,7 +61,6 @@ class LogSession:
         newest: int = 0,
         watch_after_s: float = 0.0,
         watch: bool = True,
-        growth: dict[str, GrowthClock] | None = None,
     ) -> None:
         self._deliver = deliver
         self._commands: deque[lc.Command] = deque()
@@ -71,21 +70,18 @@ class LogSession:
         # A command and that it came are one: else it may be taken first, and then interrupts itself.
         self._asking = threading.Lock()
         self._asked = threading.Event()
-        # Whoever holds it uses the viewport: the reading thread, or for a moment the screen's.
-        self._lock = threading.Lock()
         self._may_watch = watch
         self._watch_t = time.monotonic() + watch_after_s
         self._waker: Waker | None = None
         self._folders: set[str] = set()
-        self._scanner = Scanner(self._counted)
-        self._scanned = threading.Event()
-        self._view = LogViewport(node, self._check, newest, growth)
+        self._view = LogViewport(node, self._check, newest)
         self._page_s: float | None = PAGE_S
         self._first: lc.Page | None = None
         self._came = threading.Event()
         self._awaited = False
         self._handing = threading.Lock()
         self._began = 0.0
+        self._checks = 0
         self._remarked_at = 0.0
         # A daemon, because a read from a dead network mount cannot be interrupted: leaving must still work.
         self._thread = threading.Thread(target=self._run, name="stoker-log-pages", daemon=True)
@@ -110,7 +106,6 @@ class LogSession:
                 self._commands.append(command)
                 if not isinstance(command, _KEPT):
                     self._urgent.set()
-                    self._scanner.rest()
         self._poke()
 
     def pace(self, page_s: float | None) -> None:
@@ -119,39 +114,21 @@ class LogSession:
             self._page_s = page_s
             self._poke()
 
-    def move(self, command: lc.Move) -> lc.Page | None:
-        """The page that a move leads to, read in the calling thread; None: the reading thread was asked for it.
-
-        At once only where nothing is waited for: that thread is idle, and what is to be read lies in memory. Handing a
-        key over and back is two switches of threads, each of milliseconds where the processors are busy.
-        """
-        if self._lock.acquire(blocking=False):
-            try:
-                if not self._commands and not self._urgent.is_set() and self._view.is_at_hand(command):
-                    self._do(command)
-                    return self._view.page()
-            finally:
-                self._lock.release()
-        self.ask(command)
-        return None
-
     def ask_to_stop(self) -> None:
         """End the thread after what it is doing; does not wait."""
         self._stop.set()
         self._poke()
 
     def stop(self) -> None:
-        """End the threads and close the files; waits at most some seconds."""
+        """End the thread and close the files; waits at most some seconds."""
         self.ask_to_stop()
         if self._thread.is_alive():
             self._thread.join(JOIN_S)
-        self._scanner.stop()
         if not self._thread.is_alive():
             self._view.logs.close()
-            with self._lock:
-                if self._waker is not None:
-                    self._waker.close()
-                    self._waker = None
+            if self._waker is not None:
+                self._waker.close()
+                self._waker = None
 
     # -- the thread ------------------------------------------------------------------------------------
 
@@ -162,48 +139,35 @@ class LogSession:
             with contextlib.suppress(OSError):  # it was closed just now
                 waker.poke()
 
-    def _counted(self) -> None:
-        """From the counting thread: counts have grown."""
-        self._scanned.set()
-        self._poke()
-
     def _check(self) -> None:
-        """Called while something takes long."""
+        """Called for each chunk while something takes long."""
         if self._stop.is_set() or self._urgent.is_set():
             raise Interrupted
+        self._checks += 1
         now = time.monotonic()
         if now - self._began > PATIENCE_S and now - self._remarked_at > PAGE_S:
             self._remarked_at = now
-            # It counts what is looked for from now on, not once the command is done; what it has found need not be looked for here.
-            self._scanner.work(self._view.logs.tasks(is_asked=self._view.is_moved))
-            self._view.logs.use_counts()
-            tally = self._view.logs.progress()
-            if tally is None:
-                self._deliver(lc.Remark("searching the log…; Esc gives up"))
-            else:
-                many = whole(tally.found) if tally.found else "none"
-                text = f"{many} so far, {part(tally.done_ratio)} searched; Esc gives up"
-                self._deliver(lc.Remark(text, done_ratio=tally.done_ratio))
+            size = sum(self._view.logs.ends) or 1
+            done = min(self._checks * CHUNK_BYTES / size, 1.0)
+            self._deliver(lc.Remark(f"{part(done)} searched; Esc gives up", done_ratio=done))
 
     def _run(self) -> None:
         due = 0.0
         pending = False
         while not self._stop.is_set():
             try:
-                self._wait(due, pending=pending)
+                pending |= self._count() or self._wait(due, pending=pending)
                 if self._stop.is_set():
                     return
                 try:
-                    with self._lock:
-                        pending |= self._turn()
+                    pending |= self._turn()
                 except NothingThereError as error:
                     self._deliver(lc.Remark(str(error), good=False))
                     pending = True
                 now = time.monotonic()
                 if pending and self._page_s is not None and now >= due:
-                    with self._lock:
-                        self._began = now
-                        self._hand_on(self._view.page())
+                    self._begin()
+                    self._hand_on(self._view.page())
                     pending = False
                     ended = time.monotonic()
                     due = max(now + self._page_s, ended + REST_RATIO * (ended - now))
@@ -215,6 +179,21 @@ class LogSession:
                 )
                 self._stop.wait(PAGE_S)  # what fails each time must not take a processor
 
+    def _begin(self) -> None:
+        self._began, self._checks = time.monotonic(), 0
+
+    def _count(self) -> bool:
+        """Count for a moment, unless something is asked; whether there was anything left to count."""
+        view, until = self._view, time.monotonic() + COUNT_S
+        has_counted = False
+        while not (self._commands or self._stop.is_set()) and self._page_s is not None:
+            if time.monotonic() > until or not view.logs.counter.step(is_asked=view.is_moved):
+                break
+            has_counted = True
+        if has_counted:
+            view.counts_grew()
+        return has_counted
+
     def _drop_matches(self, way: int) -> None:
         """Further matches the same way that were asked for meanwhile would look through the same log for the same answer."""
         with self._asking:
@@ -224,10 +203,10 @@ class LogSession:
                     return
                 self._commands.popleft()
 
-    def _wait(self, due: float, *, pending: bool) -> None:
-        """Until there is something to do. While a page is due, a log that grows on does not wake."""
+    def _wait(self, due: float, *, pending: bool) -> bool:
+        """Until there is something to do. While a page is due, a log that grows on does not wake. False: no page is due by that."""
         if self._commands:
-            return
+            return False
         now = time.monotonic()
         if self._page_s is None or pending or self._waker is None:
             until = LOOK_S if self._page_s is None else due - now if pending else FIRST_LOOK_S
@@ -235,12 +214,13 @@ class LogSession:
         else:
             self._waker.wait(LOOK_S)
         self._asked.clear()
+        return False
 
     def _turn(self) -> bool:
         """Do what is asked; whether the page may have changed by itself."""
         asked = False
         self._urgent.clear()
-        self._began = time.monotonic()
+        self._begin()
         view = self._view
         for command in self._taken():
             asked = True
@@ -257,13 +237,6 @@ class LogSession:
         for note in notes:
             self._deliver(lc.Remark(note, good=False))
         self._watch()
-        self._scanner.work(view.logs.tasks(is_asked=view.is_moved))
-        if changed:
-            self._scanner.look()
-        if self._scanned.is_set():
-            self._scanned.clear()
-            view.counts_grew()
-            changed = True
         if asked:
             self._hand_on(view.page())
             return False
@@ -315,7 +288,7 @@ class LogSession:
         view = self._view
         match command:
             case lc.Update():
-                view.update(command.state, command.recorded, command.nodes)
+                view.update(command.state, command.recorded_t, command.nodes)
             case lc.Size():
                 view.resize(max(command.rows, 1), command.cursor)
             case lc.KeepCause():

@@ -16,8 +16,6 @@ from supervisor.run.state import AttemptState, RankState, RunState
 from supervisor.text.prefixes import rank_mark, split_prefix
 
 AGENT = "agent"
-# The stream of a replay's facts.
-JOURNAL = "journal"
 
 
 class Tone(Enum):

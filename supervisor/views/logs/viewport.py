@@ -6,9 +6,8 @@ import itertools
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import assert_never
+from operator import or_
 
-from supervisor.run.growth import GrowthClock
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
 from supervisor.text.redact import redact_lines
@@ -21,10 +20,6 @@ from supervisor.views.logs.query import Query, Term
 from supervisor.views.logs.sources import AGENT, NodeLogs, Tone, split_rank
 from supervisor.views.logs.stream import Stream
 
-# What is read around a place for a page of it.
-NEAR_BYTES = 1 << 16
-# More logs are merged where a key is not kept waiting.
-FEW_LOGS = 8
 # The share of a following page that lines still being redrawn may take.
 OPEN_SHARE = 1 / 3
 # Of a page that stands at a failure, so much is below the line that it began with.
@@ -42,9 +37,6 @@ STEP_LINES = 200
 ONLY_MATCH = "the only match"
 PAST_OLDEST = "past the oldest match: continued at the newest"
 PAST_NEWEST = "past the newest match: continued at the oldest"
-# A time that is typed without seconds is of a minute.
-MINUTE_S = 60.0
-DAY = "%Y-%m-%d %H:%M:%S"
 # How far above a line its step may stand.
 STEP_LINES_BACK = 60
 
@@ -56,19 +48,12 @@ class LogViewport:
         node: where the run's logs are listed.
         check: called now and then while something takes long; raises to give it up.
         newest: see `OpenLogs`; such a view also gets the ranks' last lines.
-        growth: see `OpenLogs`.
     """
 
-    def __init__(
-        self,
-        node: NodePaths,
-        check: Callable[[], None],
-        newest: int = 0,
-        growth: dict[str, GrowthClock] | None = None,
-    ) -> None:
+    def __init__(self, node: NodePaths, check: Callable[[], None], newest: int = 0) -> None:
         self.height = 1
         self.folds = True  # torchrun's own traceback is one line
-        self.logs = OpenLogs(node, check, newest, growth)
+        self.logs = OpenLogs(node, check, newest)
         self._check = check
         self._tells_last = newest > 0
         self._place: Place = ()
@@ -90,12 +75,12 @@ class LogViewport:
     def update(
         self,
         state: RunState,
-        recorded: lc.RecordedLogs | None = None,
+        recorded_t: float | None = None,
         nodes: tuple[NodeLogs, ...] = (),
     ) -> None:
-        """The run as it stands now; in a replay with how much of each log was there."""
+        """The run as it stands now; in a replay at its moment."""
         before = [stream.ref for stream in self.logs.streams]
-        self._place = self.logs.update(state, recorded, self._place, nodes, keep=not self._following)
+        self._place = self.logs.update(state, recorded_t, self._place, nodes, keep=not self._following)
         after = [stream.ref for stream in self.logs.streams]
         if not {ref.path for ref in before} & {ref.path for ref in after}:
             self._following = True
@@ -114,7 +99,7 @@ class LogViewport:
 
     def counts_grew(self) -> None:
         """Counts have grown: find lines by them; a line that was wanted may be counted now."""
-        self.logs.use_counts()
+        self.logs.counter.use()
         if self._wanted is not None:
             path, number = self._wanted
             index = self.logs.index_of(path)
@@ -139,27 +124,6 @@ class LogViewport:
             self._place = above[0].place if above else cursor.place
 
     # -- the page ----------------------------------------------------------------------------------------
-
-    def is_at_hand(self, move: lc.Move) -> bool:
-        """Whether what is seen after a move can be read without waiting: no query thins it, it lies in memory."""
-        streams = self.logs.streams
-        filled = [i for i, stream in enumerate(streams) if stream.file.size]
-        if self.logs.query or len(filled) > FEW_LOGS:
-            return False
-        for i in filled:
-            file = streams[i].file
-            match move:
-                case lc.Start():
-                    at = 0
-                case lc.Follow():
-                    at = file.size
-                case lc.Scroll():
-                    at = file.size if self._following else self._place[i]
-                case _ as unreachable:
-                    assert_never(unreachable)
-            if not file.is_at_hand(at - NEAR_BYTES, at + NEAR_BYTES):
-                return False
-        return True
 
     def page(self) -> lc.Page:
         """What is to be seen now."""
@@ -189,14 +153,13 @@ class LogViewport:
             searched=logs.searched,
             merged_by=self._merged_by(included),
             numbers=_numbers(one, rows) if one is not None else (),
-            line_count=logs.line_count,
-            meant_count=logs.meant_count,
-            below=None if self._following and not self._at_cause else logs.below(after),
+            line_count=logs.counter.line_count,
+            below=None if self._following and not self._at_cause else logs.counter.below(after),
             place_ratio=min(sum(after) / size, 1.0) if size else 1.0,
-            counted_ratio=logs.counted_ratio,
+            counted_ratio=logs.counter.counted_ratio,
             size_bytes=size,
-            shown=logs.shown(),
-            search=logs.found(rows[cursor].place if cursor is not None and self._on_match else None)
+            shown=logs.counter.shown(),
+            search=logs.counter.found(rows[cursor].place if cursor is not None and self._on_match else None)
             if logs.searched
             else None,
             search_way=self._search_way,
@@ -210,15 +173,17 @@ class LogViewport:
         )
 
     def _merged_by(self, streams: Sequence[Stream]) -> str:
-        """What the order of the page's lines goes by, and whether lines are on it that nobody saw arrive."""
+        """What the order of the lines goes by, and whether the time of some is estimated."""
         if len(streams) < 2:
             return ""
-        stamped = [stream.clock.is_stamped for stream in streams]
+        seen = [stream.arrivals is not None for stream in streams]
+        stamped = [stream.is_stamped for stream in streams]
+        if all(seen):
+            return "arrival"
         if all(stamped):
             return "time"
         order = "time and arrival" if any(stamped) else "arrival"
-        at = dict(zip((stream.ref for stream in self.logs.streams), self._place, strict=True))
-        return order + " (estimated)" * any(at[s.ref] < s.clock.estimated_bytes for s in streams)
+        return order + " (estimated)" * (not all(map(or_, seen, stamped)))
 
     def _rows(self) -> tuple[list[Row], bool]:
         """What fits the page, and whether it stands at a failure."""
@@ -359,22 +324,12 @@ class LogViewport:
         if not included:
             raise NothingThereError("no log is open")
         if not has_day:
-            newest = max(stream.clock.newest_t or stream.file.written_t for stream in included)
+            newest = max(stream.written_t for stream in included)
             t -= 86400 * max(0, -int((newest - t) // 86400))
-        if not any(stream.clock.is_stamped for stream in included):
-            if not any(0 < stream.clock.offset_at(t) < stream.file.size for stream in included):
+        if not any(stream.arrivals is not None or stream.is_stamped for stream in included):
+            if not any(0 < stream.offset_at(t) < stream.file.size for stream in included):
                 raise NothingThereError("the log has no times: give a line's number")
-            is_seen = all(stream.clock.watched_t <= t for stream in included)
-            self._notes.append(
-                "the lines carry no times: this is by when they arrived"
-                if is_seen
-                else "the log has no times: this is about where it stood then"
-            )
-        elif (first_t := min(stream.clock.oldest_t for stream in included)) - t >= MINUTE_S:
-            typed, begin = (
-                time.strftime(form, time.localtime(at)) for form, at in (("%H:%M:%S", t), (DAY, first_t))
-            )
-            raise NothingThereError(f"no line was written at {typed}: the log begins at {begin}")
+            self._notes.append("the log has no times: this is about where it stood then")
         self._to_time(t)
 
     def to_share(self, ratio: float) -> None:
@@ -391,7 +346,7 @@ class LogViewport:
         included = self.logs.included
         self._stand()
         self._cursor = None
-        self._place = tuple(s.clock.offset_at(t) if s in included else 0 for s in self.logs.streams)
+        self._place = tuple(s.offset_at(t) if s in included else 0 for s in self.logs.streams)
         first = next(rows_from(self.logs.streams, self._place), None)
         if first is None:
             self._following = True
@@ -435,7 +390,7 @@ class LogViewport:
         for index, stream in enumerate(self.logs.streams):
             if who is not None and stream.ref.who not in {who, ""}:
                 continue
-            finder = Stream(stream.ref, stream.file, 0.0, self._check)
+            finder = Stream(stream.ref, stream.file, self._check)
             finder.filter_by(number)
             for line in itertools.islice(finder.forward(0), STEP_TRIES):
                 writer, text = split_rank(line.text, stream.ref.who)
@@ -475,7 +430,7 @@ class LogViewport:
             index, line = self._kept_line(index, line)
             stream = self.logs.streams[index]
         place = self._beside(index, line)
-        if stream.is_in_report(line.offset):
+        if (trace := stream.trace_around(line.offset)) is not None and trace.block.is_report:
             self.folds = False
         self._stand()
         self._stand_on(index, line.offset)
@@ -509,11 +464,11 @@ class LogViewport:
     def _beside(self, index: int, line: TextLine) -> Place:
         """A line of one log, the others as they stood when it was written."""
         stream = self.logs.streams[index]
-        attempt, t = stream.ref.attempt, stream.clock.key(line)
+        attempt, t = stream.ref.attempt, stream.time_of(line)
         return tuple(
             line.offset
             if i == index
-            else s.offset_beside(t, is_first=i < index)
+            else s.offset_beside(t)
             if s.ref.attempt == attempt
             else s.file.size
             if s.ref.attempt < attempt
@@ -526,7 +481,8 @@ class LogViewport:
         self.folds = not self.folds
         if self.folds:
             self._place = tuple(
-                s.block_start(at) for s, at in zip(self.logs.streams, self._place, strict=True)
+                trace.head if (trace := s.trace_around(at)) is not None else at
+                for s, at in zip(self.logs.streams, self._place, strict=True)
             )
         if cursor is not None and (not self._following or cursor.tone is Tone.FOLDED):
             self._stand()
@@ -623,7 +579,7 @@ class LogViewport:
     def _nearest_match(self, place: Place, way: int) -> tuple[int, int] | None:
         """The log and the offset of the next match from a place, down (1) or up (-1)."""
         best: tuple[tuple[float, float, int], int, TextLine] | None = None
-        for i, finder in enumerate(self.logs.finders):
+        for i, finder in enumerate(self.logs.counter.finders):
             lines = finder.forward(place[i]) if way > 0 else finder.backward(place[i])
             line = next(lines, None)
             if line is None:
@@ -658,7 +614,7 @@ class LogViewport:
             above = itertools.islice(stream.file.backward(line.offset), STEP_LINES_BACK)
             steps = (_step_of(split_rank(x.text, stream.ref.who)[1]) for x in above)
             step = next((found for found in steps if found is not None), None)
-        return lc.LogPoint(stream.ref.attempt, step, stream.clock.key(line))
+        return lc.LogPoint(stream.ref.attempt, step, stream.time_of(line))
 
     def _last_lines(self) -> dict[str, str]:
         """The newest line of each rank of the newest attempt, whatever the query."""

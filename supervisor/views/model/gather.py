@@ -16,7 +16,6 @@ from supervisor.run import series as se
 from supervisor.run.series import Rollup, Sample
 from supervisor.run.state import RunState
 from supervisor.text.stamps import local_shift
-from supervisor.views.logs.commands import RecordedLogs
 from supervisor.views.model.cause_context import Nearby
 from supervisor.views.model.history import Point, Recent, Track, Whole, single, smooth
 from supervisor.views.model.snapshot import Gpu, Machine, Rank, Snapshot
@@ -385,7 +384,7 @@ class Gatherer:
         run_file: RunFile | None,
         nearby: Nearby,
         misplaced: str = "",
-        recorded: RecordedLogs | None = None,
+        recorded_t: float | None = None,
     ) -> Snapshot:
         """The run as it stands, with what else is known of it."""
         metrics = {name: whole.view() for name, whole in self._whole.items()}
@@ -429,7 +428,7 @@ class Gatherer:
             machine=_machine(self._machine) if self._machine.seen_t else None,
             nearby=nearby,
             misplaced=misplaced,
-            recorded=recorded,
+            recorded_t=recorded_t,
         )
 
 

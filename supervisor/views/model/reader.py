@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from supervisor.run import series as se
-from supervisor.run.access.lock import keeper_is_alive
-from supervisor.run.access.ownership import newer_notice, place_of
-from supervisor.run.access.viewers import Presence
+from supervisor.run.control import Presence
 from supervisor.run.journal import StateReader
+from supervisor.run.ownership import keeper_is_alive, newer_notice, place_of
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import SeriesReader, read_rollups
 from supervisor.run.state import RankState, RunState
@@ -69,7 +68,7 @@ class SnapshotReader:
         self._run = run
         self._node = run.node(node)
         self._monotonic = monotonic
-        self._state = journal or StateReader(self._node.journal, tail_first=True)
+        self._state = journal or StateReader(self._node.journal)
         self._unseen: tuple[int, dict[int, RankState]] = (
             0,
             {},
@@ -108,8 +107,7 @@ class SnapshotReader:
         `Snapshot.revision` is the same as before when nothing changed.
         """
         before = self._state.state
-        self._state.refresh()
-        changed = self._state.state is not before
+        changed = self._state.read_all() is not before
         if not self._opened:
             changed = self._opened = True
             self._open_series()

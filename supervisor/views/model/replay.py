@@ -29,9 +29,7 @@ from supervisor.views import format as fm
 from supervisor.views.logs.commands import SHARE, BadJumpError, ToTime, parse_jump
 from supervisor.views.model.cause_context import NearbyReader
 from supervisor.views.model.gather import Gatherer
-from supervisor.views.model.replay_log import LogTimes, TimedLine, recorded_lines
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.wording.translate import Tr, english
 
 # Of each stream this much is played sample by sample; what is older is there as one-minute roll-ups.
 STREAM_BYTES = 64 << 20
@@ -55,7 +53,7 @@ class NothingRecorded(Exception):  # noqa: N818 - a state of affairs, not an err
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What is played, in the order of time. `facts_t`: when the facts of the timeline happened. `lines`: with them."""
+    """What is played, in the order of time. `facts_t`: when the facts of the timeline happened."""
 
     run: RunPaths
     run_file: RunFile | None
@@ -63,8 +61,6 @@ class Recording:
     samples: tuple[tuple[float, str, Sample], ...]
     past: tuple[se.Rollup, ...]
     facts_t: tuple[float, ...]
-    lines: tuple[TimedLine, ...]
-    log_times: LogTimes
 
     @property
     def start_t(self) -> float:
@@ -83,8 +79,8 @@ class Recording:
         return _end_of(self.events, self.samples)
 
 
-def record_of(run: RunPaths, *, node: int = 0, tr: Tr = english) -> Recording:
-    """Read all of a run that can be played; `tr`: the person's language.
+def record_of(run: RunPaths, *, node: int = 0) -> Recording:
+    """Read all of a run that can be played.
 
     Raises:
         NothingRecorded: there is no journal, or nothing in it.
@@ -111,9 +107,7 @@ def record_of(run: RunPaths, *, node: int = 0, tr: Tr = english) -> Recording:
         run_file = None
     state = replay(events)
     facts_t = tuple(sorted({moment.t for moment in state.timeline}))
-    end_t = _end_of(events, samples)
-    lines, log_times = recorded_lines(run, paths, state, samples, events, end_t, tr)
-    return Recording(run, run_file, tuple(events), tuple(samples), tuple(past), facts_t, lines, log_times)
+    return Recording(run, run_file, tuple(events), tuple(samples), tuple(past), facts_t)
 
 
 def _end_of(events: Sequence[Event], samples: Sequence[tuple[float, str, Sample]]) -> float:
@@ -226,13 +220,12 @@ class ReplayReader:
         self._clock = clock
         self._event_times = list(accumulate((event.t for event in recording.events), max))
         self._sample_times = [t for t, _, _ in recording.samples]
-        self._line_times = [timed.t for timed in recording.lines]
         self._nearby = NearbyReader(recording.run)
         self._states: list[tuple[int, RunState]] = [(0, RunState())]
         self._revision = 0
         self._gathered = Gatherer()
         self._state = RunState()
-        self._events = self._samples = self._lines = 0
+        self._events = self._samples = 0
         self._at = float("-inf")
         self._rewind()
         self._last: Snapshot | None = None
@@ -245,16 +238,17 @@ class ReplayReader:
             self._rewind()
         events = bisect_right(self._event_times, now)
         samples = bisect_right(self._sample_times, now)
-        lines = bisect_right(self._line_times, now)
-        done = (self._events, self._samples, self._lines)
-        if self._last is not None and not back and (events, samples, lines) == done:
+        if self._last is not None and now == self._at:
+            return self._last
+        self._revision += 1
+        if self._last is not None and not back and (events, samples) == (self._events, self._samples):
             self._at = now
+            self._last = msgspec.structs.replace(self._last, revision=self._revision, recorded_t=now)
             return self._last
         self._state = self._folded(events)
         for _, stream, sample in self._recording.samples[self._samples : samples]:
             self._gathered.take(stream, sample)
-        self._events, self._samples, self._lines, self._at = events, samples, lines, now
-        self._revision += 1
+        self._events, self._samples, self._at = events, samples, now
         self._last = self._gathered.snapshot(
             self._revision,
             # A player's clock is the facts' own: what the machine's was set to is nothing to it.
@@ -262,7 +256,7 @@ class ReplayReader:
             keeper_alive=self._state.keeper_pid is not None and self._state.keeper_left is None,
             gone=False,
             run_file=self._recording.run_file,
-            recorded=self._recording.log_times.at(now),
+            recorded_t=now,
             nearby=self._nearby.refresh(self._state),
         )
         return self._last
@@ -272,7 +266,7 @@ class ReplayReader:
         for rollup in self._recording.past:
             self._gathered.take_rollup(rollup)
         self._state = RunState()
-        self._events = self._samples = self._lines = 0
+        self._events = self._samples = 0
         self._at = float("-inf")
 
     def _folded(self, count: int) -> RunState:

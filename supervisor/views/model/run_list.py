@@ -23,17 +23,17 @@ from typing import Any
 from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import JobSpec
-from supervisor.run.access.ownership import has_keeper
 from supervisor.run.events import Outcome, Phase
 from supervisor.run.failures import PLAIN_ERRORS, FailureClass
-from supervisor.run.history.changes import NextJob
-from supervisor.run.history.summaries import RunIndex, Summary, summary_of
 from supervisor.run.index import listed_names, listed_notes, those_under
 from supervisor.run.journal import StateReader
+from supervisor.run.next_job import NextJob
+from supervisor.run.ownership import has_keeper
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Verdict
 from supervisor.run.regular import mark_of
 from supervisor.run.state import DiagnosedAs, Finished, MomentKind, RunState
+from supervisor.run.summaries import RunIndex, Summary, summary_of
 from supervisor.text.redact import redact_argv, redact_text
 from supervisor.views.format import short_id
 from supervisor.views.wording.translate import Tr, english

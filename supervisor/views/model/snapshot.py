@@ -9,7 +9,6 @@ import msgspec
 
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import A_PIPE, Running, RunState
-from supervisor.views.logs.commands import RecordedLogs
 from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.model.cause_context import Nearby
 from supervisor.views.model.history import Point, Track, lives_on, median
@@ -92,6 +91,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     that is not the one in which the run was started; empty: it is.
     `pace_s`: seconds per step by when steps were logged, the median over the newest attempt's newest gaps; `pace`: those gaps.
     `gpu_util` and `gpu_memory` are ratios over all devices of this node.
+    `recorded_t`: of a replay, its moment.
     `nodes`: of a run on several nodes all of them, node 0 first, which all else is of; else empty.
     """
 
@@ -113,7 +113,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     machine: Machine | None
     nearby: Nearby
     misplaced: str = ""
-    recorded: RecordedLogs | None = None
+    recorded_t: float | None = None
     loss_name: str = "loss"
     nodes: tuple[Node, ...] = ()
     lost_since: Point | None = None

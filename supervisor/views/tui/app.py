@@ -20,8 +20,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from supervisor.run.access.control import RequestArgs
-from supervisor.run.access.viewers import Presence
+from supervisor.run.control import Presence, RequestArgs
 from supervisor.run.events import RequestKind
 from supervisor.run.index import give_name, give_note, listed_names, listed_notes
 from supervisor.run.paths import RunPaths
@@ -34,8 +33,8 @@ from supervisor.views.tui.key_order import KeyOrder, Passed
 from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
 from supervisor.views.tui.saved_layout import Kept, load, save
 from supervisor.views.tui.terminal_signs import TerminalSigns
-from supervisor.views.tui.theme.textual_theme import THEMES, ThemedApp
 from supervisor.views.tui.widgets.paint import TextStyle
+from supervisor.views.tui.widgets.textual_theme import THEMES, ThemedApp
 from supervisor.views.wording.translate import words_in
 
 if TYPE_CHECKING:
@@ -280,7 +279,7 @@ class StokerApp(ThemedApp):
             from supervisor.views.model.replay import NothingRecorded, record_of
 
             try:
-                self.call_later(self._play_recorded, record_of(run, tr=self.tr))
+                self.call_later(self._play_recorded, record_of(run))
             except NothingRecorded:
                 self.call_later(browser.tell, f"{run.run_id}: nothing was recorded here")
 
@@ -306,7 +305,7 @@ class StokerApp(ThemedApp):
             attempt.number if attempt is not None else None,
             None,
             self._clock(),
-            lambda answer: self.call_later(browser.tell_of_stop, row.run, answer),
+            lambda answer: self.call_later(browser.tell_of_stop, answer),
         )
         self._feeders[-1].submit(send)
 

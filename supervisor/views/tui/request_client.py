@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from supervisor.run.access.control import RequestArgs
-from supervisor.run.access.ownership import NotRequested, Offer, ask
+from supervisor.run.control import RequestArgs
 from supervisor.run.events import RequestKind
+from supervisor.run.ownership import NotRequested, Offer, ask
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.state import RunState
 from supervisor.views.format import ranges

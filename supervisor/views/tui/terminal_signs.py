@@ -102,9 +102,9 @@ class TerminalSigns:
     def _one_line(self, text: str, most: int) -> str:
         line = plain(redact_text(text)).strip()
         if self._ascii:
-            from supervisor.views.tui.theme import filters
+            from supervisor.views.tui.widgets import filters
 
-            line = filters.plain(line)
+            line = filters.ascii_of(line)
         return line if len(line) <= most else line[:most].rstrip()
 
 

@@ -8,7 +8,7 @@ again by template when it is shown. What has no entry is shown in English, never
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from typing import NamedTuple, TypeAlias
 
@@ -23,7 +23,6 @@ DEEPEST = 12
 # What is longer is a log line or a command, not a sentence of ours.
 LONGEST = 1000
 _PLACE = re.compile(r"\{(\w+)(?::([t!]))?\}")
-_WORD = re.compile(r"[^\W_]+")
 # Signs before and blanks around a sentence are not part of it.
 _FRAME = re.compile(r"((?:\? )?[\s·✓✗⚠■◆○●‖↻→×…◂▸]*)(.*?)(\s*)", re.DOTALL)
 _JOINT = re.compile(r" · |[;:,] ")
@@ -104,7 +103,6 @@ def catalogue(lang: Lang) -> dict[str, str]:
 class _Template(NamedTuple):
     """`pieces` stand around the captured `names`. `value`: literal, name, literal …; `modes` by name."""
 
-    key: str
     pieces: tuple[str, ...]
     names: tuple[str, ...]
     value: tuple[str, ...]
@@ -141,84 +139,68 @@ class Translator:
     """
 
     def __init__(self, entries: Mapping[str, str]) -> None:
-        self._exact: dict[str, tuple[str, str]] = {}
-        self._templates: dict[str, list[_Template]] = {}
+        self._exact: dict[str, str] = {}
+        self._templates: list[tuple[str, _Template]] = []  # each with its longest piece, most of it first
         for key, value in entries.items():
             for form in {_SUFFIX.sub(r"\1", key), _SUFFIX.sub(r"\1s", key)}:
-                self._enter(key, form, value)
+                self._enter(form, value)
+        self._templates.sort(key=lambda each: -sum(map(len, each[1].pieces)))
         self._remembered = lru_cache(REMEMBERED)(self._shown)
 
     def __call__(self, text: str) -> str:
         """The text in the catalogue's language, or as it is."""
         return self._remembered(text)
 
-    def keys_of(self, text: str) -> Iterator[str]:
-        """The catalogue's keys that translating `text` takes: for tests of what is missing or unused."""
-        used: list[str] = []
-        self._shown(text, used.append)
-        yield from used
-
-    def _enter(self, key: str, form: str, value: str) -> None:
+    def _enter(self, form: str, value: str) -> None:
         if not _PLACE.search(form):
-            self._exact[form] = (key, value)
+            self._exact[form] = value
             return
         key_parts, value_parts = _PLACE.split(form), _PLACE.split(value)
         pieces, names = tuple(key_parts[::3]), tuple(key_parts[1::3])
         modes = {name: mode or "" for name, mode in zip(value_parts[1::3], value_parts[2::3], strict=True)}
         if not all(pieces[1:-1]):
-            raise BadCatalogue(f"{key}: two places with nothing between them")
+            raise BadCatalogue(f"{form}: two places with nothing between them")
         if set(modes) != set(names) or len(set(names)) != len(names):
-            raise BadCatalogue(f"{key}: the places differ from those of {value}")
+            raise BadCatalogue(f"{form}: the places differ from those of {value}")
         kept = tuple(part for at, part in enumerate(value_parts) if at % 3 != 2)
-        self._templates.setdefault(_rarest(pieces), []).append(_Template(key, pieces, names, kept, modes))
+        self._templates.append((max(pieces, key=len), _Template(pieces, names, kept, modes)))
 
-    def _shown(self, text: str, use: Callable[[str], None] = lambda _: None, depth: int = DEEPEST) -> str:
+    def _shown(self, text: str, depth: int = DEEPEST) -> str:
         if not depth or len(text) > LONGEST or not (framed := _FRAME.fullmatch(text)):
             return text
         before, core, after = framed.groups()
-        shown = self._whole(core, use, depth)
+        shown = self._whole(core, depth)
         if shown is None:
-            shown = self._parts(core, use, depth)
+            shown = self._parts(core, depth)
         return text if shown is None else f"{before}{shown}{after}"
 
-    def _whole(self, text: str, use: Callable[[str], None], depth: int) -> str | None:
+    def _whole(self, text: str, depth: int) -> str | None:
         if (found := self._exact.get(text)) is not None:
-            use(found[0])
-            return found[1]
-        words = dict.fromkeys(_WORD.findall(text))
-        fitting = [template for word in ("", *words) for template in self._templates.get(word, ())]
-        fitting.sort(key=lambda template: -sum(map(len, template.pieces)))
-        for template in fitting:
-            if (shown := self._filled(template, text, use, depth)) is not None:
-                return shown
-        return None
+            return found
+        filled = (self._filled(template, text, depth) for piece, template in self._templates if piece in text)
+        return next((shown for shown in filled if shown is not None), None)
 
-    def _filled(self, template: _Template, text: str, use: Callable[[str], None], depth: int) -> str | None:
+    def _filled(self, template: _Template, text: str, depth: int) -> str | None:
         captured = template.captured(text)
         if captured is None:
             return None
-        used = [template.key]
         for name, mode in template.modes.items():
             if mode:
-                shown = self._shown(captured[name], used.append, depth - 1)
+                shown = self._shown(captured[name], depth - 1)
                 if mode == "!" and shown == captured[name]:
                     return None
                 captured[name] = shown
-        for key in used:
-            use(key)
         return "".join(captured[part] if at % 2 else part for at, part in enumerate(template.value))
 
-    def _parts(self, text: str, use: Callable[[str], None], depth: int) -> str | None:
+    def _parts(self, text: str, depth: int) -> str | None:
         joint = _JOINT.search(text)
         if joint is None:
             return None
         head, tail = text[: joint.start()], text[joint.end() :]
-        shown = self._shown(head, use, depth - 1), self._shown(tail, use, depth - 1)
+        shown = self._shown(head, depth - 1), self._shown(tail, depth - 1)
         if shown == (head, tail):
             return None
-        key, between = self._exact.get(joint[0], ("", joint[0]))
-        use(key)
-        return f"{shown[0]}{between}{shown[1]}"
+        return f"{shown[0]}{self._exact.get(joint[0], joint[0])}{shown[1]}"
 
 
 def _may_stand(name: str, text: str) -> bool:
@@ -226,15 +208,3 @@ def _may_stand(name: str, text: str) -> bool:
     if (form := _FORMS.get(name)) is not None:
         return form.fullmatch(text) is not None
     return len(name) > 1 or not _LETTER.search(text)
-
-
-def _rarest(pieces: tuple[str, ...]) -> str:
-    """The longest word that stands in every text of the template by itself; empty: none does."""
-    best = ""
-    for at, piece in enumerate(pieces):
-        for word in _WORD.finditer(piece):
-            open_start = word.start() == 0 and at > 0
-            open_end = word.end() == len(piece) and at < len(pieces) - 1
-            if not (open_start or open_end) and len(word[0]) > len(best):
-                best = word[0]
-    return best

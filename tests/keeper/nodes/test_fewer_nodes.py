@@ -16,7 +16,7 @@ from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope, Timing
 from supervisor.keeper.nodes.common_launch import batch_on
 from supervisor.run import nodes as nd
 from supervisor.run import state as st
-from supervisor.run.history.changes import NextJob
+from supervisor.run.next_job import NextJob
 from supervisor.run.nodes import Heartbeat, NodePhase, Order, Orders, Report, Want, write_report
 from supervisor.run.paths import make_private
 from supervisor.run.records import FailureClass

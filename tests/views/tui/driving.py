@@ -10,10 +10,9 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from textual.pilot import Pilot
 
-from supervisor.run.access import control
-from supervisor.run.access.lock import KeeperLock
-from supervisor.run.access.ownership import Offer
+from supervisor.run import control
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import KeeperLock, Offer
 from supervisor.run.paths import RunPaths
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.request_client import Adopter

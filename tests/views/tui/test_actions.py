@@ -21,9 +21,10 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.runfile import RunFile, read_run_file
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui import commands, request_client, screen_base
+from supervisor.views.tui import commands, request_client
 from supervisor.views.tui.dashboard import actions, keys
 from supervisor.views.tui.request_client import Answer
+from supervisor.views.tui.screen_base import silence_of
 from supervisor.views.wording.translate import english
 from tests.views.tui import recorded
 from tests.views.tui.still import attempt_of, running, snapshot_of, state_of, verdict
@@ -424,9 +425,9 @@ def test_a_key_that_a_person_typed_and_that_does_nothing_is_named(
 ) -> None:
     screen: Any = SimpleNamespace(active_bindings={"q": None})
     screen.app = SimpleNamespace(screen=screen)
-    assert screen_base.silence_of(screen, events.Key(key, character)) == text
+    assert silence_of(screen, events.Key(key, character)) == text
     screen.app.screen = None
-    assert screen_base.silence_of(screen, events.Key(key, character)) is None, "something is open over it"
+    assert silence_of(screen, events.Key(key, character)) is None, "something is open over it"
 
 
 def test_what_became_of_a_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from supervisor.job.batch import BatchChange, BatchSpec
 from supervisor.job.knobs.measured_knobs import MeasuredSettings, OpenAnswer
 from supervisor.job.spec import IN_CODE, BatchAnswer, BatchQuestion, EntryKind, Knobs, KnobScope, Unread
 from supervisor.run import events as ev
+from supervisor.run.answers import batch_question
 from supervisor.run.events import RequestKind
-from supervisor.run.history.answers import batch_question
 from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange

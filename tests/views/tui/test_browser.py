@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import threading
-import time
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +13,18 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from supervisor.run.access.ownership import Offer
-from supervisor.run.events import AttemptEnded, Diagnosed, RequestKind
+from supervisor.run.events import RequestKind
 from supervisor.run.index import find_run, known_runs, listed_names, listed_notes
-from supervisor.run.journal import JournalWriter, read_state
+from supervisor.run.ownership import Offer
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Action, FailureClass, Verdict
-from supervisor.run.trash import KEPT_S, empty, throw_away
 from supervisor.views.model.run_list import Scope, SortKey
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dashboard import bars
 from supervisor.views.tui.dialogs.help import HelpScreen
 from supervisor.views.tui.dialogs.prompts import OfferScreen
 from supervisor.views.tui.pages.metrics import MetricsPage
 from supervisor.views.tui.request_client import Adopter
 from tests.views.tui import recorded
-from tests.views.tui.driving import command, drive, keeper_of, pane, requests, shown, until
+from tests.views.tui.driving import keeper_of, pane, requests, shown, until
 
 NOW = recorded.T0 + 9000
 
@@ -85,20 +78,6 @@ def test_enter_opens_and_escape_comes_back(runs: list[RunPaths]) -> None:
     browse(runs, play)
 
 
-def test_the_palette_works_in_the_list(runs: list[RunPaths]) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert app.browser is not None
-        await pilot.press("colon")
-        await until(pilot, lambda: app.screen is not app.browser, "the palette")
-        await pilot.press(*"theme", "space", *"light")
-        await pilot.pause(0.5)
-        await pilot.press("enter")
-        await until(pilot, lambda: "light" in app.theme, "the light theme")
-        await until(pilot, lambda: app.screen is app.browser, "the list again")
-
-    browse(runs, play)
-
-
 def test_help_lists_the_keys_of_the_list(runs: list[RunPaths]) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         assert "? help" in shown(app)
@@ -125,54 +104,6 @@ def test_help_lists_the_keys_of_the_list(runs: list[RunPaths]) -> None:
     browse(runs, play)
 
 
-def test_filter_as_one_types(runs: list[RunPaths]) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("slash", *"state:failed")
-        assert app.browser is not None
-        assert [row.run for row in app.browser.panel.rows] == runs[:2], "one waits for a decision"
-        await pilot.press("enter", "escape")
-        assert len(app.browser.panel.rows) == 3
-
-    browse(runs, play)
-
-
-def test_this_folders_runs_are_listed_and_one_key_shows_those_of_all(tmp_path: Path) -> None:
-    here = recorded.failed(
-        tmp_path / "a-folder-with-a-long-name-on-purpose" / "here" / "20261121-1412-brave-otter"
-    )
-    there = recorded.held(tmp_path / "there" / "20261121-1410-calm-crane")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert app.browser is not None
-        panel = app.browser.panel
-        assert [found.run for found in panel.rows] == [here]
-        assert f"{str(here.root.parent)[-40:]} · 1 in other folders (a: all)" in shown(app)
-        await pilot.press("a")
-        await until(pilot, lambda: [found.run for found in panel.rows] == [here, there], "the runs of all")
-        assert "in all folders" in shown(app)
-        await pilot.press("a")
-        await until(pilot, lambda: [found.run for found in panel.rows] == [here], "the runs of this folder")
-
-    browse([here, there], play, scope=Scope(here.root.parent))
-
-
-def test_without_runs_elsewhere_there_is_nothing_to_widen(runs: list[RunPaths]) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("a")
-        assert "other folders" not in shown(app)
-        assert "all folders" not in shown(app)
-
-    browse(runs, play, scope=Scope(runs[0].root.parent))
-
-
-def test_empty_list_teaches() -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "stoker run --nproc-per-node 2 train.py" in shown(app)
-        await pilot.press("enter", "slash", "escape", "q")
-
-    browse([], play)
-
-
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
 def test_picture(snap_compare: Any, runs: list[RunPaths], size: tuple[int, int]) -> None:
     app = StokerApp(None, known=lambda: runs, clock=lambda: NOW)
@@ -182,36 +113,6 @@ def test_picture(snap_compare: Any, runs: list[RunPaths], size: tuple[int, int])
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=settle)
-
-
-def test_watched_run_says_how_to_supervise(tmp_path: Path) -> None:
-    run = recorded.observed(tmp_path / "run", tmp_path / "train.log")
-    writer = JournalWriter(run.node().journal)
-    writer.append(AttemptEnded(t=recorded.T0 + 20, attempt=1, exit_code=1))
-    verdict = Verdict(
-        failure=FailureClass.CODE_ERROR,
-        reason=None,
-        confidence=0.95,
-        rank=0,
-        ranks=(0,),
-        node=None,
-        title="NameError: name 'los' is not defined",
-        cause=None,
-        consequences=(),
-        advice=(),
-        action=Action.STOP,
-        fingerprint="code_error:NameError",
-    )
-    writer.append(Diagnosed(t=recorded.T0 + 21, attempt=1, verdict=verdict))
-    writer.close()
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        card = pane(app, "card")
-        assert "stoker only watches this" in card
-        assert "to supervise it: stoker run" in card
-        assert "policy" not in card
-
-    drive(run, play)
 
 
 def notice_of(app: StokerApp) -> str:
@@ -241,17 +142,6 @@ def test_a_run_is_deleted_and_brought_back(runs: list[RunPaths]) -> None:
         assert "u undo" not in shown(app)
 
     browse(runs, play, known=lambda: known_runs(folder, {"XDG_STATE_HOME": str(folder)}))
-
-
-def test_a_message_goes_after_a_while(runs: list[RunPaths], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bars, "ANSWER_S", 0.2)
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("b")
-        await until(pilot, lambda: "b does nothing here" in notice_of(app), "what the key does")
-        await until(pilot, lambda: not notice_of(app).strip(), "an empty line")
-
-    browse(runs, play)
 
 
 def test_the_cursor_stays_where_a_run_was_deleted_and_comes_back_from_a_filter(runs: list[RunPaths]) -> None:
@@ -290,38 +180,6 @@ def test_a_filter_that_matches_nothing_leaves_the_cursor_on_its_run(
     browse(runs, play)
 
 
-def test_a_field_that_there_is_none_of_keeps_the_prompt_open(runs: list[RunPaths]) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("slash", *"nme:x", "enter")
-        assert app.screen is not app.browser
-        assert "nme:x: no such field" in shown(app)
-        await pilot.press("escape")
-        assert app.browser is not None
-        assert len(app.browser.panel.rows) == 3
-
-    browse(runs, play)
-
-
-def test_a_run_that_may_live_is_not_deleted(runs: list[RunPaths]) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("slash", *"state:no_keeper", "enter", "x", "y")
-        await until(pilot, lambda: "its ranks may live" in shown(app), "the refusal")
-
-    browse(runs, play)
-    assert all(run.root.is_dir() for run in runs)
-
-
-def test_trash_is_emptied_after_a_week_and_only_of_runs(runs: list[RunPaths]) -> None:
-    done = next(run for run in runs if read_state(run.node().journal).is_over)
-    folder = done.root.parent
-    thrown = throw_away(done)
-    (folder / ".trash" / "precious").mkdir()
-    assert empty(folder, now=time.time() + KEPT_S - 60) == 0
-    assert empty(folder, now=time.time() + KEPT_S + 60) == 1
-    assert not thrown.root.exists()
-    assert (folder / ".trash" / "precious").is_dir()
-
-
 def test_any_number_of_runs_is_compared_each_in_its_own_hue(runs: list[RunPaths]) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         assert app.browser is not None
@@ -342,60 +200,6 @@ def test_any_number_of_runs_is_compared_each_in_its_own_hue(runs: list[RunPaths]
     browse(runs, play)
 
 
-def test_the_palette_compares_the_chosen_run_with_a_named_one(runs: list[RunPaths]) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await command(app, pilot, "compare")
-        await until(pilot, lambda: "type compare and a run's name" in shown(app), "how")
-        await pilot.press("colon", *"compare", "space", *"crane")
-        await until(pilot, lambda: shown(app).partition("commands ─")[2].count("crane") >= 2, "the command")
-        await pilot.press("enter")
-        await until(pilot, lambda: app._dashboard is not None, "the dashboard")
-        await until(pilot, lambda: bool(app.dashboard.query("#metrics")), "the page")
-        page = app.dashboard.query_one("#metrics", MetricsPage)
-        await until(pilot, lambda: [other.run for other in page.others] == [runs[1]], "the other's series")
-
-    browse(runs, play)
-
-
-def test_enter_opens_one_run_whatever_is_marked(runs: list[RunPaths]) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("space")
-        assert "c compare" in shown(app), "from one mark on"
-        await pilot.press("c")
-        assert "one run is marked" in shown(app)
-        await pilot.press("j", "space")
-        assert "one run is marked" not in shown(app), "what was reported before another key"
-        await pilot.press("j", "enter")
-        await until(pilot, lambda: app.screen is not app.browser, "the dashboard")
-
-    browse(runs, play)
-
-
-def named(run: RunPaths, name: str) -> None:
-    """As if it had been started with ``--name``."""
-    text = json.loads(run.run_json.read_text(encoding="utf-8"))
-    text["job"]["origins"] = [
-        *text["job"].get("origins", []),
-        ["run.name", "train", "default"],
-        ["run.name", name, "flag --name"],
-    ]
-    run.run_json.write_text(json.dumps(text), encoding="utf-8")
-
-
-def test_a_given_name_stands_in_the_list_and_in_the_legend_of_a_comparison(runs: list[RunPaths]) -> None:
-    named(runs[1], "warmup 200")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "calm-crane · warmup 200" in shown(app)
-        assert "20261121-1412-brave-otter" in shown(app), "its script's name is no name of its own"
-        await pilot.press("j")
-        assert "20261121-1410-calm-crane · train.py" in shown(app), "its whole id"
-        await pilot.press("space", "k", "c")
-        await until(pilot, lambda: "b warmup 200" in shown(app), "the legend")
-
-    browse(runs, play)
-
-
 @pytest.mark.parametrize(
     ("typed", "sort"),
     [("sort loss", SortKey.LOSS), ("sort dur", SortKey.DURATION), ("sort name", SortKey.NAME)],
@@ -405,25 +209,6 @@ def test_the_palette_sorts_the_list_by_what_is_named(runs: list[RunPaths], typed
         await found_in_palette(app, pilot, typed, f"sort {sort}")
         await pilot.press("enter")
         await until(pilot, lambda: f"by {sort}" in shown(app), "the order")
-
-    browse(runs, play)
-
-
-def test_a_key_and_a_typed_direction_reverse_the_order(runs: list[RunPaths]) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert app.browser is not None
-        panel = app.browser.panel
-        newest = [row.run for row in panel.rows]
-        await pilot.press("O")
-        assert [row.run for row in panel.rows] == newest[::-1]
-        assert "by newest ▲" in shown(app)
-        await pilot.press("o")
-        assert not panel.reverse, "another column begins in its usual order"
-        await found_in_palette(app, pilot, "sort loss desc", "loss desc")
-        await pilot.press("enter")
-        await until(pilot, lambda: "best▼" in shown(app), "the arrow in the column's heading")
-        losses = [row.state.best_loss or 0.0 for row in panel.rows]
-        assert losses == sorted(losses, reverse=True)
 
     browse(runs, play)
 
@@ -501,21 +286,6 @@ def test_the_next_attempt_is_started_from_the_list_after_a_question(runs: list[R
     browse(runs, play, continuer=continuer)
 
 
-def test_the_palette_takes_what_to_filter_by(runs: list[RunPaths]) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await command(app, pilot, "filter state:failed")
-        await until(pilot, lambda: "2 of 3" in shown(app), "the filter")
-        await pilot.press("enter")
-        await until(pilot, lambda: app.screen is not app.browser, "the dashboard")
-        await until(pilot, lambda: "lines · at the " in pane(app, "log"), "the log")
-        await command(app, pilot, "search Raised")
-        await until(pilot, lambda: "/Raised" in pane(app, "log"), "the search")
-        await command(app, pilot, "filter r0")
-        await until(pilot, lambda: "log · rank 0" in pane(app, "log"), "the filter")
-
-    browse(runs, play)
-
-
 @pytest.mark.parametrize(
     ("record", "said"),
     [
@@ -535,26 +305,6 @@ def test_stopping_a_run_of_which_nothing_runs_warns_of_no_lost_steps(
         await until(pilot, lambda: f"stop 20261121-1500-keen-kite? {said}" in shown(app), "the question")
 
     with keeper_of(live):
-        browse([live, *runs], play)
-
-
-def test_what_was_reported_of_a_stop_goes_when_the_run_has_ended(
-    runs: list[RunPaths], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bars, "ANSWER_S", 3600.0)
-    live = recorded.healthy(runs[0].root.parent / "20261121-1500-keen-kite")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: "s stop" in shown(app), "the key")
-        await pilot.press("s")
-        await until(pilot, lambda: "stop 20261121-1500-keen-kite?" in shown(app), "the question")
-        await pilot.press("y")
-        await until(pilot, lambda: "stop: asked the supervisor process" in shown(app), "the answer")
-        keeper.close()
-        await until(pilot, lambda: "stop: asked" not in shown(app), "no more of it")
-
-    with ExitStack() as keeper:
-        keeper.enter_context(keeper_of(live))
         browse([live, *runs], play)
 
 
@@ -607,3 +357,12 @@ def test_a_run_is_played_from_the_list_and_esc_comes_back(runs: list[RunPaths]) 
         await until(pilot, lambda: "nothing was recorded here" in shown(app), "why not")
 
     browse(runs, play)
+
+
+def test_a_run_that_may_live_is_not_deleted(runs: list[RunPaths]) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("slash", *"state:no_keeper", "enter", "x", "y")
+        await until(pilot, lambda: "its ranks may live" in shown(app), "the refusal")
+
+    browse(runs, play)
+    assert all(run.root.is_dir() for run in runs)

@@ -6,15 +6,13 @@ import pytest
 
 from supervisor.views.logs.query import Query
 from supervisor.views.model.history import lives_on, single
-from supervisor.views.tui.charts import curves, plotting
 from supervisor.views.tui.charts.axes import Axis
-from supervisor.views.tui.charts.canvas import Canvas
-from supervisor.views.tui.charts.curves import Curve, Look, Mark, in_one_row, nearest, plot, readout
-from supervisor.views.tui.charts.plotting import Scale, buckets, labels, log_ticks, loss_bounds, ticks
+from supervisor.views.tui.charts.braille import labels
+from supervisor.views.tui.charts.curves import Curve, Look, Mark, nearest, plot, readout
 from supervisor.views.tui.logs import rows as log_rows
 from supervisor.views.tui.widgets import paint
+from supervisor.views.tui.widgets.filters import harmless
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle
-from supervisor.views.tui.widgets.panel import _edge
 from supervisor.views.wording.translate import english
 from tests.views.tui.still import text_of, track
 
@@ -39,24 +37,6 @@ def test_a_text_in_just_so_many_cells(text: str, width: int, left: str, right: s
     assert paint.fit(text, width, right=True) == right
 
 
-def test_two_ends_need_a_cell_between_them() -> None:
-    left, right = (Span("left"),), (Span("right"),)
-    assert said(paint.between(left, right, 10)) == "left right"
-    assert said(paint.between(left, right, 9)) == "left"
-    assert said(paint.between(left, right, 3)) == "le…"
-    assert said(paint.between(left, right, 12, Span("-"))) == "left---right"
-
-
-def test_a_row_is_cut_where_something_is_lost() -> None:
-    row = (Span("abc"), Span("def", TextStyle.DIM), Span("gh"))
-    assert paint.clip(row, 8) is row
-    assert [span.text for span in paint.clip(row, 7)] == ["abc", "def", "…"]
-    assert [span.text for span in paint.clip(row, 6)] == ["abc", "de…"]
-    assert [span.text for span in paint.clip(row, 3)] == ["ab…"]
-    assert said(paint.padded(row, 10)) == "abcdefgh  "
-    assert said(paint.padded(row, 5)) == "abcd…"
-
-
 @pytest.mark.parametrize(
     ("text", "width", "most", "lines"),
     [
@@ -71,22 +51,6 @@ def test_a_row_is_cut_where_something_is_lost() -> None:
 )
 def test_text_in_lines(text: str, width: int, most: int, lines: list[str]) -> None:
     assert paint.wrap(text, width, most) == lines
-
-
-@pytest.mark.parametrize(
-    ("ratio", "text"),
-    [
-        (None, "────"),
-        (0.0, "────"),
-        (0.5, "━━──"),
-        (0.6, "━━╸─"),
-        (1.0, "━━━━"),
-        (9.0, "━━━━"),
-        (-1.0, "────"),
-    ],
-)
-def test_a_bar(ratio: float | None, text: str) -> None:
-    assert said(paint.bar(ratio, 4, TextStyle.LIVE)) == text
 
 
 @pytest.mark.parametrize(
@@ -119,24 +83,8 @@ def test_what_terminals_disagree_about_is_left_out() -> None:
     assert paint.plain("a\x1b[31mb\x07") == r"a\x1b[31mb\x07"
     assert paint.plain("✓\ufe0f") == "✓"
     assert paint.plain("a\nb\rc") == r"a b\rc"
-    assert paint.harmless("a\x1bb") == "ab"
-    assert paint.harmless("字") == "字"
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "width", "text"),
-    [
-        ("loss", "2.1", 20, "╭ loss ─────── 2.1 ╮"),
-        ("loss", "2.1", 16, "╭ loss ─── 2.1 ╮"),
-        ("loss", "2.1", 15, "╭ loss ───────╮"),
-        ("", "", 6, "╭────╮"),
-        ("a longer title", "", 12, "╭ a long… ─╮"),
-    ],
-)
-def test_the_top_edge_of_a_pane(left: str, right: str, width: int, text: str) -> None:
-    made = _edge((Span(left),) if left else (), (Span(right),) if right else (), width, TextStyle.FRAME)
-    assert paint.cells(made) == width
-    assert said(made) == text
+    assert harmless("a\x1bb") == "ab"
+    assert harmless("字") == "字"
 
 
 # -- lines of a log ------------------------------------------------------------------------------------------
@@ -171,50 +119,7 @@ def test_what_was_searched_and_filtered_for_stands_out() -> None:
     assert bad == [Span("x", TextStyle.BAD)], "a failure keeps its colour"
 
 
-def test_a_part_of_a_row() -> None:
-    row = (Span("abc"), Span("def", TextStyle.DIM))
-    assert log_rows.cut_spans(row, 0, 6) is row
-    assert said(log_rows.cut_spans(row, 0, 5)) == "abcde"
-    assert said(log_rows.cut_spans(row, 2, 4)) == "cd"
-    assert said(log_rows.cut_spans(row, 3, 9)) == "def"
-    assert log_rows.cut_spans(row, 6, 9) == ()
-
-
 # -- charts ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "most", "found"),
-    [
-        (0, 10, 6, [0, 2, 4, 6, 8, 10]),
-        (0, 10, 5, [0, 5, 10]),
-        (0, 10, 2, [0, 10]),
-        (0, 10, 1, [0]),
-        (1, 69, 3, [20, 40, 60]),
-        (0, 10, 0, [0]),
-        (3, 3, 5, [3]),
-        (0.1, 0.9, 4, [0.2, 0.4, 0.6, 0.8]),
-        (-5, 5, 3, [-5, 0, 5]),
-    ],
-)
-def test_round_numbers(low: float, high: float, most: int, found: list[float]) -> None:
-    assert ticks(low, high, most) == pytest.approx(found)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "most", "found"),
-    [
-        (1, 100, 9, [1, 2, 5, 10, 20, 50, 100]),
-        (1, 100, 5, [1, 3, 10, 30, 100]),
-        (1, 100, 3, [1, 10, 100]),
-        (1, 100, 2, [1, 100]),
-        (1, 2.9, 3, [1, 2]),
-        (0, 10, 3, [0, 5, 10]),
-        (-1, 1, 3, [-1, 0, 1]),
-    ],
-)
-def test_round_numbers_of_a_logarithm(low: float, high: float, most: int, found: list[float]) -> None:
-    assert log_ticks(low, high, most) == pytest.approx(found)
 
 
 @pytest.mark.parametrize(
@@ -247,124 +152,7 @@ def test_numbers_of_an_axis(values: list[float], texts: list[str]) -> None:
     assert labels(values) == texts
 
 
-def test_a_curve_without_room_for_axes_is_a_row_of_blocks() -> None:
-    points = track(4.0, 3.0, 2.0, 1.0)
-    assert plot([Curve(points)], Look(), 26, 1) is None
-    assert text_of([in_one_row([points], Look(), 26)]) == "▇▅▃▁".rjust(26)
-    assert text_of([in_one_row([points], Look(window=(1.0, 2.0)), 26)]).split() == ["▇▁"]
-    for width, text in ((28, "nothing of it in this window"), (26, "nothing here"), (5, "noth…")):
-        assert text_of([in_one_row([points], Look(window=(8.0, 9.0)), width)]) == text
-
-
-@pytest.mark.parametrize("axis", [Axis.STEP, Axis.NUMBER])
-@pytest.mark.parametrize("log", [False, True])
-def test_a_young_chart_has_each_number_once(axis: Axis, log: bool) -> None:
-    """Between two steps there is none: four steps over a hundred columns are four numbers."""
-    points = tuple(
-        single(float(at), float(at), 3.6e-4 - at * 1e-8, 1)._replace(number=at) for at in (1, 2, 3, 4)
-    )
-    drawn = plot([Curve(points)], Look(axis=axis, log=log), 100, 20)
-    assert drawn is not None
-    lines = text_of(drawn.rows).splitlines()
-    assert lines[-1].split() == ["1", "2", "3", "4"]
-    numbers = [line.split("┤")[0].strip() for line in lines if "┤" in line]
-    assert len(numbers) > 2
-    assert len(set(numbers)) == len(numbers)
-
-
-def test_a_scale_maps_its_ends_and_beyond() -> None:
-    up, down = Scale(0, 10, 11), Scale(0, 10, 11, flipped=True)
-    assert [up.dot(v) for v in (0, 5, 10, 11, -1, 99, -99)] == [0, 5, 10, 11, -1, 15, -4]
-    assert [down.dot(v) for v in (0, 5, 10)] == [10, 5, 0]
-    assert Scale(3, 3, 11).dot(3) == 5
-    log = Scale(1, 100, 11, log=True)
-    assert [log.dot(v) for v in (1, 10, 100, 0)] == [0, 5, 10, -4]
-
-
-def test_points_of_one_column_are_one_bucket() -> None:
-    points = [
-        single(0.0, 0.0, 1.0, 1),
-        single(1.0, 0.1, 3.0, 1),
-        single(2.0, 9.0, 5.0, 1),
-        single(3.0, 9.0, 7.0, 2),
-    ]
-    found = buckets(points, [p.step or 0.0 for p in points], Scale(0, 9, 10))
-    assert [(b.x, b.low, b.mean, b.high, b.attempt) for b in found] == [
-        (0, 1.0, 2.0, 3.0, 1),
-        (9, 5.0, 5.0, 5.0, 1),
-        (9, 7.0, 7.0, 7.0, 2),
-    ]
-    smooth = buckets(points[:2], [p.step or 0.0 for p in points[:2]], Scale(0, 9, 10), [10.0, 20.0])
-    assert [(b.low, b.mean, b.high) for b in smooth] == [(1.0, 15.0, 3.0)]
-    assert buckets([], [], Scale(0, 9, 10)) == []
-
-
-def test_the_bounds_of_a_loss() -> None:
-    low, high = loss_bounds(track(1.0, 2.0), [])
-    assert [low, high] == pytest.approx([0.96, 2.04])
-    assert list(loss_bounds(track(2.0, 2.0), [])) == pytest.approx([1.9, 2.1])
-    assert loss_bounds(track(0.0), []) == (-1.0, 1.0)
-    assert loss_bounds(track(1.0, 2.0), [0.0, 5.0])[1] == pytest.approx(5.2)
-
-
-def test_lines_and_areas_on_a_canvas() -> None:
-    canvas = Canvas(2, 1)
-    plotting.draw_area(
-        canvas, [plotting.Bucket(0, 0, 0, 0, 1)], Scale(0, 3, 4, flipped=True), lambda _: TextStyle.LIVE
-    )
-    assert said(canvas.drawn()[0]) == "⡀ "
-    canvas = Canvas(2, 1)
-    found = [plotting.Bucket(0, 3, 3, 3, 1), plotting.Bucket(3, 3, 3, 3, 1)]
-    plotting.draw_line(canvas, canvas.layer(TextStyle.LIVE), found, Scale(0, 3, 4, flipped=True))
-    assert said(canvas.drawn()[0]) == "⠉⠉"
-    apart = Canvas(2, 1)
-    found = [plotting.Bucket(0, 3, 3, 3, 1), plotting.Bucket(3, 3, 3, 3, 2)]
-    plotting.draw_line(apart, apart.layer(TextStyle.LIVE), found, Scale(0, 3, 4, flipped=True))
-    assert said(apart.drawn()[0]) == "⠁⠈", "two attempts are not joined"
-    band = Canvas(1, 1)
-    plotting.draw_band(
-        band, band.layer(TextStyle.LIVE), [plotting.Bucket(0, 0, 1, 3, 1)], Scale(0, 3, 4, flipped=True)
-    )
-    assert said(band.drawn()[0]) == "⡇"
-
-
-def test_marks_win_over_dots_and_rules_stand_behind_them() -> None:
-    canvas = Canvas(3, 1)
-    canvas.rule(0, "┊", TextStyle.DIM)
-    canvas.rule(1, "┊", TextStyle.DIM)
-    canvas.rule(3, "┊", TextStyle.DIM)
-    canvas.span(canvas.layer(TextStyle.LIVE), 2, 0, 0)
-    canvas.mark(2, 0, "○", TextStyle.STRONG)
-    canvas.mark(3, 0, "○", TextStyle.STRONG)
-    canvas.mark(0, 1, "○", TextStyle.STRONG)
-    assert said(canvas.drawn()[0]) == "┊⠁○"
-
-
 WHOLE = (0.0, 100.0)
-
-
-def test_a_window_is_zoomed_and_moved_within_the_whole() -> None:
-    look = Look().zoomed(0.5, WHOLE)
-    assert look.window == (50.0, 100.0), "about the newest end"
-    assert look.zoomed(2.0, WHOLE).window is None
-    assert Look(cursor=20.0).zoomed(0.5, WHOLE).window == (10.0, 60.0)
-    assert look.panned(-0.5, WHOLE).window == (25.0, 75.0)
-    assert look.panned(1.0, WHOLE).window == (50.0, 100.0)
-    assert look.panned(-9.0, WHOLE).window == (0.0, 50.0)
-    assert Look().panned(1.0, WHOLE) == Look()
-    assert list(Look().zoomed(1e-9, WHOLE).window or ()) == pytest.approx(
-        [100 - 100 * curves.ZOOM_LEAST, 100.0]
-    )
-
-
-def test_a_cursor_stays_within_and_its_window_follows() -> None:
-    assert Look().pointed(-5.0, WHOLE).cursor == 0.0
-    assert Look().pointed(105.0, WHOLE).cursor == 100.0
-    assert Look(cursor=3.0).pointed(None, WHOLE).cursor is None
-    seen = Look(window=(10.0, 20.0))
-    assert seen.pointed(20.0, WHOLE).window == (10.0, 20.0)
-    assert seen.pointed(50.0, WHOLE).window == (45.0, 55.0)
-    assert seen.pointed(99.0, WHOLE).window == (90.0, 100.0)
 
 
 def test_the_point_nearest_to_a_place_is_the_newer_attempts() -> None:

@@ -100,40 +100,6 @@ def test_nothing_of_the_dashboard_is_left_in_english(tmp_path: Path, state: str)
     after(STATES[state](tmp_path / NAME), (200, 50), (), look)
 
 
-def test_the_card_is_in_chinese_and_the_cause_is_as_written(tmp_path: Path) -> None:
-    def look(app: StokerApp) -> None:
-        card = pane(app, "card")
-        assert "显存不足（rank 1）" in card
-        assert "torch.OutOfMemoryError: CUDA out of memory." in card
-        assert "减小 device_batch_size（现为 16）：8 可整除全局批次。" in card
-        assert "微批次 16 → 8，累积 2 → 4，全局批次 64 不变" in card
-        own = [line for line in card.splitlines() if not re.search(r"torch\.Out|GiB|PyTorch|train\.py", line)]
-        assert not english_in("\n".join(own).replace("stderr.log", ""))
-
-    after(recorded.backing_off(tmp_path / NAME), (120, 40), (), look)
-
-
-@pytest.mark.parametrize(
-    ("key", "page", "data"),
-    [
-        ("P", "preflight", {"DataLoader", "bus", "error", "docker", "run"}),
-        ("i", "settings", None),
-        ("p", "processes", set()),
-        ("M", "metrics", None),
-    ],
-)
-def test_pages_are_in_chinese(tmp_path: Path, key: str, page: str, data: set[str] | None) -> None:
-    """`data` None: most of the page are names of settings or series; its title is looked at."""
-
-    def look(app: StokerApp) -> None:
-        text = pane(app, page)
-        assert not english_in(text.splitlines()[0]) - {"Space", "c"}
-        if data is not None:
-            assert english_in(text) <= data
-
-    after(recorded.healthy(tmp_path / NAME), (120, 40), (key,), look)
-
-
 def test_help_and_dialogs_are_in_chinese(tmp_path: Path) -> None:
     root = tmp_path / NAME
 

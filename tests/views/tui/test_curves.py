@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from supervisor.views.model.history import Point, single, smooth
 from supervisor.views.tui.charts.axes import Axis
-from supervisor.views.tui.charts.curves import Curve, Look, Mark, Plot, extent, plot
-from supervisor.views.tui.charts.plotting import TIME_STEPS_S, Scale, even_bounds, log_ticks, time_ticks
+from supervisor.views.tui.charts.braille import Scale, even_bounds
+from supervisor.views.tui.charts.curves import Curve, Look, Mark, Plot, plot
 from supervisor.views.tui.widgets.paint import TextStyle, cells
 
 finite = st.floats(-1e12, 1e12, allow_nan=False)
@@ -75,23 +75,6 @@ def test_a_window_stays_within_the_whole(
         assert whole[0] <= look.cursor <= whole[1]
 
 
-@given(low=st.floats(1e-9, 1e6), ratio=st.floats(1.01, 1e9), most=st.integers(1, 12))
-def test_log_ticks_are_few_and_inside(low: float, ratio: float, most: int) -> None:
-    found = log_ticks(low, low * ratio, most)
-    assert len(found) <= most + 1
-    assert all(low * (1 - 1e-6) <= value <= low * ratio * (1 + 1e-6) for value in found)
-
-
-@given(low=st.floats(0, 1e6), width=st.floats(1, 1e8), most=st.integers(1, 12))
-def test_ticks_of_time_are_few_round_and_inside(low: float, width: float, most: int) -> None:
-    found = time_ticks(low, low + width, most)
-    assert len(found) <= most
-    assert all(low - 1e-3 <= value <= low + width + 1e-3 for value in found)
-    apart = {b - a for a, b in pairwise(found)}
-    assert len(apart) <= 1
-    assert all(step in TIME_STEPS_S or step % 86400 == 0 for step in apart)
-
-
 @given(low=st.floats(-1e9, 1e9), width=st.floats(1e-6, 1e9), rows=st.integers(2, 60))
 def test_numbers_of_a_linear_axis_stand_a_whole_number_of_rows_apart(
     low: float, width: float, rows: int
@@ -109,16 +92,6 @@ def test_numbers_of_a_linear_axis_stand_a_whole_number_of_rows_apart(
     apart = [scale.dot(step * b) - scale.dot(step * a) for a, b in pairwise(numbers)]
     assert len(set(apart)) <= 1
     assert all(dots % 4 == 0 for dots in apart)
-
-
-def test_log_scale_spaces_decades_alike() -> None:
-    scale = Scale(1, 100, 101, log=True)
-    assert [scale.dot(value) for value in (1, 10, 100)] == [0, 50, 100]
-
-
-def test_time_is_used_where_a_step_is_missing() -> None:
-    track = (single(5.0, None, 1.0, 1), single(9.0, 3.0, 1.0, 1))
-    assert extent(Look(), [track]) == (5.0, 9.0)
 
 
 def test_what_a_later_attempt_does_again_is_faint_and_the_lineage_that_lives_is_strong() -> None:
@@ -150,12 +123,6 @@ def _columns_of(drawn: Plot, style: TextStyle) -> list[tuple[int, int]]:
     return found
 
 
-def test_values_next_to_the_least_number_there_is_are_drawn() -> None:
-    track = (single(0.0, 0.0, 5e-324, 1), single(1.0, 1.0, 1e-310, 1))
-    for log in (False, True):
-        assert plot([Curve(track)], Look(log=log), 40, 10) is not None
-
-
 def test_first_steps_far_above_the_rest_are_clipped_with_a_mark_and_their_greatest_value() -> None:
     track = tuple(
         single(step, step, 2.0 + (40.0 if step < 3 else 0.1 * (step % 3)), 1) for step in range(200)
@@ -166,23 +133,6 @@ def test_first_steps_far_above_the_rest_are_clipped_with_a_mark_and_their_greate
     plain = plot([Curve(track[10:], smooth(track[10:]))], Look(), 80, 14)
     assert plain is not None
     assert not any("▲" in span.text for spans in plain.rows for span in spans)
-
-
-def test_a_logarithmic_axis_holds_all_that_is_positive() -> None:
-    track = tuple(single(step, step, 12.5 * 0.98**step + 0.001, 1) for step in range(600))
-    for values in (smooth(track), ()):
-        drawn = plot([Curve(track, values)], Look(log=True), 80, 14)
-        assert drawn is not None
-        text = ["".join(span.text for span in spans) for spans in drawn.rows]
-        assert not any("▲" in line for line in text)
-        assert any(line.split("┤")[0].strip() == "10" for line in text)
-
-
-def test_a_curve_that_falls_evenly_is_shown_whole() -> None:
-    track = tuple(single(step, step, 4.0 - step / 100, 1) for step in range(200))
-    drawn = plot([Curve(track, smooth(track))], Look(), 80, 14)
-    assert drawn is not None
-    assert not any("▲" in span.text for spans in drawn.rows for span in spans)
 
 
 def test_marks_stand_above_the_numbers_which_all_stay() -> None:
@@ -216,28 +166,6 @@ def test_every_tick_has_its_number(low: int, span: int, width: int) -> None:
     assert len(apart) <= 1, "evenly spaced"
 
 
-def test_a_narrow_chart_has_more_numbers_than_one() -> None:
-    assert numbers_below(1, 69, 32)[1].split() == ["20", "40", "60"]
-    assert numbers_below(264, 387, 31)[1].split() == ["300", "350"]
-
-
-def test_a_mark_is_no_tick() -> None:
-    line, _ = numbers_below(0, 1000, 60, [Mark(510.0, 510.0, "↻ 2", TextStyle.DIM, 2)])
-    assert line.count("┊") == 1
-    places = [at for at, sign in enumerate(line) if sign == "┴"]
-    assert {b - a for a, b in pairwise(places)} <= {10, 11}
-
-
-def test_smoothing_is_usual_then_wider_then_none() -> None:
-    track = tuple(single(step, step, float(step % 2), 1) for step in range(300))
-    usual = smooth(track)
-    wider = Look(smoothing=1).smoothed(track, usual)
-    assert Look().smoothed(track, usual) is usual
-    assert max(wider) - min(wider) < max(usual) - min(usual)
-    assert Look(smoothing=2).smoothed(track, usual) == ()
-    assert Look(smoothing=1).smoothed(track[:2], ()) == (), "what has no noise stays as it is"
-
-
 def test_raw_reaches_every_value_and_smoothing_does_not() -> None:
     """Two thousand noisy losses in some hundred dot columns: without smoothing none is averaged away."""
     track = tuple(single(step, step, 3.0 + (step * 7 % 10) / 10, 1) for step in range(2000))
@@ -248,14 +176,3 @@ def test_raw_reaches_every_value_and_smoothing_does_not() -> None:
         heights.append(len({number for number, _ in _columns_of(drawn, TextStyle.LOSS)}))
     assert heights[0] <= 2
     assert heights[1] >= 10, "from the least to the greatest"
-
-
-def test_the_greatest_clipped_value_covers_no_loss_that_is_no_number() -> None:
-    track = tuple(single(step, step, 1e6 if step == 30 else 3.0 - step / 500, 1) for step in range(1000))
-    lost = tuple(single(step, step, math.nan, 1) for step in (60, 90))
-    drawn = plot([Curve(track, smooth(track))], Look(), 80, 14, lost=lost)
-    assert drawn is not None
-    top = "".join(span.text for span in drawn.rows[0])
-    assert "1e+06" not in top[:14], top
-    assert top.count("×") == 2
-    assert "▲" in top

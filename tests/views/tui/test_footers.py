@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
-from supervisor.views.model.replay import Recording, ReplayClock
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.logs.screen import LogScreen
-from supervisor.views.tui.terminal import replay_app
 from supervisor.views.tui.widgets.footer import FooterBar
-from tests.views.replaying import Ticks
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, pane, shown, until
 from tests.views.tui.log_driving import opened
@@ -129,23 +125,3 @@ def test_esc_clears_a_charts_cursor_before_it_stops_a_restart_and_the_footer_say
         await until(pilot, lambda: "Esc stops that" in pane(app, "header"), "the veto again")
 
     drive(run, play)
-
-
-def test_a_replay_that_stands_still_can_be_played(recording: Recording) -> None:
-    ours = Ticks()
-    clock = ReplayClock(recording.start_t, recording.end_t, speed=60, monotonic=ours)
-    app = replay_app(recording, clock)
-
-    async def go() -> None:
-        async with app.run_test(size=(120, 40)) as pilot:
-            await until(pilot, lambda: "Space pause" in pane(app, "replay"), "the bar")
-            assert "Space pause" in footer(app)
-            await pilot.press("space")
-            await until(pilot, lambda: "Space play" in pane(app, "replay"), "the bar")
-            await until(pilot, lambda: "Space play" in footer(app), "the footer")
-            await pilot.press("space")
-            await until(pilot, lambda: "Space pause" in footer(app), "the footer")
-            clock.seek(recording.end_t)
-            await until(pilot, lambda: "Space play" in footer(app), "what the key does at the end")
-
-    asyncio.run(go())

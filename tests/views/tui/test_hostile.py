@@ -12,7 +12,7 @@ import pytest
 
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.run import events as ev
-from supervisor.run.access.lock import KeeperLock
+from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import (
     Action,

@@ -55,7 +55,6 @@ def page_of(*rows: LogRow, **values: Any) -> lc.Page:
         "merged_by": "",
         "numbers": tuple(None for _ in rows),
         "line_count": None,
-        "meant_count": None,
         "below": None,
         "place_ratio": 0.5,
         "counted_ratio": 1.0,
@@ -388,8 +387,7 @@ def test_where_the_page_stands(values: dict[str, Any], here: int | None, text: s
 def test_with_a_filter_line_and_per_cent_are_of_the_kept_lines(
     values: dict[str, Any], here: int, text: str
 ) -> None:
-    shown = lc.Tally(197, 1.0)
-    page = replace(page_of(*lines(0, 3), shown=shown, line_count=5000, meant_count=5000), **values)
+    page = replace(page_of(*lines(0, 3), shown=lc.Tally(197, 1.0), line_count=5000), **values)
     assert status(page, here, 120) == f"{text} 197 of 5 000 lines"
 
 
@@ -424,13 +422,9 @@ class Asked:
 
     def __init__(self) -> None:
         self.commands: list[lc.Command] = []
-        self.at_once: lc.Page | None = None
 
     def ask(self, *commands: lc.Command) -> None:
         self.commands += commands
-
-    def move(self, _command: lc.Move) -> lc.Page | None:
-        return self.at_once
 
 
 def controls_of(
@@ -442,15 +436,11 @@ def controls_of(
 
 
 def test_of_two_pages_the_later_one_is_shown() -> None:
-    controls, session, shown, _ = controls_of()
-    pages = [page_of(made=number) for number in (1, 2)]
-    controls.move(lc.Scroll(1))
-    assert shown == []
-    session.at_once = pages[1]
-    controls.move(lc.Scroll(1))
-    for page in (*pages, page_of(made=2)):
+    controls, _, shown, _ = controls_of()
+    pages = [page_of(made=number) for number in (2, 1, 2, 3)]
+    for page in pages:
         controls.take(page)
-    assert shown == [pages[1]]
+    assert shown == [pages[0], pages[3]]
 
 
 def test_follow_is_toggled_and_a_row_is_meant_only_while_it_stands_still() -> None:

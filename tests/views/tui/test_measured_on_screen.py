@@ -17,7 +17,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import RunFile
 from supervisor.run.series import METRICS, RANKS
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dialogs.batch import BatchScreen
+from supervisor.views.tui.dialogs.restart import BatchScreen
 from tests.views.tui.driving import drive, pane, shown, until
 from tests.views.tui.recording import GIB, Recording
 

@@ -13,8 +13,8 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 
-from supervisor.views.tui.theme.filters import no_colour
-from supervisor.views.tui.theme.palette import PALETTES, Palette
+from supervisor.views.tui.widgets.filters import no_colour
+from supervisor.views.tui.widgets.palette import PALETTES, Palette
 from tests.integration.harness import STOKER, environment
 from tests.views.tui import recorded
 from tests.views.tui.driving import keeper_of
@@ -27,11 +27,6 @@ def colours_in(sent: str) -> list[str]:
     for codes in re.findall(r"\x1b\[([\d;:]*)m", sent):
         found += [code for code in re.split("[;:]", codes) if re.fullmatch(r"[349]\d|10\d", code)]
     return [code for code in found if code not in {"39", "49"}]
-
-
-def test_what_a_colour_code_is() -> None:
-    assert colours_in("\x1b[0;1;2;7mx\x1b[39;49m\x1b[22m") == []
-    assert colours_in("\x1b[1;37;40m\x1b[97m\x1b[38;5;9m") == ["37", "40", "97", "38"]
 
 
 @pytest.mark.parametrize("palette", PALETTES.values(), ids=lambda palette: palette.name)

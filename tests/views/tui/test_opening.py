@@ -12,8 +12,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import HeldOpen
 from tests.conftest import wait_until

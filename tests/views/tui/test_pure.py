@@ -9,22 +9,16 @@ from hypothesis import strategies as st
 from rich.style import Style
 
 from supervisor.views.model.history import single
-from supervisor.views.tui.charts.canvas import Canvas
-from supervisor.views.tui.charts.plotting import Scale, buckets, labels, loss_bounds, ticks
+from supervisor.views.tui.charts.braille import Canvas, Scale, buckets, labels, loss_bounds, ticks
 from supervisor.views.tui.dashboard.layout import Needs, plan
 from supervisor.views.tui.widgets.paint import (
     Span,
     TextStyle,
     bar,
-    between,
     cells,
-    clip,
-    fit,
-    padded,
     spark,
-    to_strip,
-    wrap,
 )
+from supervisor.views.tui.widgets.panel import to_strip
 
 STYLES = {style: Style() for style in TextStyle}
 texts = st.text(st.characters(exclude_categories=["Co", "Cs"]), max_size=40)
@@ -37,26 +31,6 @@ def test_strips_have_their_width_and_no_control_characters(text: str, width: int
     assert strip.text.isprintable()
 
 
-@given(st.text(st.characters(categories=["L", "N", "Zs"]), max_size=40), st.integers(0, 50))
-def test_texts_fit(text: str, width: int) -> None:
-    text = " ".join(text.split())
-    assert cells((Span(fit(text, width)),)) == width
-    assert cells(clip((Span(text),), width)) <= width
-    assert cells(padded((Span(text),), width)) == width
-
-
-@given(st.text("ab 字", max_size=80), st.integers(2, 30), st.integers(1, 4))
-def test_wrapped_lines_fit(text: str, width: int, most: int) -> None:
-    lines = wrap(text, width, most)
-    assert len(lines) <= most
-    assert all(cells((Span(text),)) <= width for text in lines)
-
-
-def test_right_gives_way() -> None:
-    assert between((Span("left"),), (Span("right"),), 8) == (Span("left"),)
-    assert cells(between((Span("left"),), (Span("right"),), 20)) == 20
-
-
 @given(st.one_of(st.none(), st.floats(-1, 2)), st.integers(0, 40))
 def test_bars_fill_their_width(ratio: float | None, width: int) -> None:
     assert cells(bar(ratio, width, TextStyle.LIVE)) == width
@@ -67,11 +41,6 @@ def test_sparks_fill_their_width(values: list[float], width: int) -> None:
     assert len(spark(values, width)) == width
 
 
-def test_noise_looks_like_noise() -> None:
-    assert len(set(spark([100.0, 101.0, 99.5, 100.2], 4))) == 1
-    assert spark([0.0, 1.0], 2, 0.0, 1.0) == "▁▇"
-
-
 @given(st.integers(1, 30), st.integers(1, 8), st.integers(-5, 70), st.integers(-9, 40), st.integers(-9, 40))
 def test_canvas_clips(columns: int, rows: int, x: int, y0: int, y1: int) -> None:
     canvas = Canvas(columns, rows)
@@ -79,32 +48,6 @@ def test_canvas_clips(columns: int, rows: int, x: int, y0: int, y1: int) -> None
     canvas.line(layer, 0, 0, x, y1)
     canvas.span(layer, x, y0, y1)
     assert [cells(drawn) for drawn in canvas.drawn()] == [columns] * rows
-
-
-@given(st.integers(1, 9), st.integers(1, 6), st.integers(-2, 20), st.integers(-9, 30), st.integers(-9, 30))
-def test_a_span_is_each_of_its_dots(columns: int, rows: int, x: int, y0: int, y1: int) -> None:
-    canvas, other = Canvas(columns, rows), Canvas(columns, rows)
-    whole, single_dots = canvas.layer(TextStyle.LIVE), other.layer(TextStyle.LIVE)
-    canvas.span(whole, x, y0, y1)
-    for y in range(min(y0, y1), max(y0, y1) + 1):
-        other.span(single_dots, x, y, y)
-    assert whole == single_dots
-    assert canvas.drawn() == other.drawn()
-
-
-@given(
-    st.floats(-1e6, 1e6),
-    st.floats(0, 1e6),
-    st.integers(1, 200),
-    st.booleans(),
-    st.lists(st.floats(-2e6, 2e6), max_size=20),
-)
-def test_many_values_have_the_dots_of_each(
-    low: float, span: float, dots: int, flipped: bool, values: list[float]
-) -> None:
-    scale = Scale(low, low + span, dots, flipped=flipped)
-    dot = scale.dotter()
-    assert [dot(value) for value in values] == [scale.dot(value) for value in values]
 
 
 def test_a_line_has_no_gap() -> None:
@@ -123,11 +66,6 @@ def test_ticks_are_few_and_inside(low: float, span: float, most: int) -> None:
     near = 1e-6 * span + 4 * math.ulp(abs(low) + span)  # what floats of this size can tell apart
     assert all(low - near <= value <= low + span + near for value in found)
     assert len(labels(found)) == len(found)
-
-
-def test_labels_have_as_many_digits() -> None:
-    assert labels([2.0, 2.5, 3.0]) == ["2.0", "2.5", "3.0"]
-    assert labels([0.0, 1000.0]) == ["0", "1000"]
 
 
 def test_buckets_keep_extremes() -> None:

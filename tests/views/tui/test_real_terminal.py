@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +14,8 @@ import pyte
 import pytest
 
 from supervisor.run import events as ev
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.run.state import Backoff, Finished, HeldOpen, Running, RunState
@@ -252,58 +250,6 @@ def test_a_rank_that_dies_is_said_at_once_and_no_stall_is(tmp_path: Path) -> Non
     assert attempt is not None
     assert attempt.verdict is not None
     assert (attempt.verdict.failure, attempt.verdict.rank) == (FailureClass.CUDA_OOM, 1)
-
-
-SERVED = """
-import time
-import torch, torch.distributed as dist
-from torch.distributed.debug import start_debug_server
-dist.init_process_group("gloo")
-start_debug_server(port=PORT)
-for step in range(1, 6):
-    dist.all_reduce(torch.ones(10))
-    print(f"step {step} loss {4 / step:.4f}", flush=True)
-
-def fetch():
-    time.sleep(600)
-
-if dist.get_rank() == 1:
-    fetch()
-dist.all_reduce(torch.ones(10))
-"""
-TORCH = importlib.util.find_spec("torch")
-HAS_SERVER = TORCH is not None and (Path(TORCH.origin or "").parent / "distributed" / "debug").is_dir()
-
-
-@pytest.mark.e2e
-@pytest.mark.skipif(not HAS_SERVER, reason="this PyTorch has no debug server")
-def test_a_rank_with_pytorchs_debug_server_gives_its_stacks(tmp_path: Path) -> None:
-    """Nobody may look into a process here, and no handler is registered: only the ranks themselves can tell."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = str(probe.getsockname()[1])
-    (tmp_path / "train.py").write_text(SERVED.replace("PORT", port), encoding="utf-8")
-    # The server's page on rank 0, which is not asked, wants this library.
-    (tmp_path / "tabulate.py").write_text("def tabulate(*a, **k): return ''\n", encoding="utf-8")
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / "py-spy").write_text("#!/bin/sh\necho Permission Denied >&2; exit 1\n", encoding="utf-8")
-    (folder / "py-spy").chmod(0o755)
-    path = f"{folder}:{os.environ['PATH']}"
-    args = ("run", "--no-check", "--python", sys.executable, "--nproc-per-node", "2", "train.py")
-    with terminal(*args, cwd=tmp_path, env={"PATH": path, "PYTHONPATH": f"{ROOT}:{tmp_path}"}) as screen:
-        run = wait_for_run(tmp_path)
-        screen.until(lambda: has_reached(run, 5))
-        screen.press("K")
-        screen.until(lambda: any(run.artifacts.glob("stacks-1-*.txt")))
-        screen.press("s")
-        screen.wait_for("no checkpoint is known")
-        screen.press("y")
-        screen.until_state(run, Finished)
-    taken = min(run.artifacts.glob("stacks-1-*.txt")).read_text(encoding="utf-8")
-    assert taken.splitlines()[0].startswith("rank 1 in sleep() at train.py:")
-    assert taken.count("by debug-server") == 2
-    probed = [fact.source for fact in facts(run) if isinstance(fact, ev.StacksProbed)]
-    assert probed == ["debug-server"]
 
 
 PATIENT = """

@@ -17,6 +17,7 @@ class Counted(Panel):
     def repaint(self) -> None:
         """What an app would paint."""
         self.times += 1
+        self._is_stale = False
         self._strips = [Strip([Segment("x")])]
 
 

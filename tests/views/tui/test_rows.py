@@ -12,8 +12,8 @@ from textual.geometry import Size
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.access.ownership import Offer
 from supervisor.run.events import Outcome
+from supervisor.run.ownership import Offer
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import (
     Decision,

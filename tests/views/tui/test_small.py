@@ -39,41 +39,6 @@ def test_the_state_the_headline_and_the_keys_are_in_sight(
     drive(getattr(recorded, state)(tmp_path / "20261121-1412-brave-otter"), play, size=SMALL)
 
 
-@pytest.mark.parametrize(
-    ("size", "second"),
-    [
-        ((80, 24), "gpt-d12 · 2 ranks"),
-        ((60, 16), "gpt-d12 · 2 ranks"),
-        ((40, 12), "step 1 840 / 6 000   31 %  loss 2.070"),
-        ((30, 8), "step 1 840 loss 2.070"),
-        ((25, 6), "step 1 840 loss 2.070"),
-    ],
-    ids=lambda value: "x".join(map(str, value)) if isinstance(value, tuple) else "",
-)
-def test_state_step_and_loss_are_whole_at_each_size(
-    tmp_path: Path, size: tuple[int, int], second: str
-) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: "step" in pane(app, "log"), "the log")
-        first, line, *rest = shown(app).splitlines()
-        assert "● stepping" in first
-        assert line.strip().startswith(second)
-        assert "…" not in first + line
-        tops, bottoms = shown(app).count("╭"), shown(app).count("╰")
-        assert tops == bottoms == (0 if size[1] < 10 else tops), "frames are whole, or there is none"
-        assert all(text.strip() for text in rest[:-2]), "no row is lost"
-
-    drive(recorded.healthy(tmp_path / "20261121-1412-brave-otter"), play, size=size)
-
-
-def test_a_failure_in_the_least_of_terminals_has_its_headline(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: "NameError: name 'los'" in shown(app), "the headline")
-        assert "✗ failed" in shown(app).splitlines()[0]
-
-    drive(recorded.failed(tmp_path / "20261121-1412-brave-otter"), play, size=(25, 6))
-
-
 def test_what_opens_over_it_fits(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         for key, word in (("question_mark", "Esc closes"), ("b", "Enter restart"), ("e", "Enter restart")):

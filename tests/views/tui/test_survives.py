@@ -17,9 +17,9 @@ import pytest
 from textual.pilot import Pilot
 
 from supervisor.run import events as ev
-from supervisor.run.access.ownership import Offer
 from supervisor.run.events import RequestKind
 from supervisor.run.journal import JournalWriter
+from supervisor.run.ownership import Offer
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.text.decode import strip_escapes
@@ -339,7 +339,7 @@ def test_the_terminal_itself_goes_away(tmp_path: Path) -> None:
 def test_the_real_keeper_is_killed(tmp_path: Path) -> None:
     """It is said at once, and adoption is offered; a press on A asks for it."""
     run = recorded.healthy(tmp_path / "run")
-    hold = "import sys, time; from pathlib import Path; from supervisor.run.access.lock import KeeperLock\n"
+    hold = "import sys, time; from pathlib import Path; from supervisor.run.ownership import KeeperLock\n"
     hold += "lock = KeeperLock(Path(sys.argv[1]), start_time=1.0); print(flush=True); time.sleep(600)"
     keeper = subprocess.Popen(
         [sys.executable, "-c", hold, str(run.node().lock)], stdout=subprocess.PIPE, env=environment()

@@ -13,8 +13,8 @@ from textual.pilot import Pilot
 
 from supervisor.cli.open_app import adopter
 from supervisor.keeper.process.members import find_members
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.views.tui.app import StokerApp

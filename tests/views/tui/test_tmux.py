@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.events import Outcome
 from supervisor.run.journal import read_state
+from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.state import Backoff, Finished, HeldOpen
 from tests.integration.harness import ROOT, STOKER, environment, wait_for_run
 from tests.views.tui import recorded

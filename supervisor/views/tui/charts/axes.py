@@ -1,8 +1,8 @@
 """What the x axis of a chart counts: the step, else the epoch, else the lines' own time, else the readings (pure).
 
 A log that was read after it was written says nothing by when it was read: that time is on no axis. An axis is offered where the
-points can stand on it: nearly all of them have its value, the values differ, and they do not run back again and again, as a
-counter does that starts again with each epoch.
+points can stand on it: nearly all of them have its value, the values differ, and they never fall far back within an attempt, as
+a counter does that starts again with each epoch.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from supervisor.views.model.history import Point, Track
 
 # So many of the points must have the value; the others stand where their neighbours do.
 KNOWN_RATIO = 0.9
-# So many may go back within an attempt: lines of several writers are now and then out of order.
-BACK_RATIO = 0.02
+# A value below this share of the one before it is a counter that started again, not a line out of order.
+BACK_RATIO = 0.5
 # Lines closer together than this were read together: they are told apart by nothing but their order.
 TIME_LEAST_S = 2.0
 # A page of charts asks the same of some hundred tracks at each key.
@@ -77,10 +77,8 @@ def axis_for(wanted: Axis | None, tracks: Sequence[Track]) -> Axis:
 
 @of_track
 def places(track: Track, axis: Axis) -> Sequence[float]:
-    """Where each point stands. One without a value stands where the one before it does; readings of one epoch stand within it."""
-    if not track:
-        return []
-    if axis is Axis.NUMBER and not track[-1].number:  # they were not numbered
+    """Where each point stands; one without a value where the one before it does; readings of one epoch within it."""
+    if axis is Axis.NUMBER and track and not track[-1].number:  # they were not numbered
         return [float(at) for at in range(1, len(track) + 1)]
     values = [value_of(point, axis) for point in track]
     known = next((value for value in values if value is not None), 0.0)
@@ -119,12 +117,11 @@ def is_ascending(track: Track, axis: Axis) -> bool:
 
 
 class _Values(NamedTuple):
-    """What a track's points have for an axis. `back`: how often a value is below the one before it in its attempt, in `gaps` pairs."""
+    """What a track's points have for an axis. `falls_back`: whether a value is far below the one before it in its attempt."""
 
     size: int
     missing: int
-    gaps: int
-    back: int
+    falls_back: bool
     low: float
     high: float
     is_first_known: bool
@@ -133,62 +130,46 @@ class _Values(NamedTuple):
 @of_track
 def _values(track: Track, axis: Axis) -> _Values:
     values = list(map(_GIVES[axis], track))
-    known = [value for value in values if value is not None]
-    attempts = [point.attempt for point, value in zip(track, values, strict=True) if value is not None]
-    pairs = zip(pairwise(known), pairwise(attempts), strict=True)
+    known = [(point.attempt, value) for point, value in zip(track, values, strict=True) if value is not None]
+    numbers = [value for _, value in known]
     return _Values(
         size=len(values),
         missing=len(values) - len(known),
-        gaps=max(len(known) - 1, 0),
-        back=sum(b < a and mine == other for (a, b), (mine, other) in pairs),
-        low=min(known, default=float("inf")),
-        high=max(known, default=float("-inf")),
+        falls_back=any(mine == other and b < BACK_RATIO * a for (mine, a), (other, b) in pairwise(known)),
+        low=min(numbers, default=float("inf")),
+        high=max(numbers, default=float("-inf")),
         is_first_known=values[0] is not None,
     )
 
 
-@of_track
-def _restarts_each_epoch(track: Track) -> bool:
-    """Whether the step begins again where the epoch continues, be it in a few epochs of thousands of steps."""
-    known = ((p.attempt, p.step, p.epoch) for p in track if p.step is not None and p.epoch is not None)
-    return any(
-        mine == other and step < before / 2 and epoch > last
-        for (mine, before, last), (other, step, epoch) in pairwise(known)
-    )
-
-
-def _carries(tracks: Sequence[Track], axis: Axis) -> bool:
-    found = [_values(track, axis) for track in tracks]
-    if axis is Axis.TIME and not all(each.is_first_known for each in found):
-        return False  # nothing before it says when it was
-    count, gaps = sum(each.size for each in found), sum(each.gaps for each in found)
-    if sum(each.missing for each in found) > (1 - KNOWN_RATIO) * count:
-        return False
-    if sum(each.back for each in found) > max(1, BACK_RATIO * gaps):
-        return False
-    if axis is Axis.STEP and any(map(_restarts_each_epoch, tracks)) and _carries(tracks, Axis.EPOCH):
-        return False
-    if count == 1:
-        return axis is not Axis.EPOCH
-    span = max(each.high for each in found) - min(each.low for each in found)
-    return span >= TIME_LEAST_S if axis is Axis.TIME else span > 0
-
-
-def _within_epochs(track: Sequence[Point], values: list[float]) -> list[float]:
+def _within_epochs(track: Track, values: list[float]) -> list[float]:
     """Whole epochs with several readings each: the readings spread over their epoch, as far apart as those of the one before."""
     if any(value % 1 for value in values):
         return values  # the log says fractions
     found: list[float] = []
     before = 1
-    groups = [
-        list(group)
-        for _, group in groupby(zip(track, values, strict=True), lambda one: (one[0].attempt, one[1]))
-    ]
-    for number, group in enumerate(groups):
-        size = len(group) if number < len(groups) - 1 else max(len(group), before)
-        found += [value + at / size for at, (_, value) in enumerate(group)]
-        before = len(group)
+    keys = [(point.attempt, value) for point, value in zip(track, values, strict=True)]
+    groups = [(value, len(list(group))) for (_, value), group in groupby(keys)]
+    for number, (value, count) in enumerate(groups):
+        size = count if number < len(groups) - 1 else max(count, before)
+        found += [value + at / size for at in range(count)]
+        before = count
     return found
+
+
+def _carries(tracks: Sequence[Track], axis: Axis) -> bool:
+    found = [_values(track, axis) for track in tracks]
+    count = sum(each.size for each in found)
+    if axis is Axis.TIME and not all(each.is_first_known for each in found):
+        return False  # nothing before it says when it was
+    if any(each.falls_back for each in found):
+        return False
+    if sum(each.missing for each in found) > (1 - KNOWN_RATIO) * count:
+        return False
+    if count == 1:
+        return axis is not Axis.EPOCH
+    span = max(each.high for each in found) - min(each.low for each in found)
+    return span >= TIME_LEAST_S if axis is Axis.TIME else span > 0
 
 
 _GIVES: dict[Axis, Callable[[Point], float | None]] = {

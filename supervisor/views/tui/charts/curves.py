@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from supervisor.views import format as fm
 from supervisor.views.model.history import SMOOTH_SHARE, Point, Track, lives_on, smooth
 from supervisor.views.tui.charts.axes import Axis, axis_for, is_ascending, places, span_of, value_of
-from supervisor.views.tui.charts.canvas import Canvas, row_of
-from supervisor.views.tui.charts.plotting import (
+from supervisor.views.tui.charts.braille import (
     Bucket,
+    Canvas,
     Scale,
     buckets,
     draw_band,
@@ -27,6 +27,7 @@ from supervisor.views.tui.charts.plotting import (
     log_bounds,
     log_ticks,
     loss_bounds,
+    row_of,
     ticks,
     time_ticks,
 )
@@ -111,8 +112,7 @@ class Curve(msgspec.Struct, frozen=True):
     """One series. `smoothed` belongs to `points`, one by one; empty: the means are drawn, of a raw chart every value.
 
     `cuts`: attempt to the step from which on a later one did its work again. What lies there is drawn faint.
-    `band`: of the values' range behind the smoothed ones; None: it is not drawn. `letter`: written at the newest end, and
-    every `letter_every` cells before it where the colour cannot say which curve is which.
+    `band`: of the values' range behind the smoothed ones; None: it is not drawn. `letter`: written at the newest end.
     """
 
     points: Track
@@ -121,7 +121,6 @@ class Curve(msgspec.Struct, frozen=True):
     cuts: Mapping[int, float] = NONE
     band: TextStyle | None = TextStyle.BAND
     letter: str = ""
-    letter_every: int = 0
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -340,14 +339,12 @@ def _draw(canvas: Canvas, curve: Curve, xs: Sequence[float], x: Scale, y: Scale,
 
 
 def _write_letter(canvas: Canvas, curve: Curve, found: Sequence[Bucket], y: Scale) -> None:
-    """Where no other curve's letter is."""
-    last: int | None = None
+    """At the newest end of the curve where no other curve's letter is."""
     for bucket in reversed(found):
         column, row = bucket.x // 2, y.dot(bucket.mean) // 4
-        far = last is None or (curve.letter_every and last - column >= curve.letter_every)
-        if far and canvas.is_free(column, row):
+        if canvas.is_free(column, row):
             canvas.mark(column, row, curve.letter, curve.style)
-            last = column
+            return
 
 
 def _mark_clipped(

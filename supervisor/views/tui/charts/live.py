@@ -15,7 +15,7 @@ from supervisor.views import format as fm
 from supervisor.views.model.history import Track, lives_on
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.axes import Axis
-from supervisor.views.tui.charts.canvas import Canvas
+from supervisor.views.tui.charts.braille import Canvas, Scale, buckets, draw_area
 from supervisor.views.tui.charts.curves import (
     SMOOTHING,
     Curve,
@@ -26,12 +26,10 @@ from supervisor.views.tui.charts.curves import (
     readout,
 )
 from supervisor.views.tui.charts.hues import Gauge, value_style
-from supervisor.views.tui.charts.plotting import Scale, buckets, draw_area
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, wrap
 from supervisor.views.tui.widgets.panel import Panel, View
 from supervisor.views.wording.kinds import reading_ratio, reading_text
-from supervisor.views.wording.start_warnings import warnings_of
 from supervisor.views.wording.translate import Tr
 
 WINDOW_S = 600.0
@@ -57,7 +55,6 @@ class LossPanel(ChartPanel):
             snapshot.lost,
             state.attempts,
             state.best_loss,
-            state.findings,
         )
 
     def tracks(self) -> Sequence[Track]:
@@ -345,19 +342,8 @@ def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr, coming: st
     else:
         text = "no loss seen yet: it appears with the first log line that names one"
     lines = wrap(tr(text), max(width - 4, 1), 3)
-    below = [] if coming else _wanting(snapshot, width, height - len(lines) - 2, tr)
-    rows: list[Row] = [EMPTY] * max(0, (height - len(lines) - len(below)) // 2)
-    rows += [row(Span(" " * max((width - cell_len(line)) // 2, 0) + line, TextStyle.DIM)) for line in lines]
-    return [*rows, *below]
-
-
-def _wanting(snapshot: Snapshot, width: int, most: int, tr: Tr) -> list[Row]:
-    """Pre-flight warnings, while the space is not needed: a blank row, then each with what to do."""
-    rows: list[Row] = []
-    for finding in warnings_of(snapshot.state):
-        entries = [Span(line, TextStyle.WARN) for line in wrap(f"⚠ {tr(finding.what)}", max(width - 6, 1), 6)]
-        entries += [Span(line) for line in wrap(f"→ {tr(finding.fix)}", max(width - 6, 1), 3) if finding.fix]
-        if len(rows) + len(entries) + 1 > most:
-            break
-        rows += [EMPTY, *((Span("   "), span) for span in entries)]
-    return rows
+    rows: list[Row] = [EMPTY] * max(0, (height - len(lines)) // 2)
+    return [
+        *rows,
+        *(row(Span(" " * max((width - cell_len(line)) // 2, 0) + line, TextStyle.DIM)) for line in lines),
+    ]

@@ -129,7 +129,7 @@ class ChartPanel(Panel, can_focus=True):
         return ""
 
     def action_cursor(self, way: int) -> None:
-        """Move the cursor by a column, or on to the next point where there is none; it begins at the newest one."""
+        """On to the last point within a column, or to the next one beyond; it begins at the newest one."""
         whole, plot = extent(self.look, self.tracks()), self.plotted
         if whole is None or plot is None:
             return
@@ -138,16 +138,11 @@ class ChartPanel(Panel, can_focus=True):
             self._look(self.look, cursor=plot.x.high if self.look.window else whole[1])
             return
         to = at + way * (plot.x.high - plot.x.low) / max(plot.x.dots // 2, 1)
-        tracks = self.tracks()
-        point = nearest(self.look, tracks, at)
-        if (
-            point is not None and nearest(self.look, tracks, to) is point
-        ):  # a gap, such as between two attempts
-            xs = places(tracks[0], self.axis)
-            here = min(xs, key=lambda x: abs(x - at))
-            further = [x for x in xs if (x > max(here, to) if way > 0 else x < min(here, to))]
-            to = (min if way > 0 else max)(further, default=to)
-        self._look(self.look, cursor=to)
+        low, high = sorted((at, to))
+        beyond = [x for x in places(self.tracks()[0], self.axis) if (x > at if way > 0 else x < at)]
+        within = [x for x in beyond if low <= x <= high]
+        nearest_first = sorted(within, reverse=way > 0) or sorted(beyond, reverse=way < 0)
+        self._look(self.look, cursor=nearest_first[0] if nearest_first else to)
 
     def action_pan(self, way: int) -> None:
         """Move the window."""

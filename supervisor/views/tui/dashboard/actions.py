@@ -336,7 +336,7 @@ def _given_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> st
     # Only once something has failed or is to be restarted.
     from supervisor.job.arguments.assignments import settings_of
     from supervisor.job.knobs.checkpoint_names import given_start
-    from supervisor.run.history.changes import next_job
+    from supervisor.run.next_job import next_job
 
     now = next_job(record.job, state)
     if typed is not None and state.attempt is not None:
@@ -371,7 +371,7 @@ def again_text(snapshot: Snapshot) -> str:
     if snapshot.run_file is None or snapshot.state.mode == "observed":
         return ""
     from supervisor.job.rerun_command import command_of  # only once a run is over
-    from supervisor.run.history.changes import declared_again
+    from supervisor.run.next_job import declared_again
 
     job = snapshot.run_file.job
     return declared_again(snapshot.state, job) or command_of(job) or ""
@@ -453,7 +453,7 @@ def _perhaps_start(snapshot: Snapshot, typed: tuple[str, ...] | None) -> str | N
     if typed is None or snapshot.run_file is None:
         return None
     from supervisor.job.knobs.checkpoint_names import perhaps_start
-    from supervisor.run.history.changes import next_job
+    from supervisor.run.next_job import next_job
 
     return perhaps_start(typed, next_job(snapshot.run_file.job, snapshot.state).words)
 
@@ -517,7 +517,7 @@ def _present_value(snapshot: Snapshot, name: str) -> str:
     if record is None or not isinstance(state.condition, st.HeldOpen):
         return ""  # what a back-off waits to start has the change already
     from supervisor.job.arguments.assignments import settings_of
-    from supervisor.run.history.changes import next_job
+    from supervisor.run.next_job import next_job
 
     given = [each.value for each in settings_of(next_job(record.job, state).words) if each.name == name]
     loader = record.job.loader

@@ -8,8 +8,8 @@ from itertools import chain
 from rich.cells import cell_len
 from textual.timer import Timer
 
-from supervisor.run.access.ownership import Offer
 from supervisor.run.events import ON_OOM, Advisory, Phase
+from supervisor.run.ownership import Offer
 from supervisor.run.records import Sameness
 from supervisor.run.state import Finished, MomentKind, Running
 from supervisor.views import format as fm
@@ -19,7 +19,7 @@ from supervisor.views.tui.dashboard.state_words import is_live, shows_failure, s
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, between, cells, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.kinds import values_of
-from supervisor.views.wording.questions import question_text
+from supervisor.views.wording.phrases import question_text
 from supervisor.views.wording.start_warnings import in_one_line, shown_at_start
 
 # An answer is shown for so long, a refusal longer: it is read.

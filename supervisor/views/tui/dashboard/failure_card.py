@@ -40,8 +40,15 @@ from supervisor.views.wording.kinds import (
     place_of_end,
     values_of,
 )
-from supervisor.views.wording.places import is_stacks, of_project, place_of
-from supervisor.views.wording.questions import answer_text, effect_text, given_text, question_text
+from supervisor.views.wording.phrases import (
+    answer_text,
+    effect_text,
+    given_text,
+    is_stacks,
+    of_project,
+    place_of,
+    question_text,
+)
 from supervisor.views.wording.translate import Tr
 
 LABEL = 9

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from supervisor.run.growth import GrowthClock
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.commands import LogAt, LogPoint
 from supervisor.views.logs.query import Query
@@ -20,17 +19,17 @@ from supervisor.views.tui.dashboard.failure_card import own_line_of
 from supervisor.views.tui.dashboard.panes import Panes
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.logs.controls import LogControls
-from supervisor.views.tui.pages.page import PAGES
+from supervisor.views.tui.pages.text_page import PAGES
 from supervisor.views.tui.request_client import Answer, RequestClient
 from supervisor.views.tui.widgets.panel import Panel
-from supervisor.views.wording.places import is_stacks
+from supervisor.views.wording.phrases import is_stacks
 
 if TYPE_CHECKING:
     from supervisor.run.paths import RunPaths
     from supervisor.text.user_line import CodeLine
     from supervisor.views.tui.logs.screen import LogScreen
     from supervisor.views.tui.pages.metrics import OtherRun
-    from supervisor.views.tui.pages.page_search import Searchable
+    from supervisor.views.tui.pages.text_page import Searchable
 
 # What may be typed to go to a step.
 STEPS = "a step of the chart (1200, 12k), or from one to another (1200-1400)"
@@ -55,10 +54,7 @@ class LogOfRun:
     def __init__(self, panes: Panes, client: RequestClient, deliver: Callable[[lc.Answer], object]) -> None:
         self._panes, self._client = panes, client
         self._screen: LogScreen | None = None
-        self._growth: dict[str, GrowthClock] = {}  # what the pane saw arrive, the page knows, and so on
-        session = LogSession(
-            client.node, deliver, newest=PANE_ATTEMPTS, watch_after_s=WATCH_AFTER_S, growth=self._growth
-        )
+        session = LogSession(client.node, deliver, newest=PANE_ATTEMPTS, watch_after_s=WATCH_AFTER_S)
         self.controls = LogControls(
             session, self._show, self._report, lambda: self._panes.log.row, panes.offer
         )
@@ -93,10 +89,10 @@ class LogOfRun:
         if attempt is not None and cause is not None and cause.line is not None:
             line = lc.CauseLine(attempt.number, cause.path, cause.line, cause.text)
         nodes = snapshot.node_logs
-        known = (lc.log_facts(snapshot.state, nodes), line, snapshot.recorded)
+        known = (lc.log_facts(snapshot.state, nodes), line, snapshot.recorded_t)
         if known != self._known:
             self._known = known
-            self.controls.ask(lc.Update(snapshot.state, snapshot.recorded, nodes), lc.KeepCause(line))
+            self.controls.ask(lc.Update(snapshot.state, snapshot.recorded_t, nodes), lc.KeepCause(line))
         if self._screen is not None:
             self._screen.take(snapshot.state, nodes)
 
@@ -145,9 +141,7 @@ class LogOfRun:
                 self._point_at(point)
 
         nodes, typed = snapshot.node_logs, self.controls.query.typed
-        self._screen = LogScreen(
-            self._client.node, snapshot.state, nodes=nodes, at=at, typed=typed, growth=self._growth
-        )
+        self._screen = LogScreen(self._client.node, snapshot.state, nodes=nodes, at=at, typed=typed)
         self._panes.screen.app.push_screen(self._screen, closed)
 
     def _point_at(self, point: LogPoint) -> None:
@@ -228,7 +222,7 @@ class Looking:
                 self.panes.offer()
             case "close search":
                 self._logs.clear()
-                self._logs.move(lc.Follow())
+                self._logs.ask(lc.Follow())
             case "clear filter":
                 self._logs.clear()
             case "" if self.back is not None:
@@ -433,7 +427,7 @@ class Looking:
             self.leave_page()
             self._logs.open_search(app)
             return
-        from supervisor.views.tui.pages.page_search import open_page_search
+        from supervisor.views.tui.pages.text_page import open_page_search
 
         open_page_search(app, page, self.panes.offer)
 

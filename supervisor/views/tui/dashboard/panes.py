@@ -21,7 +21,7 @@ from supervisor.views.tui.dashboard.state_words import shows_failure
 from supervisor.views.tui.dashboard.tiles import TilesPanel, TrendPanel, trends
 from supervisor.views.tui.dashboard.timeline import AttemptsBar, TimelinePanel
 from supervisor.views.tui.logs.pane import LogPanel
-from supervisor.views.tui.pages.page import PAGES, new_page
+from supervisor.views.tui.pages.text_page import PAGES, new_page
 from supervisor.views.tui.request_client import Answer
 from supervisor.views.tui.saved_layout import memory_of
 from supervisor.views.tui.widgets.footer import FooterBar

@@ -11,11 +11,10 @@ from textual import events
 from textual.binding import Binding
 from textual.screen import ScreenResultType
 
-from supervisor.run.access.control import RequestArgs
-from supervisor.run.access.ownership import Offer
-from supervisor.run.access.viewers import Presence
+from supervisor.run.control import Presence, RequestArgs
 from supervisor.run.events import RequestKind
 from supervisor.run.index import give_name, give_note
+from supervisor.run.ownership import Offer
 from supervisor.run.state import Backoff, HeldOpen
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import (
@@ -346,7 +345,7 @@ class Requests:
 
     def action_smaller_batch(self) -> None:
         """Restart with another batch."""
-        from supervisor.views.tui.dialogs.batch import BatchScreen
+        from supervisor.views.tui.dialogs.restart import BatchScreen
 
         snapshot = self.panes.snapshot
         if snapshot is not None and "smaller_batch" not in self.possible:
@@ -379,8 +378,8 @@ class Requests:
 
     def action_edit(self) -> None:
         """Restart with other arguments or environment."""
-        from supervisor.run.history.changes import next_job, undecided
-        from supervisor.views.tui.dialogs.edit import Checkpoint, Edited, EditScreen
+        from supervisor.run.next_job import next_job, undecided
+        from supervisor.views.tui.dialogs.restart import Checkpoint, Edited, EditScreen
 
         snapshot = self.panes.snapshot
         if snapshot is None or snapshot.run_file is None:

@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from supervisor.job.spec import Unread
-from supervisor.run.access.viewers import Presence
+from supervisor.run.control import Presence
 from supervisor.views.logs import commands as lc
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.zoomable import ChartPanel
@@ -35,7 +35,7 @@ from supervisor.views.tui.dashboard.state_words import (
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, bindings_of, lines_of
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.logs.pane import LogPanel
-from supervisor.views.tui.pages.page import PAGES
+from supervisor.views.tui.pages.text_page import PAGES
 from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
 from supervisor.views.tui.screen_base import KeyScreen, key_commands, silence_of
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
@@ -265,7 +265,7 @@ class Dashboard(KeyScreen, Screen[None]):
 
     def on_log_panel_moved(self, message: LogPanel.Moved) -> None:
         """Other lines."""
-        self.logs.move(message.move)
+        self.logs.ask(message.move)
 
     def on_log_panel_sized(self, message: LogPanel.Sized) -> None:
         """Another number of lines."""

@@ -23,7 +23,7 @@ from supervisor.views.wording.translate import Tr
 if TYPE_CHECKING:
     from textual.screen import Screen
 
-    from supervisor.run.access.ownership import Offer
+    from supervisor.run.ownership import Offer
     from supervisor.run.paths import RunPaths
 
 SEARCH_HINT = "words, or /expression/"
@@ -144,7 +144,7 @@ def ask_over(screen: Screen[Any], line: AskLine, done: Callable[[str], object]) 
     screen.app.push_screen(line, closed)
 
 
-class OfferScreen(OverScreen[bool]):
+class OfferScreen(Confirm):
     """Asks once whether a run is to be taken over, or continued. Only `y` is yes.
 
     Args:
@@ -153,14 +153,8 @@ class OfferScreen(OverScreen[bool]):
         why: what a person wanted that needs it; empty: nothing else.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "answer(True)", "yes"),
-        Binding("n,escape,q,ctrl+c,enter", "answer(False)", "no"),
-    ]
-
     def __init__(self, title: str, offer: Offer, why: str = "") -> None:
-        super().__init__()
-        self.asked = title
+        super().__init__(title)
         self.offer = offer
         self.why = why
         self._shown_t = math.inf
@@ -186,7 +180,7 @@ class OfferScreen(OverScreen[bool]):
         """What is done, what should be known of it, the keys."""
         tr = tr_of(self)
         box = Vertical(classes="box")
-        box.border_title = tr(self.asked)
+        box.border_title = tr(self.question)
         with box:
             if self.why:
                 yield Label(Content(plain(tr(self.why))), classes="quiet")
@@ -196,9 +190,8 @@ class OfferScreen(OverScreen[bool]):
                 yield Label(Content(plain(f"⚠ {tr(warning)}")), classes="cost")
             yield Label(key_line(tr, ("y", "yes"), ("n", "no")), classes="quiet", id="keys")
 
-    def action_answer(self, answer: bool) -> None:
-        """Close with the answer."""
-        self.dismiss(answer)
+    def renew(self) -> None:
+        """An offer stays what it was when it was made."""
 
 
 class OfferWords(NamedTuple):

@@ -82,14 +82,6 @@ class LogControls:
             self._asked()
         self.session.ask(*commands)
 
-    def move(self, command: lc.Move) -> None:
-        """Move the page: at once, where nothing has to be waited for."""
-        self._kept = None
-        self._asked()
-        page = self.session.move(command)
-        if page is not None:
-            self.take(page)
-
     @property
     def following(self) -> bool:
         """Whether new lines move the page."""

@@ -12,7 +12,6 @@ from textual.message import Message
 from supervisor.views import format as fm
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.merge import Row as LogRow
-from supervisor.views.logs.sources import JOURNAL
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.logs.rows import (
     SIDE_CELLS,
@@ -180,8 +179,6 @@ class LogPanel(WheelPanel):
         each = page.rows[number]
         is_match, is_cause = number == page.cursor and bool(page.searched), number == page.cause
         tone = TONES[each.tone]
-        if tone is TextStyle.PLAIN and page.logs[each.parts[0][0]].stream == JOURNAL:
-            tone = TextStyle.DIM  # a replay's facts, which no rank wrote
         text = text_of(each, "O", self.tr).expandtabs(4)
         style = TextStyle.STRONG if is_match else tone
         spans = tuple(text_spans(text, page.query, page.searched, style, tone))

@@ -106,7 +106,7 @@ def marked(spans: Row, searched: Query) -> Row:
 
 def lines_text(page: Page) -> str:
     """How many lines there are, and how many of them a filter shows, as far as they are counted: ``3 of 148 lines``."""
-    total, shown = page.meant_count, page.shown
+    total, shown = page.line_count, page.shown
     many = "" if total is None else f"{fm.whole(total)} line{'s' if total != 1 else ''}"
     if shown is None:
         return many

@@ -15,7 +15,6 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.timer import Timer
 
-from supervisor.run.growth import GrowthClock
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
 from supervisor.views import format as fm
@@ -35,7 +34,7 @@ from supervisor.views.tui.screen_base import KeyScreen
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, row
 from supervisor.views.tui.widgets.panel import Panel, tr_of
-from supervisor.views.wording.places import is_stacks
+from supervisor.views.wording.phrases import is_stacks
 from supervisor.views.wording.translate import Tr
 
 MATCHES = {"match(1)": 1, "match(-1)": -1}
@@ -109,12 +108,11 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
         nodes: tuple[NodeLogs, ...] = (),
         at: LogAt | None = None,
         typed: str = "",
-        growth: dict[str, GrowthClock] | None = None,
     ) -> None:
         super().__init__()
         self._state = state
         self._node_logs = nodes
-        session = LogSession(node, lambda answer: self.post_message(self.News(answer)), growth=growth)
+        session = LogSession(node, lambda answer: self.post_message(self.News(answer)))
         self._controls = LogControls(
             session,
             self._show,
@@ -269,11 +267,11 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
 
     def on_log_page_beyond(self, message: LogPage.Beyond) -> None:
         """Other rows."""
-        self._controls.move(lc.Scroll(message.rows))
+        self._controls.ask(lc.Scroll(message.rows))
 
     def on_log_page_edge(self, message: LogPage.Edge) -> None:
         """The first rows or the newest."""
-        self._controls.move(lc.Start() if message.way < 0 else lc.Follow())
+        self._controls.ask(lc.Start() if message.way < 0 else lc.Follow())
 
     def on_log_page_frozen(self, _message: LogPage.Frozen) -> None:
         """Stand still."""

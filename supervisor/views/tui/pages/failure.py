@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from typing import ClassVar
 
-from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 
 from supervisor.run import state as st
-from supervisor.run.history.recurrence import same_failure
-from supervisor.run.records import Consequence, Decision, DecisionKind, FailureClass, Verdict
+from supervisor.run.failure_history import same_failure
+from supervisor.run.records import Consequence, Decision, DecisionKind, Verdict
 from supervisor.run.timeline import changed_arguments
 from supervisor.text.user_line import CodeLine
 from supervisor.views import format as fm
@@ -29,20 +27,16 @@ from supervisor.views.tui.dashboard.failure_card import (
     reason_text,
 )
 from supervisor.views.tui.dashboard.state_words import failures
-from supervisor.views.tui.pages.page import Page, labelled, resumed_rows, section
-from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, cells, fit, row, wrap
+from supervisor.views.tui.pages.text_page import Page, labelled, resumed_rows, section
+from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, fit, row, wrap
 from supervisor.views.tui.widgets.panel import UNWRAPPED_CELLS, View, copied_rows
 from supervisor.views.wording.kinds import place_of_end
-from supervisor.views.wording.places import is_stacks, place_of
+from supervisor.views.wording.phrases import is_stacks, place_of
 from supervisor.views.wording.start_warnings import foreseen, foreseen_text
 from supervisor.views.wording.translate import Tr
 
 NUMBER_CELLS = 8
 FOLLOWED = 24
-# In a pane lower than this the evidence is shorter, so that what happens next is not all below the edge.
-LOW = 30
-ABOVE_LOW = 3
-BELOW_LOW = 2
 
 
 class FailurePage(Page):
@@ -88,7 +82,7 @@ class FailurePage(Page):
         return [
             *_head(attempt, verdict, snapshot, width, tr),
             *resumed_rows(snapshot.state, width, tr),
-            *_cause(snapshot, attempt, verdict, width, self.pane_rows, tr),
+            *_cause(snapshot, attempt, verdict, width, tr),
             *_followed(attempt, verdict, width, tr),
             *_advice(verdict, width, tr),
             *_policy(snapshot, attempt, view.now, width, tr),
@@ -96,41 +90,12 @@ class FailurePage(Page):
         ]
 
     def copied(self) -> str:
-        """The whole page as plain unwrapped lines below the run's name, with all of the evidence also in a low pane."""
+        """The whole page as plain unwrapped lines below the run's name."""
         attempt = self._attempt(failures(self.view.snapshot.state)) if self.view is not None else None
         if self.view is None or attempt is None:
             return super().copied()
-        shown, self.pane_rows = self.pane_rows, LOW
         rows = self.rows(self.view, UNWRAPPED_CELLS)
-        self.pane_rows = shown
         return copied_rows([copied_head(self.view.snapshot.state, attempt, self.tr), *rows])
-
-    def foot(self, view: View, width: int) -> Sequence[Row]:
-        """What happens next, in a rule below the text, and what each key would do instead."""
-        snapshot, tr = view.snapshot, view.tr
-        attempt = self._attempt(failures(snapshot.state))
-        if attempt is None or attempt is not snapshot.state.attempt or attempt.decision is None:
-            return []
-        if self.pane_rows >= LOW:
-            return []  # most of it is in sight
-        decision = attempt.decision
-        change = decision.change
-        what = change_text(change) if change is not None else decision.reason
-        when = tr(_when(snapshot, attempt, decision, view.now))
-        head = row(Span(f"── {tr('next')} ", TextStyle.FRAME), Span(f"{when}  ", TextStyle.WARN))
-        if cells(head) + cell_len(tr(what)) > width - 3:  # what stays as it is can be left out
-            what = ", ".join(part for part in what.split(", ") if not part.endswith(" unchanged"))
-        what = fit(tr(what), max(width - 3 - cells(head), 0)).rstrip()
-        rule = width - cells(head) - cell_len(what) - 1
-        rows = [row(*head, Span(f"{what} "), Span("─" * rule, TextStyle.FRAME))]
-        keys = _choices(snapshot)
-        if keys:
-            spans = [
-                part for key, _, word in keys for part in (Span(key, TextStyle.KEY), Span(f" {tr(word)}  "))
-            ]
-            label = Span(fit(tr("instead"), LABEL), TextStyle.DIM)
-            rows.append((label, *spans) if cells((label, *spans)) - 2 <= width else tuple(spans))
-        return rows
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
         """Also to the other failures, and to the line that the page points at."""
@@ -196,7 +161,7 @@ def _head(attempt: st.AttemptState, verdict: Verdict, snapshot: Snapshot, width:
     if verdict.node is not None:
         parts.append(f"node {verdict.node}")
     parts += filter(None, [place_of_end(snapshot, attempt)])
-    parts += _exits(attempt, verdict)
+    parts += [f"exit code {attempt.exit_code}"] if attempt.exit_code is not None else []
     rows.append(row(Span(" · ".join([name, *map(tr, parts)]), TextStyle.DIM)))
     if attempt.verdict_provisional:
         rows.append(
@@ -216,31 +181,7 @@ def _head(attempt: st.AttemptState, verdict: Verdict, snapshot: Snapshot, width:
     return rows
 
 
-def _exits(attempt: st.AttemptState, verdict: Verdict) -> list[str]:
-    """The signal that felled a rank, and the launcher's exit code, which torchrun makes 1 for any.
-
-    After other failures a signal is the launcher's or the keeper's own, sent to end what was left.
-    """
-    if attempt.exit_code is None:
-        return []
-    felled = verdict.rank is not None and verdict.failure in (
-        FailureClass.WORKER_CRASH,
-        FailureClass.HOST_OOM,
-    )
-    codes = (own.exit_code for own in attempt.ranks.values() if felled and own.rank == verdict.rank)
-    code = next(codes, None)
-    if code is None or code >= 0 or code == attempt.exit_code:
-        return [f"exit code {attempt.exit_code}"]
-    known = {number.value: number.name for number in signal.Signals}
-    return [
-        f"ended by {known.get(-code, f'signal {-code}')}",
-        f"the launcher's exit code {attempt.exit_code}",
-    ]
-
-
-def _cause(
-    snapshot: Snapshot, attempt: st.AttemptState, verdict: Verdict, width: int, height: int, tr: Tr
-) -> list[Row]:
+def _cause(snapshot: Snapshot, attempt: st.AttemptState, verdict: Verdict, width: int, tr: Tr) -> list[Row]:
     cause = verdict.cause
     context = snapshot.nearby.contexts.get(attempt.number)
     if cause is None:
@@ -260,17 +201,16 @@ def _cause(
         if context is not None and context.trouble:
             rows.append(row(Span(tr(context.trouble), TextStyle.DIM)))
         return rows
-    above, below = (BEFORE_LINES, AFTER_LINES) if height >= LOW else (ABOVE_LOW, BELOW_LOW)
     for number, text in enumerate(context.lines, start=context.first):
         here = number == context.line
-        if not context.line - above <= number <= context.line + below:
+        if not context.line - BEFORE_LINES <= number <= context.line + AFTER_LINES:
             continue
         mark = Span(
             f"{'▸' if here else ' '}{number:>{NUMBER_CELLS - 2}} ", TextStyle.BAD if here else TextStyle.FRAME
         )
         if here:
             indent = " " * min(len(text) - len(text.lstrip()), width // 3)
-            lines = wrap(text, width - NUMBER_CELLS - len(indent), 6 if height >= LOW else 3) or [""]
+            lines = wrap(text, width - NUMBER_CELLS - len(indent), 6) or [""]
             rows.append(row(mark, Span(indent + lines[0], TextStyle.STRONG)))
             rows += [row(Span(" " * NUMBER_CELLS), Span(line, TextStyle.STRONG)) for line in lines[1:]]
         else:
@@ -351,33 +291,24 @@ def _when(snapshot: Snapshot, attempt: st.AttemptState, decision: Decision, now:
             return "now" if decision.kind is DecisionKind.RESTART else "it stays so"
 
 
-def _choices(snapshot: Snapshot) -> list[tuple[str, str, str]]:
-    """What each key would do instead: the key, a sentence, a word."""
+def _instead(snapshot: Snapshot, tr: Tr) -> list[Row]:
+    """What each key would do instead, a row each."""
     condition = snapshot.state.condition
     if not isinstance(condition, (st.Backoff, st.HeldOpen)) or not snapshot.keeper_alive:
         return []
     keys = [
-        ("r", "restart as it was, now", "as it was"),
-        ("b", "restart with another micro-batch, same global batch", "smaller batch"),
-        ("e", "restart with other arguments or environment", "edit"),
-        ("s", "end the run", "stop"),
+        ("r", "restart as it was, now"),
+        ("b", "restart with another micro-batch, same global batch"),
+        ("e", "restart with other arguments or environment"),
+        ("s", "end the run"),
     ]
     if suggested_batch(snapshot) is None:
         keys = [choice for choice in keys if choice[0] != "b"]
     if isinstance(condition, st.Backoff):
         keys = [
-            ("Enter", "restart as planned, now", "now"),
-            ("Esc Esc", "do not restart: wait for your decision", "wait"),
+            ("Enter", "restart as planned, now"),
+            ("Esc Esc", "do not restart: wait for your decision"),
             *keys,
         ]
-    return keys
-
-
-def _instead(snapshot: Snapshot, tr: Tr) -> list[Row]:
-    """What each key would do instead, a row each."""
-    keys = _choices(snapshot)
-    if not keys:
-        return []
     rows = section(tr, "instead")
-    rows += [row(Span(fit(key, 9), TextStyle.KEY), Span(tr(text))) for key, text, _ in keys]
-    return rows
+    return [*rows, *(row(Span(fit(key, 9), TextStyle.KEY), Span(tr(text))) for key, text in keys)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_
@@ -13,11 +12,10 @@ from typing import ClassVar, NamedTuple, TypeAlias
 from msgspec.structs import replace
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.timer import Timer
 
 from supervisor.job.arguments.assignments import differing
-from supervisor.run.history.summaries import name_given
 from supervisor.run.paths import RunPaths
+from supervisor.run.summaries import name_given
 from supervisor.views import format as fm
 from supervisor.views.model.history import Point, Track, smooth
 from supervisor.views.model.reader import SnapshotReader
@@ -36,10 +34,8 @@ from supervisor.views.tui.charts.curves import (
     plot,
     readout,
 )
-from supervisor.views.tui.charts.gaps import EXACT, SMOOTH_FROM, Gap, gap_between
 from supervisor.views.tui.charts.hues import band_style, run_letter, run_style, series_style
 from supervisor.views.tui.charts.live import attempt_marks, start_of
-from supervisor.views.tui.charts.plotting import Scale
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.widgets.paint import (
@@ -60,8 +56,6 @@ CELL_WIDTH, CELL_HEIGHT = 36, 9
 ASPECT = 4.0
 # What an empty place in the grid counts against a shape, beside the logarithm of how far it is from that.
 EMPTY_PLACE = 0.15
-# Without colours a run's letter stands on its curve at every so many cells.
-LETTER_EVERY = 14
 AXIS_CELLS = 7  # "26.5k" and its tick
 FIRST = (
     "loss",
@@ -76,13 +70,9 @@ FIRST = (
     "mfu",
 )
 
-# A key waits no longer for curves to be drawn: those that are left follow once it is painted.
-DRAW_S = 0.02
-# New points of the charts that do not have the keys are drawn so often; their values are always the newest.
-FRESH_S = 1.0
-# The largest gap between two runs is looked for again so often while one of them trains.
-GAP_S = 5.0
-NOT_YET = Plot([], Scale(0.0, 1.0, 2), 0)
+# A moving mean of fewer points lags behind what it should show; what is set and not measured has no noise to smooth.
+SMOOTH_FROM = 60
+EXACT = frozenset(["lr", "learning_rate"])
 
 Say: TypeAlias = Callable[[float | None], str]
 smoothed_usually = of_track(smooth)
@@ -118,13 +108,11 @@ class Cell(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A chart as it was drawn last: of what, as it is asked for (`how`), and when. It is drawn again where one of that is another."""
+    """A chart as it was drawn last, and what it was drawn of: it is drawn again where one of that is another."""
 
     tracks: Sequence[object]
-    window: tuple[float, float] | None
     how: tuple[object, ...]
     plot: Plot | None
-    t: float
 
 
 def grid_of(count: int, width: int, height: int) -> tuple[int, int]:
@@ -193,10 +181,6 @@ class MetricsPage(ChartPanel):
         self._shape = (1, 1)
         self._sight: dict[str, Cell] = {}
         self._drawn: dict[str, Drawn] = {}
-        self._draw_until = 0.0
-        self._drew = self._late = False
-        self._waiting: Timer | None = None
-        self._gap: tuple[float, tuple[object, ...], str] | None = None  # when, for what, and what it is
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
         """Which charts, then how each is read and drawn."""
@@ -264,7 +248,6 @@ class MetricsPage(ChartPanel):
         """Lay other runs beside this one, in place of those before."""
         self.others = list(others)
         self._drawn.clear()
-        self._gap = None
         self.repaint()
 
     # -- what is drawn ---------------------------------------------------------------------------------------
@@ -283,7 +266,8 @@ class MetricsPage(ChartPanel):
             return [self._head(names, width), EMPTY, row(Span(f" {self.tr(text)}", TextStyle.DIM))]
         self._at = self._index(names)
         self._name = names[self._at]
-        above = self._compared(width) if self.others else []
+        arguments = self._differing_arguments(width) if self.others else EMPTY
+        above = [arguments] if arguments else []
         top = 1 + len(above)
         self._shape = (1, 1) if self.alone else grid_of(len(names), width, height - top)
         places = places_of(self._shape, width, height - top, top=top)
@@ -293,17 +277,10 @@ class MetricsPage(ChartPanel):
         look = replace(self.look, axis=self.axis, cursor=None)
         # All charts have one x axis, so that the eye can go straight down.
         look = replace(look, window=self.look.window or extent(look, self.tracks()))
-        self._drew, self._late, self._draw_until = False, False, time.monotonic() + DRAW_S
-        # The one that has the keys is drawn first.
-        order = sorted(self._sight, key=lambda name: name != self._name)
-        cells_of = {
-            name: self._cell(name, self._sight[name], look, here=name == self._name) for name in order
-        }
-        if self._late:
-            self.call_after_refresh(self.repaint)
         lines: list[list[Span]] = [[] for _ in range(height)]
         for name, cell in self._sight.items():
-            for line, spans in zip(lines[cell.y :], cells_of[name], strict=False):  # a low screen cuts it off
+            rows = self._cell(name, cell, look, here=name == self._name)
+            for line, spans in zip(lines[cell.y :], rows, strict=False):  # a low screen cuts it off
                 line.extend(spans)
         return [self._head(names, width), *above, *(tuple(line) for line in lines[top:])]
 
@@ -348,12 +325,6 @@ class MetricsPage(ChartPanel):
         ]
         return between(left, (*_as_many_as_fit(parts, room - 1), Span(" ")), width)
 
-    def _compared(self, width: int) -> list[Row]:
-        """Where the runs differ most, and in which arguments."""
-        gap = row(Span(f" {self._largest_gap()}", TextStyle.WARN))
-        arguments = self._differing_arguments(width)
-        return [gap, arguments] if arguments else [gap]
-
     def _differing_arguments(self, width: int) -> Row:
         """``lr 1e-2 | 1e-3``, each run's value in its hue; empty where the arguments of a run are not known."""
         assert self.view is not None
@@ -384,41 +355,10 @@ class MetricsPage(ChartPanel):
         ]
         return clip((*label, *_as_many_as_fit(parts, width - cells(label))), width)
 
-    def _largest_gap(self) -> str:
-        """Of all metrics that this run shares with another, the gap that is the greatest share of the values; what is set comes after what is measured. Then that of the loss."""
-        now, asked = time.monotonic(), (*self.others, self.axis, self.searched)
-        if self._gap is not None and self._gap[1] == asked and now < self._gap[0] + GAP_S:
-            return self._gap[2]
-        found: list[tuple[float, str, Axis, Gap, OtherRun]] = []
-        shared = 0
-        for name in self.names():
-            mine, *theirs = self.runs(name)
-            for other, track in zip(self.others, theirs, strict=True):
-                if not mine or not track:
-                    continue
-                shared += 1
-                axis = axis_for(self.axis, [mine, track])
-                if (gap := gap_between(name, mine, track, axis)) is not None:
-                    found.append((gap.ratio, name, axis, gap, other))
-        shown = sorted(found, key=lambda each: (each[1] in EXACT, -each[0]))
-        # Speed may differ most, and the loss is what is asked for.
-        shown = [*shown[:1], *(each for each in shown[1:] if each[1] == "loss")][:2]
-        text = f"{self.tr('largest gap')}: {' · '.join(map(self.tr, map(self._gap_text, shown)))}"
-        if not shown:
-            text = self.tr("no gap beyond the noise" if shared else "no metric is in both")
-        self._gap = now, asked, text
-        return text
-
-    def _gap_text(self, found: tuple[float, str, Axis, Gap, OtherRun]) -> str:
-        _, name, axis, gap, other = found
-        say, where = say_of(name), self._place_text(axis, gap.at)
-        mine, theirs = say(gap.mine), say(gap.theirs)
-        return f"{name} at {where}: {mine} here, {theirs} in {other.label} ({gap.ratio:.0%})"
-
     def _cell(self, name: str, cell: Cell, look: Look, *, here: bool) -> list[Row]:
         """One chart in its frame; `here`: it has the keys."""
         inner = (cell.width - 2, cell.height - 2)
-        drawn = self._plot(name, look, *inner, here=here)
+        drawn = self._plot(name, look, *inner)
         if drawn is not None:
             drawn = drawn.with_cursor(self.look.cursor)
             if here:
@@ -490,27 +430,16 @@ class MetricsPage(ChartPanel):
         spans = (span_of(self.runs(name)[at], axis) for name in series)
         return max((span[1] for span in spans if span), default=-math.inf)
 
-    def _plot(self, name: str, look: Look, width: int, height: int, *, here: bool) -> Plot | None:
+    def _plot(self, name: str, look: Look, width: int, height: int) -> Plot | None:
         """Drawn again only where something of it changed: a key that moves the cursor redraws no curve."""
         assert self.view is not None
         state, tracks = self.view.snapshot.state, self.runs(name)
         if sum(map(len, tracks)) < 2:
             return None
-        letters = LETTER_EVERY if self.app.no_color else 0
-        how = (replace(look, window=self.look.window), width, height, letters)
+        how, given = (look, width, height), (*tracks, state.attempts)
         before = self._drawn.get(name)
-        given = (*tracks, state.attempts)
-        now = time.monotonic()
-        if before is not None and before.how == how:
-            if before.window == look.window and all(map(is_, before.tracks, given)):
-                return before.plot
-            if not here and now < before.t + FRESH_S:
-                self._wait(before.t + FRESH_S - now)
-                return before.plot
-        if not here and self._drew and now > self._draw_until:
-            self._late = True
-            return before.plot if before is not None and before.how[1:] == how[1:] else NOT_YET
-        window = look.window
+        if before is not None and before.how == how and all(map(is_, before.tracks, given)):
+            return before.plot
         known = [track for track in tracks if track]
         if axis_for(look.axis, known) is not look.axis:
             look = Look(log=look.log, smoothing=look.smoothing)  # it cannot stand on the others' axis
@@ -523,7 +452,6 @@ class MetricsPage(ChartPanel):
                 cuts[at],
                 band=band_style(name) if at == 0 else None,
                 letter=run_letter(at) if self.others else "",
-                letter_every=letters,
             )
             for at, track in enumerate(tracks)
             if track
@@ -533,18 +461,8 @@ class MetricsPage(ChartPanel):
         drawn = plot(
             curves[::-1], look, width, height, marks=marks, axis_cells=AXIS_CELLS, start_t=self._start_t
         )
-        self._drawn[name] = Drawn(given, window, how, drawn, now)
-        self._drew = True
+        self._drawn[name] = Drawn(given, how, drawn)
         return drawn
-
-    def _wait(self, for_s: float) -> None:
-        """Draw what came meanwhile."""
-        if self._waiting is None:
-            self._waiting = self.set_timer(for_s, self._waited)
-
-    def _waited(self) -> None:
-        self._waiting = None
-        self.repaint()
 
     @staticmethod
     def _smoothed(name: str, track: Track, look: Look) -> tuple[float, ...]:

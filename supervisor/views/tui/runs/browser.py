@@ -88,7 +88,6 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self.notice = NoticeBar(id="notice")
         self._first: RunList | None = None
         self._read = False
-        self._stopping: tuple[RunPaths, str] | None = None  # what was reported of a stop
         self._made_t = time.monotonic()
 
     def begin_with(self, runs: RunList) -> None:
@@ -116,11 +115,6 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self._read = True
         self.panel.list = runs
         self.panel.renew()
-        if self._stopping is not None:
-            stopped, text = self._stopping
-            if not any(row.run == stopped and row.live and not row.state.is_over for row in runs.rows):
-                self.notice.withdraw(text)
-                self._stopping = None
         self._offer()
 
     def is_early(self, event: events.Event) -> bool:
@@ -249,9 +243,8 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self.notice.say(text, style)
         self._offer()
 
-    def tell_of_stop(self, run: RunPaths, answer: Answer) -> None:
-        """Say what became of a stop; that it was requested is old once the run has ended."""
-        self._stopping = (run, answer.text) if answer.good is None else None
+    def tell_of_stop(self, answer: Answer) -> None:
+        """Say what became of a stop."""
         self.tell(answer.text, TextStyle.PLAIN if answer.good is None else TextStyle.WARN)
 
     def on_key(self, event: events.Key) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from rich.cells import cell_len
 from textual import events
-from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from supervisor.run.events import Outcome
@@ -30,7 +29,7 @@ from supervisor.views.model.run_list import (
 from supervisor.views.tui.charts.hues import run_style
 from supervisor.views.tui.dashboard.state_words import listed_span
 from supervisor.views.tui.dialogs.prompts import AskLine
-from supervisor.views.tui.widgets.lists import WheelPanel
+from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, clip, fit, row, spoken, wrap
 from supervisor.views.wording.translate import Tr
 
@@ -52,20 +51,6 @@ VERDICT_LEAST = 10
 # What a folder needs beside the other columns.
 FOLDER_LEAST = 12
 DATE_CELLS = len("20261121-1412-")
-COLUMNS = (
-    "state",
-    "run",
-    "name",
-    "step",
-    "verdict",
-    "best",
-    "took",
-    "seen",
-    "tries",
-    "batch",
-    "lr",
-    "folder",
-)
 # Where an arrow shows how the list is sorted; newest first needs none.
 SORTED_COLUMNS = {
     SortKey.STATE: "state",
@@ -89,17 +74,10 @@ TROUBLE_ROWS = 3
 NEAR_CELLS = 6
 
 
-class RunsPanel(WheelPanel):
+class RunsPanel(ListPanel):
     """The table of runs, with a cursor."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("k,up", "move(-1)", "up", show=False),
-        Binding("j,down", "move(1)", "down", show=False),
-        Binding("pageup", "move(-10)", "ten up", show=False),
-        Binding("pagedown", "move(10)", "ten down", show=False),
-        Binding("g,home", "move(-100000)", "first", show=False),
-        Binding("G,end", "move(100000)", "last", show=False),
-    ]
+    inverts_cursor = False
 
     class Opened(Message):
         """A run was chosen; `beside`: the runs whose series are to lie beside its own, `named`: or those of these names; `replay`: its recording is to be played."""
@@ -154,11 +132,9 @@ class RunsPanel(WheelPanel):
         self.rows: list[RunRow] = []
         self.chosen: RunPaths | None = None
         self.marked: list[RunPaths] = []
-        self._top = 0
-        self._shown = 0
         self._width = 0
         self._heading = ""
-        self._at = 0  # where the chosen run stood last
+        self._columns: Sequence[Column] = ()
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
         """What depends on the run under the cursor."""
@@ -201,16 +177,8 @@ class RunsPanel(WheelPanel):
         """The chosen row."""
         return self.rows[self.cursor] if self.rows else None
 
-    @property
-    def cursor(self) -> int:
-        """Index of the chosen row; the cursor stays on its run when the list changes, and where it is when that run is gone."""
-        otherwise = max(min(self._at, len(self.rows) - 1), 0)
-        if self.rows and self.rows[otherwise].run == self.chosen:
-            return otherwise
-        return next((i for i, found in enumerate(self.rows) if found.run == self.chosen), otherwise)
-
     def renew(self) -> None:
-        """Filter and sort again, then paint."""
+        """Filter and sort again, then paint: the cursor stays on its run, and where it is when that run is gone."""
         now = self._clock()
         rows = self.list.rows if self.list else ()
         self.rows = ordered(
@@ -221,17 +189,23 @@ class RunsPanel(WheelPanel):
             name=lambda found: _name_shown(found, self._width),
             state=lambda found: self._state_words(found)[0],
         )
-        if self.rows:
-            self._choose(self.cursor)
-        self.repaint()
+        at = next((at for at, found in enumerate(self.rows) if found.run == self.chosen), self.cursor)
+        self.go_to(at)
 
     def _state_words(self, found: RunRow) -> tuple[str, str]:
         """What the column of states has, in English and in the person's language, without the glyph."""
         span = listed_span(found, self._clock())
         return span.text[2:], spoken(span, self.tr).text[2:]
 
-    def _choose(self, index: int) -> None:
-        self._at, self.chosen = index, self.rows[index].run
+    def go_to(self, index: int) -> None:
+        """Choose the run of a row."""
+        super().go_to(index)
+        if self.rows:
+            self.chosen = self.rows[self.cursor].run
+
+    def count(self) -> int:
+        """How many runs the filter accepts."""
+        return len(self.rows)
 
     def on_resize(self, event: events.Resize) -> None:
         """Another width shows other names."""
@@ -295,42 +269,39 @@ class RunsPanel(WheelPanel):
             text = self.tr(trouble or "no run matches; / changes the filter, Esc clears it")
             style = TextStyle.WARN if trouble else TextStyle.DIM
             return [EMPTY, *(row(Span(f"  {line}", style)) for line in wrap(text, width - 4, TROUBLE_ROWS))]
-        now, cursor = self._clock(), self.cursor
         longest = max(cell_len(self.tr(found.reason)) for found in self.rows)
-        detail = self._detail(width, longest) if height > 2 else EMPTY
-        room = max(height - 1 - bool(detail), 1)
-        self._top = max(min(self._top, cursor, len(self.rows) - room), cursor - room + 1, 0)
-        shown = self.rows[self._top : self._top + room]
-        self._shown = len(shown)
-        return [
-            self._head(width, longest),
-            *(
-                _line(
-                    found,
-                    width,
-                    now,
-                    self.tr,
-                    longest,
-                    here=found.run == self.chosen,
-                    mark=self.mark_of(found.run),
-                    folders=self._shows_folders,
-                )
-                for found in shown
-            ),
-            *([EMPTY] * (room - len(shown)) if detail else ()),
-            *([detail] if detail else ()),
-        ]
+        self._columns = columns_of(width, longest, folders=self._shows_folders)
+        detail = self._detail(width) if height > 2 else EMPTY
+        room = height - bool(detail)
+        rows = super().body(width, room)
+        return [*rows, *([EMPTY] * (room - len(rows))), detail] if detail else rows
 
-    def _head(self, width: int, longest: int) -> Row:
-        """Names of the columns; an arrow shows which one the runs are sorted by, up: the least first. `longest`: cells of a verdict."""
-        texts = {name: self.tr(name) for name in COLUMNS}
-        if not self._shows_folders:
-            texts["folder"] = ""
+    def heading(self, width: int) -> Sequence[Row]:
+        """Names of the columns; an arrow shows which one the runs are sorted by, up: the least first."""
+        texts = {name: self.tr(name) for name in ("state", *(column.name for column in self._columns))}
         if sorted_by := SORTED_COLUMNS.get(self.sort):
-            texts[sorted_by] += self._arrow()
-        head = fit(f"    {texts['state']}", _head_cells(width))
-        self._heading = head + _columns(width, texts, longest)
-        return clip(row(Span(self._heading, TextStyle.DIM)), width)
+            texts[sorted_by] = texts.get(sorted_by, "") + self._arrow()
+        self._heading = fit(f"    {texts['state']}", _head_cells(width)) + laid(self._columns, texts)
+        return [clip(row(Span(self._heading, TextStyle.DIM)), width)]
+
+    def item(self, index: int, width: int) -> Row:
+        """A run."""
+        found, now, tr = self.rows[index], self._clock(), self.tr
+        condition = spoken(listed_span(found, now), tr)
+        here = found.run == self.chosen
+        text = laid(self._columns, _texts(found, width, now, tr))
+        head = fit(condition.text, _head_cells(width) - 3) + " "
+        spans = row(
+            Span("▸" if here else " ", TextStyle.KEY),
+            self.mark_of(found.run),
+            Span(head, condition.style),
+            Span(text, TextStyle.STRONG if here else TextStyle.PLAIN),
+        )
+        return clip(spans, width)
+
+    def rest(self, first: int, width: int) -> Row:
+        """The run itself: the title counts them all."""
+        return self.item(first, width)
 
     def _key_at(self, x: int) -> SortKey | None:
         """What the column whose name is nearest to a cell of the heading sorts by; None: nothing near."""
@@ -350,7 +321,7 @@ class RunsPanel(WheelPanel):
 
     def filter_by(self, text: str) -> None:
         """Show the runs that a filter accepts; empty: all."""
-        self.query_text, self._at = text.strip(), 0
+        self.query_text, self.cursor = text.strip(), 0
         self.renew()
 
     def open_filter(self, changed: Callable[[], object]) -> None:
@@ -390,14 +361,18 @@ class RunsPanel(WheelPanel):
             return Span(" ")
         return Span("◆", run_style(self.marked.index(run) + 1))
 
-    def _detail(self, width: int, longest: int) -> Row:
+    def _detail(self, width: int) -> Row:
         """The chosen run's command and note, before them what it failed for where its column cuts that; empty without all of them."""
         found = self.rows[self.cursor]
         own = found.run.run_id if found.given and width < NAME_FROM else ""  # its name has the place of that
         reason = self.tr(found.reason)
-        line = _line(found, width, self._clock(), self.tr, longest, here=True, mark=Span(" "), folders=False)
-        cut = "" if reason in "".join(span.text for span in line) else reason
-        parts = [own, cut, " ".join(found.command), f"{self.tr('note')}: {found.note}" if found.note else ""]
+        room = next(column.cells for column in self._columns if column.name == "verdict")
+        parts = [
+            own,
+            reason if cell_len(reason) > room else "",
+            " ".join(found.command),
+            f"{self.tr('note')}: {found.note}" if found.note else "",
+        ]
         text = " · ".join(filter(None, parts))
         return clip(row(Span(f"  {text}", TextStyle.DIM)), width) if text else EMPTY
 
@@ -406,57 +381,69 @@ class RunsPanel(WheelPanel):
         """Whether runs of several folders are listed."""
         return self.scope.everywhere and self.can_widen
 
-    def action_move(self, rows: int) -> None:
-        """Move the cursor."""
-        if self.rows:
-            self._choose(min(max(self.cursor + rows, 0), len(self.rows) - 1))
-            self.repaint()
-
     def on_click(self, event: events.Click) -> None:
-        """A click chooses; a click on the chosen one opens it. On a column's name it sorts by it, on the same again it reverses."""
+        """A click on a column's name sorts by it, on the same again it reverses; rows are `click_row`'s."""
         if event.y == 1 and (key := self._key_at(event.x - 1)) is not None:
             self.sort_by(key, reverse=key is self.sort and not self.reverse)
-            return
-        index = self._top + event.y - 2
-        is_row = 2 <= event.y < 2 + self._shown
-        if not (is_row and index < len(self.rows)):
-            return
+
+    def click_row(self, index: int) -> None:
+        """A click chooses; a click on the chosen one opens it."""
         if self.rows[index].run == self.chosen:
             self.post_message(self.Opened(self.rows[index].run))
         else:
-            self._choose(index)
-            self.repaint()
+            self.go_to(index)
 
 
-def _columns(width: int, texts: dict[str, str], longest: int) -> str:
-    """Texts at their columns' widths; those that do not fit are left out. `longest`: cells of the longest verdict, which gets what is left over."""
+class Column(NamedTuple):
+    """A column of the table: its cells, and how many more blanks than one stand before it."""
+
+    name: str
+    cells: int
+    right: bool = False
+    gap: int = 0
+
+
+def columns_of(width: int, longest: int, *, folders: bool) -> Sequence[Column]:
+    """The columns that fit into a width. `longest`: cells of the longest verdict, which gets what is left over."""
     room = width - _head_cells(width)
     if width < WHOLE_FROM:
-        parts = [fit(texts["run"], max(min(ID_CELLS - DATE_CELLS, room - 1 - VERDICT_LEAST), 1))]
+        found = [Column("run", max(min(ID_CELLS - DATE_CELLS, room - 1 - VERDICT_LEAST), 1))]
         if width >= STEP_FROM:
-            parts.append(fit(texts["step"], STEP_LEAST, right=True))
-        return " ".join([*parts, fit(texts["verdict"], max(room - cell_len(" ".join(parts)) - 1, 1))])
+            found.append(Column("step", STEP_LEAST, right=True))
+        return [*found, Column("verdict", max(room - _cells_of(found) - 1, 1))]
     roomy = width >= ROOMY_FROM
-    parts = [fit(texts["run"], ID_CELLS if roomy else ID_CELLS - DATE_CELLS)]
-    if width >= NAME_FROM:
-        parts.append(fit(texts["name"], 16))
-    parts.append(fit(texts["step"], 15 if roomy else 8, right=True) + "  ")
-    verdict = len(parts)
-    parts += [fit(texts["verdict"], VERDICT_CELLS), fit(texts["best"], 8, right=True)]
-    if width >= DURATION_FROM:
-        parts.append(fit(texts["took"], 11, right=True))
-    parts.append(fit(texts["seen"], 5, right=True))
-    if width >= NUMBERS_FROM + (FOLDER_LEAST * 2 if texts["folder"] else 0):
-        parts += [
-            fit(texts["tries"], 5, right=True),
-            fit(texts["batch"], 8, right=True),
-            fit(texts["lr"], 8, right=True),
-        ]
-    left = room - cell_len(" ".join(parts))
-    has_folder = bool(texts["folder"]) and left >= FOLDER_LEAST + 2
+    numbers_from = NUMBERS_FROM + (FOLDER_LEAST * 2 if folders else 0)
+    wanted = (
+        (0, Column("run", ID_CELLS if roomy else ID_CELLS - DATE_CELLS)),
+        (NAME_FROM, Column("name", 16)),
+        (0, Column("step", 15 if roomy else 8, right=True)),
+        (0, Column("verdict", VERDICT_CELLS, gap=2)),
+        (0, Column("best", 8, right=True)),
+        (DURATION_FROM, Column("took", 11, right=True)),
+        (0, Column("seen", 5, right=True)),
+        (numbers_from, Column("tries", 5, right=True)),
+        (numbers_from, Column("batch", 8, right=True)),
+        (numbers_from, Column("lr", 8, right=True)),
+    )
+    found = [column for least, column in wanted if width >= least]
+    left = room - _cells_of(found)
+    has_folder = folders and left >= FOLDER_LEAST + 2
     more = max(min((left - FOLDER_LEAST - 2) // 2 if has_folder else left, longest - VERDICT_CELLS), 0)
-    parts[verdict] = fit(texts["verdict"], VERDICT_CELLS + more)
-    return " ".join([*parts, f" {fit(texts['folder'], left - more - 2)}"] if has_folder else parts)
+    found = [
+        column._replace(cells=column.cells + more) if column.name == "verdict" else column for column in found
+    ]
+    return [*found, Column("folder", left - more - 2, gap=1)] if has_folder else found
+
+
+def laid(columns: Sequence[Column], texts: Mapping[str, str]) -> str:
+    """Texts in their columns."""
+    return " ".join(
+        " " * column.gap + fit(texts[column.name], column.cells, right=column.right) for column in columns
+    )
+
+
+def _cells_of(columns: Sequence[Column]) -> int:
+    return sum(column.gap + column.cells + 1 for column in columns) - 1
 
 
 def _head_cells(width: int) -> int:
@@ -464,15 +451,12 @@ def _head_cells(width: int) -> int:
     return 3 + (STATE_CELLS if width >= STEP_FROM else NARROW_STATE_CELLS)
 
 
-def _line(
-    found: RunRow, width: int, now: float, tr: Tr, longest: int, *, here: bool, mark: Span, folders: bool
-) -> Row:
+def _texts(found: RunRow, width: int, now: float, tr: Tr) -> Mapping[str, str]:
+    """What a run has in each column."""
     state = found.state
-    condition = spoken(listed_span(found, now), tr)
-    roomy = width >= ROOMY_FROM
-    total = f"/{fm.whole(state.planned_steps)}" if state.planned_steps and roomy else ""
+    total = f"/{fm.whole(state.planned_steps)}" if state.planned_steps and width >= ROOMY_FROM else ""
     step = f"{fm.whole(found.step)}{'+' if found.is_cut else ''}"
-    texts = {
+    return {
         "run": _run_text(found, width),
         "name": found.given or state.name,
         "step": f"{step}{total}",
@@ -483,14 +467,8 @@ def _line(
         "tries": str(len(state.attempts)),
         "batch": batch_of(state.attempt.shown_batch if state.attempt else None),
         "lr": newest_rate(state, found.command),
-        "folder": fm.near_path(str(found.run.root.parent)) if folders else "",
+        "folder": fm.near_path(str(found.run.root.parent)),
     }
-    head = row(Span("▸" if here else " ", TextStyle.KEY), mark)
-    style = TextStyle.STRONG if here else TextStyle.PLAIN
-    text = Span(_columns(width, texts, longest), style)
-    return clip(
-        (*head, Span(fit(condition.text, _head_cells(width) - 3) + " ", condition.style), text), width
-    )
 
 
 def _run_text(found: RunRow, width: int) -> str:

@@ -52,6 +52,8 @@ class MovingPanel(WheelPanel):
 class ListPanel(MovingPanel):
     """Rows below an optional heading, with a cursor; a click chooses."""
 
+    inverts_cursor: ClassVar[bool] = True  # whether the row of the cursor is shown reversed
+
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
         self.cursor = 0
@@ -94,27 +96,37 @@ class ListPanel(MovingPanel):
         if hidden > 0 and shown and not self.has_focus:
             shown[-1] = self.rest(self._top + len(shown) - 1, width)
         at = self.cursor - self._top
-        if self.has_focus and 0 <= at < len(shown) and count > 1:
+        if self.inverts_cursor and self.has_focus and 0 <= at < len(shown) and count > 1:
             shown[at] = tuple(Span(span.text, TextStyle.CURSOR) for span in padded(shown[at], width))
         return heading + shown
 
+    def go_to(self, index: int) -> None:
+        """Put the cursor on a row, the nearest that there is."""
+        self.cursor = min(max(index, 0), max(self.count() - 1, 0))
+        self.repaint()
+
     def action_move(self, rows: int) -> None:
         """Move the cursor."""
-        self.cursor += rows
-        self.repaint()
+        self.go_to(self.cursor + rows)
 
     def action_edge(self, way: int) -> None:
         """First or last row."""
-        self.cursor = 0 if way < 0 else self._count - 1
-        self.repaint()
+        self.go_to(0 if way < 0 else self.count() - 1)
 
     def action_page(self, pages: int) -> None:
         """One page up or down."""
         self.action_move(pages * self._page)
 
-    def on_click(self, event: events.Click) -> None:
-        """A click puts the cursor."""
+    def row_at(self, event: events.MouseEvent) -> int | None:
+        """The row under the mouse; None beside all rows."""
         at = event.y - (1 if self.framed else 0) - self._heading_rows
-        if 0 <= at < self._page:
-            self.cursor = self._top + at
-            self.repaint()
+        return self._top + at if 0 <= at < min(self._page, self.count() - self._top) else None
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on a row."""
+        if (index := self.row_at(event)) is not None:
+            self.click_row(index)
+
+    def click_row(self, index: int) -> None:
+        """Put the cursor there."""
+        self.go_to(index)

@@ -1,14 +1,14 @@
-"""Rows of text in a few styles with a meaning each, and how they become strips of cells.
+"""Rows of text in a few styles with a meaning each: cut, padded and wrapped by cells (pure).
 
 Text is never markup here. `plain` takes out control characters and whatever terminals disagree about the width
-of; all that measures, cuts or pads goes through it, so that what is counted is what is painted, and `to_strip`
+of; all that measures, cuts or pads goes through it, so that what is counted is what is painted, and `panel.to_strip`
 once more, wherever the text came from.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from itertools import groupby
 from operator import itemgetter
@@ -16,11 +16,6 @@ from statistics import fmean
 from typing import NamedTuple, TypeAlias
 
 from rich.cells import cell_len, set_cell_size
-from rich.segment import Segment
-from rich.style import Style
-from textual.color import Color
-from textual.filter import LineFilter
-from textual.strip import Strip
 
 from supervisor.text.decode import printable
 from supervisor.text.patterns import Lazy
@@ -79,10 +74,10 @@ def spoken(span: Span, tr: Tr) -> Span:
 
 def cells(spans: Row) -> int:
     """Width of a row in cells."""
-    return sum(_cells_of(plain(span.text)) for span in spans)
+    return sum(cells_of(plain(span.text)) for span in spans)
 
 
-def _cells_of(text: str) -> int:
+def cells_of(text: str) -> int:
     """Width of plain text: of a new line of a log, rich's own would look at every character and remember it."""
     return len(text) if text.isascii() else cell_len(text)
 
@@ -232,44 +227,6 @@ def _picked(values: Sequence[float], width: int, pick: Callable[[Sequence[float]
     return [pick(values[i * count // width : (i + 1) * count // width]) for i in range(width)]
 
 
-class _Line(Strip):
-    """A strip that does not keep itself.
-
-    Textual's own, divided where it ends, as every painted one is, holds itself in its cache: only the collector of cycles
-    frees it, and with a log pouring in that was 5 MiB a minute.
-    """
-
-    __slots__ = ()
-
-    def divide(self, cuts: Iterable[int]) -> Sequence[Strip]:
-        """The pieces between the cuts."""
-        at = list(cuts)
-        return [self] if at == [self.cell_length] else super().divide(at)
-
-
-def to_strip(
-    spans: Row,
-    width: int,
-    styles: Mapping[TextStyle, Style],
-    passed: Callable[[list[Segment]], list[Segment]] = list,
-) -> Strip:
-    """The row as a strip of exactly `width` cells, free of control characters.
-
-    `passed` is what its segments go through before they are painted; they stay as wide.
-    """
-    segments: list[Segment] = []
-    size = 0
-    for text, style in spans:
-        if text:
-            kept = plain(text)
-            segments.append(Segment(kept, styles[style]))
-            size += _cells_of(kept)
-    if size < width:
-        segments.append(Segment(" " * (width - size), styles[TextStyle.PLAIN]))
-    # A strip is dear: it carries seven caches.
-    return _Line(passed(segments), max(size, width)).adjust_cell_length(width, styles[TextStyle.PLAIN])
-
-
 def plain(text: str) -> str:
     """`text` as every terminal shows it in the same number of cells: control characters as escapes, no line breaks, no tabs.
 
@@ -280,29 +237,3 @@ def plain(text: str) -> str:
         return text
     shown = printable(_UNSURE.sub("", text.expandtabs(4)).replace("\n", " "))
     return "".join(c if c.isprintable() or "\ue000" <= c <= "\uf8ff" else "\ufffd" for c in shown)
-
-
-class HarmlessFilter(LineFilter):
-    """Takes control characters and their like out of a line, which stays as wide as before."""
-
-    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - textual's own signature
-        """The line, free of commands."""
-        if all(segment.control or plain(segment.text) is segment.text for segment in segments):
-            return segments
-        return [
-            segment if segment.control else Segment(harmless(segment.text), segment.style)
-            for segment in segments
-        ]
-
-
-def harmless(text: str) -> str:
-    """`text` without the characters that command a terminal, as wide as before."""
-    width = cell_len(text)
-    kept = "".join(_sign(c) for c in text)
-    return kept + " " * (width - cell_len(kept))
-
-
-def _sign(char: str) -> str:
-    if plain(char) == char:
-        return char
-    return "\ufffd" if cell_len(char) else ""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar
 
 import msgspec
@@ -21,31 +20,68 @@ from textual.widget import Widget
 
 from supervisor.text.redact import redact_lines
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.theme.textual_theme import styles_of
+from supervisor.views.tui.widgets.filters import HarmlessFilter
 from supervisor.views.tui.widgets.paint import (
     EMPTY,
-    HarmlessFilter,
     Row,
     Span,
     TextStyle,
     between,
     cells,
+    cells_of,
     clip,
     padded,
     plain,
-    to_strip,
 )
+from supervisor.views.tui.widgets.textual_theme import styles_of
 from supervisor.views.wording.translate import Tr, english
 
-# A pane that rests: how far apart it is drawn once it was drawn so many times in a row.
+# A pane that rests: how far apart it is drawn.
 REST_S = 0.5
-REST_SHOWN = 8
 # A copy of a card or page is as wide as an issue or a mail shows it.
 COPIED_CELLS = 120
 # Sentences and commands are copied unwrapped, to be pasted: only a longer line of a log is cut.
 UNWRAPPED_CELLS = 10_000
 # A pane's text is plain, and the themes' colours are true ones: a third of a repaint went into finding that out again.
 DONE = (ANSIToTruecolor, HarmlessFilter)
+
+
+class _Line(Strip):
+    """A strip that does not keep itself.
+
+    Textual's own, divided where it ends, as every painted one is, holds itself in its cache: only the collector of cycles
+    frees it, and with a log pouring in that was 5 MiB a minute.
+    """
+
+    __slots__ = ()
+
+    def divide(self, cuts: Iterable[int]) -> Sequence[Strip]:
+        """The pieces between the cuts."""
+        at = list(cuts)
+        return [self] if at == [self.cell_length] else super().divide(at)
+
+
+def to_strip(
+    spans: Row,
+    width: int,
+    styles: Mapping[TextStyle, Style],
+    passed: Callable[[list[Segment]], list[Segment]] = list,
+) -> Strip:
+    """The row as a strip of exactly `width` cells, free of control characters.
+
+    `passed` is what its segments go through before they are painted; they stay as wide.
+    """
+    segments: list[Segment] = []
+    size = 0
+    for text, style in spans:
+        if text:
+            kept = plain(text)
+            segments.append(Segment(kept, styles[style]))
+            size += cells_of(kept)
+    if size < width:
+        segments.append(Segment(" " * (width - size), styles[TextStyle.PLAIN]))
+    # A strip is dear: it carries seven caches.
+    return _Line(passed(segments), max(size, width)).adjust_cell_length(width, styles[TextStyle.PLAIN])
 
 
 class View(msgspec.Struct, frozen=True):
@@ -71,7 +107,7 @@ class Panel(Widget):
 
     # Whether what is drawn depends on the time of day, which is told in whole seconds.
     uses_clock: ClassVar[bool] = False
-    # Whether it is drawn twice a second at most while it keeps changing: a chart costs ten times what a line of text does.
+    # Whether it is drawn twice a second at most: a chart costs ten times what a line of text does.
     rests: ClassVar[bool] = False
     framed: reactive[bool] = reactive(True)
     number: int | None = None  # its key, shown in its frame
@@ -87,8 +123,8 @@ class Panel(Widget):
         self._drawn_size = Size(0, 0)
         self._drawn_in: Mapping[TextStyle, Style] = {}
         self._keys: tuple[object, ...] = ("",)
-        self._shown_t: deque[float] = deque(maxlen=REST_SHOWN)
-        self._waits = False
+        self._shown_t = float("-inf")
+        self._is_stale = False
 
     @property
     def tr(self) -> Tr:
@@ -135,34 +171,21 @@ class Panel(Widget):
             self.repaint()
             return
         pairs = zip(self.inputs(before.snapshot), self.inputs(view.snapshot), strict=True)
-        if any(old is not new for old, new in pairs) and not self._waits:
-            rest_s = self._rest_s(time.monotonic()) if self.rests else 0.0
-            self._waits = rest_s > 0
-            if self._waits:
-                self.set_timer(rest_s, self._rested)
-            else:
-                self.repaint()
-
-    def _rest_s(self, now: float) -> float:
-        """How long it is drawn no more, after several times in a row."""
-        shown = self._shown_t
-        is_often = len(shown) == REST_SHOWN and now - shown[0] < REST_SHOWN * REST_S
-        rest_s = shown[-1] + REST_S - now if is_often else 0.0
-        shown.append(now + max(rest_s, 0.0))
-        return rest_s
-
-    def _rested(self) -> None:
-        self._waits = False
-        self.repaint()
+        self._is_stale |= any(old is not new for old, new in pairs)
+        now = time.monotonic()
+        if self._is_stale and not (self.rests and now < self._shown_t + REST_S):
+            self._shown_t = now
+            self.repaint()
 
     def tick(self, view: View) -> None:
         """Time has gone on."""
         self.view = view
-        if self.uses_clock:
+        if self.uses_clock or self._is_stale:
             self.repaint()
 
     def repaint(self) -> None:
         """Compose again and paint the rows that differ."""
+        self._is_stale = False
         size = self.size
         if not self.display:
             self._strips = []  # composed when it is seen again

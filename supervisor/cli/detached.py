@@ -1,0 +1,67 @@
+"""The process of a detached keeper: the keeper, and beside it the console's lines in a file, as without a screen.
+
+`keeper.process.detach` starts it by the name of this module, which the command line hands over (`cli.common.WITH_LOG`): the keeper itself
+knows no view.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, Final
+
+from supervisor.keeper.__main__ import main as carry
+from supervisor.keeper.base.job_secrets import redactor_of
+from supervisor.keeper.loop import Keeper
+from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import RunFile
+
+if TYPE_CHECKING:
+    from supervisor.views.console import ConsoleView
+
+BEGIN_S: Final = 1.0
+"""The view loads once the launcher starts: nothing is missed, as it reads the journal from its beginning."""
+
+
+def main(argv: list[str]) -> int:
+    """Carry the run in `argv[0]` to its end; the exit code of the run."""
+    return carry(argv, beside=ConsoleLog)
+
+
+class ConsoleLog:
+    """The console's lines of a run, in a file of its artifacts, until `finish`."""
+
+    def __init__(self, run: RunPaths, record: RunFile, keeper: Keeper) -> None:
+        self._run, self._record, self._keeper = run, record, keeper
+        self._view: ConsoleView | None = None
+        self._timer = threading.Timer(BEGIN_S, self._begin)
+        self._timer.name = "stoker-console-log"
+        if keeper.adopted:  # what is in the journal by now stands in the file of the keeper before
+            self._begin()
+        else:
+            self._timer.start()
+
+    def _begin(self) -> None:
+        from supervisor.views.console import ConsoleSettings, ConsoleView, console_file
+
+        settings = ConsoleSettings(
+            stdout=None,
+            log_file=console_file(self._run, self._record.node),
+            redactor=redactor_of(self._record.job, os.environ),
+        )
+        self._view = ConsoleView(self._run, settings, node=self._record.node, only_news=self._keeper.adopted)
+        self._view.start()
+
+    def finish(self, *, ended: bool) -> None:
+        """Write what is left; the run's story too where it has `ended`."""
+        self._timer.cancel()
+        if self._timer.ident is not None:
+            self._timer.join()
+        try:
+            if self._view is None:
+                self._begin()
+            if self._view is not None:
+                self._view.finish(with_story=ended and not self._keeper.astray)
+        except Exception:  # the run's outcome is not changed by a line that cannot be written
+            logging.exception("the console log could not be finished")  # noqa: LOG015 - as in keeper.__main__

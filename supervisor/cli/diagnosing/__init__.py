@@ -1,1 +1,0 @@
-"""What ``stoker diagnose`` reads, and how a verdict is printed."""

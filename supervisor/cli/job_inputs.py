@@ -1,0 +1,369 @@
+"""From the words after ``stoker run`` to a job: opens the files that the pure package only parses."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from supervisor.cli.common import say, user_settings
+from supervisor.job.arguments.assignments import settings_of
+from supervisor.job.arguments.flags import Flag
+from supervisor.job.arguments.run_arguments import ParsedRun, parse_run_argv
+from supervisor.job.config.files import parse_config
+from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry, screen_settings
+from supervisor.job.config.settings import ConfigFile, spec_key_names
+from supervisor.job.env import is_measured, refuse_unreached
+from supervisor.job.errors import JobError
+from supervisor.job.knobs.measured_resume import is_declared, with_answered_resume
+from supervisor.job.knobs.setting_names import is_resume
+from supervisor.job.spec import (
+    BY_ITSELF,
+    NEVER,
+    EntryKind,
+    JobSpec,
+    RetrySettings,
+)
+from supervisor.run.answers import (
+    AnswerLine,
+    day_of,
+    exit_code_question,
+    is_resume_answer,
+    recall_answer,
+    recalled,
+    remember_answer,
+    resume_question,
+    script_of,
+    unmeasured_since,
+)
+from supervisor.run.index import known_runs, runs_dir
+from supervisor.run.journal import read_state
+from supervisor.run.records import FailureClass
+from supervisor.run.regular import open_regular
+from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
+from supervisor.run.state import RunState
+
+MAX_CONFIG_BYTES = 4 << 20
+MAX_SCRIPT_BYTES = 4 << 20
+MOST_FOLDERS = 100  # that a script which is not found is looked for in
+LOOK_BACK: Final = 50
+"""Among so many of the newest runs the last start of a script is looked for."""
+HAND_OFF = "hand-off"  # a folder of presets whose files are for other programs
+NOT_MEASURED = "nothing is measured inside its processes: "
+PRESET_SUFFIXES = ("", ".toml", ".py", ".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A resolved job, the command line it came from, and the newest run of the same script."""
+
+    parsed: ParsedRun
+    spec: JobSpec
+    earlier: EarlierRun
+
+
+def parse_words(argv: Sequence[str], env: Mapping[str, str], more_own: Sequence[Flag] = ()) -> ParsedRun:
+    """Parse the words alone; no file is opened. `more_own`: another verb's flags. Raises JobError."""
+    for word in argv:
+        if not word.isprintable() and any(0xDC80 <= ord(char) <= 0xDCFF for char in word):
+            raise JobError(f"{word!r}: not UTF-8, and so not to be kept in a run's records: rename it")
+    has_config = any(word == "--config" or word.startswith("--config=") for word in argv)
+    return parse_run_argv(argv, env=env, spec_keys=spec_key_names() if has_config else (), more_own=more_own)
+
+
+def load_job(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> Job:
+    """Open the job file, the settings files and the script; resolve.
+
+    Raises:
+        JobError: a file is missing or unreadable, a key is unknown, a batch does not divide.
+    """
+    return _load(parsed, _job_file(parsed, cwd), env, cwd)
+
+
+def load_settings(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> JobSpec:
+    """The job with each of its settings, those of the screen too; where nothing is named to run, what would hold for any job.
+
+    Raises:
+        JobError: as `load_job`.
+    """
+    job_file = _job_file(parsed, cwd)
+    if parsed.entry_kind is None and job_file is None:
+        parsed = replace(parsed, entry_kind=EntryKind.COMMAND, entry="true")
+    spec = _load(parsed, job_file, env, cwd).spec
+    return replace(spec, origins=(*spec.origins, *screen_settings(_inputs(parsed, job_file, env, cwd))))
+
+
+def load_draft(name: str, text: str, env: Mapping[str, str], cwd: Path) -> JobSpec:
+    """The job of a job file that is not written yet.
+
+    Raises:
+        JobError: as `load_job`.
+    """
+    draft = ConfigFile(name, parse_config(name, text.encode()), text)
+    return _load(ParsedRun(), draft, env, cwd).spec
+
+
+def _load(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str], cwd: Path) -> Job:
+    spec = resolve_job(_inputs(parsed, job_file, env, cwd))
+    if spec.entry_kind is EntryKind.SCRIPT and not (cwd / spec.entry).is_file():
+        near = _nearest_script(spec.entry, cwd)
+        hint = f"did you mean {near}?" if near else "give the path of the .py file to run, or -m MODULE"
+        raise JobError(f"{spec.entry}: no such script: {hint}")
+    if spec.entry_kind is EntryKind.SCRIPT and (shell := _shell_of(cwd / spec.entry)) is not None:
+        words = " ".join([spec.entry, *spec.entry_args])
+        raise JobError(f"{spec.entry} is a script for {shell}, not for Python: stoker run -- {shell} {words}")
+    spec = _without_measurements(_with_resume(_with_trust(spec, env), env), env)
+    return Job(parsed, spec, EarlierRun(spec, folder_of_runs(parsed, env), env))
+
+
+def _with_resume(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
+    """The job with the way to resume that a person answered for its script in an earlier run, where no setting names one."""
+    known = None if is_declared(spec.knobs) else recalled(resume_question(spec), env)
+    if known is None or not is_resume_answer(known.value):
+        return spec
+    words = known.question.flag(known.value)
+    note = f"how this script resumes is known, as you answered on {known.day}: {words}"
+    knobs = with_answered_resume(spec.knobs, known.value)
+    return replace(spec, knobs=knobs, notes=(*spec.notes, note), answered=spec.answered or known)
+
+
+_WORDS: Final = {"s": BY_ITSELF, "self": BY_ITSELF, "n": NEVER, "no": NEVER}
+_NOT_ASKED: Final = ("dry_run", "check_only", "detach", "json", "show_config", "trial", "no_retry")
+
+
+def with_asked_resume(job: Job, env: Mapping[str, str]) -> Job:
+    """Ask how a script resumes that may save something, when a person starts it and nothing says so; once for each script, whatever the answer.
+
+    Enter leaves it open: most scripts show it once they train, and a notice then says what is missing.
+    """
+    spec, parsed = job.spec, job.parsed
+    knobs, retry = spec.knobs, spec.retry
+    known = knobs.starts or knobs.self_resuming or knobs.resume_step or knobs.cannot_resume or spec.node_rank
+    never = any(map(parsed.switch, _NOT_ASKED)) or retry.restart_from_scratch or not retry.max_retries
+    name, _ = script_of(spec)
+    is_foreign = spec.entry_kind is not EntryKind.TRAINER and bool(name)
+    if known or never or not is_foreign or not _may_save(job):
+        return job
+    question, place = resume_question(spec), os.path.join(os.path.realpath(spec.cwd), spec.entry, name)
+    asked = replace(question, script=hashlib.sha256(os.fsencode(place)).hexdigest())
+    if recall_answer(asked.script, asked.key, env) is not None:
+        return job  # an edit is no reason to ask again
+    say(f"{name}: how does it resume from a checkpoint, if stoker restarts it? This is asked once.")
+    say("s: by itself · n: not at all · its option, as --resume=PATH · Enter: see what it loads and saves")
+    value = sys.stdin.readline().strip()
+    value = _WORDS.get(value, value)
+    answer = value if is_resume_answer(value) else ""
+    if value and not answer:
+        say(f"{value}: neither s, n nor an option; left open")
+    for about, said in ((asked, "asked"), *(((question, answer),) if answer else ())):
+        with contextlib.suppress(OSError):  # asked again, then
+            remember_answer(
+                AnswerLine(script=about.script, question=about.key, value=said, t=time.time()), env
+            )
+    return replace(job, spec=_with_resume(spec, env))
+
+
+def _may_save(job: Job) -> bool:
+    """Whether an option is given that may take a checkpoint, or the newest run of the script left one that nothing says how to load."""
+    if any(is_resume(setting.name) for setting in settings_of(job.spec.entry_args)):
+        return True
+    found = job.earlier.found
+    return found is not None and bool(found[1].checkpoints) and found[1].resume_measured is None
+
+
+class EarlierRun:
+    """The newest run of the same script in a folder of runs. It is looked for once, when that is first of interest."""
+
+    def __init__(self, spec: JobSpec, runs: Path, env: Mapping[str, str]) -> None:
+        self._spec, self._runs, self._env = spec, runs, env
+
+    @cached_property
+    def found(self) -> tuple[RunFile, RunState] | None:
+        """Its record, and its state but for the progress; None where there is none."""
+        spec, files = self._spec, program_files(self._spec)
+        for run in known_runs(self._runs, self._env)[:LOOK_BACK]:
+            with contextlib.suppress(OSError, BadRunFile):  # deleted meanwhile, or one that only watches
+                record = read_run_file(run.run_json)
+                job = record.job
+                is_same = (job.cwd, job.entry_kind, job.entry) == (spec.cwd, spec.entry_kind, spec.entry)
+                if is_same and program_files(job) == files:
+                    return record, read_state(run.node().journal)
+        return None
+
+
+def folder_of_runs(parsed: ParsedRun, env: Mapping[str, str]) -> Path:
+    """The folder that the run's own will be made in."""
+    named = parsed.flag("run_dir")
+    return Path(named).absolute().parent if named else runs_dir(parsed.flag("runs_dir"), env)
+
+
+def program_files(spec: JobSpec) -> list[str]:
+    """The Python files that a command line names."""
+    words = (spec.entry, *spec.entry_args)
+    files = (os.path.join(spec.cwd, word) for word in words if word.endswith(".py"))
+    return [file for file in files if os.path.isfile(file)]
+
+
+def _with_trust(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
+    """The job with exit code 0 trusted, where a person answered so for its script in an earlier run and no setting names it."""
+    if any(origin != "default" for _, origin in spec.sources("policy.exit_zero")):
+        return spec
+    if (known := recalled(exit_code_question(spec), env)) is None:
+        return spec
+    note = f"exit code 0 of this script counts as a success, as you answered on {known.day}"
+    return replace(spec, retry=replace(spec.retry, exit_zero="trust"), notes=(*spec.notes, note))
+
+
+def _without_measurements(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
+    """The job without stoker's measurements, where its script got further without them in an earlier run and no setting names them."""
+    is_named = any(origin != "default" for _, origin in spec.sources("instrument.enabled"))
+    if is_named or not is_measured(spec, {**env, **dict(spec.env)}):
+        return spec
+    if (since := unmeasured_since(spec, env)) is None:
+        return spec
+    note = (
+        f"{NOT_MEASURED}on {day_of(since)} this script got further without it (--instrument measures again)"
+    )
+    origins = (*spec.origins, ("instrument.enabled", "False", f"remembered from {day_of(since)}"))
+    spec = replace(spec, instrument=False, notes=(*spec.notes, note), origins=origins)
+    return refuse_unreached(spec, env)
+
+
+def _inputs(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str], cwd: Path) -> JobInputs:
+    return JobInputs(
+        parsed=parsed,
+        env=env,
+        cwd=str(cwd),
+        job_file=job_file,
+        project=_optional(cwd / "stoker.toml"),
+        user=_optional(user_settings(env)),
+        read=lambda name: script_text(cwd / os.path.expanduser(name)),
+        gpus=gpu_count(env),
+        cpus=os.cpu_count() or 1,
+        failure_classes=frozenset(str(c) for c in FailureClass),
+    )
+
+
+def _nearest_script(named: str, cwd: Path) -> str | None:
+    """A script of that very name one folder further, else the one beside it whose name is most like it; None: there is neither."""
+    folder, name = os.path.split(named)
+    try:
+        with os.scandir(cwd / folder) as entries:
+            found = sorted((entry.name, entry.is_dir()) for entry in entries)
+    except (OSError, ValueError):  # no such folder; or no path at all: with a NUL in it
+        return None
+    further = (os.path.join(sub, name) for sub, is_folder in found if is_folder)
+    exact = next((path for path in islice(further, MOST_FOLDERS) if (cwd / folder / path).is_file()), None)
+    scripts = [each for each, is_folder in found if each.endswith((".py", ".sh")) and not is_folder]
+    near = exact or next(iter(get_close_matches(name, scripts, n=1)), None)
+    return os.path.join(folder, near) if near else None
+
+
+def _shell_of(script: Path) -> str | None:
+    """The shell that a script is written for, by its first line, else by its name; None for any other."""
+    first = (script_text(script) or "").partition("\n")[0]
+    if first.startswith("#!"):
+        program = re.search(r"\b(bash|sh|zsh|dash|ksh|fish)\s*(?:\s-\S*)*$", first)
+        return program[1] if program else None
+    return {".sh": "bash", ".bash": "bash", ".zsh": "zsh", ".fish": "fish"}.get(script.suffix)
+
+
+def policy_of(named: str, env: Mapping[str, str], cwd: Path) -> RetrySettings:
+    """The ``[policy]`` of a settings file or preset, with defaults where it says nothing.
+
+    Raises:
+        JobError: the file is missing, or a key or value of it is wrong.
+    """
+    inputs = JobInputs(
+        parsed=ParsedRun(),
+        env=env,
+        cwd=str(cwd),
+        job_file=_config_file(_find_config(named, cwd), named, f"--config {named}"),
+        failure_classes=frozenset(str(c) for c in FailureClass),
+    )
+    return resolve_retry(inputs)
+
+
+def configs_dir() -> Path:
+    """Folder of the presets: package data in a wheel, the repository's `configs` in a source tree."""
+    package = Path(__file__).resolve().parents[2]
+    inside = package / "configs"
+    return inside if inside.is_dir() else package.parent / "configs"
+
+
+def _find_config(named: str, cwd: Path) -> Path:
+    path = cwd / os.path.expanduser(named)
+    if path.is_file():
+        return path
+    presets = configs_dir()
+    for suffix in PRESET_SUFFIXES:
+        candidate = presets / f"{named}{suffix}"
+        if candidate.is_file() and presets in candidate.resolve().parents:
+            return candidate
+    if path.exists():
+        raise JobError(f"--config {named}: not a file")
+    known = sorted(
+        str(p.relative_to(presets).with_suffix(""))
+        for p in presets.rglob("*")
+        if p.suffix in PRESET_SUFFIXES[1:] and p.name != "__init__.py" and HAND_OFF not in p.parts
+    )
+    raise JobError(f"--config {named}: no such file; presets are {', '.join(known)}")
+
+
+def _job_file(parsed: ParsedRun, cwd: Path) -> ConfigFile | None:
+    """The job file or preset that ``--config`` names, if it is given."""
+    named = parsed.flag("config")
+    return _config_file(_find_config(named, cwd), named, f"--config {named}") if named else None
+
+
+def _config_file(path: Path, name: str, what: str) -> ConfigFile:
+    """A settings file: `name` in messages about its keys, `what` in those about the file."""
+    data = _read(path, MAX_CONFIG_BYTES, what)
+    text, ours = data.decode("utf-8", "replace"), configs_dir() in path.parents
+    return ConfigFile(name, parse_config(str(path), data), text, is_preset=ours)
+
+
+def _optional(path: Path) -> ConfigFile | None:
+    return _config_file(path, str(path), str(path)) if path.is_file() else None
+
+
+def script_text(path: Path) -> str | None:
+    """A script's or a config's text; None where it cannot be read."""
+    try:
+        if not path.is_file():  # reading a pipe would wait
+            return None
+        return _read(path, MAX_SCRIPT_BYTES, str(path)).decode("utf-8", "replace")
+    except (JobError, OSError, ValueError):  # no path at all: too long, or with a NUL in it
+        return None
+
+
+def _read(path: Path, limit: int, what: str) -> bytes:
+    try:
+        with open_regular(path) as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise JobError(f"{what}: {error.strerror}") from error
+    if len(data) > limit:
+        raise JobError(f"{what}: larger than {limit >> 20} MiB: not a job file")
+    return data
+
+
+def gpu_count(env: Mapping[str, str]) -> int:
+    """GPUs that a job would see, from the driver's own list: no library is loaded for a count."""
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
+    try:
+        return len(os.listdir("/proc/driver/nvidia/gpus"))
+    except OSError:
+        return 0

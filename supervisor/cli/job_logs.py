@@ -1,0 +1,426 @@
+"""Which files make up a job: single logs, torchrun's tree, a run directory, per-node files, stdin."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.cli.common import complain, wait_while_read
+from supervisor.diagnosis.attribution.slurm_states import state_in
+from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, SeenRecorder
+from supervisor.diagnosis.scan.windows import window_bytes
+from supervisor.run.regular import open_regular, read_regular
+from supervisor.text.decode import HEAD_BYTES, clean, is_packed
+from supervisor.text.numbers import whole
+from supervisor.text.patterns import Lazy
+from supervisor.text.prefixes import NOWHERE, Origin, origin_of_path, split_prefix
+
+FIRST_WORD_S = 1.0
+"""Of the 2 s that a person waits for a first line, some 0.6 s are the start of a verb on a busy machine."""
+MOST_PAUSE_S = 60.0
+MOST_FILES = 4096
+# Bytes of a log's end that are read to see whether its lines name ranks.
+NAMED_BYTES = 1 << 18
+_RANK_0 = re.compile(r" on rank 0(?=$|: | \(likely)")
+_LOG_NAMES = Lazy(
+    r"(?:\.(?:log|txt|out|err|stdout|stderr|jsonl?|gz)|^(?:stdout|stderr|console|nohup\.out|log)|-\d+\.out|\.o\d+|\.e\d+)$|^slurm-",
+    re.IGNORECASE,
+)
+_NOT_LOGS = Lazy(
+    r"^(?:meta|config|run|plan|args|params|settings|tokenizer\w*|special_tokens_map|vocab|generation_config|model\.safetensors\.index|trainer_state|all_results|train_results)\.json$|"
+    r"^(?:requirements|LICENSE|README|CMakeLists)\S*|\.(?:json)$",
+    re.IGNORECASE,
+)
+# Ends in a rank; the imports that tell a dump are not made for a folder without such a name.
+_DUMP_NAME = Lazy(r"\d(?:\.json|\.pkl|\.pickle)?$")
+_RECORDS = Lazy(r"^(?:scontrol|sacct|squeue|sinfo|jobcomp|timeline)\S*\.txt$", re.IGNORECASE)
+_SKIPPED_FOLDERS = frozenset(
+    (
+        "telemetry",
+        "series",
+        "control",
+        "artifacts",
+        ".git",
+        "__pycache__",
+        "wandb",
+        "checkpoints",
+        "tensorboard",
+    )
+)
+
+
+@dataclass
+class Reading:
+    """What is read now, which a thread says on stderr where it takes longer than a person waits without a word.
+
+    `size`: bytes of the file; 0 for a pipe. `seen`: bytes read of it, packed where it is packed.
+    """
+
+    path: str = ""
+    size: int = 0
+    seen: int = 0
+
+    @contextlib.contextmanager
+    def reported(self, verb: str, path: str) -> Iterator[None]:
+        """Say how far it is read, ever more rarely, until the context ends; `path` is read first."""
+        self.path, done = path, threading.Event()
+        thread = threading.Thread(target=self._report, args=(verb, done), name="stoker-reading", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _report(self, verb: str, done: threading.Event) -> None:
+        pause_s = FIRST_WORD_S
+        while not done.wait(pause_s):
+            pause_s = min(pause_s * 2, MOST_PAUSE_S)
+            of = f" of {self.size / 1e9:.3f}" if self.size else ""
+            complain(verb, f"{self.path}: {self.seen / 1e9:.3f}{of} GB read so far: Ctrl-C leaves")
+
+
+READING = Reading()
+
+
+class BadInputError(ValueError):
+    """A path that cannot be diagnosed; the message says which, and what to do."""
+
+
+def path_or_run(path: str) -> str:
+    """The path itself, or the directory of the run that is known by that id or part of one."""
+    if path == "-" or os.path.lexists(path) or os.sep in path:
+        return path
+    from supervisor.run.index import RunNotFound, find_run, runs_dir
+
+    try:
+        return str(find_run(path, runs_dir(None, os.environ), os.environ).root)
+    except RunNotFound:
+        return path
+
+
+def read_jobs(
+    paths: Sequence[str], *, each: bool = False, attempt: int | None = None
+) -> list[tuple[str, int | None, JobEvidence]]:
+    """Turn paths into jobs: (path as given, attempt or None, evidence). Files are opened as they are read.
+
+    Raises:
+        BadInputError: a path is absent, unreadable, or a folder without any log.
+    """
+    jobs: list[tuple[str, int | None, JobEvidence]] = []
+    for path in paths:
+        if path != "-":
+            _refuse_own_files(path)
+        if path == "-":
+            jobs.append(("-", None, JobEvidence(logs=(_stdin(),))))
+        elif os.path.isdir(path):
+            jobs.extend(_folder(path, each=each, attempt=attempt))
+        else:
+            _check(path)
+            jobs.append(
+                (
+                    path,
+                    None,
+                    JobEvidence(logs=(log_file(path, origin_of_path(os.path.basename(path)), named=True),)),
+                )
+            )
+    return jobs
+
+
+def file_chunks(path: str, *, named: bool = False) -> Iterator[bytes]:
+    """A file's bytes in pieces; it is opened at the first piece. `named`: by a person, and may be a pipe."""
+    seen = 0
+    is_pipe = named and stat.S_ISFIFO(os.stat(path).st_mode)
+    READING.path, READING.size, READING.seen = path, 0, 0
+    with open(path, "rb", buffering=0) if is_pipe else open_regular(path) as file:
+        READING.size = os.fstat(file.fileno()).st_size
+        while chunk := file.read(window_bytes(seen)):
+            seen += len(chunk)
+            READING.seen = seen
+            yield chunk
+
+
+def log_file(path: str, origin: Origin = NOWHERE, *, named: bool = False) -> LogSource:
+    """A file as a log."""
+    return LogSource(path, file_chunks(path, named=named), origin)
+
+
+def _stdin() -> LogSource:
+    """What is piped in."""
+
+    def chunks() -> Iterator[bytes]:
+        stream = sys.stdin.buffer.fileno()
+        READING.path = "-"
+        while True:
+            wait_while_read(None, stream)
+            if not (chunk := os.read(stream, 1 << 20)):
+                break
+            READING.seen += len(chunk)
+            yield chunk
+
+    return LogSource("-", chunks())
+
+
+def _refuse_own_files(path: str) -> None:
+    """Raises BadInputError for what stoker keeps, and is no log of a job: a part of a run, a folder of runs."""
+    from supervisor.run.paths import is_run_directory
+
+    real = Path(os.path.realpath(path))
+    run = next(filter(is_run_directory, real.parents), None)
+    if run is not None and not {"attempts", "artifacts"} & set(real.relative_to(run).parts):
+        raise BadInputError(f"{path}: a part of the run {run.name}, and no log of its job: give the run")
+    if run is None and real.is_dir() and not is_run_directory(real):
+        runs = sorted(child.name for child in real.iterdir() if is_run_directory(child))
+        if runs:
+            raise BadInputError(f"{path}: a folder of {len(runs)} runs: give one, such as {runs[-1]}")
+
+
+def _check(path: str) -> None:
+    if _DUMP_NAME.search(path) and _is_dump(path):
+        raise BadInputError(
+            f"{path}: the flight-recorder dump of one rank; give the folder: only the dumps of all show who did not come"
+        )
+    try:
+        if not stat.S_ISFIFO(os.stat(path).st_mode):
+            open_regular(path).close()
+    except OSError as error:
+        raise BadInputError(
+            f"{path}: {error.strerror or error}; give a log, a folder of logs, or -"
+        ) from error
+
+
+def _folder(path: str, *, each: bool, attempt: int | None) -> list[tuple[str, int | None, JobEvidence]]:
+    chosen, inner = _attempt_of(path, attempt)
+    logs, errors, records, dumps = _walk(inner)
+    recorder = _recorder(dumps)
+    if not logs and recorder is None:
+        raise BadInputError(
+            f"{path}: no log in this folder; give a log, or the folder that torchrun's --log-dir names"
+        )
+    if each and logs:
+        return [(name, None, JobEvidence(logs=(log_file(name, origin_of_path(name)),))) for name in logs]
+    job = evidence_of(inner, logs, errors, records)._replace(recorder=recorder)
+    if chosen is not None:
+        from supervisor.cli.run_journals import with_run_facts
+
+        job = with_run_facts(job, path, chosen)
+    return [(path, chosen, job)]
+
+
+def evidence_of(
+    root: Sequence[str], logs: Iterable[str], errors: Iterable[str], records: Iterable[str]
+) -> JobEvidence:
+    """One job's evidence from its files: consoles come before the ranks' own logs."""
+    ordered = sorted(logs, key=lambda name: (1 if re.search(r"attempt_\d+", name) else 0, name))
+    origins = {name: origin_of_path(_inside(name, root)) for name in ordered}
+    nameless = [name for name, o in origins.items() if (o.rank, o.local_rank, o.node) == (None, None, None)]
+    for name, task in tasks_of(nameless).items():
+        origins[name] = origins[name]._replace(task=task)
+    sources = tuple(log_file(name, origins[name]) for name in ordered)
+    files = []
+    for name in sorted(errors):
+        try:
+            with open_regular(name) as file:
+                files.append(ErrorFile(name, file.read(1 << 20), origin_of_path(_inside(name, root))))
+        except OSError:
+            continue
+    ranks = {source.origin.local_rank for source in sources if source.origin.local_rank is not None}
+    nodes = {source.origin.node for source in sources if source.origin.local_rank is not None}
+    per_node = max(ranks) + 1 if ranks else None
+    return JobEvidence(
+        logs=sources,
+        error_files=tuple(files),
+        machine=MachineRecords(slurm_state=_slurm_state(records)),
+        launcher_exit=_launcher_exit(root),
+        ranks_per_node=per_node,
+        world_size=per_node * len(nodes) if per_node and nodes else None,
+    )
+
+
+def _recorder(files: Sequence[str]) -> SeenRecorder | None:
+    """What flight-recorder dumps among these files show; None where there are none, or they show nothing that hangs."""
+    if not files:
+        return None
+    from supervisor.diagnosis.hang.flight_recorder import ranks_at_fault, stuck_collectives, stuck_text
+    from supervisor.sources.stacks.recorder_dumps import DumpFiles, dumps_of_job
+
+    paths = dumps_of_job(files)
+    stuck = stuck_collectives(DumpFiles(paths))
+    if not stuck:
+        return None
+    ranks = ranks_at_fault(stuck)
+    first = ranks[0] if ranks else stuck[0].came[0]
+    return SeenRecorder(ranks, stuck_text(stuck), str(paths[first]), at_start=stuck[0].seq == 1)
+
+
+def tasks_of(paths: Sequence[str]) -> dict[str, int]:
+    """The number by which the logs of a folder differ: 0 and 1 of ``4711_0.out`` and ``4711_1.out`` (SLURM's `%j_%n`)."""
+    groups: dict[tuple[str, ...], list[tuple[str, list[str]]]] = {}
+    for path in paths:
+        parts = re.split(r"(\d{1,9})", path)
+        groups.setdefault(tuple(parts[::2]), []).append((path, parts[1::2]))
+    found: dict[str, int] = {}
+    for group in groups.values():
+        columns = list(zip(*(numbers for _, numbers in group), strict=True))
+        telling = [n for n, column in enumerate(columns) if len(set(column)) > 1]
+        if len(telling) != 1:
+            continue
+        tasks = {path: int(numbers[telling[0]]) for path, numbers in group}
+        # Tasks count from 0; numbers of jobs and of rotations do not.
+        if 0 in tasks.values() and len(set(tasks.values())) == len(tasks):
+            found |= tasks
+    return found
+
+
+def _inside(name: str, roots: Sequence[str]) -> str:
+    for root in roots:
+        if name.startswith(root):
+            return os.path.relpath(
+                name, os.path.dirname(root.rstrip("/")) if os.path.basename(root).startswith("node") else root
+            )
+    return name
+
+
+def _walk(roots: Sequence[str]) -> tuple[list[str], list[str], list[str], list[str]]:
+    """Logs, error files, a scheduler's records, and what may be flight-recorder dumps by its name and first bytes."""
+    logs: list[str] = []
+    errors: list[str] = []
+    records: list[str] = []
+    dumps: list[str] = []
+    for root in roots:
+        for folder, folders, names in os.walk(root):
+            folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
+            for name in sorted(names):
+                path = os.path.join(folder, name)
+                if name == "error.json":
+                    errors.append(path)
+                elif _DUMP_NAME.search(name) and _is_dump(path):
+                    dumps.append(path)
+                elif _RECORDS.match(name):
+                    records.append(path)
+                elif name in {"keeper.log", "events.jsonl"} or _NOT_LOGS.search(name):
+                    continue
+                elif _LOG_NAMES.search(name) and os.path.isfile(path):
+                    logs.append(path)
+                if len(logs) >= MOST_FILES:
+                    return logs, errors, records, dumps
+    if not logs:
+        logs = [path for root in roots for path in _any_text(root) if path not in dumps]
+    return _last_torchrun_attempt(logs), errors, records, dumps
+
+
+def _last_torchrun_attempt(logs: list[str]) -> list[str]:
+    """Of torchrun's own restarts in one tree, the last; what came before was restarted."""
+    numbers = {
+        whole(match.group(1)) for name in logs if (match := re.search(r"[/\\]attempt_(\d+)[/\\]", name))
+    }
+    if len(numbers) < 2:
+        return logs
+    last = max(numbers)
+    return [
+        name
+        for name in logs
+        if not (match := re.search(r"[/\\]attempt_(\d+)[/\\]", name)) or whole(match.group(1)) == last
+    ]
+
+
+def _is_dump(path: str) -> bool:
+    from supervisor.sources.stacks.recorder_dumps import rank_of_dump
+
+    return rank_of_dump(path) is not None
+
+
+def _any_text(root: str) -> list[str]:
+    """Where no file name looks like a log, small plain files at the top of the folder."""
+    found = []
+    for name in sorted(os.listdir(root)):
+        path = os.path.join(root, name)
+        if os.path.isfile(path) and "." not in name:
+            with open_regular(path) as file:
+                if b"\0" not in file.read(4096):
+                    found.append(path)
+    return found
+
+
+def _attempt_of(path: str, attempt: int | None) -> tuple[int | None, list[str]]:
+    """The folders to read: of a run directory, one attempt on all nodes; else the folder itself."""
+    nodes = os.path.join(path, "nodes")
+    folders: dict[int, list[str]] = {}
+    if os.path.isdir(nodes):
+        for node in sorted(os.listdir(nodes)):
+            tries = os.path.join(nodes, node, "attempts")
+            if os.path.isdir(tries):
+                for name in os.listdir(tries):
+                    if name.isdigit():
+                        folders.setdefault(int(name), []).append(os.path.join(tries, name))
+    if not folders:
+        if attempt is not None:
+            raise BadInputError(
+                f"{path}: not a run directory, so it has no attempt {attempt}; leave --attempt away"
+            )
+        return None, [path]
+    chosen = attempt if attempt is not None else max(folders)
+    if chosen not in folders:
+        raise BadInputError(f"{path}: no attempt {chosen}; there are {', '.join(map(str, sorted(folders)))}")
+    return chosen, sorted(folders[chosen])
+
+
+def _slurm_state(records: Iterable[str]) -> str | None:
+    for name in records:
+        try:
+            text = read_regular(name, 65536).decode("utf-8", "replace")
+        except OSError:
+            continue
+        if state := state_in(text, by_sacct="sacct" in os.path.basename(name)):
+            return state
+    return None
+
+
+def _launcher_exit(roots: Sequence[str]) -> int | None:
+    for root in roots:
+        try:
+            text = read_regular(os.path.join(root, "exit"), 64).decode("ascii", "replace")
+        except OSError:
+            continue
+        if match := re.match(r"\s*(-?\d+)", text):
+            return whole(match.group(1))
+    return None
+
+
+def names_ranks(path: str) -> bool:
+    """Whether one of a log's last lines names its rank; a packed log is taken to.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open_regular(path) as file:
+        if is_packed(file.read(HEAD_BYTES)):
+            return True
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - NAMED_BYTES, 0))
+        lines = file.read(NAMED_BYTES).splitlines()
+    origins = (split_prefix(clean(line))[0] for line in lines)
+    return any(origin.rank is not None or origin.local_rank is not None for origin in origins)
+
+
+def is_of_one_process(path: str, origin: Origin) -> bool:
+    """Whether a log names no rank, neither in its place (`origin`; ``nohup.out`` names a stream alone) nor in its last lines.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return origin._replace(stream=None) == NOWHERE and not names_ranks(path)
+
+
+def without_rank(title: str) -> str:
+    """A headline without "rank 0", which stands for a job of one process."""
+    if title.startswith("Rank 0 "):
+        return f"A rank {title.removeprefix('Rank 0 ')}"
+    return _RANK_0.sub("", title, count=1)

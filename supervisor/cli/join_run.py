@@ -1,0 +1,176 @@
+"""The one run directory of a job on several nodes: node 0 makes it, the others join it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from supervisor.cli.common import say
+from supervisor.job.errors import JobError
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.keeper.base.job_secrets import without_secrets
+from supervisor.run.nodes import BEAT_S, CONTINUED_WITHIN_S, LEADER, Order, Pulse, Want, create, read_order
+from supervisor.run.ownership import check_folder, keeper_is_alive, read_holder
+from supervisor.run.paths import RunPaths, make_private
+from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
+
+LOOK_S = 0.2
+SAY_S = 5.0
+LISTEN_S = 4 * BEAT_S
+"""So long a heartbeat is listened to before its keeper counts as dead: its machine may be busy."""
+FOLDER = "--run-dir"
+
+
+def require_shareable(spec: JobSpec) -> None:
+    """See that the job is one that nodes can share.
+
+    Raises:
+        JobError: one line.
+    """
+    if not spec.several_nodes:
+        raise JobError(
+            f"{FOLDER} is of a job on several nodes: say --nnodes N and --node-rank K too; else --runs-dir"
+        )
+    if spec.entry_kind is EntryKind.COMMAND:
+        raise JobError(f"{FOLDER} is for torchrun's jobs: what stands behind -- starts its nodes itself")
+    if spec.trial is not None or spec.fit is not None:
+        raise JobError(f"{FOLDER}: trials and --fit-batch are of one node")
+
+
+def shared_run(run: RunPaths, record: RunFile) -> tuple[RunPaths, RunFile]:
+    """The run and this node's record of it: made by node 0, joined by the others, which wait for it.
+
+    Raises:
+        JobError: another keeper is this node already, the folder holds another run, or node 0 does not come; one line.
+    """
+    require_shareable(record.job)
+    if record.node == LEADER:
+        return _made(run, record)
+    return _joined(run, record)
+
+
+def _made(run: RunPaths, record: RunFile) -> tuple[RunPaths, RunFile]:
+    try:
+        make_private(run.root)
+        real = RunPaths(Path(os.path.realpath(run.root)))
+        record = msgspec.structs.replace(record, path=str(real.root), run_id=real.run_id)
+        data = msgspec.json.format(msgspec.json.encode(without_secrets(record)), indent=1) + b"\n"
+        if create(real.run_json, data):
+            return real, record
+    except OSError as error:
+        raise JobError(
+            f"{run.root}: {error.strerror}: choose another folder with {FOLDER}", exit_code=3
+        ) from error
+    if _lives(run, LEADER):
+        raise JobError(f"{run.root}: {_keeper_words(run, LEADER)}: two nodes were started with --node-rank 0")
+    again = f"`stoker continue {run.root}` starts its next attempt, `stoker attach --adopt {run.root}` takes it over"
+    raise JobError(f"{run.root} holds a run already: {again}; for a new one name a new folder")
+
+
+def _joined(run: RunPaths, record: RunFile) -> tuple[RunPaths, RunFile]:
+    bound_s = record.job.timing.node_timeout_s
+    began = said = time.monotonic()
+    while True:
+        try:
+            theirs = read_run_file(run.run_json)
+            if run.node(LEADER).journal.exists():  # its keeper has begun, too
+                break
+        except BadRunFile as error:
+            if run.run_json.exists() and "newer than" in str(error):
+                raise JobError(str(error)) from error
+        now = time.monotonic()
+        if now - began > bound_s:
+            there = "is there, and holds no run that node 0 keeps" if run.root.is_dir() else "is not there"
+            raise JobError(
+                f"{run.root} {there} after {bound_s:.0f} s: node 0 makes it: was it started, and do all nodes see the same folder?"
+            )
+        if now - said >= SAY_S:
+            said = float("inf")
+            say(f"stoker run: node {record.node} waits for node 0 to make {run.root}", file=sys.stderr)
+        time.sleep(LOOK_S)
+    run = RunPaths(Path(os.path.realpath(run.root)))
+    if refusals := check_folder(run).refusals:
+        raise JobError(f"{run.root}: {refusals[0]}")
+    if differs := difference(theirs.job, record.job):
+        raise JobError(f"{run.root}: {differs}: start all nodes with the same command but for --node-rank")
+    if not theirs.settings.shared:
+        raise JobError(f"{run.root} is a run of one machine: name a new folder")
+    _require_a_live_run(run, record)
+    _require_no_other(run, record.node)
+    return run, msgspec.structs.replace(record, path=theirs.path, run_id=theirs.run_id)
+
+
+def difference(theirs: JobSpec, ours: JobSpec) -> str:
+    """In what node 0's job and this node's contradict each other, in words; empty: in nothing that matters."""
+    for name, there, here in (
+        ("--nnodes", theirs.nnodes, ours.nnodes),
+        ("--nproc-per-node", theirs.nproc_per_node, ours.nproc_per_node),
+        ("--master-addr", theirs.master_addr, ours.master_addr),
+        ("--master-port", theirs.master_port, ours.master_port),
+        ("as its script", theirs.entry, ours.entry),
+    ):
+        if there != here:
+            given, own = (f"{name} {each}" if each is not None else f"no {name}" for each in (there, here))
+            return f"node 0 has {given}, this node {own}"
+    return ""
+
+
+def _require_a_live_run(run: RunPaths, record: RunFile) -> None:
+    """A folder of an earlier run is none to join, unless node 0 continues it, now or within a short time: both may be started at once."""
+    order = _end_of(run)
+    if order is None:
+        return
+    bound_s = min(record.job.timing.node_timeout_s, CONTINUED_WITHIN_S)
+    over = f"{run.root} is of a run that is over ({order.reason})"
+    say(
+        f"stoker run: {over}: node {record.node} waits up to {bound_s:.0f} s for node 0 to continue it",
+        file=sys.stderr,
+    )
+    if beats(run, LEADER, bound_s) or _end_of(run) is None:
+        return
+    raise JobError(f"{over}: name a new folder on all nodes, or `stoker continue` it on node 0 first")
+
+
+def _end_of(run: RunPaths) -> Order | None:
+    """The order by which the run is over; None: it is not."""
+    order = read_order(run.node(LEADER))
+    return order if order is not None and order.want is Want.OVER else None
+
+
+def _require_no_other(run: RunPaths, node: int) -> None:
+    """Two keepers with one --node-rank: also on a filesystem whose locks do not reach other machines."""
+    if _lives(run, node):
+        raise JobError(
+            f"{run.root}: {_keeper_words(run, node)}: two nodes were started with --node-rank {node}"
+        )
+
+
+def _lives(run: RunPaths, node: int) -> bool:
+    if keeper_is_alive(run.node(node).lock):
+        return True
+    holder = read_holder(run.node(node).lock)
+    if holder is None or holder.host == socket.gethostname():
+        return False  # of a process of this machine the lock tells
+    return beats(run, node)
+
+
+def beats(run: RunPaths, node: int, listen_s: float = LISTEN_S) -> bool:
+    """Whether a heartbeat moves while it is listened to."""
+    pulse, end = Pulse(run.node(node)), time.monotonic() + listen_s
+    while time.monotonic() < end:
+        pulse.look(time.monotonic())
+        if pulse.moved():
+            return True
+        time.sleep(LOOK_S)
+    return False
+
+
+def _keeper_words(run: RunPaths, node: int) -> str:
+    holder = read_holder(run.node(node).lock)
+    where = f" (pid {holder.pid} on {holder.host})" if holder is not None else ""
+    return f"a keeper is node {node} of it already{where}"

@@ -1,0 +1,76 @@
+"""The journals of a run directory, read for ``stoker diagnose``; imported only when there are some."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from supervisor.diagnosis.journal_facts import with_journal_facts
+from supervisor.job.errors import JobError
+from supervisor.preflight.ports import free_port
+from supervisor.run.failure_history import recurrence_lines, same_failure, seen_in_runs
+from supervisor.run.index import known_runs
+from supervisor.run.journal import read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import BadRunFile, read_run_file
+from supervisor.run.series import HOST, SeriesReader
+
+if TYPE_CHECKING:
+    from supervisor.diagnosis.evidence import JobEvidence, LogSource
+    from supervisor.run.state import AttemptState, RunState
+
+
+def with_run_facts(job: JobEvidence, path: str, attempt: int) -> JobEvidence:
+    """Add what the nodes' journals and the run file know of an attempt; a damaged file adds what is whole of it."""
+    run = RunPaths(Path(path))
+    pairs: list[tuple[RunState, AttemptState]] = []
+    kills = 0
+    for number in run.nodes():
+        state = read_state(run.node(number).journal)
+        if (view := state.find(attempt)) is not None:
+            pairs.append((state, view))
+            job = job._replace(logs=tuple(_of_rank(log, path, number, view) for log in job.logs))
+        kills += _memory_kills(run.node(number).series, attempt)
+    record = None
+    with contextlib.suppress(BadRunFile):  # an observed run has none: advice then names the usual flag
+        record = read_run_file(run.run_json)
+    job = with_journal_facts(job, pairs, spec=record.job if record is not None else None, run_root=path)
+    if record is not None and record.host == socket.gethostname():
+        with contextlib.suppress(JobError):
+            job = job._replace(run_values=job.run_values._replace(free_port=free_port()))
+    if not kills or job.machine.cgroup_oom_kills is not None:
+        # A count that the keeper made to the very end is in the journal, and may say "none"; samples only say "some".
+        return job
+    return job._replace(machine=job.machine._replace(cgroup_oom_kills=kills))
+
+
+def _of_rank(log: LogSource, path: str, node: int, view: AttemptState) -> LogSource:
+    """A rank's own log with the global rank that its node's journal names; any other log as it is."""
+    known = view.ranks.get(log.origin.local_rank) if log.origin.local_rank is not None else None
+    if known is None or not log.path.startswith(os.path.join(path, "nodes", str(node), "")):
+        return log
+    return log._replace(origin=log.origin._replace(rank=known.rank))
+
+
+def seen_before(path: str, attempt: int, fingerprint: str) -> list[str]:
+    """In words, the other attempts of this run and the newest other run that failed alike."""
+    run = RunPaths(Path(path))
+    same = same_failure(read_state(run.node().journal), fingerprint, attempt)
+    known = known_runs(run.root.resolve().parent, os.environ)
+    return recurrence_lines(same, seen_in_runs(fingerprint, known, run.root))
+
+
+def _memory_kills(folder: Path, attempt: int) -> int:
+    """Kills by the kernel that the attempt's samples counted; 0 may also mean that it died between two samples."""
+    reader = SeriesReader(folder, HOST)
+    first = last = None
+    while samples := reader.read():
+        for sample in samples:
+            count = sample.v.get("cgroup_oom_kills") if sample.a == attempt else None
+            if count is not None:
+                first = count if first is None else first
+                last = count
+    return int(last - first) if first is not None and last is not None else 0

@@ -1,0 +1,321 @@
+"""Starting a resolved job: pre-flight, run directory, keeper, view."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from supervisor import __version__
+from supervisor.cli.check_job import (
+    is_repeat,
+    look,
+    print_findings,
+    unmeasured_finding,
+    without_repeats,
+)
+from supervisor.cli.common import (
+    EXIT_REFUSED,
+    WITH_LOG,
+    appearance_given,
+    complain,
+    has_terminal,
+    say,
+    say_crash,
+    say_json,
+)
+from supervisor.cli.job_inputs import Job, folder_of_runs
+from supervisor.cli.main import flush_or_drop
+from supervisor.job.arguments.run_arguments import ParsedRun
+from supervisor.job.errors import JobError
+from supervisor.job.oom_plan import answer, container_line, four_lines
+from supervisor.job.plan import LaunchPlan, build_plan, plan_as_shell, wants_port
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.keeper.base.job_secrets import redactor_of, without_secrets
+from supervisor.preflight.checks import refused
+from supervisor.preflight.context import CheckContext
+from supervisor.preflight.interpreter import Interpreter, find_interpreter, trainer_main
+from supervisor.preflight.ports import free_port
+from supervisor.run.index import claim, link_latest, register, runs_dir
+from supervisor.run.ownership import LockTaken
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Finding, FindingLevel
+from supervisor.run.runfile import KeeperSettings, RunFile, write_run_file
+from supervisor.sources.processes import become_subreaper
+from supervisor.text.redact import redact_text
+from supervisor.views.appearance import Appearance
+from supervisor.views.wording.translate import words_in
+
+if TYPE_CHECKING:
+    from supervisor.keeper.loop import Keeper
+    from supervisor.preflight.interpreter import StartupProbes
+
+
+def dry_run(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
+    """Print attempt 1 as a command one could paste, and what an out-of-memory failure would change; start and write nothing.
+
+    With ``--json`` one object on one line. An interpreter without torch is no hindrance: nothing is started.
+    """
+    try:
+        interpreter = find_interpreter(job.spec, env, probes.interpreter)
+        path, why = str(interpreter.path), interpreter.why
+    except JobError as error:
+        path, why = job.spec.python or "python", error.message
+    plan = _first_plan(job.spec, path, runs_dir(job.parsed.flag("runs_dir"), env) / "RUN", env)
+    if job.parsed.switch("json"):
+        say_json(answer(job.spec, plan))
+        return 0
+    say(f"# interpreter: {path} ({why})")
+    if job.spec.entry_kind is not EntryKind.TRAINER:
+        batch, changes, then, resume = four_lines(job.spec)
+        say(f"# batch: {batch}", f"# out of memory: {changes}", f"# then: {then}", f"# resume: {resume}")
+    if line := container_line(job.spec, plan):
+        say(f"# container: nothing in it is measured, unless it gets {line}")
+    say(*plan_as_shell(plan).splitlines())
+    return 0
+
+
+def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
+    """Check, claim the run directory, start the keeper in the way that was asked for."""
+    parsed = job.parsed
+    appearance = appearance_given(parsed, env)
+    detached = parsed.switch("detach")
+    has_screen = has_terminal() and not parsed.switch("no_ui") and not detached
+    if not has_screen and not detached:
+        import supervisor.keeper.loop  # noqa: F401 - while the interpreter answers
+    spec = job.spec
+    if has_screen:
+        say(f"{words_in(appearance.spoken)('starting')} {redact_text(spec.name)}", flush=True)
+    interpreter = find_interpreter(spec, env, probes.interpreter)
+    runs = folder_of_runs(parsed, env)
+    context = CheckContext(spec, runs, env, interpreter)
+    unchecked = parsed.switch("no_check")
+    findings = unmeasured_finding(spec) if unchecked else without_repeats(look(context, parsed), job)
+    if refused(findings):
+        for finding in refused(findings):
+            fix = f": {finding.fix}" if finding.fix else ""
+            say(redact_text(f"stoker run: {finding.check}: {finding.what}{fix}"), file=sys.stderr)
+        # A place without room is wrong input, as where the first file does not fit.
+        has_no_room = {finding.check for finding in refused(findings)} <= {"disk", "run folder"}
+        return 2 if has_no_room else EXIT_REFUSED
+    if has_screen:
+        print_findings([finding for finding in findings if not is_repeat(finding)], appearance)
+    # A plan that cannot be made is refused before there is a folder to leave behind.
+    _first_plan(spec, str(interpreter.path), runs / "RUN", env)
+    interactive = has_screen or (detached and not parsed.switch("no_ui"))
+    settings = KeeperSettings(interactive=interactive, checks=not parsed.switch("no_check"))
+    if named := parsed.flag("run_dir"):
+        from supervisor.cli.join_run import shared_run
+
+        run = RunPaths(Path(named).absolute())
+        shared = replace(settings, shared=True)
+        record = _record(run, spec, interpreter, shared, commit=probes.commit())
+        run, record = shared_run(run, record)
+        if record.node == 0:
+            register(run, redact_text(spec.name), env)
+    else:
+        try:
+            run = claim(runs)
+        except OSError as error:
+            raise JobError(f"{runs}: {error.strerror}: choose another place with --runs-dir") from error
+        record = _record(run, spec, interpreter, settings, commit=probes.commit())
+        with _beginning(run, record):
+            write_run_file(run.run_json, without_secrets(record))
+        register(run, redact_text(spec.name), env)
+        link_latest(run)
+    notable = tuple(f for f in findings if f.level is not FindingLevel.OK)
+    if not record.settings.interactive:
+        return _foreground(run, record, parsed, env, notable)
+    return _detached(run, record, parsed, env, notable, appearance, has_screen=has_screen)
+
+
+@contextlib.contextmanager
+def _beginning(run: RunPaths, record: RunFile) -> Iterator[None]:
+    """While a run's first files are written: where there is no room for them, none is left, and JobError says so in one line."""
+    try:
+        yield
+    except (LockTaken, OSError) as error:
+        if record.settings.shared:
+            raise JobError(f"{run.root}: node {record.node}: {error}") from error
+        shutil.rmtree(run.root, ignore_errors=True)
+        why = error.strerror if isinstance(error, OSError) else error
+        raise JobError(f"{run.root}: {why}: choose another place with --runs-dir") from error
+
+
+def _first_plan(spec: JobSpec, interpreter: str, run: Path, env: Mapping[str, str]) -> LaunchPlan:
+    attempt_dir = run / "nodes" / "0" / "attempts" / "1"
+    return build_plan(
+        spec,
+        attempt=1,
+        interpreter=interpreter,
+        run_dir=str(run),
+        attempt_dir=str(attempt_dir),
+        base_env=env,
+        port=free_port() if wants_port(spec) else None,
+        trainer_main=trainer_main(),
+    )
+
+
+def _record(
+    run: RunPaths, spec: JobSpec, interpreter: Interpreter, settings: KeeperSettings, *, commit: str | None
+) -> RunFile:
+    return RunFile(
+        run_id=run.run_id,
+        job=spec,
+        interpreter=str(interpreter.path),
+        settings=settings,
+        created_t=time.time(),
+        host=socket.gethostname(),
+        user=user_name(),
+        stoker_version=__version__,
+        python_version=interpreter.version,
+        torch_version=interpreter.torch_version,
+        torch_cuda=interpreter.torch_cuda,
+        torch_hip=interpreter.torch_hip,
+        git_commit=commit,
+        trainer_main=trainer_main(),
+        path=os.path.realpath(run.root),
+        uid=os.geteuid(),
+    )
+
+
+def user_name() -> str:
+    """Who this is, as the system calls them."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _foreground(
+    run: RunPaths, record: RunFile, parsed: ParsedRun, env: Mapping[str, str], findings: tuple[Finding, ...]
+) -> int:
+    from supervisor.keeper.nodes.make_keeper import make_keeper
+
+    with _beginning(run, record):
+        keeper = make_keeper(run, record, env=env, findings=findings)
+    return carry_headless("run", keeper, run, record, env, as_json=parsed.switch("json"))
+
+
+def carry_headless(
+    verb: str,
+    keeper: Keeper,
+    run: RunPaths,
+    record: RunFile,
+    env: Mapping[str, str],
+    *,
+    as_json: bool,
+    only_news: bool = False,
+) -> int:
+    """Carry a run to its end in this process, and say what happens; the run's exit code.
+
+    `only_news`: what its journal holds already is not printed again.
+    """
+    from supervisor.policy import EXIT_LOST
+    from supervisor.run.state import Finished
+    from supervisor.views.console import ConsoleSettings, ConsoleView, console_file, wants_colour
+
+    settings = ConsoleSettings(
+        stdout=sys.stdout,
+        log_file=console_file(run, record.node),
+        colour=wants_colour(sys.stdout, env),
+        as_json=as_json,
+        least=record.job.log_level,
+        redactor=redactor_of(record.job, env),
+    )
+    become_subreaper()
+    undo = keeper.install_signal_handlers()
+    console = ConsoleView(run, settings, node=record.node, only_news=only_news)
+    console.start()
+    why = "the keeper crashed"
+    try:
+        code = keeper.carry()
+        why = "the run ended"
+    except Exception as error:  # noqa: BLE001 - a fault of ours must not pass for training's end
+        say_crash()
+        say(
+            f"stoker {verb}: the keeper failed ({type(error).__name__}); what it launched continues: `stoker attach --adopt {run.run_id}` takes it over",
+            file=sys.stderr,
+        )
+        code = EXIT_LOST
+    finally:
+        keeper.close(why)
+        console.finish(with_story=why == "the run ended" and not keeper.astray)
+        flush_or_drop()  # lines that a full disk does not take cost the run's own exit code nothing
+        undo()
+    if keeper.astray and isinstance(keeper.state.condition, Finished):
+        complain(verb, keeper.state.condition.reason)  # the journal that says so is not read any more
+    return code
+
+
+def _detached(
+    run: RunPaths,
+    record: RunFile,
+    parsed: ParsedRun,
+    env: Mapping[str, str],
+    findings: tuple[Finding, ...],
+    appearance: Appearance,
+    *,
+    has_screen: bool,
+) -> int:
+    from supervisor.keeper.process.detach import teardown_warning
+
+    for finding in findings:
+        if finding.level is FindingLevel.WARNING and parsed.switch("detach"):
+            say(redact_text(f"stoker run: {finding.check}: {finding.what}"), file=sys.stderr)
+    warning = teardown_warning(env)
+    if not has_screen:
+        _warn(warning)
+        if code := _start_keeper(run, record, env, findings):
+            return code
+        try:
+            say(run.run_id, flush=True)
+        except OSError:
+            say(f"stoker run: {run.run_id} has begun", file=sys.stderr)
+            raise
+        return 0
+    from supervisor.cli.open_app import load_app, show
+
+    try:
+        # The app loads on a core of its own, while the keeper loads what it needs.
+        code = _start_keeper(run, record, env, findings, meanwhile=load_app)
+        return code or show(run, read_only=parsed.switch("read_only"), env=env, appearance=appearance)
+    except KeyboardInterrupt:
+        how = f"`stoker attach {run.run_id}` shows it, `stoker stop {run.run_id}` ends it"
+        say(f"stoker run: interrupted, but the run has begun: {how}", file=sys.stderr)
+        raise
+    finally:
+        _warn(warning)  # before, the screen would cover it at once
+
+
+def _start_keeper(
+    run: RunPaths,
+    record: RunFile,
+    env: Mapping[str, str],
+    findings: tuple[Finding, ...],
+    *,
+    meanwhile: Callable[[], object] | None = None,
+) -> int:
+    """Start a detached keeper; exit code 1 and one line where it does not start, 2 where there is no room."""
+    from supervisor.keeper.process.detach import KeeperDidNotStart, start_detached
+
+    try:
+        with _beginning(run, record):
+            start_detached(run, env, record=record, entry=WITH_LOG, findings=findings, meanwhile=meanwhile)
+    except KeeperDidNotStart as error:
+        return complain("run", error, 1)
+    return 0
+
+
+def _warn(warning: str | None) -> None:
+    if warning:
+        say(f"stoker run: {warning}", file=sys.stderr)

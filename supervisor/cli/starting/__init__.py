@@ -1,1 +1,0 @@
-"""From the words after ``stoker run`` to a keeper that runs."""

@@ -1,0 +1,580 @@
+"""The attempt that lives now: watched from its first process to its last, by the keeper that started or adopted it."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from pathlib import Path
+
+from supervisor.job.oom_plan import RESUME_KNOB, missing_words, oom_notice
+from supervisor.job.spec import EntryKind
+from supervisor.keeper.base.background import BackgroundTask
+from supervisor.keeper.base.ledger import RunContext
+from supervisor.keeper.base.request_rules import Refused
+from supervisor.keeper.monitoring.collector import Collector
+from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints, concurrent_runs
+from supervisor.keeper.monitoring.last_reading import LastReading
+from supervisor.keeper.monitoring.measured_facts import MeasuredFacts
+from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone
+from supervisor.keeper.monitoring.plan_check import PlanCheck
+from supervisor.keeper.monitoring.rank_failures import RankFailures
+from supervisor.keeper.planning.background_verdict import BackgroundVerdict
+from supervisor.keeper.planning.resume_points import can_go_on
+from supervisor.keeper.planning.verdict_and_decision import next_answer
+from supervisor.keeper.process.attempt import LiveAttempt
+from supervisor.keeper.process.child import Child, ExitStatus, adopt, end_all, read_exit, started
+from supervisor.keeper.recording.recorder import Recorder
+from supervisor.keeper.stalls.hang_watch import HangContext
+from supervisor.keeper.stalls.health import Health
+from supervisor.keeper.stalls.stack_rounds import Round, Targets, targets_of
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.answers import batch_question, resume_question
+from supervisor.run.control import Viewers
+from supervisor.run.fold import fold
+from supervisor.run.next_job import next_job
+from supervisor.run.paths import AttemptPaths
+from supervisor.run.records import FailureClass
+from supervisor.sources.host.cgroup import memory_kills
+from supervisor.sources.signature_files import EngineLoader
+from supervisor.sources.tail.tailer import Backlog
+
+PROVISIONAL_DELAY_S = 0.4
+FAILING_DELAY_S = 0.05
+"""That a rank is gone is on the screen before the loop spends its time on a verdict."""
+FAILING_S = 60.0
+"""So long a rank that fails explains that nothing moves: torchrun ends the others within 30 s, and we before it."""
+RECEIVE_S = 0.1
+"""Seconds per pass of the loop spent on observations: a flood of lines must not keep a stop waiting."""
+HURRIED_DRAIN_S = 0.2
+"""A reading that takes longer is said, with a failure's provisional verdict: that stands within a second of the end."""
+CUT_S, LOOK_S = 1.0, 0.005
+"""When a stop is urgent, logs are read for at most this many seconds more; usually enough to reach their end."""
+SIGNAL_READ_S = 10.0
+"""Who sent us a signal kills us soon after (SLURM's KillWait: 30 s): the run's end must be on disk by then."""
+MOST_FORETOLD = 3
+ADOPT_WAIT_S = 2.0
+"""How long an adopting keeper waits for the launcher that a dead one may have just started."""
+
+
+VAGUE = frozenset((FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED))
+
+
+class _Early(Enum):
+    """When a verdict is given before all is known."""
+
+    RANK_DIED = auto()
+    LAUNCHER_ENDS = auto()  # or has ended, and its logs are still being read
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """An attempt whose processes are gone; its logs are read to their end."""
+
+    number: int
+    exit: ExitStatus
+    reading: LastReading
+
+    @property
+    def exit_code(self) -> int | None:
+        """None: nobody wrote it down."""
+        return self.exit.exit_code
+
+
+class AttemptMonitor:
+    """Sensors, health and stop sequence of one attempt after the other. Used by the keeper's one thread.
+
+    Args:
+        judging: makes the verdict on an attempt from what it has left so far.
+        saved: called at each new checkpoint: copies of the one that was resumed from may go.
+        stepped: called at each look, to report what a first step shows about the recovery.
+        same_boot: pids and start times of an adopted attempt still mean what they did.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        engine: EngineLoader,
+        *,
+        judging: BackgroundVerdict,
+        stepped: Callable[[st.RunState], None],
+        saved: Callable[[], None],
+        same_boot: bool,
+    ) -> None:
+        self._run, self._node = context.run, context.node
+        self._record, self._env = context.record, context.env
+        self._mark = context.mark
+        self._clock, self._ledger, self._engine = context.clock, context.ledger, engine
+        self._judging, self._stepped, self._saved = judging, stepped, saved
+        self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
+        self._plan_check = PlanCheck(context.record, context.ledger.emit, context.clock, context.env)
+        self._measured = MeasuredFacts(context.ledger.emit, self._take, context.clock, self._plan_check)
+        self._found = FoundCheckpoints(
+            context.record.job,
+            context.clock,
+            context.ledger.emit,
+            context.node.series,
+            lambda since_t: concurrent_runs(context.run, since_t, context.env),
+            self._measured,
+            lambda: context.ledger.apart_s,
+        )
+        self._recorder = Recorder(
+            context.node.series,
+            context.ledger.emit,
+            context.clock,
+            self._backlog,
+            redact=context.ledger.redactor.text,
+            apart_s=lambda: context.ledger.apart_s,
+        )
+        self._viewers = Viewers(context.run.control)
+        self._health = Health(
+            context.node,
+            context.record.job.hang,
+            context.ledger.emit,
+            context.clock,
+            self._stack_targets,
+            around=HangContext(
+                watched=self.is_watched,
+                can_resume=self._can_resume,
+                group_timeout_s=context.record.job.group_timeout_s,
+            ),
+            total_steps=context.record.job.total_steps,
+        )
+        self._live: LiveAttempt | None = None
+        self._ending: _Ending | None = None
+        self._collector: Collector | None = None
+        self._failures = RankFailures(context.clock, self._log_of)
+        self._provisional_at: dict[_Early, float] = {}
+        self._kills_before: int | None = None
+        self._newest: ev.CheckpointCommitted | None = None
+        self._foretold: tuple[ev.BatchMeasured | None, object, bool] | None = None
+        self._number = 0
+        self._same_boot = same_boot
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there is an attempt to watch: it is alive, or its logs are still being read."""
+        return self._live is not None or self._ending is not None
+
+    @property
+    def is_stoppable(self) -> bool:
+        """Whether there is a live attempt that can be stopped."""
+        return self._live is not None and self._ending is None and not self._live.ended_well()
+
+    @property
+    def is_draining_logs(self) -> bool:
+        """Whether its processes are gone and its logs are being read to their end."""
+        return self._ending is not None
+
+    @property
+    def is_about_to_end(self) -> bool:
+        """Whether a rank has died, and torchrun is about to exit: every moment until then delays the next launch; or it may be dying."""
+        live, collector = self._live, self._collector
+        return (
+            live is not None
+            and collector is not None
+            and live.stop_sequence is None
+            and (self._failures.is_urgent or collector.agent_is_ending())
+        )
+
+    def is_watched(self) -> bool:
+        """Whether somebody has this run's screen open."""
+        return self._viewers.watched(self._clock.mono())
+
+    def receive(self, timeout_s: float) -> None:
+        """Take what the sensors saw, waiting for the first of it; no more than is there now, and for no longer than `RECEIVE_S`."""
+        try:
+            self._observe(self._queue.get(timeout=timeout_s))
+            until = self._clock.mono() + RECEIVE_S
+            for _ in range(self._queue.qsize()):
+                if self._clock.mono() > until:
+                    return
+                self._observe(self._queue.get_nowait())
+        except queue.Empty:
+            return
+
+    def write(self) -> None:
+        """Let the recorder write what is due."""
+        self._recorder.tick()
+
+    def close(self) -> None:
+        """Stop the sensors. The attempt itself is left as it is."""
+        if self._collector is not None:
+            self._collector.stop()
+            self._collector = None
+        self._recorder.close()
+        self._health.close()
+        self._found.close()
+
+    def _observe(self, observation: Observation) -> None:
+        if self._collector is None or self._is_our_signal(observation):
+            return
+        if self._live is not None:
+            self._live.sends_telemetry = self._live.sends_telemetry or observation.from_telemetry
+            if isinstance(observation, RankGone) and observation.exit_code is not None:
+                self._live.exit_codes[observation.local_rank] = observation.exit_code
+            self._failures.observe(observation)
+        self._found.hear(observation)
+        self._take(self._measured.hear(observation))
+
+    def _take(self, observation: Observation) -> None:
+        self._recorder.record(self._number, observation)
+        self._health.observe(observation)
+
+    def _backlog(self) -> Backlog | None:
+        return self._collector.logs.backlog() if self._collector is not None else None
+
+    def _is_our_signal(self, observation: Observation) -> bool:
+        """Whether a line only echoes the SIGTERM of a stop of ours, which is on record: nobody else sent one."""
+        stopping = self._live is not None and self._live.stop_sequence is not None
+        return (
+            stopping
+            and isinstance(observation, EvidenceHit)
+            and observation.failure is FailureClass.TERMINATED
+            and observation.stop_signal
+        )
+
+    # -- its beginning ---------------------------------------------------------------------------
+
+    def adopt(self) -> None:
+        """Take over the attempt that another keeper left: dead or alive, seen or only intended."""
+        state = self._ledger.state
+        view = state.attempt
+        assert view is not None, "a launched condition has an attempt"
+        if not self._same_boot:
+            # The machine was booted since: nothing of the attempt lives, and its pids may be anybody's.
+            status = read_exit(self._node.attempt(view.number))
+            self._ended(view.number, status or ExitStatus(None))
+            return
+        launching = isinstance(state.condition, st.Launching)
+        wait_s = ADOPT_WAIT_S if launching else 0.0
+        child = adopt(self._node.attempt(view.number), self._mark, wait_s=wait_s)
+        if child is None:
+            if launching:
+                end_all(self._mark, self._node.attempt(view.number))
+            self._ended(view.number, ExitStatus(None))
+            return
+        if launching:
+            self._ledger.emit(started(child, view.number, self._clock.wall()))
+        self.follow(child, view.number, adopted=self._ledger.state)
+        assert self._live is not None
+        assert self._collector is not None
+        self._live.know(view)
+        self._collector.know(view)
+        if view.stop is not None and view.ended_t is None:
+            self._live.stop(view.stop.why, view.stop.by, grace_s=view.stop.grace_s)
+
+    def _ended(self, number: int, status: ExitStatus) -> None:
+        """Of an attempt that another keeper left and that is dead: what its logs say is read all the same."""
+        state = self._ledger.state
+        if isinstance(state.condition, st.Launching) or state.attempt is None:  # nothing is known to have run
+            self._ledger.emit(
+                ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=status.exit_code)
+            )
+            return
+        collector = self._sense(self._node.attempt(number), number, adopted=state)
+        collector.know(state.attempt)
+        self._begin_end(number, status, collector)
+
+    def _sense(self, paths: AttemptPaths, number: int, *, adopted: st.RunState | None) -> Collector:
+        self._number = number
+        self._collector = Collector(
+            paths,
+            queue=self._queue,
+            clock=self._clock,
+            interval_s=self._record.settings.sample_interval_s,
+            engine=self._engine.get,
+            engine_ready=lambda: self._engine.ready,
+            job=self._record.job,
+        )
+        self._recorder.begin(number, adopted=adopted)
+        self._measured.begin(number, next_job(self._record.job, self._ledger.state).job, adopted=adopted)
+        self._plan_check.begin(number, paths)
+        self._collector.start()
+        return self._collector
+
+    def follow(self, child: Child, number: int, *, adopted: st.RunState | None = None) -> None:
+        """Watch a command that runs: one just started, or `adopted` in the state it was left in."""
+        job = self._record.job
+        collector = self._sense(child.paths, number, adopted=adopted)
+        self._live = LiveAttempt(
+            number,
+            child,
+            run_dir=self._mark,
+            clock=self._clock,
+            local_world_size=next_job(job, self._ledger.state).job.nproc_per_node,
+            one_node=job.nnodes == "1",
+            death_grace_s=job.timing.death_grace_s,
+            ends=collector.agent_is_ending,
+            whole_tree=job.entry_kind is EntryKind.COMMAND,
+        )
+        # A count that another keeper began cannot be gone on with: the group's files may be another's by now.
+        self._kills_before = memory_kills() if adopted is None else None
+        self._health.begin(number, adopted=adopted)
+        self._failures.begin()
+        self._provisional_at = {}
+
+    # -- its life ---------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Look once: what was learnt of it is journalled, and it is ended where it hangs or has ended itself."""
+        if self._ending is not None:
+            self._read_out(self._ending)
+            return
+        live, collector = self._live, self._collector
+        assert live is not None, "looked at only while it lives"
+        assert collector is not None, "a live attempt has its sensors"
+        for fact in live.watch():
+            self._ledger.emit(fact, durable=isinstance(fact, ev.StopIntended))
+            if isinstance(fact, ev.RankStarted):
+                collector.add_rank(fact)
+        self._look_for_failure(live)
+        collector.look()
+        self._measured.look(self._ledger.state)
+        self._foretell()
+        self._viewers.look(self._clock.mono())
+        self._stepped(self._ledger.state)
+        self._found.look(self._ledger.state, watched=self.is_watched())
+        self._drop_copies()
+        if live.is_over():
+            self._begin_end(live.number, live.exit or ExitStatus(None), collector)
+        elif collector.agent_is_ending() and live.stop_sequence is None:
+            self._judge_death(live.number)
+            self._give_provisional(live.number, _Early.LAUNCHER_ENDS, PROVISIONAL_DELAY_S)
+        elif live.stop_sequence is None and live.exit is None and self._trial_is_over():
+            self.stop(ev.StopWhy.TRIAL, "--trial", grace_s=self._record.job.timing.grace_s)
+        elif live.stop_sequence is None and live.exit is None:
+            view = self._ledger.state.attempt
+            if view is not None and view.missed is not None:
+                # It is not asked for a checkpoint, which might take the place of the one that it did not load.
+                grace_s = self._record.job.timing.death_grace_s
+                self.stop(ev.StopWhy.NOT_RESUMED, "keeper", grace_s=grace_s)
+            elif view is not None and view.differs is not None:
+                grace_s = self._record.job.timing.death_grace_s
+                self.stop(ev.StopWhy.PLAN_DIFFERS, "keeper", grace_s=grace_s)
+            elif self._failing() is not None:
+                self._judge_death(live.number)
+            elif self._health.tick():
+                # No rank answers: no asking for a checkpoint, and no more grace than peers of a dead rank get.
+                self.stop(ev.StopWhy.HANG, "keeper", grace_s=self._record.job.timing.death_grace_s)
+
+    def _foretell(self) -> None:
+        """Say what an out-of-memory failure would do, as soon as the first steps show it, and once more if that changes."""
+        state, job = self._ledger.state, self._record.job
+        view = state.attempt
+        if view is None or view.number > 1 or job.trial is not None:
+            return
+        known = view.measured, state.answers, bool(state.checkpoints)
+        if self._foretold == known:
+            return
+        self._foretold = known
+        said = [advisory.text for advisory in state.advisories if advisory.code.startswith(ev.ON_OOM)]
+        if view.measured is None or not job.retry.enabled or len(said) >= MOST_FORETOLD:
+            return
+        now = self._clock.wall()
+        if (answer := next_answer(self._record, state, self._env, now)) is not None:
+            self._ledger.emit(answer)
+            return  # looked at with it at the next tick
+        waits, known_job = self._record.settings.interactive, state.answered_job(job)
+        question = batch_question(job, state) if not known_job.knobs.can_change_batch else None
+        if question is None and state.checkpoints and RESUME_KNOB in missing_words(known_job):
+            question = resume_question(job, view.measured.resume_candidates)
+        if waits and question is not None and (state.asked is None or state.asked.question != question):
+            self._ledger.emit(ev.BatchAsked(t=now, attempt=1, question=question))
+        tried = state
+        tries: list[str] = []
+        while (answer := next_answer(self._record, tried, self._env, now, tries=True)) is not None:
+            tried, tries = fold(tried, answer), [*tries, answer.value]
+        tried_job = tried.answered_job(job)
+        if not tried_job.knobs.can_change_batch:
+            tried_job, tries = known_job, []
+        text, restarts = oom_notice(tried_job, waits=waits, tries=tries)
+        if text not in said:
+            code = f"{ev.ON_OOM}{'restarts' if restarts else 'ends'}"
+            self._ledger.emit(ev.Advisory(t=now, attempt=1, code=code, text=text))
+
+    def _look_for_failure(self, live: LiveAttempt) -> None:
+        """Journal at once that a rank fails: torchrun may take seconds to end, and what is silent meanwhile is no stall."""
+        state = self._ledger.state
+        view = state.attempt
+        if view is None or live.stop_sequence is not None or live.exit is not None:
+            return
+        done = (
+            bool(state.total_steps)
+            and view.last_step is not None
+            and view.last_step >= (state.total_steps or 0)
+        )
+        alone = self._record.job.entry_kind is EntryKind.COMMAND and not live.ranks
+        told = self._failures.look(view, {0: live.child.pid} if alone else live.ranks, done=done)
+        if told is not None:
+            self._ledger.emit(told)
+
+    def _judge_death(self, number: int) -> None:
+        """A first verdict as soon as the rank that fails is gone: without its exit code its error might still be none."""
+        failing = self._failing()
+        if failing is not None and failing.exited:
+            self._give_provisional(number, _Early.RANK_DIED, FAILING_DELAY_S)
+
+    def _log_of(self, name: str) -> Path:
+        return self._node.attempt(self._number).root / name
+
+    def _failing(self) -> st.RankState | None:
+        """The rank that is known to fail, for so short that its launcher may yet end the others."""
+        view = self._ledger.state.attempt
+        failing = view.failing if view is not None else None
+        if view is None or failing is None or self._clock.wall() - failing.t >= FAILING_S:
+            return None
+        return view.ranks.get(failing.local_rank, st.RankState(local_rank=failing.local_rank))
+
+    def _trial_is_over(self) -> bool:
+        """Whether a trial has made its steps, or its time is over."""
+        trial, view = self._record.job.trial, self._ledger.state.attempt
+        if trial is None or view is None or view.started_t is None:
+            return False
+        age_s = self._clock.wall() - view.started_t
+        return trial.is_over(view.first_step, view.last_step, age_s)
+
+    def stop(self, why: ev.StopWhy, by: str, *, grace_s: float, now: bool = False) -> None:
+        """End it by the stop sequence; the intent is on disk before the act."""
+        assert self._live is not None, "stopped only while it lives"
+        intent = self._live.stop(why, by, grace_s=grace_s, now=now)
+        if intent is not None:
+            self._ledger.emit(intent, durable=True)
+
+    def dump_stacks(self) -> BackgroundTask[Round, str]:
+        """Begin to write the stacks of all ranks to artifacts/; the answer is the file's name.
+
+        Raises Refused where there are none.
+        """
+        if not self.is_stoppable:
+            raise Refused("nothing runs")
+        task = self._health.stacks_now()
+        if task is None:
+            raise Refused("no rank is known yet")
+        return task
+
+    def profile(self) -> None:
+        """Ask the trainer for a trace of its next steps, beside the file that asks it to stop. Raises Refused where nothing runs."""
+        if self._live is None or not self.is_stoppable:
+            raise Refused("nothing runs")
+        self._live.paths.profile_file.touch()
+
+    def keep_waiting(self, by: str) -> None:
+        """A person does not want the silence that lasts to be ended."""
+        self._health.keep_waiting(by)
+
+    def _can_resume(self) -> bool:
+        """Whether a restart would resume from a checkpoint, or may start from scratch."""
+        state = self._ledger.state
+        job, saved = state.answered_job(self._record.job), state.resumable
+        return job.retry.restart_from_scratch or can_go_on(job.knobs, saved)
+
+    def _stack_targets(self) -> Targets | None:
+        view = self._ledger.state.attempt
+        if self._live is None or view is None:
+            return None
+        python = self._record.interpreter
+        found = targets_of(self._run, self._node, self._record.job, view, self._live, self._env, python)
+        # Dumps bear the machine's time: where its clock was set back, they look older than they are.
+        behind_s = min(self._clock.ahead_s(), 0.0)
+        return replace(found, since_t=found.since_t + behind_s) if found is not None else None
+
+    def _drop_copies(self) -> None:
+        """A copy of a checkpoint that was resumed from is removed once a newer one is committed."""
+        newest = self._ledger.state.checkpoint
+        if newest is not None and newest is not self._newest:
+            self._newest = newest
+            self._health.saved(newest)
+            self._saved()
+
+    def find_checkpoints(self) -> None:
+        """After an attempt's end: journal the checkpoints that a script left without a word."""
+        self._found.finish(self._ledger.state)
+        self._drop_copies()
+
+    # -- its end -----------------------------------------------------------------------------------
+
+    def cut(self) -> None:
+        """Read on for a moment only in the logs of an attempt whose processes are gone: it has ended, with what is read."""
+        ending = self._ending
+        if ending is None:
+            return
+        ending.reading.hurry()
+        until = self._clock.mono() + CUT_S
+        while not (ending.reading.look() and self._queue.empty()) and self._clock.mono() < until:
+            self.receive(LOOK_S)
+        self._finish(ending)
+
+    def _give_provisional(self, number: int, when: _Early, delay_s: float = 0.0) -> None:
+        """A verdict before all is known, so that a person reads the cause within a second."""
+        now = self._clock.mono()
+        if now < self._provisional_at.setdefault(when, now + delay_s) or not self._engine.ready:
+            return
+        verdict = self._judging.look(number, whole=False)
+        if verdict is None:
+            return
+        self._provisional_at[when] = float("inf")
+        view = self._ledger.state.attempt
+        known = view is not None and view.verdict == verdict
+        # What one rank leaves may say nothing yet.
+        vague = when is _Early.RANK_DIED and verdict.failure in VAGUE
+        if not (known or vague):
+            self._ledger.emit(
+                ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict, provisional=True)
+            )
+
+    def _begin_end(self, number: int, status: ExitStatus, collector: Collector) -> None:
+        self._health.end()
+        collector.look()
+        self._ending = _Ending(number, status, LastReading(collector.logs, self._clock))
+        self._read_out(self._ending)
+
+    def _read_out(self, ending: _Ending) -> None:
+        """Look how far the logs of an attempt are read whose processes are gone; when they are, it has ended."""
+        view = self._ledger.state.attempt
+        why = view.stop.why if view is not None and view.stop is not None else None
+        took_s = ending.reading.took_s
+        too_long = took_s > SIGNAL_READ_S and why in {ev.StopWhy.SIGNAL, ev.StopWhy.REQUEUE}
+        if too_long or (ending.reading.look() and self._queue.empty()):
+            self._finish(ending)
+        elif took_s > HURRIED_DRAIN_S:
+            if view is not None and view.gone_t is None:
+                self._recorder.expect_backlog()  # what was seen before is not written after, with an earlier time
+                gone = ev.ProcessesGone(
+                    t=self._clock.wall(), attempt=ending.number, exit_code=ending.exit_code
+                )
+                self._ledger.emit(gone, durable=True)
+            if ending.exit_code != 0 and why not in st.REQUESTED_STOPS:
+                self._give_provisional(ending.number, _Early.LAUNCHER_ENDS)
+
+    def _finish(self, ending: _Ending) -> None:
+        assert self._collector is not None, "what is read is read by its sensors"
+        self._collector.stop()
+        while not self._queue.empty():  # after the threads: what comes later would count for the next attempt
+            self._observe(self._queue.get_nowait())
+        backlog = self._collector.logs.backlog()
+        self._live = self._collector = self._ending = None
+        self._measured.look(self._ledger.state, is_over=True)
+        self._foretell()
+        self._recorder.flush()
+        self._stepped(self._ledger.state)
+        view, code = self._ledger.state.attempt, ending.exit_code
+        all_ended_well = code == 0 and self._record.job.has_own_code
+        kills, before = memory_kills(), self._kills_before
+        self._ledger.emit(
+            ev.AttemptEnded(
+                t=self._clock.wall(),
+                attempt=ending.number,
+                exit_code=code,
+                exit_t=ending.exit.t,
+                last_step=view.last_step if view else None,
+                memory_kills=kills - before if kills is not None and before is not None else None,
+                # torchrun ends with 0 only when every rank did.
+                rank_exit_codes=dict.fromkeys(view.ranks, 0) if view and all_ended_well else {},
+                log_read_bytes=backlog.read_bytes if backlog.unread_bytes else None,
+                log_size_bytes=backlog.size_bytes if backlog.unread_bytes else None,
+            ),
+            durable=True,
+        )

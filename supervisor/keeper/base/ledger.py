@@ -1,0 +1,175 @@
+"""The run that a keeper supervises, as its parts are handed it: paths, job, clock, and the journal with its state."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from supervisor.keeper.base.keeper_clock import Clock
+from supervisor.run import events as ev
+from supervisor.run.fold import fold, merge_progress
+from supervisor.run.journal import SNAPSHOT_EVERY, JournalWriter, read_state, without_secrets, write_snapshot
+from supervisor.run.paths import NodePaths, RunPaths
+from supervisor.run.runfile import RunFile
+from supervisor.run.summaries import remember
+from supervisor.text.redact import Redactor
+
+log = logging.getLogger("stoker.keeper")
+
+MOST_WAITING = 10_000
+"""Events kept while the journal cannot be written, of about 1 KB each: three hours at one a second. From then on
+progress and phases are merged into the last that waits."""
+MOST_MINIMA = 64
+APART_S = ((16 << 20, 1.0), (48 << 20, 10.0), (1 << 62, 60.0))
+"""How far apart reports of what repeats are journalled, below so many bytes: progress makes 20 MB on the first day (250 bytes a second; 86 MB
+at the worst, with 32 minima in each), 2 MB on each of the next two weeks, and 0.4 MB from then on. So do phases and checkpoints."""
+LEAST_SNAPSHOT_BYTES = 1 << 16
+"""A shorter journal is folded as fast as its snapshot is read."""
+
+
+class Ledger:
+    """The journal of one node and its state. Only the keeper that holds the lock may have one.
+
+    `redactor`: takes secrets out of every event before it is written and counts, so that a replay gives the same state.
+
+    Attributes:
+        state: the fold of all events so far.
+        adopted: another keeper had begun this journal.
+        trouble: why events wait in memory; empty while they are written.
+
+    Raises:
+        OSError: the journal cannot be opened.
+    """
+
+    def __init__(self, node: NodePaths, redactor: Redactor | None = None) -> None:
+        self.redactor = redactor or Redactor()
+        self._node = node
+        self.state = read_state(node.journal)
+        self.adopted = self.state.started_t is not None
+        self._journal = JournalWriter(node.journal)
+        self._path, self._snapshot_due = node.journal, self.size + SNAPSHOT_EVERY
+        self.trouble, self._closed = "", False
+        self._unwritten: deque[tuple[ev.Event, bool]] = deque()
+        self._merged = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the journal; 0 while they cannot be had."""
+        try:
+            return self._journal.size
+        except OSError:
+            return 0
+
+    @property
+    def apart_s(self) -> float:
+        """Seconds between two reports of what repeats for as long as a run lasts; the larger the journal, the more. The newest counts."""
+        size = self.size
+        return next(apart_s for below, apart_s in APART_S if size < below)
+
+    def astray(self) -> str:
+        """Where the journal went, with the run's folder, whose name was deleted or moved away; empty: it is in its place."""
+        return self._journal.astray()
+
+    def emit(self, event: ev.Event, *, durable: bool = False) -> None:
+        """Journal an event, then fold it. What a full disk or an absent file server refuses is written later, in order.
+
+        Raises:
+            OSError: it is closed: another process may write it by now.
+        """
+        if self._closed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        event = without_secrets(event, self.redactor)
+        self._keep(event, durable=durable)
+        self.flush()
+        self.state = fold(self.state, event)
+        if (size := self.size) >= self._snapshot_due:
+            self._snapshot_due = size + SNAPSHOT_EVERY
+            self._write_snapshot(size)
+
+    def _write_snapshot(self, size: int) -> None:
+        """Write a snapshot of a journal of `size` bytes, unless events still wait to be written. Without one readers are only slower."""
+        if not self._unwritten:
+            with contextlib.suppress(OSError):
+                write_snapshot(self._path, self.state, inode=self._journal.inode, offset=size)
+
+    def _keep(self, event: ev.Event, *, durable: bool) -> None:
+        if len(self._unwritten) >= MOST_WAITING and isinstance(event, (ev.Progress, ev.PhaseChanged)):
+            # Progress and phases alternate: each goes into the last one of its kind, of which two can be the newest.
+            for at in (-1, -2):
+                known = self._unwritten[at][0]
+                if type(known) is type(event) and getattr(known, "attempt", None) == event.attempt:
+                    self._unwritten[at] = (_merged(known, event), durable)
+                    self._merged += 1
+                    return
+        self._unwritten.append((event, durable))
+
+    def flush(self) -> None:
+        """Write what could not be written so far."""
+        while self._unwritten:
+            try:
+                self._journal.append(self._unwritten[0][0], durable=self._unwritten[0][1])
+            except OSError as error:
+                why = error.strerror or os.strerror(error.errno or 0)
+                if why != self.trouble:
+                    log.error("journal: %s: events wait in memory until they can be written", why)
+                self.trouble = why
+                return
+            self._unwritten.popleft()
+        if self.trouble:
+            lost = (
+                f"{self._merged} reports of progress or phase were merged"
+                if self._merged
+                else "no event is missing"
+            )
+            log.warning("journal: it can be written again: %s", lost)
+            self.trouble, self._merged = "", 0
+
+    def close(self) -> None:
+        """Close the journal; of a run that has ended, its summary is kept for lists."""
+        self.flush()
+        if self._unwritten:
+            log.error("journal: %d events could not be written: %s", len(self._unwritten), self.trouble)
+        size = self.size  # of our own writing: another keeper may go on as soon as it is closed
+        self._journal.close()
+        if size >= LEAST_SNAPSHOT_BYTES and not self._closed:
+            self._write_snapshot(size)
+        self._closed = True
+        if not self._unwritten:
+            remember(self._node, self.state)
+
+
+def _merged(known: ev.Event, event: ev.Event) -> ev.Event:
+    """Two reports of one kind and attempt as one: of progress with its minima, of phases the newer."""
+    if not (isinstance(known, ev.Progress) and isinstance(event, ev.Progress)):
+        return event
+    minima = (*known.minima, *event.minima)[-MOST_MINIMA:]  # the lowest is the last
+    return replace(merge_progress(known, event), minima=minima)
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """Where a run is, what it runs, and where its events go.
+
+    `record`: the job and its settings as they were at the start. `env`: the environment that the user gave.
+    `ledger`: the journal and the state that it folds to. `others`: the other nodes whose evidence counts for a verdict.
+    """
+
+    run: RunPaths
+    node: NodePaths
+    record: RunFile
+    env: Mapping[str, str]
+    clock: Clock
+    ledger: Ledger
+    others: tuple[int, ...] = ()
+
+    @property
+    def mark(self) -> str:
+        """The folder by which this keeper's processes know themselves, see `process.members`."""
+        return str(self.node.root if self.record.settings.shared else self.run.root)

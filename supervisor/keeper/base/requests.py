@@ -1,0 +1,234 @@
+"""Signals and requests: what people and schedulers request of a keeper, and how it answers.
+
+A signal handler only queues a number; a request is a file. Both are looked at by the keeper's one
+thread, which alone acts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+from collections.abc import Callable
+from typing import Any, Protocol, assert_never
+
+from supervisor.keeper.base.background import BackgroundTask
+from supervisor.keeper.base.keeper_clock import Clock
+from supervisor.keeper.base.request_rules import NOT_OURS, Refused, RequestAction, judge
+from supervisor.run import control
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.paths import RunPaths
+
+CONTROL_INTERVAL_S = 0.2
+LAST_ANSWER_S = 2.0
+"""How long a keeper that leaves waits for what it is still asked: of ended ranks there is soon nothing more to see."""
+
+
+class Actor(Protocol):
+    """What a request can make a keeper do."""
+
+    @property
+    def state(self) -> st.RunState:
+        """The folded state."""
+        ...
+
+    def emit(self, event: ev.Event, *, durable: bool = False) -> None:
+        """Journal and fold a fact."""
+        ...
+
+    def stop(self, why: ev.StopWhy, by: str, *, now: bool = False) -> None:
+        """End the attempt, or the run between attempts."""
+        ...
+
+    def end_stopped(self, by: str) -> None:
+        """End a run that has no live attempt."""
+        ...
+
+    def restart(self, args: control.RequestArgs, by: str, *, stop_first: bool) -> None:
+        """Relaunch with what `args` change; BadChange when it cannot be."""
+        ...
+
+    def start_now(self) -> None:
+        """Cut a back-off short."""
+        ...
+
+    def hold(self, reason: str) -> None:
+        """Turn a back-off into a hold."""
+        ...
+
+    def dump_stacks(self) -> BackgroundTask[Any, str]:
+        """Begin to write the stacks of all ranks; the answer is the artifact's name."""
+        ...
+
+    def profile(self) -> None:
+        """Ask the trainer for a trace of its next steps."""
+        ...
+
+    def keep_waiting(self, by: str) -> None:
+        """Leave the silence that is about to be ended alone."""
+        ...
+
+    def answer(self, value: str, by: str) -> None:
+        """Take a person's answer about the batch, and decide again."""
+        ...
+
+
+class Powerless:
+    """The part of an actor that only watches: `judge` refuses these first, and so does this."""
+
+    def stop(self, *_args: object, **_kwargs: object) -> None:
+        """Refused."""
+        raise Refused(NOT_OURS)
+
+    end_stopped = restart = start_now = hold = profile = keep_waiting = answer = stop
+
+
+class ControlInput:
+    """Polls signals and control/ and makes the actor act. `answers`: requests are for this keeper; else for that of another node."""
+
+    def __init__(self, run: RunPaths, actor: Actor, clock: Clock, *, answers: bool = True) -> None:
+        self._answers = answers
+        self._run = run
+        self._actor = actor
+        self._clock = clock
+        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._next_look = 0.0
+        self._tasks: dict[str, tuple[control.Request, BackgroundTask[Any, str]]] = {}
+        self.interrupts = 0
+
+    def install_signal_handlers(self) -> Callable[[], None]:
+        """SIGINT, SIGTERM, SIGUSR1 are queued; SIGHUP never ends a keeper. Returns the undo."""
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+        before = {number: signal.signal(number, lambda n, _f: self._signals.put(n)) for number in numbers}
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+        def undo() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+        return undo
+
+    def look(self) -> None:
+        """Take what came since the last look."""
+        while not self._signals.empty():
+            self._signalled(signal.Signals(self._signals.get()))
+        now = self._clock.mono()
+        if self._answers and now >= self._next_look:
+            self._next_look = now + CONTROL_INTERVAL_S
+            for request in control.pending(self._run.control):
+                # Answered already: its keeper died before it could take the file away.
+                if request.id not in self._actor.state.answered and request.id not in self._tasks:
+                    self._answer(request)
+                self._take_away(request.id)
+        for request, task in list(self._tasks.values()):
+            if not task.working:
+                self._finish(request, task)
+
+    def refuse_waiting(self, reason: str) -> None:
+        """Answer what lies in control/ already with a refusal: nobody may mean it any more."""
+        for request in control.pending(self._run.control):
+            if isinstance(request, control.Request):
+                if request.id not in self._actor.state.answered:
+                    self._refuse(request.id, request.kind, _who(request), reason)
+                self._take_away(request.id)
+
+    def close(self) -> None:
+        """The keeper leaves: what it is still asked is answered, soon."""
+        for request, task in list(self._tasks.values()):
+            task.close(LAST_ANSWER_S)
+            self._finish(request, task)
+
+    def _take_away(self, request_id: str) -> None:
+        """Remove what is answered. What is not yet lies there for a keeper that may have to adopt the run."""
+        if request_id not in self._tasks:
+            with contextlib.suppress(OSError):
+                control.remove(self._run.control, request_id)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        self.interrupts += number is signal.SIGINT
+        why = ev.StopWhy.REQUEUE if number is signal.SIGUSR1 else ev.StopWhy.SIGNAL
+        by = ev.CTRL_C if number is signal.SIGINT else number.name
+        self._actor.stop(why, by, now=self.interrupts >= 2)
+
+    def _answer(self, request: control.Request | control.BadRequest) -> None:
+        if isinstance(request, control.BadRequest):
+            self._refuse(request.id, "?", "?", request.reason)
+            return
+        try:
+            action = judge(request, self._actor.state)
+            if action is RequestAction.STACKS:
+                self._tasks[request.id] = (request, self._actor.dump_stacks())
+                return
+            self._do(action, request, _who(request))
+        except (Refused, OSError) as refused:
+            self._refuse(request.id, request.kind, _who(request), str(refused))
+            return
+        self._done(request)
+
+    def _finish(self, request: control.Request, task: BackgroundTask[Any, str]) -> None:
+        """What was done beside the loop is there, or will not be."""
+        del self._tasks[request.id]
+        try:
+            answer = task.poll()
+        except OSError as error:
+            self._refuse(request.id, request.kind, _who(request), str(error))
+        else:
+            if answer is None:
+                self._refuse(
+                    request.id, request.kind, _who(request), "the supervisor process left before it was done"
+                )
+            else:
+                self._done(request, answer)
+        self._take_away(request.id)
+
+    def _done(self, request: control.Request, detail: str = "") -> None:
+        now = self._clock.wall()
+        self._actor.emit(
+            ev.RequestDone(
+                t=now, request_id=request.id, request=request.kind, by=_who(request), detail=detail
+            )
+        )
+
+    def _refuse(self, request_id: str, kind: str, by: str, reason: str) -> None:
+        now = self._clock.wall()
+        self._actor.emit(ev.RequestRefused(t=now, request_id=request_id, request=kind, by=by, reason=reason))
+
+    def _do(self, action: RequestAction, request: control.Request, by: str) -> None:
+        actor = self._actor
+        match action:
+            case RequestAction.STOP:
+                actor.stop(ev.StopWhy.REQUEST, by)
+            case RequestAction.STOP_NOW:
+                actor.stop(ev.StopWhy.REQUEST, by, now=True)
+            case RequestAction.END:
+                actor.end_stopped(by)
+            case RequestAction.RESTART:
+                actor.restart(request.args, by, stop_first=False)
+            case RequestAction.STOP_THEN_RESTART:
+                actor.restart(request.args, by, stop_first=True)
+            case RequestAction.START_NOW:
+                actor.start_now()
+            case RequestAction.HOLD:
+                actor.hold(f"{by} stopped the restart")
+            case RequestAction.PROFILE:
+                actor.profile()
+            case RequestAction.KEEP_WAITING:
+                actor.keep_waiting(by)
+            case RequestAction.KEEP_HOLDING:
+                condition = actor.state.condition
+                assert isinstance(condition, st.HeldOpen), "judged so"
+                actor.hold(condition.reason)
+            case RequestAction.ANSWER:
+                actor.answer(request.args.answer or "", by)
+            case RequestAction.STACKS:
+                raise AssertionError("done beside the loop")
+            case RequestAction.NOTE:
+                text = (request.args.text or "")[:500]
+                actor.emit(ev.NoteAdded(t=self._clock.wall(), text=text, by=by))
+            case _ as unreachable:
+                assert_never(unreachable)
+
+
+def _who(request: control.Request) -> str:
+    return request.by.user or f"uid {request.by.uid}"

@@ -1,0 +1,163 @@
+"""What is watched, as data, and the first events of an observed run: which logs there are.
+
+They are written before anything that reads the logs is loaded, so that the screen opens at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from supervisor import __version__
+from supervisor.keeper.base.keeper_clock import Clock
+from supervisor.keeper.base.ledger import Ledger
+from supervisor.run import events as ev
+from supervisor.run.ownership import KeeperLock
+from supervisor.run.paths import RunPaths, make_private
+from supervisor.run.state import RunState
+from supervisor.sources.processes import ProcessId, identify
+from supervisor.text.prefixes import NOWHERE, Origin
+from supervisor.text.redact import Redactor
+
+ATTEMPT = 1
+PIPE_NAME = "stdin.log"
+LARGE_BYTES = 4 << 20
+"""Reading the numbers of this many bytes takes a quarter of a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedLog:
+    """One log to watch: its absolute path, what to call it, whose it is.
+
+    `packed`: the gzip or UTF-16 log that `path` is a plain copy of; empty: the log is read in place.
+    """
+
+    path: str
+    name: str
+    origin: Origin = NOWHERE
+    packed: str = ""
+
+    @property
+    def written(self) -> str:
+        """The file whose time of change is that of the log."""
+        return self.packed or self.path
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is observed.
+
+    `pipe` is a file descriptor to read until its end. `processes` are the ranks by rank (or one process under 0); the run
+    is over when all of them are gone. `ended`: no process here writes these logs. `unseen`: what of it cannot be seen from
+    here, `cut`: why a log is incomplete; both for a person.
+    """
+
+    name: str
+    source: str
+    logs: Sequence[ObservedLog] = ()
+    pipe: int | None = None
+    processes: tuple[tuple[int, ProcessId], ...] = ()
+    ended: bool = False
+    unseen: str = ""
+    cut: str = ""
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether a log is read from a plain copy, which is not followed."""
+        return any(log.packed for log in self.logs)
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes that take a while to read; 0 where reading takes a moment."""
+        size_bytes = 0
+        for log in self.logs:
+            with contextlib.suppress(OSError):
+                size_bytes += os.stat(log.path).st_size
+        return size_bytes if size_bytes >= LARGE_BYTES else 0
+
+
+class ObservedRun:
+    """The run directory of an observer: locked, and begun with which logs there are.
+
+    Args:
+        run: the claimed run directory.
+        target: what is observed; whether its logs are still written need not be known yet.
+        host: this machine's name.
+        clock: gives the time of the events.
+
+    Raises:
+        OSError: the run directory cannot be written.
+    """
+
+    def __init__(self, run: RunPaths, target: Target, *, host: str, clock: Clock) -> None:
+        self.node = run.node()
+        for folder in (self.node.root, run.control, run.artifacts, self.node.attempt(ATTEMPT).root):
+            make_private(folder)
+        me = identify(os.getpid()) or ProcessId(os.getpid(), 0.0)
+        self.lock = KeeperLock(self.node.lock, start_time=me.start_time)
+        self.ledger = Ledger(self.node, Redactor.of(os.environ.items()))
+        self._write(run, target, host, me, clock.wall())
+
+    @property
+    def state(self) -> RunState:
+        """What the journal says so far."""
+        return self.ledger.state
+
+    def close(self) -> None:
+        """Close the journal and release the lock."""
+        self.ledger.close()
+        self.lock.release()
+
+    def emit(self, event: ev.Event, *, durable: bool = False) -> None:
+        """Journal and fold an event."""
+        self.ledger.emit(event, durable=durable)
+
+    def _write(self, run: RunPaths, target: Target, host: str, me: ProcessId, now: float) -> None:
+        self.emit(
+            ev.RunStarted(
+                t=now,
+                run_id=run.run_id,
+                name=target.name,
+                mode="observed",
+                host=host,
+                source=target.source,
+                world_size=len(target.processes) or None,
+            )
+        )
+        self.emit(ev.KeeperStarted(t=now, pid=me.pid, start_time=me.start_time, version=__version__))
+        self.emit(ev.LaunchIntended(t=now, attempt=ATTEMPT, argv=(), reason=f"watching {target.source}"))
+        first = target.processes[0][1] if target.processes else ProcessId(0, 0.0)
+        self.emit(ev.AttemptStarted(t=now, attempt=ATTEMPT, pid=first.pid, start_time=first.start_time))
+        for index, log in enumerate(target.logs):
+            rank = log.origin.rank if log.origin.rank is not None else log.origin.local_rank
+            is_stderr = log.origin.stream == "stderr"
+            self.emit(
+                ev.RankStarted(
+                    t=now,
+                    attempt=ATTEMPT,
+                    local_rank=rank if rank is not None else index,
+                    rank=rank,
+                    stdout=None if is_stderr else log.path,
+                    stderr=log.path if is_stderr else None,
+                )
+            )
+        for rank, process in target.processes:
+            self.emit(
+                ev.RankStarted(
+                    t=now,
+                    attempt=ATTEMPT,
+                    local_rank=rank,
+                    rank=rank,
+                    pid=process.pid,
+                    start_time=process.start_time,
+                )
+            )
+        if size_bytes := target.backlog_bytes:
+            self.emit(ev.Progress(t=now, attempt=ATTEMPT, lag_bytes=size_bytes, log_bytes=size_bytes))
+        if target.pipe is not None:
+            path = str(self.node.attempt(ATTEMPT).root / PIPE_NAME)
+            self.emit(ev.RankStarted(t=now, attempt=ATTEMPT, local_rank=0, stdout=path))
+        if target.unseen:
+            self.emit(ev.Advisory(t=now, attempt=ATTEMPT, code="unseen", text=target.unseen))

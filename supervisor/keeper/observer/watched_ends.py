@@ -1,0 +1,178 @@
+"""How a watched job is seen to end: at the end of its pipe, with its processes, or with the processes that write its logs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from supervisor.keeper.base.background import Background
+from supervisor.keeper.base.keeper_clock import Clock
+from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone
+from supervisor.keeper.monitoring.rank_failures import RankFailures
+from supervisor.keeper.observer.observed_run import ATTEMPT
+from supervisor.run import events as ev
+from supervisor.run.paths import private
+from supervisor.run.state import RunState
+from supervisor.sources.exits import ExitWatch
+from supervisor.sources.file_facts import writers_of
+from supervisor.sources.processes import ProcessId, exit_code_of, identify, is_alive
+
+PIPE_BYTES = 1 << 18
+PIPE_WAIT_S = 0.1
+LOOK_S = 1.0
+SETTLE_S = 3.0
+"""Errors read within this time of the start may be of any age, so they explain no process's end."""
+CODE_WAIT_S = 0.2
+
+log = logging.getLogger("stoker.keeper")
+
+
+class PipeCopy:
+    """Copies a pipe into a file of the run directory, in a thread: views read files, and a verdict reads it again.
+
+    Attributes:
+        ended: nothing more comes.
+        torn: the copy could not be written to the pipe's end.
+    """
+
+    def __init__(self, fd: int, path: Path, stop: threading.Event) -> None:
+        self.path = path
+        self.ended = self.torn = False
+        self._fd, self._stop = fd, stop
+        self._thread = threading.Thread(target=self._copy, name="stoker-pipe")
+
+    def start(self) -> None:
+        """Begin to write."""
+        self.path.touch(mode=0o600)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the end of the pipe or of the observer."""
+        self._thread.join()
+
+    def _copy(self) -> None:
+        try:
+            with open(self.path, "ab", buffering=0, opener=private) as file:
+                while not self._stop.is_set():
+                    if not select.select([self._fd], [], [], PIPE_WAIT_S)[0]:
+                        continue
+                    data = os.read(self._fd, PIPE_BYTES)
+                    if not data:
+                        break
+                    file.write(data)
+        except OSError as error:
+            self.torn = True
+            log.error("%s: %s: the pipe is no longer copied", self.path, error.strerror)
+        finally:
+            self.ended = True
+
+
+class Writers:
+    """The processes of this machine that write the watched logs: once all of them have ended, so has the job.
+
+    A writer elsewhere (NFS, another machine) or out of sight (another user, a container) is not seen; then there are no
+    writers, and nothing follows from that. /proc is walked in a thread, at first and when the known writers have ended.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+        self._search: Background[list[ProcessId]] = Background("stoker-log-writers")
+        self._known: list[ProcessId] | None = None  # not looked for yet
+        self._due = float("-inf")
+        self.gone = False
+        """There were writers, all of them have ended, and nobody else writes."""
+
+    @property
+    def seen(self) -> bool:
+        """Whether somebody was seen to write."""
+        return bool(self._known)
+
+    def look(self, now: float) -> None:
+        """See who is left. `now`: monotonic seconds."""
+        if self.gone or not self._paths:
+            return
+        if self._search.busy:
+            found = self._search.poll()
+            if found is not None:
+                self.gone = bool(self._known) and not found
+                self._known = found
+        elif now >= self._due:
+            self._due = now + LOOK_S
+            if self._known is None or (self._known and not any(map(is_alive, self._known))):
+                self._search.start(self._look_for)
+
+    def _look_for(self) -> list[ProcessId]:
+        return [known for pid in writers_of(self._paths) if (known := identify(pid)) is not None]
+
+
+class RankEnds:
+    """How the watched processes end, and that one of them fails: reported at once, as for a run of ours.
+
+    Args:
+        processes: the ranks' processes by rank.
+        put: takes what is seen in another thread, for `observe`.
+        emit: journals a fact.
+    """
+
+    def __init__(
+        self,
+        processes: Sequence[tuple[int, ProcessId]],
+        put: Callable[[Observation], None],
+        emit: Callable[[ev.Event], None],
+        clock: Clock,
+    ) -> None:
+        self._processes = dict(processes)
+        self._emit, self._clock = emit, clock
+        self._failures = RankFailures(clock)
+        self._settled = clock.mono() + SETTLE_S
+        self._codes: dict[int, int] = {}
+        self._vanished: dict[int, float] = {}
+        self._reported: set[int] = set()
+        self._exits = ExitWatch(lambda rank, code: put(RankGone(clock.wall(), rank, code)))
+        for rank, process in self._processes.items():
+            self._exits.watch(rank, process)
+
+    @property
+    def codes(self) -> Mapping[int, int]:
+        """Exit codes by rank, of those whose end was seen before their parent took it."""
+        return self._codes
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether one may be about to fail."""
+        return bool(self._processes) and self._failures.is_urgent
+
+    def observe(self, seen: Observation) -> None:
+        """What bears on it."""
+        if isinstance(seen, RankGone) and seen.exit_code is not None:
+            self._codes[seen.local_rank] = seen.exit_code
+        elif not isinstance(seen, EvidenceHit) or self._clock.mono() >= self._settled:
+            self._failures.observe(seen)
+
+    def look(self, state: RunState) -> None:
+        """Journal who has ended, and who fails."""
+        view = state.attempt
+        if view is None or not self._processes:
+            return
+        now = self._clock.mono()
+        for rank, process in self._processes.items():
+            if rank in self._reported or is_alive(process):
+                continue
+            code = self._codes.get(rank, exit_code_of(process))
+            if code is None and now - self._vanished.setdefault(rank, now) < CODE_WAIT_S:
+                continue
+            self._reported.add(rank)
+            if code is not None:
+                self._codes[rank] = code
+            self._emit(ev.RankExited(t=self._clock.wall(), attempt=ATTEMPT, local_rank=rank, exit_code=code))
+        failing = self._failures.look(view, self._processes)
+        if failing is not None:
+            self._emit(failing)
+
+    def close(self) -> None:
+        """Wait for nobody any more."""
+        self._exits.close()

@@ -1,1 +1,0 @@
-"""Signals and request files, and what each may do."""

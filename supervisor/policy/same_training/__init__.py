@@ -1,1 +1,0 @@
-"""Whether a resumed attempt continues with the same training: begin with `judge`."""

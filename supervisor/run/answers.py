@@ -1,0 +1,234 @@
+"""What one run leaves for later runs of the same script, in ``$XDG_STATE_HOME/stoker``: a person's answers, and which batches fitted.
+
+``answers.jsonl`` has a line an answer about the batch, the exit code or the resume of a script, and which scripts got further without
+stoker's measurements. An answer is known by the script's own text and by the question: a script that was edited, or a question that is
+another one, is asked about again. It is only ever one of the values that the question itself lists, so that no content of the file can
+set anything else. The file is replaced whole; of two answers given at the same moment one may be lost, and is asked for again.
+
+``memory.jsonl`` has a line an attempt. It is known by its script, the flags that shape the model, the GPU's type and the number of ranks:
+the same micro-batch needs the same memory there. It is proposed, and used in a plan; never applied silently.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from supervisor.job.arguments.launchers import Launch, read_launch
+from supervisor.job.knobs.questions import question_of
+from supervisor.job.memory_fit import MemoryTrial
+from supervisor.job.spec import (
+    BY_ITSELF,
+    NEVER,
+    OF_BATCH,
+    AnswerGiven,
+    BatchAnswer,
+    BatchQuestion,
+    EntryKind,
+    JobSpec,
+    Unread,
+)
+from supervisor.run.index import state_home
+from supervisor.run.jsonl import append_line, decoded
+from supervisor.run.paths import make_private, replace_file
+from supervisor.run.regular import open_regular, read_regular
+from supervisor.run.state import RunState
+
+FILE = "answers.jsonl"
+UNMEASURED = "instrument"
+# Each is one key of one person; a script that was edited since is never asked about under its old hash again.
+MAX_ANSWERS = 200
+MAX_BYTES = 256 << 10
+MAX_RESUME_ANSWERS = 3  # there are as many keys
+_SETTING = re.compile(
+    r"--?[A-Za-z][\w.-]{0,80}(=[\w.-]{1,40})?|(env:|[\w./-]+#)?\+{0,2}[A-Za-z_][\w.-]{0,80}=[\w.-]{1,40}"
+)
+_Time = Annotated[float, msgspec.Meta(ge=0, le=4e9)]
+
+
+class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer on record. `script`: hash of its text; `question`: `BatchQuestion.key`; `t`: wall seconds."""
+
+    script: str
+    question: str
+    value: str
+    t: _Time
+    v: int = 1
+
+
+def remember_answer(line: AnswerLine, env: Mapping[str, str]) -> None:
+    """Keep an answer in place of an earlier one to the same question.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    path = state_home(env) / FILE
+    others = [
+        known for known in _read(path) if (known.script, known.question) != (line.script, line.question)
+    ]
+    kept = [*others, line][-MAX_ANSWERS:]
+    data = b"".join(msgspec.json.encode(known) + b"\n" for known in kept)
+    make_private(path.parent)
+    replace_file(path, data)
+
+
+def recall_answer(script: str, question: str, env: Mapping[str, str]) -> AnswerLine | None:
+    """The newest answer to a question about a script; None where there is none."""
+    known = [
+        line for line in _read(state_home(env) / FILE) if (line.script, line.question) == (script, question)
+    ]
+    return known[-1] if known else None
+
+
+def recalled(question: BatchQuestion, env: Mapping[str, str]) -> AnswerGiven | None:
+    """The same as it was given, with its day."""
+    known = recall_answer(question.script, question.key, env) if question.script else None
+    return AnswerGiven(question, known.value, day_of(known.t)) if known is not None else None
+
+
+def day_of(t: float) -> str:
+    """A time in wall seconds as a date."""
+    return time.strftime("%Y-%m-%d", time.localtime(t))
+
+
+def exit_code_question(job: JobSpec) -> BatchQuestion:
+    """Whether exit code 0 of this job's script is a success whatever its logs show; without a file the command line is the script."""
+    answer = BatchAnswer("trust", refusal="from now on, exit code 0 of this script counts as a success")
+    return BatchQuestion(Unread.EXIT_CODE, "", None, (answer,), _hash_of(job))
+
+
+def resume_question(job: JobSpec, candidates: Sequence[str] = ()) -> BatchQuestion:
+    """How this job's script resumes, where nothing shows it. `candidates`: settings that may take a checkpoint, as `--resume-knob` takes them."""
+    values = [*candidates[: MAX_RESUME_ANSWERS - 1], BY_ITSELF, NEVER][:MAX_RESUME_ANSWERS]
+    restarts, begins = "restart from the newest checkpoint", "a restart begins at step 0, so it waits for you"
+    answers = tuple(BatchAnswer(value, refusal=begins if value == NEVER else restarts) for value in values)
+    return BatchQuestion(Unread.RESUME, "", None, answers, _hash_of(job))
+
+
+def batch_question(job: JobSpec, state: RunState) -> BatchQuestion | None:
+    """What the measurements of a run leave open of its batch and a person can answer; `job` as it was started."""
+    if job.entry_kind is EntryKind.TRAINER or state.measured is None:
+        return None
+    seen = state.measured.settings.answered(state.values_answered)
+    return question_of(job, seen, state.wrong, _hash_of(job)) if seen.asks is not None else None
+
+
+def keep_answers(state: RunState, env: Mapping[str, str], now: float, *, wrong: Unread | None = None) -> None:
+    """Keep the answers about the batch for later runs, as the steps of an attempt confirmed them; the one that they show to be `wrong` no longer.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    for what, given in state.answers.items():
+        if what in OF_BATCH and given.question.script and (wrong is None or what is wrong):
+            value = "" if wrong is not None else given.value
+            key = given.question.key
+            remember_answer(AnswerLine(script=given.question.script, question=key, value=value, t=now), env)
+
+
+def is_resume_answer(value: str) -> bool:
+    """Whether a remembered answer is one that `resume_question` may list: a word, or the name of a setting."""
+    return value in {BY_ITSELF, NEVER} or _SETTING.fullmatch(value) is not None
+
+
+def remember_unmeasured(job: JobSpec, env: Mapping[str, str], now: float) -> None:
+    """Keep that the script of this job is started without stoker's measurements.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    remember_answer(AnswerLine(script=_hash_of(job), question=UNMEASURED, value="off", t=now), env)
+
+
+def unmeasured_since(job: JobSpec, env: Mapping[str, str]) -> float | None:
+    """When that was kept, in wall seconds; None: it was not."""
+    known = recall_answer(_hash_of(job), UNMEASURED, env)
+    return known.t if known is not None else None
+
+
+def _hash_of(job: JobSpec) -> str:
+    return hashlib.sha256(script_of(job)[1].encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def script_of(job: JobSpec) -> tuple[str, str]:
+    """The name and the text of the script that a job starts; of a command without a file its words, and no name."""
+    words = (job.entry, *job.entry_args)
+    launch = read_launch(words) if job.entry_kind is EntryKind.COMMAND else Launch(script=job.entry)
+    is_module = job.entry_kind is EntryKind.MODULE or launch.module is not None
+    # Launchers are text, too: all scripts behind one would be the same.
+    for word in (launch.script or "", *words) if not is_module else ():
+        with contextlib.suppress(OSError, ValueError):
+            data = read_regular(Path(job.cwd, word), MAX_BYTES)
+            if b"\0" not in data:  # no interpreter
+                return os.path.basename(word), data.decode("utf-8", "replace")
+    return "", " ".join(words)
+
+
+def _read(path: Path) -> list[AnswerLine]:
+    """Every line that is one, oldest first; nothing of a file that is no regular one, or far too large."""
+    try:
+        data = read_regular(path, MAX_BYTES + 1)
+    except OSError:
+        return []
+    return list(decoded(msgspec.json.Decoder(AnswerLine), data)) if len(data) <= MAX_BYTES else []
+
+
+# -- what fitted -----------------------------------------------------------------------------------
+
+MEMORY_FILE = "memory.jsonl"
+# Runs are some a day; what lies further back was another version of the script.
+MEMORY_LINES = 20_000
+MEMORY_BYTES = 16 << 20
+
+
+class JobKind(msgspec.Struct, frozen=True):
+    """What makes two launches alike as far as memory goes. `flags` is a hash; `device` a GPU's name, or "cpu"."""
+
+    script: str
+    flags: str
+    device: str
+    world_size: int
+
+
+class MemoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One trial on record. `t`: wall seconds; `run`: the run's id."""
+
+    kind: JobKind
+    trial: MemoryTrial
+    t: float
+    run: str
+    v: int = 1
+
+
+def flags_hash(words: Iterable[str]) -> str:
+    """A short hash of the words that shape a model; the words themselves may hold secrets and are not kept."""
+    return hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def remember_memory(line: MemoryLine, env: Mapping[str, str]) -> None:
+    """Append a line."""
+    append_line(state_home(env) / MEMORY_FILE, line, follows=True)
+
+
+def recall_memory(kind: JobKind, env: Mapping[str, str], *, but_run: str = "") -> list[MemoryLine]:
+    """The lines of one kind of job, oldest first; of `but_run` none. Half or foreign lines are passed over."""
+    try:
+        with open_regular(state_home(env) / MEMORY_FILE) as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(file.tell() - MEMORY_BYTES, 0))
+            lines = file.read().split(b"\n")[-MEMORY_LINES:]
+    except OSError:
+        return []
+    # Decoding costs 1 µs a line, and most lines are of other scripts: a plain search goes first.
+    mark = kind.flags.encode()
+    alike = b"\n".join(line for line in lines if mark in line)
+    known = decoded(msgspec.json.Decoder(MemoryLine), alike)
+    return [line for line in known if line.kind == kind and line.run != but_run]

@@ -1,0 +1,166 @@
+"""When each byte of a log arrived: the arrival index of an attempt, written by its keeper's tailer beside the logs.
+
+``arrivals.jsonl`` has one line for each batch that the tailer read: the log's path within the attempt's folder, where the batch
+ends, and the two looks at the file between which it was written. Views order the lines of several logs by it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import BinaryIO
+
+import msgspec
+
+from supervisor.run.jsonl import decoded
+from supervisor.run.paths import AttemptPaths, private, replace_file
+from supervisor.run.regular import open_regular
+
+# A log with more batches than this merges its older ones, so that a day of output stays a page of memory.
+MOST_BATCHES = 1024
+NEWEST_BATCHES = 256
+# An index that has grown by this much is rewritten without the batches that were merged.
+REWRITE_BYTES = 8 << 20
+READ_BYTES = 64 << 20
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """What was added to `log` up to the offset `end` was written between `since` and `t`, wall seconds."""
+
+    log: str
+    end: int
+    since: float
+    t: float
+
+
+_DECODER = msgspec.json.Decoder(Arrival)
+
+
+class Arrivals:
+    """The batches of one log, in order. One thread adds, any may read."""
+
+    def __init__(self) -> None:
+        self.batches: list[Arrival] = []
+
+    @property
+    def end(self) -> int:
+        """How many bytes have a known time."""
+        return self.batches[-1].end if self.batches else 0
+
+    def add(self, batch: Arrival) -> bool:
+        """Append a batch, unless its bytes are known; whether it was appended."""
+        last = self.batches[-1] if self.batches else None
+        if batch.end <= self.end or not batch.since <= batch.t or (last is not None and batch.t < last.t):
+            return False
+        if last is not None and batch.since < last.t:
+            batch = msgspec.structs.replace(batch, since=last.t)
+        self.batches.append(batch)
+        if len(self.batches) > MOST_BATCHES:
+            self.batches = [*_merged(self.batches[:-NEWEST_BATCHES]), *self.batches[-NEWEST_BATCHES:]]
+        return True
+
+    def time_of(self, offset: int) -> float:
+        """When all bytes before `offset` had arrived; spread evenly within a batch."""
+        batches = self.batches
+        at = min(bisect_left(batches, offset, key=attrgetter("end")), len(batches) - 1)
+        batch, begin = batches[at], batches[at - 1].end if at else 0
+        share = min(max((offset - begin) / (batch.end - begin), 0.0), 1.0)
+        return batch.since + (batch.t - batch.since) * share
+
+    def offset_at(self, t: float) -> int:
+        """How many bytes had arrived at `t`."""
+        batches = self.batches
+        at = bisect_right(batches, t, key=attrgetter("t"))
+        begin = batches[at - 1].end if at else 0
+        if at == len(batches) or t <= batches[at].since:
+            return begin
+        batch = batches[at]
+        return begin + int((batch.end - begin) * (t - batch.since) / (batch.t - batch.since))
+
+
+def _merged(batches: list[Arrival]) -> Iterator[Arrival]:
+    """Every two neighbors as one."""
+    for at in range(0, len(batches), 2):
+        first, last = batches[at], batches[min(at + 1, len(batches) - 1)]
+        yield msgspec.structs.replace(last, since=first.since)
+
+
+class ArrivalReader:
+    """Follows the arrival index of an attempt. `logs`: by absolute path."""
+
+    def __init__(self, attempt: AttemptPaths) -> None:
+        self.logs: dict[str, Arrivals] = {}
+        self._root = attempt.root
+        self._path = attempt.arrivals
+        self._file: BinaryIO | None = None  # open, so that its inode is no other file's
+        self._offset = 0
+
+    def refresh(self) -> bool:
+        """Read what was added; whether anything was."""
+        try:
+            named = os.stat(self._path)
+            if self._file is None or os.fstat(self._file.fileno()).st_ino != named.st_ino:
+                self.close()
+                self._file = open_regular(self._path)
+                self._offset = 0
+                self.logs.clear()
+            if named.st_size <= self._offset:
+                return False
+            data = os.pread(self._file.fileno(), READ_BYTES, self._offset)
+        except OSError:
+            return False
+        whole = data.rfind(b"\n") + 1
+        for batch in decoded(_DECODER, data[:whole]):
+            self.logs.setdefault(os.path.join(self._root, batch.log), Arrivals()).add(batch)
+        self._offset += whole
+        return whole > 0
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class ArrivalWriter:
+    """Writes the index of an attempt, one batch after another. After a write fails, nothing more is written."""
+
+    def __init__(self, attempt: AttemptPaths) -> None:
+        self._path = attempt.arrivals
+        self._size = 0
+        self._fd = -1
+        known = ArrivalReader(attempt)
+        known.refresh()
+        known.close()
+        self._logs = {os.path.relpath(path, attempt.root): log for path, log in known.logs.items()}
+        if not attempt.root.is_symlink():  # a link there is of the job's making
+            self._open()
+
+    def note(self, log: str, end: int, since: float, t: float) -> None:
+        """`log` has `end` bytes at `t`, and had fewer at `since`."""
+        batch = Arrival(log, end, since, t)
+        if not self._logs.setdefault(log, Arrivals()).add(batch) or self._fd < 0:
+            return
+        try:
+            self._size += os.write(self._fd, msgspec.json.encode(batch) + b"\n")
+            if self._size > REWRITE_BYTES:
+                batches = [msgspec.json.encode(each) for log_ in self._logs.values() for each in log_.batches]
+                replace_file(self._path, b"\n".join([*batches, b""]))
+                self.close()
+                self._open()
+        except OSError:
+            self.close()
+
+    def _open(self) -> None:
+        self._size = 0
+        with contextlib.suppress(OSError):
+            self._fd = private(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK)
+
+    def close(self) -> None:
+        """End the index."""
+        fd, self._fd = self._fd, -1  # the tailer may still be at its last batch
+        if fd >= 0:
+            os.close(fd)

@@ -1,0 +1,237 @@
+"""What a screen leaves in ``control/`` for the keeper: requests, the one way back, and that somebody is watching.
+
+A request is a file ``control/<id>.json``, written by rename, so that the keeper never sees half of one. It is answered by an event
+(`request_done`, `request_refused`) and then removed. The owner of the file decides who asked: the run's own user, or root. What the
+file says of its sender is for people.
+
+``control/viewer-<pid>@<host>`` holds a number that a screen which may send requests increases every few seconds; the file is removed when
+the screen is left. The keeper compares it with what it read before, never the clocks of two machines; a file that no longer changes
+does not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import socket
+import time
+from pathlib import Path
+
+import msgspec
+
+from supervisor.run.events import RequestKind
+from supervisor.run.jsonl import NOT_DECODED
+from supervisor.run.paths import private
+from supervisor.run.regular import open_regular
+from supervisor.text.redact import redact_text
+
+SCHEMA_VERSION = 1
+MAX_REQUEST_BYTES = 1 << 20
+ROOT = 0
+
+
+class RequestArgs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What RESTART_WITH changes, NOTE says, ANSWER answers. `argv`: the script's own arguments; `offered`: what the run is held with."""
+
+    micro_batch: int | None = None
+    argv: tuple[str, ...] | None = None
+    env: dict[str, str] = {}
+    text: str | None = None
+    offered: bool = False
+    answer: str | None = None
+
+
+class Requester(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asked."""
+
+    uid: int
+    host: str
+    user: str = ""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One request. `if_attempt`: refused as stale when another attempt is current."""
+
+    id: str
+    kind: RequestKind
+    by: Requester
+    schema: int = SCHEMA_VERSION
+    if_attempt: int | None = None
+    args: RequestArgs = RequestArgs()
+
+
+class BadRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A file in control/ that is not a request; it is answered and removed."""
+
+    id: str
+    reason: str
+
+
+def new_id() -> str:
+    """An id that sorts by time: 16 hex digits of nanoseconds, 8 of chance."""
+    import secrets  # and OpenSSL with it: not before something is asked for
+
+    return f"{time.time_ns():016x}{secrets.token_hex(4)}"
+
+
+def send(
+    control: Path, kind: RequestKind, *, if_attempt: int | None = None, args: RequestArgs | None = None
+) -> str:
+    """Write a request; returns its id, by which the journal answers it. Views and verbs call `ownership.ask` instead.
+
+    Raises:
+        OSError: the folder is gone, not ours to write to, or a link to another.
+    """
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = ""
+    if args is not None and args.text:
+        args = msgspec.structs.replace(args, text=redact_text(args.text))
+    request = Request(
+        id=new_id(),
+        kind=kind,
+        by=Requester(uid=os.getuid(), host=socket.gethostname(), user=user),
+        if_attempt=if_attempt,
+        args=args or RequestArgs(),
+    )
+    folder = os.open(control, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        part, name = f".{request.id}.part", f"{request.id}.json"
+        # Readable by the run's owner where somebody else, root, asks.
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
+        with os.fdopen(fd, "wb") as file:
+            file.write(msgspec.json.encode(request))
+        os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        os.close(folder)
+    return request.id
+
+
+def pending(control: Path) -> list[Request | BadRequest]:
+    """Pending requests, oldest first. Files that cannot be read as one are returned as `BadRequest`."""
+    try:
+        names = sorted(name for name in os.listdir(control) if name.endswith(".json") and name[0] != ".")
+    except OSError:
+        return []
+    return [_load(control / name) for name in names]
+
+
+def _load(path: Path) -> Request | BadRequest:
+    try:
+        with open_regular(path) as file:
+            owner = os.fstat(file.fileno()).st_uid
+            if owner not in {os.geteuid(), ROOT}:
+                return BadRequest(id=path.stem, reason=f"uid {owner} wrote it, whose run this is not")
+            data = file.read(MAX_REQUEST_BYTES + 1)
+        if len(data) > MAX_REQUEST_BYTES:
+            return BadRequest(id=path.stem, reason="larger than 1 MiB")
+        request = msgspec.json.decode(data, type=Request)
+    except (OSError, *NOT_DECODED) as error:
+        return BadRequest(id=path.stem, reason=f"unreadable: {error}")
+    if request.schema != SCHEMA_VERSION:
+        return BadRequest(id=path.stem, reason=f"schema {request.schema} is not known here")
+    if request.id != path.stem:
+        return BadRequest(id=path.stem, reason="the id is not the file's name")
+    if request.by.uid != owner:  # what it says of itself is wrong: it is named by what the kernel says
+        return msgspec.structs.replace(request, by=Requester(uid=owner, host=request.by.host))
+    return request
+
+
+def remove(control: Path, request_id: str) -> None:
+    """Take an answered request away."""
+    (control / f"{request_id}.json").unlink(missing_ok=True)
+
+
+# -- who is watching -------------------------------------------------------------------------------
+
+REFRESH_S = 3.0
+STALE_S = 15.0
+FORGOTTEN_S = 60.0
+"""A file untouched for this many seconds was left by a screen that was killed: it is removed. A screen that only slept writes it again."""
+LOOK_S = 1.0
+_PREFIX = "viewer-"
+_MOST_BYTES = 64
+DECIDING = "deciding"
+
+
+class Presence:
+    """A screen's side. Times are monotonic seconds."""
+
+    def __init__(self, control: Path) -> None:
+        host = socket.gethostname().replace("/", "_")
+        self._path = control / f"{_PREFIX}{os.getpid()}@{host}"
+        self._count = 0
+        self._due = float("-inf")
+        self._deciding = False
+
+    def decide(self, deciding: bool, now: float) -> None:
+        """The person opened or left a dialog about the next attempt: it is written at once, where the file is kept up to date."""
+        self._deciding = deciding
+        if self._count:
+            self._due = now
+            self.refresh(now)
+
+    def refresh(self, now: float) -> None:
+        """Update the file, where that is due. A screen that cannot write here cannot send requests either."""
+        if now < self._due:
+            return
+        self._due = now + REFRESH_S
+        self._count += 1
+        with contextlib.suppress(OSError):
+            text = f"{self._count} {DECIDING}" if self._deciding else str(self._count)
+            with open(self._path, "w", opener=lambda path, flags: private(path, flags, 0o644)) as file:
+                file.write(text)
+
+    def leave(self) -> None:
+        """The screen was left: remove the file."""
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+
+class Viewers:
+    """The keeper's side. Times are monotonic seconds of one clock."""
+
+    def __init__(self, control: Path) -> None:
+        self._control = control
+        # What was read, since when, whether it ever moved.
+        self._known: dict[str, tuple[bytes, float, bool]] = {}
+        self._due = float("-inf")
+
+    def look(self, now: float) -> None:
+        """Read the files, once a second at most."""
+        if now < self._due:
+            return
+        self._due = now + LOOK_S
+        try:
+            names = [name for name in os.listdir(self._control) if name.startswith(_PREFIX)]
+        except OSError:
+            names = []
+        found: dict[str, tuple[bytes, float, bool]] = {}
+        for name in names:
+            try:
+                with open_regular(self._control / name) as file:
+                    data = file.read(_MOST_BYTES)
+            except OSError:
+                continue
+            before = self._known.get(name)
+            if before is None or before[0] != data:
+                found[name] = (data, now, before is not None)
+            elif now - before[1] < FORGOTTEN_S:
+                found[name] = before
+            else:
+                with contextlib.suppress(OSError):
+                    (self._control / name).unlink()
+        self._known = found
+
+    def watched(self, now: float) -> bool:
+        """Whether some screen's file has moved within the last `STALE_S`."""
+        return bool(self._live(now))
+
+    def deciding(self, now: float) -> bool:
+        """Whether the person at such a screen is in a dialog about the next attempt."""
+        return any(data.endswith(DECIDING.encode()) for data in self._live(now))
+
+    def _live(self, now: float) -> list[bytes]:
+        return [data for data, since, moved in self._known.values() if moved and now - since <= STALE_S]

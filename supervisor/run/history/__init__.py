@@ -1,1 +1,0 @@
-"""What earlier attempts and runs taught: recovery times, repeated failures, memory."""

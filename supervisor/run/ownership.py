@@ -1,0 +1,352 @@
+"""Who holds a run, who owns its directory, and whether that is still where it was created.
+
+A keeper holds ``keeper.lock`` by flock, which the kernel releases when its holder dies, however it dies; the pid and start time in the
+file are for people, and for telling a live keeper from a recycled pid on another host.
+
+A folder can claim anything about itself: anybody can write one, copy one, or put one where somebody will look. To look
+at it takes none of this. A request is written only for a live keeper at the place that run.json records; a new keeper
+is started only on a folder that belongs to its user from top to bottom. Reasons against it are data, one line each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from supervisor.run.jsonl import decoded_file
+from supervisor.run.paths import RUN_SCHEMA, RunPaths, private
+
+if TYPE_CHECKING:  # they load the whole schema, which finding a run need not wait for
+    from supervisor.run.control import RequestArgs
+    from supervisor.run.events import RequestKind
+
+
+TRIES = 5
+TRY_AGAIN_S = 0.03
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """Who took the lock last. `start_time`: seconds since boot."""
+
+    pid: int
+    start_time: float
+    host: str
+
+
+class LockTaken(Exception):  # noqa: N818 - a state of affairs, not an error
+    """Another keeper is alive."""
+
+    def __init__(self, holder: Holder | None) -> None:
+        super().__init__(
+            f"another keeper lives (pid {holder.pid} on {holder.host})" if holder else "another keeper lives"
+        )
+
+
+class KeeperLock:
+    """Held from construction to `release`.
+
+    Args:
+        path: the lock file.
+        start_time: this process's, seconds since boot.
+
+    Raises:
+        LockTaken: another keeper holds it.
+        OSError: the folder cannot be written.
+    """
+
+    def __init__(self, path: Path, *, start_time: float) -> None:
+        self._fd = _locked(path)
+        holder = Holder(pid=os.getpid(), start_time=start_time, host=socket.gethostname())
+        with contextlib.suppress(OSError):  # a full disk: the name is for people, the lock is held
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, msgspec.json.encode(holder) + b"\n", 0)
+
+    def release(self) -> None:
+        """Let another keeper in. The file stays: removing it would race with the next one."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def show_life(self) -> None:
+        """Set the file's times: what another host sees of a keeper whose flock does not reach it."""
+        with contextlib.suppress(OSError):
+            os.utime(self._fd)
+
+
+def _locked(path: Path) -> int:
+    fd = private(path, os.O_RDWR | os.O_CREAT)
+    # Who asks `keeper_is_alive` holds the lock for some microseconds: a keeper holds it longer than this.
+    for tries_left in reversed(range(TRIES)):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if not tries_left:
+                os.close(fd)
+                raise LockTaken(read_holder(path)) from None
+            time.sleep(TRY_AGAIN_S)
+    return fd
+
+
+def read_holder(path: Path) -> Holder | None:
+    """Who wrote the lock file last, dead or alive."""
+    return decoded_file(path, Holder)
+
+
+def holder_here(path: Path) -> Holder | None:
+    """The same, where it was a process of this host."""
+    holder = read_holder(path)
+    return holder if holder is not None and holder.host == socket.gethostname() else None
+
+
+def keeper_is_alive(path: Path) -> bool:
+    """True while a keeper holds the lock (on this host, or wherever the filesystem's flock reaches).
+
+    A copy made of hard links shares the lock with its original: of a run ask `ownership.has_keeper`.
+    """
+    try:
+        # What lies there may be a pipe, or a link to another run's.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return False
+
+
+# -- whose the folder is ---------------------------------------------------------------------------
+
+OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+ROOT = 0
+NO_PATH = "run.json does not say where the run was started (an older stoker wrote it): start again with `stoker run`"
+# What is given of a long list of findings: a folder of somebody else's has hundreds.
+MAX_REFUSALS = 8
+
+
+class NotRequested(Exception):  # noqa: N818 - a state of affairs, not an error
+    """A request was not sent: the reason in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Reasons not to act on a run (`refusals`), and what its user should know (`warnings`): one line each."""
+
+    refusals: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run directory lies, and where run.json says that it was made; None where it does not say.
+
+    `schema`: of run.json.
+    """
+
+    real: str
+    recorded: str | None
+    schema: int = RUN_SCHEMA
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this is another folder than the one that the run was started in: a copy of it, or itself moved."""
+        return self.recorded is not None and self.real != self.recorded
+
+    @property
+    def notice(self) -> str:
+        """What a view says about a copy; empty for the run's own folder."""
+        if not self.is_copy:
+            return ""
+        if os.path.lexists(str(self.recorded)):
+            return f"a copy of {self.recorded!s}: read-only"
+        return f"moved or copied from {self.recorded!s}: read-only"
+
+    @property
+    def refusal(self) -> str:
+        """Why requests and keepers are refused for a copy; empty for the run's own folder."""
+        if not self.is_copy:
+            return ""
+        if os.path.lexists(str(self.recorded)):
+            return f"this folder is a copy: the run itself lies in {self.recorded!s}"
+        return f"it was moved from {self.recorded!s}: move it back, or start again with `stoker run`"
+
+
+class _Recorded(msgspec.Struct, frozen=True):
+    path: str | None = None
+    schema: int = RUN_SCHEMA
+
+
+def newer_notice(place: Place, journal_version: int | None) -> str:
+    """What is said of a run that a newer stoker wrote, which is looked at and nothing more; empty: it is understood here.
+
+    `journal_version`: the highest of its events' schema versions; None: none above ours.
+    """
+    found = f"run.json has schema {place.schema}" if place.schema > RUN_SCHEMA else ""
+    if journal_version is not None:
+        found = f"its journal has events of version {journal_version}"
+    return f"a newer stoker wrote this run ({found}): read-only: update stoker to act on it" if found else ""
+
+
+def newer_refusal(run: RunPaths, place: Place) -> str:
+    """The same, with the journal looked at for it: why nothing is asked of such a run's keeper, and none is started."""
+    from supervisor.run.journal import read_state
+
+    return newer_notice(place, read_state(run.node().journal).newer_version)
+
+
+def place_of(run: RunPaths) -> Place:
+    """Where a run lies and was made. Cheap: of run.json only the path is read."""
+    real = os.path.realpath(run.root)
+    record = decoded_file(Path(real, run.run_json.name), _Recorded)
+    return Place(real, None) if record is None else Place(real, record.path, record.schema)
+
+
+def has_keeper(run: RunPaths, node: int = 0) -> bool:
+    """Whether a live keeper supervises the run in this very folder.
+
+    A copy made of hard links shares the lock of the original, whose keeper knows nothing of the copy.
+    """
+    return keeper_is_alive(run.node(node).lock) and not place_of(run).is_copy
+
+
+def ask(
+    run: RunPaths,
+    kind: RequestKind,
+    *,
+    if_attempt: int | None = None,
+    args: RequestArgs | None = None,
+) -> str:
+    """Send a request to the keeper of a run; returns its id. The only way from a view or a verb to a keeper.
+
+    Raises:
+        NotRequested: no live keeper would receive it there.
+        OSError: the folder is gone, not ours to write to, or a link.
+    """
+    place = place_of(run)
+    if place.is_copy:
+        raise NotRequested(place.refusal)
+    if newer := newer_refusal(run, place):
+        raise NotRequested(newer)
+    if not keeper_is_alive(run.node().lock):
+        raise NotRequested("the supervisor process is gone: nobody would do it")
+    from supervisor.run import control
+
+    return control.send(RunPaths(Path(place.real)).control, kind, if_attempt=if_attempt, args=args)
+
+
+def check_folder(run: RunPaths) -> Findings:
+    """Whether a keeper may be started on this folder: it is where it was created, and belongs to us alone."""
+    place = place_of(run)
+    if place.is_copy:
+        return Findings((place.refusal,))
+    root = Path(place.real)
+    refusals = [_against(root, is_folder=True)]
+    if not refusals[0]:  # of somebody else's folder no more need be said
+        try:
+            refusals = [_against(path, is_folder=is_folder) for path, is_folder in _parts(root)]
+        except OSError as error:
+            refusals = [f"{error.filename}: {error.strerror}"]
+    refusals = [found for found in refusals if found]
+    if not refusals and (newer := newer_refusal(run, place)):
+        refusals.append(newer)
+    if not refusals and place.recorded is None:
+        refusals.append(NO_PATH)
+    above = list(_above(root))
+    refusals += [text for text, refused in above if refused]
+    more = len(refusals) - MAX_REFUSALS
+    if more > 0:
+        refusals = [*refusals[:MAX_REFUSALS], f"and {more} more"]
+    return Findings(tuple(refusals), tuple(text for text, refused in above if not refused))
+
+
+def _parts(root: Path) -> Iterator[tuple[Path, bool]]:
+    """What a keeper reads to know what to do, and where it writes; whether each is a folder."""
+    run = RunPaths(root)
+    yield run.run_json, False
+    yield from ((path, True) for path in (run.control, run.artifacts, root / "nodes") if _is_there(path))
+    for number in run.nodes():
+        node = run.node(number)
+        yield node.root, True
+        if number == 0 or _is_there(node.journal):  # another node's keeper may be about to begin
+            yield node.journal, False
+        told = (node.snapshot, node.lock, node.log, node.order, node.report)
+        yield from ((path, False) for path in told if _is_there(path))
+        yield from ((path, True) for path in (node.series, node.orders) if _is_there(path))
+        for folder in (node.root / "attempts", node.root / "probes"):
+            if not _is_there(folder):
+                continue
+            yield folder, True
+            named = folder.iterdir() if folder.is_dir() else ()
+            for attempt in sorted(path for path in named if path.name.isdecimal()):
+                yield attempt, True
+                yield from ((path, False) for path in (attempt / "pid", attempt / "exit") if _is_there(path))
+
+
+def _is_there(path: Path) -> bool:
+    return os.path.lexists(path)
+
+
+def _against(path: Path, *, is_folder: bool) -> str:
+    """The reason against one file or folder; empty: none."""
+    try:
+        info = path.lstat()
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    if stat.S_ISLNK(info.st_mode):
+        return f"{path} is a symbolic link"
+    if not (stat.S_ISDIR if is_folder else stat.S_ISREG)(info.st_mode):
+        return f"{path} is no {'folder' if is_folder else 'regular file'}"
+    if info.st_uid != os.geteuid():
+        return f"{path} belongs to uid {info.st_uid}, not to you (uid {os.geteuid()})"
+    if info.st_mode & OTHERS_MAY_WRITE:
+        return f"{path} may be written by others than you (mode {stat.S_IMODE(info.st_mode):04o})"
+    return ""
+
+
+def _above(root: Path) -> Iterator[tuple[str, bool]]:
+    """Folders above the run in which others could put another folder in its place; whether that is refused."""
+    warned = False
+    for folder in root.parents:
+        try:
+            info = folder.stat()
+        except OSError as error:
+            yield f"{folder}: {error.strerror}", True
+            continue
+        sticky = bool(info.st_mode & stat.S_ISVTX)  # there everybody moves only what is his own
+        if info.st_mode & stat.S_IWOTH and not sticky:
+            yield (
+                f"everybody may exchange what lies in {folder} (mode {stat.S_IMODE(info.st_mode):04o})",
+                True,
+            )
+        elif warned:
+            continue
+        elif info.st_mode & stat.S_IWGRP and not sticky:
+            warned = True
+            yield f"the group of {folder} may exchange what lies in it", False
+        elif info.st_uid not in {ROOT, os.geteuid()}:
+            warned = True
+            yield f"uid {info.st_uid} owns {folder} and may exchange what lies in it", False
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What taking a run over would do (`actions`), and what to know about it; or why it is refused. One line each."""
+
+    refusals: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()

@@ -1,0 +1,411 @@
+"""One log line to its readings, by grammar. Slow and careful; `metrics` remembers what it learns a shape at a time."""
+
+from __future__ import annotations
+
+import re
+
+from supervisor.sources.metrics.bars import find_bar, without_left_times
+from supervisor.sources.metrics.formats import read_formats, without_ordinal
+from supervisor.sources.metrics.judge import is_program_text, judge
+from supervisor.sources.metrics.named import LineValues
+from supervisor.sources.metrics.nameless import (
+    field_of_rate,
+    is_step_rate,
+    nameless,
+)
+from supervisor.sources.metrics.names import (
+    EPOCH,
+    EPOCH_TIME,
+    ETA,
+    GRAD_NORM,
+    LOSS,
+    LR,
+    STEP,
+    STEP_TIME,
+    VAL_LOSS,
+    Meaning,
+    meaning,
+    words_of,
+)
+from supervisor.sources.metrics.pairs import add_last_of_many, counted_up, read_pair, read_ratio
+from supervisor.sources.metrics.prefix import logged_behind
+from supervisor.sources.metrics.tokens import MASKED, Token, is_adjacent, mask, name_of
+from supervisor.sources.metrics.values import (
+    BAR_RANK,
+    NOTHING,
+    RANK,
+    WHOLE,
+    Conversion,
+    Found,
+    How,
+    Parsed,
+    Reading,
+)
+from supervisor.sources.metrics.words import (
+    EPOCH_NAMES,
+    EVAL_WORDS,
+    EVALUATES,
+    LEADING_LETTER_NAMES,
+    LETTER_NAMES,
+    SETTING_OF,
+    SETTINGS,
+    TAG,
+    TRAIN_WORDS,
+    TRAINS,
+)
+
+_AT_COUNTER = re.compile(
+    r"(?P<name>\S.*?) (?:at|after|in|for) (?P<counter>(?:global |train(?:ing)? )?(?:step|iteration|iter|epoch|batch|update))$",
+    re.IGNORECASE,
+)
+_LOSS_BEFORE = re.compile(
+    r"\b((?:(?:train(?:ing)?|val(?:idation)?|test|eval(?:uation)?) )?loss)\b[^:=\d]*$", re.IGNORECASE
+)
+# A value of an option: "--loss 0.1".
+_OPTION = re.compile(r"(?:^|[\s\[('\"=,])--[A-Za-z][\w.-]*['\"]?[,=\s]*['\"]?$")
+# A product with its result, as a start prints its batch: "batch: 4 × accumulation 2 × 8 ranks = 64 samples a step". Neither the
+# numbers nor the result are readings.
+_OPERAND = r"\d+(?:[.,]\d+)*"
+_WORDS = r"(?: [^\W\d][\w-]*){0,3}"
+_PRODUCT = re.compile(
+    rf"\b{_OPERAND}{_WORDS}(?: ?[×*x] ?(?:[^\W\d][\w-]* ){{0,3}}{_OPERAND}{_WORDS})+ ?= ?(?:[^\W\d][\w-]* ){{0,3}}{_OPERAND}"
+)
+_TIMES_SIGNS = ("×", "*", " x ")
+# What of a counter before it a name may begin with: "Epoch38 Train Loss", "steps training loss".
+_LED = re.compile(
+    r"(?:(?:epoch|ep|e|step|iter|it|iteration|batch|[SBI])\d+\s+|(?:steps|epochs|iters|iterations|batches)\s+(?!per\b|/))+(?=[^\W\d])",
+    re.IGNORECASE,
+)
+_MORE_OF_LIST = re.compile(r",\s*['\"]?[-+]?\d|\), tensor\(")
+_LOSS_OF_SETS = re.compile(r"\bloss\s*[-:=(|]+\s*$", re.IGNORECASE)
+_LOSS_BEHIND = re.compile(r"\s+loss\b(?!\s*[:=(\d])", re.IGNORECASE)
+_COUNTERS = frozenset({"step", "epoch", "steps", "iter", "update", "updates", "iteration"})
+_SETS = TRAIN_WORDS | EVAL_WORDS
+# A message that was printed while a bar stood on the line: it begins where the bar ends.
+_GLUED = re.compile(r"\[\d[\d:]*<[^\]]*\](?=[^\s\]|,)])")
+_TIMES = frozenset({"time_batch", "time_step", "time_iter", "time_iteration"})
+_COUNTED = frozenset({"batches", "samples", "examples", "iterations", "steps"})
+
+
+# "epoch: 1/9, loss: 2.3epoch: 2/9, loss: 2.1": records without a break between them.
+_RECORD = re.compile(r"(?:.*\x01)?\W*(epoch|step|iter(?:ation)?)\b", re.IGNORECASE)
+_NEXT_RECORD = re.compile(r"(?<=[\d%)\]])(epoch|step|iter(?:ation)?)\s?[:=\[ ]\s?\[?\d", re.IGNORECASE)
+# What DeepSpeed prints as it starts, also in a program that counts its steps itself.
+_ENGINE_STARTS = re.compile(r"\bstep=0, skipped=0\b")
+# Keras: the mean of the numbers of the batches so far.
+_MEAN_OF_BATCHES = re.compile(r"\s*- batch:\s*$")
+
+
+def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -> Parsed:
+    """Read one clean line whose launcher's prefix is off.
+
+    Args:
+        text: the line.
+        in_record: lines of this kind belong to a heading above, so that one name a line is enough.
+        evaluates: the lines stand below a heading of held-out data.
+    """
+    masked = mask(text)
+    if is_program_text(masked):
+        return NOTHING
+    if _ENGINE_STARTS.search(masked):
+        return NOTHING._replace(once=True)
+    if "=" in masked and any(sign in masked for sign in _TIMES_SIGNS):
+        masked = _PRODUCT.sub(lambda product: MASKED * len(product[0]), masked)
+    if record := _last_record(masked):
+        masked = MASKED * record + masked[record:]
+    bar = find_bar(masked)
+    if bar is None:
+        masked = without_left_times(masked)
+    bar_readings: tuple[Reading, ...] = ()
+    if bar is not None and (message := logged_behind(text, masked, bar.end)) is not None:
+        # Whose bar stands before a logger's line says nothing about that line, and the other way round.
+        bar = find_bar(masked[:message])
+        assert bar is not None
+        if not bar.readings:
+            masked, bar = MASKED * message + masked[message:], None
+        else:
+            bar = bar._replace(rest=bar.rest + masked[message:])
+    if bar is not None:
+        if bar.works_on_other:
+            return NOTHING._replace(once=bar.is_new)
+        bar_readings = tuple(
+            Reading(b.field, "", BAR_RANK, b.start, b.end, b.conversion) for b in bar.readings
+        )
+        masked = bar.rest
+    walker = _Walker(masked, bar_readings, evaluates=evaluates or (bar is not None and bar.evaluates))
+    found = walker.read()
+    if glued := _GLUED.search(text):
+        found = _as_of_message(found, glued.end())
+    parsed = judge(found, masked, has_bar=bool(bar_readings), in_record=in_record)
+    parsed = parsed._replace(evaluates=walker.evaluates and bool(parsed.readings))
+    return parsed._replace(once=True) if walker.by_digits or (bar is not None and bar.is_new) else parsed
+
+
+def _last_record(masked: str) -> int:
+    """Where the last record begins of those that stand on one line without a break; 0 where there is one."""
+    first = _RECORD.match(masked)
+    if first is None:
+        return 0
+    begins = [
+        next_one.start()
+        for next_one in _NEXT_RECORD.finditer(masked)
+        if next_one[1].lower() == first[1].lower()
+    ]
+    return begins[-1] if begins else 0
+
+
+def _as_of_message(found: Found, begin: int) -> Found:
+    """Where both report a field, the message's value counts: the bar shows a mean, or the step before. A message about a whole epoch belongs to no step."""
+    of_message = {
+        reading.field: reading for reading in found.readings if reading.start >= begin and reading.field
+    }
+    epoch = of_message.get(EPOCH)
+    sums_up = (
+        epoch is not None and epoch.conversion == WHOLE and STEP not in of_message and LOSS in of_message
+    )
+
+    def is_of_bar(one: Reading) -> bool:
+        return not sums_up if one.rank == BAR_RANK else one.field not in of_message
+
+    return found._replace(readings=[one for one in found.readings if one.start >= begin or is_of_bar(one)])
+
+
+class _Walker:
+    """Goes through the values of one line from left to right, with the words between them."""
+
+    def __init__(self, masked: str, bar: tuple[Reading, ...], *, evaluates: bool) -> None:
+        self._line = LineValues(masked, bar, evaluates=evaluates)
+        self._name_to_come = ""  # a name whose value comes behind a counter
+        self.by_digits = False  # what a pair counts depends on its digits
+        self._sums_up = False  # "time=45 minutes …": the line sums up an epoch
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the line's last value is of held-out data."""
+        return self._line.evaluates
+
+    def read(self) -> Found:
+        """All readings, in order, before any choice between them."""
+        line = self._line
+        readings, is_whole = read_formats(line.text)
+        line.readings += readings
+        if is_whole:
+            return Found(line.readings, 0)
+        many = counted_up(line)
+        self.by_digits = bool(many)
+        for place, found in enumerate(line.tokens):
+            token = self._without_counter(found, place)
+            line.evaluates = _evaluates(line, token, place)
+            match token.kind:
+                case "frac" if (is_last := many.get(place)) is not None:
+                    if is_last:
+                        add_last_of_many(line, token)
+                case "frac":
+                    read_pair(line, token, place)
+                case "dur":
+                    self._duration(token)
+                case "num":
+                    self._number(token, place)
+                case _:
+                    read_ratio(line, token)
+        # "Test Step=0 Time=07:31": the evaluation's own
+        is_of_evaluation = line.has_step_of_evaluation and not line.has(LOSS, VAL_LOSS, "")
+        dropped = {STEP} if is_of_evaluation else set()
+
+        def is_dropped(one: Reading) -> bool:
+            is_of_all = self._sums_up and one.field == STEP_TIME and one.conversion.how is not How.INVERSE
+            return is_of_all or one.field in dropped
+
+        return Found([reading for reading in line.readings if not is_dropped(reading)], line.settings)
+
+    def _without_counter(self, token: Token, place: int) -> Token:
+        """The value without the counter that its name begins with."""
+        behind_pair = place > 0 and self._line.tokens[place - 1].kind == "frac"
+        if (led := _LED.match(token.name)) and (led[0][-2:-1].isdigit() or behind_pair):
+            token = token._replace(name=token.name[led.end() :])
+        return token._replace(name=without_ordinal(token.name) or token.name)
+
+    def _duration(self, token: Token) -> None:
+        line = self._line
+        line.after_epoch = False
+        field = meaning(token.name).field
+        words = words_of(token.name)
+        if field == ETA and not line.evaluates:
+            is_of_part = not {"loop", "epoch"}.isdisjoint(words)
+            line.add(ETA, token, 7 if is_of_part else 8, Conversion(How.DURATION))
+        elif field == STEP_TIME and "per" in words and not line.evaluates:
+            line.add(STEP_TIME, token, 7, Conversion(How.DURATION))
+        elif field == EPOCH_TIME and not line.evaluates:
+            line.add(EPOCH_TIME, token, 8, Conversion(How.DURATION))
+        elif field == STEP_TIME:
+            self._sums_up = self._sums_up or token.text[:1] != "0"
+            if not line.evaluates and words == ["time"]:
+                line.add(EPOCH_TIME, token, 3, Conversion(How.DURATION), weak=True)
+
+    def _number(self, token: Token, place: int) -> None:
+        line = self._line
+        line.after_epoch = False
+        if token.name.lower() in {"rank", "global rank", "global_rank"} and token.text.isdigit():
+            line.add(RANK, token, 5, WHOLE)
+            return
+        token = self._named_elsewhere(token)
+        if not token.name or _is_letter(token, place):
+            reading = nameless(line.text, token, place, alone=not line.readings, evaluates=line.evaluates)
+            line.readings += [reading] if reading is not None else []
+        elif token.before[-1:] == "/" and token.before[-2:-1].isalpha():
+            pass  # "Loss.Step/8": part of a name
+        elif _is_setting(token):
+            line.settings += 1
+        else:
+            self._named_number(token, line.following(place))
+
+    def _named_number(self, token: Token, following: Token | None) -> None:
+        """A number that has a name. `following`: the value behind it."""
+        line = self._line
+        words = words_of(token.name)
+        if words and _SETS.issuperset(words) and self._is_loss_of_set(token):
+            token, words = token._replace(name=f"{token.name} loss"), [*words, "loss"]
+        if _is_epoch_of_timm(token, words, following):
+            line.add(EPOCH, token, 5, WHOLE)
+            line.after_epoch = True
+            return
+        is_counted = following is not None and _counts(following)
+        if is_counted and token.bare and (at := _AT_COUNTER.match(token.name)):
+            # "average positive_loss at step 200: 1.1": the name belongs to the value behind the counter.
+            self._name_to_come, token, words = (
+                at["name"],
+                token._replace(name=at["counter"]),
+                words_of(at["counter"]),
+            )
+        found = _meaning_of(token, words)
+        if found.field is None or (found.field in {LOSS, VAL_LOSS, ""} and _is_in_list(line.text, token)):
+            return
+        if token.bare and following is not None and is_counted and self._counts_loss(token, found, following):
+            return
+        # "loss 0.06 | … | batch 16": how many samples
+        is_batch_size = token.bare and words == ["batch"] and line.has(LOSS)
+        is_no_step = found.field == STEP and (
+            (token.bare and not token.text.isdigit())
+            or (line.has(STEP) and _MEAN_OF_BATCHES.match(token.before) is not None)
+        )
+        if not is_batch_size and not is_no_step:
+            line.add_named(token, found, words)
+            line.after_epoch = found.field == EPOCH
+
+    def _counts_loss(self, token: Token, found: Meaning, following: Token) -> bool:
+        """Whether a number stands between a loss's name and the loss. Of a counter with a name of its own only the name is kept."""
+        if found.field in {LOSS, VAL_LOSS} and token.text.isdigit():
+            # "Train loss 120 0.7123", "Validation loss 1000: 0.51": the step, then the loss.
+            if not following.name:  # "train loss of epoch 20: 0.12"
+                is_epoch = words_of(token.name)[-1] in EPOCH_NAMES
+                self._line.add(EPOCH if is_epoch else STEP, token, 4, WHOLE)
+            self._name_to_come = token.name
+            return True
+        if found.field in {STEP, EPOCH} and (before := _LOSS_BEFORE.search(token.before)) is not None:
+            self._name_to_come = before[1]  # "Training loss (for one batch) at step 200: 1.1109"
+        return False
+
+    def _named_elsewhere(self, token: Token) -> Token:
+        """The value with the name that an earlier value of the line, its own unit, a record or the only other cell holds."""
+        line = self._line
+        if self._name_to_come and (not token.name or token.name in _COUNTED):
+            token = token._replace(name=self._name_to_come, bare=False)
+        self._name_to_come = ""
+        is_rate = token.bare and (field_of_rate(token.unit) is not None or is_step_rate(token.unit))
+        if is_rate and meaning(token.name).field in {LR, LOSS, GRAD_NORM, STEP}:
+            self._name_to_come, token = (
+                token.unit,
+                token._replace(unit=""),
+            )  # "lr 0.0003 toks/s 12012", "loss 0.3 iter/s 12"
+        is_last_cell = line.text.count("|") == 1 and not line.text[token.stop :].strip()
+        if not token.name and token.before.rstrip()[-1:] == "|" and is_last_cell:
+            name, tail, _ = name_of(token.before.rstrip()[:-1])  # "train CrossEntropyLoss |  8.12"
+            token = token._replace(name=name, tail=tail, bare=False)
+        if words_of(token.name) == ["value"] and (name := line.name_beside()):
+            token = token._replace(name=name)
+        return token
+
+    def _is_loss_of_set(self, token: Token) -> bool:
+        """Whether a value named by its set is a loss, by the word behind it or before all sets."""
+        if not token.unit and _LOSS_BEHIND.match(self._line.text, token.stop):
+            return True  # "Train: 0.31 loss"
+        # "loss --- train: 2.31 val: 2.42": the first word is for both.
+        return _LOSS_OF_SETS.search(token.before, 0, token.before.rfind(token.name)) is not None
+
+
+def _evaluates(line: LineValues, token: Token, place: int) -> bool:
+    """Whether a value is of held-out data, by the words before it: `Test:`, `[valid]`, `"event": "eval"`."""
+    before = token.before
+    own = before.rfind(token.name) if token.name else len(before)
+    ahead = before[:own] if own >= 0 else before
+    words = set(words_of(token.name))
+    if (
+        token.tail.lower() in EVAL_WORDS
+        or (words and words <= EVAL_WORDS and (token.bare or before.lstrip(" \x01")[:1] == "["))
+        or (words & EVAL_WORDS and (token.kind == "frac" or words & _COUNTERS))
+        # TensorFlow's estimators: the result of an evaluation
+        or "aving dict" in ahead
+        or "aving dict" in token.name
+    ):
+        return True
+    is_led = place == 0 and not EVAL_WORDS.isdisjoint(token.name.lower().split()[:-1])
+    if is_led and not TRAINS.search(line.text):
+        return True  # "Val acc: 0.81 loss: 0.43"
+    if held_out := EVALUATES.search(ahead) or TAG.search(ahead):
+        return not TRAINS.search(ahead) or ahead.lower().rfind("train") < held_out.start()
+    return line.evaluates and not TRAINS.search(ahead)
+
+
+def _meaning_of(token: Token, words: list[str]) -> Meaning:
+    """What a value's name means, corrected by what a whole number and a decimal can be."""
+    found = meaning(token.name.replace("'s ", " "))
+    if found.field is None and "." in token.text and "_".join(words) in _TIMES:
+        return Meaning(STEP_TIME, 5)  # Composer's time/batch counts batches, as a whole number
+    if found.field is not None and words == ["batch"] and token.bare and "." in token.text and not token.unit:
+        return Meaning(STEP_TIME, 5)
+    return found
+
+
+def _is_in_list(text: str, token: Token) -> bool:
+    """Whether more numbers follow in the same brackets: which of them is the loss is unknown."""
+    return token.before.rstrip()[-1:] in {"[", "("} and _MORE_OF_LIST.match(text, token.stop) is not None
+
+
+def _is_epoch_of_timm(token: Token, words: list[str], following: Token | None) -> bool:
+    """Whether a number is the epoch that timm prints behind "Train:", with the step in brackets."""
+    return (
+        set(words) <= TRAIN_WORDS
+        and token.text.isdigit()
+        and following is not None
+        and following.kind == "frac"
+        and is_adjacent(following.before)
+    )
+
+
+def _is_letter(token: Token, place: int) -> bool:
+    """Whether a value's name is one letter without ":" or "=": one of those in `words` is a name."""
+    if not token.bare or len(token.name) != 1 or token.name in LETTER_NAMES:
+        return False
+    leads = place == 0 and token.before.strip(" \x01[(-|>") == token.name and token.text.isdigit()
+    return not (leads and token.name in LEADING_LETTER_NAMES)
+
+
+def _is_setting(token: Token) -> bool:
+    """Whether a value is an option's, one of a settings' object, or has a setting's name."""
+    if _OPTION.search(token.before):
+        return True
+    if " " not in token.name and "." in token.name and token.name.partition(".")[0] in SETTING_OF:
+        return True
+    joined = "_".join(words_of(token.name))
+    is_setting = joined in SETTINGS or token.name.lower() in SETTINGS
+    return is_setting and joined not in {"total_steps", "max_steps"}
+
+
+def _counts(following: Token) -> bool:
+    """Whether a decimal without a name of its own follows at once."""
+    between = following.before.strip()
+    return (
+        following.kind == "num"
+        and "." in following.text
+        and (between in {"", ":", "="} or between.rstrip(":= ") in _COUNTED)
+    )

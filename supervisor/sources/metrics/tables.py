@@ -1,0 +1,383 @@
+"""Tables in logs: a header row and the rows below it, in CSV, tabs, pipes or columns of blanks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from supervisor.sources.metrics.bars import find_bar
+from supervisor.sources.metrics.judge import rivals
+from supervisor.sources.metrics.nameless import field_of_rate, is_step_rate
+from supervisor.sources.metrics.names import (
+    EPOCH,
+    ETA,
+    GRAD_NORM,
+    LOSS,
+    LR,
+    MEMORY,
+    PART_RANK,
+    SOLE_RANK,
+    STEP,
+    STEP_TIME,
+    TOTAL_EPOCHS,
+    TOTAL_STEPS,
+    VAL_LOSS,
+    is_score,
+    meaning,
+    words_of,
+)
+from supervisor.sources.metrics.tokens import MASKED, mask
+from supervisor.sources.metrics.values import (
+    NOTHING,
+    PLAIN,
+    WHOLE,
+    Conversion,
+    How,
+    Parsed,
+    Reading,
+    magnitude,
+    memory_conversion,
+    seconds,
+    time_scale,
+)
+from supervisor.sources.metrics.words import (
+    SETTINGS,
+    TRAIN_WORDS,
+)
+
+_CELL = re.compile(
+    r"(?P<a>[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf|infinity))(?:/(?P<b>\d+)|\s?(?P<unit>%|[kKMGT]i?[bB]?|ms|s|us)|\s?(?P<rate>[A-Za-z]{1,12}/s(?:ec(?:ond)?)?))?(?:\s?\([^()]*\))?$",
+    re.IGNORECASE,
+)
+_CLOCK = re.compile(
+    r"(?:\d+:)+\d+(?:\.\d+)?$|\d{4}-\d\d-\d\d[ T][\d:.]+$|[\d./-]{3,10}[ T_]\d\d?:\d\d(?::\d\d)?$|n/?a$|-+$|none$|\?$|no log$|\[[^\]]*\]$",
+    re.IGNORECASE,
+)
+# A table on its side: "| Name | lr | loss |" over "| Value | 0.1 | 2.3 |".
+_NAMES = frozenset({"name", "metric", "metrics", "key"})
+_VALUES = frozenset({"value", "values"})
+_LIST = re.compile(r"\[\s*[-+\d]")
+# "[   10%      ]", "[------------]": a mark before a row.
+_MARK = re.compile(r"\[[\s\d%=>-]*\](?=\s{2,}\d|\s+[A-Za-z])")
+_COLUMN = re.compile(r"[A-Za-z_#%][\w #%/.()@+'-]{0,30}$")
+# Parts of a detector's loss: beside them "total" is their sum.
+_PARTS = frozenset({"box", "obj", "cls", "dfl"})
+# A column that ends with one of these counts what was evaluated, or for how long.
+_COUNTED_THINGS = frozenset({"images", "instances", "size", "time", "seen", "targets", "labels"})
+_VALUED = re.compile(r"\d\.\d|\(\d+/\d+\)|\s\d+$")
+_GROUPED = re.compile(r"[|│┃]\s*[\w.%/]+\s{2,}[\w.%/]+\s*(?:[|│┃]|$)")
+_NO_BARS = str.maketrans("|│┃", "   ")
+_RULE = re.compile(r"[\s|+:=─━┼-]*$")
+_PAIR_ROW = re.compile(
+    r"\s*[|│┃]\s*(?P<name>[A-Za-z_][\w/ .@-]*?)\s*[|│┃]\s*(?P<value>[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|nan|inf))\s*[|│┃]\s*$",
+    re.IGNORECASE,
+)
+_SECTION_ROW = re.compile(r"\s*\|\s*[A-Za-z_][\w ]*/\s*\|\s*\|\s*$")
+_TWO_HEADER = re.compile(
+    r"(?:^|\s|\|)Train(?:ing)?\s*\|\s*(?:Val(?:id(?:ation)?)?|Eval(?:uation)?|Test|Dev)\s*\|?\s*$",
+    re.IGNORECASE,
+)
+_TWO = re.compile(
+    r"(?P<name>[A-Za-z_][\w .@-]*?)\s*\|\s*(?P<train>[-+.\deE]+|nan|inf|N/A)\s*\|\s*(?P<valid>[-+.\deE]+|nan|inf|N/A)\s*\|?\s*$"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    r"""A header row. `style` is "," "\t" "|" "  " (columns of blanks) or "two" (a name, training, validation).
+
+    `starts`: where the columns begin, of a table of blanks: a row may leave cells empty. `grouped`: bars stand between groups of such
+    columns ("Ep │ TrainLoss   Tr_MSE │   LR").
+    """
+
+    style: str
+    names: tuple[str, ...]
+    starts: tuple[int, ...] = ()
+    grouped: bool = False
+
+
+def is_rule(text: str) -> bool:
+    """A line that only draws (or is blank): it ends no table."""
+    return _RULE.match(text) is not None
+
+
+def is_section_row(text: str) -> bool:
+    """`| train/   |        |`: a table of names and values, not one of settings."""
+    return _SECTION_ROW.match(text) is not None
+
+
+def find_header(text: str) -> Header | None:
+    """Whether a line may be the header of a table of readings."""
+    masked = mask(text)
+    if _TWO_HEADER.search(masked):
+        return Header("two", ("train", "valid"))
+    bar = find_bar(text)
+    if bar is not None:
+        text = bar.rest.split(MASKED)[0].rstrip(" :")
+    if text.lstrip().startswith("# "):
+        text = text.replace("#", " ", 1)  # a comment mark, as numpy writes it, is no column
+    if grouped := _GROUPED.search(text) is not None:
+        text = text.translate(_NO_BARS)
+    for style in (",", "\t", "|", "  "):
+        places = _cells(text, style)
+        cells = [cell.strip() for _, cell in places]
+        if 2 <= len(cells) <= 40 and all(map(_COLUMN.match, cells)) and _heads_readings(cells, style):
+            settings = sum("_".join(words_of(cell)) in SETTINGS for cell in cells)
+            starts = tuple(start for start, _ in places) if style == "  " else ()
+            return (
+                Header(style, tuple(map(_whole, cells)), starts, grouped)
+                if settings * 2 < len(cells)
+                else None
+            )
+    return None
+
+
+def _whole(cell: str) -> str:
+    """A column's name without its half of brackets around several: "Box(P", "R", "mAP50-95)"."""
+    is_whole = cell.count("(") == cell.count(")")
+    return cell if is_whole else cell.replace("(", " ").replace(")", "").strip()
+
+
+def _heads_readings(cells: list[str], style: str) -> bool:
+    """Whether the names of columns are those of readings: a counter beside another field, or several scores."""
+    if _is_report(cells):
+        return False
+    meanings = [meaning(_plain(cell)) for cell in cells]
+    fields = {found.field for found in meanings}
+    is_counted = not fields.isdisjoint({STEP, EPOCH})
+    if len(cells) == 2:
+        return is_counted and not fields.isdisjoint({LOSS, VAL_LOSS})
+    is_on_its_side = cells[0].lower() in _NAMES and not fields.isdisjoint({LOSS, VAL_LOSS, LR})
+    is_by_rate = style == "\t" and meanings[0].field == LR and any(map(_is_training_loss, cells))
+    has_scores = style != "," and sum(map(is_score, cells)) >= 2
+    return (is_counted and len(fields - {None}) >= 2) or is_on_its_side or is_by_rate or has_scores
+
+
+def is_counted(header: Header) -> bool:
+    """Whether a table has a column with a counter."""
+    return any(meaning(_plain(name)).field in {STEP, EPOCH} for name in header.names)
+
+
+def _is_training_loss(cell: str) -> bool:
+    """Whether a column is training's loss by its name: tables of trials mostly have a bare `loss`."""
+    return meaning(cell).field == LOSS and not TRAIN_WORDS.isdisjoint(words_of(cell))
+
+
+def _is_report(cells: list[str]) -> bool:
+    """Whether names have their values beside them: no header, though it looks like one."""
+    return sum(_VALUED.search(cell) is not None for cell in cells) >= 2
+
+
+def read_row(header: Header, text: str) -> Parsed | None:
+    """A row under its header; None when the line is none."""
+    if header.style == "two":
+        return _two(text)
+    if header.grouped:
+        text = text.translate(_NO_BARS)
+    body, readings = _without_bar(header, text)
+    cells = _cells(body, header.style)
+    if header.names[0].lower() in _NAMES and cells[0][1].strip().lower() not in _VALUES:
+        return None
+    if len(cells) != len(header.names) and header.style == "  ":
+        cells = [(m.start(), m.group()) for m in re.finditer(r"\S+", body)]
+    names = header.names
+    if 2 < len(cells) < len(names):
+        names = tuple(names[place] for place in _columns(header.starts, [start for start, _ in cells]))
+    if len(cells) != len(names):
+        return None
+    numbers = 0
+    for place, (name, (start, raw)) in enumerate(zip(names, cells, strict=True)):
+        found = _cell_of_row(name, raw, start, is_first=place == 0, names=names)
+        if found is None:
+            return None
+        numbers += found.is_number
+        readings += found.readings
+    return Parsed(_one_of_each(readings)) if numbers >= min(2, len(header.names)) and readings else None
+
+
+def _without_bar(header: Header, text: str) -> tuple[str, list[Reading]]:
+    """A row without the bar behind it, and what that reads."""
+    bar = find_bar(text, in_row=True) if header.style in {"  ", "\t"} else None
+    if bar is None or bar.rest.strip()[:1] in {MASKED, ""}:
+        return text, []
+    readings = [Reading(b.field, "", 4, b.start, b.end, b.conversion) for b in bar.readings]
+    return bar.rest.split(MASKED)[0].rstrip(" :"), readings
+
+
+class _Cell(NamedTuple):
+    """What a cell holds; a list of numbers counts as a number too."""
+
+    is_number: bool
+    readings: list[Reading]
+
+
+def _cell_of_row(name: str, raw: str, start: int, *, is_first: bool, names: tuple[str, ...]) -> _Cell | None:
+    """What a cell of a row holds; None when it is a text that rows do not have."""
+    cell = raw.strip().rstrip(":")
+    begin = start + len(raw) - len(raw.lstrip())
+    match = _CELL.match(cell)
+    field = meaning(_plain(name)).field
+    if match is None and field == ETA and seconds(cell) is not None:
+        return _Cell(True, [Reading(ETA, "", 5, begin, begin + len(cell), Conversion(How.DURATION))])
+    if match is None:
+        is_text = cell and not _CLOCK.match(cell) and (not is_first or field in {STEP, EPOCH})
+        return None if is_text else _Cell(_LIST.match(cell) is not None, [])
+    if is_first and match["b"] and field not in {STEP, EPOCH}:
+        return None  # a row of the table around this one
+    if name == "total" and not _PARTS.isdisjoint(names):
+        return _Cell(True, [Reading(LOSS, name, 9, begin, begin + match.end("a"), PLAIN)])
+    return _Cell(True, _readings(name, match, begin))
+
+
+def _one_of_each(readings: list[Reading]) -> tuple[Reading, ...]:
+    """Of several columns of one field the one that ranks highest, the first of equals; of losses that are all parts, none."""
+    best: dict[str, Reading] = {}
+    for reading in readings:
+        if reading.field not in best or reading.rank > best[reading.field].rank:
+            best[reading.field] = reading
+    out = []
+    for reading in readings:
+        is_best = reading is best[reading.field]
+        if reading.field in {LOSS, VAL_LOSS}:
+            is_whole = is_best and not (reading.rank <= PART_RANK and rivals(readings, reading))
+            out.append(reading if is_whole else reading._replace(field=""))
+        elif is_best or not reading.field:
+            out.append(reading)
+    return tuple(out)
+
+
+def _columns(starts: tuple[int, ...], cells: list[int]) -> list[int]:
+    """Which column each cell of a row with holes stands under; a value too wide for its column pushes the next a little."""
+    places = []
+    for cell in cells:
+        near = [place for place, start in enumerate(starts) if 0 <= cell - start <= 2]
+        if near:
+            places.append(near[-1])
+    return places if len(set(places)) == len(places) else []
+
+
+def read_pair_row(text: str, *, in_section: bool) -> Parsed | None:
+    """`|    loss     | 12.9    |`: one name and value a row; None when the line is no such row."""
+    match = _PAIR_ROW.match(text)
+    if match is None:
+        return None
+    found = meaning(match["name"])
+    counts = found.field in {EPOCH, STEP} and found.rank >= 7
+    is_loss = found.field in {LOSS, VAL_LOSS}
+    if (found.rank == 3 and "/" in match["name"]) or (is_loss and found.rank == SOLE_RANK):
+        return NOTHING  # a part of a loss, in a block whose total may have a row of its own
+    gauges = (found.field == GRAD_NORM and found.rank >= 8) or (
+        found.field == LR and match["name"].lower().startswith(("train/", "optim/"))
+    )
+    if not (in_section or counts or gauges or is_loss):
+        return NOTHING
+    value = _CELL.match(match["value"])
+    if value is None:
+        return NOTHING
+    return Parsed(tuple(_readings(match["name"].strip(), value, match.start("value"))))
+
+
+def _readings(name: str, match: re.Match[str], start: int) -> list[Reading]:
+    """What a cell holds; `start` is where in the line it begins."""
+    found = meaning(_plain(name))
+    unit = (match["unit"] or "").lower()
+    place = (start + match.start("a"), start + match.end("a"))
+    if found.field == STEP and name.lower().endswith("(time)"):
+        scale = time_scale(unit)
+        return [Reading(STEP_TIME, "", 5, *place, Conversion(How.NUMBER, scale))] if scale else []
+    if match["rate"]:
+        return _of_rate(match["rate"], name, place)
+    if found.field in {EPOCH, STEP}:
+        is_step = found.field == STEP
+        whole = WHOLE if is_step or "." not in match["a"] else PLAIN
+        out = [Reading(found.field, "", found.rank, *place, whole)]
+        if match["b"]:
+            total = (start + match.start("b"), start + match.end("b"))
+            out.append(Reading(TOTAL_STEPS if is_step else TOTAL_EPOCHS, "", found.rank, *total, WHOLE))
+        return out
+    how = (
+        _conversion(found.field, name, unit, match["a"])
+        if found.field is not None and not match["b"]
+        else None
+    )
+    if found.field is None or how is None:
+        return []
+    field = VAL_LOSS if found.is_eval and found.field == LOSS else found.field
+    return [Reading(field, name, found.rank, *place, how)]
+
+
+def _conversion(field: str, name: str, unit: str, text: str) -> Conversion | None:
+    """How a cell becomes a number; None where it is none to chart."""
+    match field:
+        case "memory_used_bytes":
+            return memory_conversion(unit)
+        case "mfu":
+            return Conversion(How.SHARE, 0.01 if unit == "%" else 1.0)
+        case "eta_s":
+            scale = time_scale(unit)
+            return Conversion(How.NUMBER, scale) if scale is not None else None
+        case "step_time_s":
+            return None
+        case "lr" if text[0] == "-":
+            return None  # the logarithm
+        case "tokens_per_sec" | "samples_per_sec":
+            return Conversion(How.NUMBER, magnitude(unit))
+        case "" if not _COUNTED_THINGS.isdisjoint(words_of(name)[-1:]):
+            return None
+        case _:
+            return PLAIN
+
+
+def _of_rate(unit: str, name: str, place: tuple[int, int]) -> list[Reading]:
+    """A cell with its own unit: "3 samples/s", "12.3 it/s"."""
+    if (field := field_of_rate(unit)) is not None:
+        return [Reading(field, name, 6, *place, PLAIN)]
+    return [Reading(STEP_TIME, name, 5, *place, Conversion(How.INVERSE))] if is_step_rate(unit) else []
+
+
+def _plain(name: str) -> str:
+    """A column's name without what stands in brackets, unless that is all."""
+    return re.sub(r"\s*\([^()]*\)\s*$", "", name) or name
+
+
+def _two(text: str) -> Parsed | None:
+    masked = mask(text)
+    begin = masked.rfind(MASKED) + 1
+    while begin < len(text) and text[begin] in " -":
+        begin += 1
+    match = re.compile(_TWO.pattern).search(text, begin)
+    if match is None:
+        return None
+    name = match["name"].split(" - ")[-1].strip()
+    out = []
+    for column, held_out in (("train", False), ("valid", True)):
+        value = _CELL.match(match[column])
+        if value is None:
+            continue
+        found = meaning(name)
+        readings = _readings(name, value, match.start(column))
+        if found.field == MEMORY and "mb" in words_of(name):
+            readings = [r._replace(conversion=Conversion(How.NUMBER, float(1 << 20))) for r in readings]
+        if held_out:
+            readings = [r._replace(field=VAL_LOSS) for r in readings if r.field == LOSS]
+        out += readings
+    return Parsed(tuple(out)) if out else NOTHING
+
+
+def _cells(text: str, style: str) -> list[tuple[int, str]]:
+    """The cells of a line with their places."""
+    if style == "  ":
+        if (mark := _MARK.match(text)) is not None:
+            text = " " * mark.end() + text[mark.end() :]
+        return [(m.start(), m.group()) for m in re.finditer(r"\S+(?: \S+)*", text)]
+    cells: list[tuple[int, str]] = []
+    place = 0
+    for cell in text.split(style):
+        cells.append((place, cell))
+        place += len(cell) + 1
+    if style == "|" and len(cells) > 2 and not cells[0][1].strip():
+        cells = cells[1:]  # the outer border
+    if style in {"|", "\t"} and len(cells) > 2 and not cells[-1][1].strip():
+        cells = cells[:-1]
+    return cells

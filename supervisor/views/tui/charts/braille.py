@@ -1,0 +1,401 @@
+"""A braille canvas, and what is drawn on it: two by four dots a cell, one color a cell, points in columns of dots (pure).
+
+Dots follow the braille patterns block of Unicode (U+2800; dot numbering of ISO/TR 11548-1).
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
+from statistics import fmean
+from typing import NamedTuple
+
+import msgspec
+
+from supervisor.views.model.history import Point
+from supervisor.views.tui.widgets.paint import Row, Span, TextStyle
+
+# Bit of the dot at (column of two, row of four) within a braille cell.
+BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+BLANK = 0x2800
+# Bits of all dots of a column of a cell from one row to another: RUNS[column][first][last].
+RUNS = tuple(
+    tuple(tuple(sum(bits[first : last + 1]) for last in range(4)) for first in range(4)) for bits in BITS
+)
+_EMPTY = (" ", TextStyle.PLAIN)
+
+
+class Canvas:
+    """`columns` by `rows` cells. Later layers win a cell, as marks win over dots: one thin line stays thin."""
+
+    def __init__(self, columns: int, rows: int) -> None:
+        self.columns = columns
+        self.rows = rows
+        self._layers: list[tuple[TextStyle, dict[int, int]]] = []
+        self._marks: dict[int, tuple[str, TextStyle]] = {}
+        self._under: dict[int, tuple[str, TextStyle]] = {}
+
+    @property
+    def dot_columns(self) -> int:
+        """Width in dots."""
+        return 2 * self.columns
+
+    @property
+    def dot_rows(self) -> int:
+        """Height in dots."""
+        return 4 * self.rows
+
+    def layer(self, style: TextStyle, *, below: bool = False) -> dict[int, int]:
+        """A new layer above the others, or below all of them: cell index to dot bits."""
+        cells: dict[int, int] = {}
+        self._layers.insert(0 if below else len(self._layers), (style, cells))
+        return cells
+
+    def span(self, layer: dict[int, int], x: int, y0: int, y1: int) -> None:
+        """Dots of column `x` from `y0` to `y1` (from the top), both included; what lies outside is clipped."""
+        if not 0 <= x < self.dot_columns:
+            return
+        low, high = (y0, y1) if y0 <= y1 else (y1, y0)
+        low, high = max(low, 0), min(high, self.dot_rows - 1)
+        if low > high:
+            return
+        runs, columns = RUNS[x & 1], self.columns
+        cell, last = (low >> 2) * columns + (x >> 1), (high >> 2) * columns + (x >> 1)
+        if cell == last:
+            layer[cell] = layer.get(cell, 0) | runs[low & 3][high & 3]
+            return
+        layer[cell] = layer.get(cell, 0) | runs[low & 3][3]
+        for between in range(cell + columns, last, columns):
+            layer[between] = layer.get(between, 0) | runs[0][3]
+        layer[last] = layer.get(last, 0) | runs[0][high & 3]
+
+    def line(self, layer: dict[int, int], x0: int, y0: int, x1: int, y1: int) -> None:
+        """A line of dots without gaps."""
+        if x1 <= x0:
+            self.span(layer, x0, y0, y1)
+            return
+        before = y0
+        for x in range(x0, x1 + 1):
+            y = y0 + round((y1 - y0) * (x - x0) / (x1 - x0))
+            # Begin one dot from the last column's end, so that a steep line has no doubled corners.
+            start = before if abs(y - before) <= 1 else before + (1 if y > before else -1)
+            self.span(layer, x, y if abs(y - before) <= 1 else start, y)
+            before = y
+
+    def mark(self, column: int, row: int, character: str, style: TextStyle) -> None:
+        """A character over whatever is drawn in a cell."""
+        if 0 <= column < self.columns and 0 <= row < self.rows:
+            self._marks[row * self.columns + column] = (character, style)
+
+    def is_free(self, column: int, row: int) -> bool:
+        """Whether a cell is on the canvas and has no mark yet."""
+        inside = 0 <= column < self.columns and 0 <= row < self.rows
+        return inside and row * self.columns + column not in self._marks
+
+    def rule(self, column: int, character: str, style: TextStyle) -> None:
+        """A vertical rule behind what is drawn."""
+        if 0 <= column < self.columns:
+            for row in range(self.rows):
+                self._under[row * self.columns + column] = (character, style)
+
+    def drawn(self) -> list[Row]:
+        """The rows of cells, from the top; adjacent cells of one colour are one span."""
+        shown = dict(self._under)
+        for style, cells in self._layers:
+            shown |= {cell: (chr(BLANK + bits), style) for cell, bits in cells.items() if bits}
+        shown |= self._marks
+        columns = self.columns
+        return [
+            row_of([shown.get(cell, _EMPTY) for cell in range(start, start + columns)])
+            for start in range(0, self.rows * columns, columns)
+        ]
+
+
+def row_of(cells: Iterable[tuple[str, TextStyle]]) -> Row:
+    """Cells in one style side by side as one span."""
+    return tuple(
+        Span("".join([character for character, _ in run]), style)
+        for style, run in groupby(cells, itemgetter(1))
+    )
+
+
+# Of less a third has no logarithm: that is next to the least number that there is.
+LEAST_SPAN = 1e-300
+# Values are left outside the y axis only where that makes the rest this much higher.
+CLIP_FROM = 1.25
+# In fewer rows each may have its number; at most so many rows lie between two; so much wider the bounds may become for that.
+FEW_ROWS = 5
+MOST_APART = 6
+WIDER = 1.2
+# A row more between two numbers is as bad as bounds so much wider.
+SPARSE = 0.05
+# The learning rates: `3e-4`.
+POWERS_BELOW = 0.002
+MOST_DIGITS = 6
+MOST_IN_POWERS = 3
+# More than these are written only where two labels would be the same: at most so many more.
+MORE_DIGITS = 10
+# How far apart the numbers of an axis of time may be; beyond these by whole days.
+# A bound so little above a round time is that time.
+ROUNDED_S = 1e-4
+TIME_STEPS_S = (
+    1,
+    2,
+    5,
+    10,
+    15,
+    30,
+    60,
+    120,
+    300,
+    600,
+    900,
+    1200,
+    1800,
+    3600,
+    7200,
+    10800,
+    21600,
+    43200,
+    86400,
+)
+
+
+class Bucket(NamedTuple):
+    """What falls into one dot column."""
+
+    x: int
+    low: float
+    mean: float
+    high: float
+    attempt: int
+
+
+class Scale(msgspec.Struct, frozen=True):
+    """A map of `low`..`high` onto `dots` dots; `flipped`: from the top, as rows count; `log`: by logarithm."""
+
+    low: float
+    high: float
+    dots: int
+    flipped: bool = False
+    log: bool = False
+
+    def dot(self, value: float) -> int:
+        """The dot of a value; beyond the ends where the value is."""
+        low, high = self.low, self.high
+        if self.log:
+            low, high, value = math.log(low), math.log(high), math.log(max(value, low * 1e-9, 5e-324))
+        span = high - low
+        position = (value - low) / span if span > 0 else 0.5
+        dot = round(min(max(position, -1.0), 2.0) * (self.dots - 1))
+        dot = min(max(dot, -4), self.dots + 4)
+        return self.dots - 1 - dot if self.flipped else dot
+
+
+def buckets(
+    points: Sequence[Point],
+    xs: Sequence[float],
+    scale: Scale,
+    values: Sequence[float] | None = None,
+) -> list[Bucket]:
+    """Points of one dot column and attempt as one: minimum, mean and maximum.
+
+    Args:
+        points: those to draw.
+        xs: where each stands.
+        scale: of the x axis.
+        values: in place of their means.
+    """
+    found: list[Bucket] = []
+    means = [point.mean for point in points] if values is None else values
+    x = count = 0
+    low = mean = high = 0.0
+    attempt: int | None = None
+    for point, place, value in zip(points, xs, means, strict=True):
+        at = scale.dot(place)
+        if attempt == point.attempt and at == x:
+            count += 1
+            mean += (value - mean) / count
+            low, high = min(low, point.low), max(high, point.high)
+            continue
+        if attempt is not None:
+            found.append(Bucket(x, low, mean, high, attempt))
+        x, count, attempt = at, 1, point.attempt
+        low, mean, high = point.low, value, point.high
+    if attempt is not None:
+        found.append(Bucket(x, low, mean, high, attempt))
+    return found
+
+
+def draw_band(canvas: Canvas, layer: dict[int, int], found: Sequence[Bucket], y: Scale) -> None:
+    """From minimum to maximum of each column; adjacent columns of one attempt are joined at their means."""
+    draw_line(canvas, layer, found, y)
+    for bucket in found:
+        canvas.span(layer, bucket.x, y.dot(bucket.low), y.dot(bucket.high))
+
+
+def draw_line(canvas: Canvas, layer: dict[int, int], found: Sequence[Bucket], y: Scale) -> None:
+    """The means, joined within an attempt."""
+    last: Bucket | None = None
+    before = 0
+    for bucket in found:
+        now = y.dot(bucket.mean)
+        if last is not None and last.attempt == bucket.attempt and bucket.x >= last.x:
+            canvas.line(layer, last.x, before, bucket.x, now)
+        else:
+            canvas.span(layer, bucket.x, now, now)
+        last, before = bucket, now
+
+
+def draw_area(
+    canvas: Canvas, found: Sequence[Bucket], y: Scale, style_of: Callable[[float], TextStyle]
+) -> None:
+    """The means as an area down to the bottom, each column of cells in the style of its mean."""
+    values: dict[int, float] = {}
+    last: Bucket | None = None
+    for bucket in found:
+        start = bucket.x if last is None or last.attempt != bucket.attempt else last.x + 1
+        values |= dict.fromkeys(range(min(start, bucket.x), bucket.x + 1), bucket.mean)
+        last = bucket
+    layers: dict[TextStyle, dict[int, int]] = {}
+    for _, column in groupby(sorted(values), lambda x: x // 2):
+        dots = list(column)
+        style = style_of(fmean(values[x] for x in dots))
+        layer = layers[style] if style in layers else layers.setdefault(style, canvas.layer(style))
+        for x in dots:
+            canvas.span(layer, x, y.dot(values[x]), canvas.dot_rows - 1)
+
+
+def ticks(low: float, high: float, most: int, *, least: float = 0.0) -> list[float]:
+    """At most `most` round numbers within the bounds: steps of 1, 2 or 5 times a power of ten, of at least `least`."""
+    span = high - low
+    if span < LEAST_SPAN or most < 1 or not math.isfinite(span):
+        return [low] if math.isfinite(low) else []
+    power = 10.0 ** math.floor(math.log10(span / most))
+    found: list[float] = []
+    for step in (max(least, power * factor) for factor in (1, 2, 5, 10, 20)):
+        first, last = math.ceil(low / step - 1e-9), math.floor((high + 1e-9 * span) / step)
+        # By how many there are, not by how often the step goes into the span: of 1..69 in three 20, 40, 60.
+        if last - first < most:
+            found = [at * step for at in range(first, last + 1)]
+            break
+    return found
+
+
+def even_bounds(low: float, high: float, rows: int) -> tuple[float, float, float]:
+    """Bounds a little wider, between which round numbers stand a whole number of rows apart, and how far apart; 0 where that takes too much.
+
+    A number stands in the row that holds its dot: else some are two rows apart and some three, as on an axis that is not linear.
+    """
+    span = high - low
+    if not span > LEAST_SPAN or not math.isfinite(span) or rows < 2:
+        return low, high, 0.0
+    power = 10.0 ** math.floor(math.log10(span / rows))
+    found = []
+    for step in (power * factor for factor in (1, 2, 5, 10, 20, 50, 100)):
+        for apart in range(1 if rows < FEW_ROWS else 2, min(MOST_APART, max(rows // 2, 2)) + 1):
+            dot = step / apart / 4  # numbers stand on dots: none is rounded up and the next one down
+            start = math.floor(low / dot + 1e-9) * dot
+            end = start + dot * (4 * rows - 1)
+            if high <= end <= start + WIDER * span:
+                found.append(((end - start) * (1 + SPARSE * apart), step, start, end))
+    if not found:
+        return low, high, 0.0
+    _, step, start, end = min(found)
+    return start, end, step
+
+
+def time_ticks(low_s: float, high_s: float, most: int) -> list[float]:
+    """At most `most` round spans within the bounds: seconds, minutes, hours, days."""
+    width = high_s - low_s
+    if width < 1 or most < 1 or not math.isfinite(width):
+        return [low_s] if math.isfinite(low_s) else []
+    days = math.ceil(width / (86400 * most)) * 86400.0
+    for step in (*TIME_STEPS_S, days):
+        first, last = math.ceil((low_s - ROUNDED_S) / step), math.floor((high_s + ROUNDED_S) / step)
+        if last - first < most:
+            break
+    return [step * at for at in range(first, last + 1)][:most]
+
+
+def log_ticks(low: float, high: float, most: int) -> list[float]:
+    """At most `most` of 1, 2, 5 times powers of ten within the bounds; where those are too many, powers alone.
+
+    Bounds within half a decade are nearly linear: they get `ticks`.
+    """
+    if low <= 0 or high / low < 3:
+        return ticks(low, high, most)
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    for factors in ((1, 2, 5), (1, 3), (1,)):
+        found = [f * 10.0**power for power in range(first, last + 1) for f in factors]
+        found = [value for value in found if low <= value <= high]
+        if len(found) <= most:
+            return found
+    every = -(-len(found) // max(most, 1))
+    return found[::every]
+
+
+def labels(values: Sequence[float]) -> list[str]:
+    """Ticks as text, all with as many digits as it takes to tell them apart."""
+    found: list[str] = []
+    for more in range(MORE_DIGITS):
+        found = _labels(values, more)
+        if len(set(found)) == len(found):
+            break
+    return found
+
+
+def _labels(values: Sequence[float], more: int) -> list[str]:
+    """With the digits that are usual and `more`."""
+    if len(values) < 2:
+        return [f"{value:g}" if 1e-3 <= abs(value) < 1e6 or not value else f"{value:.3g}" for value in values]
+    if values[0] > 0 and values[-1] / values[0] >= 50:
+        return [f"{value:g}" if 1e-3 <= value < 1e5 else f"{value:.{more}e}" for value in values]
+    most, step = max(map(abs, values)), abs(values[1] - values[0])
+    power, unit = (1e6, "M") if most >= 1e6 else (1e3, "k")
+    if 1e4 <= most < 1e9 and step >= 1e-3 * power:  # six digits are written
+        return [f"{value / power:.{6 + more}g}{unit if value else ''}" for value in values]
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    if most < POWERS_BELOW or most >= 1e5:
+        return [_in_powers(value, step, MOST_IN_POWERS + more) for value in values]
+    return [f"{value:.{min(digits, MOST_DIGITS + more)}f}" for value in values]
+
+
+def _in_powers(value: float, step: float, most: int) -> str:
+    """``2e-4``, ``1.5e-4``: with no more digits than the step needs."""
+    if abs(value) < step / 2:
+        return "0"
+    digits = max(0, math.floor(math.log10(abs(value)) + 1e-9) - math.floor(math.log10(step) + 1e-9))
+    number, _, exponent = f"{value:.{min(digits, most)}e}".partition("e")
+    return f"{number}e{int(exponent)}"
+
+
+def log_bounds(points: Sequence[Point], smoothed: Sequence[float]) -> tuple[float, float]:
+    """What a logarithmic y axis of positive points spans: all of them, for such an axis presses nothing flat."""
+    low, high = min(p.low for p in points), max([max(p.high for p in points), *smoothed])
+    ratio = high / low
+    pad = ratio**0.02 if 1 + 1e-9 < ratio < math.inf else 1.05
+    return low / pad, min(high * pad, sys.float_info.max)
+
+
+def loss_bounds(points: Sequence[Point], smoothed: Sequence[float]) -> tuple[float, float]:
+    """What the y axis spans: all that is smooth, and the raw values but their upper fiftieth.
+
+    One wild value would press the curve flat. So would the first steps: the smoothed values of the first twentieth do not count.
+    """
+    early = len(smoothed) // 20  # a fiftieth, and as far as it is smoothed into the next ones
+    lows = sorted(p.low for p in points)
+    highs = sorted(p.high for p in points)
+    low = min([lows[0], *smoothed])
+    high = max([highs[min(len(highs) - 1, math.floor(len(highs) * 0.98))], *smoothed[early:]])
+    top = max([highs[-1], *smoothed])
+    if top - low <= CLIP_FROM * (high - low):
+        high = top
+    if high - low <= 1e-9 * abs(high):  # a constant, but for what adding floats leaves
+        pad = abs(high) * 0.05 or 1.0
+        return low - pad, high + pad
+    pad = 0.04 * (high - low)
+    return low - pad, high + pad

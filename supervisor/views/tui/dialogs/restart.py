@@ -1,0 +1,445 @@
+"""Restarts that are asked for with a change: another batch, other arguments, other environment."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.widgets import Input, Label, TextArea
+
+from supervisor.job.arguments.assignments import set_value, settings_of
+from supervisor.job.batch import (
+    BatchChange,
+    BatchSpec,
+    candidates,
+    describe,
+    describe_change,
+    with_micro_batch,
+)
+from supervisor.job.errors import JobError
+from supervisor.text.redact import redact
+from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, lines_of
+from supervisor.views.tui.dialogs.prompts import key_line
+from supervisor.views.tui.screen_base import OverScreen
+from supervisor.views.tui.widgets.panel import tr_of
+
+
+class _Number(Input):
+    """A field for digits: other keys, such as `?`, are the screen's."""
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:  # noqa: ARG002 - textual's own signature
+        """Whether a key is typed into the field."""
+        return character is not None and character.isdigit()
+
+
+class BatchScreen(OverScreen[int | None]):
+    """Asks for a micro-batch that keeps the global batch; None when it was left.
+
+    Args:
+        now: the batch of the newest attempt.
+        suggested: the micro-batch that stands in the field.
+        effect: what a restart does as the run stands, as one line.
+        warning: shown at the first Enter, instead of doing it; empty: none.
+        flag: the script's batch flag with its value, where it holds more than one rank's batch, or the config that is copied; empty otherwise.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+c", "cancel", "cancel", tooltip="close; nothing is restarted"),
+        Binding("up", "other(-1)", "larger", tooltip="the next larger number that divides", priority=True),
+        Binding("down", "other(1)", "smaller", tooltip="the next smaller number that divides", priority=True),
+        Binding("question_mark,f1", "help", "help", key_display="?", tooltip="this help", priority=True),
+    ]
+
+    def __init__(
+        self,
+        now: BatchSpec,
+        suggested: int,
+        effect: Callable[[], str] = str,
+        warning: Callable[[], str] = str,
+        flag: str = "",
+    ) -> None:
+        super().__init__()
+        self.flag = flag
+        self.warning = warning
+        self.now = now
+        self.suggested = suggested
+        self.effect = effect
+        self._has_warned = False
+
+    def compose(self) -> ComposeResult:
+        """What is, the field, what would be."""
+        tr = tr_of(self)
+        box = Vertical(classes="box")
+        box.border_title = tr("restart with another batch")
+        with box:
+            yield Label(Content(tr(f"now: micro-batch {describe(self.now)}")), classes="quiet")
+            if self.flag:
+                yield Label(Content(tr(self.flag)), classes="quiet")
+            with Horizontal(classes="field"):
+                yield Label(tr("micro-batch per rank  "))
+                yield _Number(str(self.suggested), compact=True, type="integer", max_length=9)
+            yield Label("", id="effect")
+            yield Label(Content(tr(self.effect())), classes="cost")
+            yield self.stopped_line()
+            yield Label(
+                key_line(
+                    tr, ("Enter", "restart"), ("↑ ↓", "others that divide"), ("?", "help"), ("Esc", "back")
+                ),
+                classes="quiet",
+                id="keys",
+            )
+
+    def on_mount(self) -> None:
+        """The effect of what stands in the field."""
+        self._show(str(self.suggested))
+
+    def renew(self) -> None:
+        """What a restart does now; a warning stays."""
+        if not self._has_warned:
+            self.query_one(".cost", Label).update(Content(tr_of(self)(self.effect())))
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """The effect of what was typed."""
+        self._show(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Close with the number, if it divides."""
+        try:
+            self._after(event.value)
+        except JobError:
+            self.app.bell()
+            return
+        warning = "" if self._has_warned else self.warning()
+        if warning:
+            text = tr_of(self)(f"Enter again: {warning}")
+            self.query_one(".cost", Label).update(Content(text))
+            self._has_warned = True
+            return
+        self.dismiss(int(event.value))
+
+    def action_other(self, way: int) -> None:
+        """The next number that divides, larger or smaller."""
+        field = self.query_one(Input)
+        known = candidates(self.now)
+        current = int(field.value) if field.value.isdigit() else self.suggested
+        if way > 0:
+            found = next((number for number in known if number < current), known[-1])
+        else:
+            found = next((number for number in reversed(known) if number > current), known[0])
+        field.value = str(found)
+        field.cursor_position = len(field.value)
+
+    def action_help(self) -> None:
+        """The keys of this window."""
+        group = "restart with another batch"
+        enter = HelpLine(tr_of(self)(group), "Enter", tr_of(self)("restart with this micro-batch"))
+        self.app.push_screen(HelpScreen([enter, *lines_of(self, group, self.BINDINGS)]))
+
+    def action_cancel(self) -> None:
+        """Close without a number."""
+        self.dismiss(None)
+
+    def _after(self, text: str) -> BatchSpec:
+        if not text.isdigit():
+            raise JobError("type how many samples a rank holds at once")
+        return with_micro_batch(self.now, int(text), self.suggested)
+
+    def _show(self, text: str) -> None:
+        effect = self.query_one("#effect", Label)
+        try:
+            shown = describe_change(BatchChange(self.now, self._after(text)))
+            effect.set_class(False, "-wrong")
+        except JobError as error:
+            shown = str(error)
+            effect.set_class(True, "-wrong")
+        effect.update(Content(tr_of(self)(shown)))
+
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SHOWN_DIFFERENCES = 8
+UNNAMED_PATH = "type the flag before the path: --flag PATH or key=PATH"
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """What a person changed: `argv` replaces all that follows the script (None: as it was), `env` is set besides.
+
+    `with_copy`: the batch on offer is set too, in a copy of a config.
+    """
+
+    argv: tuple[str, ...] | None
+    env: dict[str, str]
+    with_copy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint that is not handed over by itself: its path, and the flag or key that takes it, where one is known."""
+
+    path: str
+    flag: str | None = None
+
+    def put_into(self, text: str, at: int) -> tuple[str, int]:
+        """The arguments `text` with the path, and where the cursor then stands; it stood at `at`.
+
+        The path is the value of the flag or key that the cursor stands behind, else of the known one. Without either it is appended,
+        with the cursor before it, where its flag is to be typed.
+
+        Raises:
+            ValueError: a quote is open.
+        """
+        before, behind = text[:at], text[at:]
+        last = re.search(r"(\S+=|(?<!\S)-[^\s=]+\s+)$", before)
+        if last is not None and not _is_number(last[0]):
+            name = last[0].rstrip()
+            if name.endswith("="):
+                before = before[: last.start()]
+                path = shlex.join(set_value((), name[:-1], self.path))
+            else:
+                path = shlex.quote(self.path)
+            old = re.match(r"(?!-)\S*", behind)
+            rest = behind[old.end() :] if old is not None else f" {behind}"
+            return f"{before}{path}{rest}", len(before) + len(path)
+        if self.flag is not None:
+            whole = shlex.join(set_value(shlex.split(text), self.flag, self.path))
+            return whole, len(whole)
+        before = f"{text.rstrip()} ".lstrip()
+        return f"{before}{shlex.quote(self.path)}", len(before)
+
+    def is_unnamed(self, argv: Sequence[str]) -> bool:
+        """Whether the path is among the words, but is the value of no flag or key."""
+        values = [setting.value or "" for setting in settings_of(argv)]
+        return any(self.path in word for word in argv) and not any(v.startswith(self.path) for v in values)
+
+
+class BadEdit(Exception):  # noqa: N818 - named for what it is
+    """What was typed is no command line: one line."""
+
+
+def parse_edit(before: Sequence[str], arguments: str, environment: str) -> Edited:
+    """What was typed, as a change.
+
+    Raises:
+        BadEdit: a quote is not closed, a variable has no ``=``, or a value is a secret, which the journal
+            would keep.
+    """
+    try:
+        argv = tuple(shlex.split(arguments))
+        words = shlex.split(environment)
+    except ValueError as error:
+        raise BadEdit(f"{str(error).lower()}: close the quote") from error
+    env: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not _NAME.fullmatch(name):
+            raise BadEdit(f"{word}: write variables as NAME=VALUE")
+        if redact(name, value) != value:
+            raise BadEdit(f"{name} holds a secret, which the journal would keep: start the job again with it")
+        env[name] = value
+    return Edited(None if argv == tuple(before) else argv, env)
+
+
+def differences(before: Sequence[str], edited: Edited) -> list[str]:
+    """Lines with ``-``, ``+``: what goes, what comes; a flag and its value stand together."""
+    lines: list[str] = []
+    if edited.argv is not None:
+        old, new = _pairs(before), _pairs(edited.argv)
+        matcher = difflib.SequenceMatcher(a=old, b=new, autojunk=False)
+        for tag, old_from, old_to, new_from, new_to in matcher.get_opcodes():
+            if tag != "equal":
+                lines += [f"- {text}" for text in old[old_from:old_to]]
+                lines += [f"+ {text}" for text in new[new_from:new_to]]
+    return lines + [f"+ {name}={shlex.quote(value)}" for name, value in edited.env.items()]
+
+
+def _pairs(words: Sequence[str]) -> list[str]:
+    """``--lr 3e-4 --seed 1`` as two: a flag, with the words that follow it."""
+    found: list[str] = []
+    for word in words:
+        quoted = shlex.quote(word)
+        opens = word.startswith("-") and not _is_number(word)
+        if found and not opens and found[-1].startswith("-") and " " not in found[-1]:
+            found[-1] += f" {quoted}"
+        else:
+            found.append(quoted)
+    return found
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+class EditScreen(OverScreen[Edited | None]):
+    """Asks for arguments and environment; None when it was left.
+
+    Args:
+        script: what they belong to.
+        before: the words that would follow the script at the next launch.
+        consequences: lines on what a restart with other words does (None: with those).
+        checkpoint: a checkpoint that is not handed over by itself.
+        proposed: the words with the change that is on offer, which the field begins with; None without one.
+        ran: the words of the newest attempt, where `before` has the change of a restart that was about to begin: what is shown differs from these.
+        copied: the change that is on offer where a copy of a config holds it, in words; empty without one.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+c", "cancel", "cancel"),
+        Binding("enter", "submit", "restart", priority=True),
+        Binding("tab", "other", "other field", priority=True),
+        Binding("ctrl+r", "checkpoint", "checkpoint", priority=True),
+        Binding("ctrl+o", "copied", "the change on offer", priority=True),
+    ]
+
+    def __init__(
+        self,
+        script: str,
+        before: Sequence[str],
+        consequences: Callable[[tuple[str, ...] | None], list[str]],
+        checkpoint: Checkpoint | None = None,
+        proposed: Sequence[str] | None = None,
+        copied: str = "",
+        ran: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__()
+        self.script = script
+        self.before = tuple(before)
+        self.consequences = consequences
+        self.checkpoint = checkpoint
+        self.proposed = tuple(before) if proposed is None else tuple(proposed)
+        self.copied = copied
+        self.ran = self.before if ran is None else tuple(ran)
+        self._with_copy = bool(copied)
+        self._has_put_path = False
+
+    def compose(self) -> ComposeResult:
+        """The two fields, the difference."""
+        tr = tr_of(self)
+        box = Vertical(classes="box")
+        box.border_title = tr("restart with other arguments")
+        with box:
+            yield Label(Content(tr(f"what follows {self.script}")), classes="quiet")
+            area = TextArea(shlex.join(self.before), soft_wrap=True, compact=True, id="arguments")
+            area.highlight_cursor_line = False
+            yield area
+            if self.proposed != self.before:
+                yield Label(Content(tr("the change on offer is made here: Ctrl-Z undoes it")), id="proposed")
+            if self.copied:
+                yield Label(Content(tr("the change on offer is made too: Ctrl-O leaves it out")), id="copied")
+            yield Label(Content(tr("more environment: NAME=VALUE …")), classes="quiet")
+            yield Input("", compact=True, id="environment")
+            yield Label("", id="effect")
+            yield Label("", id="consequences", classes="cost")
+            yield self.stopped_line()
+            found = [("Ctrl-R", "the checkpoint that was found")] if self.checkpoint else []
+            keys = [("Enter", "restart"), ("Tab", "other field"), *found, ("Esc", "back")]
+            yield Label(key_line(tr, *keys), classes="quiet", id="keys")
+
+    def on_mount(self) -> None:
+        """Begin at the end of the arguments, with the change on offer made as an edit that can be undone."""
+        area = self.query_one(TextArea)
+        if self.proposed != self.before:
+            self._set_text(area, shlex.join(self.proposed))
+        area.move_cursor(area.document.end)
+        area.focus()
+        self._show()
+
+    def renew(self) -> None:
+        """What a restart does now."""
+        self._show()
+
+    def on_text_area_changed(self, _event: TextArea.Changed) -> None:
+        """The difference that what was typed makes."""
+        self._show()
+
+    def on_input_changed(self, _event: Input.Changed) -> None:
+        """The difference that what was typed makes."""
+        self._show()
+
+    def action_submit(self) -> None:
+        """Close with what was changed, if that can be read."""
+        try:
+            edited = self._edited()
+        except BadEdit:
+            self.app.bell()
+            return
+        self.dismiss(edited)
+
+    def action_other(self) -> None:
+        """The other field."""
+        area, field = self.query_one(TextArea), self.query_one(Input)
+        (area if field.has_focus else field).focus()
+
+    def action_copied(self) -> None:
+        """Leave the change on offer out, or make it again."""
+        self._with_copy = bool(self.copied) and not self._with_copy
+        self._show()
+
+    def action_checkpoint(self) -> None:
+        """Put in the checkpoint that was found."""
+        if self.checkpoint is None:
+            return
+        area = self.query_one(TextArea)
+        at = len(area.get_text_range(area.document.start, area.cursor_location))
+        try:
+            text, at = self.checkpoint.put_into(area.text, at)
+        except ValueError:  # a quote is open, which stands below
+            self.app.bell()
+            return
+        self._has_put_path = True
+        self._set_text(area, text)
+        above = text[:at].split("\n")
+        area.move_cursor((len(above) - 1, len(above[-1])))
+
+    @staticmethod
+    def _set_text(area: TextArea, text: str) -> None:
+        """Replace the text as an edit: assigning it would empty the undo history."""
+        area.replace(text, area.document.start, area.document.end)
+
+    def action_cancel(self) -> None:
+        """Close without a change."""
+        self.dismiss(None)
+
+    def _edited(self) -> Edited:
+        edited = parse_edit(self.before, self.query_one(TextArea).text, self.query_one(Input).value)
+        if (
+            self._has_put_path
+            and self.checkpoint is not None
+            and self.checkpoint.is_unnamed(edited.argv or ())
+        ):
+            raise BadEdit(UNNAMED_PATH)
+        return replace(edited, with_copy=self._with_copy)
+
+    def _show(self) -> None:
+        effect, tr = self.query_one("#effect", Label), tr_of(self)
+        try:
+            edited = self._edited()
+            lines = [f"+ {tr(self.copied)}"] if edited.with_copy else []
+            lines += differences(
+                self.ran, replace(edited, argv=self.before if edited.argv is None else edited.argv)
+            )
+        except BadEdit as error:
+            effect.set_class(True, "-wrong")
+            effect.update(Content(tr(str(error))))
+            return
+        effect.set_class(False, "-wrong")
+        lost = "\n".join(map(tr, self.consequences(edited.argv)))
+        self.query_one("#consequences", Label).update(Content(lost))
+        shown = lines[:SHOWN_DIFFERENCES]
+        if len(lines) > len(shown):
+            shown.append(tr(f"… {len(lines) - len(shown)} more"))
+        styled = (
+            Content.styled(f"{line}\n", "$error" if line.startswith("-") else "$success") for line in shown
+        )
+        effect.update(Content("").join(styled).rstrip() if shown else Content(tr("nothing is changed yet")))

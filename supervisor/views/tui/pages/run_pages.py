@@ -1,0 +1,371 @@
+"""Pages about the run as it is: advisories, processes with their stacks, settings with their origins, and what pre-flight found."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from supervisor.job.batch import describe
+from supervisor.job.spec import KnobScope
+from supervisor.run import state as st
+from supervisor.run.events import StallFlagged
+from supervisor.run.records import Finding, FindingLevel
+from supervisor.run.runfile import RunFile
+from supervisor.run.state import AttemptState
+from supervisor.views import format as fm
+from supervisor.views.logs.sources import rank_label
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.charts.live import not_finite
+from supervisor.views.tui.dashboard.actions import again_text, possible
+from supervisor.views.tui.dashboard.header import sample_text
+from supervisor.views.tui.dashboard.state_words import rank_state, stall_text
+from supervisor.views.tui.pages.text_page import Page, labelled, resumed_rows, section
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
+from supervisor.views.tui.widgets.panel import View
+from supervisor.views.wording.kinds import counter_text
+from supervisor.views.wording.translate import Tr
+
+TIME_CELLS = 10
+_NOT_FINITE = (
+    "it rarely recovers by itself: look at the data of these steps; a lower learning rate, a longer warm-up or gradient clipping helps, "
+    "from a checkpoint before them"
+)
+
+
+class AdvisoriesPage(Page):
+    """Nothing here is a failure; each line says what could be done."""
+
+    heading = "advisories"
+    uses_clock = True
+
+    def rows(self, view: View, width: int) -> Sequence[Row]:
+        """The page."""
+        state = view.snapshot.state
+        attempt = state.attempt
+        rows: list[Row] = []
+        if attempt is not None and attempt.stall is not None:
+            rows += self._stall(attempt, attempt.stall, view.now, width)
+        if lost := not_finite(view.snapshot):
+            rows.append(row(Span(f"{self.tr('loss')}: {self.tr(lost)}", TextStyle.BAD)))
+            rows += labelled("", self.tr(_NOT_FINITE), width, TextStyle.DIM, most=4, label_cells=0)
+        rows += resumed_rows(state, width, self.tr)[0 if rows else 1 :]
+        if not state.advisories and not rows:
+            return [row(Span(self.tr("nothing to say: no sign of trouble was seen so far"), TextStyle.DIM))]
+        if state.advisories:
+            rows += section(self.tr, "newest first")[0 if rows else 1 :]
+        for advisory in reversed(state.advisories):
+            rows += labelled(
+                fm.time_of_day(advisory.t), self.tr(advisory.text), width, most=4, label_cells=TIME_CELLS
+            )
+        return rows
+
+    def _stall(self, attempt: AttemptState, stall: StallFlagged, now: float, width: int) -> list[Row]:
+        """No progress: since when, how often it is normally made, what will be done, and where each rank is."""
+        rows: list[Row] = [row(Span(self.tr(stall_text(stall, now)), TextStyle.WARN))]
+        if stall.pace_s > 0:
+            usual, is_gap = fm.seconds(stall.pace_s), stall.stage in {"step", "log"}
+            text = f"normally every {usual}" if is_gap else f"normally takes {usual}"
+            rows.append(row(Span(self.tr(text), TextStyle.DIM)))
+        rows += labelled("", self.tr(_then(attempt, stall, now)), width, TextStyle.DIM, most=4, label_cells=0)
+        if attempt.stacks is not None:
+            rows += section(self.tr, "who stands where")
+            rows += labelled("", self.tr(attempt.stacks.text), width, TextStyle.STRONG, most=6, label_cells=0)
+            if attempt.stacks.collective:
+                rows += labelled("", attempt.stacks.collective, width, TextStyle.DIM, most=4, label_cells=0)
+        elif attempt.stack_note:
+            rows += labelled("", self.tr(attempt.stack_note), width, TextStyle.DIM, most=3, label_cells=0)
+        return rows
+
+
+def _then(attempt: AttemptState, stall: StallFlagged, now: float) -> str:
+    """What comes of a stall if it lasts."""
+    flagged = attempt.only_flagged
+    if attempt.kept is not None:
+        return f"{attempt.kept.by} keeps waiting, so stoker won't end this stall"
+    if attempt.countdown is not None:
+        return f"ended as a hang in {fm.duration(max(0.0, attempt.countdown.until - now))}"
+    if flagged is not None and flagged.until_s is None:
+        return f"reported only, stoker won't end it: {flagged.why}; if it hangs, stop it with s"
+    if stall.act_s is None:
+        return "never ended by itself"
+    after_s = max(stall.act_s, flagged.until_s or 0.0) if flagged is not None else stall.act_s
+    return f"ended as a hang after {fm.duration(after_s)} at the earliest"
+
+
+COLUMNS = (("process", 12), ("pid", 9), ("state", 14), ("cpu", 7), ("RAM", 9), ("threads", 8), ("seen", 6))
+
+
+class ProcessesPage(Page):
+    """The launcher and its ranks, then the newest stacks."""
+
+    heading = "processes"
+    uses_clock = True
+
+    def inner_keys(self) -> Sequence[tuple[str, str, str]]:
+        """Also new stacks, where ranks run."""
+        can = bool(self.screen.check_action("ask", ("stacks",)))
+        return [*([("K", "take stacks", "ask('stacks')")] if can else []), *super().inner_keys()]
+
+    def rows(self, view: View, width: int) -> Sequence[Row]:
+        """The page."""
+        attempt = view.snapshot.state.attempt
+        if attempt is None:
+            return [row(Span(view.tr("nothing was launched yet"), TextStyle.DIM))]
+        tr = view.tr
+        head = row(
+            *(
+                Span(fit(tr(name), size, right=at > 2), TextStyle.DIM)
+                for at, (name, size) in enumerate(COLUMNS)
+            )
+        )
+        rows: list[Row] = [head, *_machine(view.snapshot, attempt, tr)]
+        for _, rank in sorted(attempt.ranks.items()):
+            rows.append(_rank(view, rank))
+        return [*rows, *_stacks(view, width)]
+
+
+def _machine(snapshot: Snapshot, attempt: st.AttemptState, tr: Tr) -> list[Row]:
+    state = snapshot.state
+    keeper = tr("lives" if snapshot.keeper_alive else "ended" if state.is_over else "gone")
+    rows = [
+        _line(
+            tr("supervisor"),
+            state.keeper_pid,
+            Span(keeper, TextStyle.LIVE if snapshot.keeper_alive else TextStyle.DIM),
+            *_own(snapshot),
+        )
+    ]
+    if state.mode != "observed":
+        ended = attempt.ended_t is not None or attempt.reads_on
+        word = tr("ended" if ended else "runs")
+        rows.append(_line("torchrun", attempt.pid, Span(word, TextStyle.DIM if ended else TextStyle.LIVE)))
+    return rows
+
+
+def _own(snapshot: Snapshot) -> tuple[str, ...]:
+    """What the keeper takes: its share of all cores, its memory."""
+    values = snapshot.machine.values if snapshot.machine is not None and snapshot.keeper_alive else {}
+    if values.get("stoker_rss_bytes") is None:
+        return ()
+    return fm.percent(values.get("stoker_cpu_ratio"), digits=1), fm.memory(values["stoker_rss_bytes"])
+
+
+def _rank(view: View, rank: st.RankState) -> Row:
+    sample = view.snapshot.ranks.get(rank_label(rank))
+    attempt = view.snapshot.state.attempt
+    runs = attempt is not None and attempt.ended_t is None  # what ended takes nothing
+    values = sample.values if sample is not None and runs else {}
+    word, style = rank_state(rank, view.snapshot.state, is_live=view.snapshot.keeper_alive)
+    seen = view.now - sample.seen_t if sample is not None and sample.seen_t else None
+    threads = values.get("threads")
+    return _line(
+        f"  rank {rank_label(rank)}",
+        rank.pid,
+        Span(view.tr(word), style),
+        fm.percent(values.get("cpu_ratio")),
+        fm.memory(values.get("rss_bytes")),
+        fm.whole(threads) if threads is not None else fm.DASH,
+        fm.age(seen),
+    )
+
+
+def _line(name: str, pid: int | None, state: Span, *rest: str) -> Row:
+    sizes = [size for _, size in COLUMNS]
+    spans = [
+        Span(fit(name, sizes[0]), TextStyle.STRONG),
+        Span(fit(str(pid) if pid else fm.DASH, sizes[1])),
+        Span(fit(state.text, sizes[2]), state.style),
+    ]
+    spans += [Span(fit(text, size, right=True)) for text, size in zip(rest, sizes[3:], strict=False)]
+    return tuple(spans)
+
+
+def _stacks(view: View, width: int) -> list[Row]:
+    can_take = "stacks" in possible(view.snapshot, read_only=False, can_adopt=False)
+    dump = view.snapshot.nearby.stacks
+    if dump is None:
+        shown = "none were taken yet: K takes those of all ranks now" if can_take else "none were taken"
+        return [*section(view.tr, "stacks"), row(Span(view.tr(shown), TextStyle.DIM))]
+    age = fm.age(max(0.0, view.now - dump.taken_t))
+    note = f"{dump.name}, taken {age} ago · K takes new ones" if can_take else f"{dump.name}, taken {age} ago"
+    rows = section(view.tr, "stacks", note)
+    for text in dump.lines:
+        if not text.strip():
+            rows.append(EMPTY)
+            continue
+        style = (
+            TextStyle.STRONG
+            if text.startswith("==")
+            else TextStyle.DIM
+            if text.startswith((" ", "\t"))
+            else TextStyle.PLAIN
+        )
+        rows.append(row(Span(fit(text, width).rstrip(), style)))
+    return rows
+
+
+NAME_CELLS = 28
+VALUE_LEAST = 16
+
+
+class SettingsPage(Page):
+    """The job as it was resolved: command, environment, batch, and where each value came from."""
+
+    heading = "settings"
+
+    def rows(self, view: View, width: int) -> Sequence[Row]:
+        """The page."""
+        snapshot = view.snapshot
+        record = snapshot.run_file
+        if record is None:
+            if snapshot.state.mode == "observed":
+                text = "stoker only watches this run: what it was started with is not known"
+            else:
+                text = "run.json cannot be read: what this run was started with is not known"
+            return [row(Span(view.tr(text), TextStyle.DIM))]
+        tr = view.tr
+        return [
+            *_command(snapshot, width, tr),
+            *_again(snapshot, width, tr),
+            *_job(record, snapshot, width, tr),
+            *_origins(record, width, tr),
+        ]
+
+
+class PreflightPage(Page):
+    """What was looked at before the first launch, and what to do about it."""
+
+    heading = "pre-flight"
+
+    def rows(self, view: View, width: int) -> Sequence[Row]:
+        """The page."""
+        findings = view.snapshot.state.findings
+        if not findings:
+            return [row(Span(view.tr("nothing was written down before the launch"), TextStyle.DIM))]
+        rows: list[Row] = []
+        for level in (FindingLevel.REFUSE, FindingLevel.WARNING, FindingLevel.INFO, FindingLevel.OK):
+            for finding in findings:
+                if finding.level is level:
+                    rows += _finding(finding, width, view.tr)
+        return rows
+
+
+GLYPHS = {
+    FindingLevel.REFUSE: ("✗", TextStyle.BAD),
+    FindingLevel.WARNING: ("⚠", TextStyle.WARN),
+    FindingLevel.INFO: ("·", TextStyle.PLAIN),
+    FindingLevel.OK: ("✓", TextStyle.LIVE),
+}
+
+
+def _finding(finding: Finding, width: int, tr: Tr) -> list[Row]:
+    glyph, style = GLYPHS[finding.level]
+    name = f"{glyph} {tr(finding.check.replace('_', ' '))}"
+    rows = labelled(name, tr(finding.what), width, label_cells=22, most=4)
+    first = rows[0]
+    rows[0] = (Span(first[0].text, style), *first[1:])
+    if finding.fix:
+        rows += labelled("", f"→ {tr(finding.fix)}", width, TextStyle.DIM, label_cells=22, most=4)
+    return rows
+
+
+def _command(snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
+    attempt = snapshot.state.attempt
+    if attempt is None or not attempt.argv:
+        return [
+            row(Span(tr("command"), TextStyle.STRONG)),
+            row(Span(tr("nothing was launched yet"), TextStyle.DIM)),
+        ]
+    head = row(
+        Span(tr("command"), TextStyle.STRONG), Span(tr(f"  of attempt {attempt.number}"), TextStyle.DIM)
+    )
+    rows: list[Row] = [head]
+    rows += labelled("", shlex.join(attempt.argv), width, most=12, label_cells=0)
+    if attempt.resume:
+        rows += labelled(tr("resumes by"), attempt.resume, width)
+    return rows
+
+
+def _again(snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
+    """The whole command that starts a run that is over once more, for a selection and the clipboard."""
+    command = again_text(snapshot) if snapshot.state.is_over else ""
+    if not command:
+        return []
+    return [*section(tr, "again"), *labelled("", command, width, most=12, label_cells=0)]
+
+
+def _job(record: RunFile, snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
+    job = record.job
+    knobs = snapshot.state.answered_job(job).knobs
+    batch = snapshot.state.attempt.shown_batch if snapshot.state.attempt else job.batch
+    torch = f"torch {record.torch_version}" if record.torch_version else tr("torch not seen")
+    seen = snapshot.state.attempt.measured if snapshot.state.attempt else None
+    facts = [
+        ("directory", job.cwd),
+        ("python", f"{record.interpreter}  {record.python_version or ''}  {torch}"),
+        ("code", f"commit {record.git_commit}" if record.git_commit else ""),
+        ("started by", f"{record.user}@{record.host}, stoker {record.stoker_version}"),
+        ("config", job.config_path or ""),
+        (
+            "batch",
+            f"micro-batch {describe(batch)}" if batch is not None else "not known: nothing will change it",
+        ),
+        (
+            "batch knob",
+            _knob_text(knobs.batch, knobs.batch_scope) if knobs.batch else "not known",
+        ),
+        ("sample", sample_text(snapshot.state)),
+        ("step", counter_text(seen) if seen is not None else ""),
+        ("accumulation", knobs.accumulation or knobs.global_batch or "not known"),
+        ("resume", _resume(record, snapshot)),
+        ("run folder", str(record.run_id)),
+    ]
+    rows = section(tr, "job")
+    for name, text in facts:
+        if text:
+            rows += labelled(tr(name), tr(text), width, most=3, label_cells=15)
+    for note in job.notes:
+        rows += labelled(tr("note"), tr(note), width, most=3, label_cells=15)
+    if job.env:
+        rows += section(tr, "environment", "what this job adds")
+        for name, value in job.env:
+            rows += labelled(name, value, width, most=2, label_cells=NAME_CELLS)
+    return rows
+
+
+def _knob_text(name: str, scope: KnobScope) -> str:
+    """The batch setting, and what its number counts."""
+    if scope is KnobScope.UNKNOWN:
+        return f"{name} (not known whether per rank or in all)"
+    return f"{name} ({scope.value.replace('_', ' ')})"
+
+
+def _resume(record: RunFile, snapshot: Snapshot) -> str:
+    """How a restart continues: as it is planned at each launch; of arguments that a person typed again, what they name."""
+    from supervisor.job.knobs.checkpoint_names import given_start
+    from supervisor.job.oom_plan import resume_plan, resume_words
+    from supervisor.run.next_job import next_job
+
+    now = next_job(record.job, snapshot.state)
+    if now.start_typed_after is not None and (given := given_start(now.job.entry_args, now.job.knobs.starts)):
+        return f"with {given}, as given"
+    return resume_words(resume_plan(now.job.knobs))
+
+
+def _origins(record: RunFile, width: int, tr: Tr) -> list[Row]:
+    origins = record.job.effective
+    if not origins:
+        return []
+    origin_cells = min(max(len(origin) for _, _, origin in origins), max(width // 3, 8))
+    value_cells = max(width - NAME_CELLS - origin_cells - 2, VALUE_LEAST)
+    rows = section(tr, "settings", "each with where it came from")
+    for name, value, origin in origins:
+        style = TextStyle.DIM if origin == "default" else TextStyle.PLAIN
+        rows.append(
+            row(
+                Span(fit(name, NAME_CELLS), style),
+                Span(fit(value or fm.DASH, value_cells) + "  ", style),
+                Span(fit(tr(origin), origin_cells), TextStyle.DIM),
+            )
+        )
+    return [*rows, EMPTY]

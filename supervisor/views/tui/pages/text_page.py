@@ -1,0 +1,267 @@
+"""A page of text that scrolls and is searched, composed of a snapshot; and which pages there are."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Final, Protocol
+
+from textual.app import App
+
+from supervisor.run.records import Sameness
+from supervisor.run.state import MomentKind, RunState
+from supervisor.views.logs.query import BadQueryError, Query
+from supervisor.views.tui.dialogs.prompts import SEARCH_HINT, AskLine
+from supervisor.views.tui.logs.rows import marked
+from supervisor.views.tui.widgets.lists import MovingPanel
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row, wrap
+from supervisor.views.tui.widgets.panel import COPIED_CELLS, Panel, View, copied_rows
+from supervisor.views.wording.kinds import values_of
+from supervisor.views.wording.translate import Tr
+
+
+class Searchable(Protocol):
+    """A page that can be searched."""
+
+    search: PageSearch
+
+    def texts(self) -> Sequence[str]:
+        """Its rows, as they are searched."""
+
+    def row_at(self) -> int:
+        """The row from which a search begins."""
+
+    def show_row(self, index: int) -> None:
+        """Bring a row in sight."""
+
+    def repaint(self) -> None:
+        """Paint what has changed."""
+
+
+class PageSearch:
+    """What is looked for on one page; false while nothing is."""
+
+    def __init__(self, page: Searchable) -> None:
+        self._page = page
+        self._hits: list[int] = []
+        self.query = Query()
+        self.at: int | None = None  # the row that was gone to
+        self._start: int | None = None  # the row from which the first match is looked for
+
+    def __bool__(self) -> bool:
+        return bool(self.query)
+
+    def renew(self) -> None:
+        """The page's rows may be others; the first match is gone to once there is one."""
+        self._hits = [at for at, text in enumerate(self._page.texts()) if self.query.accepts(text)]
+        if self.query and self._hits and self._start is not None:
+            self._go(bisect_left(self._hits, self._start))
+            self._start = None
+
+    def begin(self, query: Query, start: int) -> None:
+        """Look for something, from a row on; the empty query ends the search."""
+        self.query, self.at, self._start = query, None, start
+        self.renew()
+        self._page.repaint()
+
+    def step(self, way: int) -> None:
+        """The next match further down, or up; after the last comes the first."""
+        if not self._hits:
+            return
+        at = self.at if self.at is not None else self._page.row_at()
+        place = bisect_left(self._hits, at)
+        self._go(place + way if self.at is not None or way < 0 else place)
+        self._page.repaint()
+
+    def title(self, tr: Tr) -> Row:
+        """What is looked for, and which of how many matches is in sight."""
+        if not self.query:
+            return EMPTY
+        count = len(self._hits)
+        text = f"{self._hits.index(self.at) + 1} of {count}" if self.at in self._hits else f"{count} found"
+        return row(Span(f"/{self.query.typed}: {tr(text)}", TextStyle.WARN))
+
+    def _go(self, place: int) -> None:
+        self.at = self._hits[place % len(self._hits)]
+        self._page.show_row(self.at)
+
+
+def open_page_search(app: App[None], page: Searchable, changed: Callable[[], object]) -> None:
+    """Search while something is typed; what is left open is looked for until it is closed."""
+    search, start = page.search, page.row_at()
+    before = search.query
+
+    def typed(text: str) -> str:
+        try:
+            search.begin(Query.search(text), start)
+        except BadQueryError as error:
+            return str(error)
+        changed()
+        return ""
+
+    def closed(text: str | None) -> None:
+        if text is None:
+            search.begin(before, start)
+        elif not text:
+            search.begin(Query(), start)
+        changed()
+
+    app.push_screen(AskLine("search", before.typed, typed, SEARCH_HINT), closed)
+
+
+LABEL = 12
+
+
+class ScrolledPanel(MovingPanel):
+    """Rows of any number that the keys and the wheel scroll, and that can be searched. A subclass gives `texts`."""
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self._top = 0
+        self._height = 1
+        self.search = PageSearch(self)
+
+    def texts(self) -> Sequence[str]:
+        """All rows."""
+        raise NotImplementedError
+
+    def row_at(self) -> int:
+        """The first row in sight."""
+        return self._top
+
+    def show_row(self, index: int) -> None:
+        """Scroll, where the row is not in sight."""
+        if not self._top <= index < self._top + self._height:
+            self._top = index - self._height // 3
+
+    def action_move(self, rows: int) -> None:
+        """Scroll by rows."""
+        self._top += rows
+        self.repaint()
+
+    def action_edge(self, way: int) -> None:
+        """The first or the last rows."""
+        self._top = 0 if way < 0 else len(self.texts())
+        self.repaint()
+
+    def action_page(self, pages: int) -> None:
+        """One page up or down."""
+        self.action_move(pages * max(1, self._height - 1))
+
+
+class Page(ScrolledPanel):
+    """A page that is composed of a snapshot. A subclass gives `rows`."""
+
+    heading: ClassVar[str] = ""
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self._all: Sequence[Row] = ()
+
+    def rows(self, view: View, width: int) -> Sequence[Row]:
+        """All of the page, in rows of at most `width` cells."""
+        raise NotImplementedError
+
+    def titles(self) -> tuple[Row, Row]:
+        """The page's name, and how far it was scrolled."""
+        count = len(self._all)
+        place = f"{self._top + 1}-{min(self._top + self._height, count)} of {count}"
+        right = row(Span(self.tr(place), TextStyle.DIM)) if self.scrolls else EMPTY
+        right = self.search.title(self.tr) or right
+        return row(Span(self.tr(self.heading), TextStyle.STRONG)), right
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """The rows in sight."""
+        if self.view is None:
+            return []
+        self._all = found = self.rows(self.view, width - 2)
+        self._height = height
+        if self.search:
+            self.search.renew()
+        self._top = min(max(self._top, 0), max(len(found) - height, 0))
+        shown = found[self._top : self._top + height]
+        if not self.search:
+            return [(Span(" "), *spans) for spans in shown]
+        return [
+            (Span("▸" if at == self.search.at else " ", TextStyle.WARN), *marked(spans, self.search.query))
+            for at, spans in enumerate(shown, start=self._top)
+        ]
+
+    def copied(self) -> str:
+        """The whole page as plain lines; empty where there is none."""
+        if self.view is None:
+            return ""
+        return copied_rows([self.titles()[0], *self.rows(self.view, COPIED_CELLS)])
+
+    @property
+    def scrolls(self) -> bool:
+        """Whether it is longer than the pane."""
+        return len(self._all) > self._height
+
+    def inner_keys(self) -> Sequence[tuple[str, str, str]]:
+        """Scrolling, where there is more than is in sight."""
+        return [("j k", "scroll", "focused.move(1)")] if self.scrolls else []
+
+    def texts(self) -> Sequence[str]:
+        """All rows."""
+        return ["".join(span.text for span in spans) for spans in self._all]
+
+    def to_top(self) -> None:
+        """Show the beginning: another subject."""
+        self._top = 0
+
+
+def section(tr: Tr, title: str, note: str = "") -> list[Row]:
+    """A blank row and a title."""
+    return [
+        EMPTY,
+        row(Span(tr(title), TextStyle.STRONG), Span(f"  {tr(note)}" if note else "", TextStyle.DIM)),
+    ]
+
+
+def labelled(
+    label: str,
+    text: str,
+    width: int,
+    style: TextStyle = TextStyle.PLAIN,
+    *,
+    most: int = 6,
+    label_cells: int = LABEL,
+) -> list[Row]:
+    """A label, and its text in as many rows as it takes (at most `most`)."""
+    lines = wrap(text, max(width - label_cells, 10), most) or [""]
+    return [
+        row(Span(fit(label if not at else "", label_cells), TextStyle.DIM), Span(line, style))
+        for at, line in enumerate(lines)
+    ]
+
+
+def resumed_rows(state: RunState, width: int, tr: Tr) -> list[Row]:
+    """Whether each resumed attempt continued the same training, in full; newest first."""
+    found = [attempt.compared for attempt in reversed(state.attempts) if attempt.compared is not None]
+    rows = section(tr, "after the resume", "compared with the training before it") if found else []
+    for compared in found:
+        differs = compared.result is Sameness.DIFFERS and not compared.asked
+        text = tr.sentence("moment", MomentKind.COMPARED, values_of(compared))
+        style = TextStyle.WARN if differs else TextStyle.PLAIN
+        rows += labelled("", text, width, style, most=8, label_cells=0)
+    return rows
+
+
+# Pages are imported and made when they are first opened: the start need not wait for any.
+PAGES: Final = ("failure", "metrics", "advisories", "processes", "preflight", "settings")
+
+
+def new_page(name: str) -> Panel:
+    """The page of this name, one of `PAGES`, which is its id too."""
+    from supervisor.views.tui.pages import failure, metrics, run_pages
+
+    made: tuple[type[Panel], ...] = (
+        failure.FailurePage,
+        metrics.MetricsPage,
+        run_pages.AdvisoriesPage,
+        run_pages.ProcessesPage,
+        run_pages.PreflightPage,
+        run_pages.SettingsPage,
+    )
+    return made[PAGES.index(name)](id=name)

@@ -1,0 +1,181 @@
+"""What happens to a line last on its way to the terminal: no commands, no glyph beyond ASCII (--ascii), no color (NO_COLOR)."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from rich.cells import cell_len
+from rich.color import Color as RichColor
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+from textual.filter import LineFilter
+
+from supervisor.views.tui.widgets.paint import plain
+
+_PLAIN: Final = {
+    "─╌┄┈": "-",
+    "━═╍┅┉": "=",
+    "╸╺╾╼": "=",
+    "│┃║┆┇┊┋▏▎▍▌▐": "|",
+    "╭╮╰╯┌┐└┘├┤┬┴┼┿╂╋┏┓┗┛┣┫┳┻╔╗╚╝": "+",
+    "●◆■▰": "*",
+    "○◇□▱": "o",
+    "✗×✕✘": "x",
+    "✓✔": "v",
+    "∞": "i",
+    "⚠": "!",
+    "→▸▶⏵›»": ">",
+    "←◂◀‹«": "<",
+    "↑▲△": "^",
+    "↓▼▽": "v",
+    "↻↺": "@",
+    "‖": "=",
+    "·•": ".",
+    "…": "~",
+    "–—−": "-",
+    "“”": '"',
+    "‘’": "'",
+    "°": " ",
+    "▁": "_",
+    "▂": ".",
+    "▃": ":",
+    "▄": "-",
+    "▅": "=",
+    "▆": "+",
+    "▇": "*",
+    "█▉▊▋": "#",
+    "▀▔": '"',
+    "▕": "|",
+}
+# Alone an arrow becomes a comparison; between two values it has the blanks' cells too. Keys stand beside each other.
+_LEADS_TO: Final = re.compile("(?<=[^ ←→↑↓]) → (?=[^ ←→↑↓])")
+BRAILLE: Final = 0x2800
+
+
+def _table() -> dict[int, str]:
+    table = {ord(glyph): plain for glyphs, plain in _PLAIN.items() for glyph in glyphs}
+    for bits in range(1, 256):
+        # Rows of a cell, from the top; the two columns of a row count as one.
+        rows = [bool(bits & mask) for mask in (0x09, 0x12, 0x24, 0xC0)]
+        table[BRAILLE + bits] = _dots(rows)
+    table[BRAILLE] = " "
+    return table
+
+
+def _dots(rows: list[bool]) -> str:
+    upper, lower = rows[0] or rows[1], rows[2] or rows[3]
+    if sum(rows) >= 3:
+        return "|"
+    if upper and lower:
+        return "-" if rows[1] and rows[2] else ":"
+    return "'" if upper else "."
+
+
+TABLE: Final = _table()
+
+
+class AsciiFilter(LineFilter):
+    """Puts a plain sign of the same width in place of each glyph; text in other scripts becomes question marks."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - textual's own signature
+        """The line in ASCII."""
+        return [
+            segment
+            if segment.control or segment.text.isascii()
+            else Segment(ascii_of(segment.text), segment.style)
+            for segment in segments
+        ]
+
+
+def ascii_of(text: str) -> str:
+    """`text` in ASCII, as wide as before."""
+    text = _LEADS_TO.sub(" ->", text).translate(TABLE)
+    if text.isascii():
+        return text
+    return "".join(c if c.isascii() else "?" * cell_len(c) for c in text)
+
+
+# Differences of lightness, 0 to 1. Of the three themes' signs those on a ground of their own are 0.48 or more from the
+# background, a bar 0.07 at most; dim text is 0.69 of the way from the background to the foreground at most, a frame 0.3,
+# what warns 0.73 at least, what is bad is bold.
+REVERSED_FROM: Final = 0.2
+DIM_BELOW: Final = 0.72
+
+
+class NoColourFilter(LineFilter):
+    """Takes every colour out of a line (https://no-color.org asks for that); bold, dim and reversed characters say what it meant.
+
+    Args:
+        foreground: the theme's own; text that is much nearer to the background is dim.
+    """
+
+    def __init__(self, foreground: Color) -> None:
+        super().__init__()
+        self._foreground = foreground.brightness
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """The line in the terminal's own two colours."""
+        ground = background.brightness
+        return [
+            segment
+            if segment.control or segment.style is None
+            else Segment(segment.text, _plain(segment.style, ground, self._foreground))
+            for segment in segments
+        ]
+
+
+@lru_cache(8)
+def no_colour(foreground: str) -> NoColourFilter:
+    """The filter of a theme by its foreground; always the same one, as Textual keeps lines by their filters."""
+    return NoColourFilter(Color.parse(foreground))
+
+
+@lru_cache(1024)
+def _plain(style: Style, ground: float, foreground: float) -> Style:
+    own = _lightness(style.bgcolor, ground)
+    ink = _lightness(style.color, foreground)
+    stands_out = abs(own - ground) >= REVERSED_FROM
+    room = abs(foreground - own)
+    return Style(
+        bold=style.bold,
+        dim=bool(style.dim) or (not (stands_out or style.bold) and abs(ink - own) < DIM_BELOW * room),
+        italic=style.italic,
+        underline=style.underline,
+        strike=style.strike,
+        reverse=bool(style.reverse) != stands_out,
+        link=style.link,
+        meta=style.meta or None,
+    )
+
+
+def _lightness(colour: RichColor | None, otherwise: float) -> float:
+    return otherwise if colour is None or colour.is_default else Color.from_rich_color(colour).brightness
+
+
+class HarmlessFilter(LineFilter):
+    """Takes control characters and their like out of a line, which stays as wide as before."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - textual's own signature
+        """The line, free of commands."""
+        if all(segment.control or plain(segment.text) is segment.text for segment in segments):
+            return segments
+        return [
+            segment if segment.control else Segment(harmless(segment.text), segment.style)
+            for segment in segments
+        ]
+
+
+def harmless(text: str) -> str:
+    """`text` without the characters that command a terminal, as wide as before."""
+    width = cell_len(text)
+    kept = "".join(_sign(c) for c in text)
+    return kept + " " * (width - cell_len(kept))
+
+
+def _sign(char: str) -> str:
+    if plain(char) == char:
+        return char
+    return "\ufffd" if cell_len(char) else ""

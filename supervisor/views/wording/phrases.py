@@ -1,0 +1,112 @@
+"""Short phrases: where a line stands (``rank 1 stderr.log:418``), and what is asked about a batch and answered (pure)."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable
+
+from supervisor.job.batch import describe
+from supervisor.job.spec import BatchAnswer, BatchQuestion
+from supervisor.run.events import BatchAnswered
+from supervisor.run.state import AttemptState, RankState
+from supervisor.run.timeline import answer_values, question_values
+from supervisor.views.format import short_path
+from supervisor.views.wording.translate import Tr, Words, english
+
+# Where attempts lie below their run (run/paths.py); the number of the node does not matter here.
+_ATTEMPTS = "nodes/0/attempts"
+
+
+def place_of(attempt: AttemptState, path: str, line: int | None, tr: Tr = english) -> str:
+    """A line of a file that a verdict names: by its rank where it is a rank's, else below its run or by its name.
+
+    Args:
+        attempt: whose verdict it is; relative paths begin in its folder.
+        path: as the verdict has it.
+        line: counted from 1.
+        tr: the person's language.
+    """
+    number = f":{line}" if line is not None else ""
+    rank = _writer(attempt.ranks.values(), path)
+    # A watched log, which lies elsewhere, may name no rank.
+    if rank is not None and (rank.rank is not None or not posixpath.isabs(path)):
+        name = tr(f"rank {rank.rank if rank.rank is not None else rank.local_rank}")
+        return f"{name} {posixpath.basename(path)}{number}"
+    return f"{below_run(attempt.number, path)}{number}"
+
+
+def is_stacks(path: str | None) -> bool:
+    """Whether a verdict's path is that of stacks that were taken, not of a log."""
+    folder, _, name = (path or "").rpartition("/")
+    return name.startswith("stacks-") and folder.rpartition("/")[2] == "artifacts"
+
+
+def below_run(attempt: int, path: str) -> str:
+    """A path without the run's own folder or its attempt's; one that lies elsewhere by its last two parts."""
+    home = f"{_ATTEMPTS}/{attempt}"
+    if posixpath.isabs(path):
+        _, inside, rest = path.partition("/nodes/")
+        _, kept, artifact = path.partition("/artifacts/")
+        if inside:
+            return below_run(attempt, posixpath.relpath(f"nodes/{rest}", home))
+        return f"artifacts/{artifact}" if kept else short_path(path)
+    found = posixpath.normpath(posixpath.join(home, path))
+    if found.startswith("../"):
+        return short_path(found.rpartition("../")[2])
+    return found.removeprefix(f"{home}/")
+
+
+def of_project(path: str, folder: str | None) -> str:
+    """A source file, below the folder that the job runs in where it lies there, else by its last two parts after ``…/``."""
+    if folder and posixpath.isabs(path) and path.startswith(folder.rstrip("/") + "/"):
+        return path[len(folder.rstrip("/")) + 1 :]
+    if not posixpath.isabs(path):
+        return posixpath.normpath(path) if path else path
+    return path if path.count("/") < 3 else f"…/{short_path(path)}"
+
+
+def _writer(ranks: Iterable[RankState], path: str) -> RankState | None:
+    """The rank that writes a file; None for a log that several ranks write."""
+    found = [r for r in ranks for name in (r.stdout, r.stderr) if name and _is_same(path, name)]
+    return found[0] if len(found) == 1 else None
+
+
+def _is_same(path: str, name: str) -> bool:
+    """Whether a verdict's path is a rank's file, however the run's folder is written."""
+    if posixpath.isabs(name):
+        return path == name
+    return path == name or path.endswith(f"/{name}")
+
+
+def question_text(question: BatchQuestion, tr: Words) -> str:
+    """``what does --bs 24 count?``."""
+    return tr.sentence("batch", "question", question_values(question))
+
+
+def answer_text(question: BatchQuestion, value: str, tr: Words) -> str:
+    """``24 is per rank``."""
+    return tr.sentence("batch", "answer", answer_values(question, value))
+
+
+def given_text(given: BatchAnswered, tr: Words) -> str:
+    """``you answered on 2026-11-22: 24 is per rank``, as it stands on the timeline."""
+    kind = "remembered" if given.day else "answered"
+    values = answer_values(given.question, given.value)
+    return tr.sentence("moment", kind, {**values, "day": given.day, "by": given.by, "trial": given.trial})
+
+
+def effect_text(answer: BatchAnswer, tr: Words) -> str:
+    """What an answer leads to: ``12 × accumulation 2 × 2 ranks = global batch 48``."""
+    change = answer.change
+    if change is None:
+        return tr(answer.refusal)
+    before, after = change.before.global_batch, change.after.global_batch
+    shrinks = tr(f"no longer {before}") if after < before else ""
+    return ", ".join(filter(None, (tr(describe(change.after)), shrinks)))
+
+
+def flags_text(question: BatchQuestion, answer: BatchAnswer) -> str:
+    """The words of a command line that answer it beforehand, with what lets the restart be made without a person."""
+    change = answer.change
+    shrinks = change is not None and change.after.global_batch < change.before.global_batch
+    return question.flag(answer.value) + (" --allow-smaller-global" if shrinks else "")

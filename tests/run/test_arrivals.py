@@ -1,0 +1,98 @@
+"""The arrival index: the time of each byte of a log, as its keeper's tailer saw it arrive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.run import arrivals
+from supervisor.run.arrivals import MOST_BATCHES, Arrival, ArrivalReader, Arrivals, ArrivalWriter
+from supervisor.run.paths import AttemptPaths
+
+
+def test_a_byte_has_the_time_of_its_batch() -> None:
+    log = Arrivals()
+    assert log.add(Arrival("a", 100, 10.0, 20.0))
+    assert log.add(Arrival("a", 200, 90.0, 100.0))
+    assert [log.time_of(at) for at in (0, 50, 100, 150, 200, 999)] == [10, 15, 20, 95, 100, 100]
+    assert [log.offset_at(t) for t in (5, 15, 20, 70, 95, 100, 999)] == [0, 50, 100, 100, 150, 200, 200]
+    assert not log.add(Arrival("a", 150, 110.0, 120.0)), "a file that is shorter than it was"
+    assert not log.add(Arrival("a", 300, 80.0, 90.0)), "a clock that was set back"
+    assert log.add(Arrival("a", 300, 80.0, 110.0))
+    assert log.time_of(250) == 105, "it cannot have had a size before the one known already"
+
+
+@given(
+    sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=40),
+    gaps=st.lists(st.floats(0.01, 100), min_size=40, max_size=40),
+)
+def test_times_rise_and_lead_back(sizes: list[int], gaps: list[float]) -> None:
+    log, size, t = Arrivals(), 0, 50.0
+    for more, gap in zip(sizes, gaps, strict=False):
+        size, t = size + more, t + gap
+        log.add(Arrival("a", size, t - gap / 2, t))
+    times = [log.time_of(at) for at in range(0, size + 1, max(size // 50, 1))]
+    assert times == sorted(times)
+    assert log.time_of(size) == pytest.approx(t)
+    assert (log.offset_at(0.0), log.offset_at(t)) == (0, size)
+
+
+def test_a_day_of_bursts_is_a_page_of_memory_and_the_newest_are_exact() -> None:
+    log = Arrivals()
+    for n in range(1, 9000):
+        log.add(Arrival("a", n * 10, n - 0.5, float(n)))
+    assert len(log.batches) <= MOST_BATCHES
+    assert log.time_of(89990) == 8999
+    assert log.time_of(45000) == pytest.approx(4500, abs=40)
+
+
+def test_what_was_written_is_read_as_it_comes_and_continued_by_another_keeper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = AttemptPaths(tmp_path)
+    reader, writer = ArrivalReader(attempt), ArrivalWriter(attempt)
+    assert not reader.refresh()
+    writer.note("0/stdout.log", 100, 1.0, 2.0)
+    writer.note("1/stdout.log", 50, 1.0, 2.0)
+    assert reader.refresh()
+    assert not reader.refresh()
+    assert {path: log.end for path, log in reader.logs.items()} == {
+        str(tmp_path / "0/stdout.log"): 100,
+        str(tmp_path / "1/stdout.log"): 50,
+    }
+    writer.close()
+    writer.note("0/stdout.log", 110, 3.0, 4.0)  # nobody reads it any more
+    assert not reader.refresh()
+    again = ArrivalWriter(attempt)
+    again.note("0/stdout.log", 90, 60.0, 61.0)
+    again.note("0/stdout.log", 300, 60.0, 61.0)
+    assert reader.refresh()
+    log = reader.logs[str(tmp_path / "0/stdout.log")]
+    assert [batch.end for batch in log.batches] == [100, 300], "what the first one knew is known"
+    assert attempt.arrivals.stat().st_mode & 0o777 == 0o600
+    monkeypatch.setattr(arrivals, "REWRITE_BYTES", 100)
+    for n in range(1, 5):
+        again.note("0/stdout.log", 300 + n, 61.0 + n, 62.0 + n)
+    again.close()
+    assert reader.refresh(), "it was written anew"
+    log = reader.logs[str(tmp_path / "0/stdout.log")]
+    assert (len(log.batches), log.end) == (6, 304)
+    reader.close()
+
+
+@pytest.mark.parametrize("text", ["", "[]\n", '{"log": "a"}\n', '{"log":"a","end":9,"since":2.0,"t":1.0}\n'])
+def test_what_cannot_be_is_not_taken(tmp_path: Path, text: str) -> None:
+    attempt = AttemptPaths(tmp_path)
+    attempt.arrivals.write_text(text)
+    reader = ArrivalReader(attempt)
+    reader.refresh()
+    assert not any(log.batches for log in reader.logs.values())
+    reader.close()
+    (tmp_path / "elsewhere").write_text("mine")
+    attempt.arrivals.unlink()
+    attempt.arrivals.symlink_to(tmp_path / "elsewhere")
+    ArrivalWriter(attempt).note("a", 1, 1.0, 2.0)
+    assert (tmp_path / "elsewhere").read_text() == "mine", "nothing is written through a link"
