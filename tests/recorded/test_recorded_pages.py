@@ -15,8 +15,8 @@ from supervisor.run.paths import RunPaths
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.run_list import RunsReader, Scope
 from supervisor.views.tui.charts.live import LossPanel
-from supervisor.views.tui.dashboard.failure_card import FailureCard
 from supervisor.views.tui.pages.text_page import PAGES, Page, new_page
+from supervisor.views.tui.panels.failure_card import FailureCard
 from supervisor.views.tui.runs.table import RunsPanel
 from supervisor.views.tui.widgets.paint import Row
 from supervisor.views.tui.widgets.panel import Panel, View

@@ -25,8 +25,8 @@ from supervisor.views.model.step_pace import (
     epochs_apart,
     ranks_behind,
 )
-from supervisor.views.tui.dashboard.header import eta_s
-from supervisor.views.tui.dashboard.tiles import trends
+from supervisor.views.tui.panels.header import eta_s
+from supervisor.views.tui.panels.trends import trends
 from tests.views.tui.recording import Recording
 
 

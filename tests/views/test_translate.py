@@ -27,9 +27,9 @@ from supervisor.run.records import FailureClass, Reason
 from supervisor.views.appearance import Lang
 from supervisor.views.model.run_list import SortKey
 from supervisor.views.tui.dashboard.keys import GROUPS, KEYS
-from supervisor.views.tui.dashboard.ranks import COLUMNS
 from supervisor.views.tui.logs.screen import GROUPS as LOG_GROUPS
 from supervisor.views.tui.logs.screen import LOG_KEYS
+from supervisor.views.tui.panels.ranks_table import COLUMNS
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.translate import (
     BadCatalogue,

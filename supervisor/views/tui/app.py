@@ -27,11 +27,11 @@ from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import USUAL, Appearance, ThemeName
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard.screen import Dashboard
-from supervisor.views.tui.feeder import Feeder
-from supervisor.views.tui.key_order import KeyOrder, Passed
-from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
-from supervisor.views.tui.saved_layout import Kept, load, save
+from supervisor.views.tui.dashboard.run_screen import Dashboard
+from supervisor.views.tui.shell.feeder import Feeder
+from supervisor.views.tui.shell.key_order import KeyOrder, Passed
+from supervisor.views.tui.shell.request_client import Adopter, Answer, RequestClient
+from supervisor.views.tui.shell.saved_layout import Kept, load, save
 from supervisor.views.tui.terminal_signs import TerminalSigns
 from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.textual_theme import THEMES, ThemedApp

@@ -13,7 +13,7 @@ from supervisor.run.events import Outcome
 from supervisor.text.redact import redact_text
 from supervisor.views.appearance import Appearance, NoticeKind
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard.state_words import condition_span, hang_ends_in
+from supervisor.views.tui.panels.state_words import condition_span, hang_ends_in
 from supervisor.views.tui.widgets.paint import plain
 from supervisor.views.wording.kinds import reading_text
 from supervisor.views.wording.translate import Tr

@@ -21,10 +21,12 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.runfile import RunFile, read_run_file
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui import commands, request_client
-from supervisor.views.tui.dashboard import actions, keys
-from supervisor.views.tui.request_client import Answer
-from supervisor.views.tui.screen_base import silence_of
+from supervisor.views.tui.dashboard import keys
+from supervisor.views.tui.panels import possible_actions as actions
+from supervisor.views.tui.shell import command_palette as commands
+from supervisor.views.tui.shell import request_client
+from supervisor.views.tui.shell.request_client import Answer
+from supervisor.views.tui.shell.screen_base import silence_of
 from supervisor.views.wording.translate import english
 from tests.views.tui import recorded
 from tests.views.tui.still import attempt_of, running, snapshot_of, state_of, verdict

@@ -8,8 +8,8 @@ import pytest
 
 from supervisor.views.model.snapshot import Gpu
 from supervisor.views.tui.charts.hues import Gauge
-from supervisor.views.tui.dashboard import devices as module
-from supervisor.views.tui.dashboard.devices import FULL_RATIO
+from supervisor.views.tui.panels import devices as module
+from supervisor.views.tui.panels.devices import FULL_RATIO
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, cells
 
 GIB = 2.0**30

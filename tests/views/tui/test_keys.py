@@ -18,12 +18,12 @@ from supervisor.run.ownership import KeeperLock, Offer
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dashboard import bars
 from supervisor.views.tui.dashboard.keys import KEYS
 from supervisor.views.tui.dialogs.help import HelpScreen
 from supervisor.views.tui.dialogs.prompts import Confirm, OfferScreen
 from supervisor.views.tui.dialogs.restart import BatchScreen
-from supervisor.views.tui.request_client import Adopter
+from supervisor.views.tui.panels import notice as bars
+from supervisor.views.tui.shell.request_client import Adopter
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, pane, requests, shown, until
 

@@ -13,8 +13,8 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.state import RunState
 from supervisor.views.model.snapshot import Machine, Node
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dashboard.node_rows import links_of, links_text, short_rate
-from supervisor.views.tui.dashboard.ranks import RanksPanel
+from supervisor.views.tui.panels.node_rows import links_of, links_text, short_rate
+from supervisor.views.tui.panels.ranks_table import RanksPanel
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, shown, until
 

@@ -12,7 +12,7 @@ from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import GPU, HOST
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dashboard.ranks import ORDERS
+from supervisor.views.tui.panels.ranks_table import ORDERS
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, shown, until
 from tests.views.tui.recording import GIB, Recording

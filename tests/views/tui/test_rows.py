@@ -26,8 +26,12 @@ from supervisor.views import format as fm
 from supervisor.views.model.history import Track, single
 from supervisor.views.model.run_list import RunRow
 from supervisor.views.model.snapshot import Machine, Rank, Snapshot
-from supervisor.views.tui.dashboard import bars, devices, header, ranks, tiles, timeline
-from supervisor.views.tui.dashboard.tiles import TrendPanel, trends
+from supervisor.views.tui.panels import attempts as timeline
+from supervisor.views.tui.panels import devices, header
+from supervisor.views.tui.panels import notice as bars
+from supervisor.views.tui.panels import ranks_table as ranks
+from supervisor.views.tui.panels import trends as tiles
+from supervisor.views.tui.panels.trends import TrendPanel, trends
 from supervisor.views.tui.widgets import footer
 from supervisor.views.tui.widgets.paint import TextStyle, cells
 from supervisor.views.tui.widgets.panel import Panel, View

@@ -11,7 +11,7 @@ from supervisor.run import events as ev
 from supervisor.run.records import Difference, FailureClass, Sameness
 from supervisor.run.series import HOST, METRICS
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dashboard.tiles import TrendPanel
+from supervisor.views.tui.panels.trends import TrendPanel
 from tests.keeper.fakes import verdict_of
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, until

@@ -25,7 +25,7 @@ from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.text.decode import strip_escapes
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.prompts import OfferScreen
-from supervisor.views.tui.request_client import Answer, RequestClient
+from supervisor.views.tui.shell.request_client import Answer, RequestClient
 from tests.conftest import wait_until
 from tests.disks import fill, small_disk
 from tests.integration.harness import environment

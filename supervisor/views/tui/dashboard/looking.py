@@ -15,12 +15,12 @@ from supervisor.views.logs.sources import Tone
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.zoomable import STEPS as CHART_STEPS
 from supervisor.views.tui.charts.zoomable import ChartPanel
-from supervisor.views.tui.dashboard.failure_card import own_line_of
 from supervisor.views.tui.dashboard.panes import Panes
-from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.pages.text_page import PAGES
-from supervisor.views.tui.request_client import Answer, RequestClient
+from supervisor.views.tui.panels.failure_card import own_line_of
+from supervisor.views.tui.shell.feeder import Feeder
+from supervisor.views.tui.shell.request_client import Answer, RequestClient
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.phrases import is_stacks
 
@@ -370,7 +370,7 @@ class Looking:
     def action_open_code(self) -> None:
         """That line in the person's own editor; a file outside the job's folder only after a yes."""
         from supervisor.views.tui.dialogs.prompts import Confirm
-        from supervisor.views.tui.external_editor import editor_argv, run_outside, source_spot
+        from supervisor.views.tui.shell.external_editor import editor_argv, run_outside, source_spot
 
         own, snapshot, app = self._own_code(), self.panes.snapshot, self.panes.screen.app
         if own is None:

@@ -14,8 +14,8 @@ from supervisor.run.records import Sameness
 from supervisor.run.state import Finished, MomentKind, Running
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard.actions import ANSWER_KEYS, offer
-from supervisor.views.tui.dashboard.state_words import is_live, shows_failure, stall_text
+from supervisor.views.tui.panels.possible_actions import ANSWER_KEYS, offer
+from supervisor.views.tui.panels.state_words import is_live, shows_failure, stall_text
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, between, cells, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.kinds import values_of

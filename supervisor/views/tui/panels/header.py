@@ -12,8 +12,7 @@ from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.model.step_pace import FAR
 from supervisor.views.tui.charts.axes import Axis, axis_for
-from supervisor.views.tui.dashboard.layout import LOW
-from supervisor.views.tui.dashboard.state_words import (
+from supervisor.views.tui.panels.state_words import (
     condition_span,
     hang_ends_in,
     is_failing,
@@ -21,7 +20,7 @@ from supervisor.views.tui.dashboard.state_words import (
     restarts_in,
     wait_ends_in,
 )
-from supervisor.views.tui.dashboard.tiles import epoch_time_text
+from supervisor.views.tui.panels.trends import epoch_time_text
 from supervisor.views.tui.widgets.paint import (
     EMPTY,
     Row,
@@ -44,6 +43,8 @@ QUIET_STEPS = 10
 # An ETA needs so many gaps between steps of the attempt that runs; where the job itself gives one, so many steps.
 ETA_GAPS = 3
 ETA_STEPS = 5
+# Below this height the tiles, which have the time of a step, are not shown.
+LOW = 30
 # From this width on the batch stands in full beside all times.
 ROOMY = 150
 

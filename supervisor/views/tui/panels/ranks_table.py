@@ -20,7 +20,7 @@ from supervisor.views.logs.sources import rank_label
 from supervisor.views.model.history import median
 from supervisor.views.model.snapshot import Rank, Snapshot
 from supervisor.views.model.step_pace import SILENT_GAPS, ranks_behind
-from supervisor.views.tui.dashboard.node_rows import (
+from supervisor.views.tui.panels.node_rows import (
     NodeFolds,
     NodeRow,
     links_text,
@@ -29,8 +29,8 @@ from supervisor.views.tui.dashboard.node_rows import (
     percent_text,
     ranks_of,
 )
-from supervisor.views.tui.dashboard.state_words import rank_state
-from supervisor.views.tui.saved_layout import memory_of
+from supervisor.views.tui.panels.state_words import rank_state
+from supervisor.views.tui.shell.saved_layout import memory_of
 from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, spark
 from supervisor.views.wording.kinds import reading_text
