@@ -19,7 +19,6 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dashboard.keys import KEYS
-from supervisor.views.tui.dialogs.help import HelpScreen
 from supervisor.views.tui.dialogs.prompts import Confirm, OfferScreen
 from supervisor.views.tui.dialogs.restart import BatchScreen
 from supervisor.views.tui.panels import notice as bars
@@ -108,19 +107,6 @@ def test_smaller_batch_shows_its_arithmetic(tmp_path: Path) -> None:
     assert request.args.micro_batch == 4
 
 
-def test_note_is_text_as_typed(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("m", *"q s [b]", "enter")
-        await until(pilot, lambda: bool(requests(run)), "a request")
-        assert on_dashboard(app)
-
-    drive(run, play)
-    (request,) = requests(run)
-    assert (request.kind, request.args.text, request.if_attempt) == (RequestKind.NOTE, "q s [b]", None)
-
-
 @pytest.mark.parametrize("refused", [False, True])
 def test_answer_is_shown(tmp_path: Path, refused: bool) -> None:
     run = recorded.held(tmp_path / "run")
@@ -142,17 +128,6 @@ def test_answer_is_shown(tmp_path: Path, refused: bool) -> None:
         writer.close()
         wanted = "restart refused: stale" if refused else "restart: accepted"
         await until(pilot, lambda: wanted in pane(app, "notice"), wanted)
-
-    drive(run, play)
-
-
-def test_control_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    run = recorded.held(tmp_path / "run")
-    run.control.rmdir()
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("r", "y")
-        await until(pilot, lambda: "restart: not sent" in pane(app, "notice"), "the refusal")
 
     drive(run, play)
 
@@ -348,34 +323,6 @@ def test_leaving_ends_nothing(tmp_path: Path, key: str) -> None:
     drive(run, play)
     assert requests(run) == []
     assert run.node().journal.read_bytes() == before
-
-
-def test_help_is_made_of_the_live_bindings(tmp_path: Path) -> None:
-    run = recorded.backing_off(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("question_mark")
-        assert isinstance(app.screen, HelpScreen)
-        lines = {line.key: line for line in app.screen.lines}
-        assert lines["Enter"].word == "during a back-off: start the next attempt now"
-        assert "K" not in lines, "nothing runs"
-        assert app.screen.lines[0].group == "within this pane"
-        await pilot.press("escape")
-        assert on_dashboard(app)
-
-    drive(run, play)
-    assert requests(run) == [], "Esc closed the help and held nothing"
-
-
-def test_footer_can_be_clicked(tmp_path: Path) -> None:
-    run = recorded.backing_off(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.click("#footer", offset=(pane(app, "footer").index("Esc"), 0))
-        await until(pilot, lambda: bool(requests(run)), "a request")
-
-    drive(run, play)
-    assert requests(run)[0].kind is RequestKind.HOLD
 
 
 def test_a_key_that_does_nothing_says_so_once(tmp_path: Path) -> None:

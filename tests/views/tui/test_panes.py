@@ -12,7 +12,6 @@ from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import GPU, HOST
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.panels.ranks_table import ORDERS
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, shown, until
 from tests.views.tui.recording import GIB, Recording
@@ -66,21 +65,6 @@ def test_a_shared_gpu_is_advised_of_while_it_is_shared(tmp_path: Path, others_by
     drive(rec.close(), play)
 
 
-def test_last_line_of_a_rank_stands_beside_it_or_below(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("3")
-        assert pane(app, "ranks").splitlines()[-2].startswith("│rank 0  step  1840 | loss")
-        await pilot.press("j")
-        assert pane(app, "ranks").splitlines()[-2].startswith("│rank 1  step  1840 | loss")
-        await pilot.resize_terminal(200, 50)
-        await until(pilot, lambda: "last line" in pane(app, "ranks"), "the column")
-        assert all("step  1840 | loss" in line for line in pane(app, "ranks").splitlines()[2:4])
-
-    drive(run, play, size=(80, 24))
-
-
 def test_a_rank_that_lives_and_does_not_step_grows_old(tmp_path: Path) -> None:
     rec = Recording(tmp_path / "run")
     rec.launch("first start")
@@ -92,24 +76,6 @@ def test_a_rank_that_lives_and_does_not_step_grows_old(tmp_path: Path) -> None:
         assert pane(app, "ranks").count("42 s") == 2
 
     drive(rec.close(), play, later_s=42.0)
-
-
-def test_ranks_are_sorted_by_every_column(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-    shown = set(ORDERS) - {"compute", "peak"}  # which no rank of this run reports
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("3", "z")
-        seen = set()
-        for _ in ORDERS:
-            await pilot.press("o")
-            seen.add(app.dashboard.panes.ranks.by)
-            assert len([line for line in pane(app, "ranks").splitlines() if "stepping" in line]) == 2
-        assert seen == shown
-        app.dashboard.panes.ranks.sort_by("skew")
-        assert pane(app, "ranks").splitlines()[2].startswith("│    1 "), "the slow one first"
-
-    drive(run, play, size=(200, 50))
 
 
 def test_a_stall_is_counted_and_promises_no_end(tmp_path: Path) -> None:

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from textual.geometry import Size
 
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import Outcome
-from supervisor.run.ownership import Offer
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import (
     Decision,
@@ -25,14 +23,13 @@ from supervisor.run.records import (
 from supervisor.views import format as fm
 from supervisor.views.model.history import Track, single
 from supervisor.views.model.run_list import RunRow
-from supervisor.views.model.snapshot import Machine, Rank, Snapshot
+from supervisor.views.model.snapshot import Rank, Snapshot
 from supervisor.views.tui.panels import attempts as timeline
 from supervisor.views.tui.panels import devices, header
 from supervisor.views.tui.panels import notice as bars
 from supervisor.views.tui.panels import ranks_table as ranks
 from supervisor.views.tui.panels import trends as tiles
-from supervisor.views.tui.panels.trends import TrendPanel, trends
-from supervisor.views.tui.widgets import footer
+from supervisor.views.tui.panels.trends import trends
 from supervisor.views.tui.widgets.paint import TextStyle, cells
 from supervisor.views.tui.widgets.panel import Panel, View
 from supervisor.views.wording.translate import english
@@ -90,16 +87,6 @@ def test_when_it_will_be_done(
     pace = tuple(single(float(step), step, pace_s, 1) for step in range(3)) if pace_s is not None else ()
     assert header.eta_s(snapshot_of(state, pace_s=pace_s, pace=pace)) == eta
     assert header.eta_s(snapshot_of(state_of(total_steps=total), pace_s=pace_s)) is None, "no step is known"
-
-
-def test_after_a_restart_the_estimate_of_a_moved_bar_does_not_count() -> None:
-    attempt = attempt_of(number=2, first_step=5064, last_step=5070)
-    state = state_of(None, attempt, total_steps=9000, progress=progress(5070, eta_s=1.0, attempt=2))
-    assert header.eta_s(snapshot_of(state, pace_s=0.2, pace=())) is None, "too few steps for a rate"
-    pace = tuple(single(float(step), step, 0.2, 2) for step in range(3))
-    assert header.eta_s(snapshot_of(state, pace_s=0.2, pace=pace)) == pytest.approx(3930 * 0.2)
-    near = replace(state, progress=progress(5070, eta_s=700.0, attempt=2))
-    assert header.eta_s(snapshot_of(near, pace_s=0.2, pace=())) == 700.0, "it agrees with the first steps"
 
 
 @pytest.mark.parametrize(
@@ -197,28 +184,6 @@ def test_without_a_time_of_a_step_that_of_an_epoch_stands_and_gives_the_eta() ->
     assert tiles.epoch_time_text(timed) == ""
 
 
-def test_header_and_chart_name_the_same_step() -> None:
-    metrics: dict[str, Track] = {"loss": (single(10.0, 30.0, 2.5, 1),)}
-    state = state_of(running(), attempt_of(last_step=25, log_checked=True), total_steps=100)
-    panel = header.HeaderPanel(id="header")
-    for snapshot, step in (
-        (snapshot_of(state, metrics=metrics), "30"),
-        (snapshot_of(replace(state, mode="observed"), metrics=metrics), "30"),
-        (snapshot_of(replace(state, progress=ev.Progress(t=9.0, attempt=1)), metrics=metrics), "30"),
-        # Another training began in the same log; its first loss is not there yet.
-        (snapshot_of(replace(state, progress=ev.Progress(t=11.0, attempt=1)), metrics=metrics), "25"),
-        (snapshot_of(state_of(None, attempt_of(last_step=25)), metrics={}), "25"),
-        (
-            snapshot_of(
-                state_of(st.Ended(attempt=1, exit_code=0), attempt_of(last_step=25)), metrics=metrics
-            ),
-            "25",
-        ),
-    ):
-        said = "".join(span.text for span in panel._progress(snapshot, 80, in_epochs=False))
-        assert said.split()[1] == step
-
-
 def test_a_log_that_counts_epochs_says_of_how_many_and_its_step_within_one() -> None:
     panel = header.HeaderPanel(id="header")
 
@@ -310,27 +275,6 @@ def notice(snapshot_state: st.RunState, now: float = 0.0, width: int = 100, **va
     return drawn(panel, snapshot_of(snapshot_state, **values), width, 1, now=now)  # type: ignore[arg-type]
 
 
-def test_a_matched_line_is_no_news_where_training_continues_below_it() -> None:
-    seen = st.Moment(
-        t=5.0,
-        attempt=1,
-        kind=st.MomentKind.EVIDENCE,
-        tone=st.Tone.BAD,
-        values={"failure": "missing_file", "text": "no config"},
-    )
-    saved = st.Moment(t=4.0, attempt=1, kind=st.MomentKind.CHECKPOINT, tone=st.Tone.GOOD, values={"step": 9})
-
-    def said(last: int | None, seen_at: int | None, quiet_since: float | None = None) -> str:
-        attempt = attempt_of(last_step=last, step_at_evidence=seen_at, quiet_since=quiet_since)
-        return notice(state_of(None, attempt, timeline=(saved, seen)))
-
-    assert "no config" in said(None, None)
-    assert "no config" in said(12, 12)
-    assert "no config" in said(14, 12, quiet_since=9.0), "the log does not grow: it may be what ended it"
-    assert "checkpoint at step 9" in said(14, 12)
-    assert "checkpoint at step 9" in said(3, None)
-
-
 def test_the_most_urgent_comes_first() -> None:
     state = state_of(None, unknown_events=3)
     assert "3 facts of a newer version" in notice(state)
@@ -339,16 +283,6 @@ def test_the_most_urgent_comes_first() -> None:
     assert "moved here" in notice(state, keeper=False, misplaced="moved here")
     assert "directory is gone" in notice(state, keeper=False, misplaced="moved here", gone=True)
     assert "no journal yet" in notice(state_of(started_t=None), keeper=False)
-
-
-def test_who_may_adopt_is_told_the_key_and_others_the_command() -> None:
-    panel = bars.NoticeBar(id="notice")
-    snapshot = snapshot_of(state_of(), keeper=False)
-    panel.adoption = Offer()
-    assert "A adopts the run; `stoker continue`" in drawn(panel, snapshot, 140, 1)
-    assert "stoker continue" not in drawn(panel, snapshot, 80, 1), "a narrow line has the first way only"
-    panel.read_only = True
-    assert "`stoker attach --adopt` adopts the run" in drawn(panel, snapshot, 140, 1)
 
 
 def advisory(code: str = "gpu_hot_0", t: float = 0.0, attempt: int = 1) -> ev.Advisory:
@@ -396,40 +330,7 @@ def test_warnings_of_pre_flight_are_news_at_the_start() -> None:
     assert "why" not in drawn(panel, snapshot_of(one), 100, 1), "there it stands"
 
 
-def test_the_footer_drops_keys_from_the_end_and_keeps_the_way_out() -> None:
-    panel = footer.FooterBar(id="footer")
-    assert not panel.ready
-    hints = tuple(footer.Hint(key, f"word {key}", key) for key in "abcdefghij")
-    panel.offer(hints, footer.Hint("q", "leave (training continues)", "leave"))
-    wide = drawn(panel, snapshot_of(state_of()), 160, 1)
-    assert "j word j" in wide
-    assert wide.rstrip().endswith("q leave (training continues)")
-    narrow = drawn(panel, snapshot_of(state_of()), 60, 1)
-    assert narrow.rstrip().endswith("q leave"), "keys that do something come before the words"
-    shown = [key for key in "abcdefghij" if f"{key} word {key}" in narrow]
-    assert shown == list("abcdefghij")[: len(shown)]
-    assert 0 < len(shown) < 10
-    assert len(narrow) == 60
-    for start, stop, action in panel._places:
-        assert narrow[start:stop].startswith("q" if action == "leave" else action)
-
-
 # -- tiles and trends ---------------------------------------------------------------------------------
-
-
-def test_a_tile_for_each_number_that_the_log_tells() -> None:
-    metrics = {"lr": track(1e-4, 3e-4), "grad_norm": track(0.5, 0.25), "step_time_s": track(1.0, 1.21)}
-    panel = tiles.TilesPanel(id="tiles")
-    said = drawn(panel, snapshot_of(state_of(), metrics=metrics), 120, 1)
-    assert said.split()[:2] == ["lr", "3.0e-4"]
-    assert "grad 0.25" in said
-    assert "step 1.21 s" in said
-    assert "data wait" not in said, "what this script never tells takes no room"
-    assert "grad" not in drawn(panel, snapshot_of(state_of(), metrics=metrics), 39, 1), (
-        "nor what does not fit"
-    )
-    assert "data wait" in drawn(panel, snapshot_of(state_of()), 120, 1), "before the first step all are there"
-    assert panel.body(120, 0) == []
 
 
 @pytest.mark.parametrize(
@@ -474,20 +375,6 @@ def test_the_most_telling_curves_come_first_and_a_single_point_is_none() -> None
         TextStyle.LOSS,
         TextStyle.PLAIN,
     ]
-
-
-def test_a_curve_by_time_counts_from_the_start_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    began = 1_700_000_000.0
-    rates = tuple(single(began + 600.0 * n, None, 3e-4 / (n + 1), 1) for n in range(6))
-    state = state_of(None, attempt_of(started_t=began))
-    panel = TrendPanel(id="trend0", place=0)
-    panel.view = View(snapshot_of(state, metrics={"lr": rates}), began)
-    drawn = "\n".join("".join(span.text for span in one) for one in panel.body(40, 8))
-    assert "40 m" in drawn
-    monkeypatch.setattr(TrendPanel, "size", Size(60, 10))
-    assert "".join(span.text for span in panel.titles()[0]) == "lr by time since the start"
-    monkeypatch.setattr(TrendPanel, "size", Size(30, 10))
-    assert "".join(span.text for span in panel.titles()[0]) == "lr"
 
 
 # -- ranks ---------------------------------------------------------------------------------------------
@@ -547,18 +434,6 @@ def test_a_printed_step_time_alone_blames_no_rank(state: st.RunState, shown: str
     assert "1" not in text_of([panel.titles()[1]])
 
 
-def test_how_many_ranks_are_gone() -> None:
-    gone = st.RankState(local_rank=2, rank=2, exited=True, exit_code=1)
-    left, right = rank_panel(three_ranks(_2=gone)).titles()
-    assert text_of([left]) == "ranks · 3"
-    assert text_of([right]) == "✗ 1 gone"
-    done = replace(gone, exit_code=0)
-    assert text_of([rank_panel(three_ranks(_2=done), {}).titles()[1]]) == ""
-    state = three_ranks(_2=gone)
-    over = replace(state, attempts=(replace(state.attempts[0], exit_code=0),))
-    assert text_of([rank_panel(over, {}).titles()[1]]) == "", "torchrun ended well"
-
-
 @pytest.mark.parametrize(
     ("age_s", "ended", "text", "style"),
     [
@@ -596,12 +471,6 @@ def test_a_rank_that_logs_no_more_while_others_do_is_marked_at_once(
         age.split() for age in ages
     ]
     assert text_of([panel.titles()[1]]) == title
-
-
-def test_before_any_rank_there_is_a_word_for_it() -> None:
-    assert "no rank has started yet" in text_of(rank_panel(state_of(), {}).body(80, 5))
-    stepped = state_of(None, attempt_of(last_step=3))
-    assert "no process says its rank" in text_of(rank_panel(stepped, {}).body(80, 5))
 
 
 @pytest.mark.parametrize(
@@ -674,15 +543,6 @@ def test_a_gpu_in_one_line() -> None:
     assert "lost" in text_of(device_panel(gpus=(gpu_of(0, lost=1.0),)).body(120, 3))
     cool = gpu_of(0, temperature_c=71.0)
     assert "⚠" not in text_of(device_panel(gpus=(cool,)).body(120, 3))
-
-
-def test_what_stoker_takes_stands_with_the_machine() -> None:
-    values = {"cpu_ratio": 0.5, "stoker_cpu_ratio": 0.0061, "stoker_rss_bytes": 48.0 * 2**20}
-    said = text_of(device_panel(machine=Machine(0.0, values, (), ())).body(120, 3))  # type: ignore[arg-type]
-    assert "stoker  0.6 % 48M" in said
-    assert "stoker" not in text_of(
-        device_panel(machine=Machine(0.0, {"cpu_ratio": 0.5}, (), ())).body(120, 3)
-    )
 
 
 # -- attempts and the timeline ----------------------------------------------------------------------------

@@ -215,28 +215,6 @@ def test_a_failure_counts_so_far_until_there_is_a_verdict(condition: st.Conditio
     assert words.is_failing(snapshot_of(state_of(condition, attempt_of(failing=FAILING)))) is failing
 
 
-@pytest.mark.parametrize(
-    ("condition", "shows"),
-    [
-        (running(), False),
-        (st.Launching(attempt=2), False),
-        (st.Ended(attempt=1, exit_code=1), True),
-        (diagnosed(FailureClass.CUDA_OOM), True),
-        (st.Backoff(attempt=1, until=0, decision=AGAIN), True),
-        (st.HeldOpen(attempt=1, reason="", decision=None), True),
-        (finished(Outcome.FAILED), True),
-        (finished(Outcome.GAVE_UP), True),
-        (finished(Outcome.LOST), True),
-        (finished(Outcome.SUCCEEDED), False),
-        (finished(Outcome.STOPPED), False),
-    ],
-)
-def test_when_the_failure_card_is_shown(condition: st.Condition, shows: bool) -> None:
-    failed = attempt_of(verdict=verdict(FailureClass.CUDA_OOM))
-    assert words.shows_failure(snapshot_of(state_of(condition, failed))) is shows
-    assert not words.shows_failure(snapshot_of(state_of(condition, attempt_of())))
-
-
 def rank_word(
     rank: st.RankState, attempt: st.AttemptState, condition: st.Condition | None = None
 ) -> tuple[str, TextStyle]:
@@ -280,12 +258,3 @@ def test_while_it_stands_still_the_rank_that_the_others_wait_for_is_stuck() -> N
     before = attempt_of(stall=STALL, stacks=stacks(STALL.since - 1, 1))
     assert rank_word(late, before) == ("stepping", TextStyle.LIVE), "stacks of before say nothing of now"
     assert rank_word(late, attempt_of(stacks=stacks(70.0, 1))) == ("stepping", TextStyle.LIVE)
-
-
-def test_a_rank_that_lives_does_what_the_run_does() -> None:
-    rank = st.RankState(local_rank=0, rank=0)
-    unsure = words.rank_state(rank, state_of(), is_live=False)
-    assert unsure == ("stepping", TextStyle.PLAIN)
-    stopping = st.Stopping(attempt=1, why=ev.StopWhy.REQUEST, by="me")
-    assert rank_word(rank, attempt_of(), stopping) == ("stopping", TextStyle.WARN)
-    assert rank_word(rank, attempt_of(), finished(Outcome.LOST)) == ("ended", TextStyle.DIM)

@@ -28,25 +28,6 @@ def test_a_stall_is_no_stepping_and_has_no_eta(tmp_path: Path) -> None:
     drive(recorded.stalled(tmp_path / "run"), play)
 
 
-def test_old_readings_of_a_run_that_goes_on_show_their_age(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.pause()
-        assert "12 s ⚠" in pane(app, "util").splitlines()[0]
-
-    drive(recorded.stalled(tmp_path / "run"), play)
-
-
-def test_ranks_without_room_stand_side_by_side_and_the_slow_one_stands_out(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.pause()
-        (rest,) = [line for line in pane(app, "ranks").splitlines() if "more" in line]
-        bars = rest.partition("ms/step ")[2].strip(" │")
-        assert bars.count(max(bars)) == 1
-        assert abs(bars.index(max(bars)) - (17 - 2) * len(bars) / 62) <= 1
-
-    drive(recorded.many(tmp_path / "run"), play)
-
-
 def curves(app: StokerApp) -> list[str]:
     """The titles of the curves beside the loss."""
     panels = [panel for panel in app.dashboard.query(TrendPanel) if panel.size.height]

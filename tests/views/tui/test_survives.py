@@ -139,23 +139,6 @@ def test_keeper_is_gone(tmp_path: Path) -> None:
     drive(run, play, keeper=False, adopt=lambda orphan: adopted.append(orphan == run))
 
 
-def test_adoption_that_fails_is_said(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-
-    def refuse(_run: RunPaths) -> None:
-        raise OSError("no such host")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("A")
-        await until(
-            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
-        )
-        await pilot.press("y")
-        await until(pilot, lambda: "no such host" in pane(app, "notice"), "the reason")
-
-    drive(run, play, keeper=False, adopt=refuse)
-
-
 def test_an_adoption_that_is_refused_says_why_and_asks_nothing(tmp_path: Path) -> None:
     offer = Offer(refusals=("nothing of it lives", "and more"))
 
@@ -190,16 +173,6 @@ def test_a_copy_is_only_looked_at(tmp_path: Path) -> None:
         drive(copy, play, keeper=False, adopt=lambda _run: None, size=(200, 50))
         assert not requests(run)
         assert not requests(copy)
-
-
-def test_keeper_is_gone_and_nobody_can_adopt(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "`stoker attach --adopt` adopts" in pane(app, "notice")
-        await pilot.press("A")
-
-    drive(run, play, keeper=False)
 
 
 SIZES = [(80, 24), (120, 40), (200, 50), (60, 15), (40, 10), (20, 5), (300, 80), (99, 29), (100, 30)]
@@ -256,25 +229,6 @@ def test_signals_leave_and_give_the_terminal_back(tmp_path: Path, number: signal
         assert process.exitstatus == 0
     finally:
         process.close(force=True)
-
-
-@pytest.mark.parametrize("pane_key", ["1", "2", "3", "4", "5"])
-def test_panes_by_number_and_zoom(tmp_path: Path, pane_key: str) -> None:
-    run = recorded.healthy(tmp_path / "run")
-    names = {"1": "loss", "2": "devices", "3": "ranks", "4": "log", "5": "timeline"}
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press(pane_key)
-        assert app.focused is not None
-        assert app.focused.id == names[pane_key]
-        assert app.focused.size.height > 1, "a pane without room is zoomed"
-        await pilot.press("escape")
-        await pilot.press("4", "z")
-        assert app.dashboard.panes.log.size.height > 15
-        await pilot.press("z")
-        assert app.dashboard.panes.log.size.height < 15
-
-    drive(run, play, size=(80, 24))
 
 
 @pytest.mark.e2e
