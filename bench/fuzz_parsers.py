@@ -19,9 +19,8 @@ from typing import TypeVar
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from supervisor.cli.main import main as stoker
-from supervisor.diagnosis.hang.flight_recorder import stuck_collectives
-from supervisor.diagnosis.hang.ras_report import read_ras
 from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
+from supervisor.diagnosis.hang.stuck_collectives import read_ras, stuck_collectives
 from supervisor.diagnosis.scan.scanner import LiveScanner
 from supervisor.job.config.files import parse_config
 from supervisor.job.errors import JobError
@@ -35,12 +34,13 @@ from supervisor.sources.checkpoints import find_checkpoints
 from supervisor.sources.host.kernel_log import about
 from supervisor.sources.metrics import MetricReader
 from supervisor.sources.signature_files import load_engine
-from supervisor.sources.stacks.recorder_dumps import BadDump, read_dump
+from supervisor.sources.stacks.collective_records import BadDump, read_dump
 from supervisor.sources.tail.follow import FollowedFile
 from supervisor.sources.telemetry import parse_telemetry
 from supervisor.text.decode import clean
 from supervisor.text.lines import LineSplitter
-from supervisor.views.logs.query import BadQueryError, Query
+from supervisor.views.filter_words import BadQueryError
+from supervisor.views.logs.query import Query
 from supervisor.views.model.replay import NothingRecorded, record_of
 from tests.hostile import judged, shows
 from tests.views.tui import recorded

@@ -18,11 +18,11 @@ from typing import Any
 
 from supervisor.cli.job_logs import read_jobs
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
-from supervisor.diagnosis.hang.flight_recorder import ranks_at_fault, stuck_collectives, stuck_text
+from supervisor.diagnosis.hang.stuck_collectives import ranks_at_fault, stuck_collectives, stuck_text
 from supervisor.diagnosis.scan.matcher import Matcher
 from supervisor.diagnosis.scan.signature_tables import Signatures
 from supervisor.diagnosis.verdict import Examination, examine
-from supervisor.sources.stacks.recorder_dumps import DumpFiles, dumps_of_job
+from supervisor.sources.stacks.collective_records import DumpFiles, dumps_of_job
 from tests.corpus import test_closing_lines as closing
 from tests.corpus.layouts import LAYOUTS
 from tests.corpus.scoring import DATA, NOT_FAILURES, records

@@ -127,14 +127,16 @@ def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) ->
     from supervisor.run.paths import RunPaths
 
     paths = RunPaths(root)
-    journal = StateReader(paths.node().journal)
-    state = journal.read_all()
+    journal = StateReader(paths.node().journal, tail_first=True)
+    journal.refresh()
+    state = journal.state
     place = place_of(paths)
     if notice := place.notice or newer_notice(place, state.newer_version):
         say(f"{paths.run_id}: {notice}", file=sys.stderr)
     elif (
         state.mode == "launched"
         and not state.is_over
+        and state.journal_read is None  # else a later keeper may have run elsewhere
         and state.host != socket.gethostname()
         and not has_keeper(paths)
     ):

@@ -28,7 +28,7 @@ from supervisor.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from supervisor.job.plan import LaunchPlan
+    from supervisor.job.launch.plan import LaunchPlan
     from supervisor.keeper.process.takeover import Continuation
     from supervisor.run.journal import StateReader
     from supervisor.run.ownership import Offer
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
 def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance) -> int:
     from supervisor.cli.start_run import user_name
     from supervisor.job.errors import JobError
-    from supervisor.job.plan import plan_as_shell
+    from supervisor.job.launch.plan import plan_as_shell
     from supervisor.keeper.base.job_secrets import given_again
     from supervisor.keeper.planning.launch_plans import plan_continued
     from supervisor.keeper.process.takeover import examine_continuation
@@ -140,7 +140,7 @@ def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
 
 def _written_over(record: RunFile, state: RunState, plan: LaunchPlan) -> str:
     """Why the next attempt may write over what the run saved: nobody knows how its script resumes. Empty if there is no such danger."""
-    from supervisor.job.oom_plan import resume_plan
+    from supervisor.job.launch.oom_plan import resume_plan
     from supervisor.keeper.monitoring.found_checkpoints import shown_path
 
     job, saved = state.answered_job(record.job), state.checkpoint
@@ -190,7 +190,7 @@ def _untaken(paths: RunPaths, record: RunFile, state: RunState, plan: LaunchPlan
     from dataclasses import replace
 
     from supervisor.job.arguments.assignments import set_value
-    from supervisor.job.rerun_command import command_of
+    from supervisor.job.launch.rerun_command import command_of
     from supervisor.keeper.monitoring.found_checkpoints import (
         concurrent_runs,
         newest_untaken,

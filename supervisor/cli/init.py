@@ -14,7 +14,7 @@ from supervisor.cli.common import appearance_given, complain, say
 from supervisor.cli.job_inputs import gpu_count, load_draft
 from supervisor.job.arguments.flags import INIT_FLAGS
 from supervisor.job.errors import JobError
-from supervisor.job.guided import (
+from supervisor.job.launch.guided import (
     Around,
     Choices,
     Found,

@@ -23,10 +23,10 @@ from supervisor.job.arguments.run_arguments import ParsedRun, parse_run_argv
 from supervisor.job.config.files import parse_config
 from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry, screen_settings
 from supervisor.job.config.settings import ConfigFile, spec_key_names
-from supervisor.job.env import is_measured, refuse_unreached
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.measured_resume import is_declared, with_answered_resume
+from supervisor.job.knobs.resume_settings import is_declared, with_answered_resume
 from supervisor.job.knobs.setting_names import is_resume
+from supervisor.job.launch.env import is_measured, refuse_unreached
 from supervisor.job.spec import (
     BY_ITSELF,
     NEVER,

@@ -248,8 +248,8 @@ def _recorder(files: Sequence[str]) -> SeenRecorder | None:
     """What flight-recorder dumps among these files show; None where there are none, or they show nothing that hangs."""
     if not files:
         return None
-    from supervisor.diagnosis.hang.flight_recorder import ranks_at_fault, stuck_collectives, stuck_text
-    from supervisor.sources.stacks.recorder_dumps import DumpFiles, dumps_of_job
+    from supervisor.diagnosis.hang.stuck_collectives import ranks_at_fault, stuck_collectives, stuck_text
+    from supervisor.sources.stacks.collective_records import DumpFiles, dumps_of_job
 
     paths = dumps_of_job(files)
     stuck = stuck_collectives(DumpFiles(paths))
@@ -332,7 +332,7 @@ def _last_torchrun_attempt(logs: list[str]) -> list[str]:
 
 
 def _is_dump(path: str) -> bool:
-    from supervisor.sources.stacks.recorder_dumps import rank_of_dump
+    from supervisor.sources.stacks.collective_records import rank_of_dump
 
     return rank_of_dump(path) is not None
 

@@ -37,8 +37,8 @@ from supervisor.cli.job_inputs import Job, folder_of_runs
 from supervisor.cli.main import flush_or_drop
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
-from supervisor.job.oom_plan import answer, container_line, four_lines
-from supervisor.job.plan import LaunchPlan, build_plan, plan_as_shell, wants_port
+from supervisor.job.launch.oom_plan import answer, container_line, four_lines
+from supervisor.job.launch.plan import LaunchPlan, build_plan, plan_as_shell, wants_port
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.base.job_secrets import redactor_of, without_secrets
 from supervisor.preflight.checks import refused

@@ -21,7 +21,7 @@ from supervisor.diagnosis.cause.recovered_errors import without_recovered, witho
 from supervisor.diagnosis.cause.roots import with_local_rank
 from supervisor.diagnosis.cause.rules import Choice, choose
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
-from supervisor.diagnosis.hang.hang_verdict import (
+from supervisor.diagnosis.hang_verdict import (
     advice_by_recorder,
     advice_by_stacks,
     advice_by_waits,

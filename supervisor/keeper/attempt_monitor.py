@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 
-from supervisor.job.oom_plan import RESUME_KNOB, missing_words, oom_notice
+from supervisor.job.launch.oom_plan import RESUME_KNOB, missing_words, oom_notice
 from supervisor.job.spec import EntryKind
 from supervisor.keeper.base.background import BackgroundTask
 from supervisor.keeper.base.ledger import RunContext

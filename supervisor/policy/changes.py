@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Final, assert_never
 
 from supervisor.job.batch import BatchChange, describe_change
-from supervisor.job.env import NOT_MEASURED
 from supervisor.job.knobs import set_batch as kn
+from supervisor.job.launch.env import NOT_MEASURED
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.spec import KnobScope, LoaderKnobs
 from supervisor.policy.history import PolicyInput

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from supervisor.job.batch import BatchSpec, MemoryPoint
-from supervisor.job.env import NOT_MEASURED
+from supervisor.job.launch.env import NOT_MEASURED
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings, TrialSettings
 from supervisor.run.events import StopWhy

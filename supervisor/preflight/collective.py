@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from supervisor.job.plan import MASTER_PORT, endpoint_of
+from supervisor.job.launch.plan import MASTER_PORT, endpoint_of
 from supervisor.job.spec import EntryKind
 from supervisor.preflight.connection import Failed, why_not
 from supervisor.preflight.context import CheckContext, ok, refuse, warn

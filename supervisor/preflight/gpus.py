@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from supervisor.job.env import VISIBLE
+from supervisor.job.launch.env import VISIBLE
 from supervisor.job.memory_fit import size as size_words
 from supervisor.job.spec import EntryKind
 from supervisor.preflight.context import GIB, CheckContext, note, ok, warn

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from typing import Final
 
-from supervisor.job.plan import MASTER_PORT, endpoint_of
+from supervisor.job.launch.plan import MASTER_PORT, endpoint_of
 from supervisor.job.spec import EntryKind
 from supervisor.preflight.connection import Failed, Way, connect
 from supervisor.preflight.context import CheckContext, existing_parent, note, ok, warn

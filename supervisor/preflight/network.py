@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 from typing import Final
 
-from supervisor.job.plan import endpoint_named, endpoint_of
+from supervisor.job.launch.plan import endpoint_named, endpoint_of
 from supervisor.job.spec import EntryKind
 from supervisor.preflight.context import CheckContext, ok, refuse, warn
 from supervisor.preflight.ports import is_free, port_holder

@@ -17,7 +17,7 @@ from typing import Final
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.job.arguments.assignments import value_of
 from supervisor.job.knobs.set_batch import why_not_changeable
-from supervisor.job.oom_plan import OomRefusal, is_measured_later, oom_plan
+from supervisor.job.launch.oom_plan import OomRefusal, is_measured_later, oom_plan
 from supervisor.job.spec import NAMED_UNSEEN, EntryKind, JobSpec, Knobs
 from supervisor.preflight.context import KNOBS_CHECK, CheckContext, note, ok, refuse, warn
 from supervisor.preflight.interpreter import torchrun_flags, trainer_main

@@ -153,7 +153,6 @@ FORGOTTEN_S = 60.0
 LOOK_S = 1.0
 _PREFIX = "viewer-"
 _MOST_BYTES = 64
-DECIDING = "deciding"
 
 
 class Presence:
@@ -164,14 +163,6 @@ class Presence:
         self._path = control / f"{_PREFIX}{os.getpid()}@{host}"
         self._count = 0
         self._due = float("-inf")
-        self._deciding = False
-
-    def decide(self, deciding: bool, now: float) -> None:
-        """The person opened or left a dialog about the next attempt: it is written at once, where the file is kept up to date."""
-        self._deciding = deciding
-        if self._count:
-            self._due = now
-            self.refresh(now)
 
     def refresh(self, now: float) -> None:
         """Update the file, where that is due. A screen that cannot write here cannot send requests either."""
@@ -179,10 +170,11 @@ class Presence:
             return
         self._due = now + REFRESH_S
         self._count += 1
-        with contextlib.suppress(OSError):
-            text = f"{self._count} {DECIDING}" if self._deciding else str(self._count)
-            with open(self._path, "w", opener=lambda path, flags: private(path, flags, 0o644)) as file:
-                file.write(text)
+        with (
+            contextlib.suppress(OSError),
+            open(self._path, "w", opener=lambda path, flags: private(path, flags, 0o644)) as file,
+        ):
+            file.write(str(self._count))
 
     def leave(self) -> None:
         """The screen was left: remove the file."""
@@ -227,11 +219,4 @@ class Viewers:
 
     def watched(self, now: float) -> bool:
         """Whether some screen's file has moved within the last `STALE_S`."""
-        return bool(self._live(now))
-
-    def deciding(self, now: float) -> bool:
-        """Whether the person at such a screen is in a dialog about the next attempt."""
-        return any(data.endswith(DECIDING.encode()) for data in self._live(now))
-
-    def _live(self, now: float) -> list[bytes]:
-        return [data for data, since, moved in self._known.values() if moved and now - since <= STALE_S]
+        return any(moved and now - since <= STALE_S for _, since, moved in self._known.values())

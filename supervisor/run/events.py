@@ -222,7 +222,7 @@ class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured
     change nothing, `help` what would let it. `sequence_length` in tokens, and `sample_shape`, of one sample, where all have the same.
     `planned_steps`: optimizer steps of the whole training. `logged_step`: optimizer steps in one step of the counter that the script
     prints. `counts_steps`: it prints none, and the optimizer's steps are shown. `argv`: the whole command line of rank 0, `words` all words of each setting there.
-    `resume`, `resume_setting`, `resume_how`, `resume_candidates`: how the script resumes, as `job.knobs.measured_resume.ResumeWay`.
+    `resume`, `resume_setting`, `resume_how`, `resume_candidates`: how the script resumes, as `job.knobs.resume_settings.ResumeWay`.
     `asks` and `answers`: what of this a person may answer, and what each answer would lead to. `has_loaded`: a checkpoint or a pretrained
     model was loaded. `outputs`: folders that settings for outputs name.
     """

@@ -16,7 +16,7 @@ import errno
 import fcntl
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -26,8 +26,8 @@ import msgspec
 from supervisor import __version__
 from supervisor.run import events, records, state, timeline
 from supervisor.run import fold as folding
-from supervisor.run.events import SCHEMA_VERSION, Event
-from supervisor.run.fold import replay
+from supervisor.run.events import SCHEMA_VERSION, Event, KeeperStarted, Progress, RunEnded, RunStarted
+from supervisor.run.fold import fold, replay
 from supervisor.run.jsonl import NOT_DECODED, bounded, decoded_file
 from supervisor.run.paths import NodePaths, private, replace_file
 from supervisor.run.regular import open_regular, read_regular
@@ -58,6 +58,8 @@ SNAPSHOT_EVERY = 1 << 20
 """What is folded after a snapshot takes 50 ms at most: a reader that lists many runs can afford it."""
 MOST_SNAPSHOT_BYTES = 16 << 20
 SEALED_BYTES = 1 << 16
+TAIL_BYTES = 4 << 20
+"""Read in 0.3 s. It is also how much of a long journal is printed to a person who follows a run line by line."""
 _EVENT = msgspec.json.Decoder(Event)
 """Shared by all readers: making one takes longer than reading a short journal."""
 
@@ -88,7 +90,7 @@ class JournalWriter:
         self._torn = self._is_torn()
         self.inode, self._head = os.fstat(self._fd).st_ino, _read_at(path, 0, HEAD_BYTES)
         self._reopens = self._closed = False
-        self._failed = b""  # a line of which it is not known how much came to stand behind `_begun`
+        self._doubtful = b""  # a line of which it is not known whether it came to stand behind `_begun`
         self._begun, self._reserved = self.size, 0
         self._reserve()
 
@@ -106,8 +108,8 @@ class JournalWriter:
         """
         if self._closed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self._path))
-        if self._failed:
-            self._recover()
+        if self._reopens:
+            self._reopen()
         line = (b"\n" if self._torn else b"") + self._encoder.encode(event) + b"\n"
         done = 0
         try:
@@ -117,7 +119,8 @@ class JournalWriter:
             if durable:
                 os.fdatasync(self._fd)
         except OSError as error:
-            self._reopens, self._failed = error.errno not in WAITS_FOR_SPACE, line
+            self._reopens = error.errno not in WAITS_FOR_SPACE
+            self._take_back(line)
             raise
         self._torn = False
         if not self._head:
@@ -169,22 +172,12 @@ class JournalWriter:
         size = self.size
         return size > 0 and _read_at(self._path, size - 1, 1) != b"\n"
 
-    def _recover(self) -> None:
-        """After a write that failed: open the file again where that may help, and remove what arrived of the line.
+    def _reopen(self) -> None:
+        """Open the same file again: a file server that was restarted knows no descriptor of before (ESTALE).
 
         Raises:
             OSError: it is not there, or another file is in its place.
         """
-        if self._reopens:
-            self._reopen()
-        behind = _read_at(self._path, self._begun, len(self._failed) + 1)
-        if behind and self._failed.startswith(behind):
-            os.ftruncate(self._fd, self._begun)  # our own line, whole or in part: it is written again
-        self._failed, self._reopens, self._reserved = b"", False, 0
-        self._torn = self._is_torn()
-
-    def _reopen(self) -> None:
-        """Open the same file again: a file server that was restarted knows no descriptor of before (ESTALE)."""
         head = _read_at(self._path, 0, len(self._head))
         fd = private(self._path, os.O_WRONLY | os.O_APPEND)  # never made again somewhere else
         if os.fstat(fd).st_ino != self.inode or head != self._head:
@@ -195,6 +188,21 @@ class JournalWriter:
                 os.close(self._fd)  # and with it the lock, which the new descriptor would wait for
         self._fd = fd
         self._lock()
+        behind = _read_at(self._path, self._begun, len(self._doubtful) + 1) if self._doubtful else b""
+        if behind and self._doubtful.startswith(behind):
+            os.ftruncate(self._fd, self._begun)  # our own line, whole or in part: it is written again
+        self._doubtful, self._reopens, self._reserved = b"", False, 0
+        self._torn = self._is_torn()
+
+    def _take_back(self, line: bytes) -> None:
+        """Remove what arrived of a line that failed, where nobody else's stands behind it."""
+        self._torn, self._doubtful = True, line
+        with contextlib.suppress(OSError):
+            if self.size > self._begun:
+                if not line.startswith(_read_at(self._path, self._begun, len(line) + 1)):
+                    return
+                os.ftruncate(self._fd, self._begun)
+            self._torn, self._doubtful = line.startswith(b"\n"), b""
 
     def _reserve(self) -> None:
         """See that there is room behind the end, for this fact and for many more."""
@@ -216,8 +224,8 @@ def _read_at(path: Path, offset: int, most: int) -> bytes:
 class JournalReader:
     """Reads facts as they are appended. Cheap to call often: nothing new costs one fstat."""
 
-    def __init__(self, path: Path, start: Callable[[BinaryIO], int] = lambda _: 0) -> None:
-        """`start`: of a journal that is begun, also anew, the offset to read from."""
+    def __init__(self, path: Path, start: Callable[[BinaryIO], int | None] = lambda _: 0) -> None:
+        """`start`: of a journal that is begun, also anew, the offset to read from; None: not at all with this call, and from 0 with the next."""
         self._path = path
         self._start = start
         self._offset = 0
@@ -241,7 +249,9 @@ class JournalReader:
                 if info.st_ino != self._inode or info.st_size < self._offset:
                     self._inode, self._offset, self.skipped = info.st_ino, 0, 0
                     self.newest_version = SCHEMA_VERSION
-                    self._offset = self._start(file)
+                    if (start := self._start(file)) is None:
+                        return []
+                    self._offset = start
                 if info.st_size <= self._offset:
                     return []
                 file.seek(self._offset)
@@ -252,9 +262,9 @@ class JournalReader:
         if end == 0 and len(data) >= limit_bytes:
             end = len(data)  # no fact is that long: skip it rather than stop for ever
         self._offset += end
-        return list(self._decode(data[:end]))
+        return list(self.decode(data[:end]))
 
-    def _decode(self, data: bytes) -> Iterator[Event]:
+    def decode(self, data: bytes) -> Iterator[Event]:
         """The events of whole lines; those that are none are counted."""
         for line in data.split(b"\n"):
             if not line.strip():
@@ -318,16 +328,20 @@ def _seal(file: BinaryIO, offset: int) -> int:
 class StateReader:
     """A journal folded as it grows: what every view holds.
 
-    `prints`: each fact is wanted once, from the first on, so no snapshot stands in for them.
+    `tail_first`: of a long journal without a snapshot the first `refresh` shows what its end says, in `state.journal_read`
+    marked as such; each further one reads on from the start, until all is folded. For a reader that is asked again and again.
 
     Attributes:
         state: the fold of what was read.
+        left_out: the facts in so many first bytes of the journal are returned by no `refresh` (counted with `tail_first`).
     """
 
-    def __init__(self, path: Path, *, prints: bool = False) -> None:
-        self._path, self._prints = path, prints
+    def __init__(self, path: Path, *, tail_first: bool = False) -> None:
+        self._path, self._tail_first = path, tail_first
         self._reader = JournalReader(path, self._begin)
-        self.state = RunState()
+        self.state = self._folded = RunState()
+        self.left_out = self._shown_to = 0
+        self._tail: list[Event] = []
 
     @property
     def offset(self) -> int:
@@ -335,26 +349,49 @@ class StateReader:
         return self._reader.offset
 
     def refresh(self, *, limit_bytes: int = MAX_LINE_BYTES) -> list[Event]:
-        """Fold what was appended since the last call, at most so many bytes; returns those facts."""
-        news = self._reader.read(limit_bytes=limit_bytes)
-        self.state = replay(news, self.state)
-        if self._reader.skipped != self.state.unknown_events:
+        """Fold what was appended since the last call, at most so many bytes; returns those facts.
+
+        With `tail_first` the first call returns, of a long journal, the facts in its last `TAIL_BYTES` too.
+        """
+        behind = self._shown_to - self._reader.offset
+        news = self._reader.read(
+            limit_bytes=limit_bytes if behind <= 0 else min(limit_bytes, behind, TAIL_BYTES)
+        )
+        self._folded = replay(news, self._folded)
+        if self._reader.skipped != self._folded.unknown_events:
             newer = self._reader.newest_version if self._reader.newest_version > SCHEMA_VERSION else None
-            self.state = msgspec.structs.replace(
-                self.state, unknown_events=self._reader.skipped, newer_version=newer
+            self._folded = msgspec.structs.replace(
+                self._folded, unknown_events=self._reader.skipped, newer_version=newer
             )
-        return news
+        tail, self._tail = self._tail, []
+        if self._reader.offset >= self._shown_to:
+            self.state = self._folded
+        else:
+            read = self._reader.offset, self._shown_to
+            self.state = msgspec.structs.replace(self.state, journal_read=read)
+        return [*tail, *(news if behind <= 0 else ())]
 
-    def read_all(self) -> RunState:
-        """The state once all is folded that is there now."""
-        while self.refresh():
-            pass
-        return self.state
-
-    def _begin(self, file: BinaryIO) -> int:
-        """Where to read from, in a journal that was not read yet or is another one."""
-        self.state = RunState()
-        return 0 if self._prints else self._from_snapshot(file, os.fstat(file.fileno()).st_size)
+    def _begin(self, file: BinaryIO) -> int | None:
+        """Where to read from, in a journal that was not read yet or is another one; None: not now, its end is shown."""
+        self.state = self._folded = RunState()
+        self.left_out = self._shown_to = 0
+        size = os.fstat(file.fileno()).st_size
+        if self._tail_first and size <= TAIL_BYTES:
+            return 0
+        offset = self._from_snapshot(file, size)
+        if not self._tail_first:
+            return offset
+        self.left_out = max((offset or size) - TAIL_BYTES, 0)
+        file.seek(self.left_out)
+        data = file.read((offset or size) - self.left_out)
+        start, end = data.find(b"\n") + 1 if self.left_out else 0, data.rfind(b"\n") + 1
+        self._tail = list(JournalReader(self._path).decode(data[start:end]))
+        if offset:
+            return offset
+        self._shown_to = self.left_out + end
+        file.seek(0)
+        self.state = _at_end(JournalReader(self._path).decode(file.readline(MAX_LINE_BYTES)), self._tail)
+        return None
 
     def _from_snapshot(self, file: BinaryIO, size: int) -> int:
         """How many bytes of the journal a snapshot stands for that is sound; 0: there is none."""
@@ -366,9 +403,29 @@ class StateReader:
         is_edited = known.offset == size and os.fstat(file.fileno()).st_mtime_ns > os.stat(path).st_mtime_ns
         if is_edited or known.seal != _seal(file, known.offset):
             return 0
-        self.state, self._reader.skipped = known.state, known.state.unknown_events
+        self._folded, self._reader.skipped = known.state, known.state.unknown_events
         self._reader.newest_version = known.state.newer_version or SCHEMA_VERSION
         return known.offset
+
+
+def _at_end(first: Iterable[Event], tail: Sequence[Event]) -> RunState:
+    """What the end of a journal says for certain, and who it is by its `first` line.
+
+    That is where the training is, and the outcome of a run that nobody continued. Attempts, their verdicts, the best loss and what
+    may be resumed from follow from all that stands before.
+    """
+    began = replay(event for event in first if isinstance(event, RunStarted))
+    end = replay(event for event in tail if isinstance(event, Progress))
+    last = next((event for event in reversed(tail) if isinstance(event, RunEnded | KeeperStarted)), None)
+    over = last if isinstance(last, RunEnded) else None
+    return msgspec.structs.replace(
+        began if over is None else fold(began, over),
+        started_t=None,  # no time that passed is known
+        last_t=tail[-1].t if tail else None,
+        progress=end.progress,
+        total_steps=end.total_steps or began.total_steps,
+        timeline=(),
+    )
 
 
 class _Versioned(msgspec.Struct, frozen=True):
@@ -395,4 +452,7 @@ def facts_in(path: Path) -> Iterator[Event]:
 
 def read_state(path: Path) -> RunState:
     """The state that a journal says, read once."""
-    return StateReader(path).read_all()
+    reader = StateReader(path)
+    while reader.refresh():
+        pass
+    return reader.state

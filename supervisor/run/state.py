@@ -17,7 +17,7 @@ import msgspec
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.measured_knobs import with_measured
-from supervisor.job.knobs.measured_resume import with_answered_resume, with_measured_resume
+from supervisor.job.knobs.resume_settings import with_answered_resume, with_measured_resume
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import OF_BATCH, RESTARTS, Unread
 from supervisor.run import events as ev
@@ -359,6 +359,7 @@ class RunState(Part, frozen=True, kw_only=True):
     answers after which the batch was another than planned.
     `nodes`: what was seen last of each other node, in the leader's journal.
     `newer_version`: the schema version of events that only a newer stoker understands.
+    `journal_read`: of an old journal only the end is shown so far, and so many of its bytes, of how many, are folded; None: all are.
     """
 
     run_id: str = ""
@@ -398,6 +399,7 @@ class RunState(Part, frozen=True, kw_only=True):
     unknown_events: int = 0
     newer_version: int | None = None
     clock_ahead_s: float = 0.0
+    journal_read: tuple[int, int] | None = None
 
     @property
     def attempt(self) -> AttemptState | None:

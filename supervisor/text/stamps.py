@@ -41,6 +41,12 @@ _GLOG = re.compile(r"\b[IWEFD](\d{4})?(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{
 _MONTH_DAY = re.compile(
     r"(?:\[[^\]]*\]:? ?|\d+: ?)?[\[(]?(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?(?=[\]), ]|$)"
 )
+# As syslog and `date` write it: "Nov 20 10:00:01", "Fri Nov 20 10:00:01 UTC 2026".
+_MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
+_SYSLOG = re.compile(
+    r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(\d\d?) (\d\d):(\d\d):(\d\d)(?: (?:[A-Z]{3,4} )?(20\d\d)\b)?"
+)
+_EPOCH = re.compile(r'"(?:t|ts|time|timestamp)": ?"?(1[5-9]\d{8}(?:\.\d{1,9})?)')
 _PATH_DATE = re.compile(r"(?<!\d)(20\d\d)[-_.]?(\d\d)[-_.]?(\d\d)(?!\d)")
 # How long a bar has run: "[01:10<33:42, 1.79s/it]"; and what it counts to.
 _BAR_TIME = re.compile(r"(\d+)/(\d+) \[((?:\d+:)?\d+:\d\d)<")
@@ -52,13 +58,16 @@ _LEFT = re.compile(r"\b(?:eta|remaining|elapsed)\b\W{0,3}$", re.IGNORECASE)
 _CLOCK = re.compile(r"(?:^|[\[( ])(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?(?=[\]),: |]|$)")
 
 
-def stamp_of(text: str, day_t: float, latest_t: float | None = None) -> float | None:
+def stamp_of(
+    text: str, day_t: float, latest_t: float | None = None, *, bare_clock: bool = True
+) -> float | None:
     """The time stamp at a line's head, in seconds; without a zone it is taken as UTC.
 
     Args:
         text: the line.
         day_t: a time (UTC seconds) near the line's own, for stamps without a year or a day.
         latest_t: when the line was there, as `day_t` is where it is not given: a stamp without a year is not of later than that.
+        bare_clock: whether a time without a date counts.
     """
     head = text[:HEAD_CHARS]
     if ":" not in head:
@@ -66,16 +75,17 @@ def stamp_of(text: str, day_t: float, latest_t: float | None = None) -> float | 
     try:
         if (t := _dated(head, day_t if latest_t is None else latest_t)) is not None:
             return t
-        if match := _GLOG.search(head) or _month_day(head):
-            year, *date, fraction = match.groups() if match.re is _GLOG else (None, *match.groups())
-            rest = [int(part or 0) for part in date]
+        if (found := _of_some_year(head)) is not None:
+            year, rest, fraction = found
             if year:
                 return _seconds([int(year), *rest], fraction)
             known = datetime.fromtimestamp(day_t, UTC).year
             times = [_seconds([known + more, *rest], fraction) for more in (-1, 0, 1)]
             until_t = (day_t if latest_t is None else latest_t) + DAY_S  # zones differ
             return min((t for t in times if t <= until_t), key=lambda t: abs(t - day_t), default=None)
-        if (match := _CLOCK.search(head)) and not _LEFT.search(head, 0, match.start(1)):
+        if match := _EPOCH.search(head):
+            return float(match[1])
+        if bare_clock and (match := _CLOCK.search(head)) and not _LEFT.search(head, 0, match.start(1)):
             hour, minute, second, fraction = match.groups()
             day = datetime.fromtimestamp(day_t, UTC)
             t = _seconds([day.year, day.month, day.day, int(hour), int(minute), int(second)], fraction)
@@ -244,6 +254,20 @@ def _month_day(head: str) -> re.Match[str] | None:
     """A stamp of month and day at the head; a first number above 12 is no month."""
     match = _MONTH_DAY.match(head)
     return match if match is not None and 1 <= int(match[1]) <= 12 else None
+
+
+def _of_some_year(head: str) -> tuple[str | None, list[int], str | None] | None:
+    """Year, where it is named, month to second, and fraction of a stamp whose format may leave the year away."""
+    if match := _GLOG.search(head):
+        year, *date, fraction = match.groups()
+        return year, [int(part) for part in date], fraction
+    if match := _month_day(head):
+        *date, fraction = match.groups()
+        return None, [int(part) for part in date], fraction
+    if match := _SYSLOG.search(head):
+        month, *date, year = match.groups()
+        return year, [_MONTHS.index(month) // 3 + 1, *(int(part) for part in date)], None
+    return None
 
 
 def _dated(head: str, latest_t: float) -> float | None:

@@ -89,7 +89,7 @@ class ConsoleSettings:
 class ConsoleView:
     """Follows one run in a thread and prints what happens. Reads the run directory only.
 
-    `only_news`: what the journal holds already is not printed.
+    `only_news`: what the journal holds already is not printed. Else, of a long journal, the newest of it; as JSON lines all of it.
     """
 
     def __init__(
@@ -98,16 +98,16 @@ class ConsoleView:
         self._run = run
         self._node = run.node(node)
         self._settings = settings
-        self._reader = StateReader(self._node.journal, prints=not only_news)
-        if only_news:
-            self._reader.read_all()
+        self._reader = StateReader(self._node.journal, tail_first=not (only_news or settings.as_json))
+        while only_news and self._reader.refresh():
+            pass
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="stoker-console")
         self._last_progress_t = float("-inf")
         self._gone = False
         self._progress: ev.Progress | None = None
         self._lost = ""  # the word for a loss that is no number
-        self._is_behind = False
+        self._is_behind = self._is_cut = False
         self._reads_on = 0
         self._measured: tuple[tuple[int, Line], ...] = ()
         self._encoder = msgspec.json.Encoder()
@@ -132,6 +132,8 @@ class ConsoleView:
         self._stop.set()
         self._thread.join()
         self._print_news()
+        while self.state.journal_read is not None:  # the story is of all of it
+            self._print_news()
         if with_story:
             redact = self._settings.redactor.text
             text = story(self.state, self._run, redact=redact)
@@ -157,6 +159,11 @@ class ConsoleView:
 
     def _print_news(self) -> None:
         while news := self._reader.refresh():
+            if (left_out := self._reader.left_out) and not self._is_cut:
+                self._is_cut = True
+                everything = f"`stoker attach --no-ui --json {self._run.run_id}` prints all"
+                text = f"the first {left_out / 1e6:.0f} MB of the journal are left out: {everything}"
+                self._print(news[0].t, Level.INFO, text)
             for event in news:
                 if self._settings.as_json:
                     shown = without_secrets(event, self._settings.redactor)

@@ -11,9 +11,9 @@ PURE = ("job", "policy", "diagnosis", "run", "preflight")
 WORKING = {
     "job/config/settings.py": {"Resolver"},
     "job/knobs/facts.py": {"Loader", "Rank", "_Count"},
-    "policy/health/early_signs.py": {"_Gpu", "_Rank"},
+    "policy/health/early_signs.py": {"_Gpu", "_Rank", "_Spike"},
     "policy/health/straggler.py": {"_Rank"},
-    "diagnosis/hang/flight_recorder.py": {"_Group"},
+    "diagnosis/hang/stuck_collectives.py": {"_Group"},
 }
 
 

@@ -35,7 +35,7 @@ VALUES: dict[str, dict[str, tuple[tuple[StrEnum, ...], bool]]] = {
         "counts": (tuple(AccumulationCounts), True),
     },
 }
-# Words that no enum holds: `job.oom_plan.ResumePlan` lists them.
+# Words that no enum holds: `job.launch.oom_plan.ResumePlan` lists them.
 WORDS = {"dry-run.schema.json": {"how"}}
 
 

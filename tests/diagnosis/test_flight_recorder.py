@@ -18,16 +18,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.diagnosis.hang.flight_recorder import ranks_at_fault, stuck_collectives, stuck_text
-from supervisor.diagnosis.hang.ras_report import read_ras
-from supervisor.sources.stacks.nccl_ras import query_ras, ras_address
-from supervisor.sources.stacks.recorder_dumps import (
+from supervisor.diagnosis.hang.stuck_collectives import (
+    ranks_at_fault,
+    read_ras,
+    stuck_collectives,
+    stuck_text,
+)
+from supervisor.sources.stacks.collective_records import (
     BadDump,
     DumpFiles,
     dump_prefixes,
     dumps_of_job,
     find_dumps,
     load_dumps,
+    query_ras,
+    ras_address,
     read_dump,
 )
 

@@ -9,7 +9,7 @@ import pytest
 from supervisor.diagnosis.evidence import JobEvidence, LogSource, SeenGroup, SeenHang
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.job.env import INSTRUMENT, applied, environment
+from supervisor.job.launch.env import INSTRUMENT, applied, environment
 from supervisor.job.spec import EntryKind, HangSettings, JobSpec
 from supervisor.run import events as ev
 from supervisor.run.fold import replay

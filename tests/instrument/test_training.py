@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.job.knobs.facts import Facts
 from supervisor.job.knobs.measured import MeasuredBatch, measured_batch
-from supervisor.job.knobs.measured_resume import knob_name
+from supervisor.job.knobs.resume_settings import knob_name
 from tests.instrument.child import Ended, run
 
 STEPS = """

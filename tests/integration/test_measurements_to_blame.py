@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.job.env import NOT_MEASURED
+from supervisor.job.launch.env import NOT_MEASURED
 from supervisor.run import state as st
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file

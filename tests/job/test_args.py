@@ -148,43 +148,6 @@ def test_every_flag_of_ours_has_a_help_line_and_no_two_share_a_spelling() -> Non
         assert all(choice in text for choice in flag.choices), flag.name
 
 
-valued = [f for f in (*STOKER_FLAGS, *TORCHRUN_FLAGS) if f.takes_value]
-safe_value = {
-    "int": "3",
-    "seconds": "2.5",
-}
-
-
-@st.composite
-def command_lines(draw: st.DrawFn) -> tuple[list[str], list[tuple[str, str]], list[str]]:
-    flags: list[str] = []
-    expected: list[tuple[str, str]] = []
-    for flag in draw(st.lists(st.sampled_from([*STOKER_FLAGS, *TORCHRUN_FLAGS]), max_size=6, unique=True)):
-        if flag.key in {"module", "max_restarts", "log_dir", "redirects", "tee", "logs_specs"}:
-            continue
-        name = draw(st.sampled_from([flag.name, f"--{flag.key}"]))
-        if not flag.takes_value:
-            flags.append(name)
-            expected.append((flag.key, "true"))
-            continue
-        value = flag.choices[0] if flag.choices else safe_value.get(flag.kind.value, "x")
-        value = {"nproc_per_node": "2", "env": "A=b"}.get(flag.key, value)
-        flags += [f"{name}={value}"] if draw(st.booleans()) else [name, value]
-        expected.append((flag.key, value))
-    tail = draw(st.lists(st.text(max_size=8), max_size=4))
-    return flags, expected, tail
-
-
-@settings(deadline=None)
-@given(command_lines())
-def test_what_was_said_is_what_is_read(line: tuple[list[str], list[tuple[str, str]], list[str]]) -> None:
-    flags, expected, tail = line
-    parsed = parse_run_argv([*flags, "train.py", *tail])
-    assert parsed.entry == "train.py"
-    assert list(parsed.entry_args) == tail
-    assert sorted((*parsed.stoker, *parsed.torchrun)) == sorted(expected)
-
-
 @settings(deadline=None)
 @given(st.lists(st.text(max_size=12), max_size=6))
 def test_any_words_are_read_or_refused_in_one_line(line: list[str]) -> None:

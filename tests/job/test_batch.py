@@ -57,19 +57,6 @@ def test_the_three_presets_divide(micro: int, total: int, length: int) -> None:
     assert spec.accumulation_steps == 1
 
 
-def test_a_global_batch_that_no_micro_batch_divides_names_the_nearest_ones() -> None:
-    with pytest.raises(JobError, match="48, 64"):
-        resolve(world_size=4, micro_batch=4, global_batch=50)
-
-
-@pytest.mark.parametrize("number", [0, -1])
-def test_numbers_below_one_are_refused(number: int) -> None:
-    with pytest.raises(JobError, match="at least 1"):
-        resolve(world_size=2, micro_batch=number)
-    with pytest.raises(JobError, match="at least 1"):
-        resolve(world_size=2, micro_batch=1, global_batch=number)
-
-
 def test_accumulation_that_contradicts_is_refused_with_the_right_one() -> None:
     with pytest.raises(JobError, match="must be 4"):
         resolve(world_size=2, micro_batch=8, global_batch=64, accumulation=3)
@@ -81,43 +68,6 @@ def smaller_than(spec: BatchSpec, point: MemoryPoint | None = None, minimum: int
     """What `choose_smaller` chooses."""
     choice = choose_smaller(spec, point, minimum=minimum)
     return choice.batch if choice is not None else None
-
-
-def test_limit_13_lands_on_12() -> None:
-    """One rank, global 48, start 16: 13 samples would fit, 12 is the largest divisor that does."""
-    unit = 1 * GIB
-    point = MemoryPoint(
-        micro_batch=16, allocated_bytes=14 * unit, tried_bytes=2 * unit, capacity_bytes=13 * unit
-    )
-    spec = resolve(world_size=1, micro_batch=16, global_batch=48)
-    smaller = smaller_than(spec, point)
-    assert smaller == BatchSpec(12, 4, 1)
-    assert smaller_than(spec) == BatchSpec(8, 6, 1), "without numbers a whole share of the present one"
-
-
-def test_prediction_skips_divisors_that_would_fail_too() -> None:
-    spec = resolve(world_size=1, micro_batch=16, global_batch=48)
-    tight = MemoryPoint(16, allocated_bytes=15 * GIB, tried_bytes=1 * GIB, capacity_bytes=7 * GIB)
-    found = smaller_than(spec, tight)
-    assert found is not None
-    assert found.micro_batch_per_rank == 6
-    heavy_base = MemoryPoint(16, 15 * GIB, 1 * GIB, capacity_bytes=7 * GIB, base_bytes=4 * GIB)
-    found = smaller_than(spec, heavy_base)
-    assert found is not None
-    assert found.micro_batch_per_rank == 3
-
-
-def test_where_nothing_is_predicted_to_fit_the_next_divisor_is_tried() -> None:
-    hopeless = MemoryPoint(16, 15 * GIB, 1 * GIB, capacity_bytes=1, base_bytes=4 * GIB)
-    assert smaller_than(BatchSpec(16, 1, 1), hopeless) == BatchSpec(8, 2, 1)
-
-
-def test_change_reads_as_one_line() -> None:
-    change = BatchChange(BatchSpec(16, 2, 2), BatchSpec(8, 4, 2))
-    assert describe_change(change) == "micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged"
-    shrunk = BatchChange(BatchSpec(16, 2, 2), BatchSpec(8, 2, 2))
-    assert describe_change(shrunk) == "micro-batch 16 → 8, accumulation 2 unchanged, global batch 64 → 32"
-    assert describe(BatchSpec(8, 4, 2)) == "8 × accumulation 4 × 2 ranks = global batch 64"
 
 
 @settings(deadline=None)
@@ -147,21 +97,6 @@ def test_shrinking_ends_at_the_minimum_and_never_changes_the_global_batch(
 
 
 @settings(deadline=None)
-@given(specs, st.integers(1, 200))
-def test_a_refusal_names_values_that_work(spec: BatchSpec, wanted: int) -> None:
-    per_rank = spec.micro_batch_per_rank * spec.accumulation_steps
-    if per_rank % wanted == 0:
-        assert with_micro_batch(spec, wanted).global_batch == spec.global_batch
-        return
-    with pytest.raises(JobError) as refused:
-        with_micro_batch(spec, wanted)
-    named = refused.value.message.rpartition(": ")[2].split(", ")
-    assert named
-    for value in named:
-        assert with_micro_batch(spec, int(value)).global_batch == spec.global_batch
-
-
-@settings(deadline=None)
 @given(specs, st.integers(1, 64))
 def test_fewer_ranks_keep_the_global_batch_or_are_refused(spec: BatchSpec, ranks: int) -> None:
     samples = spec.micro_batch_per_rank * spec.accumulation_steps * spec.world_size
@@ -172,11 +107,6 @@ def test_fewer_ranks_keep_the_global_batch_or_are_refused(spec: BatchSpec, ranks
     fewer = with_world_size(spec, ranks)
     assert (fewer.world_size, fewer.global_batch) == (ranks, spec.global_batch)
     assert fewer.micro_batch_per_rank <= spec.micro_batch_per_rank, "memory would not be enough"
-
-
-def test_a_batch_without_its_ranks_is_not_moved_to_others() -> None:
-    with pytest.raises(JobError, match="not known"):
-        with_world_size(BatchSpec(8, 1, 1, ranks_known=False), 2)
 
 
 @settings(deadline=None)
@@ -269,10 +199,3 @@ def test_of_an_unknown_number_of_ranks_nothing_is_counted() -> None:
     assert "the 16 samples a rank takes a step; micro-batch that works: 2, 1" in refused.value.message
     change = BatchChange(batch, BatchSpec(4, 2, 1, ranks_known=False))
     assert describe_change(change).endswith("16 → 8 samples per rank and step")
-
-
-def test_what_works_begins_with_what_is_suggested() -> None:
-    with pytest.raises(JobError, match="micro-batch that works: 8, 2, 1"):
-        with_micro_batch(BatchSpec(16, 2, 2), 3, 8)
-    with pytest.raises(JobError, match="micro-batch that works: 8, 4, 2"):
-        with_micro_batch(BatchSpec(16, 2, 2), 12, 8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.job.arguments.assignments import settings_of
-from supervisor.job.knobs.checkpoint_names import (
+from supervisor.job.knobs.resume_settings import (
     USUAL_OUTPUTS,
     find_outputs,
     find_prefixes,

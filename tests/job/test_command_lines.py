@@ -13,7 +13,7 @@ from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.config.settings import spec_key_names
 from supervisor.job.errors import JobError
-from supervisor.job.oom_plan import OomPlan, oom_plan
+from supervisor.job.launch.oom_plan import OomPlan, oom_plan
 
 MANIFEST = Path(__file__).parents[1] / "scripts_corpus" / "manifest.jsonl"
 LINE = re.compile(r"\(cd [^)]*\) ((?:\w+=\S+ )*)stoker run ")

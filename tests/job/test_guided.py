@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from supervisor.job.arguments.flags import INIT_FLAGS
 from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.errors import JobError
-from supervisor.job.guided import (
+from supervisor.job.launch.guided import (
     Around,
     Choices,
     Found,

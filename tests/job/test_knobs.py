@@ -133,32 +133,6 @@ def test_what_is_not_known_is_not_changed() -> None:
     assert accepted == ("--micro_batch_size", "4")
 
 
-@pytest.mark.parametrize(
-    ("args", "name", "value", "result"),
-    [
-        (("--a", "1"), "--a", "2", ("--a", "2")),
-        (("--a=1",), "--a", "2", ("--a=2",)),
-        (("--a-b=1",), "--a_b", "2", ("--a-b=2",)),
-        (("--a", "1", "--a=3"), "--a", "2", ("--a", "2", "--a=2")),
-        (("x.a=1",), "x.a", "2", ("x.a=2",)),
-        (("+x.a=1",), "x.a", "2", ("+x.a=2",)),
-        ((), "x.a", "2", ("x.a=2",)),
-        ((), "--a", "2", ("--a=2",)),
-        ((), "-a", "2", ("-a", "2")),
-        ((), "--a", "", ("--a",)),
-        (("--a",), "--a", "", ("--a",)),
-        (("--a", "--b"), "--a", "2", ("--a", "2", "--b")),
-        ((), "ckpt", "/r/epoch=3.ckpt", ("ckpt='/r/epoch=3.ckpt'",)),
-        (("ckpt='/r/epoch=3.ckpt'",), "ckpt", "/r/epoch=4.ckpt", ("ckpt='/r/epoch=4.ckpt'",)),
-        ((), "--ckpt", "/r/epoch=3.ckpt", ("--ckpt=/r/epoch=3.ckpt",)),
-        (("--lr", "-1", "--a", "-3"), "--a", "2", ("--lr", "-1", "--a", "2")),
-    ],
-)
-def test_set_value(args: tuple[str, ...], name: str, value: str, result: tuple[str, ...]) -> None:
-    assert set_value(args, name, value) == result
-    assert value_of(result, name) == (value or None)
-
-
 def test_workers() -> None:
     assert find_loader(("--dataloader_num_workers", "8")).workers == ("--dataloader_num_workers", 8)
     assert find_loader(("--num-workers=4", "--lr", "1")).workers == ("--num-workers", 4)

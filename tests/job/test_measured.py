@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from supervisor.job.knobs.facts import MOST_SETTINGS, MOST_SHAPES, Facts
 from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, measured_batch
-from supervisor.job.knobs.setting_names import BatchName, attributes_in, batch_name, is_accumulation
+from supervisor.job.knobs.setting_names import BatchName, batch_name
 from supervisor.job.spec import Knobs, KnobScope
 from tests.instrument.truths import QUESTIONS, answers, right, truths, wrong
 
@@ -149,11 +149,6 @@ def test_accumulation_is_known_once_three_steps_agree_and_follows_a_ramp() -> No
     assert derived([*start, *steps([1, 2, 4, 8, 8, 8])]).accumulation == 8
 
 
-def test_a_sum_of_steps_and_a_skipped_step_count_as_steps() -> None:
-    later = {"kind": "step", "rank": 0, "step": 7, "steps": 2, "skipped": 1, "micro_steps": 12, "batches": 12}
-    assert derived([phase(), loader(8), *steps([4]), later]).accumulation == 4
-
-
 def test_batches_that_a_thread_draws_ahead_are_no_passes() -> None:
     def found(times: int) -> MeasuredBatch:
         ahead = [
@@ -163,20 +158,6 @@ def test_batches_that_a_thread_draws_ahead_are_no_passes() -> None:
 
     assert (found(1).micro_batch, found(1).accumulation) == (8, 1)
     assert found(3).accumulation is None, "three losses, perhaps"
-
-
-def test_three_backward_passes_without_a_loader_are_no_accumulation_by_themselves() -> None:
-    run = [phase(), setting("batch_size", 8), *steps([3, 3, 3, 3], loader=None)]
-    assert derived(run).accumulated.why is Why.UNCONFIRMED
-    assert derived([setting("grad_accum", 3), *run]).accumulation == 3
-    assert derived([setting("total_batch_size", 48), *run]).accumulation_setting == "derived"
-
-
-def test_the_first_dimension_alone_is_no_batch() -> None:
-    run = [phase(), *steps([1, 1, 1, 1], 35, loader=None)]
-    assert derived(run).micro.why is Why.UNKNOWN_SHAPE
-    assert derived([setting("bptt", 35), setting("batch_size", 16), *run]).micro_batch == 16
-    assert derived([setting("bptt", 35), setting("batch_size", 16), *run]).micro.why is Why.SECOND_DIMENSION
 
 
 def test_scopes() -> None:
@@ -194,12 +175,6 @@ def test_scopes() -> None:
         Certainty.ASKED,
         Why.SCOPE,
     )
-
-
-def test_the_launchers_number_of_local_ranks_is_believed_first() -> None:
-    start = {**phase(world=4), "local_world_size": 2}
-    found = derived([start, setting("batch_size", 16), loader(8), *steps([1] * 4)], 4)
-    assert (found.scope, found.global_batch) == (KnobScope.PER_NODE, 32)
 
 
 @pytest.mark.parametrize(
@@ -225,17 +200,6 @@ def test_the_sequence_length_of_a_style(style: str, length: int | None) -> None:
 def test_only_rows_of_token_ids_have_a_length(of: str, size: int, length: int, expected: int | None) -> None:
     run = [phase(), loader(8), *steps([1] * 4, size, of=of, length=length)]
     assert derived(run).sequence_length == expected
-
-
-def test_a_total_in_tokens_says_the_accumulation_of_token_ids_alone() -> None:
-    total = setting("total_batch_size", 8 * 2 * 2 * 16)
-    for of, answer in (("int64", "derived"), ("float32", None)):
-        assert derived([phase(), total, loader(8), *steps([2] * 4, of=of)]).accumulation_setting == answer
-
-
-def test_time_may_be_the_first_dimension() -> None:
-    run = [phase(), setting("batch_size", 16), *steps([1] * 4, 35, loader=None, of="int64")]
-    assert derived(run).sequence_length == 35
 
 
 def test_a_given_word_beats_a_file_of_a_library_and_a_default_does_not() -> None:
@@ -398,16 +362,6 @@ def test_names_that_fit_a_batch(name: str, fit: BatchName) -> None:
     assert batch_name(name) is fit
 
 
-def test_names_that_accumulate_and_names_in_a_call() -> None:
-    assert all(
-        map(is_accumulation, ("ga", "--gas", "update-freq", "trainer.accumulate_grad_batches", "grad_accum"))
-    )
-    assert not any(
-        map(is_accumulation, ("eval_accumulation_steps", "gamma", "gain", "update_every", "accuracy"))
-    )
-    assert attributes_in("int(args.batch_size / world) * self.n * self.cfg.m") == {"batch_size", "m"}
-
-
 NUMBER = st.one_of(st.integers(-2, 9), st.none(), st.just("8"), st.floats(0, 8), st.booleans())
 RECORD = st.fixed_dictionaries(
     {"kind": st.sampled_from(("phase", "setting", "loader", "shape", "step", "timing", "saved", "loaded", "sought", "exit"))},
@@ -427,8 +381,3 @@ RECORD = st.fixed_dictionaries(
 def test_no_records_raise(records: list[Record]) -> None:
     """They are a job's: whatever stands in the file, the supervisor process lives on."""
     derived(records)
-
-
-def test_a_batch_without_samples_is_no_error() -> None:
-    shape = {"kind": "shape", "step": 0, "loader": 1, "shapes": [[0, 4]]}
-    derived([{"kind": "loader", "id": 1}, {**shape, "of": "batch"}, {**shape, "of": "forward"}])

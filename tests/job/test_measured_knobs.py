@@ -8,12 +8,17 @@ from dataclasses import replace
 import pytest
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.knobs.measured_answer import measured_settings
-from supervisor.job.knobs.measured_knobs import DERIVED, MeasuredSettings, RankProcess, with_measured
+from supervisor.job.knobs.measured_knobs import (
+    DERIVED,
+    MeasuredSettings,
+    RankProcess,
+    measured_settings,
+    with_measured,
+)
 from supervisor.job.knobs.named_settings import find_knobs
 from supervisor.job.knobs.set_batch import batch_values
+from supervisor.job.launch.plan import applied_in, build_plan
 from supervisor.job.memory_fit import choose_smaller
-from supervisor.job.plan import applied_in, build_plan
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
 from tests.instrument.truths import truths
 from tests.job.test_measured import derived, recorded

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.job.knobs.facts import MOST_PATHS, Facts, Setting
 from supervisor.job.knobs.measured import is_named
-from supervisor.job.knobs.measured_resume import (
+from supervisor.job.knobs.resume_settings import (
     ResumeWay,
     resume_seen,
     resume_way,

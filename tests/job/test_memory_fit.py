@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.job.batch import FIT_SHARE, BatchSpec, MemoryPoint, candidates
-from supervisor.job.memory_fit import Measure, MemoryTrial, choose_smaller, line_through, size
+from supervisor.job.memory_fit import Measure, MemoryTrial, choose_smaller, line_through
 
 GIB = 2**30
 
@@ -106,35 +106,6 @@ def test_the_walk_ends_at_a_micro_batch_that_fits_and_is_exact(
         assert spec.micro_batch_per_rank >= best
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (GIB, "1.0 GiB"),
-        (GIB - 1, "1024 MiB"),
-        (2.5 * GIB, "2.5 GiB"),
-        (100 * GIB, "100.0 GiB"),
-        (3 * 2**20, "3 MiB"),
-        (0, "0 MiB"),
-    ],
-)
-def test_bytes_for_people(count: float, text: str) -> None:
-    assert size(count) == text
-
-
-def test_two_failures_are_no_line() -> None:
-    """As on an H100: 96 and 48 both filled the card, so a line through them predicts a full card for 12 as well."""
-    capacity = int(79.2 * GIB)
-    failures = (failed(96, int(88.7 * GIB), capacity), failed(48, int(81.4 * GIB), capacity))
-    point = MemoryPoint(48, int(74.1 * GIB), int(7.3 * GIB), capacity)
-    choice = choose_smaller(BatchSpec(48, 2, 1, ranks_known=False), point, failures)
-    assert choice is not None
-    assert choice.batch.micro_batch_per_rank == 24
-    assert choice.how == "it needs at least 40.7 GiB of 79.2 GiB"
-    measured = choose_smaller(BatchSpec(48, 2, 1), point, (*failures, fitted(8, 17 * GIB, capacity)))
-    assert measured is not None
-    assert measured.how.startswith("predicted from 3 measured")
-
-
 def test_why_a_micro_batch_was_chosen() -> None:
     def how(spec: BatchSpec, *trials: MemoryTrial, point: MemoryPoint | None = None) -> str:
         choice = choose_smaller(spec, point, trials)
@@ -153,16 +124,6 @@ def test_why_a_micro_batch_was_chosen() -> None:
         how(BatchSpec(16, 3, 1), fitted(8), fitted(16))
         == "between 8, which fitted, and 16, which did not after all"
     )
-
-
-def test_of_what_is_open_that_which_failed_before_is_left_out() -> None:
-    assert chosen(BatchSpec(16, 1, 1), failed(8)) == 4
-    assert chosen(BatchSpec(16, 1, 1), failed(1)) == 8, "failures alone must not end the walk"
-    assert chosen(BatchSpec(16, 1, 1), fitted(16)) == 8
-    assert chosen(BatchSpec(16, 1, 1), minimum=8) == 8
-    assert chosen(BatchSpec(16, 1, 1), minimum=9) is None
-    assert chosen(BatchSpec(12, 1, 0)) == 6
-    assert chosen(BatchSpec(12, 1, 1), fitted(3), failed(6)) == 3
 
 
 @pytest.mark.parametrize(

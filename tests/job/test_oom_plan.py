@@ -15,7 +15,7 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.set_batch import batch_of, batch_values
-from supervisor.job.oom_plan import OomPlan, OomRefusal, missing_words, oom_notice, oom_plan
+from supervisor.job.launch.oom_plan import OomPlan, OomRefusal, missing_words, oom_notice, oom_plan
 from supervisor.job.spec import AccumulationCounts, JobSpec, Knobs, KnobScope
 
 SAMPLES = {"c.yaml": "data:\n  bs: 16\n  steps: 3\n"}

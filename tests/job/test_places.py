@@ -15,10 +15,9 @@ from supervisor.job.config.files import config_words, read_values
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.errors import JobError, NotResumableError
 from supervisor.job.knobs.named_settings import find_knobs
-from supervisor.job.knobs.places import Places
 from supervisor.job.knobs.set_batch import batch_of
-from supervisor.job.plan import build_plan, plan_as_record
-from supervisor.job.plan_diff import diff_lines
+from supervisor.job.knobs.setting_names import Places
+from supervisor.job.launch.plan import build_plan, diff_lines, plan_as_record
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
 
 YAML = """\

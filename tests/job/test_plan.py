@@ -14,12 +14,11 @@ from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config.files import parse_config
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.config.settings import ConfigFile, spec_key_names
-from supervisor.job.env import NOT_MEASURED, applied
 from supervisor.job.errors import JobError
-from supervisor.job.plan import LaunchPlan, build_plan, plan_as_record, plan_as_shell, wants_port
+from supervisor.job.launch.env import NOT_MEASURED, applied
+from supervisor.job.launch.plan import LaunchPlan, build_plan, plan_as_record, plan_as_shell, wants_port
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.text.redact import HIDDEN, redact, redact_argv
-from supervisor.text.secret_values import is_secret_name
+from supervisor.text.redact import redact_argv
 
 PRESET = "device_batch_size = 8\ntotal_batch_size = 49152\nmax_seq_len = 2048\n[run]\nnproc_per_node = 2\n"
 
@@ -343,28 +342,6 @@ def test_the_plan_pastes_back_to_its_own_words(args: list[str]) -> None:
         return
     command = plan_as_shell(made).splitlines()[-1]
     assert shlex.split(command) == list(made.argv)
-
-
-@pytest.mark.parametrize(
-    ("name", "secret"),
-    [
-        ("HF_TOKEN", True), ("WANDB_API_KEY", True), ("AWS_SECRET_ACCESS_KEY", True), ("db_password", True),
-        ("key", True), ("MY_SECRET", True), ("total_tokens", False), ("pad_token", False), ("PATH", False),
-        ("tokens_per_sample", False), ("eos-token", False), ("keyboard", False), ("tokenizer", False),
-    ],
-)  # fmt: skip
-def test_secret_names(name: str, secret: bool) -> None:
-    assert is_secret_name(name) is secret
-
-
-def test_secret_values_and_arguments() -> None:
-    assert redact("X", "ghp_" + "a" * 36) == HIDDEN
-    assert redact("URL", "https://me:pw@host/x") == f"https://me:{HIDDEN}@host/x"
-    assert redact("LR", "3e-4") == "3e-4"
-    argv = ("a.py", "--api-key", "s1", "--lr", "3", "--token=s2", "hub.token=s3", "hf_" + "b" * 30)
-    assert redact_argv(argv) == (
-        "a.py", "--api-key", HIDDEN, "--lr", "3", f"--token={HIDDEN}", f"hub.token={HIDDEN}", HIDDEN,
-    )  # fmt: skip
 
 
 def test_switches_for_the_environment_yield_to_the_shell_and_to_the_job() -> None:

@@ -12,9 +12,9 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.config.settings import spec_key_names
 from supervisor.job.knobs.measured_knobs import MeasuredSettings, with_measured
-from supervisor.job.knobs.questions import asked_settings, question_of, to_try
 from supervisor.job.knobs.set_batch import batch_values
-from supervisor.job.oom_plan import OomPlan, OomRefusal, oom_plan
+from supervisor.job.launch.batch_questions import asked_settings, question_of, to_try
+from supervisor.job.launch.oom_plan import OomPlan, OomRefusal, oom_plan
 from supervisor.job.spec import IN_CODE, BatchQuestion, EntryKind, JobSpec, Knobs, KnobScope, Unread
 from tests.job.test_measured import derived, loader, phase, recorded, setting, steps
 

@@ -10,8 +10,7 @@ import pytest
 from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.config.files import toml_values
 from supervisor.job.config.resolve import JobInputs, resolve_job
-from supervisor.job.config.setting import KeyType
-from supervisor.job.config.setting_keys import SETTINGS
+from supervisor.job.config.setting_keys import SETTINGS, KeyType
 from supervisor.job.config.settings import (
     MOST_INT,
     MOST_SIGNATURES,
@@ -339,26 +338,3 @@ def test_a_setting_that_nobody_names_leaves_no_trace() -> None:
     assert resolver.origins == []
     with pytest.raises(JobError, match=r"^STOKER_RESUME_KNOB wants the name of a flag, got none$"):
         Resolver(parse_run_argv(["train.py"]), {"STOKER_RESUME_KNOB": ""}, ()).get("resume.knob")
-
-
-@pytest.mark.parametrize(
-    ("word", "value"),
-    [
-        ("yes", True),
-        ("On", True),
-        ("true", True),
-        ("1", True),
-        ("no", False),
-        ("OFF", False),
-        ("false", False),
-        ("0", False),
-    ],
-)
-def test_the_words_of_a_switch(word: str, value: bool) -> None:
-    assert convert("debug", KeyType.SWITCH, word) is value
-
-
-@pytest.mark.parametrize("word", ["", "maybe", "2", "y e s"])
-def test_what_is_no_switch_is_one_line(word: str) -> None:
-    with pytest.raises(JobError, match=re.escape(f"debug wants {KeyType.SWITCH.value}, got {word!r}")):
-        convert("debug", KeyType.SWITCH, word)

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.env import EnvChange
-from supervisor.job.plan import LaunchPlan
+from supervisor.job.launch.env import EnvChange
+from supervisor.job.launch.plan import LaunchPlan
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope, Timing
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalReader, JournalWriter

@@ -58,7 +58,7 @@ def test_a_signal_is_a_negative_exit_code(tmp_path: Path) -> None:
 
 
 def test_output_goes_to_the_agent_log_and_the_environment_is_the_plans(tmp_path: Path) -> None:
-    from supervisor.job.env import EnvChange
+    from supervisor.job.launch.env import EnvChange
 
     plan = plan_of(
         (sys.executable, "-c", "import os; print(os.environ['A'], 'B' in os.environ)"),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from supervisor.job.arguments.assignments import settings_of
-from supervisor.job.knobs.checkpoint_names import USUAL_OUTPUTS, find_prefixes
+from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS, find_prefixes
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.monitoring.found_checkpoints import (
     LOOK_EVERY_MOST_S,

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from supervisor.job.arguments.assignments import value_of
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.set_batch import batch_of
-from supervisor.job.oom_plan import OomPlan, oom_plan
+from supervisor.job.launch.oom_plan import OomPlan, oom_plan
 from supervisor.job.spec import AccumulationCounts, EntryKind, Knobs, KnobScope, RetrySettings
 from supervisor.keeper.planning import batch_trials
 from supervisor.keeper.planning import launch_plans as plans

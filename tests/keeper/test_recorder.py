@@ -190,6 +190,25 @@ def test_an_evaluations_batches_are_no_steps_where_not_all_lines_are_kept(bench:
     assert (last.epoch, last.step) == (2, 400)
 
 
+def test_a_total_of_something_else_is_none_of_the_training(bench: Bench) -> None:
+    """A bar over the data came first; the losses name a step and no total."""
+
+    def seen(**values: float) -> StepSeen:
+        return StepSeen(10.0, None, values, from_telemetry=False)
+
+    bench.see(
+        seen(step=75_000.0, total_steps=75_722.0), seen(step=50.0, loss=0.7), seen(step=100.0, loss=0.6)
+    )
+    bench.recorder.flush()
+    state = replay([*BEFORE, *bench.emitted.facts])
+    assert (state.last_step, state.total_steps) == (100, None)
+    bench.see(seen(step=40.0, total_steps=200.0), seen(step=150.0, loss=0.5))
+    bench.recorder.flush()
+    assert replay([*BEFORE, *bench.emitted.facts]).total_steps == 200, (
+        "a bar beside the lines counts the same steps"
+    )
+
+
 def test_where_steps_go_on_without_a_loss_they_count_as_they_come(bench: Bench) -> None:
     for number, values in ((1, {"loss": 0.7}), (2, {"acc": 0.1}), (3, {"loss": 0.6}), (1, {"acc": 0.2})):
         bench.see(StepSeen(10.0, None, {"step": float(number), **values}, from_telemetry=False))

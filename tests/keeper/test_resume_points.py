@@ -14,7 +14,7 @@ from msgspec.structs import replace as replace_fields
 from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
 from supervisor.job.errors import NotResumableError
 from supervisor.job.knobs.conventions import HF
-from supervisor.job.plan import LaunchPlan
+from supervisor.job.launch.plan import LaunchPlan
 from supervisor.job.spec import NAMED, EntryKind, Knobs
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning import preconditions, resume_points

@@ -18,8 +18,7 @@ from supervisor.keeper.base.request_rules import Refused
 from supervisor.keeper.base.requests import CONTROL_INTERVAL_S, ControlInput, Powerless
 from supervisor.keeper.process.child import own_identity
 from supervisor.keeper.stalls.stack_broker import StackBroker
-from supervisor.keeper.stalls.stack_file import write_stacks
-from supervisor.keeper.stalls.stack_rounds import Round, Targets, take_round
+from supervisor.keeper.stalls.stack_rounds import Round, Targets, take_round, write_stacks
 from supervisor.policy.health.stall import Activity
 from supervisor.run import control
 from supervisor.run import events as ev

@@ -9,10 +9,6 @@ import pytest
 
 from supervisor.job.spec import HangSettings
 from supervisor.run import events as ev
-from supervisor.run.fold import replay
-from supervisor.run.journal import JournalWriter
-from supervisor.run.paths import RunPaths
-from supervisor.run.series import METRICS, SeriesWriter
 from tests.keeper.test_stalls import Bench, Stacks, make
 
 MEETS = 'Thread 1 (idle): "MainThread"\n    _engine_run_backward (torch/autograd/graph.py:1)\n    main (train.py:9)'
@@ -55,35 +51,6 @@ def test_what_one_attempt_taught_holds_for_the_next(bench: Bench) -> None:
     bench.steps(200)
     assert not bench.wait(5.0)
     assert len(bench.facts(ev.StallFlagged)) == 1
-
-
-def test_what_one_keeper_learnt_holds_for_one_that_adopts(tmp_path: Path) -> None:
-    bench = make(tmp_path, HangSettings())
-    node, t = RunPaths(tmp_path).node(), bench.clock.wall()
-    past: list[ev.Event] = [
-        ev.LaunchIntended(t=t - 90, attempt=1, argv=(), reason="first"),
-        ev.AttemptStarted(t=t - 90, attempt=1, pid=1, start_time=1.0),
-        ev.Progress(t=t - 80, attempt=1, step=1),
-        ev.StallFlagged(
-            t=t - 60, attempt=1, since=t - 62, waited_s=2.0, stage="step", pace_s=0.2, flag_s=2.0
-        ),
-        ev.StallEnded(t=t - 50, attempt=1, stalled_s=12.0),
-    ]
-    journal, series = JournalWriter(node.journal), SeriesWriter(node.series)
-    for fact in past:
-        journal.append(fact)
-    for step in range(1, 201):
-        series.append(METRICS, t - 45 + 0.2 * step, "job", 1, {"step": float(step)})
-    journal.close()
-    series.close()
-    bench.health.begin(1, adopted=replay(past))
-    bench.step = 200
-    bench.steps(20)
-    assert not bench.wait(20)
-    assert not bench.facts(ev.StallFlagged), "twice as long as what ended by itself, or it is no news"
-    assert not bench.wait(10)
-    assert bench.facts(ev.StallFlagged)
-    bench.health.close()
 
 
 def test_a_rank_that_computes_for_ever_at_one_line_is_told_of_at_the_second_look(bench: Bench) -> None:

@@ -7,11 +7,9 @@ import random
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from supervisor.job.memory_fit import Measure, MemoryTrial
-from supervisor.policy.health.early_signs import Advice, Creep, EarlySigns, Quota, unexpected_memory
+from supervisor.policy.health.early_signs import Advice, EarlySigns, unexpected_memory
 from supervisor.policy.health.straggler import CPU_READINGS, WINDOW, Stragglers
 from supervisor.run.failures import FailureClass
 
@@ -20,15 +18,6 @@ GIB = float(1 << 30)
 
 def codes(advice: Iterable[Advice]) -> set[str]:
     return {item.code for item in advice}
-
-
-def test_advice_is_repeated_less_and_less_often() -> None:
-    quota = Quota()
-    said = [t for t in range(0, 48 * 3600, 60) if quota.allows("data_bound", float(t))]
-    assert said[0] == 0
-    assert said[1] == 1800
-    assert len(said) < 9
-    assert quota.allows("loss_spike", 1.0), "another kind has a quota of its own"
 
 
 def test_memory_that_creeps_to_the_limit_is_told_and_a_cache_that_fills_is_not() -> None:
@@ -45,15 +34,6 @@ def test_memory_that_creeps_to_the_limit_is_told_and_a_cache_that_fills_is_not()
         used = min(40 + 4 * at, 76) * GIB
         quiet += cache.gpu("0", 20.0 * at, {"memory_used_bytes": used, "memory_total_bytes": 80 * GIB})
     assert quiet == []
-
-
-@given(st.lists(st.floats(0, 1e12), max_size=80))
-def test_a_level_that_is_anything_is_full_at_some_time_or_not(values: list[float]) -> None:
-    creep = Creep(spacing_s=1.0)
-    for at, value in enumerate(values):
-        creep.add(float(at), value)
-    left = creep.full_in_s(1e12)
-    assert left is None or left >= 0
 
 
 def test_a_healthy_training_gets_no_advice() -> None:
@@ -74,58 +54,6 @@ def test_a_healthy_training_gets_no_advice() -> None:
         if step % 100 == 0:
             found += early.checkpoint(int(2 * GIB))
     assert found == []
-
-
-def after_warm_up() -> EarlySigns:
-    early, rng = EarlySigns(), random.Random(3)
-    for step in range(60):
-        loss, grad = 3.0 + rng.gauss(0, 0.05), 1.0 + rng.gauss(0, 0.1)
-        assert not list(early.step(0, float(step), {"loss": loss, "grad_norm": grad, "loss_scale": 65536.0}))
-    return early
-
-
-def test_a_rise_is_told_once_it_lasts_and_one_bad_batch_is_not() -> None:
-    early = after_warm_up()
-    assert not list(early.step(0, 61.0, {"loss": 30.0, "grad_norm": 50.0}))
-    assert not list(early.step(0, 62.0, {"loss": 3.0, "grad_norm": 1.0}))
-    found = [item for at in range(3) for item in early.step(0, 63.0 + at, {"loss": 20.0, "grad_norm": 90.0})]
-    assert codes(found) == {"loss_spike", "grad_spike"}
-
-
-def test_a_loss_scale_that_keeps_falling_warns_of_nan() -> None:
-    early = after_warm_up()
-    found = [item for at in range(1, 6) for item in early.step(0, 60.0 + at, {"loss_scale": 65536.0 / 2**at})]
-    assert codes(found) == {"loss_scale_falling"}
-    assert len(found) == 1
-
-
-def test_retries_of_the_allocator_are_told() -> None:
-    early = EarlySigns()
-    found = [item for n in range(6) for item in early.step(1, float(n), {"alloc_retries": float(n)})]
-    assert codes(found) == {"alloc_retries"}
-    assert found[0].rank == 1
-
-
-def test_gpus_that_wait_for_data_are_told_with_what_helps() -> None:
-    early = EarlySigns()
-    found: list[Advice] = []
-    for step in range(60):
-        found += early.gpu("0", float(step), {"util_ratio": 0.3})
-        found += early.step(0, float(step), {"step_time_s": 0.5, "data_wait_s": 0.2})
-    assert codes(found) == {"data_bound"}
-    assert "num_workers" in found[0].text
-
-
-def test_a_disk_that_holds_too_few_checkpoints_is_told_before_it_is_full() -> None:
-    early = EarlySigns()
-    found: list[Advice] = []
-    for save in range(5):
-        list(early.machine(float(save), {"disk_free_bytes": (12 - 2.2 * save) * GIB}))
-        found += early.checkpoint(int(2 * GIB))
-    assert codes(found) == {"disk_before_checkpoint"}
-    rotating = EarlySigns()
-    list(rotating.machine(0.0, {"disk_free_bytes": 5 * GIB}))
-    assert not [item for _ in range(9) for item in rotating.checkpoint(int(2 * GIB))], "old ones are deleted"
 
 
 FULL = "OSError: [Errno 28] No space left on device: '/ckpt/step_40.pt'"
@@ -161,15 +89,6 @@ def test_what_is_no_failed_save_or_was_made_up_for_is_not_told() -> None:
     assert not list(early.step(0, 40.0, {"step": 2.0})), "a later one was saved"
 
 
-def test_a_hot_or_throttled_gpu_is_told_when_it_lasts() -> None:
-    early = EarlySigns()
-    readings = [{"temperature_c": 91.0, "throttle": 1.0}] * 60
-    found = [item for at, values in enumerate(readings) for item in early.gpu("2", float(at), values)]
-    assert codes(found) == {"gpu_hot_2", "gpu_throttled_2"}
-    errors = [item for n in (0.0, 0.0, 1.0) for item in early.gpu("2", 99.0, {"ecc_uncorrected": n})]
-    assert codes(errors) == {"gpu_ecc_2"}
-
-
 def feed(stragglers: Stragglers, *, slow: int | None, data_s: float = 0.0, outside_s: float = 0.0) -> None:
     """Ranks in step with each other, as DDP makes them: all gaps alike; the others wait within their step."""
     rng, now, extra = random.Random(1), 0.0, data_s + outside_s
@@ -200,17 +119,6 @@ def test_the_culprit_is_the_one_that_waits_least() -> None:
         True,
         True,
     )
-
-
-def test_even_ranks_have_no_straggler_and_a_slow_device_gives_its_rank_away() -> None:
-    even = Stragglers()
-    feed(even, slow=None)
-    assert even.find() is None
-    for index in range(4):
-        even.gpu(str(index), {"throttle": 0.0, "sm_clock_mhz": 1200.0 if index == 3 else 1900.0})
-    found = even.find()
-    assert found is not None
-    assert (found.rank, "1200 MHz" in found.advice.text) == (3, True)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import math
 import pytest
 
 from supervisor.job.spec import HangSettings
-from supervisor.policy.health import early_signs as signs
 from supervisor.policy.health.early_signs import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
@@ -16,10 +15,8 @@ from supervisor.policy.health.early_signs import (
     Creep,
     EarlySigns,
     Quota,
-    Typical,
 )
-from supervisor.policy.health.pace import MIN_GAPS, MIN_LINES, Pace, Paces, Stage
-from supervisor.policy.health.stall import LINE_GAP_S, StallWatch
+from supervisor.policy.health.stall import LINE_GAP_S, MIN_GAPS, MIN_LINES, Paces, Stage, StallWatch
 from supervisor.policy.health.straggler import WINDOW, Stragglers
 from supervisor.run.events import Phase
 
@@ -44,28 +41,6 @@ def test_a_level_creeps_once_there_are_half_of_its_readings(count: int, known: b
     assert (left_s is not None) is known
     if left_s is not None:
         assert left_s == pytest.approx((1000 - (99 + count)) * 20.0)
-
-
-def test_a_level_that_is_full_has_no_time_left_and_one_that_stays_or_falls_is_never_full() -> None:
-    assert creeping(60).full_in_s(1.0) == 0.0
-    assert creeping(60, per_reading=0.0).full_in_s(1000.0) is None
-    assert creeping(60, per_reading=-1.0).full_in_s(1000.0) is None
-
-
-def test_readings_that_come_too_soon_are_left_out() -> None:
-    level = Creep(spacing_s=20.0)
-    for at in range(600):
-        level.add(float(at), float(at))
-    assert level.full_in_s(1000.0) == pytest.approx(1000 - 580, abs=1), "30 of them, each 20 s apart"
-
-
-def test_typical_values() -> None:
-    known = Typical(3)
-    for value in (100.0, 1.0, 2.0, 4.0):
-        known.add(value)
-    assert len(known) == 3
-    assert known.median == 2.0
-    assert known.spread == pytest.approx(1.4826)
 
 
 # -- early signs -----------------------------------------------------------------------------------
@@ -318,35 +293,6 @@ def test_a_busy_machine_is_a_reason(cpu: float | None, told: bool) -> None:
 # -- pace and stalls ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("stage", "least"), [(Stage.STEP, MIN_GAPS), (Stage.LOG, MIN_LINES), (Stage.EVALUATION, 1)]
-)
-def test_from_how_many_on_there_is_a_pace(stage: Stage, least: int) -> None:
-    paces = Paces()
-    for _ in range(least - 1):
-        paces.add(stage, 1.0)
-    assert paces.p99_s(stage) is None
-    paces.add(stage, 1.0)
-    assert paces.p99_s(stage) == pytest.approx(1.0, rel=0.1)
-
-
-def test_nothing_at_all_is_a_duration_and_less_than_that_is_none() -> None:
-    pace = Pace(1)
-    pace.add(-0.001)
-    assert not pace.known
-    pace.add(0.0)
-    assert pace.known
-    assert pace.quantile_s() == 0.0
-
-
-def test_the_longest_silences_are_kept() -> None:
-    paces = Paces()
-    for silent_s in (3.0, 9.0, 5.0):
-        paces.forgive(Stage.STEP, silent_s)
-        paces.returned(silent_s)
-    assert (paces.forgiven_s(Stage.STEP), paces.forgiven_s(Stage.LOG), paces.returned_s) == (9.0, 0.0, 9.0)
-
-
 def stepped(settings: HangSettings | None = None, gap_s: float = 1.0) -> tuple[StallWatch, float]:
     watch = StallWatch(Paces(), settings or HangSettings(), started=0.0)
     now = 0.0
@@ -354,37 +300,6 @@ def stepped(settings: HangSettings | None = None, gap_s: float = 1.0) -> tuple[S
         now += gap_s
         watch.step(now)
     return watch, now
-
-
-def test_a_silence_is_flagged_at_its_bound() -> None:
-    watch, now = stepped(HangSettings(flag_s=4.0))
-    limit = watch.threshold()
-    assert limit is not None
-    assert watch.flag(now + limit.flag_s - 0.001) is None
-    assert watch.flag(now + limit.flag_s) == limit
-    assert watch.flagged == limit
-    watch.step(now + limit.flag_s + 1)
-    assert watch.flagged is None
-    assert watch.ended_s() == pytest.approx(limit.flag_s + 1)
-    assert watch.ended_s() is None, "told once"
-    again = watch.threshold()
-    assert again is not None
-    assert again.flag_s >= 2 * (limit.flag_s + 1), "as long a one is no news"
-
-
-def test_act_s_of_zero_ends_nothing_and_switched_off_flags_nothing() -> None:
-    limit = stepped(HangSettings(act_s=0.0))[0].threshold()
-    assert limit is not None
-    assert limit.act_s is None
-    one = stepped(HangSettings(act_s=1.0))[0].threshold()
-    assert one is not None
-    assert one.act_s is not None
-    assert stepped(HangSettings(enabled=False))[0].threshold() is None
-    watch, _ = stepped()
-    watch.finish(done=True)
-    assert watch.threshold() is None
-    watch.finish(done=False)
-    assert watch.threshold() is not None
 
 
 def test_lines_count_from_a_second_apart() -> None:
@@ -407,11 +322,3 @@ def test_who_takes_over_goes_on_where_the_run_stood() -> None:
     unknown = StallWatch(Paces(), HangSettings(), started=100.0)
     unknown.resume(None, 90.0)
     assert unknown.phase is Phase.STEPPING
-
-
-def test_what_was_usual_is_said_in_the_advice() -> None:
-    early = EarlySigns()
-    for at in range(signs.MIN_STEPS):
-        list(early.step(0, float(at), {"loss": 2.0}))
-    found = [item for _ in range(3) for item in early.step(0, 99.0, {"loss": 9.0})]
-    assert "rose to 9 from about 2:" in found[0].text

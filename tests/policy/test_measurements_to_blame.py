@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor.job.batch import BatchChange, BatchSpec
-from supervisor.job.env import NOT_MEASURED
+from supervisor.job.launch.env import NOT_MEASURED
 from supervisor.job.spec import ClassOverride, RetrySettings, TrialSettings
 from supervisor.policy import PastAttempt, PolicyInput, StopCause, budget_text, decide
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Reason, SpecChange

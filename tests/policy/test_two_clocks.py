@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from supervisor.job.spec import HangSettings
 from supervisor.policy.health.output import MOST_TEMPLATES, News, Output, phase_in_stack, printed
-from supervisor.policy.health.pace import Paces
-from supervisor.policy.health.stall import StallWatch
+from supervisor.policy.health.stall import Paces, StallWatch
 from supervisor.run.events import Phase
 
 TICK_S = 0.1
@@ -216,17 +215,6 @@ def test_the_first_save_that_is_announced_is_flagged_after_a_minute() -> None:
     assert [flag - began for flag in run.flags] == [pytest.approx(60, abs=0.5)]
 
 
-def test_an_epoch_of_prose_is_flagged_after_300_s_only() -> None:
-    run = Run(HangSettings()).steps(60)
-    began = run.now
-    words = (
-        f"{a}{b} {c}"
-        for a, b, c in itertools.product("abcdefghij", "klmnopqrst", ("xa", "xb", "xc", "xd", "xe"))
-    )
-    run.print_for(400.0, 1.0, words)
-    assert [round(at - began) for at in run.flags] == [302]
-
-
 # -- hangs ---------------------------------------------------------------------------------------------------
 
 
@@ -377,19 +365,6 @@ def test_a_reading_that_goes_up_and_down_is_no_counter() -> None:
         for at, used in enumerate(memory)
     ]
     assert found == [News.FRESH, News.COUNTED, *[News.REPEATED] * 4]
-
-
-def test_a_counter_that_begins_again_counts_again() -> None:
-    output, now = Output(), 0.0
-    for _ in range(3):
-        found = []
-        for done in range(1, 30):
-            now += 1.0
-            found.append(output.news("0", printed(f"eval {done}/30".encode()), now))
-        assert found[3:] == [News.COUNTED] * 26
-        for _ in range(20):
-            now += 1.0
-            output.step(now)
 
 
 def test_heartbeats_that_are_read_late_and_together_are_no_news() -> None:

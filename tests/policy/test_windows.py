@@ -10,10 +10,8 @@ import pytest
 from supervisor.diagnosis.hang.waits import Kind
 from supervisor.job.spec import Knobs, LoaderKnobs
 from supervisor.policy import PastAttempt, PolicyInput, restarts_since_progress
-from supervisor.policy.changes import KILLED, SHARED, _restart_text, next_step
-from supervisor.policy.decide import is_unchanged
+from supervisor.policy.changes import KILLED, SHARED, next_step
 from supervisor.policy.health.ending import LateRank, _first
-from supervisor.policy.health.stall import MOVED_BYTES, MOVED_CPU_S, Activity, moved
 from supervisor.policy.history import is_resume_known
 from supervisor.run.records import Decision, DecisionKind, SpecChange
 
@@ -91,22 +89,6 @@ def test_whether_a_restart_goes_on(knobs: Knobs, path: str | None, number: int |
 
 
 @pytest.mark.parametrize(
-    ("knobs", "step", "text"),
-    [
-        (Knobs(), 5, "restart"),
-        (Knobs(resume="--resume"), 5, "restart from the newest checkpoint"),
-        (Knobs(resume="--resume"), None, "restart"),
-        (Knobs(self_resuming=True, resume_path="--ckpt"), 5, "restart from the newest checkpoint"),
-        (Knobs(resume_path="--ckpt"), None, "restart from c/1 (--ckpt)"),
-        (Knobs(resume_step="--step"), 5, "restart from c/1 (--step)"),
-    ],
-)
-def test_where_a_restart_begins(knobs: Knobs, step: int | None, text: str) -> None:
-    history = PolicyInput((after(step),), knobs=knobs, newest_checkpoint="c/1", newest_number=1)
-    assert _restart_text(history) == text
-
-
-@pytest.mark.parametrize(
     ("loader", "steps", "change", "line"),
     [
         (LoaderKnobs(workers=("-w", 9)), KILLED, ("-w", "4"), "DataLoader workers 9 → 4"),
@@ -135,12 +117,6 @@ def test_each_step_against_a_full_memory(
         assert next_step(loader, [SpecChange(set_args=(change,))], steps) is None, "each once"
 
 
-def test_a_change_that_is_none() -> None:
-    assert is_unchanged(SpecChange())
-    assert is_unchanged(SpecChange(from_scratch=True))
-    assert not is_unchanged(SpecChange(new_port=True))
-
-
 def test_late_ranks_in_words() -> None:
     def late(
         rank: int, kind: Kind = Kind.SLEEP, where: str = "in sleep() at a.py:3", **values: bool
@@ -157,17 +133,3 @@ def test_late_ranks_in_words() -> None:
     assert not late(1, computes=True).may_be_ended
     assert late(1, Kind.UNKNOWN, computes=True).may_be_ended
     assert not late(1, Kind.UNKNOWN).may_be_ended
-
-
-@pytest.mark.parametrize(
-    ("cpu_s", "read", "is_moved"),
-    [
-        (0.0, 0, False),
-        (MOVED_CPU_S, 0, True),
-        (0.49, 0, False),
-        (0.0, MOVED_BYTES, True),
-        (0.0, MOVED_BYTES - 1, False),
-    ],
-)
-def test_helpers_and_disks_that_worked(cpu_s: float, read: int, is_moved: bool) -> None:
-    assert moved(Activity(1.0, 100), Activity(1.0 + cpu_s, 100 + read)) is is_moved

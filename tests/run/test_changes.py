@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
-from supervisor.job.env import NOT_MEASURED
 from supervisor.job.errors import JobError
+from supervisor.job.launch.env import NOT_MEASURED
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
 from supervisor.run.next_job import NextJob, next_job, unmeasured_trial
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange

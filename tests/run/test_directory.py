@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -318,16 +317,3 @@ def test_a_link_in_a_run_directory_is_refused(tmp_path: Path, name: str, exists:
     assert other.exists() == exists
     assert other.is_dir() or not exists or other.read_text() == "mine"
     assert not other.is_dir() or not list(other.iterdir())
-
-
-def test_the_series_tail_is_read_without_the_rest(tmp_path: Path) -> None:
-    writer = SeriesWriter(tmp_path)
-    for second in range(2000):
-        writer.append(METRICS, float(second), "job", 1, {"loss": 1.0})
-    writer.close()
-    reader = SeriesReader(tmp_path, METRICS)
-    assert reader.seek_tail(4096)
-    samples = reader.read()
-    assert 20 < len(samples) < 200
-    assert samples[-1].t == 1999.0
-    json.loads((tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[0])

@@ -15,17 +15,15 @@ from supervisor.run import state as st
 from supervisor.run.events import Outcome
 from supervisor.run.fold import fold, merge_progress, replay
 from supervisor.run.journal import JournalWriter, read_state
-from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, is_run_directory, make_private, private
+from supervisor.run.paths import RunPaths, is_run_directory, make_private, private
 from supervisor.run.records import (
-    Consequence,
     Decision,
     DecisionKind,
     FailureClass,
-    Sameness,
 )
 from supervisor.run.state import MomentKind, Tone
 from supervisor.run.timeline import moment_of
-from tests.keeper.fakes import stopped_verdict, verdict_of
+from tests.keeper.fakes import verdict_of
 from tests.keeper.runs import INTENDED, RUNS, STARTED, T
 
 BEGUN = (STARTED, INTENDED, RUNS)
@@ -120,13 +118,6 @@ def test_a_step_or_a_loss_shows_that_a_start_is_over(
     assert (state.condition.phase is ev.Phase.STEPPING) is stepping
 
 
-def test_first_and_last_step_and_loss() -> None:
-    steps = [(5, 2.0), (7, 1.0), (6, 3.0)]
-    attempt = attempt_after(*(ev.Progress(t=T + s, attempt=1, step=s, loss=loss) for s, loss in steps))
-    assert (attempt.first_step, attempt.first_step_t, attempt.last_step) == (5, T + 5, 6)
-    assert (attempt.first_loss, attempt.last_loss) == (2.0, 3.0)
-
-
 @pytest.mark.parametrize(
     ("losses", "best"),
     [
@@ -195,14 +186,6 @@ def test_a_stop_takes_back_a_restart_that_was_decided_on(why: ev.StopWhy, kept: 
     assert attempt.decided_by == ("me" if kept else "")
 
 
-def test_a_step_of_the_stop_sequence_counts_while_it_stops() -> None:
-    step = ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SIGTERM)
-    stopping = replay((*BEGUN, stop(), step)).condition
-    assert isinstance(stopping, st.Stopping)
-    assert stopping.step is ev.StopStep.SIGTERM
-    assert isinstance(replay((*BEGUN, step)).condition, st.Running)
-
-
 @pytest.mark.parametrize(
     ("exit_t", "gone_t", "ended_t"),
     [(None, None, 9.0), (5.0, None, 5.0), (None, 7.0, 7.0), (5.0, 7.0, 5.0), (8.0, 7.0, 7.0)],
@@ -249,28 +232,6 @@ def test_who_continues_a_run_is_in_no_slurm_job_of_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "verdict", "failure"),
-    [
-        (None, verdict_of(), FailureClass.CODE_ERROR),
-        (None, verdict_of(FailureClass.HEALTHY), None),
-        (ev.StopWhy.REQUEST, None, None),
-        (ev.StopWhy.REQUEST, stopped_verdict(), None),
-        (ev.StopWhy.REQUEST, verdict_of(), FailureClass.CODE_ERROR),
-        (ev.StopWhy.HANG, verdict_of(FailureClass.HANG), FailureClass.HANG),
-    ],
-)
-def test_what_an_attempt_failed_for(
-    why: ev.StopWhy | None, verdict: object, failure: FailureClass | None
-) -> None:
-    events: list[ev.Event] = [stop(why)] if why is not None else []
-    if verdict is not None:
-        events.append(ev.Diagnosed(t=T, attempt=1, verdict=verdict))  # type: ignore[arg-type]
-    attempt = attempt_after(*events)
-    assert attempt.failure is failure
-    assert attempt.ended_on_request is (why is ev.StopWhy.REQUEST and failure is None)
-
-
-@pytest.mark.parametrize(
     ("first", "resumed", "planned", "begins", "went_on"),
     [
         (None, None, None, math.inf, False),
@@ -289,26 +250,6 @@ def test_the_first_step_that_an_attempt_does(
         number=1, planned_t=0, first_step=first, resumed_step=resumed, resume_at=planned
     )
     assert (attempt.begins_at, attempt.went_on) == (begins, went_on)
-
-
-def test_steps_that_a_later_attempt_did_again_are_cut() -> None:
-    firsts = (0, 50, 30, None)
-    state = st.RunState(
-        attempts=tuple(
-            st.AttemptState(number=at + 1, planned_t=0, first_step=f) for at, f in enumerate(firsts)
-        )
-    )
-    assert state.cuts == {1: 30, 2: 30}
-    assert state.find(3) is state.attempts[2]
-    assert state.find(9) is None
-    assert state.now(100.0) == 100.0
-    assert replay((STARTED, ev.ClockSet(t=T, ahead_s=30.0))).now(100.0) == 70.0
-
-
-def test_what_was_not_read_is_known_by_both_amounts() -> None:
-    for read, size, unread in ((1, 2, True), (None, 2, False), (1, None, False)):
-        attempt = st.AttemptState(number=1, planned_t=0, log_read_bytes=read, log_size_bytes=size)
-        assert attempt.has_unread is unread
 
 
 # -- the timeline --------------------------------------------------------------------------------------
@@ -419,55 +360,6 @@ def test_an_end_whose_logs_were_not_read_whole_is_a_warning(code: int | None) ->
     assert (found.values["read"], found.values["size"], found.values["unit"]) == ("10", "900", "bytes")
 
 
-def test_an_end_on_request_names_who_and_how() -> None:
-    ended = ev.AttemptEnded(t=T, attempt=1, exit_code=-15)
-    assert moment(ended, stop()).values["how"] == "stopped"
-    assert moment(ended, stop(ev.StopWhy.RESTART)).values["how"] == "restarted"
-    assert moment(ended, stop()).values["by"] == "me"
-    assert moment(ended, stop()).tone is Tone.INFO
-
-
-def test_a_decision_stands_there_in_its_colour() -> None:
-    again = ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.RESTART, "x"))
-    assert moment(again).tone is Tone.GOOD
-    assert moment_of(again, replay((*BEGUN, again))) is None, "once"
-    ended = ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.STOP, "x"))
-    assert moment(ended).tone is Tone.WARN
-    assert moment_of(ended, replay((*BEGUN, stop()))) is None, "that is the attempt's end"
-
-
-def test_processes_that_are_left_are_named_up_to_five() -> None:
-    def shown(count: int) -> str:
-        processes = tuple(ev.LeftProcess(pid=at, command="") for at in range(count))
-        event = ev.ProcessesLeft(t=T, attempt=1, why=ev.LeftWhy.NESTED, processes=processes)
-        return str(moment(event).values["processes"])
-
-    assert shown(5) == "0, 1, 2, 3, 4"
-    assert shown(6) == "0, 1, 2, 3, 4, …"
-
-
-def test_a_resume_after_a_request_is_no_recovery() -> None:
-    recovered = ev.Recovered(t=T, attempt=2, after=1, total_s=9.0)
-    assert moment(recovered).kind is MomentKind.RECOVERED
-    assert (
-        moment(recovered, stop(), ev.Diagnosed(t=T, attempt=1, verdict=stopped_verdict())).kind
-        is MomentKind.RESUMED
-    )
-
-
-@pytest.mark.parametrize(
-    ("result", "tone"),
-    [
-        (Sameness.SAME, Tone.GOOD),
-        (Sameness.SAME_WITHIN_NOISE, Tone.GOOD),
-        (Sameness.DIFFERS, Tone.BAD),
-        (Sameness.UNKNOWN, Tone.INFO),
-    ],
-)
-def test_a_comparison_in_its_colour(result: Sameness, tone: Tone) -> None:
-    assert moment(ev.ResumeCompared(t=T, attempt=1, result=result, text="x")).tone is tone
-
-
 def test_how_far_training_was_when_a_line_matched() -> None:
     seen = ev.EvidenceSeen(t=T, attempt=1, failure=FailureClass.CUDA_OOM, role="cause", text="x", path="p")
     launched = ev.LaunchIntended(t=T, attempt=1, argv=(), reason="first launch")
@@ -477,54 +369,7 @@ def test_how_far_training_was_when_a_line_matched() -> None:
     assert (state.attempt.step_at_evidence, state.attempt.last_step) == (7, 9)
 
 
-def test_evidence_is_cut_where_it_is_long() -> None:
-    found = moment(
-        ev.EvidenceSeen(
-            t=T, attempt=1, rank=0, failure=FailureClass.CUDA_OOM, role="cause", text="x" * 999, path="p"
-        )
-    )
-    assert len(str(found.values["text"])) == 160
-    assert found.values["rank"] == 0
-
-
 # -- records and paths --------------------------------------------------------------------------------
-
-
-def test_a_consequence_is_called_by_what_it_was_else_by_its_class() -> None:
-    plain = Consequence(FailureClass.NCCL_TIMEOUT, 1, "log", 3)
-    assert plain.words == "nccl timeout"
-    assert (
-        Consequence(FailureClass.NCCL_TIMEOUT, 1, "log", 3, what="gave up waiting").words == "gave up waiting"
-    )
-
-
-def test_where_a_runs_files_lie() -> None:
-    run = RunPaths(Path("/r/my-run"))
-    assert run.run_id == "my-run"
-    assert run.run_json == Path("/r/my-run/run.json")
-    assert (run.control, run.artifacts) == (Path("/r/my-run/control"), Path("/r/my-run/artifacts"))
-    node = run.node()
-    assert node == NodePaths(Path("/r/my-run/nodes/0"))
-    names = [path.name for path in (node.journal, node.series, node.lock, node.log)]
-    assert names == ["events.jsonl", "series", "keeper.lock", "keeper.log"]
-    attempt = node.attempt(3)
-    assert attempt == AttemptPaths(Path("/r/my-run/nodes/0/attempts/3"))
-    parts = (
-        attempt.plan,
-        attempt.exit,
-        attempt.agent_log,
-        attempt.telemetry,
-        attempt.torchrun,
-        attempt.stop_file,
-    )
-    assert [path.name for path in parts] == [
-        "plan.json",
-        "exit",
-        "agent.log",
-        "telemetry",
-        "torchrun",
-        "stop",
-    ]
 
 
 def test_what_is_there_of_nodes_ranks_and_runs(tmp_path: Path) -> None:

@@ -238,12 +238,6 @@ def test_an_event_with_an_integer_beyond_64_bits_is_passed_over_and_counted(
     assert state.progress.step == 2**63 - 1
 
 
-def test_a_note_with_a_long_number_is_a_note(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    path.write_bytes(b'{"kind":"note_added","t":2.0,"text":"%s","by":"me"}\n' % HUGE)
-    assert [english.moment(m) for m in read_state(path).timeline] == [f"note: {HUGE.decode()}"]
-
-
 def test_a_half_line_waits_for_its_end(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     reader = JournalReader(path)

@@ -119,20 +119,6 @@ def test_a_failure_before_the_stop_stays_one() -> None:
     assert end_of_request(state.attempts[0]) == ""
 
 
-def test_the_same_decision_stands_there_once() -> None:
-    """Enter in a back-off writes policy's decision again, without what was to be shown first."""
-    decision = Decision(DecisionKind.RESTART, "nccl_error: as it was", delay_s=10.0, change=SpecChange())
-    state = replay(
-        [
-            *begun(1, 1.0),
-            ev.AttemptEnded(t=5.0, attempt=1, exit_code=1),
-            ev.Decided(t=5.0, attempt=1, decision=decision),
-            ev.Decided(t=6.0, attempt=1, decision=decision),
-        ]
-    )
-    assert [english.moment(m) for m in state.timeline].count("restart: nccl_error: as it was") == 1
-
-
 def test_explain_counts_no_requested_restart(tmp_path: Path) -> None:
     nccl = verdict_of(FailureClass.NCCL_ERROR)
     again = Decision(DecisionKind.RESTART, "nccl_error: as it was", change=SpecChange())
@@ -190,14 +176,3 @@ def test_a_hold_and_a_success_stand_there_once() -> None:
         decided = ev.Decided(t=5.0, attempt=1, decision=Decision(kind, "why so"), by="policy")
         texts = [english.moment(m) for m in replay([*begun(1, 1.0), decided, follows]).timeline]
         assert [text for text in texts if "why so" in text] == [f"{word}: why so"]
-
-
-def test_a_hold_has_no_exit_code(tmp_path: Path) -> None:
-    failed: list[ev.Event] = [
-        ev.AttemptEnded(t=4.0, attempt=1, exit_code=1, last_step=10),
-        ev.Diagnosed(t=4.0, attempt=1, verdict=verdict_of()),
-    ]
-    run = run_in(tmp_path, *begun(1, 1.0), *failed)
-    first = explained(run, job_of(tmp_path, interactive=True), {})[0]
-    assert "→ hold: " in first
-    assert "exit code" not in first

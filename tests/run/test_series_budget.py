@@ -67,13 +67,6 @@ def test_a_series_whose_newer_file_is_not_begun_yet_is_read(tmp_path: Path) -> N
     assert [step_of(sample) for sample in reader.read()] == [last + 1]
 
 
-def test_another_writer_goes_on_in_the_same_segment(tmp_path: Path) -> None:
-    written(tmp_path, 1, 20).close()
-    before = sizes(tmp_path)["metrics.jsonl"]
-    written(tmp_path, 21, 21).close()
-    assert before < sizes(tmp_path)["metrics.jsonl"] < before + 200
-
-
 @given(some.lists(some.integers(0, 90), min_size=1, max_size=12), some.integers(64, 5000))
 @settings(max_examples=60, deadline=None)
 @pytest.mark.fault("journal and disk", "a series rotates under its reader", "each sample is read once")
@@ -96,29 +89,6 @@ def test_a_reader_that_keeps_up_sees_every_sample_once(
             steps += map(step_of, samples)
     writer.close()
     assert steps == list(range(1, last + 1))
-
-
-def test_a_reader_that_slept_through_two_segments_goes_on_with_what_is_left(tmp_path: Path) -> None:
-    writer = written(tmp_path, 1, 10)
-    reader = SeriesReader(tmp_path, METRICS)
-    assert len(reader.read()) == 10
-    written(tmp_path, 11, 1000, writer).close()
-    steps: list[int] = []
-    while samples := reader.read():
-        steps += map(step_of, samples)
-    assert steps == list(range(steps[0], 1001))
-
-
-def test_the_tail_is_found_over_both_files(tmp_path: Path) -> None:
-    written(tmp_path, 1, 200).close()
-    everything = sum(size for name, size in sizes(tmp_path).items() if ".1m" not in name)
-    for tail in (100, 1000, SEGMENT, everything - 100, 10 * everything):
-        reader = SeriesReader(tmp_path, METRICS)
-        assert reader.seek_tail(tail), "older samples were dropped, or may have been"
-        steps: list[int] = []
-        while samples := reader.read():
-            steps += map(step_of, samples)
-        assert steps == list(range(steps[0], 201))
 
 
 @pytest.mark.fault("journal and disk", "the series folder is moved", "not made again")

@@ -81,14 +81,6 @@ def test_a_part_is_whole_samples(tmp_path: Path) -> None:
     assert steps(reader, limit_bytes=size) == [3]
 
 
-@pytest.mark.parametrize(("back", "found", "nearer"), [(1, [], False), (2, [6], False), (3, [5, 6], False)])
-def test_a_tail_begins_at_a_whole_sample(tmp_path: Path, back: int, found: list[int], nearer: bool) -> None:
-    (tmp_path / f"{METRICS}.jsonl").write_bytes(lines(1, 2, 3, 4, 5, 6))
-    reader = SeriesReader(tmp_path, METRICS)
-    assert reader.seek_tail(back * len(lines(1)) - 1) is not nearer
-    assert every(reader) == found
-
-
 def test_a_tail_reaches_into_the_older_file(tmp_path: Path) -> None:
     (tmp_path / f"{METRICS}.0.jsonl").write_bytes(lines(1, 2, 3))
     (tmp_path / f"{METRICS}.jsonl").write_bytes(lines(4, 5))

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from supervisor.run import control
-from supervisor.run.control import BadRequest, Presence, Request, Requester, Viewers
+from supervisor.run.control import BadRequest, Request, Requester
 from supervisor.run.events import RequestKind
 from supervisor.run.failure_history import Sighting, recurrence_lines
 from supervisor.run.regular import open_regular, read_regular, read_text
@@ -104,35 +104,6 @@ def test_a_request_is_at_most_a_mebibyte_and_of_whom_the_kernel_says(tmp_path: P
     (found,) = control.pending(tmp_path)
     assert isinstance(found, Request)
     assert found.by == Requester(uid=os.getuid(), host="box")
-
-
-def test_a_viewer_counts_while_its_file_moves(tmp_path: Path) -> None:
-    here, seen = Presence(tmp_path), Viewers(tmp_path)
-    (tmp_path / "other").write_text("1")
-    here.refresh(0.0)
-    seen.look(0.0)
-    assert not seen.watched(0.0), "it may have been left by a screen that was killed"
-    here.refresh(control.REFRESH_S - 0.1)
-    seen.look(control.REFRESH_S - 0.1)
-    assert not seen.watched(control.REFRESH_S - 0.1), "it is not due yet"
-    here.refresh(control.REFRESH_S)
-    seen.look(control.REFRESH_S)
-    assert not seen.watched(control.REFRESH_S), "looked at a moment ago"
-    moved = control.REFRESH_S + control.LOOK_S
-    seen.look(moved)
-    assert seen.watched(moved)
-    assert seen.watched(moved + control.STALE_S)
-    assert not seen.watched(moved + control.STALE_S + 0.1)
-    seen.look(moved + control.FORGOTTEN_S - 0.1)
-    assert len(list(tmp_path.iterdir())) == 2
-    seen.look(moved + control.FORGOTTEN_S + control.LOOK_S)
-    assert [path.name for path in tmp_path.iterdir()] == ["other"]
-    here.refresh(moved + 100.0)
-    here.leave()
-    here.leave()
-    assert [path.name for path in tmp_path.iterdir()] == ["other"]
-    seen.look(moved + 200.0)
-    assert not seen.watched(moved + 200.0)
 
 
 def test_a_recurrence_in_words(monkeypatch: pytest.MonkeyPatch) -> None:

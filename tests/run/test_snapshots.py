@@ -13,19 +13,20 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from supervisor.cli.main import main as stoker
 from supervisor.keeper.base.ledger import Ledger
 from supervisor.run import events as ev
 from supervisor.run import journal
-from supervisor.run.fold import fold, replay
+from supervisor.run.fold import fold
 from supervisor.run.journal import JournalWriter, StateReader, facts_in, read_state, write_snapshot
 from supervisor.run.paths import NodePaths, RunPaths
-from supervisor.run.state import RunState
+from supervisor.run.state import Finished, Preflight, RunState
 from supervisor.views.console import story
+from supervisor.views.model.reader import SnapshotReader
+from supervisor.views.tui.panels.state_words import condition_span
+from supervisor.views.wording.kinds import reading_text
 from tests.recorded.old_versions import ARCHIVE, REVISIONS
-from tests.run.test_journal import EVENTS
 
 T = 1_790_000_000.0
 KIB = 1 << 10
@@ -136,30 +137,6 @@ def test_a_state_from_a_snapshot_is_that_from_the_start_at_every_cut(old: Path, 
             assert msgspec.json.encode(reader.state) == msgspec.json.encode(expected)
             cuts += 1
     assert cuts > 500
-
-
-@given(st.lists(EVENTS, min_size=1, max_size=30), st.integers(0, 29))
-@settings(max_examples=80, deadline=None)
-def test_any_events_fold_the_same_from_a_snapshot(
-    tmp_path_factory: pytest.TempPathFactory, events: list[ev.Event], cut: int
-) -> None:
-    node = RunPaths(tmp_path_factory.mktemp("run")).node()
-    node.root.mkdir(parents=True)
-    lines = lines_of(events)
-    with_snapshot(node, b"".join(lines), sum(map(len, lines[: cut % len(lines) + 1])))
-    assert read_state(node.journal) == from_start(node.journal) == replay(events)
-
-
-def test_unknown_and_newer_events_before_a_snapshot_are_still_counted(node: NodePaths) -> None:
-    strange = b'{"kind":"from_the_future","v":7,"t":1.0}\nnot json\n'
-    data = lines_of(story_of())[0] + strange + b"".join(lines_of(story_of())[1:])
-    with_snapshot(node, data, len(data) // 2 + data[len(data) // 2 :].find(b"\n") + 1)
-    state = read_state(node.journal)
-    assert (state.unknown_events, state.newer_version) == (2, 7)
-    assert state == from_start(node.journal)
-    with node.journal.open("ab") as file:
-        file.write(strange)
-    assert read_state(node.journal).unknown_events == 4
 
 
 def test_a_journal_torn_at_each_byte_of_its_last_4_kib_folds_the_same(node: NodePaths) -> None:
@@ -362,3 +339,110 @@ def test_a_snapshot_is_of_what_its_keeper_wrote_and_of_nothing_else(
     node.journal.write_bytes(data)
     again.close()
     assert not node.snapshot.exists()
+
+
+# -- a long journal without one ------------------------------------------------------------------------------------------
+
+
+def test_the_end_of_an_old_journal_is_shown_first_and_all_of_it_in_the_end(
+    node: NodePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "TAIL_BYTES", 4 * KIB)
+    events = story_of(300)[:-3]  # it trains
+    lines = lines_of(events)
+    node.journal.write_bytes(b"".join(lines))
+    reader = StateReader(node.journal, tail_first=True)
+    shown = reader.refresh()
+    assert 10 < len(shown) < 60
+    assert shown == events[-len(shown) :]
+    state = reader.state
+    assert state.progress is not None
+    assert (state.run_id, state.host, state.progress.step, state.attempts) == ("r", "h", 300, ())
+    assert reading_text(state).startswith("reading ")
+    assert reading_text(state).endswith(", 0 %")
+    with node.journal.open("ab") as file:  # it goes on meanwhile
+        file.write(lines_of([ev.NoteAdded(t=T + 5000, text="new", by="me")])[0])
+    rounds = 0
+    shares = []
+    while reader.state.journal_read is not None:
+        assert reader.refresh() == [], "what was shown is not shown again"
+        shares.append(reading_text(reader.state))
+        rounds += 1
+    assert rounds > 5
+    assert len(set(shares)) > 5
+    assert [event.t for event in reader.refresh()] == [T + 5000]
+    assert reader.state == from_start(node.journal)
+
+
+def test_the_end_of_a_journal_gives_no_false_verdict(
+    old: Path, node: NodePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever a journal ends, its end says nothing about how the run stands that all of it does not say."""
+    journals = [*every(old), b"".join(lines_of(story_of()))]
+    monkeypatch.setattr(journal, "TAIL_BYTES", 1500)
+    for data in journals:
+        lines = data.splitlines(keepends=True)
+        for count in range(1, len(lines) + 1):
+            node.journal.write_bytes(b"".join(lines[:count]))
+            reader = StateReader(node.journal, tail_first=True)
+            reader.refresh()
+            seen, whole = reader.state, read_state(node.journal)
+            if seen.journal_read is None:
+                assert seen == whole
+                continue
+            assert seen.condition in (Preflight(), whole.condition)
+            assert not isinstance(seen.condition, Preflight) or seen.ended_t is None
+            assert (seen.attempts, seen.timeline, seen.best_loss, seen.resumable) == ((), (), None, None)
+            if seen.progress is not None and whole.progress is not None:
+                assert seen.progress.step in (None, whole.progress.step)
+    node.journal.write_bytes(journals[-1])
+    reader = StateReader(node.journal, tail_first=True)
+    reader.refresh()
+    assert isinstance(reader.state.condition, Finished), "how it ended is known at once"
+
+
+def test_a_long_journal_with_a_snapshot_is_whole_at_once_and_its_end_is_printed(
+    node: NodePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "TAIL_BYTES", 4 * KIB)
+    events = story_of(300)
+    data = b"".join(lines_of(events))
+    with_snapshot(node, data, len(b"".join(lines_of(events[:-2]))))
+    reader = StateReader(node.journal, tail_first=True)
+    shown = reader.refresh()
+    assert reader.state == from_start(node.journal)
+    assert 10 < len(shown) < 60
+    assert shown == events[-len(shown) :]
+    assert len(data) - 6 * KIB < reader.left_out < len(data)
+
+
+def test_a_long_old_run_is_marked_while_it_is_read(
+    node: NodePaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(journal, "TAIL_BYTES", 4 * KIB)
+    run = RunPaths(node.root.parent.parent)
+    events = story_of(300)
+    node.journal.write_bytes(b"".join(lines_of(events[:-3])))
+    reader = SnapshotReader(run)
+    snapshot = reader.refresh()
+    assert condition_span(snapshot, T).text.startswith("○ reading ")
+    assert (snapshot.step, snapshot.state.attempt) == (300, None), (
+        "where it is, and no attempt that may be another"
+    )
+    revisions = []
+    while (snapshot := reader.refresh()).state.journal_read is not None:
+        revisions.append(snapshot.revision)
+    assert revisions == sorted(set(revisions)), "the screen is told how far it is"
+    assert condition_span(snapshot, T).text == "? stepping"
+
+    with node.journal.open("ab") as file:
+        file.write(b"".join(lines_of(events[-3:])))
+    assert stoker(["attach", "--no-ui", str(run.root)]) == 1
+    printed = capsys.readouterr().out.splitlines()
+    assert (
+        "the first 0 MB of the journal are left out: `stoker attach --no-ui --json run` prints all"
+        in printed[0]
+    )
+    assert "run r: n on h" not in "\n".join(printed)
+    assert any("step 300" in line for line in printed)
+    assert any("attempt 1" in line for line in printed), "the story is of all of it"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from supervisor.run import control
 from supervisor.run.control import FORGOTTEN_S, REFRESH_S, STALE_S, Presence, Viewers
 
 
@@ -23,22 +22,6 @@ def test_a_screen_counts_once_its_file_has_moved_and_until_it_leaves(tmp_path: P
     presence.leave()
     viewers.look(6.5)
     assert not viewers.watched(6.5)
-
-
-def test_the_keeper_sees_at_once_that_a_person_decides_on_the_next_attempt(tmp_path: Path) -> None:
-    presence, viewers = Presence(tmp_path), Viewers(tmp_path)
-    presence.decide(True, 0.0)
-    assert not list(tmp_path.iterdir()), "the run may have no keeper, or be watched only"
-    presence.decide(False, 0.0)
-    seen = []
-    presence.refresh(1.0)
-    for now, deciding in ((2.0, None), (4.0, True), (6.0, False)):
-        if deciding is not None:
-            presence.decide(deciding, now)
-        viewers.look(now)
-        seen.append(viewers.deciding(now))
-    assert seen == [False, True, False]
-    assert viewers.watched(6.0)
 
 
 def test_a_file_that_stands_still_is_nobodys_and_is_removed(tmp_path: Path) -> None:
@@ -60,15 +43,6 @@ def test_a_file_that_stands_still_is_nobodys_and_is_removed(tmp_path: Path) -> N
     presence.refresh(204.0)
     viewers.look(204.0)
     assert viewers.watched(204.0), "who was only asleep counts again"
-
-
-def test_it_is_written_every_few_seconds_and_is_no_request(tmp_path: Path) -> None:
-    presence = Presence(tmp_path)
-    for tick in range(100):
-        presence.refresh(tick * 0.1)
-    (path,) = tmp_path.iterdir()
-    assert path.read_text(encoding="ascii") == "4"
-    assert control.pending(tmp_path) == []
 
 
 def test_a_folder_that_is_gone_or_not_ours_matters_to_nobody(tmp_path: Path) -> None:

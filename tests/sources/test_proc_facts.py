@@ -18,7 +18,7 @@ import pytest
 from supervisor.sources import file_facts, processes
 from supervisor.sources.host import activity, cgroup, kernel_log
 from supervisor.sources.processes import ProcessId, ProcessStat, descendants
-from supervisor.sources.stacks.nccl_ras import DEFAULT_ADDRESS, query_ras, ras_address
+from supervisor.sources.stacks.collective_records import DEFAULT_ADDRESS, query_ras, ras_address
 from tests.conftest import wait_until
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.sources.stacks import recorder_dumps as module
-from supervisor.sources.stacks.recorder_dumps import (
+from supervisor.sources.stacks import collective_records as module
+from supervisor.sources.stacks.collective_records import (
     SAME_INCIDENT_S,
     BadDump,
     DumpFiles,

@@ -9,8 +9,9 @@ import pytest
 
 from supervisor.run.events import Outcome, Phase
 from supervisor.run.state import AttemptState, Condition, Finished, RankState
-from supervisor.views.logs.query import BadQueryError, Query
-from supervisor.views.model.run_list import STATES, filter_trouble
+from supervisor.views.filter_words import BadQueryError
+from supervisor.views.logs.query import Query
+from supervisor.views.model.run_filter import STATES, filter_trouble
 from supervisor.views.wording.phrases import place_of
 
 ROOT = Path(__file__).parents[2]

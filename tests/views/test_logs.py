@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.views.filter_words import BadQueryError
 from supervisor.views.logs import counter as logscan
 from supervisor.views.logs import file as logfile
 from supervisor.views.logs import query as logquery
@@ -17,7 +18,7 @@ from supervisor.views.logs import stream as logstream
 from supervisor.views.logs.commands import BadJumpError, ToLine, ToTime, parse_jump
 from supervisor.views.logs.counter import Task
 from supervisor.views.logs.file import Change, Counts, LogFile
-from supervisor.views.logs.query import BadQueryError, Query
+from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import LogRef, Tone, tone_of
 from supervisor.views.logs.stream import Stream
 from tests.views.logs_on_disk import DATA, QUIET, never, opened, reference

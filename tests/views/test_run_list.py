@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind
 from supervisor.run.state import AttemptState, Moment, MomentKind, RunState, Tone
+from supervisor.views.model.run_filter import filter_trouble, filtered, unknown_field
 from supervisor.views.model.run_list import (
     LOOK_S,
     SLICE_S,
@@ -19,12 +20,9 @@ from supervisor.views.model.run_list import (
     RunsReader,
     Scope,
     SortKey,
-    filter_trouble,
-    filtered,
     note_of,
     ordered,
     sort_named,
-    unknown_field,
 )
 from tests.views.tui import recorded
 
@@ -65,6 +63,11 @@ def runs(tmp_path: Path) -> list[RunPaths]:
         ("host<5", []),
         ("failure=cuda_oom attempts>1", ["able-ant"]),
         ("note:x", []),
+        ("-otter -state:x", ["calm-crane", "able-ant"]),
+        ('"brave otter"', []),
+        ('"brave-otter"', ["brave-otter"]),
+        ("/^2026112[01].*(otter|ant)$/", ["brave-otter", "able-ant"]),
+        ("loss>=", ["brave-otter", "calm-crane", "able-ant"]),
     ],
 )
 def test_filter(runs: list[RunPaths], query: str, wanted: list[str]) -> None:

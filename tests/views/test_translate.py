@@ -44,7 +44,7 @@ SCREENS = sorted(
 )
 RECORDS = [
     *(ROOT / "diagnosis/wording" / f"{name}.py" for name in ("titles", "advice")),
-    ROOT / "diagnosis/hang/hang_verdict.py",
+    ROOT / "diagnosis/hang_verdict.py",
     ROOT / "cli/verdict_text.py",
     ROOT / "views/trial_report.py",
     *(ROOT / "policy" / f"{name}.py" for name in ("rules", "decide", "changes", "same_training")),
@@ -66,7 +66,7 @@ RECORDS = [
     *sorted((ROOT / "views/logs").glob("*.py")),
     *(ROOT / "views/wording" / f"{name}.py" for name in ("start_warnings", "phrases")),
     ROOT / "views/model/cause_context.py",
-    ROOT / "job/guided.py",
+    ROOT / "job/launch/guided.py",
 ]
 # What stands in a sentence's gaps.
 FILLERS = (

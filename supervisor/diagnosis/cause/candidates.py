@@ -14,7 +14,7 @@ from supervisor.diagnosis.scan.hit import (
     is_echo,
     is_logged_as_warning,
 )
-from supervisor.diagnosis.scan.log_timeline import NO_YEAR, is_progress, when, year_of
+from supervisor.diagnosis.scan.log_timeline import day_of, is_progress, when
 from supervisor.diagnosis.scan.signature_tables import WARNING_COSTS, Role, Strength, Trait
 from supervisor.diagnosis.scan.tracebacks import (
     below_its_frame,
@@ -51,8 +51,6 @@ _ANY_TYPE = Lazy(
     r"\b(?:ValueError|AssertionError|NotImplementedError|FloatingPointError|MisconfigurationException)\b"
 )
 
-# Of one signature, rank and log.
-MOST_OF_A_KIND = 24
 # What frames, words and neither are worth where they settle the class of a plain exception.
 FRAMES_STRENGTH = Strength.DECISIVE
 WORDS_STRENGTH = 55
@@ -93,15 +91,14 @@ def steps_seen(scans: Sequence[SourceScan]) -> bool:
 
 def candidates_of(scans: Sequence[SourceScan], *, stepped: bool) -> list[Candidate]:
     """All candidates of a job, log by log. `stepped`: what `steps_seen` gives."""
-    years = (year_of((*scan.head[:100], *scan.tail[-50:])) for scan in scans)
-    year = next((year for year in years if year != NO_YEAR), NO_YEAR)
+    day_t = day_of(line for scan in scans for line in (*scan.head[:100], *scan.tail[-50:]))
     labelled = {source for source, scan in enumerate(scans) if _all_informed(scan)}
     made = [
-        _candidate(hit, scans, year, stepped, labelled=source in labelled)
+        _candidate(hit, scans, day_t, stepped, labelled=source in labelled)
         for source, scan in enumerate(scans)
         for hit in _best_matches(scan)
     ]
-    return _few(_without_context([item for item in made if item is not None]))
+    return _without_context([item for item in made if item is not None])
 
 
 def _without_context(found: list[Candidate]) -> list[Candidate]:
@@ -145,12 +142,16 @@ def _all_informed(scan: SourceScan) -> bool:
 
 
 def _candidate(
-    hit: Hit, scans: Sequence[SourceScan], year: int, stepped: bool, *, labelled: bool = False
+    hit: Hit, scans: Sequence[SourceScan], day_t: float, stepped: bool, *, labelled: bool = False
 ) -> Candidate | None:
     if is_quoted_code(hit.text) or below_its_frame(hit) or is_echo(hit):
         return None
-    if _is_wrapper(hit, scans) or (hit.has(Trait.NOT_BELOW_SPAWN) and _below_spawn(hit)):
+    if _is_wrapper(hit, scans):
         return None
+    if hit.has(Trait.NOT_BELOW_SPAWN) and any(
+        "multiprocessing/spawn.py" in line for line in hit.lines_before(12)
+    ):
+        return None  # the parent had gone while its child was being started
     if hit.has(Trait.ENDS_TRACEBACK) and (was_handled(hit) or frames_above(hit).ignored):
         return None
     if (hit.signature.failure is FailureClass.CODE_ERROR or hit.has(Trait.LOST_CONNECTION)) and frames_above(
@@ -163,7 +164,7 @@ def _candidate(
     if settled.failure is FailureClass.CODE_ERROR and raised_by_instrument(frames_above(hit), hit.text):
         settled = settled._replace(reason=Reason.INSTRUMENT)
     # Within one log the lines' order is enough, but for the time between a peer's complaint and a timeout.
-    stamp = _stamp(hit, year) if len(scans) > 1 or not is_cause else None
+    stamp = _stamp(hit, day_t) if len(scans) > 1 or not is_cause else None
     return Candidate(
         settled.failure,
         settled.reason,
@@ -190,11 +191,6 @@ def _is_wrapper(hit: Hit, scans: Sequence[SourceScan]) -> bool:
     return inner is not None and any(other.line == hit.line + inner[0] for other in scans[hit.source].hits)
 
 
-def _below_spawn(hit: Hit) -> bool:
-    """Whether a child of multiprocessing raised while it was being started."""
-    return any("multiprocessing/spawn.py" in line for line in hit.lines_before(12))
-
-
 def _settled(hit: Hit, scans: Sequence[SourceScan], stepped: bool) -> _Settled:
     """The class of a hit: its signature's, unless the exception it wraps, its frames or its words show another."""
     signature = hit.signature
@@ -207,8 +203,11 @@ def _settled(hit: Hit, scans: Sequence[SourceScan], stepped: bool) -> _Settled:
     if hit.has(Trait.PIPE_OWNER):
         owner = _pipe_owner(hit)
         return plain._replace(failure=owner or plain.failure, in_helper=owner is None and in_helper(hit))
-    if plain.failure is FailureClass.DISK_FULL and _in_semaphores(hit):
-        return plain._replace(failure=FailureClass.SHM_EXHAUSTED, reason=None)
+    if plain.failure is FailureClass.DISK_FULL:
+        # Locks and arenas of multiprocessing lie in /dev/shm (`man sem_overview`).
+        frames = frames_above(hit).frames
+        if frames and "/multiprocessing/" in frames[-1][0].replace("\\", "/"):
+            return plain._replace(failure=FailureClass.SHM_EXHAUSTED, reason=None)
     return plain
 
 
@@ -271,12 +270,6 @@ def _is_soft(hit: Hit, settled: _Settled, *, labelled: bool) -> bool:
     )
 
 
-def _in_semaphores(hit: Hit) -> bool:
-    """Whether no space was left for a lock or an arena of multiprocessing: those lie in /dev/shm (`man sem_overview`)."""
-    frames = frames_above(hit).frames
-    return bool(frames) and "/multiprocessing/" in frames[-1][0].replace("\\", "/")
-
-
 def _pipe_owner(hit: Hit) -> FailureClass | None:
     """Whose pipe broke, where Python's own processes and no ranks used it: a data worker's, or the program's."""
     paths = [path.replace("\\", "/") for path, _ in frames_above(hit).frames]
@@ -288,26 +281,10 @@ def _pipe_owner(hit: Hit) -> FailureClass | None:
     return FailureClass.CODE_ERROR
 
 
-def _stamp(hit: Hit, year: int) -> float | None:
-    stamp = when(hit.text, year)
-    if stamp is not None:
-        return stamp
-    for line in reversed(hit.lines_before(40)):
-        if (stamp := when(line, year)) is not None:
-            return stamp
-    for line in hit.lines_after(12):
-        if (stamp := when(line, year)) is not None:
-            return stamp
-    return None
-
-
-def _few(found: list[Candidate]) -> list[Candidate]:
-    """Of one signature and rank, the first two dozen and the last: more of the same add nothing."""
-    by_kind: dict[tuple[str, int | None, int], list[Candidate]] = {}
-    for item in found:
-        by_kind.setdefault((item.signature.id, item.rank, item.source), []).append(item)
-    kept = {id(item) for kind in by_kind.values() for item in (*kind[:MOST_OF_A_KIND], kind[-1])}
-    return [item for item in found if id(item) in kept]
+def _stamp(hit: Hit, day_t: float) -> float | None:
+    """The time of a line, or of the nearest line that has one."""
+    near = (hit.text, *reversed(hit.lines_before(40)), *hit.lines_after(12))
+    return next((stamp for line in near if (stamp := when(line, day_t)) is not None), None)
 
 
 def in_order(found: list[Candidate]) -> list[Candidate]:

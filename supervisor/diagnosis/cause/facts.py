@@ -14,9 +14,9 @@ from supervisor.diagnosis.cause.closing_lines import MAX_CHARS, closes_training,
 from supervisor.diagnosis.cause.confidence import far_below
 from supervisor.diagnosis.cause.recovered_errors import ends_well
 from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan
-from supervisor.diagnosis.scan.log_timeline import ends_in_nan, is_progress, silence, went_on
+from supervisor.diagnosis.scan.log_timeline import ends_in_nan, silence, went_on
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
-from supervisor.diagnosis.scan.tracebacks import FRAME, HEAD, frames_above, in_helper, is_exception
+from supervisor.diagnosis.scan.tracebacks import FRAME, HEAD, in_helper, is_exception
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import split_prefix
@@ -34,8 +34,6 @@ STEPS_OF_ANOTHER = 25
 # The earliest cause is taken among those this much weaker than the strongest at most; the same for stops.
 CAUSE_MARGIN = 30
 STOP_MARGIN = 10
-# Peers' lost connections this long before the first timeout did not follow from it.
-INTERRUPTED_LINES = 120  # two tracebacks below the one of Ctrl-C
 EARLY_S = 30
 # A silence before a stop is a hang if it lasted at least this long, and at least this many usual intervals.
 SILENCE_S = 900.0
@@ -93,44 +91,24 @@ class Facts:
             for item in launch.exits
             if item.code in FATAL_SIGNALS
             and not (item.pid in launch.sigtermed and item.code == -9)
-            and not self._cancelled_with_step(item)
-            and not self._swept_up_by_srun(item)
+            and not self._killed_with_its_step(item)
         ]
         return sorted(found, key=lambda item: (item.summary, item.hit.source, item.hit.line))
 
-    def _cancelled_with_step(self, item: Exit) -> bool:
-        """Whether srun reports a task's signal after the step was cancelled: the task was killed with the step."""
-        return item.hit.has(Trait.TASK_EXIT) and any(
-            stop.source == item.hit.source and stop.line <= item.hit.line for stop in self.stops
-        )
-
-    def _swept_up_by_srun(self, item: Exit) -> bool:
-        """Whether srun killed a task since another one had left by itself (`--kill-on-bad-exit`)."""
-        by_themselves = (
-            other for other in self.case.launch.exits if other.hit.has(Trait.TASK_EXIT) and other.code > 0
-        )
-        return (
-            item.code == -9
-            and item.hit.has(Trait.TASK_EXIT)
-            and any(other.hit.source == item.hit.source for other in by_themselves)
-        )
+    def _killed_with_its_step(self, item: Exit) -> bool:
+        """Whether srun reports the signal of a task that it killed: the step was cancelled, or another task had left by itself."""
+        if not item.hit.has(Trait.TASK_EXIT):
+            return False
+        stopped = any(stop.source == item.hit.source and stop.line <= item.hit.line for stop in self.stops)
+        left = any(other.hit.has(Trait.TASK_EXIT) and other.code > 0 for other in self.case.launch.exits)
+        return stopped or (item.code == -9 and left)
 
     # -- causes ------------------------------------------------------------------------------------
 
     def _is_symptom(self, item: Candidate) -> bool:
         """Whether a cause only follows from something else that the logs show."""
-        if item.line > self._own_timeouts.get((item.source, item.rank), item.line):
-            return True  # what a rank raises after its own collective timed out comes of that
         if item.soft and not self.died and self.any_progress:
             return True
-        if _is_shell_tools(item) and any(
-            other.source == item.source
-            and other.line > item.line
-            and other.failure in _WAITING
-            and not other.soft
-            for other in self.consequences
-        ):
-            return True  # the program was started all the same, and waited for something else
         if item.has(Trait.SHELL_KILL) and self._launcher_ends(item, Trait.KILLS_PEERS):
             return True
         return self._is_clean_up(item) or self._is_stopped_loader(item) or self._is_explained_abort(item)
@@ -159,33 +137,22 @@ class Facts:
 
     def _is_stopped_loader(self, item: Candidate) -> bool:
         """Whether a data worker died of the SIGTERM that ends a job: another rank failed by itself, or a launcher or a stop came first."""
-        if item.failure is not FailureClass.DATALOADER_WORKER or _is_own_failure(item):
+        if item.failure is not FailureClass.DATALOADER_WORKER or item.reason is Reason.RAISED:
             return False
         alike = (one for one in self._reported if (one.source, one.rank) == (item.source, item.rank))
         if not any(one.line <= item.line and _LOADER_STOPPED.search(one.text) for one in alike):
             return False  # the loader's last words name no signal
-        ranks, launch, stop = self.case.ranks, self.case.launch, self.firm_stop
-        own = [other for other in self._reported if other.is_cause and _is_own_failure(other)]
-        failed = {ranks.of(other.hit, other.failure) for other in own}
-        failed |= {ranks.of_exit(other) for other in self.signal_deaths}
+        ranks, stop = self.case.ranks, self.firm_stop
         rank = ranks.of(item.hit, item.failure)
+        failed = {ranks.of(one.hit, one.failure) for one in self._reported if _is_own_failure(one)}
+        failed |= {ranks.of_exit(one) for one in self.signal_deaths}
         if rank is not None and rank == ranks.blamed():
             return False
         return (
             bool(failed - {rank, None})
-            or (rank is not None and rank in map(launch.rank_by_pid.get, launch.sigtermed))
             or self._launcher_ends(item, Trait.SIGNALS_PEERS)
             or (stop is not None and not self._before(item, stop))
         )
-
-    @cached_property
-    def _own_timeouts(self) -> dict[tuple[int, int | None], int]:
-        """Where a rank first reported that its own collective timed out."""
-        found: dict[tuple[int, int | None], int] = {}
-        for item in self.case.candidates:
-            if item.rank is not None and not item.is_cause and _is_firm_timeout(item):
-                found.setdefault((item.source, item.rank), item.line)
-        return found
 
     def _launcher_ends(self, item: Candidate, trait: Trait) -> bool:
         """Whether a line follows a launcher's report that it ends what is left (Lightning kills itself too)."""
@@ -209,26 +176,10 @@ class Facts:
     def cause_before_stop(self) -> Candidate | None:
         """The best cause, unless a stop before it explains it."""
         root, stop = self.best_cause, self.firm_stop
-        if root is not None and any(self._interrupted(one, root) for one in self.stops):
-            return None
-        if (
-            root is not None
-            and stop is not None
-            and stop.strength >= Strength.EXACT
-            and _is_said_in_passing(root)
-        ):
-            return None
         if root is None or stop is None or not self._before(stop, root):
             return root
         is_echo = root.failure not in _NO_ECHO or root.strength < Strength.FULL
         return None if is_echo else root
-
-    def _interrupted(self, stop: Candidate, root: Candidate) -> bool:
-        """Whether a traceback of Ctrl-C stands just above what was raised: programs and their helpers fail as they are torn down."""
-        if stop.source != root.source or not stop.text.startswith("KeyboardInterrupt"):
-            return False
-        below = stop.lines_until(root.line + 1)
-        return 0 < root.line - stop.line <= INTERRUPTED_LINES and not any(map(is_progress, below))
 
     # -- stops -------------------------------------------------------------------------------------
 
@@ -309,23 +260,15 @@ class Facts:
             )
             rank = self.case.ranks.of_exit(item) if item.task is None else item.rank
             if not usual and rank is not None and rank not in complaining:
-                return None if self._stopped_before(item) else item
+                stop = self.firm_stop
+                return None if stop is not None and stop.line < item.hit.line else item
         return None
-
-    def _stopped_before(self, item: Exit) -> bool:
-        """Whether a stop explains an exit. By SIGINT a program prints its KeyboardInterrupt, which needs no firmer word."""
-        stop = self.firm_stop
-        if stop is None and item.code == -2:
-            stop = next(iter(self.stops), None)
-        return stop is not None and stop.line < item.hit.line
 
     @cached_property
     def bad_exits(self) -> list[Exit]:
         """Exits with a code of their own, torchrun's summary last; a shell's status belongs to no process."""
         found = [
-            item
-            for item in self.case.launch.exits
-            if item.code != 0 and not item.hit.has(Trait.SHELL_EXIT) and not self._swept_up_by_srun(item)
+            item for item in self.case.launch.exits if item.code != 0 and not item.hit.has(Trait.SHELL_EXIT)
         ]
         return sorted(found, key=lambda item: (item.summary, item.hit.source, item.hit.line))
 
@@ -379,14 +322,11 @@ class Facts:
         """Whether a log ends within a traceback, so that what was raised is missing, or with one of a helper's thread and no end of training."""
         if any(_ends_in_traceback(scan) for scan in self.case.scans):
             return True
-        return (
-            not self.good_end
-            and self.case.job.launcher_exit != 0
-            and any(
-                hit.line >= _last_written(scan) and in_helper(hit)
-                for scan in self.case.scans
-                for hit in scan.hits
-            )
+        if self.good_end or self.case.job.launcher_exit == 0:
+            return False
+        ends = ((scan, hit) for scan in self.case.scans for hit in scan.hits if in_helper(hit))
+        return any(
+            not any(line.strip() for line in scan.tail[hit.line + 1 - scan.tail_line :]) for scan, hit in ends
         )
 
     @cached_property
@@ -423,13 +363,12 @@ def _earliest_strong(causes: Sequence[Candidate]) -> Candidate | None:
         # A batch script continues where a tool of its fails: the program that failed later is what it failed of.
         first = next((item for item in causes if item.strength >= floor and not _is_shell_tools(item)), first)
     if first.has(Trait.REPEATED) and "encountered in worker" in first.text:
-        return _line_of_loader(first, causes)
+        # The loader's line, which names the worker's pid, says more than the worker's own last words.
+        alike = (
+            item for item in causes if item.signature.id == first.signature.id and far_below(first, item)
+        )
+        return next((item for item in alike if "killed by signal" in item.text), first)
     return first
-
-
-def _is_said_in_passing(item: Candidate) -> bool:
-    """Whether a line looks like an exception of no known type, and no traceback stands above it: a tool's (``conda activate``) in a script that continues."""
-    return item.has(Trait.OPEN_TYPE) and not frames_above(item.hit).found
 
 
 def _is_shell_tools(item: Candidate) -> bool:
@@ -437,18 +376,6 @@ def _is_shell_tools(item: Candidate) -> bool:
     return item.failure in {FailureClass.PERMISSION_DENIED, FailureClass.MISSING_FILE} and bool(
         _SHELL_TOOL.match(item.text)
     )
-
-
-def _line_of_loader(first: Candidate, causes: Sequence[Candidate]) -> Candidate:
-    """The line that names a data worker's pid says more than the worker's own last words."""
-    by_loader = (
-        item
-        for item in causes
-        if item.signature.id == first.signature.id
-        and "killed by signal" in item.text
-        and far_below(first, item)
-    )
-    return next(by_loader, first)
 
 
 def _trouble_before(other: Candidate, abort: Candidate) -> bool:
@@ -465,8 +392,8 @@ def _trouble_before(other: Candidate, abort: Candidate) -> bool:
 def _is_own_failure(item: Candidate) -> bool:
     """Whether a rank failed by itself: neither by a stop nor because its data workers were stopped."""
     if item.failure is FailureClass.DATALOADER_WORKER:
-        return item.reason is Reason.RAISED
-    return not item.soft and item.failure is not FailureClass.TERMINATED
+        return item.is_cause and item.reason is Reason.RAISED
+    return item.is_cause and not item.soft and item.failure is not FailureClass.TERMINATED
 
 
 def _is_firm_timeout(item: Candidate) -> bool:
@@ -492,11 +419,6 @@ def first_complaint(consequences: Sequence[Candidate]) -> Candidate | None:
         if strong is not None:
             return strong
     return max(consequences, key=lambda item: item.strength, default=None)
-
-
-def _last_written(scan: SourceScan) -> int:
-    """The number of a log's last line that is not blank."""
-    return max((number for number, line in scan.numbered_tail() if line.strip()), default=0)
 
 
 def _ends_in_traceback(scan: SourceScan) -> bool:

@@ -9,7 +9,7 @@ restart after which training made steps, if something had ended since the last b
 
 from __future__ import annotations
 
-from supervisor.diagnosis.scan.hit import SourceScan
+from supervisor.diagnosis.scan.hit import Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
 
 # Two starts this close are one: a batch script prints several lines as it begins.
@@ -63,7 +63,7 @@ def _part(scan: SourceScan, first: int, last: int) -> SourceScan:
     tail = scan.tail[max(first - scan.tail_line, 0) : max(last + 1 - scan.tail_line, 0)]
     steps = tuple(step for step in scan.steps if first <= step <= last)
     return scan._replace(
-        hits=tuple(hit for hit in scan.hits if first <= hit.line <= last),
+        hits=tuple(_below(hit, first) for hit in scan.hits if first <= hit.line <= last),
         lines=last,
         head=head,
         tail=tail or head,
@@ -72,3 +72,9 @@ def _part(scan: SourceScan, first: int, last: int) -> SourceScan:
         drew_bars=scan.drew_bars and bool(steps),
         steps=steps,
     )
+
+
+def _below(hit: Hit, first: int) -> Hit:
+    """The same hit without the lines above the first one of its job."""
+    lines = hit.before.split(b"\n")
+    return hit._replace(before=b"\n".join(lines[-(hit.line - first + 1) :]))

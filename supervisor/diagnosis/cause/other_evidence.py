@@ -29,7 +29,7 @@ from supervisor.diagnosis.cause.facts import Facts
 from supervisor.diagnosis.cause.guess import guess
 from supervisor.diagnosis.cause.roots import at, from_exit
 from supervisor.diagnosis.evidence import ErrorFile
-from supervisor.diagnosis.hang.hang_verdict import (
+from supervisor.diagnosis.hang_verdict import (
     hang_by_recorder,
     hang_by_stacks,
     recorder_applies,

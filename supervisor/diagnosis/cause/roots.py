@@ -14,7 +14,6 @@ from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.diagnosis.scan.tracebacks import frames_above
 from supervisor.run.failures import FailureClass, Reason
-from supervisor.text.patterns import Lazy
 
 # Peers' complaints alone.
 _COMPLAINT_BY_STRENGTH = ((Strength.DECISIVE, 0.9), (Strength.COMPLAINT, 0.8))
@@ -69,27 +68,19 @@ def _is_one_process(case: Case) -> bool:
 
 
 def _own_line(item: Candidate, peers: Sequence[Candidate]) -> Candidate:
-    """The same words in the rank's own log, where the chosen ones stand in a launcher's summary or come a moment later."""
+    """The same words in the rank's own log, where the chosen ones stand in a launcher's summary."""
     origin = item.hit.origin
-    if origin.local_rank is None and origin.rank is None:
-        for other in peers:
-            if (
-                other.source != item.source
-                and other.failure is item.failure
-                and other.hit.origin.local_rank is not None
-                and _same_words(other, item)
-            ):
-                return other
-    if origin.local_rank is not None:
-        for other in peers:
-            if (
-                abs(other.order - item.order) <= 2
-                and other.signature.id == item.signature.id
-                and other.source < item.source
-                and other.hit.origin.local_rank is not None
-            ):
-                return other
-    return item
+    if origin.local_rank is not None or origin.rank is not None:
+        return item
+    own = (
+        other
+        for other in peers
+        if other.source != item.source
+        and other.failure is item.failure
+        and other.hit.origin.local_rank is not None
+        and _same_words(other, item)
+    )
+    return next(own, item)
 
 
 def _same_words(one: Candidate, other: Candidate) -> bool:
@@ -192,33 +183,3 @@ def at(root: Root, place: tuple[str, int, str]) -> Root:
     """The root, shown by another line: (path, line, text)."""
     path, line, text = place
     return root._replace(path=path, line=line, text=text)
-
-
-def last_message(item: Exit, case: Case) -> tuple[str, int, str] | None:
-    """The one last line that a rank wrote to its own stderr, if no traceback stands above it: ``prog: what is wrong``."""
-    for scan in case.scans:
-        origin = scan.origin
-        own = origin.rank == item.rank if origin.rank is not None else origin.local_rank == item.local_rank
-        if origin.stream != "stderr" or not own or (origin.rank is None and origin.local_rank is None):
-            continue
-        if any(line.startswith("Traceback (most recent call last)") for line in scan.tail):
-            return None
-        for number, line in reversed(list(scan.numbered_tail())):
-            if line.strip():
-                return (scan.path, number, line) if ": " in line else None
-    return None
-
-
-# A program's own complaint, and none of a launcher's.
-_COMPLAINT = Lazy(
-    r"(?!srun: |slurmstepd: |sbatch: |salloc: |make: |mpirun|prterun|docker: |kubectl|pdsh)"
-    r"(?:[\w./-]{1,60}: )?(?:error|Error|ERROR|fatal|usage): \S"
-)
-
-
-def message_at_exit(case: Case) -> tuple[str, int, str] | None:
-    """What a program printed as it ended of its own will, ``error: …``, in a job without tracebacks of ranks."""
-    if any(hit.has(Trait.TRACEBACK) and hit.rank is not None for scan in case.scans for hit in scan.hits):
-        return None
-    lines = ((scan.path, number, line) for scan in case.scans for number, line in scan.numbered_tail())
-    return next((found for found in lines if _COMPLAINT.match(found[2])), None)

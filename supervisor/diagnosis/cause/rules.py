@@ -17,12 +17,9 @@ from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause.confidence import Chosen, Limit, limits_of
 from supervisor.diagnosis.cause.facts import STOP_SIGNALS, Facts
 from supervisor.diagnosis.cause.roots import (
-    at,
     from_candidate,
     from_complaint,
     from_exit,
-    last_message,
-    message_at_exit,
     own_complaint,
 )
 from supervisor.diagnosis.scan.hit import Candidate
@@ -30,8 +27,6 @@ from supervisor.diagnosis.scan.signature_tables import Strength
 from supervisor.run.failures import FailureClass, Reason
 
 METRIC_ROWS = 5
-# What argparse, getopt and most programs end with when they were called wrongly (Python: argparse.ArgumentParser.error).
-USAGE_EXIT = 2
 # Above it, a shell's 128 + signal.
 MOST_EXIT_CODE = 127
 
@@ -110,33 +105,6 @@ def _of_signalled(facts: Facts, item: Exit) -> Root:
     return from_exit(item, facts.case, FailureClass.TERMINATED, Reason.OUTSIDE)
 
 
-class _Message(NamedTuple):
-    """An exit and the line that says why: (path, line, text)."""
-
-    item: Exit
-    place: tuple[str, int, str]
-
-
-def _refused_arguments(facts: Facts) -> _Message | None:
-    found = facts.silent_exit
-    if found is None or found.code != USAGE_EXIT:
-        return None
-    place = last_message(found, facts.case)
-    return _Message(found, place) if place is not None else None
-
-
-def _complaint_at_exit(facts: Facts) -> _Message | None:
-    exits = facts.bad_exits
-    if not exits or exits[0].code != 1 or facts.any_progress:
-        return None
-    place = message_at_exit(facts.case)
-    return _Message(exits[0], place) if place is not None else None
-
-
-def _of_message(facts: Facts, found: _Message) -> Root:
-    return at(from_exit(found.item, facts.case, FailureClass.USAGE_ERROR), found.place)
-
-
 def _of_exit(facts: Facts, item: Exit) -> Root:
     reason = Reason.EXIT_CODE if item.code > 0 else None
     return from_exit(item, facts.case, reason=reason)
@@ -167,10 +135,6 @@ def _silence(facts: Facts) -> str | None:
 
 def _of_silence(_facts: Facts, path: str) -> Root:
     return Root(FailureClass.HANG, path=path)
-
-
-def _nan_before_complaints(facts: Facts) -> tuple[int, int] | None:
-    return facts.nan_row if facts.complaint is not None else None
 
 
 def _of_nan(facts: Facts, found: tuple[int, int]) -> Root:
@@ -270,13 +234,6 @@ RULES: tuple[Rule[Any], ...] = (
         confidence=0.8,
     ),
     Rule(
-        "refused_arguments",
-        when=_refused_arguments,
-        then=_of_message,
-        why="A process left with exit code 2, which programs use for wrong arguments, and its last line says what is wrong.",
-        confidence=0.8,
-    ),
-    Rule(
         "silent_exit",
         when=lambda facts: facts.silent_exit,
         then=_of_exit,
@@ -297,10 +254,10 @@ RULES: tuple[Rule[Any], ...] = (
         why="The run was stopped from outside, and no peer had complained before.",
     ),
     Rule(
-        "nan_before_complaints",
-        when=_nan_before_complaints,
+        "nan_to_the_end",
+        when=lambda facts: facts.nan_row,
         then=_of_nan,
-        why="Peers complain, but the loss had been nan to the end: that is what the run failed of.",
+        why="The loss was nan to the last line that printed one.",
         confidence=0.88,
     ),
     Rule(
@@ -324,25 +281,11 @@ RULES: tuple[Rule[Any], ...] = (
         confidence=0.75,
     ),
     Rule(
-        "complaint_at_exit",
-        when=_complaint_at_exit,
-        then=_of_message,
-        why="The program left with exit code 1 before its first step, without a traceback, and printed an error.",
-        confidence=0.7,
-    ),
-    Rule(
         "exit_code",
         when=_exit_code,
         then=_of_exit,
         why="A process aborted or exited with an unusual code, and nothing else is known.",
         confidence=0.75,
-    ),
-    Rule(
-        "nan_to_the_end",
-        when=lambda facts: facts.nan_row,
-        then=_of_nan,
-        why="The loss was nan to the last line that printed one.",
-        confidence=0.88,
     ),
     Rule(
         "unexplained_end",

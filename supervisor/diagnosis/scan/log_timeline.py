@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from supervisor.text.patterns import Lazy
+from supervisor.text.stamps import stamp_of, whole_date
 
-NO_YEAR: Final = 2000  # of lines whose format has none, where no other line names one
 # Two bars in turn, whose lines come again unchanged, show as much as one new line each so many.
 ALTERNATING: Final = 4
 # Of what stands above a line, so much is looked through for a bar.
@@ -25,15 +25,6 @@ _NUMBER = Lazy(r"[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?")
 @cache
 def _patterns() -> dict[str, Lazy]:
     return {
-        "iso": Lazy(r"(\d{4})[-/](\d\d)[-/](\d\d)[T_ ](\d\d):(\d\d):(\d\d)"),
-        "glog": Lazy(r"\b[IWEFD](\d\d?)(\d\d) (\d\d):(\d\d):(\d\d)\.\d+"),
-        "us": Lazy(r"\b(\d\d)/(\d\d)(?:/(\d{4}))? (\d\d):(\d\d):(\d\d)\b"),
-        "syslog": Lazy(
-            r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(\d\d?) (\d\d):(\d\d)(?::(\d\d))?(?: (?:[A-Z]{3,4} )?(\d{4})(?=\s|$))?"
-        ),
-        "clock": Lazy(r"(?:^|[\[( ])(\d\d):(\d\d):(\d\d)(?:[\]),.: ]|$)"),
-        "first": Lazy(r"^\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]? "),
-        "epoch": Lazy(r'"(?:t|ts|time|timestamp)": ?"?(1[5-9]\d{8})(?:\.\d+)?"?'),
         # For lower-case text: with IGNORECASE this one pattern took 4 ms to compile, half of Python's own start.
         "progress": Lazy(
             r"""\{['"]loss['"]: ?[-\d.]+
@@ -48,10 +39,6 @@ def _patterns() -> dict[str, Lazy]:
             |\bep\s\d+\strain""",
             re.VERBOSE,
         ),
-        "held_out": Lazy(
-            r"""\b(?:eval|val|valid|validation|test|dev)[_/ ]loss["']?\s?[=:]?\s*["']?\s*(nan|[-+]?\.?\d[\d.e+-]*)""",
-            re.IGNORECASE,
-        ),
         "nan": Lazy(
             r"""(?:^|[^\w])(?:train(?:ing)?[_/ ])?(?:total_)?(?:loss|lm[ _]loss|nll_loss|loss_total|loss_cls|step_loss|train_loss)["']?\s?[=:]?\s*["']?\s*([-+]?(?:nan|inf)|[-+]?\.?\d[\d.e+-]*)""",
             re.IGNORECASE,
@@ -59,52 +46,24 @@ def _patterns() -> dict[str, Lazy]:
     }
 
 
-def when(text: str, year: int = NO_YEAR) -> float | None:
-    """The time that a line names, as epoch seconds in an unnamed zone; None if it names none. A bare clock is of day 1."""
-    if ":" not in text:
-        return None
-    patterns = _patterns()
-    if match := patterns["iso"].search(text):
-        parts = [int(part) for part in match.groups()]
-    elif match := patterns["glog"].search(text):
-        parts = [year, *(int(part) for part in match.groups())]
-    elif match := patterns["us"].search(text):
-        month, day, its_year, hour, minute, second = match.groups()
-        parts = [int(its_year or year), int(month), int(day), int(hour), int(minute), int(second)]
-        if parts[1] > 12:
-            parts[1], parts[2] = parts[2], parts[1]
-    elif match := patterns["syslog"].search(text):
-        month, day, hour, minute, second, its_year = match.groups()
-        number = "JanFebMarAprMayJunJulAugSepOctNovDec".index(month) // 3 + 1
-        parts = [int(its_year or year), number, int(day), int(hour), int(minute), int(second or 0)]
-    elif match := patterns["epoch"].search(text):
-        return float(match.group(1))
-    elif match := patterns["clock"].search(text):
-        parts = [year, 1, 1, *(int(part) for part in match.groups())]
-    else:
-        return None
-    return _epoch_s(*parts[:6])
+# Of lines whose format has no year or no day, where no other line names one.
+SOME_DAY_T: Final = 946728000.0  # noon of 2000-01-01
+LATEST_T: Final = 4070908800.0  # 2099: no stamp is of later
 
 
-def _epoch_s(year: int, month: int, day: int, hour: int, minute: int, second: int) -> float | None:
-    """Seconds since 1970 of a date in the Gregorian calendar; datetime's import costs a fifth of Python's own start."""
-    if not (1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 61):
-        return None
-    shifted = year - (month <= 2)
-    era_year = shifted % 400
-    day_of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
-    day_of_era = era_year * 365 + era_year // 4 - era_year // 100 + day_of_year
-    days = shifted // 400 * 146097 + day_of_era - 719468
-    return float(days * 86400 + hour * 3600 + minute * 60 + second)
+def when(text: str, day_t: float = SOME_DAY_T, *, bare_clock: bool = True) -> float | None:
+    """The time that a line names at its head, as seconds in an unnamed zone; None if it names none.
+
+    Whole seconds: nothing is made of an order within a second.
+    """
+    t = stamp_of(text, day_t, LATEST_T, bare_clock=bare_clock)
+    return None if t is None else float(int(t))
 
 
-def year_of(lines: Iterable[str]) -> int:
-    """The first year that any line names; log formats without one are read with it."""
-    pattern = _patterns()["iso"]
-    for line in lines:
-        if (match := pattern.search(line)) and 1990 < int(match.group(1)) < 2100:
-            return int(match.group(1))
-    return NO_YEAR
+def day_of(lines: Iterable[str]) -> float:
+    """The day of the first line that names one with its year; stamps of other formats are read with it."""
+    dates = (whole_date(line, LATEST_T) for line in lines)
+    return next((t for t in dates if t is not None), SOME_DAY_T)
 
 
 def is_progress(text: str) -> bool:
@@ -167,41 +126,6 @@ def _bar_state() -> re.Pattern[bytes]:
     return re.compile(rb"\b(\d{1,12})/(\d{1,12}) \[\d+:\d\d")
 
 
-def _by_one_clock(lines: Sequence[str]) -> list[str]:
-    """The lines, each with one date at most: the program's own where there are enough, else the collector's.
-
-    A collector's time is when a line came by, and each line has it.
-    """
-    spans = [_dates(line) for line in lines]
-    doubled = [row for row, found in enumerate(spans) if len(found) > 1 and found[1][0] >= found[0][1]]
-    if len(doubled) >= 3:
-        rows = set(doubled)
-        return [line[spans[row][1][0] :] if row in rows else "" for row, line in enumerate(lines)]
-    dated = sum(bool(found) for found in spans)
-    if doubled and dated > 0.9 * sum(bool(line.strip()) for line in lines):
-        return [
-            line[: found[0][1]] + _undated(line[found[0][1] :]) if found else line
-            for line, found in zip(lines, spans, strict=True)
-        ]
-    return list(lines)
-
-
-def _undated(text: str) -> str:
-    """The same without what reads as a time; a step remains a step."""
-    for start, end in reversed(_dates(text)):
-        text = text[:start] + text[end:]
-    return text
-
-
-def _dates(text: str) -> list[tuple[int, int]]:
-    """Where dates stand near a line's start, in order."""
-    return sorted(
-        match.span()
-        for name in ("iso", "glog", "us", "syslog", "first")
-        for match in _patterns()[name].finditer(text[:200])
-    )
-
-
 def _goes_on_untimed(training: Sequence[int], stamped: Sequence[int]) -> bool:
     """Whether far more steps follow the last time before training's end than usually stand between two times."""
     before = [row for row in stamped if training and row <= training[-1]]
@@ -241,14 +165,12 @@ def silence(lines: Sequence[str]) -> Silence | None:
 
 def _stamps(lines: Sequence[str]) -> list[tuple[int, float]]:
     """The rows that bear a time, by one clock: a bare one (a bar's, too) names no day, and is of no use beside dates."""
-    stamped = _by_one_clock(lines)
-    year = year_of(stamped)
-    stamps = [(row, stamp) for row, line in enumerate(stamped) if (stamp := when(line, year)) is not None]
-    return [(row, stamp) for row, stamp in stamps if _is_dated(stamped[row])] or stamps
-
-
-def _is_dated(line: str) -> bool:
-    return any(_patterns()[name].search(line) for name in ("iso", "glog", "us", "syslog", "epoch"))
+    day_t = day_of(lines)
+    for bare_clock in (False, True):
+        times = ((row, when(line, day_t, bare_clock=bare_clock)) for row, line in enumerate(lines))
+        if found := [(row, t) for row, t in times if t is not None]:
+            return found
+    return []
 
 
 def ends_in_nan(lines: Sequence[str]) -> int | None:
@@ -273,25 +195,7 @@ def ends_in_nan(lines: Sequence[str]) -> int | None:
         else:
             first, count, numbers = None, 0, True
     if first is None:
-        return _held_out_nan(lines)
+        return None
     if not numbers and is_progress(lines[first]) and "nan" in lines[first].lower():
         return first
-    return first if count >= 3 else None
-
-
-def _held_out_nan(lines: Sequence[str]) -> int | None:
-    """The index of the first held-out loss where three or more were reported and none of them is a number.
-
-    Beside a training loss, as in a bar, nan may also mean that nothing was evaluated: only reports of their own count.
-    """
-    first: int | None = None
-    count = 0
-    for row, line in enumerate(lines):
-        if _patterns()["nan"].search(line):
-            continue
-        for value in _patterns()["held_out"].findall(line):
-            if value.lower() != "nan":
-                return None
-            first = row if first is None else first
-            count += 1
     return first if count >= 3 else None

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final, NamedTuple
 
-from supervisor.diagnosis.scan.log_timeline import when
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import NOWHERE, learn_hosts, split_prefix
 
@@ -46,6 +45,10 @@ _COLLECTORS: Final = frozenset(
 _GRAVE: Final = ("WARN", "ERROR", "CRITICAL", "FATAL")
 _CONTINUES: Final = (" ", "\t", "Traceback ", "[rank")
 _ISO = Lazy(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
+_TIME = Lazy(
+    r"\d{4}[-/]\d\d[-/]\d\d[T_ ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?|\b[IWEF]\d{4} \d\d:\d\d:\d\d(?:\.\d{1,9})?"
+    r"|\b[A-Z][a-z]{2} {1,2}\d\d? \d\d:\d\d:\d\d|\b(?:\d\d/\d\d(?:/\d{2,4})? )?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+)
 _SEPARATORS: Final = Lazy(r"[ \t]|(?<=[\]>|:])(?=[\[(\w])")
 
 
@@ -247,25 +250,6 @@ def _who(prefix: str, hosts: frozenset[str]) -> str:
 
 
 def _stamp_of(prefix: str) -> str:
-    if match := _ISO.search(prefix):
-        return _stamp(match.group())
-    seconds = when(prefix)
-    if seconds is None:
-        return ""
-    days, rest = divmod(int(seconds), 86400)
-    month, day = _month_and_day(days)
-    return f"2000-{month:02d}-{day:02d}T{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}Z "
-
-
-_MONTHS: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-_YEAR_2000_DAYS: Final = 10957
-
-
-def _month_and_day(days: int) -> tuple[int, int]:
-    """Of a day in the year 2000, which stands for any where a prefix names none."""
-    left = (days - _YEAR_2000_DAYS) % 366
-    for month, length in enumerate(_MONTHS, start=1):
-        if left < length:
-            return month, left + 1
-        left -= length
-    return 12, 31
+    """The time that a prefix names, as it stands there."""
+    match = _TIME.search(prefix)
+    return f"{match.group()} " if match else ""

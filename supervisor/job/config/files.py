@@ -15,12 +15,10 @@ from functools import lru_cache
 from typing import Any, Final
 
 from supervisor.job.errors import JobError
+from supervisor.job.knobs.setting_names import SUFFIXES, Scalar
 
 # A job file is a page of settings; anything larger is not one, and parsers need bounded input.
 MAX_BYTES: Final = 256 * 1024
-SUFFIXES: Final = (".yaml", ".yml", ".toml", ".json")
-"""Of a script's own config file."""
-Scalar = str | int | float | bool | None
 # Constant arithmetic stays in numbers that a batch size or a learning rate can be.
 MAX_BITS: Final = 128
 MAX_EXPONENT: Final = 64

@@ -11,6 +11,7 @@ from typing import Any, Final
 from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.batch import resolve as resolve_batch
+from supervisor.job.config.script_settings import trial_notes, with_knobs
 from supervisor.job.config.setting_keys import FLAT, OF_NO_JOB, SETTINGS
 from supervisor.job.config.settings import (
     ConfigFile,
@@ -21,11 +22,9 @@ from supervisor.job.config.settings import (
     nearest_signatures,
 )
 from supervisor.job.config.trainer_table import ALIASES, TRAINER_KEYS
-from supervisor.job.env import VISIBLE, WIRE_NAMES, refuse_unreached
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.conventions import find_loader, longer_than_usual
-from supervisor.job.knobs.script_settings import with_knobs
-from supervisor.job.knobs.trial_settings import trial_notes
+from supervisor.job.launch.env import VISIBLE, WIRE_NAMES, refuse_unreached
 from supervisor.job.spec import (
     ClassOverride,
     EntryKind,

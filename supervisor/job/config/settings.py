@@ -17,7 +17,6 @@ import msgspec
 from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, nearest
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.config.files import line_of
-from supervisor.job.config.setting import KeyType, Setting
 from supervisor.job.config.setting_keys import (
     CHOICES,
     CLASS_KEYS,
@@ -29,6 +28,8 @@ from supervisor.job.config.setting_keys import (
     SETTINGS,
     SIGNATURE,
     SIGNATURE_KEYS,
+    KeyType,
+    Setting,
 )
 from supervisor.job.config.trainer_table import ALIASES, TRAINER_KEYS
 from supervisor.job.errors import JobError

@@ -22,11 +22,14 @@ from supervisor.job.knobs.facts import (
     Rank,
     Setting,
 )
-from supervisor.job.knobs.places import ENV, Place, bare, config_file, place_of
 from supervisor.job.knobs.setting_names import (
+    ENV,
     BatchName,
+    Place,
     attributes_in,
+    bare,
     batch_name,
+    config_file,
     is_accumulation,
     is_one_name,
     is_other,
@@ -35,6 +38,7 @@ from supervisor.job.knobs.setting_names import (
     is_total,
     is_workers,
     last_part,
+    place_of,
     plain,
 )
 from supervisor.job.spec import AccumulationCounts, Knobs, KnobScope

@@ -11,16 +11,20 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from supervisor.job.arguments.assignments import settings_of
-from supervisor.job.knobs.checkpoint_names import with_resume
 from supervisor.job.knobs.conventions import Convention, find_convention
-from supervisor.job.knobs.places import Place, Places, bare, config_file, place_of
+from supervisor.job.knobs.resume_settings import with_resume
 from supervisor.job.knobs.set_batch import as_number, number_of
 from supervisor.job.knobs.setting_names import (
     BatchName,
+    Place,
+    Places,
+    bare,
     batch_name,
+    config_file,
     is_accumulation,
     is_total,
     last_part,
+    place_of,
     plain,
     words_of,
 )

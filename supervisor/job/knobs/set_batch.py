@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from supervisor.job.arguments.assignments import value_of
 from supervisor.job.batch import BatchSpec, BatchUnit, resolve
-from supervisor.job.config.files import Scalar
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.places import Places, is_argument
+from supervisor.job.knobs.setting_names import Places, Scalar, is_argument
 from supervisor.job.spec import AccumulationCounts, Knobs, KnobScope
 
 _LENGTH_NAMES: Final = (

@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from supervisor.job.env import APPLY
 from supervisor.job.errors import JobError
-from supervisor.job.plan import LaunchPlan
+from supervisor.job.launch.env import APPLY
+from supervisor.job.launch.plan import LaunchPlan
 from supervisor.job.spec import JobSpec, TrialSettings
 from supervisor.run.runfile import RunFile
 from supervisor.text.redact import HIDDEN, Redactor, redact, redact_argv, redact_text

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from supervisor.job.knobs.checkpoint_names import ENDINGS, USUAL_OUTPUTS, given_start
+from supervisor.job.knobs.resume_settings import ENDINGS, USUAL_OUTPUTS, given_start
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.base.background import Background, within
 from supervisor.keeper.base.keeper_clock import Clock

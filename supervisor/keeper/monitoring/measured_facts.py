@@ -15,13 +15,12 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from supervisor.job.batch import BatchUnit
-from supervisor.job.knobs.checkpoint_names import measured_outputs
+from supervisor.job.config.script_settings import total_steps
 from supervisor.job.knobs.facts import Facts, Rank
 from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, is_named, measured_batch
 from supervisor.job.knobs.measured_knobs import MeasuredSettings
-from supervisor.job.knobs.measured_resume import knob_name, resume_way
-from supervisor.job.knobs.questions import asked_settings, with_declared
-from supervisor.job.knobs.trial_settings import total_steps
+from supervisor.job.knobs.resume_settings import knob_name, measured_outputs, resume_way
+from supervisor.job.launch.batch_questions import asked_settings, with_declared
 from supervisor.job.spec import JobSpec, Knobs, Unread
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import FactSeen, Observation, Sampled, StepSeen

@@ -15,7 +15,7 @@ from typing import Final
 from supervisor.job.batch import BatchSpec, factors
 from supervisor.job.knobs.facts import Facts
 from supervisor.job.knobs.measured import first_steps, is_named
-from supervisor.job.knobs.measured_resume import resume_seen
+from supervisor.job.knobs.resume_settings import resume_seen
 from supervisor.job.spec import Unread
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.run import events as ev

@@ -12,7 +12,7 @@ from supervisor.job.arguments.assignments import value_of
 from supervisor.job.batch import BatchSpec, with_world_size
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.set_batch import batch_values
-from supervisor.job.plan import CheckpointCopy, LaunchPlan
+from supervisor.job.launch.plan import CheckpointCopy, LaunchPlan
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.base.job_secrets import with_hidden_words, with_secrets
 from supervisor.keeper.planning.launch_plans import next_resume_point, plan_with, settings_of

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from supervisor.job.batch import BatchChange, describe_change
 from supervisor.job.errors import JobError
-from supervisor.job.plan import LaunchPlan
+from supervisor.job.launch.plan import LaunchPlan
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.loop import TICK_S, Keeper

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from supervisor.job.plan import ENDPOINT_PORT, MASTER_PORT, endpoint_of
+from supervisor.job.launch.plan import ENDPOINT_PORT, MASTER_PORT, endpoint_of
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.keeper_clock import Clock

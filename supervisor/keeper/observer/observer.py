@@ -29,7 +29,7 @@ from supervisor.keeper.monitoring.sensors import Sensors
 from supervisor.keeper.observer.observed_run import ATTEMPT, PIPE_NAME, ObservedLog, ObservedRun, Target
 from supervisor.keeper.observer.watched_ends import PipeCopy, RankEnds, Writers
 from supervisor.keeper.recording.recorder import Recorder
-from supervisor.keeper.stalls.stack_file import StackFile, write_stacks
+from supervisor.keeper.stalls.stack_rounds import StackFile, write_stacks
 from supervisor.policy import EXIT_ENDED_EARLY, EXIT_FAILED, EXIT_LOST
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths

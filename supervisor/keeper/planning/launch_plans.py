@@ -15,13 +15,19 @@ from typing import TypeAlias
 import msgspec
 
 from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
-from supervisor.job.config.files import Scalar, read_values
+from supervisor.job.config.files import read_values
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.measured_knobs import RankProcess
-from supervisor.job.knobs.places import Place, config_file, is_argument, place_of
 from supervisor.job.knobs.set_batch import why_not_changeable, why_size_unknown
-from supervisor.job.plan import CheckpointCopy, LaunchPlan, build_plan, plan_as_record, wants_port
-from supervisor.job.plan_diff import diff_lines
+from supervisor.job.knobs.setting_names import Place, Scalar, config_file, is_argument, place_of
+from supervisor.job.launch.plan import (
+    CheckpointCopy,
+    LaunchPlan,
+    build_plan,
+    diff_lines,
+    plan_as_record,
+    wants_port,
+)
 from supervisor.job.spec import CONTINUES, RESTARTS, BatchAnswer, BatchQuestion, EntryKind, JobSpec, Unread
 from supervisor.keeper.base.job_secrets import require_nothing_hidden, with_hidden_words, with_secrets
 from supervisor.keeper.base.request_rules import Refused

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from supervisor.job.plan import LaunchPlan
+from supervisor.job.launch.plan import LaunchPlan
 from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.process.child import (

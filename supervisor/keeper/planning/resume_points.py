@@ -22,9 +22,9 @@ from msgspec import structs
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import NotResumableError
-from supervisor.job.knobs.checkpoint_names import USUAL_OUTPUTS, given_start, takes_path
 from supervisor.job.knobs.conventions import HF
-from supervisor.job.plan import CheckpointCopy
+from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS, given_start, takes_path
+from supervisor.job.launch.plan import CheckpointCopy
 from supervisor.job.spec import JobSpec, Knobs
 from supervisor.keeper.base.background import within
 from supervisor.keeper.monitoring.found_checkpoints import ranks_of, shown_path

@@ -21,11 +21,11 @@ from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, Mac
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.batch import BatchSpec, MemoryPoint
-from supervisor.job.env import is_measured
-from supervisor.job.knobs.checkpoint_names import given_start
+from supervisor.job.config.script_settings import is_plain_python
 from supervisor.job.knobs.conventions import find_loader
-from supervisor.job.knobs.questions import to_try
-from supervisor.job.knobs.script_settings import is_plain_python
+from supervisor.job.knobs.resume_settings import given_start
+from supervisor.job.launch.batch_questions import to_try
+from supervisor.job.launch.env import is_measured
 from supervisor.job.memory_fit import choose_smaller, memory_point
 from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs, Unread
 from supervisor.keeper.base.background import within

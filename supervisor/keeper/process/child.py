@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.job.env import applied
-from supervisor.job.plan import LaunchPlan
+from supervisor.job.launch.env import applied
+from supervisor.job.launch.plan import LaunchPlan
 from supervisor.keeper.process.launcher import IGNORED, NO_NUMBER
 from supervisor.keeper.process.members import bears_mark, find_members
 from supervisor.run import events as ev

@@ -1,7 +1,7 @@
 """Whether a run may be adopted, or continued: looked at here, done elsewhere.
 
 To adopt is to start a keeper for processes that live; to continue is to start the next attempt where none can be
-alive. Both need a folder that is its user's own (`run.access.ownership`), and what a folder says of processes counts only where
+alive. Both need a folder that is its user's own (`run.ownership`), and what a folder says of processes counts only where
 the processes themselves say so too (`members`).
 """
 

@@ -130,6 +130,8 @@ class _Memory:
     stepped: bool = False
     # Epoch and step of the newest loss; whether steps without a loss continue beyond it, as a bar's do.
     at_loss: tuple[float, float] | None = None
+    # Where the counter stood that named the total.
+    at_total: float | None = None
     bare_steps: bool = False
     # The newest finite loss, the first of the losses since then that are not finite, and how many those are.
     finite_loss: float | None = None
@@ -385,14 +387,14 @@ class Recorder:
         if self._is_new(METRICS, JOB_KEY, seen):
             self._append(METRICS, seen.t, JOB_KEY, attempt, seen.values)
             self._m.minima.add(seen.values.get("step"), seen.values.get("loss"))
-            self._note_loss(attempt, seen)
+            self._heed_loss(attempt, seen)
             self._progress(attempt, seen)
             if seen.renamed and (step := seen.values.get("step")) is not None:
                 name = self._redact(seen.renamed)[:MOST_LOSS_NAME]
                 text = f"the loss is {name} from step {step:.0f} on"
                 self._advise(attempt, seen.t, ev.loss_renamed_code(name, step), text, None)
 
-    def _note_loss(self, attempt: int, seen: StepSeen) -> None:
+    def _heed_loss(self, attempt: int, seen: StepSeen) -> None:
         """The first time in an attempt that the loss is nan or inf, and that it is a number again, are journalled."""
         m, loss, step = self._m, seen.values.get("loss"), seen.values.get("step")
         if loss is None:
@@ -438,7 +440,7 @@ class Recorder:
 
     def _progress(self, attempt: int, seen: StepSeen) -> None:
         fields: dict[str, Any] = {}
-        aside = PLACE if self._is_evaluation(seen) else frozenset()
+        aside = PLACE if self._is_evaluation(seen) or self._is_earlier_bar(seen) else frozenset()
         for name, value in seen.values.items():
             # A sample that waited for its step may stand behind what came meanwhile; where the job is, others tell.
             elsewhere = (seen.joined and name in OF_STEP) or (seen.headed and name == "epoch")
@@ -446,6 +448,8 @@ class Recorder:
                 fields[name] = int(value) if name in WHOLE else value
         if not fields:
             return
+        if self._is_of_other_total(seen):
+            fields["total_steps"] = 0
         if self._m.pending is not None:
             kept = {n: v for n in PROGRESS_FIELDS if (v := getattr(self._m.pending, n)) is not None}
             if "step" in fields:
@@ -458,6 +462,26 @@ class Recorder:
         # Where an attempt continues is told by its first step: that one is not merged with those of its second.
         first, self._m.stepped = "step" in fields and not self._m.stepped, self._m.stepped or "step" in fields
         self._tell_progress(0.0 if first else self._apart_s())
+
+    def _is_earlier_bar(self, seen: StepSeen) -> bool:
+        """Whether a bar that names no loss stands at an epoch before the newest loss's: of a resumed job it counts from its start."""
+        epoch = seen.values.get("epoch")
+        known = self._m.at_loss
+        is_bar = (seen.bar or seen.drawn) and "loss" not in seen.values
+        return is_bar and known is not None and epoch is not None and epoch < known[0] < math.inf
+
+    def _is_of_other_total(self, seen: StepSeen) -> bool:
+        """Whether a loss names a step far before the counter that named the total: that one counted something else, as a bar over the data."""
+        m, step = self._m, seen.values.get("step") if not seen.joined else None
+        if step is None:
+            return False
+        if "total_steps" in seen.values:
+            m.at_total = step
+            return False
+        is_other = m.at_total is not None and "loss" in seen.values and 2 * step < m.at_total
+        if is_other:
+            m.at_total = None
+        return is_other
 
     def _is_evaluation(self, seen: StepSeen) -> bool:
         """Whether a counter without a loss stands behind the newest loss, in a log whose steps all have one: what it counts is no training."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from supervisor import __version__
 from supervisor.cluster.scheduler import scheduler_of
-from supervisor.job.knobs.script_settings import is_plain_python
+from supervisor.job.config.script_settings import is_plain_python
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.run import events as ev
 from supervisor.run.records import Finding

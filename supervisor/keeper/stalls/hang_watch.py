@@ -21,8 +21,7 @@ from supervisor.keeper.stalls.stack_rounds import Round
 from supervisor.policy.health.early_signs import Advice
 from supervisor.policy.health.ending import Act, LateRank, Silence, Wait, judge
 from supervisor.policy.health.output import phase_in_stack
-from supervisor.policy.health.pace import Stage
-from supervisor.policy.health.stall import StallWatch, Threshold, moved
+from supervisor.policy.health.stall import Stage, StallWatch, Threshold, moved
 from supervisor.run import events as ev
 from supervisor.run.state import AttemptState
 

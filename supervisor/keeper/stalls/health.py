@@ -9,7 +9,6 @@ import contextlib
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from heapq import merge
 from itertools import chain
 from pathlib import Path
 
@@ -32,14 +31,13 @@ from supervisor.keeper.stalls.hang_watch import HangContext, HangWatch
 from supervisor.keeper.stalls.stack_broker import StackBroker
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, glance, take_round
 from supervisor.policy.health.early_signs import Advice, EarlySigns, Quota
-from supervisor.policy.health.pace import Paces, Stage
-from supervisor.policy.health.stall import StallWatch
+from supervisor.policy.health.stall import Paces, StallWatch
 from supervisor.policy.health.straggler import Stragglers
 from supervisor.run import events as ev
 from supervisor.run.journal import facts_in
 from supervisor.run.paths import AttemptPaths, NodePaths
 from supervisor.run.series import GPU, HOST, MACHINE_KEY, METRICS, Sample, SeriesReader
-from supervisor.run.state import RunState
+from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.file_facts import tree_bytes
 
 SETTLE_S = 3.0
@@ -101,7 +99,7 @@ class Health:
         view = adopted.attempt if adopted is not None else None
         if adopted is None or view is None:
             return
-        self._watch, past = relive(self._node, attempt, self._paces, self._settings, self._mono)
+        self._watch, past = resumed_watch(self._node, view, self._paces, self._settings, self._mono)
         self._past = past
         self._settled = self._replayed = now + SETTLE_S
         self._stacks.begin(attempt, probed=view.stack_source is not None)
@@ -347,7 +345,7 @@ class Health:
                 )
 
 
-# -- what an earlier keeper saw of the pace: lived through again, once, on adoption ----------------
+# -- where an earlier keeper left the attempt ------------------------------------------------------
 
 TAIL_BYTES = 1 << 20
 
@@ -361,42 +359,28 @@ class Past:
     written_t: float | None = None
 
 
-def relive(
-    node: NodePaths, attempt: int, paces: Paces, settings: HangSettings, mono: Callable[[float], float]
+def resumed_watch(
+    node: NodePaths, view: AttemptState, paces: Paces, settings: HangSettings, mono: Callable[[float], float]
 ) -> tuple[StallWatch, Past]:
-    """The watch over this attempt as its journal and its newest samples leave it; `paces` learn from all attempts. `mono`: a wall time by the keeper's monotonic clock."""
-    watch = StallWatch(paces, settings, started=mono(float("inf")))
-    last_t: float | None = None
-    steps: list[float] = []
-    flagged: Stage | None = None
-    moments: Iterable[ev.Event | Sample] = merge(
-        facts_in(node.journal), _steps(node, attempt), key=lambda one: one.t
-    )
-    for event in moments:
-        at = mono(event.t)
-        match event:
-            case ev.AttemptStarted():
-                watch, last_t = StallWatch(paces, settings, started=at), None
-            case ev.PhaseChanged():
-                watch.enter(event.phase, at)
-                last_t = event.t
-            case ev.Progress() if event.step is not None and not watch.stepped:
-                watch.step(at)
-            case ev.StallFlagged():
-                flagged = next((stage for stage in Stage if stage.value == event.stage), None)
-            case ev.StallEnded() if flagged is not None:
-                paces.forgive(flagged, event.stalled_s)
-                paces.returned(event.stalled_s)
-                flagged = None
-            case Sample():
-                if not steps:  # those before it are not read: it ends no gap
-                    watch.resume(None, at)
-                watch.step(at)
-                steps.append(event.v["step"] or 0.0)
-                last_t = event.t
-            case _:
-                pass
-    return watch, Past(last_t, max(steps, default=None), _last_change(node.attempt(attempt)))
+    """The watch over this attempt as its newest samples leave it; all other paces are learned again. `mono`: a wall time by the keeper's clock."""
+    watch = StallWatch(paces, settings, started=mono(view.started_t or view.planned_t))
+    if view.first_step_t is not None:
+        watch.step(mono(view.first_step_t))
+    for fact in facts_in(node.journal):
+        if isinstance(fact, ev.StallEnded):
+            paces.returned(fact.stalled_s)  # a later silence as long is not ended either
+    last_t, steps = view.first_step_t, list[float]()
+    for sample in _steps(node, view.number):
+        at = mono(sample.t)
+        if not steps:  # those before it are not read: it ends no gap
+            watch.resume(None, at)
+        watch.step(at)
+        steps.append(sample.v["step"] or 0.0)
+        last_t = sample.t
+    if view.phase is not None and view.phase_t is not None and view.phase_t >= (last_t or 0.0):
+        watch.enter(view.phase, mono(view.phase_t))
+        last_t = view.phase_t
+    return watch, Past(last_t, max(steps, default=None), _last_change(node.attempt(view.number)))
 
 
 def _last_change(paths: AttemptPaths) -> float | None:

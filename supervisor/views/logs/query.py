@@ -1,8 +1,8 @@
-r"""The one query language of all log views: what a person typed, tried on one line or on a whole chunk of a file (pure).
+r"""What lines of the logs are meant, tried on one line or on a whole chunk of a file (pure).
 
-The words of a filter: ``error`` (any case), ``"two words"``, ``/re/`` (any case unless it holds a capital), each
-with ``-`` before it to leave such lines out; ``r0``, ``r0-3,7``, ``ragent`` for ranks; ``level:warn``,
-``level:error``; ``stream:stdout``, ``stream:stderr``; ``node:1``, ``node:0-3,7`` of several nodes. What is searched is one text, or one ``/re/``.
+The words of a filter are those of `views.filter_words`; further ``r0``, ``r0-3,7``, ``ragent`` for ranks; ``level:warn``,
+``level:error``; ``stream:stdout``, ``stream:stderr``; ``node:1``, ``node:0-3,7`` of several nodes. What is searched is one text, or
+one ``/re/``.
 """
 
 from __future__ import annotations
@@ -11,22 +11,20 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple, Protocol, cast
 
 from supervisor.text.decode import clean, strip_escapes
+from supervisor.views.filter_words import BadQueryError, Term, Word, expression, words_of
 from supervisor.views.format import ranges
-from supervisor.views.logs.sources import NOTABLE, Tone, tone_of
+from supervisor.views.logs.sources import AGENT, NOTABLE, Tone, tone_of
 
-_WORD = re.compile(r'(-?)(?:/((?:\\.|[^/\\])+)/(?=\s|$)|"([^"]*)"|(\S+))\s*')
 _RANKS = re.compile(r"r(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*|agent)")
-_LEVEL = re.compile(r"level:(\w+)")
-_STREAM = re.compile(r"stream:(\w+)")
-_NODES = re.compile(r"node:(\S*)")
-# What a person writes for one of these, with what is meant. In quotes it is text.
-_MEANT = re.compile(r"(ranks?|nodes?|levels?|streams?)[:=](\S*)", re.IGNORECASE)
 _NUMBERS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
-# As in the list of runs, where it has a meaning.
-_COMPARED = re.compile(r"(step|epoch|loss|val_loss|lr|grad_norm)(<=|>=|!=|[<>])(.+)")
+# Fields, with what else people write for them; and those that have a meaning in the list of runs alone.
+_FIELDS = {
+    name: name.removesuffix("s")
+    for name in ["rank", "ranks", "node", "nodes", "level", "levels", "stream", "streams"]
+}
+_VALUES = frozenset(["step", "epoch", "loss", "val_loss", "lr", "grad_norm"])
 # What a capture or a look-around sees beyond its own text differs between a line and a chunk of lines.
 _CONTEXTUAL = re.compile(r"\(\?|\\[AZ]")
 # All control bytes but tab and newline: a chunk with any of these is cleaned before it is searched.
@@ -41,42 +39,6 @@ LEVELS = {
     "error": frozenset([Tone.BAD]),
     "bad": frozenset([Tone.BAD]),
 }
-
-
-class BadQueryError(ValueError):
-    """What was typed is not a query; the message is one line."""
-
-
-class Found(Protocol):
-    """What an expression found."""
-
-    def span(self) -> tuple[int, int]:
-        """Where it begins and ends."""
-
-
-class Pattern(Protocol):
-    """A compiled expression."""
-
-    def search(self, text: str, pos: int = 0, /) -> Found | None:
-        """The first match from `pos` on."""
-
-
-class Term(NamedTuple):
-    """One word of a query. `text` is lower case for plain words; `pattern` is set for ``/re/``."""
-
-    text: str
-    pattern: Pattern | None = None
-
-    def find(self, line: str, lowered: str, start: int = 0) -> tuple[int, int] | None:
-        """The first place from `start` on, as (start, stop) within the line."""
-        if self.pattern is not None:
-            found = self.pattern.search(line, start)
-            return found.span() if found is not None else None
-        at = lowered.find(self.text, start)
-        return (at, at + len(self.text)) if at >= 0 else None
-
-    def __str__(self) -> str:
-        return f"/{self.text}/" if self.pattern is not None else f"“{self.text}”"
 
 
 @dataclass(frozen=True)
@@ -98,50 +60,49 @@ class Query:
         Raises:
             BadQueryError: a regular expression that is none, an unknown level, a comparison with a value.
         """
-        include: list[Term] = []
-        exclude: list[Term] = []
-        who: set[str] = set()
-        nodes: set[int] = set()
-        level = stream = ""
-        for match in _WORD.finditer(typed.strip()):
-            minus, pattern, quoted, word = match.groups()
-            if pattern is not None:
-                term = _regex(pattern)
-            elif quoted is None and (named := _RANKS.fullmatch(word)) and not minus:
-                who |= _ranks(named.group(1))
-                continue
-            elif quoted is None and (named := _LEVEL.fullmatch(word)) and not minus:
-                level = named.group(1).lower()
-                if level not in LEVELS:
-                    raise BadQueryError(f"level:{level}: there are level:warn and level:error")
-                continue
-            elif quoted is None and (named := _STREAM.fullmatch(word)) and not minus:
-                stream = named.group(1).lower()
-                if stream not in STREAMS:
-                    raise BadQueryError(f"stream:{stream}: there are stream:stdout and stream:stderr")
-                continue
-            elif quoted is None and (named := _NODES.fullmatch(word)) and not minus:
-                if _NUMBERS.fullmatch(named.group(1)) is None:
-                    raise BadQueryError(f"{word}: name nodes by their numbers: node:1 or node:0-3,7")
-                nodes |= {int(number) for number in _ranks(named.group(1))}
-                continue
-            elif quoted is None and _MEANT.fullmatch(word):
-                raise BadQueryError(_meant(word))
-            elif quoted is None and (named := _COMPARED.fullmatch(word)):
-                raise BadQueryError(_no_values(*named.groups()))
-            else:
-                term = Term((word if quoted is None else quoted).lower())
-            if term.text:
-                (exclude if minus else include).append(term)
-        return cls(
-            tuple(include),
-            tuple(exclude),
-            frozenset(who),
-            level,
-            stream,
-            frozenset(nodes),
-            " ".join(typed.split()),
-        )
+        query = cls(typed=" ".join(typed.split()))
+        for word in words_of(typed, {*_FIELDS, *_VALUES}):
+            query = query._with(word)
+        return query
+
+    def _with(self, word: Word) -> Query:
+        """With one more word."""
+        name = _FIELDS.get(word.field, word.field)
+        if word.is_plain and not word.is_left_out and (named := _RANKS.fullmatch(word.text)):
+            return replace(self, who=self.who | _ranks(named[1]))
+        if word.field in _VALUES and word.sign in {"<", ">", "<=", ">=", "!="}:
+            raise BadQueryError(
+                f"{word.text}: a log is filtered by words, not by values: M draws {word.field}"
+            )
+        if name in {"rank", "node", "level", "stream"} and word.sign in {":", "="}:
+            return self._with_field(name, word)
+        if not word.term.text:
+            return self
+        if word.is_left_out:
+            return replace(self, exclude=(*self.exclude, word.term))
+        return replace(self, include=(*self.include, word.term))
+
+    def _with_field(self, name: str, word: Word) -> Query:
+        value = word.value.lower()
+        match name:
+            case "rank" if _NUMBERS.fullmatch(value) or value == AGENT:
+                return replace(self, who=self.who | _ranks(value))
+            case "rank":
+                raise BadQueryError(
+                    f'{word.text}: name ranks as r0 or r0-3,7; "{word.text}" in quotes is text'
+                )
+            case "node" if _NUMBERS.fullmatch(value):
+                return replace(self, nodes=self.nodes | {int(number) for number in _ranks(value)})
+            case "node":
+                raise BadQueryError(f"{word.text}: name nodes by their numbers: node:1 or node:0-3,7")
+            case "level" if value not in LEVELS:
+                raise BadQueryError(f"level:{value}: there are level:warn and level:error")
+            case "level":
+                return replace(self, level=value)
+            case _ if value not in STREAMS:
+                raise BadQueryError(f"stream:{value}: there are stream:stdout and stream:stderr")
+            case _:
+                return replace(self, stream=value)
 
     @classmethod
     def search(cls, typed: str) -> Query:
@@ -151,7 +112,7 @@ class Query:
             BadQueryError: a regular expression that is none.
         """
         pattern = re.fullmatch(r"/(.+)/", typed)
-        term = _regex(pattern.group(1)) if pattern else Term(typed.lower())
+        term = expression(pattern.group(1)) if pattern else Term(typed.lower())
         return cls((term,) if typed else (), typed=typed)
 
     def __bool__(self) -> bool:
@@ -172,18 +133,27 @@ class Query:
 
     def of(self, who: frozenset[str]) -> Query:
         """The same of these ranks."""
-        return replace(self, who=who, typed=_typed(self.typed, _RANKS, _ranks_typed(who)))
+        return replace(self, who=who, typed=self._typed("rank", *_ranks_typed(who)))
 
     def on(self, stream: str) -> Query:
         """The same of this stream ("": of all)."""
-        return replace(
-            self, stream=stream, typed=_typed(self.typed, _STREAM, f"stream:{stream}" if stream else "")
-        )
+        typed = self._typed("stream", *([f"stream:{stream}"] if stream else []))
+        return replace(self, stream=stream, typed=typed)
 
     def at(self, *nodes: int) -> Query:
         """The same of these nodes (none: of all)."""
-        word = f"node:{ranges(nodes)}" if nodes else ""
-        return replace(self, nodes=frozenset(nodes), typed=_typed(self.typed, _NODES, word))
+        typed = self._typed("node", *([f"node:{ranges(nodes)}"] if nodes else []))
+        return replace(self, nodes=frozenset(nodes), typed=typed)
+
+    def _typed(self, name: str, *words: str) -> str:
+        """What was typed, with other words in the place of those of a field."""
+        kept = [
+            word.text
+            for word in words_of(self.typed, _FIELDS)
+            if _FIELDS.get(word.field) != name
+            and not (name == "rank" and word.is_plain and _RANKS.fullmatch(word.text))
+        ]
+        return " ".join([*words, *kept])
 
     def __and__(self, other: Query) -> Query:
         return Query(
@@ -273,40 +243,6 @@ def _cleaned(data: bytes) -> str:
     return "\n".join(clean(raw, cap_bytes=len(raw)) for raw in data.split(b"\n"))
 
 
-def _meant(word: str) -> str:
-    """How what a person most likely means is written."""
-    match word[0].lower():
-        case "r":
-            return f'{word}: name ranks as r0 or r0-3,7; "{word}" in quotes is text'
-        case "n":
-            return f'{word}: name nodes as node:1 or node:0-3,7; "{word}" in quotes is text'
-        case "l":
-            return f'{word}: name a level as level:warn or level:error; "{word}" in quotes is text'
-        case _:
-            return f'{word}: name a stream as stream:stdout or stream:stderr; "{word}" in quotes is text'
-
-
-def _no_values(name: str, sign: str, value: str) -> str:
-    try:
-        float(value)
-    except ValueError:
-        return (
-            f"{name}{sign}{value}: {value} is no number, and a log is filtered by words: write {name} alone"
-        )
-    return f"{name}{sign}{value}: a log is filtered by words, not by values: M draws {name}"
-
-
-def _regex(pattern: str) -> Term:
-    """An expression that no line can make hang. ``^`` and ``$`` are a line's ends within a chunk of lines too."""
-    from supervisor.text.patterns import compile_linear
-
-    flags = "(?m)" if re.search(r"(?<!\\)[A-Z]", pattern) else "(?im)"
-    try:
-        return Term(pattern, cast("Pattern", compile_linear(flags + pattern)))
-    except ValueError as error:
-        raise BadQueryError(f"/{pattern}/ {error}") from error
-
-
 def _ranks(named: str) -> set[str]:
     who: set[str] = set()
     for part in named.split(","):
@@ -320,18 +256,6 @@ def _ranks(named: str) -> set[str]:
     return who
 
 
-def _typed(typed: str, pattern: re.Pattern[str], word: str) -> str:
-    """What was typed, with other words in the place of those that the pattern takes."""
-    kept = [
-        match.group().strip()
-        for match in _WORD.finditer(typed)
-        if not pattern.fullmatch(match.group().strip())
-    ]
-    return " ".join([word, *kept] if word else kept)
-
-
-def _ranks_typed(who: frozenset[str]) -> str:
+def _ranks_typed(who: frozenset[str]) -> list[str]:
     numbers = tuple(int(name) for name in who if name.isdigit())
-    return " ".join(
-        [*([f"r{ranges(numbers)}"] if numbers else []), *(f"r{x}" for x in sorted(who) if not x.isdigit())]
-    )
+    return [*([f"r{ranges(numbers)}"] if numbers else []), *(f"r{x}" for x in sorted(who) if not x.isdigit())]

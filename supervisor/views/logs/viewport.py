@@ -11,12 +11,13 @@ from operator import or_
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
 from supervisor.text.redact import redact_lines
+from supervisor.views.filter_words import Term
 from supervisor.views.format import ranges, whole
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.file import TextLine
 from supervisor.views.logs.merge import Place, Row, rows_before, rows_from
 from supervisor.views.logs.open_logs import NothingThereError, OpenLogs, name_of
-from supervisor.views.logs.query import Query, Term
+from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import AGENT, NodeLogs, Tone, split_rank
 from supervisor.views.logs.stream import Stream
 

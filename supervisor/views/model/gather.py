@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from supervisor.run import series as se
@@ -19,7 +18,7 @@ from supervisor.text.stamps import local_shift
 from supervisor.views.model.cause_context import Nearby
 from supervisor.views.model.history import Point, Recent, Track, Whole, single, smooth
 from supervisor.views.model.snapshot import Gpu, Machine, Rank, Snapshot
-from supervisor.views.model.step_pace import Cadence, FirstTimes, Pace, is_pace
+from supervisor.views.model.step_pace import Cadence, Pace
 
 if TYPE_CHECKING:
     from supervisor.run.runfile import RunFile
@@ -35,54 +34,25 @@ OTHER_POINTS = 1024
 AXIS_FIELDS = frozenset(
     ["step", "total_steps", "epoch", "total_epochs", "epoch_step", "epoch_steps", "eta_s", *se.CONTEXT]
 )
-# Step times rise and fall: eight in a row that rise, and by half in all, come by chance once in 40,000.
-RISING = 8
-RISEN = 1.5
 LONGEST_STEP_S = 4 * 3600.0
 """What a log prints as its time is that since its start where it is longer: of 400 real logs no step took half an hour."""
-# A speed that never stood beside a loss is of something before the training, as a bar over its data, after so many losses of steps
-# far before where it was read.
-LOSSES_WITHOUT = 8
 RECENT_METRICS = ("tokens_per_sec", "samples_per_sec", "step_time_s", "data_wait_s", "mfu")
 TOGETHER_S = 0.5
 _A_LOSS = re.compile(
     r"^(?!.*(?:val|test|eval|dev|pred|scale|weight)).*(?:(?<![^\W_])loss(?![^\W_])|(?-i:(?<=[a-z\d])Loss$))",
     re.IGNORECASE,
 )
-
-# Losses that are called by what they are of, in a log that names none: those of a generator beside a discriminator's, that
-# of a detector's boxes beside its classes, and "l_pix" of BasicSR.
-_PARTS = (
-    (re.compile(r"(?:G|g|gen|generator)(?:_\w+)?$"), re.compile(r"(?:D|d|dis|disc|discriminator)(?:_\w+)?$")),
-    (re.compile(r"(?:train/)?box$"), re.compile(r"(?:train/)?cls$")),
-    (re.compile(r"l_(?:g_)?pix$"), re.compile(r"l_")),
-)
-# What a log without a word of a loss lowers, the first of these: it is drawn under its own name.
-_OBJECTIVES = tuple(
-    re.compile(
-        rf"^(?!.*(?:val|test|eval|dev|pred|best|time|rate)).*(?<![^\W_])(?:{name})(?![^\W_])", re.IGNORECASE
-    )
-    for name in (
-        r"cross[-_ ]?entropy|xent|nll|b?ce",
-        r"(?<!\w.)(?:total|train)$",
-        r"l_(?!r)\w+",
-        r"r?mse|mae",
-        r"cost|objective|elbo|tot",
-        r"perplexity|ppl",
-        r"err(?:or)?",
-    )
+# What a log without a word of a loss lowers: it is drawn under its own name.
+_OBJECTIVE = re.compile(
+    r"^(?:train(?:ing)?[ /_])?(?:cross[-_ ]?entropy|xent|nll|b?ce|l_pix|r?mse|mae|cost|objective|elbo|perplexity|ppl|err(?:or)?)$",
+    re.IGNORECASE,
 )
 
 
 def _named_loss(names: Sequence[str]) -> str:
     """Of several losses and no sum, the name of the first that the log names; "loss" where there is none."""
-    if (loss := next(filter(_A_LOSS.search, names), None)) is not None:
-        return loss
-    for part, beside in _PARTS:
-        if (loss := next(filter(part.match, names), None)) is not None and any(map(beside.match, names)):
-            return loss
-    named = (next(filter(objective.search, names), None) for objective in _OBJECTIVES)
-    return next(filter(None, named), "loss")
+    found = (next(filter(pattern.search, names), None) for pattern in (_A_LOSS, _OBJECTIVE))
+    return next(filter(None, found), "loss")
 
 
 class _Pool:
@@ -161,16 +131,6 @@ class _RankTracks(_DeviceTracks):
             self._draw(sample)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rising:
-    """How often in a row the time on a line was longer than on the one before, in one attempt. Seconds."""
-
-    attempt: int
-    first: float = math.inf
-    last: float = math.inf
-    count: int = 0
-
-
 class NewestReadings:
     """The newest readings of another node of the run: of hundreds of ranks no history is kept."""
 
@@ -216,12 +176,7 @@ class Gatherer:
         self._pace = Pace()
         self._number = 0
         self._epoch: tuple[int, float | None] = (0, None)  # attempt, and the epoch that its log named last
-        self._rising = _Rising(0)
-        self._first_times = FirstTimes()
         self._beside_loss: set[tuple[int, str]] = set()  # attempts and speeds
-        self._own_speeds: dict[
-            str, tuple[float, int]
-        ] = {}  # of speeds on lines of their own: at which step, and losses since
         self._gpus: dict[str, _DeviceTracks] = {}
         self._gpu_util, self._gpu_memory = _Pool(), _Pool()
         self._ranks: dict[str, _RankTracks] = {}
@@ -252,7 +207,7 @@ class Gatherer:
         if step is not None:
             _keep_pace(self._pace, sample)
         if sample.v.keys() <= AXIS_FIELDS:
-            self._heed_epoch(sample)
+            self._epoch_of(sample)
             return  # a heading: no reading
         origin = self._origin(sample)
         for name, value in sample.v.items():
@@ -260,29 +215,19 @@ class Gatherer:
             point = origin._replace(low=value, mean=value, high=value) if value is not None else None
             if name in RECENT_METRICS and not self._is_trainings(name, sample):
                 continue
-            points: Sequence[Point] = (point,) if point is not None else ()
-            if point is not None and name == "step_time_s" and not point.late:
-                pace_s = self._pace.seconds()
-                if _is_done_bar(sample) and pace_s is not None and not is_pace(point.mean, pace_s):
-                    continue
-                points = self._first_times.take(point, pace_s)
-            for shown in points:
-                if name == "step_time_s" and self._is_elapsed(shown.attempt, shown.mean):
-                    self._recent[name] = buffer = Recent(RECENT_POINTS)
-                    continue
+            if point is not None and not (name == "step_time_s" and point.mean > LONGEST_STEP_S):
                 if buffer is not None:
-                    buffer.add(shown)
-                self._take_other(name, shown)
+                    buffer.add(point)
+                self._take_other(name, point)
             if value is not None:
                 self._odd.pop(name, None)
             elif name not in se.CONTEXT:  # null, also of an older version, which wrote no word
                 self._odd[name] = (sample.a, sample.odd.get(name, "nan or inf"))
             if name == "loss":
-                self._forget_speeds(sample)
                 lost = float(sample.odd.get(name, "nan"))
-                self._heed_lost(origin._replace(low=lost, mean=lost, high=lost) if value is None else None)
+                self._note_lost(origin._replace(low=lost, mean=lost, high=lost) if value is None else None)
 
-    def _heed_lost(self, point: Point | None) -> None:
+    def _note_lost(self, point: Point | None) -> None:
         """A loss that is not finite, or (None) one that is."""
         known = self._lost_since
         self._lost_since = known if known and point and known.attempt == point.attempt else point
@@ -295,32 +240,9 @@ class Gatherer:
         if "loss" in sample.v:
             self._beside_loss.add((sample.a, name))
             return True
-        self._own_speeds[name] = (sample.v.get("step") or 0.0, 0)
         return (sample.a, name) not in self._beside_loss
 
-    def _forget_speeds(self, sample: Sample) -> None:
-        """Those of something before the training."""
-        step = sample.v.get("step")
-        for name, (at_step, losses) in tuple(self._own_speeds.items()):
-            if step is None or 2 * step >= at_step:
-                continue
-            self._own_speeds[name] = (at_step, losses + 1)
-            if losses + 1 >= LOSSES_WITHOUT and (sample.a, name) not in self._beside_loss:
-                del self._own_speeds[name]
-                self._recent[name] = Recent(RECENT_POINTS)
-
-    def _is_elapsed(self, attempt: int, value: float) -> bool:
-        """Whether what a log calls its time is that since its start, which never falls ("time: 125602.7" of many GANs)."""
-        known = self._rising
-        is_less = value < known.last  # times of whole seconds repeat
-        if known.attempt != attempt or (is_less and (known.count < RISING or value * RISEN < known.last)):
-            known = _Rising(attempt, first=value)
-        elif value > known.last:
-            known = replace(known, count=known.count + 1)
-        self._rising = replace(known, last=value)
-        return value > LONGEST_STEP_S or (known.count >= RISING and value > RISEN * known.first)
-
-    def _heed_epoch(self, sample: Sample) -> float | None:
+    def _epoch_of(self, sample: Sample) -> float | None:
         """The epoch of a sample: its own, else the one that the log named last."""
         known = self._epoch[1] if self._epoch[0] == sample.a else None
         named = sample.v.get("epoch")
@@ -333,7 +255,7 @@ class Gatherer:
         self._number = max(self._number + 1, int(sample.v.get(se.READING) or 0))
         point = single(sample.t, sample.v.get("step"), 0.0, sample.a)
         return point._replace(
-            epoch=self._heed_epoch(sample),
+            epoch=self._epoch_of(sample),
             number=self._number,
             late=late,
             line_t=line_t + local_shift(line_t) if line_t is not None else None,
@@ -487,12 +409,6 @@ def _keep_cadence(cadence: Cadence, sample: Sample) -> None:
         cadence.forget()
     else:
         cadence.add(sample.t, step)
-
-
-def _is_done_bar(sample: Sample) -> bool:
-    """Whether this is the last state of a progress bar: its time is the mean of all steps, those that a resumed job skipped too."""
-    step, total, left_s = (sample.v.get(name) for name in ("step", "total_steps", "eta_s"))
-    return left_s == 0 and step is not None and step == total
 
 
 def _keep_pace(pace: Pace, sample: Sample) -> None:

@@ -68,7 +68,7 @@ class SnapshotReader:
         self._run = run
         self._node = run.node(node)
         self._monotonic = monotonic
-        self._state = journal or StateReader(self._node.journal)
+        self._state = journal or StateReader(self._node.journal, tail_first=True)
         self._unseen: tuple[int, dict[int, RankState]] = (
             0,
             {},
@@ -107,7 +107,8 @@ class SnapshotReader:
         `Snapshot.revision` is the same as before when nothing changed.
         """
         before = self._state.state
-        changed = self._state.read_all() is not before
+        self._state.refresh()
+        changed = self._state.state is not before
         if not self._opened:
             changed = self._opened = True
             self._open_series()

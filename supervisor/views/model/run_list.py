@@ -5,16 +5,13 @@ A journal that did not change is not read again.
 
 from __future__ import annotations
 
-import difflib
 import math
-import operator
 import os
 import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
 from enum import StrEnum
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,7 +20,7 @@ from typing import Any
 from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import JobSpec
-from supervisor.run.events import Outcome, Phase
+from supervisor.run.events import Outcome
 from supervisor.run.failures import PLAIN_ERRORS, FailureClass
 from supervisor.run.index import listed_names, listed_notes, those_under
 from supervisor.run.journal import StateReader
@@ -36,7 +33,6 @@ from supervisor.run.state import DiagnosedAs, Finished, MomentKind, RunState
 from supervisor.run.summaries import RunIndex, Summary, summary_of
 from supervisor.text.redact import redact_argv, redact_text
 from supervisor.views.format import short_id
-from supervisor.views.wording.translate import Tr, english
 
 # A list of hundreds of runs fills in slices of this length, so that leaving never waits for all of it.
 SLICE_S = 0.2
@@ -46,41 +42,6 @@ READ_S = 1.0  # how often the journals of live runs are read
 # Headlines that name an exception (``ValueError: label 1001 out of range``) or a signal (``Rank 0 crashed (SIGSEGV: …)``).
 _NAMED = re.compile(r"[A-Za-z_]\w*(?::|$)")
 _SIGNAL = re.compile(r"\((SIG[A-Z]+)\b")
-_NUMBERS: dict[str, Callable[[float, float], bool]] = {
-    "<=": operator.le,
-    ">=": operator.ge,
-    "<": operator.lt,
-    ">": operator.gt,
-}
-NUMBERS = frozenset(["step", "total", "loss", "duration", "attempts"])
-# What a filter's term may begin with.
-FIELDS = (
-    *("state", "id", "name", "note", "failure", "host", "started"),
-    *("step", "total", "loss", "duration", "attempts"),
-)
-# What `RunRow.word` and the column of states may have, the ones that people look for first; "live" is added to those of a live run.
-STATES = (
-    *("running", "stepping", "stalled", "held", "backoff", "failed", "succeeded", "stopped", "lost"),
-    *(
-        "gave_up",
-        "live",
-        "no_keeper",
-        "no_supervisor",
-        "waits_for_you",
-        "refused",
-        "hang",
-        "failing",
-        "quiet",
-        "reading",
-        "not_watched",
-    ),
-    *("unwatched", "end_unknown", "unknown", "preflight", "launching", "stopping", "ended", "diagnosed"),
-    *("restarted", "done", *(str(phase) for phase in Phase if phase is not Phase.STEPPING)),
-)
-_TERM = re.compile(rf"({'|'.join(FIELDS)})(<=|>=|!=|[:=<>])(.+)")
-_LIKE_A_TERM = re.compile(r"[a-z_]\w*(<=|>=|!=|[:=<>]).*")
-# Days that have a name, by how many days they are back.
-NAMED_DAYS = {"today": 0, "yesterday": 1}
 _RATE = re.compile(r"-{0,2}(?:[\w.]+\.)?(?:lr|learning[-_]rate)(?:=(.+))?", re.IGNORECASE)
 
 
@@ -430,65 +391,6 @@ def rows_of(runs: list[RunPaths], env: Mapping[str, str]) -> tuple[RunRow, ...]:
     return RunsReader(lambda: runs, names=names, notes=notes, monotonic=lambda: 0.0).refresh().rows
 
 
-def filtered(
-    rows: Sequence[RunRow], query: str, now: float, shown: Callable[[RunRow], Sequence[str]] = lambda _: ()
-) -> list[RunRow]:
-    """The rows that all terms accept: bare words (id, name, state, failures, note, command), days and ``field`` with ``: = != < > <= >=``.
-
-    ``:`` and ``=`` compare words (``:`` a part of one); an unknown value is never below or above anything. A day (``today``,
-    ``yesterday``, ``2026-11-26``) is that of the start. `shown`: what a screen calls the state of a run, beside `RunRow.word`.
-    """
-    terms = query.lower().split()
-    return [row for row in rows if all(_accepts(row, term, now, shown(row)) for term in terms)]
-
-
-def filter_trouble(query: str, tr: Tr = english) -> str:
-    """What is wrong with a filter, in one line: no number where one is compared, no known state or failure. Empty: nothing is.
-
-    `tr`: states are known by their names in the person's language too.
-    """
-    for term in query.lower().split():
-        found = _TERM.fullmatch(term)
-        if found is not None and found[1] in {"state", "failure"} and found[2] not in _NUMBERS:
-            classes = tuple(map(str, FailureClass))
-            known = STATES if found[1] == "state" else classes
-            named = (
-                *classes,
-                *(_one_word(tr(each.replace("_", " "))) for each in STATES),
-            )  # as a list shows them
-            accepted = (*known, *(named if found[1] == "state" else ()))
-            if any(_same(each, found[3], part=found[2] == ":") for each in accepted):
-                continue
-            near = ", ".join(difflib.get_close_matches(found[3], known, n=3, cutoff=0.3) or known[:3])
-            if found[1] == "state":
-                return f"{term}: no such state; near: {near}; docs/guide.md lists all"
-            return f"{term}: no such class of failure; near: {near}; docs/failures.md lists all"
-        if found is None or found[2] not in _NUMBERS or found[3] == "=":  # ``loss>=`` continues
-            continue
-        if found[1] not in NUMBERS:
-            return f"{term}: {found[1]} is no number: use : or = with it, as in {found[1]}:{found[3]}"
-        try:
-            float(found[3])
-        except ValueError:
-            return f"{term}: {found[3]} is no number: write one, as in {found[1]}{found[2]}2.5"
-    return ""
-
-
-def unknown_field(query: str) -> str:
-    """What to report where nothing matches a filter with a field that there is none of: ``nme:x``. Empty: nothing.
-
-    Only then: ``file:line`` may be a word of a note or of a command.
-    """
-    for term in query.lower().split():
-        if _LIKE_A_TERM.fullmatch(term) and not re.match(rf"({'|'.join(FIELDS)})[:=<>!]", term):
-            return f"{term}: no such field, and no run has it in its words; fields: {', '.join(FIELDS)}"
-    return ""
-
-
-def _one_word(state: str) -> str:
-    return state.lower().replace(" ", "_")
-
-
 def ordered(
     rows: Sequence[RunRow],
     key: SortKey,
@@ -518,70 +420,3 @@ def ordered(
     known = [each for each in found if each[0] is not None]
     known.sort(key=lambda each: each[0], reverse=(key in GREATEST_FIRST) != reverse)
     return [row for _, row in known] + [row for value, row in found if value is None]
-
-
-def _accepts(row: RunRow, term: str, now: float, shown: Sequence[str]) -> bool:
-    found = _TERM.fullmatch(term)
-    failed = () if row.state.failed_for is None else (str(Outcome.FAILED),)
-    states = (row.word, *failed, *map(_one_word, shown))
-    if found is None:
-        words = (row.run.run_id, *_names(row), *states, row.history, row.reason, row.note, *row.command)
-        return any(term in word.lower() for word in words) or _started(row) == _day(term, now)
-    field, sign, wanted = found.groups()
-    if sign in _NUMBERS:
-        value = _field(row, field, now)
-        try:
-            return isinstance(value, int | float) and _NUMBERS[sign](value, float(wanted))
-        except ValueError:
-            return False
-    live = ("live",) if row.live and not row.state.is_over else ()
-    several = {
-        "state": (*states, *live),
-        "name": _names(row),
-        "failure": (row.failure, *recovered_from(row.state)),
-    }
-    values = several.get(field) or (_field(row, field, now),)
-    wanted = _day(wanted, now) if field == "started" else wanted
-    same = any(_same(value, wanted, part=sign == ":") for value in values)
-    return not same if sign == "!=" else same
-
-
-def _names(row: RunRow) -> tuple[str, ...]:
-    return tuple(filter(None, (row.given, row.state.name)))
-
-
-def _day(word: str, now: float) -> str:
-    """The date of a day that has a name, local time; anything else as it is."""
-    back = NAMED_DAYS.get(word)
-    return word if back is None else str(date.fromtimestamp(now) - timedelta(days=back))  # noqa: DTZ012 - what a person types is local time
-
-
-def _started(row: RunRow) -> str:
-    """The day of its start, local time; "unknown" where it is."""
-    start = row.state.began_t or row.state.started_t
-    return str(date.fromtimestamp(start)) if start is not None else "unknown"  # noqa: DTZ012
-
-
-def _same(value: float | str | None, wanted: str, *, part: bool) -> bool:
-    if isinstance(value, str):
-        return wanted in value.lower() if part else wanted == value.lower()
-    try:
-        return value is not None and value == float(wanted)
-    except ValueError:
-        return False
-
-
-def _field(row: RunRow, field: str, now: float) -> float | str | None:
-    state = row.state
-    values: dict[str, float | str | None] = {
-        "id": row.run.run_id,
-        "note": row.note,
-        "host": state.host,
-        "started": _started(row),
-        "step": row.step,
-        "total": state.planned_steps,
-        "loss": state.best_loss,
-        "duration": row.duration_s(now),
-        "attempts": len(state.attempts),
-    }
-    return values.get(field)

@@ -16,8 +16,8 @@ from supervisor.views.model.step_pace import (
     BURST_S,
     GAPS,
     LEAST_EPOCHS,
+    LEAST_STEPS,
     NEWEST_EPOCHS,
-    came_at_once,
     epoch_times,
     epochs_apart,
     job_pace,
@@ -164,19 +164,12 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def gaps(self) -> Track:
-        """The gaps of `pace` that show how fast the job is.
-
-        Of a watched log the others show how a backlog came: in the first seconds of a pipe, and where steps came much faster than the
-        log's own step time.
-        """
-        gaps, timed, state = self.pace, self._steps_timed, self.state
-        if state.mode != "observed" or state.attempt is None:
-            return gaps
-        if state.source == A_PIPE:
-            begun_t = state.attempt.planned_t
-            gaps = tuple(gap for gap in gaps if not 0 <= gap.t - begun_t <= BURST_S)
-        is_by_arrival = bool(timed) and not timed[-1].late
-        return () if is_by_arrival and came_at_once(timed, gaps) else gaps
+        """The gaps of `pace` that show how fast the job is: what a pipe brings first was written before."""
+        state = self.state
+        if state.source != A_PIPE or state.attempt is None:
+            return self.pace
+        begun_t = state.attempt.planned_t
+        return tuple(gap for gap in self.pace if not 0 <= gap.t - begun_t <= BURST_S)
 
     @property
     def epoch_times(self) -> tuple[Track, bool]:
@@ -205,7 +198,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     @property
     def _steps_timed(self) -> Track:
         """The newest step times that the newest attempt logged, as many as the gaps that they are compared with."""
-        newest = self.metrics["step_time_s"][-max(len(self.pace), 1) :]
+        newest = self.metrics["step_time_s"][-max(len(self.pace), LEAST_STEPS) :]
         return tuple(point for point in newest if self.is_current(point.attempt))
 
     def latest(self, name: str) -> float | None:

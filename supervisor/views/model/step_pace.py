@@ -30,31 +30,19 @@ GAPS = 60
 KEPT_GAPS = 2
 # The median is taken over so many: of a file with several trainings not all points are kept that tell them apart.
 NEWEST_EPOCHS = 5
-# Over so many epochs a time that only grows is known to be that since the start.
-LEAST_EPOCHS = 2
-# It is that of an epoch where it stays below so many times the first's.
-MOST_DRIFT = 5.0
 # A logged step time that differs by more than this from the time between the steps is not the run's pace.
 PACE_RATIO = 1.25
-# Steps that come faster by more than this than their log's own step time were written before they came.
-BURST_RATIO = 3.0
 # What comes within so long of the moment when a pipe is first read may be what its writer had written before.
 BURST_S = 3.0
-# Over so many gaps between steps that is known.
+# Over so many gaps between steps that is known; over two, where a step time is shorter by the second factor, as that of a bar
+# that was moved to the step at which a job resumed.
 LEAST_GAPS = 5
-# Step times that are shorter by this factor, in a first attempt too, are those of a bar that was moved. So many that come no nearer
-# to the pace, or so many in all, measure something else.
 FAR = 10.0
-# The smoothed rate of such a bar comes near slowly: it agrees once it is so near.
-NEAR_RATIO = 1.05
-NO_NEARER = 8
-NEARER = 0.9
-MOST_FIRST = 60
-
-
-def is_pace(reported_s: float, pace_s: float, ratio: float = PACE_RATIO) -> bool:
-    """Whether steps come about as far apart as the log gives their time."""
-    return reported_s / ratio <= pace_s <= reported_s * ratio
+# Fewer epochs give no time of an epoch.
+LEAST_EPOCHS = 2
+# What a log calls the time of a step or an epoch is that since the start where it never falls, and rises to so many times the first.
+RISEN = 1.5
+LEAST_STEPS = 9
 
 
 def job_pace(
@@ -67,139 +55,57 @@ def job_pace(
 
     Args:
         reported_s: the newest step time that was logged.
-        logged_s: the newest ones, about as many as there are gaps.
+        logged_s: the newest ones, about as many as there are gaps, but at least `LEAST_STEPS`.
         pace_s: by when steps were logged.
         gaps: how many gaps between steps that is taken from.
     """
-    usual_s = median(logged_s)
-    if reported_s is None:
+    logged = list(logged_s)
+    usual_s = median(logged)
+    if reported_s is None or is_since_start(logged, LEAST_STEPS):
         return pace_s, pace_s is not None
     if usual_s is not None and pace_s is not None:
         is_known = gaps >= LEAST_GAPS or (gaps > 1 and usual_s * FAR < pace_s)
-        if is_known and not is_pace(usual_s, pace_s):
+        if is_known and not usual_s / PACE_RATIO <= pace_s <= usual_s * PACE_RATIO:
             return pace_s, True
     return reported_s, False
 
 
-def came_at_once(timed: Track, gaps: Track) -> bool:
-    """Whether steps came much faster than their log's own step time allows, and that is not the time of all steps between two of its lines.
-
-    Args:
-        timed: the step times that were logged.
-        gaps: seconds a step, by when they came.
-    """
-    usual_s, came_s = median(point.mean for point in timed), median(gap.mean for gap in gaps)
-    if usual_s is None or came_s is None or usual_s <= came_s * BURST_RATIO:
-        return False
-    steps = [point.step for point in timed if point.step is not None]
-    apart = median(b - a for a, b in pairwise(steps) if b > a)
-    return apart is None or not is_pace(usual_s, came_s * apart)
-
-
 def epoch_times(printed: Track) -> Track:
-    """How long each epoch took, by a log that prints a time with each; where that is the time since the start, what it grew by.
+    """How long each epoch took, by a log that prints a time with each; nothing where that seems to be the time since the start."""
+    return () if is_since_start([point.mean for point in printed], LEAST_EPOCHS + 1) else printed
 
-    A time since the start never falls, and grows by about as much with each epoch, or to many times the first epoch's.
-    """
-    gaps = [
-        b._replace(low=grew, mean=grew, high=grew)
-        for a, b in pairwise(printed)
-        if a.epoch is not None and b.epoch is not None and b.epoch > a.epoch
-        for grew in ((b.mean - a.mean) / (b.epoch - a.epoch),)
-    ]
-    usual = median(gap.mean for gap in gaps)
-    if len(gaps) < LEAST_EPOCHS or usual is None or any(gap.mean <= 0 for gap in gaps):
-        return printed
-    first, newest = printed[0].mean, printed[-1].mean
-    return tuple(gaps) if usual > first / 2 or newest > MOST_DRIFT * first else printed
+
+def is_since_start(values: Sequence[float], least: int) -> bool:
+    """Whether times that a log prints are those since its start; unknown of fewer than `least`."""
+    if len(values) < least or values[-1] < RISEN * values[0]:
+        return False
+    return all(b >= a for a, b in pairwise(values))
 
 
 def epochs_apart(logged: Track) -> Track:
-    """Seconds from one epoch to the next of the newest training, by when what was logged of them was written.
-
-    Of a long log a part of each epoch's lines is known, so the middles of epochs are compared, and not their first known lines. The
-    last one may not be over. A gap many times the usual one is the time between two trainings.
-    """
-    epochs: list[list[Point]] = []
-    newest: Point | None = None
+    """Seconds from one epoch to the next of the newest training, by when their first known lines were written."""
+    firsts: list[Point] = []
     for point in logged:
         if point.epoch is None or point.time is None:
             continue
-        if newest is not None and not _follows(point, newest):
-            epochs = []
-        if epochs and math.floor(point.epoch) == math.floor(epochs[-1][0].epoch or 0.0):
-            epochs[-1].append(point)
-        else:
-            epochs.append([point])
-        newest = point
-    usual = median(len(each) for each in epochs)
-    if len(epochs) > LEAST_EPOCHS and usual is not None and 2 * len(epochs[-1]) < usual:
-        del epochs[-1]
+        if firsts and (_epoch(point) < _epoch(firsts[-1]) or point.time < (firsts[-1].time or 0.0)):
+            firsts = []  # another training
+        if not firsts or _epoch(point) > _epoch(firsts[-1]):
+            firsts.append(point)
     found: list[Point] = []
-    since: tuple[float, float, float] | None = (
-        None  # when the middle of an epoch was, its first line, which epoch
-    )
-    for each in epochs:
-        times = [point.time for point in each if point.time is not None]
-        here = (sum(times) / len(times), times[0], sum(point.epoch or 0.0 for point in each) / len(each))
-        if since is None:
-            since = here
-        elif here[0] - since[0] >= _apart_s(here[1], since[1]):
-            gap_s = (here[0] - since[0]) / (here[2] - since[2])
-            found.append(each[0]._replace(low=gap_s, mean=gap_s, high=gap_s))
-            since = here
-    usual = median(point.mean for point in found)
-    return tuple(point for point in found if point.mean <= MOST_DRIFT * (usual or 0.0))
+    since = firsts[0] if firsts else None
+    for point in firsts[1:]:
+        assert since is not None
+        apart_s = (point.time or 0.0) - (since.time or 0.0)
+        if apart_s >= _apart_s(point.time or 0.0, since.time or 0.0):
+            gap_s = apart_s / (_epoch(point) - _epoch(since))
+            found.append(since._replace(low=gap_s, mean=gap_s, high=gap_s))
+            since = point
+    return tuple(found)
 
 
-def _follows(point: Point, before: Point) -> bool:
-    """Whether a point is of the same training as the one before it: neither its epoch nor its time starts again."""
-    if point.attempt != before.attempt or point.time is None or before.time is None:
-        return False
-    return (point.epoch or 0.0) >= (before.epoch or 0.0) and point.time >= before.time
-
-
-class FirstTimes:
-    """Keeps back the step times that a live attempt logs first, until one agrees with the pace of its steps.
-
-    A resumed job moves its progress bar to the step at once: the bar then gives a time far too short for some fifty steps. The first
-    time that a later attempt logs may have its start in it. Both are left out, unless none comes to agree.
-    """
-
-    def __init__(self) -> None:
-        self._attempt = 0
-        self._kept: list[Point] | None = []  # None: one agreed, or none will
-
-    def take(self, point: Point, pace_s: float | None) -> Sequence[Point]:
-        """One step time; those that are to be shown now. `pace_s`: of the attempt's steps, None while that is not known."""
-        if point.attempt != self._attempt:
-            self._attempt, self._kept = point.attempt, []
-        if self._kept is None or (pace_s is None and point.attempt == 1):
-            return (point,)
-        if pace_s is not None and not self._kept and point.attempt == 1 and point.mean * FAR > pace_s:
-            self._kept = None
-            return (point,)
-        self._kept.append(point)
-        was_moved = pace_s is not None and self._kept[0].mean * FAR < pace_s
-        ratio = NEAR_RATIO if was_moved else PACE_RATIO
-        if pace_s is not None and is_pace(point.mean, pace_s, ratio):
-            longer_s = pace_s if point.attempt == 1 else math.inf
-            shown = [p for p in self._kept if is_pace(p.mean, pace_s, ratio) or p.mean > longer_s]
-        elif self._may_agree(pace_s):
-            return ()
-        else:
-            shown = self._kept
-        self._kept = None
-        return shown
-
-    def _may_agree(self, pace_s: float | None) -> bool:
-        assert self._kept is not None
-        first, newest = self._kept[0].mean, self._kept[-1].mean
-        if len(self._kept) < NO_NEARER:
-            return True
-        if pace_s is None or min(first, newest, pace_s) <= 0 or len(self._kept) >= MOST_FIRST:
-            return False
-        return abs(math.log(newest / pace_s)) < NEARER * abs(math.log(first / pace_s))
+def _epoch(point: Point) -> int:
+    return math.floor(point.epoch or 0.0)
 
 
 class Pace:

@@ -434,7 +434,6 @@ class StokerApp(ThemedApp):
             feeder,
             self._clock,
             read_only=self._read_only,
-            presence=presence,
             adopter=self._adopter,
             continuer=self._continuer,
             back=None if self.browser is None else self._back,

@@ -145,10 +145,12 @@ def is_unread(state: RunState) -> bool:
 
 
 def reading_text(state: RunState) -> str:
-    """``reading 231 MB, 37 %``, in English, of a watched log; empty where nothing is being caught up with. ``reading``: nobody has looked at the log yet."""
+    """``reading 231 MB, 37 %``, in English, of a watched log or of an old run's journal; empty where nothing is being caught up with. ``reading``: nobody has looked at the log yet."""
     if is_unread(state):
         return "reading"
     ratio, size_bytes = reading_ratio(state), state.progress.log_bytes if state.progress is not None else None
+    if state.journal_read is not None:
+        ratio, size_bytes = state.journal_read[0] / state.journal_read[1], state.journal_read[1]
     amounts = read_amounts(0, size_bytes)
     if ratio is None or amounts is None:
         return ""

@@ -11,7 +11,7 @@ from textual import events
 from textual.binding import Binding
 from textual.screen import ScreenResultType
 
-from supervisor.run.control import Presence, RequestArgs
+from supervisor.run.control import RequestArgs
 from supervisor.run.events import RequestKind
 from supervisor.run.index import give_name, give_note
 from supervisor.run.ownership import Offer
@@ -80,7 +80,6 @@ class Requests:
         feeder: the reading thread; requests are put in it too.
         read_only: no requests.
         is_recorded: the run is a recording: what a key cannot do is explained so.
-        presence: shows the keeper that somebody is here who can act, and is in a dialog; None: nobody can.
         adopter: takes over a run whose keeper died; None where that is not offered.
         continuer: starts the next attempt of a run that is over; None where that is not offered.
     """
@@ -93,7 +92,6 @@ class Requests:
         *,
         read_only: bool,
         is_recorded: bool,
-        presence: Presence | None,
         adopter: Adopter | None,
         continuer: Adopter | None,
     ) -> None:
@@ -101,7 +99,7 @@ class Requests:
         self.possible: frozenset[str] = frozenset()
         self._client, self._feeder = client, feeder
         self._read_only, self._is_recorded = read_only, is_recorded
-        self._presence, self._adopter, self._continuer = presence, adopter, continuer
+        self._adopter, self._continuer = adopter, continuer
         self._adopting = False
         self._adoption: Offer | None = None  # what taking the run over would do; None: not looked at yet
         self._adoption_due = 0.0
@@ -452,18 +450,11 @@ class Requests:
 
         def close(result: ScreenResultType | None) -> None:
             self._dialog = None
-            self._show_deciding(False)
             closed(result)
 
         self._dialog = dialog
-        self._show_deciding(True)
         self._stop_restart_for_dialog()
         self.panes.screen.app.push_screen(dialog, close)
-
-    def _show_deciding(self, deciding: bool) -> None:
-        """Let the keeper look for newer checkpoints at once, and every second until the dialog is left."""
-        if (presence := self._presence) is not None:
-            self._feeder.submit(lambda: presence.decide(deciding, time.monotonic()))
 
     def _stop_restart_for_dialog(self) -> None:
         dialog, snapshot = self._dialog, self.panes.snapshot

@@ -12,7 +12,6 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from supervisor.job.spec import Unread
-from supervisor.run.control import Presence
 from supervisor.views.logs import commands as lc
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.zoomable import ChartPanel
@@ -63,7 +62,6 @@ class Dashboard(KeyScreen, Screen[None]):
         feeder: the reading thread; requests are put in it too.
         clock: wall time.
         read_only: no requests.
-        presence: shows the keeper that somebody is here who can act, and is in a dialog; None: nobody can.
         adopter: takes over a run whose keeper died; None where that is not offered.
         continuer: starts the next attempt of a run that is over; None where that is not offered.
         back: goes back to the list of runs; None where the run was not opened from one.
@@ -86,7 +84,6 @@ class Dashboard(KeyScreen, Screen[None]):
         clock: Callable[[], float],
         *,
         read_only: bool = False,
-        presence: Presence | None = None,
         adopter: Adopter | None = None,
         continuer: Adopter | None = None,
         back: Callable[[], None] | None = None,
@@ -107,7 +104,6 @@ class Dashboard(KeyScreen, Screen[None]):
             feeder,
             read_only=read_only,
             is_recorded=playback is not None,
-            presence=presence,
             adopter=adopter,
             continuer=continuer,
         )

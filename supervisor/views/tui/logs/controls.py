@@ -8,10 +8,11 @@ from msgspec.structs import replace
 from textual.app import App
 
 from supervisor.views import format as fm
+from supervisor.views.filter_words import BadQueryError
 from supervisor.views.format import ranges
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.merge import Row as LogRow
-from supervisor.views.logs.query import BadQueryError, Query
+from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import LogSession
 from supervisor.views.logs.sources import Tone
 from supervisor.views.tui.dialogs.prompts import SEARCH_HINT, AskLine

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from supervisor.views import format as fm
+from supervisor.views.filter_words import Term
 from supervisor.views.logs.commands import Page
 from supervisor.views.logs.merge import Row as LogRow
-from supervisor.views.logs.query import Query, Term
+from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import Tone
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle
 from supervisor.views.wording.translate import Tr

@@ -342,8 +342,8 @@ def _knob_text(name: str, scope: KnobScope) -> str:
 
 def _resume(record: RunFile, snapshot: Snapshot) -> str:
     """How a restart continues: as it is planned at each launch; of arguments that a person typed again, what they name."""
-    from supervisor.job.knobs.checkpoint_names import given_start
-    from supervisor.job.oom_plan import resume_plan, resume_words
+    from supervisor.job.knobs.resume_settings import given_start
+    from supervisor.job.launch.oom_plan import resume_plan, resume_words
     from supervisor.run.next_job import next_job
 
     now = next_job(record.job, snapshot.state)

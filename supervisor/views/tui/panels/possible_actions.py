@@ -119,7 +119,7 @@ def overwrite_warning(snapshot: Snapshot, *, short: bool = False) -> str:
         return ""
     if record.job.retry.restart_from_scratch:
         return ""
-    from supervisor.job.knobs.checkpoint_names import USUAL_OUTPUTS
+    from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS
 
     out = next((name for name in record.job.outputs if name not in USUAL_OUTPUTS), "outputs")
     given, knobs = _given_start(snapshot), _knobs(snapshot, record)
@@ -205,7 +205,7 @@ def batch_copy(snapshot: Snapshot) -> str:
     """That the batch is changed in a copy of the user's config; empty where no config holds it."""
     if snapshot.run_file is None:
         return ""
-    from supervisor.job.knobs.places import Place, config_file, place_of
+    from supervisor.job.knobs.setting_names import Place, config_file, place_of
 
     knobs = _knobs(snapshot, snapshot.run_file)
     names = [name for name in (knobs.batch, knobs.accumulation) if name and place_of(name) is Place.FILE]
@@ -330,7 +330,7 @@ def _given_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> st
         return None
     # Only once something has failed or is to be restarted.
     from supervisor.job.arguments.assignments import settings_of
-    from supervisor.job.knobs.checkpoint_names import given_start
+    from supervisor.job.knobs.resume_settings import given_start
     from supervisor.run.next_job import next_job
 
     now = next_job(record.job, state)
@@ -365,7 +365,7 @@ def again_text(snapshot: Snapshot) -> str:
     """The command that starts this job again, with what would have let it restart; empty where it is not known."""
     if snapshot.run_file is None or snapshot.state.mode == "observed":
         return ""
-    from supervisor.job.rerun_command import command_of  # only once a run is over
+    from supervisor.job.launch.rerun_command import command_of  # only once a run is over
     from supervisor.run.next_job import declared_again
 
     job = snapshot.run_file.job

@@ -13,6 +13,7 @@ from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.views import format as fm
+from supervisor.views.model.run_filter import filter_trouble, filtered, unknown_field
 from supervisor.views.model.run_list import (
     GREATEST_FIRST,
     RunList,
@@ -20,11 +21,8 @@ from supervisor.views.model.run_list import (
     Scope,
     SortKey,
     batch_of,
-    filter_trouble,
-    filtered,
     newest_rate,
     ordered,
-    unknown_field,
 )
 from supervisor.views.tui.charts.hues import run_style
 from supervisor.views.tui.dialogs.prompts import AskLine

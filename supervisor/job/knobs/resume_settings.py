@@ -1,22 +1,24 @@
-"""What a command line says of checkpoints: the flag that takes one, and the folders that are written to.
+"""How a script resumes, and where it leaves its checkpoints: by its command line, by what it was seen to load, or as a person answered.
 
-Whether there is a checkpoint to hand over is for `sources.checkpoints` to find; how a script really resumes, for what it was seen to load.
+Whether there is a checkpoint to hand over is for `sources.checkpoints` to find. What a first attempt did not load cannot be measured, so a
+way is *measured* only where the script loaded a checkpoint or looked for one; a setting whose name says that it takes one is *proposed*.
+The restart confirms either: `resume_seen`.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from supervisor.job.arguments.assignments import Setting, settings_of, value_of
+from supervisor.job.arguments.assignments import Setting as Argument
+from supervisor.job.arguments.assignments import settings_of, value_of
 from supervisor.job.knobs.conventions import MEGATRON, Convention
-from supervisor.job.knobs.facts import Setting as Measured
-from supervisor.job.knobs.places import Place, bare, place_of
-from supervisor.job.knobs.setting_names import words_of
-from supervisor.job.spec import NAMED, NAMED_UNSEEN, Knobs
+from supervisor.job.knobs.facts import FILES, MOST_CANDIDATES, MOST_PATHS, Facts, Setting
+from supervisor.job.knobs.setting_names import Place, bare, is_resume, place_of, says_resume, words_of
+from supervisor.job.spec import BY_ITSELF, NAMED, NAMED_UNSEEN, NEVER, Knobs
 
 # What else of a run is resumed: a tracker's run, a counter.
 _NOT_A_PATH: Final = frozenset(
@@ -76,7 +78,7 @@ def with_resume(args: Sequence[str], row: Convention | None, given: Knobs, knobs
     """
     knobs = replace(knobs, framework=row.name if row is not None else "")
     if given.resume:
-        return _declared(knobs, given.resume, given.resume_value)
+        return _as_declared(knobs, given.resume, given.resume_value)
     settings = settings_of(args)
     if not given.self_resuming and _is_off(settings):
         return knobs
@@ -87,7 +89,7 @@ def with_resume(args: Sequence[str], row: Convention | None, given: Knobs, knobs
     return _given(settings, knobs) or _by_convention(args, row, knobs) or knobs
 
 
-def _given(settings: Sequence[Setting], knobs: Knobs) -> Knobs | None:
+def _given(settings: Sequence[Argument], knobs: Knobs) -> Knobs | None:
     """`knobs` with the resume that stands on the command line: a word for the newest checkpoint, else a path."""
     for setting in settings:
         words = "_".join(words_of(setting.name))
@@ -114,7 +116,7 @@ def _by_convention(args: Sequence[str], row: Convention | None, knobs: Knobs) ->
     return None
 
 
-def _declared(knobs: Knobs, name: str, value: str) -> Knobs:
+def _as_declared(knobs: Knobs, name: str, value: str) -> Knobs:
     """`knobs` with the flag that a person named: `value` is passed as it is, ``PATH`` and ``STEP`` stand for the newest checkpoint."""
     knobs = replace(knobs, resumes=NAMED)
     if value.lower() in _PATH or (not value and not name.startswith("-")):
@@ -124,7 +126,7 @@ def _declared(knobs: Knobs, name: str, value: str) -> Knobs:
     return replace(knobs, resume=name, resume_value=value, resumes=NAMED if value else NAMED_UNSEEN)
 
 
-def _is_off(settings: Sequence[Setting]) -> bool:
+def _is_off(settings: Sequence[Argument]) -> bool:
     """Whether the command line says that nothing is resumed: ``--no-resume``, ``--auto_resume=false``."""
     for setting in settings:
         on, words = (setting.value or "true").lower() not in _OFF, words_of(setting.name)
@@ -135,7 +137,7 @@ def _is_off(settings: Sequence[Setting]) -> bool:
     return False
 
 
-def _by_itself(settings: Sequence[Setting], args: Sequence[str], row: Convention | None) -> str | None:
+def _by_itself(settings: Sequence[Argument], args: Sequence[str], row: Convention | None) -> str | None:
     """Why the script resumes by itself, for people; None where the command line does not say so."""
     for setting in settings:
         if _is_auto(setting.name) and (setting.value is None or setting.value.lower() == "true"):
@@ -201,18 +203,18 @@ def _is_level_of_training(name: str) -> bool:
     return set(re.split(r"[._]", above)) - {""} <= _OF_TRAINING
 
 
-def find_outputs(settings: Sequence[Setting]) -> tuple[str, ...]:
+def find_outputs(settings: Sequence[Argument]) -> tuple[str, ...]:
     """The output folders that the arguments name, as spelled there; then the defaults of frameworks."""
     return tuple(dict.fromkeys((*_values(settings, _OUTPUTS), *USUAL_OUTPUTS)))
 
 
-def measured_outputs(settings: Iterable[Measured]) -> tuple[str, ...]:
+def measured_outputs(settings: Iterable[Setting]) -> tuple[str, ...]:
     """The folders that settings for outputs were seen to name, by their absolute paths."""
     values = (s.value for s in settings if _is_output(s.name) and isinstance(s.value, str))
     return tuple(dict.fromkeys(value for value in values if posixpath.isabs(value)))
 
 
-def find_prefixes(settings: Sequence[Setting]) -> tuple[str, ...]:
+def find_prefixes(settings: Sequence[Argument]) -> tuple[str, ...]:
     """What else the arguments name as written to: a folder, a file, or what the names of files begin with.
 
     A usual folder counts where it is named: `find_outputs` has it also where it is not.
@@ -222,7 +224,7 @@ def find_prefixes(settings: Sequence[Setting]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value for value in found if _may_begin_checkpoints(value)))
 
 
-def _values(settings: Sequence[Setting], names: Collection[str]) -> list[str]:
+def _values(settings: Sequence[Argument], names: Collection[str]) -> list[str]:
     return [s.value for s in settings if s.value and _last_word(s.name) in names]
 
 
@@ -240,3 +242,135 @@ def _is_output(name: str) -> bool:
 def _last_word(name: str) -> str:
     last = bare(name).lstrip("-").lower().replace("-", "_")
     return last.rpartition(".")[2] if place_of(name) is not Place.ENVIRONMENT else last
+
+
+FLAG: Final = "flag"
+SELF: Final = "self"
+PATH: Final = "PATH"
+"""In a declared setting (``--resume=PATH``): it takes the path of the newest checkpoint."""
+_SWITCH: Final = "proposed: switch"
+_ANSWERED: Final = "as you answered"
+_WHY: Final = {
+    "measured: path_option": "its value was the checkpoint that was loaded",
+    "measured: itself": "it looks for a checkpoint where it saves",
+    "proposed: option": "by its name; the restart shows whether it loads",
+    _SWITCH: "by its name; the restart shows whether it loads",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeWay:
+    """How a script resumes, as the journal has it: the fields `resume`, `resume_setting`, `resume_how` of `batch_measured`.
+
+    Attributes:
+        resume: `FLAG`, `SELF`, or None where it is not known.
+        setting: with `FLAG`, the setting as a knob is named.
+        how: how certain that is, and the rule.
+        candidates: settings to ask about, as `--resume-knob` takes them.
+    """
+
+    resume: str | None
+    setting: str | None
+    how: str
+    candidates: tuple[str, ...] = ()
+
+
+def resume_way(facts: Facts) -> ResumeWay:
+    """How the script seems to resume. A way is certain only after a restart has loaded what was saved."""
+    settings = facts.settings
+    if (option := next((s for s in settings if _is_loaded_from(s, facts)), None)) is not None:
+        return ResumeWay(FLAG, knob_name(option), "measured: path_option")
+    if facts.sought or any(path in facts.saved for path in facts.loaded):
+        return ResumeWay(SELF, None, "measured: itself")
+    fits = [s for s in settings if s.empty or (s.type == "bool" and says_resume(s.name))]
+    fits = sorted((s for s in fits if is_resume(s.name)), key=lambda s: is_resume(s.name), reverse=True)
+    candidates = tuple(map(_declared, fits[:MOST_CANDIDATES]))
+    if fits and (len(fits) == 1 or is_resume(fits[0].name) > is_resume(fits[1].name)):
+        how = _SWITCH if fits[0].type == "bool" else "proposed: option"
+        return ResumeWay(FLAG, knob_name(fits[0]), how, candidates)
+    return ResumeWay(None, None, "asked: several" if fits else "asked: never_loaded", candidates)
+
+
+def _is_loaded_from(setting: Setting, facts: Facts) -> bool:
+    """Whether a setting's value is the checkpoint that was loaded.
+
+    Of a name that says nothing it may be a pretrained model's weights, or the folder that is written to.
+    """
+    path, says_so = setting.value, is_resume(setting.name) > 0
+    if not isinstance(path, str) or not (says_so or facts.restored):
+        return False
+    return path in facts.loaded or (says_so and any(one.startswith(f"{path}/") for one in facts.loaded))
+
+
+def knob_name(setting: Setting) -> str:
+    """A setting as a knob is named: its longest option word, ``env:NAME``, ``FILE#key``, else its name."""
+    if setting.by == "env":
+        return f"env:{setting.name}"
+    if setting.by in FILES and setting.file is not None:
+        return f"{setting.shown or setting.file}#{setting.name}"
+    return max((word for word in setting.words if word.startswith("-")), key=len, default=setting.name)
+
+
+def _declared(setting: Setting) -> str:
+    name, is_switch = knob_name(setting), setting.type == "bool"
+    return name if is_switch and name.startswith("-") else f"{name}={'true' if is_switch else PATH}"
+
+
+def with_measured_resume(knobs: Knobs, resume: str | None, setting: str | None, how: str) -> Knobs:
+    """`knobs` with the way that was measured; as they are where a person or the command line says how the script resumes.
+
+    A way that is only proposed gives way to a framework's convention, too. `resume`, `setting`, `how`: as in `ResumeWay`.
+    """
+    known = knobs.start is not None or knobs.self_resuming or knobs.resume_step is not None
+    if resume is None or is_declared(knobs) or (known and how.startswith("proposed")):
+        return knobs
+    if resume == SELF:
+        return _with_way(knobs, BY_ITSELF, _WHY["measured: itself"])
+    switch = "" if (setting or "").startswith("-") else "true"
+    value = switch if how == _SWITCH else PATH
+    return _with_way(knobs, f"{setting}={value}" if value else setting or "", _WHY.get(how, how))
+
+
+def is_declared(knobs: Knobs) -> bool:
+    """Whether a person, or the command line itself, says how the script resumes."""
+    return knobs.resume_is_set or knobs.resumes.startswith(("named", _ANSWERED))
+
+
+def with_answered_resume(knobs: Knobs, answer: str) -> Knobs:
+    """`knobs` with a person's answer: `BY_ITSELF`, `NEVER`, or a setting as `--resume-knob` takes it."""
+    return _with_way(knobs, answer, _ANSWERED) if answer else knobs
+
+
+def _with_way(knobs: Knobs, way: str, why: str) -> Knobs:
+    blank = replace(
+        knobs,
+        resume=None,
+        resume_value="auto",
+        resume_path=None,
+        resume_step=None,
+        self_resuming=way == BY_ITSELF,
+        cannot_resume=way == NEVER,
+        resumes=why,
+    )
+    if way in {BY_ITSELF, NEVER}:
+        return blank
+    name, _, value = way.rpartition("=") if "=" in way else (way, "", "")
+    if value == PATH:
+        return replace(blank, resume_path=name)
+    return replace(blank, resume=name, resume_value=value)
+
+
+def resume_seen(
+    facts: Facts, checkpoint: str, *, real: Callable[[str], str] = posixpath.normpath
+) -> bool | None:
+    """Whether an attempt loaded this checkpoint, or a part of it, before its first step; None: not known (yet).
+
+    `real`: the path behind links, where the caller may look at the disk.
+    """
+    wanted = real(checkpoint)
+    for path in facts.loaded:
+        loaded = real(path)
+        if loaded == wanted or loaded.startswith(wanted.rstrip("/") + "/"):
+            return True
+    has_stepped = any(rank.steps for rank in facts.ranks)
+    return False if has_stepped and len(facts.loaded) < MOST_PATHS else None

@@ -9,7 +9,7 @@ from typing import Final
 
 from supervisor.job.arguments.flags import OWNED
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.places import Place, place_of
+from supervisor.job.knobs.setting_names import Place, place_of
 from supervisor.job.spec import EntryKind, JobSpec
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"

@@ -14,10 +14,10 @@ from supervisor.job.arguments.assignments import value_of
 from supervisor.job.arguments.launchers import container_options
 from supervisor.job.batch import BatchSpec, BatchUnit, factors
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.places import Place, config_file, is_argument, place_of
 from supervisor.job.knobs.set_batch import batch_values, why_not_changeable, why_size_unknown
+from supervisor.job.knobs.setting_names import Place, config_file, is_argument, place_of
+from supervisor.job.launch.plan import LaunchPlan
 from supervisor.job.memory_fit import choose_smaller
-from supervisor.job.plan import LaunchPlan
 from supervisor.job.spec import AccumulationCounts, EntryKind, JobSpec, Knobs, KnobScope
 from supervisor.text.redact import redact, redact_argv
 

@@ -12,12 +12,17 @@ from typing import Final, TypeAlias
 
 from supervisor.job.batch import BatchChange
 from supervisor.job.knobs.measured import MeasuredBatch, Why
-from supervisor.job.knobs.measured_answer import fixed_in_code, measured_settings, open_part
-from supervisor.job.knobs.measured_knobs import MeasuredSettings, OpenAnswer, with_measured
-from supervisor.job.knobs.measured_resume import knob_name
-from supervisor.job.knobs.places import bare
-from supervisor.job.knobs.setting_names import BatchName, batch_name, is_accumulation
-from supervisor.job.oom_plan import OomRefusal, next_batch, oom_plan
+from supervisor.job.knobs.measured_knobs import (
+    MeasuredSettings,
+    OpenAnswer,
+    fixed_in_code,
+    measured_settings,
+    open_part,
+    with_measured,
+)
+from supervisor.job.knobs.resume_settings import knob_name
+from supervisor.job.knobs.setting_names import BatchName, bare, batch_name, is_accumulation
+from supervisor.job.launch.oom_plan import OomRefusal, next_batch, oom_plan
 from supervisor.job.spec import IN_CODE, BatchAnswer, BatchQuestion, JobSpec, Knobs, KnobScope, Unread
 
 MOST_ANSWERS: Final = 3

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias, assert_never
 from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, FlagKind
 from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
 from supervisor.job.errors import JobError
-from supervisor.job.oom_plan import four_lines, resume_plan
+from supervisor.job.launch.oom_plan import four_lines, resume_plan
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.text.hostlist import host_names
 from supervisor.text.redact import redact, redact_argv, redact_text

@@ -1,8 +1,11 @@
-"""PyTorch's flight-recorder dumps as plain data, without ever executing their content.
+"""What PyTorch and NCCL recorded of collectives, as plain data: flight-recorder dumps, and the report of NCCL's RAS service.
 
 A dump is a pickle of built-in containers (torch/csrc/distributed/c10d/FlightRecorder.cpp, version 2.10) or JSON. A
 pickle is a program; this one is first read as a list of instructions, and only those that build None, numbers, text,
 lists, tuples, dicts and sets may be in it. What would import or call anything is refused before a byte of it is run.
+
+NCCL 2.24 and later answers on a TCP port (NCCL_RAS_ADDR, localhost:28028 unless set) with plain text: the words ``verbose status`` and a
+newline bring the report, then it closes (docs.nvidia.com/deeplearning/nccl, Troubleshooting, RAS). One service a job; a job on gloo has none.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import os
 import pickle
 import pickletools
 import re
+import socket
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -202,3 +207,42 @@ def _inspect(data: bytes) -> None:
         if instruction.name == "FRAME":
             frame_end = at + _FRAME_HEAD + int(str(argument))
         before_at = at
+
+
+DEFAULT_ADDRESS = ("localhost", 28028)
+_CAP_BYTES = 1 << 20
+
+
+def ras_address(env: Mapping[str, str]) -> tuple[str, int] | None:
+    """Where the service of a job with this environment answers; None where it was turned off."""
+    if env.get("NCCL_RAS_ENABLE", "1").strip() == "0":
+        return None
+    host, colon, port = env.get("NCCL_RAS_ADDR", "").strip().rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65_535:
+        return DEFAULT_ADDRESS
+    return host.strip("[]") or "localhost", int(port)
+
+
+def query_ras(address: tuple[str, int], *, timeout_s: float = 3.0) -> str | None:
+    """The report; None where nothing answers or what answers is not NCCL."""
+    deadline = time.monotonic() + timeout_s
+    parts: list[bytes] = []
+    try:
+        with socket.create_connection(address, timeout=min(1.0, timeout_s)) as link:
+            link.sendall(b"verbose status\n")
+            size = 0
+            while size < _CAP_BYTES:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                link.settimeout(left)
+                part = link.recv(1 << 16)
+                if not part:
+                    break
+                parts.append(part)
+                size += len(part)
+    except OSError:
+        if not parts:
+            return None
+    text = b"".join(parts).decode("utf-8", "replace")
+    return text if "NCCL" in text[:4096] else None

@@ -1,0 +1,1 @@
+"""What one launch executes, what the next one would change, and how a job is begun."""
