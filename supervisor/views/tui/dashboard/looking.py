@@ -59,6 +59,7 @@ class LogOfRun:
             session, self._show, self._report, lambda: self._panes.log.row, panes.offer
         )
         self._known: tuple[object, ...] = ()
+        self._shown: tuple[object, object] = (None, None)  # what the log screen knows
         self._could_fold = False
         self._progress = ""  # what was reported of a search that is not done
         self._is_read = False
@@ -93,8 +94,9 @@ class LogOfRun:
         if known != self._known:
             self._known = known
             self.controls.ask(lc.Update(snapshot.state, snapshot.recorded_t, nodes), lc.KeepCause(line))
-        if self._screen is not None:
+        if self._screen is not None and (snapshot.state is not self._shown[0] or nodes is not self._shown[1]):
             self._screen.take(snapshot.state, nodes)
+        self._shown = snapshot.state, nodes
 
     def pace(self, *, is_seen: bool) -> None:
         """Read only while somebody can see it."""
