@@ -141,20 +141,6 @@ def test_the_key_of_the_log_opens_the_stacks_at_the_frame_and_leads_on_to_the_lo
     drive(hung(tmp_path / "run"), play)
 
 
-def test_ranks_are_gone_through(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("L")
-        await until(pilot, lambda: isinstance(app.screen, StackScreen), "the stacks")
-        await pilot.pause()
-        assert "▸  12" in shown(app), "however low the screen"
-        await pilot.press("G", "N")
-        await until(pilot, lambda: "· rank 0" in shown(app), "the rank before")
-        await pilot.press("n")
-        await until(pilot, lambda: "· rank 1" in shown(app), "the next rank")
-
-    drive(hung(tmp_path / "run"), play, size=(80, 10))
-
-
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 def test_a_countdown_stands_in_the_header_and_esc_keeps_waiting(
     tmp_path: Path, size: tuple[int, int]

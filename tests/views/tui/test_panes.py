@@ -2,50 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
 from supervisor.run import events as ev
-from supervisor.run.paths import RunPaths
 from supervisor.run.series import GPU, HOST
 from supervisor.views.tui.app import StokerApp
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, pane, shown, until
+from tests.views.tui.driving import drive, pane
 from tests.views.tui.recording import GIB, Recording
-
-
-class Shared(Recording):
-    """A run whose second GPU somebody else uses too."""
-
-    def fact(self, event: ev.Event) -> None:
-        super().fact(event)
-        if isinstance(event, ev.NoteAdded):
-            values: dict[str, float | None] = {
-                "util_ratio": 0.9,
-                "memory_used_bytes": 50 * GIB,
-                "memory_total_bytes": 80 * GIB,
-                "own_memory_bytes": 44 * GIB,
-                "others_memory_bytes": 5 * GIB,
-                "others_pid": 4711.0,
-            }
-            self.series.append(GPU, self.t, "1", self.number, values)
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
-def test_a_shared_gpu_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
-    monkeypatch.setattr(recorded, "Recording", Shared)
-    run = recorded.healthy(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        devices = pane(app, "devices").splitlines()
-        assert [line for line in devices if "5.0G pid 4711" in line] == [
-            line for line in devices if line.lstrip("│ ").startswith("GPU 1")
-        ]
-
-    drive(run, play, size=size)
 
 
 @pytest.mark.parametrize("others_bytes", [5 * GIB, 0.0])
@@ -84,24 +51,3 @@ def test_a_stall_is_counted_and_promises_no_end(tmp_path: Path) -> None:
         assert "ETA --:--:--" in pane(app, "header")
 
     drive(recorded.stalled(tmp_path / "run"), play)
-
-
-@pytest.mark.parametrize("opens", ["v", "L", "M", "question_mark", "slash", "colon"])
-@pytest.mark.parametrize("state", [recorded.succeeded, recorded.held])
-def test_what_was_covered_is_there_again(
-    tmp_path: Path, state: Callable[[Path], RunPaths], opens: str
-) -> None:
-    """Of a run in which nothing moves any more no tick paints what a page has covered."""
-    run = state(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("4")
-        await pilot.pause()
-        before = shown(app).splitlines()[3:-3]
-        for _ in range(2):
-            await pilot.press(opens)
-            await pilot.pause()
-            await pilot.press("escape")
-            await until(pilot, lambda: shown(app).splitlines()[3:-3] == before, "the same dashboard")
-
-    drive(run, play)

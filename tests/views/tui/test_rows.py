@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import Outcome
@@ -17,20 +16,17 @@ from supervisor.run.records import (
     Decision,
     DecisionKind,
     FailureClass,
-    Finding,
-    FindingLevel,
 )
 from supervisor.views import format as fm
 from supervisor.views.model.history import Track, single
 from supervisor.views.model.run_list import RunRow
 from supervisor.views.model.snapshot import Rank, Snapshot
-from supervisor.views.tui.panels import attempts as timeline
-from supervisor.views.tui.panels import devices, header
+from supervisor.views.tui.panels import header
 from supervisor.views.tui.panels import notice as bars
 from supervisor.views.tui.panels import ranks_table as ranks
 from supervisor.views.tui.panels import trends as tiles
 from supervisor.views.tui.panels.trends import trends
-from supervisor.views.tui.widgets.paint import TextStyle, cells
+from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import Panel, View
 from supervisor.views.wording.translate import english
 from tests.views.tui.still import (
@@ -118,51 +114,6 @@ def test_a_run_is_quiet_after_half_a_minute_or_ten_steps(
 def test_a_flagged_stall_counts_from_its_last_sign_of_life() -> None:
     state = state_of(None, attempt_of(stall=STALL), progress=progress(lag_bytes=10))
     assert header.quiet_s(snapshot_of(state), 62.0) == 12.0
-
-
-@pytest.mark.parametrize(
-    ("batch", "fullest", "shortest"),
-    [
-        (
-            BatchSpec(8, 2, 4),
-            "micro-batch 8 × accumulation 2 × 4 ranks = global batch 64",
-            "global batch 64",
-        ),
-        (BatchSpec(8, 2, 1), "micro-batch 8 × accumulation 2 × 1 rank = global batch 16", "global batch 16"),
-        (
-            BatchSpec(8, 2, 1, unit=BatchUnit.TOKENS, tokens_per_sample=1024),
-            "micro-batch 8 × 1 024 tokens × accumulation 2 × 1 rank = global batch 16 384 tokens",
-            "global batch 16 384 tokens",
-        ),
-    ],
-)
-def test_the_batch_in_words(batch: BatchSpec, fullest: str, shortest: str) -> None:
-    forms = header.batch_forms(batch)
-    assert (forms[0], forms[-1]) == (fullest, shortest)
-    assert [len(form) for form in forms] == sorted((len(form) for form in forms), reverse=True)
-    assert all("accumulation 2" in form for form in forms[:-1]), (
-        "where there is room for more than the global batch"
-    )
-
-
-@pytest.mark.parametrize(
-    ("step", "total", "text"),
-    [
-        (None, 100, "no step yet "),
-        (5, None, "step 5 "),
-        (101, 100, "step 101 "),
-        (100, 100, "step 100 / 100 "),
-        (5, 1000, "step     5 / 1 000 "),
-    ],
-)
-def test_how_far_it_is(step: int | None, total: int | None, text: str) -> None:
-    panel = header.HeaderPanel(id="header")
-    state = state_of(None, attempt_of(last_step=step), total_steps=total)
-    snapshot = snapshot_of(state)
-    said = "".join(span.text for span in panel._progress(snapshot, 80, in_epochs=False))
-    assert said.startswith(text)
-    assert ("%" in said) == (total is not None and step is not None and step <= total)
-    assert cells(panel._progress(snapshot, 30, in_epochs=False)) <= 30
 
 
 def test_without_a_time_of_a_step_that_of_an_epoch_stands_and_gives_the_eta() -> None:
@@ -308,39 +259,7 @@ def test_an_advisory_stands_while_it_holds(found: ev.Advisory, now: float, is_sh
     assert bars.current_advisory(snapshot_of(state_of(held, advisories=(found,)), gpus=gpus), now) is None
 
 
-def test_a_stall_is_counted_and_where_it_stands_is_said() -> None:
-    assert "No progress for 12 s" in notice(state_of(None, attempt_of(stall=STALL)), now=62.0)
-    stacks = ev.StacksTaken(t=61.0, attempt=1, text="rank 1 sleeps")
-    said = notice(state_of(None, attempt_of(stall=STALL, stacks=stacks)), now=62.0)
-    assert "No progress for 12 s: rank 1 sleeps" in said
-    assert said.rstrip().endswith("a why")
-
-
-def test_warnings_of_pre_flight_are_news_at_the_start() -> None:
-    shm = Finding(FindingLevel.WARNING, "shm", "64 MiB")
-    one = state_of(findings=(Finding(FindingLevel.OK, "port", "free"), shm))
-    assert "shm: 64 MiB" in notice(one)
-    assert notice(one).rstrip().endswith("P why")
-    assert "1 more P why" in notice(state_of(findings=(shm, shm)))
-    panel = bars.NoticeBar(id="notice")
-    panel.recorded = True
-    assert "shm" not in drawn(panel, snapshot_of(one), 100, 1), "in a replay nothing can be done about it"
-    panel.recorded = False
-    panel.page = "preflight"
-    assert "why" not in drawn(panel, snapshot_of(one), 100, 1), "there it stands"
-
-
 # -- tiles and trends ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("wait", "text", "style"),
-    [(0.1, "10 %", TextStyle.STRONG), (0.11, "11 %", TextStyle.WARN), (None, "–", TextStyle.DIM)],
-)
-def test_waiting_for_data_is_a_share_of_a_step(wait: float | None, text: str, style: TextStyle) -> None:
-    metrics = {"step_time_s": track(1.0)} | ({"data_wait_s": track(wait)} if wait is not None else {})
-    found = tiles._tiles(snapshot_of(state_of(), metrics=metrics))[4]
-    assert (found[1].strip(), found[2]) == (text, style)
 
 
 def test_the_speed_in_the_words_of_the_log_else_derived_from_its_steps() -> None:
@@ -435,22 +354,6 @@ def test_a_printed_step_time_alone_blames_no_rank(state: st.RunState, shown: str
 
 
 @pytest.mark.parametrize(
-    ("age_s", "ended", "text", "style"),
-    [
-        (None, False, "–", TextStyle.PLAIN),
-        (9.0, False, "9 s", TextStyle.PLAIN),
-        (10.0, False, "10 s", TextStyle.DIM),
-        (60.0, False, "1 m ⚠", TextStyle.WARN),
-        (60.0, True, "1 m", TextStyle.DIM),
-    ],
-)
-def test_what_was_not_seen_for_long_shows_it(
-    age_s: float | None, ended: bool, text: str, style: TextStyle
-) -> None:
-    assert ranks._age(age_s, ended=ended) == (text, style)
-
-
-@pytest.mark.parametrize(
     ("stopped", "title", "ages"),
     [
         ((2,), "⚠ silent: 2", ["0 s", "0 s", "20 s⚠"]),
@@ -520,61 +423,4 @@ def test_columns_come_as_there_is_room_and_the_last_line_when_much_is(
 # -- devices -------------------------------------------------------------------------------------------
 
 
-def device_panel(**values: object) -> devices.DevicesPanel:
-    panel = devices.DevicesPanel(id="devices")
-    panel.view = View(snapshot_of(state_of(), **values), 0.0)  # type: ignore[arg-type]
-    return panel
-
-
-def test_a_gpu_in_one_line() -> None:
-    full = gpu_of(
-        1,
-        util_ratio=0.97,
-        memory_used_bytes=40 * GIB,
-        memory_total_bytes=80 * GIB,
-        temperature_c=71.0,
-        power_w=612.0,
-        sm_clock_mhz=1980.0,
-        throttle=float(0x20),
-    )
-    said = text_of(device_panel(gpus=(full,)).body(120, 3))
-    for part in ("GPU 1", "97 %", "40.0/80 GiB", "⚠  71 °C", "612 W", "1980 MHz", "thermal"):
-        assert part in said
-    assert "lost" in text_of(device_panel(gpus=(gpu_of(0, lost=1.0),)).body(120, 3))
-    cool = gpu_of(0, temperature_c=71.0)
-    assert "⚠" not in text_of(device_panel(gpus=(cool,)).body(120, 3))
-
-
 # -- attempts and the timeline ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("attempt", "text", "style"),
-    [
-        (attempt_of(), "● 1 m 40 s", TextStyle.LIVE),
-        (attempt_of(ended_t=61.0, exit_code=0), "✓ 1 m 01 s", TextStyle.DIM),
-        (attempt_of(ended_t=61.0, exit_code=1), "✗ 1 m 01 s", TextStyle.BAD),
-        (attempt_of(ended_t=61.0), "✗ 1 m 01 s", TextStyle.BAD),
-        (
-            attempt_of(ended_t=61.0, exit_code=1, verdict=verdict(FailureClass.CUDA_OOM)),
-            "✗ cuda_oom 1 m 01 s",
-            TextStyle.BAD,
-        ),
-        (attempt_of(ended_t=61.0, verdict=verdict(FailureClass.HEALTHY)), "✓ 1 m 01 s", TextStyle.DIM),
-        (
-            attempt_of(ended_t=61.0, verdict=verdict(FailureClass.HEALTHY, confidence=0.94)),  # steps alone
-            "○ 1 m 01 s",
-            TextStyle.DIM,
-        ),
-        (
-            attempt_of(ended_t=61.0, verdict=verdict(FailureClass.HEALTHY), verdict_provisional=True),
-            "✗ 1 m 01 s",
-            TextStyle.BAD,
-        ),
-        (attempt_of(ended_t=9.0, exit_code=0, found_over=True, started_t=None), "✓ ", TextStyle.DIM),
-    ],
-)
-def test_how_an_attempt_went(attempt: st.AttemptState, text: str, style: TextStyle) -> None:
-    end = timeline._end(attempt, 100.0)
-    assert text_of([timeline._words(attempt, end, english)]) == text
-    assert timeline._style(attempt) is style

@@ -201,21 +201,6 @@ def test_a_rank_that_fails_is_said_before_a_stall(exited: bool, sign: ev.Failure
     assert words.leave_word(snapshot) == "leave (the run continues)"
 
 
-@pytest.mark.parametrize(
-    ("condition", "failing"),
-    [
-        (running(), True),
-        (st.Stopping(attempt=1, why=ev.StopWhy.RANK_DIED, by="keeper"), True),
-        (st.Stopping(attempt=1, why=ev.StopWhy.REQUEST, by="me"), False),
-        (st.Ended(attempt=1, exit_code=1), True),
-        (diagnosed(FailureClass.CUDA_OOM), False),
-        (finished(Outcome.FAILED), False),
-    ],
-)
-def test_a_failure_counts_so_far_until_there_is_a_verdict(condition: st.Condition, failing: bool) -> None:
-    assert words.is_failing(snapshot_of(state_of(condition, attempt_of(failing=FAILING)))) is failing
-
-
 def rank_word(
     rank: st.RankState, attempt: st.AttemptState, condition: st.Condition | None = None
 ) -> tuple[str, TextStyle]:
@@ -224,22 +209,6 @@ def rank_word(
 
 def gone(code: int | None, rank: int = 0) -> st.RankState:
     return st.RankState(local_rank=rank, rank=rank, exited=True, exit_code=code)
-
-
-@pytest.mark.parametrize(
-    ("code", "word", "style"),
-    [
-        (0, "✓ done", TextStyle.DIM),
-        (1, "✗ exit 1", TextStyle.BAD),
-        (-9, "✗ SIGKILL", TextStyle.BAD),
-        (-15, "✗ SIGTERM", TextStyle.WARN),
-        (-99, "✗ signal 99", TextStyle.BAD),
-        (None, "✗ gone", TextStyle.BAD),
-    ],
-)
-def test_how_a_rank_ended(code: int | None, word: str, style: TextStyle) -> None:
-    assert rank_word(gone(code), attempt_of()) == (word, style)
-    assert rank_word(gone(code), attempt_of(exit_code=1)) == (word, style)
 
 
 def test_of_a_hang_the_ranks_that_were_late_are_named() -> None:

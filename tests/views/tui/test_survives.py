@@ -16,9 +16,7 @@ import pexpect
 import pytest
 from textual.pilot import Pilot
 
-from supervisor.run import events as ev
 from supervisor.run.events import RequestKind
-from supervisor.run.journal import JournalWriter
 from supervisor.run.ownership import Offer
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
@@ -191,23 +189,6 @@ def test_every_size_paints_whole_rows(tmp_path: Path, name: str) -> None:
             assert {strip.cell_length for strip in strips} == {width}
             assert "stoker" in shown(app) or width < 100  # the step comes before our name
             assert "q" in pane(app, "footer")
-
-    drive(run, play)
-
-
-def test_new_facts_move_the_screen(tmp_path: Path) -> None:
-    run = recorded.backing_off(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "restarts by itself in 8 s" in pane(app, "card")
-        writer = JournalWriter(run.node().journal)
-        writer.append(ev.LaunchIntended(t=recorded.T0 + 300, attempt=2, argv=(), reason="smaller"))
-        writer.append(ev.AttemptStarted(t=recorded.T0 + 301, attempt=2, pid=5, start_time=1.0))
-        writer.close()
-        await until(pilot, lambda: "rendezvous" in pane(app, "header"), "attempt 2")
-        assert not app.dashboard.query_one("#card").display
-        assert app.dashboard.query_one("#loss").display
-        assert "Enter" not in pane(app, "footer")
 
     drive(run, play)
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.views.tui.panels.header import LOW
-
 WIDE_FROM = 100
 # From this width on the timeline stands beside the log, and a failure card beside the other panes.
 ROOMY_FROM = 150
+LOW = 30
 LOG_LEAST = 3
 # In fewer rows a frame would take half of what is shown.
 FRAMED_FROM = 7

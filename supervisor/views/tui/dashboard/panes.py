@@ -11,7 +11,7 @@ from textual.screen import Screen
 
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.live import LossPanel, UsePanel
-from supervisor.views.tui.dashboard.layout import TRENDS_MOST, Layout, Needs, card_width, plan
+from supervisor.views.tui.dashboard.layout import LOW, TRENDS_MOST, Layout, Needs, card_width, plan
 from supervisor.views.tui.logs.pane import LogPanel
 from supervisor.views.tui.pages.text_page import PAGES, new_page
 from supervisor.views.tui.panels.attempts import AttemptsBar, TimelinePanel
@@ -182,6 +182,7 @@ class Panes:
     def arrange(self) -> None:
         """Place the panes for the size of the terminal and what there is to show."""
         size, needs = self.screen.size, self._needs()
+        self.header.is_low = size.height < LOW
         layout = plan(size.width, size.height, needs)
         if layout != self._layout:
             self._layout = layout

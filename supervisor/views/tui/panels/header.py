@@ -42,8 +42,6 @@ QUIET_STEPS = 10
 # An ETA needs so many gaps between steps of the attempt that runs; where the job itself gives one, so many steps.
 ETA_GAPS = 3
 ETA_STEPS = 5
-# Below this height the tiles, which have the time of a step, are not shown.
-LOW = 30
 # From this width on the batch stands in full beside all times.
 ROOMY = 150
 
@@ -55,6 +53,7 @@ class HeaderPanel(Panel):
     uses_clock = True
     # What a person named the run, where that is known; else its script's or log's name is shown.
     name_given = ""
+    is_low = False  # whether the terminal has no room for the tiles, which have the time of a step
     esc_vetoes = False  # whether Esc reaches the keeper: nothing else is open that it would close
 
     def body(self, width: int, height: int) -> Sequence[Row]:
@@ -205,7 +204,7 @@ class HeaderPanel(Panel):
     def _pace(self, snapshot: Snapshot) -> Row:
         """The time of a step, or else of an epoch, where the terminal is too low for the tiles."""
         took_s, is_derived = snapshot.step_time_s
-        if self.app.size.height >= LOW or not isinstance(snapshot.state.condition, Running):
+        if not self.is_low or not isinstance(snapshot.state.condition, Running):
             return EMPTY
         text = epoch_time_text(snapshot)
         if took_s is not None:
