@@ -184,7 +184,7 @@ def follow(root: Path, *, as_json: bool) -> int:
     from supervisor.run.paths import RunPaths
     from supervisor.run.state import Finished
     from supervisor.text.redact import Redactor
-    from supervisor.views.console import POLL_S, ConsoleSettings, ConsoleView, wants_colour
+    from supervisor.views.headless.console import POLL_S, ConsoleSettings, ConsoleView, wants_colour
 
     paths = RunPaths(root)
     colour = wants_colour(sys.stdout, os.environ)

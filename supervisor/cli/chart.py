@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the chart."""
-    from supervisor.views.chart import draw, loss_points
-    from supervisor.views.console import wants_colour
+    from supervisor.views.headless.console import wants_colour
+    from supervisor.views.headless.still_chart import draw, loss_points
 
     paths = named_run(args.run, args.runs_dir)
     points = loss_points(paths.node().series, args.metric)

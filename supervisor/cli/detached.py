@@ -18,7 +18,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import RunFile
 
 if TYPE_CHECKING:
-    from supervisor.views.console import ConsoleView
+    from supervisor.views.headless.console import ConsoleView
 
 BEGIN_S: Final = 1.0
 """The view loads once the launcher starts: nothing is missed, as it reads the journal from its beginning."""
@@ -43,7 +43,7 @@ class ConsoleLog:
             self._timer.start()
 
     def _begin(self) -> None:
-        from supervisor.views.console import ConsoleSettings, ConsoleView, console_file
+        from supervisor.views.headless.console import ConsoleSettings, ConsoleView, console_file
 
         settings = ConsoleSettings(
             stdout=None,

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[str]:
     """What policy says after each ended attempt of a run, with what was done where that differs."""
-    from supervisor.keeper.planning.verdict_and_decision import policy_input
+    from supervisor.keeper.planning.decisions import policy_input
     from supervisor.policy import ASKED_FOR, budget_text, decide
     from supervisor.run.journal import read_state
     from supervisor.run.records import DecisionKind
@@ -123,7 +123,7 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
 
 def _measured(view: AttemptState) -> list[str]:
     """What was measured of an attempt's batch and how, and whether a plan was confirmed."""
-    from supervisor.views.console import event_lines
+    from supervisor.views.headless.console import event_lines
 
     events = (view.measured, view.confirmed, view.differs)
     lines = [line for event in events if event is not None for _, line in event_lines(event)]

@@ -199,7 +199,7 @@ def user_name() -> str:
 def _foreground(
     run: RunPaths, record: RunFile, parsed: ParsedRun, env: Mapping[str, str], findings: tuple[Finding, ...]
 ) -> int:
-    from supervisor.keeper.nodes.make_keeper import make_keeper
+    from supervisor.keeper.make_keeper import make_keeper
 
     with _beginning(run, record):
         keeper = make_keeper(run, record, env=env, findings=findings)
@@ -222,7 +222,7 @@ def carry_headless(
     """
     from supervisor.policy import EXIT_LOST
     from supervisor.run.state import Finished
-    from supervisor.views.console import ConsoleSettings, ConsoleView, console_file, wants_colour
+    from supervisor.views.headless.console import ConsoleSettings, ConsoleView, console_file, wants_colour
 
     settings = ConsoleSettings(
         stdout=sys.stdout,

@@ -159,7 +159,7 @@ def _still_running(run: RunPaths, state: RunState) -> list[str]:
     """What the newest attempt left behind: processes that would not end, or that are not known to be the run's."""
     from supervisor.run import events as ev
     from supervisor.run.journal import facts_in
-    from supervisor.views.console import event_lines
+    from supervisor.views.headless.console import event_lines
 
     number = state.attempt.number if state.attempt is not None else 0
     left = [

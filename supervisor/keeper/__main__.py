@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Protocol
 
 from supervisor.keeper.loop import Keeper
-from supervisor.keeper.nodes.make_keeper import make_keeper
+from supervisor.keeper.make_keeper import make_keeper
 from supervisor.keeper.process.detach import taken_over
 from supervisor.run.ownership import LockTaken
 from supervisor.run.paths import RunPaths

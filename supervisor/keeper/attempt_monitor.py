@@ -20,9 +20,9 @@ from supervisor.keeper.monitoring.measured_facts import MeasuredFacts
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone
 from supervisor.keeper.monitoring.plan_check import PlanCheck
 from supervisor.keeper.monitoring.rank_failures import RankFailures
-from supervisor.keeper.planning.background_verdict import BackgroundVerdict
+from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict
+from supervisor.keeper.planning.decisions import next_answer
 from supervisor.keeper.planning.resume_points import can_go_on
-from supervisor.keeper.planning.verdict_and_decision import next_answer
 from supervisor.keeper.process.attempt import LiveAttempt
 from supervisor.keeper.process.child import Child, ExitStatus, adopt, end_all, read_exit, started
 from supervisor.keeper.recording.recorder import Recorder

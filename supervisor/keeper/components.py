@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 from supervisor.keeper.attempt_monitor import AttemptMonitor
 from supervisor.keeper.base.ledger import RunContext
-from supervisor.keeper.planning.background_verdict import BackgroundVerdict
+from supervisor.keeper.planning.attempt_evidence import (
+    BackgroundVerdict,
+    diagnose_attempt,
+    log_bytes,
+    others_of,
+)
+from supervisor.keeper.planning.decisions import decide_next
 from supervisor.keeper.planning.fit_batch import Prober
 from supervisor.keeper.planning.kept_copies import KeptCopies
-from supervisor.keeper.planning.other_nodes import others_of
 from supervisor.keeper.planning.readiness import ReadinessCheck
-from supervisor.keeper.planning.verdict_and_decision import decide_next, diagnose_attempt, log_bytes
 from supervisor.keeper.recording.recovery_report import RecoveryReport
 from supervisor.run.records import Decision, Verdict
 from supervisor.sources.signature_files import EngineLoader

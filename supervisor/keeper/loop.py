@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, assert_never
+from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 from msgspec.structs import replace as replace_fields
 
@@ -24,8 +24,8 @@ from supervisor.keeper.base.ledger import Ledger, RunContext
 from supervisor.keeper.base.request_rules import Refused
 from supervisor.keeper.base.requests import ControlInput
 from supervisor.keeper.planning import launch_plans as plans
-from supervisor.keeper.planning.launching import Launching, StillAlive
-from supervisor.keeper.process.child import ExitStatus, own_identity, read_exit
+from supervisor.keeper.planning.launching import Launching, Planner, StillAlive
+from supervisor.keeper.process.child import Child, ExitStatus, own_identity, read_exit
 from supervisor.keeper.process.takeover import recorded_processes
 from supervisor.keeper.recording.start_events import opening
 from supervisor.policy import EXIT_FAILED, EXIT_GAVE_UP, EXIT_LOST, EXIT_REQUEUE, EXIT_STOPPED
@@ -42,6 +42,7 @@ from supervisor.run.answers import (
 )
 from supervisor.run.control import Viewers
 from supervisor.run.fold import fold
+from supervisor.run.nodes import Superseded
 from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import OUT_OF_MEMORY, Decision, DecisionKind, Finding, FindingLevel
@@ -50,6 +51,7 @@ from supervisor.sources.processes import boot_id, is_alive
 from supervisor.sources.signature_files import EngineLoader
 
 if TYPE_CHECKING:
+    from supervisor.keeper.attempt_monitor import AttemptMonitor
     from supervisor.keeper.components import Components
 
 log = logging.getLogger("stoker.keeper")
@@ -66,18 +68,52 @@ UNWATCHED_S = 30.0
 """After this long without a dashboard a held run whose failure only an edit helps is over."""
 
 
+class Group(Protocol):
+    """What a keeper of one of several nodes does beside its own loop: `keeper.leader` leads, `keeper.follower` follows."""
+
+    leads: bool
+    """Whether this node decides, and answers requests."""
+    others: tuple[int, ...]
+    """The nodes whose evidence counts for a verdict."""
+
+    @property
+    def planner(self) -> Planner | None:
+        """Plans for all nodes; None: this node's plans are made from orders."""
+
+    def join(self, keeper: Keeper) -> None:
+        """The keeper holds its lock, and begins."""
+
+    def begin(self, continued_by: str) -> None:
+        """Its loop begins; `continued_by`: the person who has the run continued."""
+
+    def step(self, *, hurried: bool) -> bool:
+        """Look at the other nodes, and act; whether the keeper has nothing else to do in this pass."""
+
+    def publish(self) -> None:
+        """Tell the other nodes what changed."""
+
+    def patience_s(self) -> float | None:
+        """How long the next pass may wait for the sensors; None: as on one machine."""
+
+    def may_launch(self, reason: str) -> str | None:
+        """The reason for a launch as it is journalled; None where nothing is launched now."""
+
+    def stop(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
+        """A stop was asked for; whether the group carries it out."""
+
+    def close(self, *, superseded: bool) -> None:
+        """The keeper leaves. `superseded`: another one leads the run, and the other nodes are told nothing."""
+
+
 class Keeper:
     """Carries one run from its state to its end. Holds the lock from construction to `close`.
 
-    On several nodes the keepers are of the two kinds in `keeper.nodes`.
+    `group`: the other nodes of the run; None: it runs on one machine.
 
     Raises (on construction):
         LockTaken: another keeper lives.
         OSError: the run directory cannot be written.
     """
-
-    LEADS: ClassVar[bool] = True
-    """Whether it decides, and answers requests."""
 
     def __init__(
         self,
@@ -88,13 +124,14 @@ class Keeper:
         findings: tuple[Finding, ...] = (),
         clock: Clock | None = None,
         continued_by: str = "",
+        group: Group | None = None,
     ) -> None:
         """`continued_by`: the person who has the next attempt started, of a run of which nothing lives."""
         self._node = run.node(record.node)
         self._record = record
         self._env = dict(env)
         self._clock = clock or SystemClock()
-        self._continued_by = continued_by
+        self._continued_by, self._group, self._superseded = continued_by, group, ""
         self._life_due = float("-inf")
         self._missing, self._astray, self._told_late = False, "", 0
         self._viewers, self._watched_t = Viewers(run.control), self._clock.mono()
@@ -105,10 +142,13 @@ class Keeper:
         self._ledger = Ledger(self._node, redactor_of(record.job, self._env))
         self._same_boot = self._ledger.state.boot_id in {None, boot_id()}
         self._engine = EngineLoader(begin=False, own=record.job.signatures)
-        self._control = ControlInput(run, self, self._clock, answers=self.LEADS)
+        self._control = ControlInput(run, self, self._clock, answers=group is None or group.leads)
         self._clock_watch = ClockWatch(self._clock, self.emit)
-        self._context = RunContext(run, self._node, record, self._env, self._clock, self._ledger)
-        self._launching = Launching(self._context)
+        others = group.others if group is not None else ()
+        self.context = RunContext(run, self._node, record, self._env, self._clock, self._ledger, others)
+        if group is not None:
+            group.join(self)
+        self.launching = Launching(self.context, group.planner if group is not None else None)
         self._made: Components | None = None
         self._checking: Background[list[Finding]] = Background("stoker-checks")
         for fact in opening(
@@ -132,8 +172,13 @@ class Keeper:
         if self._made is None:
             from supervisor.keeper.components import make_components
 
-            self._made = make_components(self._context, self._engine, same_boot=self._same_boot)
+            self._made = make_components(self.context, self._engine, same_boot=self._same_boot)
         return self._made
+
+    @property
+    def monitor(self) -> AttemptMonitor:
+        """What watches the live attempt."""
+        return self._components.monitor
 
     @property
     def state(self) -> st.RunState:
@@ -159,14 +204,24 @@ class Keeper:
         return self._control.install_signal_handlers()
 
     def carry(self) -> int:
-        """Run to the end of the run; the exit code of `--no-ui`."""
+        """Run to the end of the run; the exit code of `--no-ui`. Where another keeper leads the run meanwhile, this one leaves."""
+        try:
+            return self._carry_to_end()
+        except Superseded as error:
+            self._superseded = str(error)
+            log.error("%s", error)
+            return EXIT_LOST
+
+    def _carry_to_end(self) -> int:
         if self._continued_by:
             self._go_on(self._continued_by)
+        if self._group is not None:
+            self._group.begin(self._continued_by)
         while not isinstance(self.state.condition, st.Finished):
             self._show_life()
             if not self._launches_first():
-                self._components.monitor.receive(self._patience_s())
-                self._components.monitor.write()
+                self.monitor.receive(self._patience_s())
+                self.monitor.write()
             self._clock_watch.look()
             self._control.look()
             self._act()
@@ -176,11 +231,11 @@ class Keeper:
     def settle(self) -> None:
         """Learn how an attempt ended of which nothing lives any more, and why; a run that had succeeded ends with it."""
         while isinstance(self.state.condition, st.Launching | st.Running | st.Stopping):
-            if self._components.monitor.is_active:
+            if self.monitor.is_active:
                 self._show_life()
-                self._components.monitor.receive(self._patience_s())
-                self._components.monitor.write()
-                self._components.monitor.look()
+                self.monitor.receive(self._patience_s())
+                self.monitor.write()
+                self.monitor.look()
             elif any(map(is_alive, recorded_processes(self._node, self.state))):
                 # Not known to be the run's: it is not waited for. A person was asked about it.
                 number = self._attempt_number()
@@ -194,7 +249,7 @@ class Keeper:
                     )
                 )
             else:
-                self._components.monitor.adopt()
+                self.monitor.adopt()
         if isinstance(self.state.condition, st.Ended):
             self._diagnose(self.state.condition.attempt, hurried=True)
         view = self.state.attempt
@@ -217,7 +272,7 @@ class Keeper:
             self.emit(ev.Decided(t=now, attempt=view.number, decision=decision, by=by), durable=True)
             self.start_now()
         elif isinstance(condition, st.Finished):  # it ended before anything was launched
-            self._launch(f"{by} continued it")
+            self.launch(f"{by} continued it")
 
     def _show_life(self) -> None:
         """Show hosts that the lock does not reach that the keeper is alive: they wait for longer than `LIFE_S`."""
@@ -263,7 +318,7 @@ class Keeper:
                 torch_cuda=record.torch_cuda,
                 torch_hip=record.torch_hip,
             )
-            context = CheckContext(record.job, self._context.run.root.parent, self._env, found)
+            context = CheckContext(record.job, self.context.run.root.parent, self._env, found)
             return run_checks(BESIDE, context)
 
         self._checking.start(look)
@@ -287,38 +342,44 @@ class Keeper:
         """Nothing can be read or started where the folder is gone: the run ends with its attempt."""
         view, reason = self.state.attempt, f"the run directory was {self._astray}"
         if view is not None and view.ended_t is not None and view.exit_code == 0:
-            self._end(ev.Outcome.SUCCEEDED, 0, f"the command ended with exit code 0; {reason}")
+            self.end(ev.Outcome.SUCCEEDED, 0, f"the command ended with exit code 0; {reason}")
         elif view is not None and view.stop is not None and view.stop.why in st.REQUESTED_STOPS:
             code = EXIT_INTERRUPTED if self._control.interrupts else EXIT_STOPPED
-            self._end(ev.Outcome.STOPPED, code, f"stopped by {view.stop.by}; {reason}")
+            self.end(ev.Outcome.STOPPED, code, f"stopped by {view.stop.by}; {reason}")
         elif isinstance(condition, st.Ended) and condition.exit_code is None:
-            self._end(ev.Outcome.LOST, EXIT_LOST, f"how the command ended is not known: {reason}")
+            self.end(ev.Outcome.LOST, EXIT_LOST, f"how the command ended is not known: {reason}")
         else:
             ended = view.exit_code if view is not None else None
             how = f"the command ended with exit code {ended}, and why cannot be read: " if ended else ""
-            self._end(ev.Outcome.FAILED, EXIT_FAILED, f"{how}{reason}")
+            self.end(ev.Outcome.FAILED, EXIT_FAILED, f"{how}{reason}")
 
     def _launches_first(self) -> bool:
         """Whether nothing runs yet and nothing is to be tried before the first launch."""
-        return isinstance(self.state.condition, st.Preflight) and self._record.job.fit is None
+        return (
+            self._group is None
+            and isinstance(self.state.condition, st.Preflight)
+            and self._record.job.fit is None
+        )
 
     @property
-    def _reads_on(self) -> bool:
+    def reads_on(self) -> bool:
         """Whether the newest attempt's processes are gone and its logs are still being read."""
         return self.state.attempt is not None and self.state.attempt.reads_on
 
     def _patience_s(self) -> float:
         """How long the next look may wait for the sensors: between attempts nothing is worth waiting for."""
+        if self._group is not None and (patience_s := self._group.patience_s()) is not None:
+            return patience_s
         match self.state.condition:
-            case st.Ended() if self._reads_on:
+            case st.Ended() if self.reads_on:
                 return ENDING_TICK_S
             case st.Ended() if self._components.judging.busy:
                 return MIN_TICK_S
             case st.Ended() | st.DiagnosedAs():
                 return 0.0
-            case st.Running() | st.Stopping() if self._components.monitor.is_draining_logs:
+            case st.Running() | st.Stopping() if self.monitor.is_draining_logs:
                 return MIN_TICK_S
-            case st.Running() if self._components.monitor.is_about_to_end:
+            case st.Running() if self.monitor.is_about_to_end:
                 return ENDING_TICK_S
             case st.Backoff(until=until):
                 left_s = until - self._clock.wall()
@@ -330,6 +391,9 @@ class Keeper:
 
     def close(self, why: str = "the run ended") -> None:
         """Stop the sensors, close the files, let the lock go. Children are left as they are."""
+        if self._group is not None:
+            self._group.close(superseded=bool(self._superseded))
+        why = self._superseded or why
         self._control.close()
         if self._made is not None:
             self._made.close()
@@ -342,6 +406,14 @@ class Keeper:
 
     def _act(self, *, hurried: bool = False) -> None:
         """`hurried`: nobody waits for a verdict that reads all of large logs."""
+        if self._group is None:
+            self._act_alone(hurried=hurried)
+            return
+        if not self._group.step(hurried=hurried):
+            self._act_alone(hurried=hurried)
+        self._group.publish()
+
+    def _act_alone(self, *, hurried: bool) -> None:
         condition = self.state.condition
         if self._is_without_folder(condition):
             self._end_without_folder(condition)
@@ -349,12 +421,12 @@ class Keeper:
         match condition:
             case st.Preflight():
                 if self._launches_first() or self._components.prober.tick(self.state):
-                    self._launch("first launch")
+                    self.launch("first launch")
                     self._look_around()
             case st.Launching() | st.Running() | st.Stopping():
-                self._watch()
-            case st.Ended() if self._reads_on:
-                self._watch()
+                self.watch()
+            case st.Ended() if self.reads_on:
+                self.watch()
             case st.Ended():
                 self._diagnose(condition.attempt, hurried=hurried)
             case st.DiagnosedAs():
@@ -367,11 +439,11 @@ class Keeper:
                     self.hold(condition.reason)  # a keeper held it before the machine's clock was set back
                 elif self._is_left_alone(condition):
                     code = (condition.decision.exit_code if condition.decision else None) or EXIT_FAILED
-                    self._end(ev.Outcome.FAILED, code, f"nobody watched: {condition.reason}")
+                    self.end(ev.Outcome.FAILED, code, f"nobody watched: {condition.reason}")
                 elif left_s is not None and left_s <= 0:
                     code = (condition.decision.exit_code if condition.decision else None) or EXIT_FAILED
                     outcome = ev.Outcome.GAVE_UP if code == EXIT_GAVE_UP else ev.Outcome.FAILED
-                    self._end(outcome, code, f"nobody answered: {condition.reason}")
+                    self.end(outcome, code, f"nobody answered: {condition.reason}")
             case st.Finished():
                 return
             case _ as unreachable:
@@ -380,7 +452,7 @@ class Keeper:
     def _is_without_folder(self, condition: st.Condition) -> bool:
         """Whether nothing lives any more, and the folder is not in its place: looked at once more, at this moment."""
         lives = isinstance(condition, st.Launching | st.Running | st.Stopping | st.Finished)
-        if lives or self._reads_on:
+        if lives or self.reads_on:
             return False
         if isinstance(condition, st.HeldOpen):  # that may last for hours, and is looked at every few seconds
             return bool(self._astray)
@@ -420,15 +492,15 @@ class Keeper:
             return
         match self._components.readiness.way(self.state, condition):
             case Way.GO:
-                self._launch(condition.decision.reason)
+                self.launch(condition.decision.reason)
             case Way.WAIT:
                 return
             case Way.NEVER:
-                self._hold_or_fail(condition.attempt, self._components.readiness.refusal, condition.decision)
+                self.hold_or_fail(condition.attempt, self._components.readiness.refusal, condition.decision)
             case _ as unreachable:
                 assert_never(unreachable)
 
-    def _hold_or_fail(self, number: int, reason: str, decided: Decision | None = None) -> None:
+    def hold_or_fail(self, number: int, reason: str, decided: Decision | None = None) -> None:
         """What was decided cannot be done now: a person is waited for, and headless the run ends."""
         kind = DecisionKind.HOLD if self._record.settings.interactive else DecisionKind.FAIL
         before = decided or Decision(kind, reason)
@@ -436,30 +508,41 @@ class Keeper:
         self.emit(ev.Decided(t=self._clock.wall(), attempt=number, decision=decision), durable=True)
         self._carry_out(number, decision)
 
-    def _launch(self, reason: str) -> None:
+    def launch(self, reason: str) -> None:
+        """Start the next attempt, or hold or end the run where it cannot be started."""
+        if self._group is not None:
+            allowed = self._group.may_launch(reason)
+            if allowed is None:
+                return
+            reason = allowed
         try:
-            child = self._launching.launch(reason)
+            child = self.launching.launch(reason)
         except NotResumableError as error:
-            self._hold_or_fail(self._attempt_number(), error.message)
+            self.hold_or_fail(self._attempt_number(), error.message)
             return
         except JobError as error:
-            self._end(ev.Outcome.FAILED, error.exit_code, error.message)
+            self.end(ev.Outcome.FAILED, error.exit_code, error.message)
             return
         except StillAlive as alive:
-            self._hold_or_fail(self._attempt_number(), str(alive))
+            self.hold_or_fail(self._attempt_number(), str(alive))
             return
-        if child is not None:
-            adopted = self.state if self._launching.took_over else None
-            self._components.monitor.follow(child, self._attempt_number(), adopted=adopted)
+        self.follow(child)
 
-    def _watch(self) -> None:
-        if self._components.monitor.is_active:
-            self._components.monitor.look()
+    def follow(self, child: Child | None) -> None:
+        """Watch what was just started."""
+        if child is not None:
+            adopted = self.state if self.launching.took_over else None
+            self.monitor.follow(child, self._attempt_number(), adopted=adopted)
+
+    def watch(self) -> None:
+        """Look at the newest attempt, which is taken over first where another keeper launched it."""
+        if self.monitor.is_active:
+            self.monitor.look()
             return
         launching = isinstance(self.state.condition, st.Launching)
-        self._components.monitor.adopt()
-        if launching and not self._components.monitor.is_active:
-            self._launch("the keeper died before it was launched")
+        self.monitor.adopt()
+        if launching and not self.monitor.is_active:
+            self.launch("the keeper died before it was launched")
 
     def _diagnose(self, number: int, *, hurried: bool) -> None:
         judging, view = self._components.judging, self.state.attempt
@@ -469,7 +552,7 @@ class Keeper:
         if verdict is None:
             return
         self.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
-        self._components.monitor.find_checkpoints()
+        self.monitor.find_checkpoints()
         self._components.recovery_report.measure(self.state)
 
     def _decide(self) -> None:
@@ -493,22 +576,22 @@ class Keeper:
                 self._ask(number, decision)
                 self.hold(decision.reason)
             case DecisionKind.SUCCEED:
-                self._end(ev.Outcome.SUCCEEDED, 0, decision.reason)
+                self.end(ev.Outcome.SUCCEEDED, 0, decision.reason)
             case DecisionKind.FAIL:
                 self._ask(number, decision)
                 outcome = ev.Outcome.LOST if decision.exit_code == EXIT_LOST else ev.Outcome.FAILED
-                self._end(outcome, decision.exit_code or EXIT_FAILED, decision.reason)
+                self.end(outcome, decision.exit_code or EXIT_FAILED, decision.reason)
             case DecisionKind.GIVE_UP:
-                self._end(ev.Outcome.GAVE_UP, decision.exit_code or EXIT_GAVE_UP, decision.reason)
+                self.end(ev.Outcome.GAVE_UP, decision.exit_code or EXIT_GAVE_UP, decision.reason)
             case DecisionKind.STOP | DecisionKind.REQUEUE:
                 code = EXIT_INTERRUPTED if self._control.interrupts else decision.exit_code or EXIT_STOPPED
-                self._end(ev.Outcome.STOPPED, code, decision.reason)
+                self.end(ev.Outcome.STOPPED, code, decision.reason)
             case _ as unreachable:
                 assert_never(unreachable)
 
     def _settle_batch(self, view: st.AttemptState) -> None:
         """Take the answers that are known, and those that may be tried, where a smaller batch needs them."""
-        from supervisor.keeper.planning.verdict_and_decision import next_answer  # not before a first launch
+        from supervisor.keeper.planning.decisions import next_answer  # not before a first launch
 
         while self._needs_smaller_batch(view):
             told = next_answer(self._record, self.state, self._env, self._clock.wall(), tries=True)
@@ -537,7 +620,8 @@ class Keeper:
         refuted = view.differs is not None and view.differs.wrong is not None
         return (view.failure in OUT_OF_MEMORY or refuted) and not knobs.can_change_batch
 
-    def _end(self, outcome: ev.Outcome, exit_code: int, reason: str) -> None:
+    def end(self, outcome: ev.Outcome, exit_code: int, reason: str) -> None:
+        """The run is over."""
         has_copies = self.state.kept or any(view.resume_copy for view in self.state.attempts)
         self.emit(
             ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=exit_code, reason=reason),
@@ -550,19 +634,25 @@ class Keeper:
 
     def stop(self, why: ev.StopWhy, by: str, *, now: bool = False) -> None:
         """End the attempt by the stop sequence, or the run where no attempt lives."""
-        if isinstance(self.state.condition, st.Finished):
+        if self._group is not None and self._group.stop(why, by, now=now):
             return
-        monitor = self._components.monitor
-        if not monitor.is_active and isinstance(
-            self.state.condition, st.Launching | st.Running | st.Stopping
-        ):
-            monitor.adopt()
-        if monitor.is_stoppable:
-            monitor.stop(why, by, grace_s=self._record.job.timing.grace_s, now=now)
-        elif why is ev.StopWhy.RESTART:
-            monitor.cut()  # the decision stands, and nothing else is in its way
+        if isinstance(self.state.condition, st.Finished) or self.stop_attempt(why, by, now=now):
+            return
+        if why is ev.StopWhy.RESTART:
+            self.monitor.cut()  # the decision stands, and nothing else is in its way
         else:
             self.end_stopped(by, why)
+
+    def stop_attempt(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
+        """Begin the stop sequence; False where no attempt lives."""
+        if not self.monitor.is_active and isinstance(
+            self.state.condition, st.Launching | st.Running | st.Stopping
+        ):
+            self.monitor.adopt()
+        if not self.monitor.is_stoppable:
+            return False
+        self.monitor.stop(why, by, grace_s=self._record.job.timing.grace_s, now=now)
+        return True
 
     def end_stopped(self, by: str, why: ev.StopWhy = ev.StopWhy.REQUEST) -> None:
         """End a run between two attempts."""
@@ -576,14 +666,14 @@ class Keeper:
         code = EXIT_REQUEUE if batch and self.state.checkpoint is not None else EXIT_STOPPED
         if self._control.interrupts:
             code = EXIT_INTERRUPTED
-        self._end(ev.Outcome.STOPPED, code, f"stopped by {by} between attempts")
+        self.end(ev.Outcome.STOPPED, code, f"stopped by {by} between attempts")
 
     def _settle(self) -> None:
         """Come to what follows an attempt whose command has ended: somebody does not wait for all of its logs to be read."""
-        monitor = self._components.monitor
+        monitor = self.monitor
         while monitor.is_active or isinstance(self.state.condition, st.Ended | st.DiagnosedAs):
             monitor.cut()
-            if monitor.is_active or self._reads_on:  # it left processes; another keeper's, not looked at yet
+            if monitor.is_active or self.reads_on:  # it left processes; another keeper's, not looked at yet
                 monitor.receive(MIN_TICK_S)
             self._act(hurried=True)
 
@@ -621,15 +711,15 @@ class Keeper:
 
     def dump_stacks(self) -> BackgroundTask[Any, str]:
         """Begin to write the stacks of all ranks to artifacts/; the answer is the file's name."""
-        return self._components.monitor.dump_stacks()
+        return self.monitor.dump_stacks()
 
     def profile(self) -> None:
         """Ask the trainer for a trace of its next steps."""
-        self._components.monitor.profile()
+        self.monitor.profile()
 
     def keep_waiting(self, by: str) -> None:
         """Leave the silence that is about to be ended alone."""
-        self._components.monitor.keep_waiting(by)
+        self.monitor.keep_waiting(by)
 
     def answer(self, value: str, by: str) -> None:
         """Take a person's answer about the batch, keep it for later runs of the script, and decide again."""

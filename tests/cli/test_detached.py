@@ -13,7 +13,7 @@ from supervisor.cli import detached
 from supervisor.keeper.loop import Keeper
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
-from supervisor.views import console
+from supervisor.views.headless import console
 from tests.conftest import wait_until
 from tests.keeper.fakes import job_of, own_run_in
 from tests.keeper.runs import INTENDED, RUNS, STARTED, T, append

@@ -34,7 +34,7 @@ LATER = (
     "supervisor.policy.health.early_signs",
     "supervisor.preflight.gpus",
     "supervisor.sources.checkpoints",
-    "supervisor.views.trial_report",
+    "supervisor.views.headless.trial_report",
     "supervisor.views.wording.start_warnings",
 )
 
@@ -73,7 +73,7 @@ def test_a_dry_run_loads_neither_torch_nor_the_app(tmp_path: Path) -> None:
 
 
 def test_a_start_loads_nothing_that_is_wanted_later(tmp_path: Path) -> None:
-    words = "import supervisor.cli.start_run, supervisor.views.console, supervisor.keeper.loop"
+    words = "import supervisor.cli.start_run, supervisor.views.headless.console, supervisor.keeper.loop"
     assert loaded(words, tmp_path, LATER) == set()
     script = tmp_path / "train.py"
     script.write_text("print('hi')\n", encoding="utf-8")
@@ -87,7 +87,7 @@ def test_a_start_loads_nothing_that_is_wanted_later(tmp_path: Path) -> None:
 
 
 def test_the_keeper_never_loads_torch_or_textual(tmp_path: Path) -> None:
-    found = loaded("import supervisor.keeper.__main__, supervisor.views.console", tmp_path)
+    found = loaded("import supervisor.keeper.__main__, supervisor.views.headless.console", tmp_path)
     assert not found & {"torch", "textual", "rich", "plotext", "pynvml"}, found
 
 

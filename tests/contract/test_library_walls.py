@@ -37,7 +37,7 @@ def imported(package: str) -> frozenset[tuple[str, str]]:
     [
         ("textual", "supervisor/views/tui/"),
         ("rich", "supervisor/views/tui/"),
-        ("plotext", "supervisor/views/chart.py"),
+        ("plotext", "supervisor/views/headless/still_chart.py"),
         ("pynvml", "supervisor/sources/gpu.py"),
         ("watchdog", "supervisor/sources/"),
         ("re2", "supervisor/"),

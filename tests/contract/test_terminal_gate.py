@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WRITERS = {
     "cli/common.py": "`say` and `say_json`, which everything else calls",
     "cli/main.py": "the help and the version, which nobody else wrote, before anything is imported; how the streams encode",
-    "cli/chart.py": "a chart with colors of ours; `views.chart.draw` passes its title through the gate",
+    "cli/chart.py": "a chart; `views.headless.still_chart.draw` passes its title through the gate",
     "cli/replay.py": "takes back the line that says what is read",
     "cli/nodes.py": "the lines of the hosts, drawn again in place; each cell passes the gate",
     "cli/metrics.py": "some MB/s of JSON or CSV; names pass the gate, JSON passes `ascii_json`",
@@ -19,7 +19,7 @@ WRITERS = {
     "cli/attach.py": "hands stdout to the console view",
     "cli/attaching/observe_target.py": "hands stdout to the console view",
     "cli/start_run.py": "hands stdout to the console view",
-    "views/console.py": "the level in a color of ours before a line that passed the gate",
+    "views/headless/console.py": "the level in a color of ours before a line that passed the gate",
     "keeper/__main__.py": "keeper.log: each line passes the gate",
     "keeper/process/launcher.py": "a pipe to the keeper",
 }

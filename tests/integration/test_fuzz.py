@@ -21,7 +21,7 @@ from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.series import METRICS, SeriesWriter
 from supervisor.sources.host.kernel_log import about
 from supervisor.sources.telemetry import parse_telemetry
-from supervisor.views.chart import draw, loss_points
+from supervisor.views.headless.still_chart import draw, loss_points
 
 FUZZ_S = 20.0
 CPU_S = 5.0

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.batch import BatchSpec
-from supervisor.keeper.nodes.follower import SILENT
+from supervisor.keeper.follower import SILENT
 from supervisor.keeper.process.child import read_launcher, read_pid
 from supervisor.preflight.ports import free_port
 from supervisor.run import events as ev

@@ -21,7 +21,7 @@ from supervisor.run.paths import AttemptPaths
 from supervisor.run.state import AttemptState, RankState
 from supervisor.sources import processes
 from supervisor.sources.processes import ProcessId, is_alive, read_environ, send_signal
-from supervisor.views.console import event_lines
+from supervisor.views.headless.console import event_lines
 from tests.conftest import TOKEN, processes_with, wait_until
 from tests.keeper.fakes import SLEEP, STUBBORN, fake_torchrun, plan_of
 
@@ -174,16 +174,6 @@ def test_peers_of_a_dead_rank_get_the_short_grace_and_the_agent_reports(tmp_path
         assert attempt.steps() == [ev.StopStep.SIGKILL]
 
 
-def test_what_is_intended_is_handed_over_before_it_is_done(tmp_path: Path) -> None:
-    ending = threading.Event()
-    with watched(tmp_path, fake_torchrun(tmp_path, 2, STUBBORN), ends=ending.is_set) as attempt:
-        assert started(attempt)
-        ending.set()
-        assert attempt.until(lambda: attempt.of(ev.StopIntended))
-        assert isinstance(attempt.facts[-1], ev.StopIntended)
-        assert all(is_alive(rank) for rank in attempt.live.ranks.values())
-
-
 def test_a_persons_stop_takes_over_a_restart_but_not_the_other_way_round(tmp_path: Path) -> None:
     with watched(tmp_path, fake_torchrun(tmp_path, 1), 1) as attempt:
         assert started(attempt, 1)
@@ -269,16 +259,6 @@ def test_a_recycled_pid_in_the_journal_is_no_rank_of_ours(tmp_path: Path) -> Non
         attempt.live.ranks[0] = innocent
 
 
-def test_a_rank_search_survives_words_that_are_no_numbers(tmp_path: Path) -> None:
-    script = "import os, subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], env={**os.environ, 'LOCAL_RANK': '²'})"
-    with watched(tmp_path, (sys.executable, "-c", script, SLEEP), 1) as attempt:
-        assert attempt.until(lambda: attempt.live.child.tree())
-        assert attempt.until(lambda: attempt.live._next_search > 0)
-        assert not attempt.live.ranks
-        for process in attempt.live.child.tree():
-            send_signal(process)
-
-
 def test_log_folders_are_facts_once(tmp_path: Path) -> None:
     with watched(tmp_path, fake_torchrun(tmp_path, 1), 1) as attempt:
         assert started(attempt, 1)
@@ -320,16 +300,6 @@ def test_what_no_signal_reaches_is_reported_as_such_and_waited_for_no_longer(
         assert f"{stuck.pid} (state D)" in last.labels
         ((_, text),) = event_lines(last)
         assert "state D: they wait in the kernel" in text
-
-
-def test_those_that_survive_all_signals_are_named(tmp_path: Path) -> None:
-    """A process in the kernel's uninterruptible sleep ends on no signal; nobody can make one here, so its end is left out."""
-    with watched(tmp_path, fake_torchrun(tmp_path, 1), 1) as seen:
-        assert seen.until(lambda: len(seen.of(ev.RankStarted)) == 1)
-        alive = seen.live.alive()
-        assert alive
-        assert seen.live._take(ev.StopStep.SURVIVORS, alive) == alive
-        assert all(is_alive(process) for process in alive), "they are only named"
 
 
 def test_a_launcher_that_does_not_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

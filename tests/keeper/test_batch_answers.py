@@ -11,7 +11,7 @@ import torch
 from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.measured_knobs import MeasuredSettings, OpenAnswer
 from supervisor.job.spec import IN_CODE, EntryKind, KnobScope, Unread
-from supervisor.keeper.planning.verdict_and_decision import next_answer
+from supervisor.keeper.planning.decisions import next_answer
 from supervisor.run import events as ev
 from supervisor.run.answers import AnswerLine, batch_question, keep_answers, recalled, remember_answer
 from supervisor.run.fold import replay

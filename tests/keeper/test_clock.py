@@ -12,8 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from supervisor.job.spec import HangSettings
 from supervisor.keeper.base.keeper_clock import ClockWatch, SystemClock, of_others
@@ -27,7 +25,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, SpecChange
 from supervisor.run.series import METRICS, SeriesWriter
 from supervisor.views.model.replay import ReplayReader, record_of
-from tests.keeper.fakes import Emitted, FakeClock, facts_of, job_of, run_in, verdict_of
+from tests.keeper.fakes import Emitted, facts_of, job_of, run_in, verdict_of
 from tests.keeper.test_stalls import make
 
 HOUR_S = 3600.0
@@ -184,26 +182,6 @@ def test_a_keeper_that_adopts_with_a_clock_set_back_hears_the_steps(tmp_path: Pa
     bench.health.close()
 
 
-@given(
-    ahead=st.floats(-1e8, 1e8),
-    ago=st.floats(0, 1e5),
-    told=st.booleans(),
-    now=st.floats(1, 1e6),
-)
-def test_what_others_wrote_is_placed_where_it_happened(
-    ahead: float, ago: float, told: bool, now: float
-) -> None:
-    """Written before or after the setting: with the monotonic clock the place is exact, else by the present difference."""
-    clock = FakeClock(now=now + ago, ahead=ahead)
-    t_mono = now
-    written = clock.wall() - ago + ahead
-    placed = of_others(written, clock, t_mono if told else None)
-    assert placed == pytest.approx(clock.wall() - ago, abs=0.01)
-    if told and abs(ahead) >= 1:
-        before = of_others(clock.wall() - ago, clock, t_mono)
-        assert before == pytest.approx(clock.wall() - ago, abs=0.01)
-
-
 @pytest.mark.fault(
     "journal and disk",
     "a rank reports a checkpoint, and the clock is set back before that is read",
@@ -223,12 +201,6 @@ def test_what_was_written_under_another_setting_is_placed_where_it_happened(
     assert of_others(written_t, clock, written_mono) == pytest.approx(at, abs=1.0)
     if by_s > 0:  # also for a keeper that adopts the run after that
         assert of_others(written_t, SystemClock(), written_mono) == pytest.approx(at, abs=1.0)
-
-
-def test_a_monotonic_clock_of_another_namespace_is_not_believed() -> None:
-    clock = FakeClock()
-    assert of_others(clock.wall() - 1.0, clock, t_mono=5.0) == pytest.approx(clock.wall() - 1.0)
-    assert of_others(clock.wall() - 1.0, clock, t_mono=1e9) == pytest.approx(clock.wall() - 1.0)
 
 
 @pytest.mark.fault(

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from supervisor.keeper.base.background import BackgroundTask
-from supervisor.keeper.base.request_rules import NOT_OURS, Refused
-from supervisor.keeper.base.requests import CONTROL_INTERVAL_S, ControlInput, Powerless
+from supervisor.keeper.base.request_rules import Refused
+from supervisor.keeper.base.requests import CONTROL_INTERVAL_S, ControlInput
 from supervisor.keeper.planning.launch_plans import BadChange
 from supervisor.run import control
 from supervisor.run import events as ev
@@ -220,13 +220,3 @@ def test_a_signal_stops_and_a_second_ctrl_c_does_not_wait(
     assert actor.told == [("stop", why, by, {"now": now}) for why, by, now in stops]
     assert seen.interrupts == numbers.count(signal.SIGINT)
     assert [signal.getsignal(number) for number in kept] == before
-
-
-def test_who_only_watches_can_be_asked_for_nothing() -> None:
-    watcher = Powerless()
-    for act in (watcher.stop, watcher.end_stopped, watcher.restart, watcher.start_now):
-        with pytest.raises(Refused, match=NOT_OURS):
-            act()
-    for act in (watcher.hold, watcher.keep_waiting, watcher.answer):
-        with pytest.raises(Refused, match=NOT_OURS):
-            act("me")

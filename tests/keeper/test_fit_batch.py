@@ -18,7 +18,6 @@ from supervisor.keeper.planning import fit_batch
 from supervisor.keeper.planning.fit_batch import Prober
 from supervisor.run import events as ev
 from supervisor.run.answers import JobKind, recall_memory
-from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import RunFile
 from supervisor.sources.processes import is_alive
 from supervisor.sources.signature_files import default_cache_dir, load_engine
@@ -40,7 +39,7 @@ KIND = JobKind(script="s", flags="f", device="cpu", world_size=2)
 
 @pytest.fixture
 def kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.keeper.planning.batch_trials.kind_of", lambda _job: KIND)
+    monkeypatch.setattr("supervisor.keeper.planning.attempt_evidence.kind_of", lambda _job: KIND)
 
 
 def job(tmp_path: Path, rest: str, limit: int = 99, **changes: object) -> RunFile:
@@ -212,9 +211,3 @@ def test_without_a_fit_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
     assert ticked(prober, context) == []
     assert context.ledger.state.fitted is None
     assert prober.fit == FitSettings()
-
-
-def test_the_folder_of_a_probe_lies_in_the_node(tmp_path: Path) -> None:
-    prober, context = made(tmp_path, job(tmp_path, "true"))
-    assert RunPaths(Path(prober._home(prober._paths(2)))).root == context.node.root / "probes" / "2" / "run"
-    context.ledger.close()

@@ -15,9 +15,9 @@ from supervisor.job.errors import JobError
 from supervisor.job.knobs.set_batch import batch_of
 from supervisor.job.launch.oom_plan import OomPlan, oom_plan
 from supervisor.job.spec import AccumulationCounts, EntryKind, Knobs, KnobScope, RetrySettings
-from supervisor.keeper.planning import batch_trials
+from supervisor.keeper.planning import attempt_evidence
 from supervisor.keeper.planning import launch_plans as plans
-from supervisor.keeper.planning.verdict_and_decision import decide_next
+from supervisor.keeper.planning.decisions import decide_next
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import DecisionKind, FailureClass
@@ -96,7 +96,7 @@ SCRIPTS = some.builds(
 
 @pytest.fixture(autouse=True)
 def _no_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_trials, "_kind", lambda _: None)
+    monkeypatch.setattr(attempt_evidence, "_kind", lambda _: None)
 
 
 @settings(deadline=None, max_examples=300)

@@ -5,8 +5,8 @@ import pytest
 
 from supervisor.diagnosis.evidence import RunValues
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.keeper.planning import host_facts as present_room
-from supervisor.keeper.planning.host_facts import other_gpu_users, with_machine
+from supervisor.keeper.planning import attempt_evidence as present_room
+from supervisor.keeper.planning.attempt_evidence import other_gpu_users, with_machine
 from supervisor.keeper.process.members import user_of
 from supervisor.preflight.ports import is_free
 from tests.fakes.nvml import GIB, Card, StandIn

@@ -19,7 +19,7 @@ from supervisor.keeper.planning import launch_plans as plans
 from supervisor.run import events as ev
 from supervisor.run.control import RequestArgs
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
+from supervisor.run.records import Decision, DecisionKind, SpecChange
 from supervisor.run.state import AttemptState, Backoff, HeldOpen, RunState
 from supervisor.text.redact import HIDDEN
 from tests.keeper.fakes import BATCH, KNOBS, job_of
@@ -242,12 +242,6 @@ def test_an_edit_of_a_restart_that_waits_keeps_its_change(tmp_path: Path) -> Non
         assert plans.requested_change(job, state, RequestArgs(argv=other)).batch is None, "typed over"
         assert plans.requested_change(job, state, RequestArgs(micro_batch=4)).env == ()
         assert plans.requested_change(job, state, RequestArgs()) == SpecChange(), "r restarts it unchanged"
-
-
-def test_a_launch_that_never_began_has_a_verdict() -> None:
-    assert plans.spawn_verdict("no such program").failure is FailureClass.USAGE_ERROR
-    assert plans.spawn_verdict("no space", disk_full=True).failure is FailureClass.DISK_FULL
-    assert plans.spawn_verdict("its launcher was killed", killed=True).failure is FailureClass.TERMINATED
 
 
 def test_an_edited_script_has_another_hash(tmp_path: Path) -> None:

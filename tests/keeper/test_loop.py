@@ -367,26 +367,6 @@ def test_a_job_whose_last_words_the_full_disk_took_failed_of_that(tmp_path: Path
 
 
 @pytest.mark.fault(
-    "journal and disk",
-    "the disk is full for a while",
-    "events are kept and written in order once there is room",
-)
-def test_facts_that_a_full_disk_refused_are_written_in_order_when_it_is_not(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk") as disk:
-        run = RunPaths(disk / "run-1")
-        keeper = Keeper(run, job_of(tmp_path), env=os.environ)
-        filler = fill(disk)
-        advice = [ev.Advisory(t=T, attempt=1, code="a", text=f"{n} {'x' * 400}") for n in range(1500)]
-        for one in advice:
-            keeper.emit(one)
-        assert 100 < len([f for f in facts_of(run) if isinstance(f, ev.Advisory)]) < 1500
-        filler.unlink()
-        keeper.close()
-        assert [f for f in facts_of(run) if isinstance(f, ev.Advisory)] == advice
-        assert read_state(run.node().journal) == keeper.state
-
-
-@pytest.mark.fault(
     "journal and disk", "a launch on a full disk", "the verdict is disk_full, and it waits for space"
 )
 def test_a_launch_on_a_full_disk_is_no_usage_error(tmp_path: Path) -> None:
@@ -402,22 +382,6 @@ def test_a_launch_on_a_full_disk_is_no_usage_error(tmp_path: Path) -> None:
         verdict = keeper.state.attempts[0].verdict
         assert verdict.failure is FailureClass.DISK_FULL, verdict
         assert read_state(run.node().journal) == keeper.state
-
-
-def test_a_launch_that_a_full_disk_refuses_is_held_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import subprocess
-
-    def full(*_args: object, **_more: object) -> None:
-        raise OSError(28, "No space left on device", "somewhere")
-
-    monkeypatch.setattr(subprocess, "Popen", full)
-    code, state = carry(RunPaths(tmp_path / "run-1"), job_of(tmp_path))
-    assert code == 1
-    verdict = state.attempts[0].verdict
-    assert verdict is not None
-    assert verdict.failure is FailureClass.DISK_FULL
 
 
 def test_a_keeper_that_leaves_early_leaves_its_child(tmp_path: Path) -> None:

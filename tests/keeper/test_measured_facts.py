@@ -19,7 +19,7 @@ from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.fold import fold, replay
 from supervisor.sources.telemetry import measured_record
-from supervisor.views.console import event_lines
+from supervisor.views.headless.console import event_lines
 from tests.keeper.fakes import FakeClock, job_of
 
 JOB = JobSpec(name="job", entry_kind=EntryKind.SCRIPT, entry="train.py", nproc_per_node=2)

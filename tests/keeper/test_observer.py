@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
-from supervisor.keeper.monitoring.log_monitor import LogWatch, thinned
+from supervisor.keeper.monitoring.log_monitor import LogWatch
 from supervisor.keeper.observer import observer as observer_module
 from supervisor.keeper.observer.observed_run import PIPE_NAME, ObservedLog, Target
 from supervisor.keeper.observer.observer import Observer
@@ -99,33 +98,6 @@ def test_a_log_that_fails_while_it_is_watched_gets_a_verdict(tmp_path: Path) -> 
     assert ending(run) == (Outcome.FAILED, 1)
     marks = [f for f in facts_of(run) if isinstance(f, ev.EvidenceSeen)]
     assert [m.rank for m in marks] == [2]
-
-
-def test_a_watched_log_fills_its_journal_no_faster_than_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("supervisor.keeper.base.ledger.APART_S", ((1 << 62, 3600.0),))
-    log = tmp_path / "x.log"
-    log.write_text("step 0/99 loss: 2.5\n", encoding="utf-8")
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),))
-    with observing(tmp_path, target, log) as (observer, run):
-        assert wait_until(lambda: (a := observer.state.attempt) is not None and a.last_step == 0, 60)
-        series = SeriesReader(run.node().series, METRICS)
-        seen: list[float | None] = []
-        for number in range(1, 4):  # a second apart, so that each would be reported
-            with log.open("a", encoding="utf-8") as writer:
-                writer.write(f"step {number}/99 loss: {1 / number:.3f}\n")
-
-            def is_read(number: int = number) -> bool:
-                seen.extend(sample.v.get("step") for sample in series.read())
-                return number in seen
-
-            assert wait_until(is_read, 30)
-            due = time.monotonic() + 1.1
-            while time.monotonic() < due:  # after the interval it would be reported
-                time.sleep(0.1)
-    steps = [fact.step for fact in facts_of(run) if isinstance(fact, ev.Progress) and fact.step is not None]
-    assert steps == [0, 3], "the first, and the last at the end"
 
 
 def test_a_log_that_nobody_writes_is_closed_by_itself_once(tmp_path: Path) -> None:
@@ -446,19 +418,6 @@ def test_stacks_of_a_watched_process_are_an_artifact(tmp_path: Path) -> None:
         process.kill()
 
 
-def test_leaving_in_a_hurry_does_not_read_on(tmp_path: Path) -> None:
-    log = tmp_path / "train.log"
-    log.write_bytes(b"step 1 | loss 2.5 | some words that make the line longer than it is\n" * 2_000_000)
-    with observing(tmp_path, Target("train", str(log), (ObservedLog(str(log), "train.log"),)), log) as (
-        observer,
-        _,
-    ):
-        assert wait_until(lambda: observer.state.attempt is not None and observer.state.attempt.last_step, 20)
-        began = time.monotonic()
-        observer.leave(hurried=True)
-        assert time.monotonic() - began < 10
-
-
 @pytest.fixture
 def slow_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading 256 KiB takes 0.15 s more."""
@@ -542,19 +501,6 @@ def test_who_does_not_even_wait_for_the_end_still_gets_an_honest_one(tmp_path: P
         first.join(10)
         assert not first.is_alive()
     assert ending(run) == (Outcome.LOST, 6)
-
-
-def test_of_a_backlog_the_extremes_are_kept() -> None:
-    kept = thinned([2.0 + (n == 7777) * 50 - (n == 4321) for n in range(10_000)])
-    assert len(kept) <= 90
-    assert {7777, 4321, 9999} <= set(kept)
-    assert kept == sorted(kept)
-    assert thinned([None] * 1000)[-1] == 999
-    losses: list[float | None] = [None] * 10_000
-    losses[3], losses[20], losses[40], losses[60] = 10.9, 6.7, math.nan, math.nan
-    kept = thinned(losses)
-    assert {3, 20, 40} <= set(kept), "the numbers before a nan"
-    assert 60 not in kept
 
 
 @pytest.mark.parametrize(("lines", "least", "most"), [(12_000, 250, 800), (240_000, 2000, 9000)])

@@ -22,8 +22,8 @@ from supervisor.keeper.loop import Keeper
 from supervisor.keeper.monitoring import last_reading
 from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
-from supervisor.keeper.planning import verdict_and_decision as judgement
-from supervisor.keeper.planning.background_verdict import BackgroundVerdict
+from supervisor.keeper.planning import attempt_evidence as judgement
+from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict
 from supervisor.keeper.recording import recorder
 from supervisor.run import control
 from supervisor.run import events as ev

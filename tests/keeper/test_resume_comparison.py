@@ -21,7 +21,7 @@ from supervisor.run.fold import replay
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, Difference, Sameness, SpecChange
 from supervisor.run.series import JOB_KEY, METRICS, SeriesWriter
-from supervisor.views.console import Level, event_lines
+from supervisor.views.headless.console import Level, event_lines
 from supervisor.views.wording.translate import english
 from tests.keeper.fakes import KNOBS, FakeClock, job_of, run_in
 from tests.policy.test_same_training import AFTER, BEFORE, Log, Rows

@@ -14,7 +14,7 @@ import pytest
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind
 from supervisor.keeper.base.background import Background, BackgroundTask, within
-from supervisor.keeper.base.keeper_clock import SET_S, ClockWatch, of_others
+from supervisor.keeper.base.keeper_clock import of_others
 from supervisor.keeper.base.request_rules import Refused, RequestAction, judge
 from supervisor.keeper.monitoring.observations import GpuSeen, Sampled, SensorFact
 from supervisor.keeper.monitoring.sensors import (
@@ -36,7 +36,7 @@ from supervisor.run.records import Decision, DecisionKind
 from supervisor.sources.gpu import GpuDevice, GpuNote, GpuNoteCode, GpuProcess, GpuSample
 from supervisor.sources.host.machine import HostSample, ProcessSample
 from supervisor.sources.processes import ProcessId
-from tests.keeper.fakes import Emitted, FakeClock, job_of, verdict_of
+from tests.keeper.fakes import FakeClock, job_of, verdict_of
 
 # -- requests ------------------------------------------------------------------------------------------------
 
@@ -93,6 +93,9 @@ def judged(asked: Request, state: st.RunState) -> RequestAction | str:
         return str(why)
 
 
+@pytest.mark.fault(
+    "processes", "a request that was meant for an earlier attempt", "it is answered as stale and does nothing"
+)
 @pytest.mark.parametrize("kind", list(RequestKind))
 @pytest.mark.parametrize("name", list(CONDITIONS))
 def test_what_each_request_means_in_each_condition(kind: RequestKind, name: str) -> None:
@@ -129,18 +132,6 @@ def test_keeping_waiting_needs_a_countdown_of_a_run_that_runs() -> None:
 
 
 # -- clocks ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ahead_s", "told"), [(SET_S, [1.0]), (SET_S - 0.001, []), (-SET_S, [-1.0]), (7.12345, [7.123])]
-)
-def test_a_clock_counts_as_set_from_a_second_on(ahead_s: float, told: list[float]) -> None:
-    clock, emitted = FakeClock(), Emitted()
-    watch = ClockWatch(clock, emitted)
-    clock.ahead = ahead_s
-    watch.look()
-    watch.look()
-    assert [event.ahead_s for event in emitted.facts if isinstance(event, ev.ClockSet)] == told
 
 
 @pytest.mark.parametrize(

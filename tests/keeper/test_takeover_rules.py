@@ -28,16 +28,15 @@ from supervisor.keeper.monitoring.observations import (
     from_telemetry,
 )
 from supervisor.keeper.planning import fit_batch
-from supervisor.keeper.planning.batch_trials import trial_of
+from supervisor.keeper.planning.attempt_evidence import trial_of
 from supervisor.keeper.process import takeover
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import Outcome
-from supervisor.run.journal import read_state
 from supervisor.run.ownership import KeeperLock
 from supervisor.run.records import FailureClass
 from supervisor.run.series import GPU, RANKS, SeriesWriter
-from supervisor.sources.processes import ProcessId, boot_id, identify
+from supervisor.sources.processes import boot_id, identify
 from tests.keeper.fakes import KNOBS, Emitted, FakeClock, job_of, own_run_in, run_in, verdict_of
 from tests.keeper.runs import INTENDED, RUNS, STARTED, WAITS, T
 
@@ -191,26 +190,6 @@ def test_whether_a_run_of_another_host_is_continued(
     assert found.slurm_job == ("77" if doubts else None)
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     assert takeover.examine_continuation(run).slurm_job is None, "within it, it says nothing"
-
-
-def test_what_the_journal_and_the_pid_files_name(tmp_path: Path) -> None:
-    rank = ev.RankStarted(t=T, attempt=1, local_rank=0, pid=7, start_time=2.0)
-    unknown = ev.RankStarted(t=T, attempt=1, local_rank=1, pid=8)
-    run = run_in(tmp_path, STARTED, INTENDED, RUNS, rank, unknown)
-    state = st.RunState(attempts=())
-    assert takeover.recorded_processes(run.node(), state) == []
-    assert takeover.recorded_processes(run.node(), read_state(run.node().journal)) == [
-        ProcessId(RUNS.pid, RUNS.start_time),
-        ProcessId(7, 2.0),
-    ]
-
-
-def test_many_processes_are_named_by_the_first() -> None:
-    gone = [ProcessId(4_194_305 + at, 1.0) for at in range(takeover.MAX_PIDS + 2)]
-    assert takeover._named(gone[:1]) == "pid 4194305 (?)"
-    assert takeover._named(gone[:2]) == "pids 4194305 (?), 4194306 (?)"
-    assert takeover._named(gone).endswith(" and 2 more")
-    assert "more" not in takeover._named(gone[: takeover.MAX_PIDS])
 
 
 def test_a_keeper_of_another_host_shows_by_what_it_writes(tmp_path: Path) -> None:
@@ -402,28 +381,3 @@ def test_what_probes_come_to(
     assert fitted.probes == len(probes)
     assert len(kept) == (sum(p.fitted is not None for p in probes) if "memory" not in text else 0)
     assert made.tick(st.RunState(fitted=fitted)) is True
-
-
-def test_a_job_without_probes_is_launched_at_once(tmp_path: Path) -> None:
-    made, told = fitter(tmp_path)
-    made._record = job_of(tmp_path)
-    assert made.tick(st.RunState())
-    assert told.facts == []
-
-
-@pytest.mark.parametrize(
-    ("probes", "micro"),
-    [
-        ((), 4),
-        ((probe(4, True),), 16),
-        ((probe(4, True), probe(16, False)), 8),
-        ((probe(4, False),), 2),
-        ((probe(4, False), probe(2, False)), 1),
-        ((probe(4, None),), 4),
-        ((probe(4, True), probe(8, False)), None),
-        ((probe(1, False),), None),
-        ((probe(16, True),), None),
-    ],
-)
-def test_each_probe_halves_what_is_open(probes: tuple[ev.ProbeEnded, ...], micro: int | None) -> None:
-    assert fit_batch.next_probe([8, 4, 16, 2, 1], probes) == micro

@@ -26,7 +26,8 @@ import msgspec
 from supervisor.cli.job_logs import is_of_one_process, read_jobs
 from supervisor.cli.main import main as stoker
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.keeper.planning.verdict_and_decision import evidence_of, policy_input
+from supervisor.keeper.planning.attempt_evidence import evidence_of
+from supervisor.keeper.planning.decisions import policy_input
 from supervisor.policy import decide
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
@@ -38,7 +39,7 @@ from supervisor.run.state import Finished, RunState
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import NOWHERE
 from supervisor.views.appearance import Appearance, ThemeName
-from supervisor.views.console import ConsoleSettings, ConsoleView
+from supervisor.views.headless.console import ConsoleSettings, ConsoleView
 from tests.views.tui.camera import run_app, stand_still
 from tests.views.tui.driving import is_read, keeper_of, shown, until
 

@@ -18,7 +18,7 @@ from supervisor.run.journal import JournalReader
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file
 from supervisor.run.state import Finished
-from supervisor.views.console import event_lines
+from supervisor.views.headless.console import event_lines
 from tests.recorded.old_versions import ARCHIVE, REVISIONS
 from tests.recorded.recordings import drawn, still_surroundings
 

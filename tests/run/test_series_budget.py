@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from supervisor.run.series import JOB_KEY, METRICS, Sample, SeriesReader, SeriesWriter, highest, read_rollups
-from supervisor.views.chart import loss_points
+from supervisor.views.headless.still_chart import loss_points
 
 SEGMENT = 4096
 T = 1_795_000_000.0

@@ -22,7 +22,7 @@ from supervisor.run.fold import fold
 from supervisor.run.journal import JournalWriter, StateReader, facts_in, read_state, write_snapshot
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.state import Finished, Preflight, RunState
-from supervisor.views.console import story
+from supervisor.views.headless.story import story
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.tui.panels.state_words import condition_span
 from supervisor.views.wording.kinds import reading_text

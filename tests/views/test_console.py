@@ -25,15 +25,15 @@ from supervisor.run.records import (
     SpecChange,
 )
 from supervisor.run.series import METRICS, SeriesWriter
-from supervisor.views.console import (
+from supervisor.views.headless.console import (
     ConsoleSettings,
     ConsoleView,
     Level,
     event_lines,
     progress_text,
-    story,
     wants_colour,
 )
+from supervisor.views.headless.story import story
 from tests.conftest import wait_until
 from tests.keeper.fakes import BATCH, run_in, verdict_of
 

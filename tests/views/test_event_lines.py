@@ -24,17 +24,15 @@ from supervisor.run.records import (
     Reason,
     Sameness,
 )
-from supervisor.views.console import (
+from supervisor.views.headless.console import (
     AS_ON_THE_TIMELINE,
     MADE,
     TEXTS,
     event_lines,
-    place_text,
     progress_text,
-    shortened,
-    story,
     verdict_lines,
 )
+from supervisor.views.headless.story import place_text, shortened, story
 from tests.keeper.fakes import verdict_of
 
 T = 0.0
@@ -196,15 +194,14 @@ def second(
         (second(1, before=7), ["resumed   without a resume setting: started again at step 1"]),
         (second(2), ["resumed   without a resume setting: continued at step 2"]),
         (second(9, resume="--resume"), ["resumed   with --resume: continued at step 9"]),
-        (second(6, at=5), ["resumed   from the checkpoint at step 5: its first step seen is 6"]),
+        (second(6, at=5), ["resumed   from the checkpoint at step 5: continued at step 6"]),
         (
             [
                 ev.CheckpointCommitted(t=T, attempt=1, step=5, path="c.pt", found=True, step_by_time=True),
                 *second(6, at=5),
             ],
-            ["resumed   from the checkpoint about step 5, by its time: its first step seen is 6"],
+            ["resumed   from the checkpoint about step 5, by its time: continued at step 6"],
         ),
-        (second(5, at=5), ["resumed   without a resume setting: continued at step 5"]),
         (second(5, ready=4), ["resumed   at step 4, a committed checkpoint of attempt 1"]),
         (
             [*second(5, ready=4), ev.ResumeCompared(t=T, attempt=2, result=Sameness.SAME, text="30 steps")],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from string import Formatter
 from typing import get_args
@@ -64,6 +64,11 @@ WHICH = BatchQuestion(
 )
 
 
+def one(kind: Callable[..., ev.Event], **values: object) -> ev.Event:
+    """An event of the first attempt."""
+    return kind(t=2.0, attempt=1, **values)
+
+
 def started(number: int = 1, t: float = 1.0, argv: tuple[str, ...] = ("x",)) -> list[ev.Event]:
     return [
         ev.RunStarted(t=t, run_id="run-1", name="gpt", mode="launched", host="box"),
@@ -100,34 +105,20 @@ def done(kind: ev.RequestKind) -> ev.RequestDone:
 
 
 CLOCK = "the machine's clock was set {} by 3600 s: times here continue without the jump"
-# The events, and the newest moment in English and in Chinese.
-EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
+# The events, and the newest moment in English.
+EXAMPLES: list[tuple[list[ev.Event], str]] = [
     (
         [ev.KeeperStarted(t=1.0, pid=1, start_time=1.0, version="1", adopted=True)],
         "a new supervisor process adopted the run",
-        "新的监督进程接管了运行",
     ),
     (
         [ev.KeeperStarted(t=1.0, pid=1, start_time=1.0, version="1", continued_by="kim")],
         "kim continues the run",
-        "kim 继续此运行",
     ),
-    (
-        [ev.ClockSet(t=1.0, ahead_s=3600.4)],
-        CLOCK.format("forward"),
-        "机器时钟被调快 3600 s：此处的时间不随之跳变",
-    ),
-    (
-        [ev.ClockSet(t=1.0, ahead_s=-3600.4)],
-        CLOCK.format("back"),
-        "机器时钟被调慢 3600 s：此处的时间不随之跳变",
-    ),
-    (started(), "attempt 1: first launch", "第 1 次尝试：首次启动"),
-    (
-        [*started(), decided(DecisionKind.RESTART, SMALLER, "ada"), *started(2)],
-        "attempt 2: as asked",
-        "第 2 次尝试：按请求",
-    ),
+    ([ev.ClockSet(t=1.0, ahead_s=3600.4)], CLOCK.format("forward")),
+    ([ev.ClockSet(t=1.0, ahead_s=-3600.4)], CLOCK.format("back")),
+    (started(), "attempt 1: first launch"),
+    ([*started(), decided(DecisionKind.RESTART, SMALLER, "ada"), *started(2)], "attempt 2: as asked"),
     (
         [
             *started(
@@ -139,18 +130,12 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
             ),
         ],
         "attempt 2: as asked, with --lr 1e-2 → 3e-3, − --fused, + --seed 1",
-        "第 2 次尝试：按请求，改动 --lr 1e-2 → 3e-3, − --fused, + --seed 1",
     ),
-    (
-        [*started(), ev.CheckpointCommitted(t=2.0, attempt=1, step=1800, path="c")],
-        "checkpoint at step 1800",
-        "第 1800 步检查点",
-    ),
+    ([*started(), one(ev.CheckpointCommitted, step=1800, path="c")], "checkpoint at step 1800"),
     (
         [
-            ev.EvidenceSeen(
-                t=2.0,
-                attempt=1,
+            one(
+                ev.EvidenceSeen,
                 failure=FailureClass.CUDA_OOM,
                 role="cause",
                 text="{0}" * 99,
@@ -159,79 +144,50 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
             )
         ],
         f"rank 1: cuda_oom — {('{0}' * 99)[:160]}",
-        f"rank 1：cuda_oom — {('{0}' * 99)[:160]}",
     ),
     (
-        [
-            ev.EvidenceSeen(
-                t=2.0, attempt=1, failure=FailureClass.CUDA_OOM, role="cause", text="boom", path="p"
-            )
-        ],
-        "cuda_oom — boom",
+        [one(ev.EvidenceSeen, failure=FailureClass.CUDA_OOM, role="cause", text="boom", path="p")],
         "cuda_oom — boom",
     ),
     (
-        [ev.RankFailing(t=2.0, attempt=1, local_rank=1, sign=ev.FailureSign.EXITING, text="boom")],
+        [one(ev.RankFailing, local_rank=1, sign=ev.FailureSign.EXITING, text="boom")],
         "rank 1 is exiting after an error",
-        "rank 1 出错后正在退出",
     ),
-    (stopped(ev.StopWhy.SIGNAL, ""), "stopping: signalled", "正在停止：收到信号"),
+    (stopped(ev.StopWhy.SIGNAL, ""), "stopping: signalled"),
+    ([one(ev.StopStepTaken, step=ev.StopStep.SURVIVORS, pids=(4, 5))], "processes that would not end: 4, 5"),
+    ([left(ev.LeftWhy.AFTER_SUCCESS, 2)], "left running after exit 0: 1, 2 python"),
+    ([*started(), ended(None)], "attempt 1 ended"),
+    ([*started(), ended(-9)], "attempt 1 ended, exit -9"),
+    ([*stopped(ev.StopWhy.REQUEST), ended(1)], "attempt 1 ended: stopped by ada"),
+    ([*stopped(ev.StopWhy.REQUEST, ""), ended(1)], "attempt 1 ended: stopped"),
     (
-        [ev.StopStepTaken(t=2.0, attempt=1, step=ev.StopStep.SURVIVORS, pids=(4, 5))],
-        "processes that would not end: 4, 5",
-        "无法结束的进程：4, 5",
-    ),
-    (
-        [left(ev.LeftWhy.AFTER_SUCCESS, 2)],
-        "left running after exit 0: 1, 2 python",
-        "退出码为 0 后仍在运行：1, 2 python",
-    ),
-    ([*started(), ended(None)], "attempt 1 ended", "第 1 次尝试结束"),
-    ([*started(), ended(-9)], "attempt 1 ended, exit -9", "第 1 次尝试结束，退出码 -9"),
-    (
-        [*stopped(ev.StopWhy.REQUEST), ended(1)],
-        "attempt 1 ended: stopped by ada",
-        "第 1 次尝试结束：由 ada 停止",
-    ),
-    ([*stopped(ev.StopWhy.REQUEST, ""), ended(1)], "attempt 1 ended: stopped", "第 1 次尝试结束：停止"),
-    (
-        [*started(), ev.Diagnosed(t=4.0, attempt=1, verdict=verdict_of(FailureClass.CUDA_OOM))],
+        [*started(), one(ev.Diagnosed, verdict=verdict_of(FailureClass.CUDA_OOM))],
         f"verdict: {verdict_of(FailureClass.CUDA_OOM).title}",
-        f"结论：{verdict_of(FailureClass.CUDA_OOM).title}",
     ),
-    ([*started(), decided(DecisionKind.RESTART)], "restart: stopped on request", "重启：按请求停止"),
-    (
-        [ev.Held(t=2.0, attempt=1, reason="ada stopped the restart")],
-        "waiting for you: ada stopped the restart",
-        "等你决定：ada 取消了重启",
-    ),
-    ([done(ev.RequestKind.STOP_NOW)], "ada asked: stop now", "ada 请求：立即停止"),
-    ([done(ev.RequestKind.KEEP_WAITING)], "ada asked: keep waiting", "ada 请求：继续等待"),
+    ([*started(), decided(DecisionKind.RESTART)], "restart: stopped on request"),
+    ([one(ev.Held, reason="ada stopped the restart")], "waiting for you: ada stopped the restart"),
+    ([done(ev.RequestKind.STOP_NOW)], "ada asked: stop now"),
+    ([done(ev.RequestKind.KEEP_WAITING)], "ada asked: keep waiting"),
     (
         [ev.RequestRefused(t=5.0, request_id="1", request="stop_now", by="ada", reason="nothing runs")],
         "refused stop_now: nothing runs",
-        "已拒绝立即停止：没有进程在运行",
     ),
     (
-        [ev.StallFlagged(t=2.0, attempt=1, since=1.0, waited_s=9.6, stage="step", pace_s=1.2, flag_s=3.6)],
+        [one(ev.StallFlagged, since=1.0, waited_s=9.6, stage="step", pace_s=1.2, flag_s=3.6)],
         "No progress for 10 s",
-        "已 10 s 没有进展",
     ),
-    ([ev.StallEnded(t=2.0, attempt=1, stalled_s=12.4)], "Progress resumed after 12 s", "12 s 后恢复进展"),
+    ([one(ev.StallEnded, stalled_s=12.4)], "Progress resumed after 12 s"),
     (
-        [ev.LossNotFinite(t=2.0, attempt=1, value="nan", step=120, rank=0, last=1.25)],
+        [one(ev.LossNotFinite, value="nan", step=120, rank=0, last=1.25)],
         "the loss became nan at step 120 on rank 0, last 1.25",
-        "第 120 步：rank 0 的损失变为 nan，此前为 1.25",
     ),
     (
         [ev.CheckpointKept(t=2.0, attempt=2, step=200, path="/o/200.pt", copy="/r/.stoker-kept-200")],
         "checkpoint 200 is kept as a copy: /r/.stoker-kept-200",
-        "检查点 200 已保留副本：/r/.stoker-kept-200",
     ),
     (
         [ev.PlanConfirmed(t=2.0, attempt=2, planned="micro-batch 8 × accumulation 2")],
         "as planned: micro-batch 8 × accumulation 2",
-        "与计划一致：微批次 8 × 累积 2",
     ),
     (
         [
@@ -240,63 +196,36 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
             )
         ],
         "planned micro-batch 8 × accumulation 2, measured micro-batch 16",
-        "计划 微批次 8 × 累积 2，实测 微批次 16",
     ),
     (
         [ev.ResumeMissed(t=2.0, attempt=2, step=200, began=0)],
         "did not resume: began at step 0, not after checkpoint 200",
-        "未能续训：从第 0 步开始，而不是检查点 200 之后",
     ),
+    ([one(ev.LossFinite, loss=1.5, step=124)], "the loss is a number again at step 124: 1.5"),
+    ([one(ev.HangCountdown, until=9.0, left_s=30.0, text="x", rule="r")], "ended as a hang in 30 s"),
+    ([one(ev.HangWithdrawn, rule="r", why="the stacks change")], "not ended: the stacks change"),
     (
-        [ev.LossFinite(t=2.0, attempt=1, loss=1.5, step=124)],
-        "the loss is a number again at step 124: 1.5",
-        "第 124 步：损失恢复为数值 1.5",
-    ),
-    (
-        [ev.HangCountdown(t=2.0, attempt=1, until=9.0, left_s=30.0, text="x", rule="r")],
-        "ended as a hang in 30 s",
-        "30 s 后按卡死结束",
-    ),
-    (
-        [ev.HangWithdrawn(t=2.0, attempt=1, rule="r", why="the stacks change")],
-        "not ended: the stacks change",
-        "不结束：调用栈在变化",
-    ),
-    (
-        [
-            ev.HangFound(
-                t=2.0, attempt=1, waited_s=1.0, act_s=1.0, text="rank 3 waiting for data at my/data.py:41"
-            )
-        ],
+        [one(ev.HangFound, waited_s=1.0, act_s=1.0, text="rank 3 waiting for data at my/data.py:41")],
         "hang: rank 3 waiting for data at my/data.py:41",
-        "卡死：rank 3 在等数据，my/data.py:41",
     ),
     (
         [
-            ev.WaitingFor(
-                t=2.0,
-                attempt=1,
+            one(
+                ev.WaitingFor,
                 precondition=Precondition.PORT,
                 text="waiting, 60 s at most: port 7 is still held by pid 9",
             )
         ],
         "waiting, 60 s at most: port 7 is still held by pid 9",
-        "等待中，最多 60 s：端口 7 仍被 pid 9 占用",
     ),
-    (
-        [ev.LaunchCleared(t=2.0, attempt=1, waited_s=1.0, text="waited 60 s: the disk")],
-        "waited 60 s: the disk",
-        "等待了 60 s：磁盘",
-    ),
+    ([one(ev.LaunchCleared, waited_s=1.0, text="waited 60 s: the disk")], "waited 60 s: the disk"),
     (
         [*started(), ended(1), ev.Recovered(t=6.0, attempt=2, after=1, total_s=4.04)],
         "the next step came 4.0 s after the failure",
-        "故障后 4.0 s 完成了下一步",
     ),
     (
         [*stopped(ev.StopWhy.REQUEST), ended(1), ev.Recovered(t=6.0, attempt=2, after=1, total_s=4.04)],
         "the next step came 4.0 s after the stop",
-        "停止后 4.0 s 完成了下一步",
     ),
     (
         [
@@ -305,17 +234,12 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
                 attempt=2,
                 result=Sameness.DIFFERS,
                 difference=Difference.DATA_ORDER,
-                text="correlation 0.10 over 20 steps",
+                text="30 steps trained twice",
             )
         ],
-        "attempt 2: differs: data order: correlation 0.10 over 20 steps",
-        "第 2 次尝试：不同：数据顺序：20 步的相关系数 0.10",
+        "attempt 2: differs: data order: 30 steps trained twice",
     ),
-    (
-        [ev.ProbeStarted(t=1.0, probe=2, micro_batch=8, argv=())],
-        "probe 2: does micro-batch 8 fit?",
-        "探测 2：微批次 8 放得下吗？",
-    ),
+    ([ev.ProbeStarted(t=1.0, probe=2, micro_batch=8, argv=())], "probe 2: does micro-batch 8 fit?"),
     (
         [
             ev.ProbeEnded(
@@ -323,7 +247,6 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
             )
         ],
         "probe 2: micro-batch 8 does not fit (cuda_oom)",
-        "探测 2：微批次 8 放不下（cuda_oom）",
     ),
     (
         [
@@ -335,71 +258,56 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
             )
         ],
         "not even the smallest micro-batch fits; starting as asked for",
-        "最小的微批次也放不下；按要求启动",
     ),
-    (
-        [*started(), ev.BatchAsked(t=2.0, attempt=1, question=COUNTS)],
-        "asked: what does --bs 24 count?",
-        "询问：--bs 24 计的是什么？",
-    ),
-    (
-        [*started(), ev.BatchAsked(t=2.0, attempt=1, question=WHICH)],
-        "asked: which setting makes the accumulation?",
-        "询问：哪个参数决定累积步数？",
-    ),
+    ([*started(), one(ev.BatchAsked, question=COUNTS)], "asked: what does --bs 24 count?"),
+    ([*started(), one(ev.BatchAsked, question=WHICH)], "asked: which setting makes the accumulation?"),
     (
         [*started(), ev.BatchAnswered(t=2.0, question=MAKES, value="--mini", trial=2)],
         "trial 2: --mini 8 makes the micro-batch",
-        "第 2 次试验：--mini 8 决定微批次",
     ),
     (
         [*started(), ev.BatchAnswered(t=2.0, question=MAKES, value=IN_CODE, by="ada")],
         "ada answered: it is fixed in the code",
-        "ada 回答：它写死在代码里（code）",
     ),
     (
         [*started(), ev.BatchAnswered(t=2.0, question=RESUMES, value="--load=PATH", by="ada")],
         "ada answered: it resumes: --load=PATH",
-        "ada 回答：继续方式：--load=PATH",
     ),
     (
         [*started(), ev.BatchAnswered(t=2.0, question=RESUMES, value="never", day="2026-11-22")],
         "you answered on 2026-11-22: it resumes: not at all",
-        "你于 2026-11-22 回答过：继续方式：完全不继续",
     ),
     (
         [*started(), ev.BatchAnswered(t=2.0, question=COUNTS, value="global", day="2026-11-22")],
         "you answered on 2026-11-22: 24 is global",
-        "你于 2026-11-22 回答过：24 是全局的",
     ),
-    (
-        [ev.NodeSeen(t=2.0, node=1, sight=ev.NodeSight.JOINED, host="gpu7")],
-        "node 1 (gpu7) joined",
-        "节点 1（gpu7）已加入",
-    ),
-    ([ev.NoteAdded(t=2.0, text="stop [x] {0}", by="kim")], "note: stop [x] {0}", "备注：stop [x] {0}"),
+    ([ev.NodeSeen(t=2.0, node=1, sight=ev.NodeSight.JOINED, host="gpu7")], "node 1 (gpu7) joined"),
+    ([ev.NoteAdded(t=2.0, text="stop [x] {0}", by="kim")], "note: stop [x] {0}"),
     (
         [ev.RunEnded(t=3.0, outcome=ev.Outcome.GAVE_UP, exit_code=4, reason="finished at step 1000")],
         "gave up: finished at step 1000",
-        "已放弃：在第 1000 步完成",
     ),
 ]
 
 
 def moments() -> Iterator[Moment]:
-    for events, _, _ in EXAMPLES:
+    for events, _ in EXAMPLES:
         yield from replay(events).timeline
 
 
 @pytest.mark.parametrize(
-    ("events", "in_english", "in_chinese"),
-    EXAMPLES,
-    ids=lambda value: value if isinstance(value, str) and value.isascii() else "",
+    ("events", "text"), EXAMPLES, ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_the_newest_moment_reads(events: list[ev.Event], in_english: str, in_chinese: str) -> None:
+def test_the_newest_moment_reads(events: list[ev.Event], text: str) -> None:
     newest = replay(events).timeline[-1]
-    assert english.moment(newest) == in_english
-    assert words_in(Lang.ZH).moment(newest) == in_chinese
+    assert english.moment(newest) == text
+    chinese = words_in(Lang.ZH).moment(newest)
+    assert chinese != text or newest.kind in {MomentKind.EVIDENCE, MomentKind.CLEARED}
+
+
+def test_values_stand_where_the_language_puts_them() -> None:
+    missed = replay([one(ev.ResumeMissed, step=200, began=0)]).timeline[-1]
+    assert words_in(Lang.ZH).moment(missed) == "未能续训：从第 0 步开始，而不是检查点 200 之后"
 
 
 def test_every_kind_of_moment_has_an_example() -> None:

@@ -12,8 +12,8 @@ from supervisor.run.nodes import Heartbeat
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.run.series import RANKS, SeriesWriter
-from supervisor.views.console import story
 from supervisor.views.filter_words import BadQueryError
+from supervisor.views.headless.story import story
 from supervisor.views.logs import open_logs
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.viewport import LogViewport

@@ -46,7 +46,7 @@ RECORDS = [
     *(ROOT / "diagnosis/wording" / f"{name}.py" for name in ("titles", "advice")),
     ROOT / "diagnosis/hang_verdict.py",
     ROOT / "cli/verdict_text.py",
-    ROOT / "views/trial_report.py",
+    ROOT / "views/headless/trial_report.py",
     *(ROOT / "policy" / f"{name}.py" for name in ("rules", "decide", "changes", "same_training")),
     *(ROOT / "policy/health" / f"{name}.py" for name in ("early_signs", "straggler", "ending")),
     *(
@@ -58,7 +58,7 @@ RECORDS = [
     ROOT / "run/trash.py",
     ROOT / "run/ownership.py",
     ROOT / "keeper/base/request_rules.py",
-    *(ROOT / "keeper/planning" / f"{name}.py" for name in ("readiness", "preconditions", "fit_batch")),
+    *(ROOT / "keeper/planning" / f"{name}.py" for name in ("readiness", "fit_batch")),
     ROOT / "keeper/process/takeover.py",
     ROOT / "keeper/stalls/hang_watch.py",
     ROOT / "keeper/observer/observer.py",

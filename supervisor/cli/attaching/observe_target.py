@@ -74,7 +74,7 @@ def observe(target: str, args: argparse.Namespace, appearance: Appearance) -> in
 
 
 class Watching:
-    """The observer of a target: loaded and begun by `begin`, which a screen calls in a thread once it is painted."""
+    """The observer of a target: loaded and begun in a thread once the screen is painted."""
 
     def __init__(
         self,
@@ -96,38 +96,42 @@ class Watching:
         """Begin in a thread: loading the reader of metrics and causes delays no key."""
         self._thread.start()
 
-    def begin(self) -> Observer:
-        """Load the observer and start it, unless it was left already."""
+    def load(self) -> Observer:
+        """Load the observer; it does not watch yet."""
         from supervisor.keeper.observer.observer import Observer
 
         what = self._what
         if what.logs and not what.processes:
             what = replace(what, ended=not any_is_written(log.written for log in what.logs))
+        return Observer(
+            self._run,
+            what,
+            host=socket.gethostname(),
+            read=self._read,
+            word=self._of_known_rank,
+            interval_s=self._interval_s,
+            observed=self._observed,
+            rules=metric_rules_of_user(os.environ),
+        )
+
+    def begin(self) -> None:
+        """Load the observer and start it, unless it was left already."""
+        observer = self.load()
         with self._lock:
-            self._observer = Observer(
-                self._run,
-                what,
-                host=socket.gethostname(),
-                read=self._read,
-                word=self._of_known_rank,
-                interval_s=self._interval_s,
-                observed=self._observed,
-                rules=metric_rules_of_user(os.environ),
-            )
             if not self._left:
-                self._observer.start()
-            return self._observer
+                self._observer = observer
+                observer.start()
 
     def leave(self, *, keep: bool) -> None:
         """The screen was left. `keep`: with a last verdict, also where nothing was begun yet."""
         begun = self._thread.ident is not None
         if keep and not begun:
             self.begin()
-        elif begun:
-            with self._lock:
-                self._left = self._observer is None
+        with self._lock:
+            self._left = True
+        if begun:
             self._thread.join()
-        if self._observer is not None and not self._left:
+        if self._observer is not None:
             self._observer.leave(hurried=not keep, patience_s=READ_KEPT_S)
         else:
             self._observed.close()
@@ -186,15 +190,16 @@ def _without_screen(run: RunPaths, watching: Watching, *, as_json: bool) -> int:
     Returns 0, 1 for a failure, 6 where it was left before all was read: how it ended is then not known.
     """
     from supervisor.policy import EXIT_LOST
-    from supervisor.views.console import ConsoleSettings, ConsoleView, wants_colour
+    from supervisor.views.headless.console import ConsoleSettings, ConsoleView, wants_colour
 
     colour = wants_colour(sys.stdout, os.environ)
     settings = ConsoleSettings(stdout=sys.stdout, log_file=None, colour=colour, as_json=as_json)
     console = ConsoleView(run, settings)
-    console.start()
-    observer = watching.begin()
+    observer = watching.load()
     observer.end_when_read()
-    try:
+    try:  # from the console's first look on there is something to leave
+        console.start()
+        observer.start()
         while not observer.join(JOIN_S):
             wait_while_read(0.0)
     except BrokenPipeError:

@@ -25,8 +25,7 @@ from supervisor.keeper.monitoring.collector import Collector
 from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.observations import Observation, StepSeen
 from supervisor.keeper.planning import launch_plans as plans
-from supervisor.keeper.planning.batch_trials import remember_trial
-from supervisor.keeper.planning.verdict_and_decision import evidence_of
+from supervisor.keeper.planning.attempt_evidence import evidence_of, remember_trial
 from supervisor.keeper.process.attempt import LiveAttempt
 from supervisor.keeper.process.child import SpawnError, adopt, kill_all, spawn
 from supervisor.keeper.process.members import find_members

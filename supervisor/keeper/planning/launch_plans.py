@@ -263,7 +263,7 @@ def continuing(record: RunFile, state: RunState, env: Mapping[str, str], by: str
         return Decision(DecisionKind.RESTART, reason, change=change or SpecChange())
     if view.failure is None:
         return Decision(DecisionKind.RESTART, reason, change=SpecChange())
-    from supervisor.keeper.planning.verdict_and_decision import policy_input  # not before a first launch
+    from supervisor.keeper.planning.decisions import policy_input  # not before a first launch
     from supervisor.policy.decide import planned_change
 
     planned = planned_change(policy_input(record, state, env=env))

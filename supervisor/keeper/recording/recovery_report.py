@@ -6,8 +6,7 @@ from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import FitSettings, steps_seen
 from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.planning import launch_plans as plans
-from supervisor.keeper.planning.batch_trials import remember_trial, trial_of
-from supervisor.keeper.planning.verdict_and_decision import memory_point_of
+from supervisor.keeper.planning.attempt_evidence import memory_point_of, remember_trial, trial_of
 from supervisor.keeper.recording.resume_comparison import ResumeComparison
 from supervisor.policy.health.early_signs import unexpected_memory
 from supervisor.run import events as ev

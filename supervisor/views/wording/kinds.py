@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from string import Formatter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from supervisor.job.batch import describe_change
 from supervisor.run.events import (
@@ -27,9 +27,6 @@ from supervisor.run.state import AttemptState, RunState
 from supervisor.text.numbers import read_amounts, read_to
 from supervisor.views import format as fm
 from supervisor.views.appearance import Lang
-
-if TYPE_CHECKING:
-    from supervisor.views.model.snapshot import Snapshot
 
 # What is left out where a value in it is absent or empty.
 SHORT_CHARS = 120
@@ -158,15 +155,14 @@ def reading_text(state: RunState) -> str:
     return f"reading {size} {unit}, {math.floor(100 * ratio)} %"
 
 
-def place_of_end(snapshot: Snapshot, attempt: AttemptState) -> str:
-    """``step 1 200``, ``epoch 3.5`` or ``before its first step``, in English; empty where it is not known. Of the newest attempt it is the header's step."""
-    state = snapshot.state
+def place_of_end(state: RunState, step: int | None, attempt: AttemptState) -> str:
+    """``step 1 200``, ``epoch 3.5`` or ``before its first step``, in English; empty where it is not known. `step`: the header's, for the newest attempt."""
     if reading_ratio(state) is not None:
         return ""  # where the reading is, is not where it ended
     is_newest = state.attempt is not None and attempt.number == state.attempt.number
-    step = snapshot.step if is_newest else attempt.last_step
-    if step is not None:
-        return f"step {fm.whole(step)}"
+    ended = step if is_newest else attempt.last_step
+    if ended is not None:
+        return f"step {fm.whole(ended)}"
     epoch = epoch_text(state) if is_newest else ""
     return epoch or ("before its first step" if attempt.first_loss is None else "")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.keeper.planning.other_nodes import CUT_OFF, NodeAttempt, with_node
+from supervisor.keeper.planning.attempt_evidence import CUT_OFF, NodeAttempt, with_node
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass

@@ -13,7 +13,7 @@ import pytest
 from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope, Timing
-from supervisor.keeper.nodes.common_launch import batch_on
+from supervisor.keeper.planning.common_launch import batch_on
 from supervisor.run import nodes as nd
 from supervisor.run import state as st
 from supervisor.run.next_job import NextJob

@@ -160,7 +160,7 @@ def _head(attempt: st.AttemptState, verdict: Verdict, snapshot: Snapshot, width:
         parts.append(f"ranks {fm.ranges(verdict.ranks)} alike")
     if verdict.node is not None:
         parts.append(f"node {verdict.node}")
-    parts += filter(None, [place_of_end(snapshot, attempt)])
+    parts += filter(None, [place_of_end(snapshot.state, snapshot.step, attempt)])
     parts += [f"exit code {attempt.exit_code}"] if attempt.exit_code is not None else []
     rows.append(row(Span(" · ".join([name, *map(tr, parts)]), TextStyle.DIM)))
     if attempt.verdict_provisional:

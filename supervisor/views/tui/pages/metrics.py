@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_
@@ -392,25 +391,23 @@ class MetricsPage(ChartPanel):
             return readout(look, tracks, say, self.tr, room=room)
         parts: list[Row] = []
         axis = axis_for(look.axis, [track for track in tracks if track])
-        common = self._last_common(tracks, axis) if cursor is None else None
         if here and cursor is not None and axis is Axis.STEP:
             parts.append(row(Span(self.tr(f"step {fm.whole(round(cursor))}  ").rstrip(), TextStyle.DIM)))
-        for at, track in enumerate(tracks):
-            if not track:
+        at = cursor if cursor is not None else self._last_common(tracks, axis)
+        for number, track in enumerate(tracks):
+            span = span_of(track, axis)
+            if span is None:
                 continue
-            point: Point | None = track[-1] if common is None else nearest(look, [track], common)
-            if cursor is not None:
-                point = nearest(look, [track], cursor) if cursor <= self._end_of(at, axis) else None
-            style = run_style(at) if self.others else series_style(name)
-            letter = f"{run_letter(at)} " if self.others else ""
+            point: Point | None = track[-1]
+            if at is not None:
+                point = nearest(look, [track], at) if at <= span[1] else None
+            style = run_style(number) if self.others else series_style(name)
+            letter = f"{run_letter(number)} " if self.others else ""
             text = say(point.mean if point else None)
-            if cursor is None and at == 0 and self.view is not None:
+            if cursor is None and number == 0 and self.view is not None:
                 odd = self.view.snapshot.not_finite(name)
                 text, style = (self.tr(odd), TextStyle.BAD) if odd else (text, style)
             parts.append(row(Span(f"{letter}{text}", style)))
-        if common is not None:
-            labelled = [row(Span(self.tr(self._place_text(axis, common)), TextStyle.DIM)), *parts]
-            parts = labelled if cells(_as_many_as_fit(labelled, sys.maxsize)) <= room else parts
         return _as_many_as_fit(parts, room)
 
     def _last_common(self, tracks: Sequence[Track], axis: Axis) -> float | None:
@@ -423,12 +420,6 @@ class MetricsPage(ChartPanel):
         if axis is Axis.TIME:
             return fm.duration(at - self._start_t)
         return f"{axis} {at:.3g}" if axis is Axis.EPOCH else f"{axis} {fm.whole(round(at))}"
-
-    def _end_of(self, at: int, axis: Axis) -> float:
-        """The last place of a run's series: beyond it a comparison has no value of that run."""
-        series = self.others[at - 1].series if at else self.view.snapshot.series if self.view else {}
-        spans = (span_of(self.runs(name)[at], axis) for name in series)
-        return max((span[1] for span in spans if span), default=-math.inf)
 
     def _plot(self, name: str, look: Look, width: int, height: int) -> Plot | None:
         """Drawn again only where something of it changed: a key that moves the cursor redraws no curve."""

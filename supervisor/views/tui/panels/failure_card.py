@@ -96,7 +96,11 @@ class FailureCard(Panel, can_focus=True):
         after = ""
         if roomy and attempt.started_t is not None and attempt.ended_t is not None:
             after = f" after {fm.duration(attempt.ended_t - attempt.started_t)}"
-        step = place_of_end(self.view.snapshot, attempt) if self.view is not None else ""
+        step = (
+            place_of_end(self.view.snapshot.state, self.view.snapshot.step, attempt)
+            if self.view is not None
+            else ""
+        )
         said = (
             f"✗ attempt {attempt.number} failed{after}, {step}"
             if step
@@ -122,7 +126,11 @@ class FailureCard(Panel, can_focus=True):
 
     def _titles_so_far(self, attempt: st.AttemptState) -> tuple[Row, Row]:
         """While its launcher has yet to end: the class, where it shows already, and that more may come."""
-        step = place_of_end(self.view.snapshot, attempt) if self.view is not None else ""
+        step = (
+            place_of_end(self.view.snapshot.state, self.view.snapshot.step, attempt)
+            if self.view is not None
+            else ""
+        )
         number = attempt.number
         text = self.tr(f"✗ attempt {number} is failing, {step}" if step else f"✗ attempt {number} is failing")
         name = f"{attempt.verdict.failure} · " if attempt.verdict is not None else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import msgspec
@@ -11,7 +11,6 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.dom import DOMNode
-from textual.filter import ANSIToTruecolor
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import reactive
@@ -20,7 +19,6 @@ from textual.widget import Widget
 
 from supervisor.text.redact import redact_lines
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.widgets.filters import HarmlessFilter
 from supervisor.views.tui.widgets.paint import (
     EMPTY,
     Row,
@@ -42,35 +40,14 @@ REST_S = 0.5
 COPIED_CELLS = 120
 # Sentences and commands are copied unwrapped, to be pasted: only a longer line of a log is cut.
 UNWRAPPED_CELLS = 10_000
-# A pane's text is plain, and the themes' colours are true ones: a third of a repaint went into finding that out again.
-DONE = (ANSIToTruecolor, HarmlessFilter)
-
-
-class _Line(Strip):
-    """A strip that does not keep itself.
-
-    Textual's own, divided where it ends, as every painted one is, holds itself in its cache: only the collector of cycles
-    frees it, and with a log pouring in that was 5 MiB a minute.
-    """
-
-    __slots__ = ()
-
-    def divide(self, cuts: Iterable[int]) -> Sequence[Strip]:
-        """The pieces between the cuts."""
-        at = list(cuts)
-        return [self] if at == [self.cell_length] else super().divide(at)
 
 
 def to_strip(
     spans: Row,
     width: int,
     styles: Mapping[TextStyle, Style],
-    passed: Callable[[list[Segment]], list[Segment]] = list,
 ) -> Strip:
-    """The row as a strip of exactly `width` cells, free of control characters.
-
-    `passed` is what its segments go through before they are painted; they stay as wide.
-    """
+    """The row as a strip of exactly `width` cells, free of control characters."""
     segments: list[Segment] = []
     size = 0
     for text, style in spans:
@@ -80,8 +57,7 @@ def to_strip(
             size += cells_of(kept)
     if size < width:
         segments.append(Segment(" " * (width - size), styles[TextStyle.PLAIN]))
-    # A strip is dear: it carries seven caches.
-    return _Line(passed(segments), max(size, width)).adjust_cell_length(width, styles[TextStyle.PLAIN])
+    return Strip(segments, max(size, width)).adjust_cell_length(width, styles[TextStyle.PLAIN])
 
 
 class View(msgspec.Struct, frozen=True):
@@ -198,47 +174,24 @@ class Panel(Widget):
             self.refresh()
             return
         changed = [y for y, spans in enumerate(rows) if spans != self._rows[y]]
-        passed = self._gates()
         for y in changed:
-            self._strips[y] = to_strip(rows[y], size.width, styles, passed)
+            self._strips[y] = to_strip(rows[y], size.width, styles)
         self._rows = rows
         if changed:
             self.refresh(*(Region(0, y, size.width, 1) for y in changed))
 
     def _draw(self, rows: list[Row], styles: Mapping[TextStyle, Style]) -> None:
         size = self.size
-        passed = self._gates()
-        self._strips = [to_strip(r, size.width, styles, passed) for r in rows]
+        self._strips = [to_strip(r, size.width, styles) for r in rows]
         self._rows, self._drawn_size, self._drawn_in = rows, size, styles
 
-    def _gates(self) -> Callable[[list[Segment]], list[Segment]]:
-        """What the app lets a line through before it is painted, but for what `to_strip` and the inks have done."""
-        filters = [each for each in self.get_line_filters() if not isinstance(each, DONE)]
-        background = self.background_colors[1]
-
-        def passed(segments: list[Segment]) -> list[Segment]:
-            for each in filters:
-                segments = each.apply(segments, background)
-            return segments
-
-        return passed
-
-    def render_lines(self, crop: Region) -> list[Strip]:
-        """The rows as the compositor asks for them: after a layout that may be sooner than this hears of its size.
-
-        Without Textual's own way through the stylesheet's borders, opacity and filters, a millisecond a screen: panes have
-        none of the first two, and their rows have passed the filters.
-        """
+    def render_line(self, y: int) -> Strip:
+        """A row as the compositor asks for it: after a layout that may be sooner than this hears of its size."""
         size = self.size
         stale = self._drawn_size != size or not self._strips  # it changed, or lost its focus, behind a page
         if stale and size.width and size.height:
             self._draw(self._compose_rows(size.width, size.height), styles_of(self.app.theme_variables))
-        if not self._strips:
-            return [Strip.blank(crop.width, self.rich_style)] * crop.height
-        strips = self._strips[crop.y : crop.bottom]
-        if crop.column_span != (0, size.width):
-            return [strip.crop(*crop.column_span) for strip in strips]
-        return strips
+        return self._strips[y] if y < len(self._strips) else Strip.blank(size.width, self.rich_style)
 
     def notify_style_update(self) -> None:
         """Another theme: every strip is stale."""

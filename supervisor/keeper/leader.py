@@ -1,6 +1,6 @@
-"""The keeper of node 0 of several: a keeper like any other, which starts nothing and judges nothing without the others.
+"""Node 0 of several: its keeper is like any other, but starts nothing and judges nothing without the other nodes.
 
-Its orders follow from its state (`_publish`): a keeper that takes the run over gives the same ones.
+Its orders follow from its state (`publish`): a keeper that takes the run over gives the same ones.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,13 +17,16 @@ from msgspec.structs import replace
 from supervisor.job.batch import BatchChange, describe_change
 from supervisor.job.errors import JobError
 from supervisor.job.launch.plan import LaunchPlan
-from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.loop import TICK_S, Keeper
-from supervisor.keeper.nodes.common_launch import batch_on, common_launch, plan_on_node
-from supervisor.keeper.nodes.rendezvous import RendezvousWatch, meeting_point
-from supervisor.keeper.planning.launching import Launching
-from supervisor.policy import EXIT_LOST
+from supervisor.keeper.planning.common_launch import (
+    RendezvousWatch,
+    batch_on,
+    common_launch,
+    meeting_point,
+    plan_on_node,
+)
+from supervisor.keeper.planning.launching import Planner
 from supervisor.run import events as ev
 from supervisor.run import nodes as nd
 from supervisor.run import state as st
@@ -43,7 +46,7 @@ from supervisor.run.nodes import (
     read_report,
 )
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
-from supervisor.run.records import Decision, Finding
+from supervisor.run.records import Decision
 from supervisor.run.runfile import RunFile
 
 log = logging.getLogger("stoker.keeper")
@@ -85,89 +88,87 @@ class Member:
         )
 
 
-class LeadingKeeper(Keeper):
-    """Node 0's keeper.
+class Leading:
+    """Node 0's part of a run on several nodes (`loop.Group`)."""
 
-    Raises (on construction): as `Keeper`.
-    """
+    leads = True
 
-    def __init__(
-        self,
-        run: RunPaths,
-        record: RunFile,
-        *,
-        env: Mapping[str, str],
-        findings: tuple[Finding, ...] = (),
-        clock: Clock | None = None,
-        continued_by: str = "",
-    ) -> None:
-        super().__init__(run, record, env=env, findings=findings, clock=clock, continued_by=continued_by)
-        session = new_session()
+    def __init__(self, run: RunPaths, record: RunFile, *, continued_by: str = "") -> None:
         self._job = record.job
-        self._heartbeat, self._orders = Heartbeat(self._node, session), Orders(self._node, session)
         self._members = {
             number: Member(number, run.node(number), Pulse(run.node(number)))
             for number in range(1, record.job.most_nodes)
         }
+        self.others = tuple(self._members)
         # A run that is continued was over: what its nodes were told to stop for is settled.
         reports = (read_report(member.paths) for member in self._members.values() if continued_by)
         self._settled = {report.node: report for report in reports if report is not None}
-        self._context = dataclasses.replace(self._context, others=tuple(self._members))
-        self._planning = _Planning(self._context, self._orders)
-        self._launching = Launching(self._context, self._planning)
-        self._rendezvous = RendezvousWatch(self._clock, self.emit)
         self._left_out: set[int] = set()
         self._begins_by = ""
         self._look_due = float("-inf")
         self._waits_since: float | None = None
         self._ended_since: tuple[int, float] | None = None
         self._failed_since: tuple[int, float] | None = None
-        self._superseded = ""
 
-    # -- the loop -------------------------------------------------------------------------------------
+    def join(self, keeper: Keeper) -> None:
+        """The keeper holds its lock, and begins."""
+        self._keeper, self._context, self._clock = keeper, keeper.context, keeper.context.clock
+        session = new_session()
+        self._heartbeat = Heartbeat(self._context.node, session)
+        self._orders = Orders(self._context.node, session)
+        self._planning = _Planning(self._context, self._orders)
+        self._rendezvous = RendezvousWatch(self._clock, keeper.emit)
 
-    def carry(self) -> int:
-        """As of any keeper; where another one leads meanwhile, this one leaves, and what it launched is that one's."""
-        try:
-            return super().carry()
-        except Superseded as error:
-            self._superseded = str(error)
-            log.error("%s", error)
-            return EXIT_LOST
+    @property
+    def planner(self) -> Planner:
+        """Plans for all nodes."""
+        return self._planning
 
-    def _go_on(self, by: str) -> None:
-        """As of any keeper; a run that ended before anything was launched waits for the other nodes, as at its start."""
-        super()._go_on(by)
-        if self.state.attempt is None and not isinstance(self.state.condition, st.Preflight):
-            self._begins_by = by
-            self.emit(ev.Held(t=self._clock.wall(), attempt=0, reason="waits for the other nodes"))
+    @property
+    def _state(self) -> st.RunState:
+        return self._keeper.state
 
-    def close(self, why: str = "the run ended") -> None:
-        """As of any keeper; the others learn that the run is over."""
-        if not self._superseded and isinstance(self.state.condition, st.Finished):
+    # -- what its keeper calls ----------------------------------------------------------------------------
+
+    def begin(self, continued_by: str) -> None:
+        """A run that ended before anything was launched waits for the other nodes, as at its start."""
+        over = not isinstance(self._state.condition, st.Preflight)
+        if continued_by and self._state.attempt is None and over:
+            self._begins_by = continued_by
+            self._keeper.emit(ev.Held(t=self._clock.wall(), attempt=0, reason="waits for the other nodes"))
+
+    def close(self, *, superseded: bool) -> None:
+        """The others learn that the run is over."""
+        if not superseded and isinstance(self._state.condition, st.Finished):
             try:
-                self._publish()
+                self.publish()
             except (OSError, Superseded) as error:
                 log.error("the other nodes were not told that the run is over: %s", error)
         self._rendezvous.close()
-        super().close(self._superseded or why)
 
-    def _launches_first(self) -> bool:
-        return False  # the others are waited for
+    def patience_s(self) -> float | None:
+        """Others are waited for."""
+        return TICK_S if self._waits_since is not None else None
 
-    def _patience_s(self) -> float:
-        return TICK_S if self._waits_since is not None else super()._patience_s()
+    def stop(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:  # noqa: ARG002 - of any group
+        """The keeper stops its own part; the order to the others follows from its state."""
+        return False
 
-    def _act(self, *, hurried: bool = False) -> None:
+    def may_launch(self, reason: str) -> str | None:
+        """With who takes part settled; asked for between two looks, it may be too early: then it is tried again."""
+        if not self._choose(self._absent(self._clock.mono())):
+            return None
+        return reason + self._in_place_of_all()
+
+    def step(self, *, hurried: bool) -> bool:
+        """Look at the others; whether they are waited for."""
         now = self._clock.mono()
         self._heartbeat.beat(now)
         self._look(now)
-        condition = self.state.condition
-        waits = not hurried and self._waits(condition, now)
+        waits = not hurried and self._waits(self._state.condition, now)
         if not waits:
             self._waits_since = None
-            super()._act(hurried=hurried)
-        self._publish()
+        return waits
 
     def _waits(self, condition: st.Condition, now: float) -> bool:
         """Whether others are waited for, so that nothing is done now."""
@@ -176,19 +177,19 @@ class LeadingKeeper(Keeper):
                 return not self._may_launch(now)
             case st.Launching() | st.Running() | st.Stopping():
                 self._follow_others(condition.attempt, now)
-                self._rendezvous.look(self.state.attempt, meeting_point(self._job, self._orders.newest_run))
+                self._rendezvous.look(self._state.attempt, meeting_point(self._job, self._orders.newest_run))
                 return False
-            case st.Ended() if self._reads_on:
+            case st.Ended() if self._keeper.reads_on:
                 return False
             case st.Ended():
                 return self._waits_for_ends(condition.attempt, now)
             case st.Backoff():
                 self._pass_on_stops()
                 due = condition.until <= self._clock.wall()
-                return isinstance(self.state.condition, st.Backoff) and due and not self._may_launch(now)
-            case st.HeldOpen() if self._begins_by and self.state.attempt is None:
+                return isinstance(self._state.condition, st.Backoff) and due and not self._may_launch(now)
+            case st.HeldOpen() if self._begins_by and self._state.attempt is None:
                 if self._may_launch(now):
-                    self._launch(f"{self._begins_by} continued it")
+                    self._keeper.launch(f"{self._begins_by} continued it")
                 return True
             case st.HeldOpen():
                 self._pass_on_stops()
@@ -213,10 +214,10 @@ class LeadingKeeper(Keeper):
                 self._left_out.discard(member.node)
 
     def _journal_sight(self, member: Member, now: float) -> None:
-        report, before = member.report, self.state.nodes.get(member.node)
+        report, before = member.report, self._state.nodes.get(member.node)
         if report is None:
             return
-        lives, view = member.lives(now), self.state.attempt
+        lives, view = member.lives(now), self._state.attempt
         if before is None and lives:
             self._see(member, ev.NodeSight.JOINED)
         elif before is not None and report.phase is NodePhase.LEFT:
@@ -247,7 +248,7 @@ class LeadingKeeper(Keeper):
         report = member.report
         assert report is not None, "it has reported"
         ended = sight is ev.NodeSight.ENDED
-        self.emit(
+        self._keeper.emit(
             ev.NodeSeen(
                 t=self._clock.wall(),
                 node=member.node,
@@ -284,13 +285,13 @@ class LeadingKeeper(Keeper):
         names = ", ".join(map(str, absent))
         word, verb = ("node", "is") if len(absent) == 1 else ("nodes", "are")
         self._waits_since = None
-        if self.state.attempt is None:
+        if self._state.attempt is None:
             how = f"start the same command there with its --node-rank; all nodes must see {self._context.run.root}"
             reason = f"{word} {names} did not join within {bound_s:.0f} s: {how}"
-            self._end(ev.Outcome.REFUSED, NOT_THERE, reason + self._why_not_fewer(absent))
+            self._keeper.end(ev.Outcome.REFUSED, NOT_THERE, reason + self._why_not_fewer(absent))
         else:
             reason = f"{word} {names} {verb} not ready {bound_s:.0f} s after the others: start the same command there again"
-            self._hold_or_fail(self._attempt_number(), reason + self._why_not_fewer(absent), None)
+            self._keeper.hold_or_fail(self._state.attempt.number, reason + self._why_not_fewer(absent), None)
         return False
 
     def _choose(self, absent: Sequence[int]) -> bool:
@@ -298,7 +299,7 @@ class LeadingKeeper(Keeper):
         if not self._left_out.issuperset(absent):
             return False
         there = (LEADER, *(node for node in self._members if node not in absent))
-        now = next_job(self._job, self.state)
+        now = next_job(self._job, self._state)
         for count in range(len(there), self._job.least_nodes - 1, -1):
             with contextlib.suppress(JobError):
                 batch_on(now, count)
@@ -314,7 +315,7 @@ class LeadingKeeper(Keeper):
         if there < least:
             return f"; of --nnodes {self._job.nnodes} only {there} {'is' if there == 1 else 'are'} ready"
         try:
-            batch_on(next_job(self._job, self.state), there)
+            batch_on(next_job(self._job, self._state), there)
         except JobError as error:
             return f"; not started on {there} nodes: {error.message}"
         return ""
@@ -341,31 +342,31 @@ class LeadingKeeper(Keeper):
             if not ended and not silent and waited_s <= self._job.timing.node_timeout_s:
                 self._waits_since = now if self._waits_since is None else self._waits_since
                 return True
-        view = self.state.find(number)
+        view = self._state.find(number)
         if view is not None and view.started_t is None and view.exit_code is None and view.verdict is None:
             # A keeper died between its intent and the launch: the others may have begun, and have ended by now.
             if self._may_launch(now):
-                self._launch("the keeper died before it was launched")
+                self._keeper.launch("the keeper died before it was launched")
             return True
         return False
 
     def _follow_others(self, number: int, now: float) -> None:
         """A part of the attempt that was stopped, or failed, ends the others: here too."""
-        view = self.state.find(number)
-        if view is None or not self._components.monitor.is_stoppable:
+        view = self._state.find(number)
+        if view is None or not self._keeper.monitor.is_stoppable:
             return
         for member in self._members.values():
             report = member.report
             if self._never_came(member, view, now):
                 grace_s = self._job.timing.death_grace_s
-                self._components.monitor.stop(
+                self._keeper.monitor.stop(
                     ev.StopWhy.RANK_DIED, f"node {member.node} is gone", grace_s=grace_s
                 )
                 return
             if report is None or report.attempt != number or not member.has_ended(number):
                 continue
             if report.stop is not None and view.stop is None:
-                self.stop(report.stop, ev.on_node(member.node, report.by))
+                self._keeper.stop(report.stop, ev.on_node(member.node, report.by))
                 return
             if report.exit_code == 0 or view.stop is not None:
                 continue
@@ -374,7 +375,7 @@ class LeadingKeeper(Keeper):
             elif now - self._failed_since[1] > self._job.timing.death_grace_s:
                 # Its peers would wait in a collective until a timeout of half an hour.
                 grace_s = self._job.timing.death_grace_s
-                self._components.monitor.stop(ev.StopWhy.RANK_DIED, f"node {member.node}", grace_s=grace_s)
+                self._keeper.monitor.stop(ev.StopWhy.RANK_DIED, f"node {member.node}", grace_s=grace_s)
                 return
 
     def _never_came(self, member: Member, view: st.AttemptState, now: float) -> bool:
@@ -391,7 +392,7 @@ class LeadingKeeper(Keeper):
 
     def _pass_on_stops(self) -> None:
         """A node that was told to stop between two attempts ends the run."""
-        view = self.state.attempt
+        view = self._state.attempt
         for member in self._members.values():
             report = member.report
             if report is None or report.stop is None or view is None or report.attempt != view.number:
@@ -399,7 +400,7 @@ class LeadingKeeper(Keeper):
             if self._is_settled(report):
                 continue
             if member.pulse.moved():  # else it was told so before this keeper began
-                self.end_stopped(ev.on_node(member.node, report.by), report.stop)
+                self._keeper.end_stopped(ev.on_node(member.node, report.by), report.stop)
                 return
 
     def _is_settled(self, report: Report) -> bool:
@@ -411,7 +412,7 @@ class LeadingKeeper(Keeper):
 
     # -- what is told to the others ---------------------------------------------------------------------
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
         """Give the order that the state asks for, if it is another than the newest."""
         wanted, newest = self._wanted(), self._orders.newest
         if wanted is None:
@@ -420,7 +421,7 @@ class LeadingKeeper(Keeper):
             self._orders.give(wanted)
 
     def _wanted(self) -> Order | None:
-        condition, view = self.state.condition, self.state.attempt
+        condition, view = self._state.condition, self._state.attempt
         number = view.number if view is not None else 0
         known = view is not None and not view.verdict_provisional
         verdict = view.verdict if view is not None and known else None
@@ -455,16 +456,9 @@ class LeadingKeeper(Keeper):
             case _:
                 return end
 
-    # -- the launch (process.launch.Planner) --------------------------------------------------------------
-
-    def _launch(self, reason: str) -> None:
-        if not self._choose(self._absent(self._clock.mono())):
-            return  # asked for between two looks: it is tried again
-        super()._launch(reason + self._in_place_of_all())
-
     def _in_place_of_all(self) -> str:
         """What a launch without all nodes changes, in words; empty where all take part."""
-        nodes, now = self._planning.nodes, next_job(self._job, self.state)
+        nodes, now = self._planning.nodes, next_job(self._job, self._state)
         missing = sorted(self._members.keys() - set(nodes))
         before, after = now.current_batch, batch_on(now, len(nodes))
         if not missing or before is None or after is None:
@@ -475,7 +469,7 @@ class LeadingKeeper(Keeper):
 
 
 class _Planning:
-    """The plans of all nodes from one: made here, announced before the launch (`process.launch.Planner`)."""
+    """The plans of all nodes from one: made here, announced before the launch (`launching.Planner`)."""
 
     def __init__(self, context: RunContext, orders: Orders) -> None:
         self._context, self._orders = context, orders

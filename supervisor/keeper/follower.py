@@ -1,4 +1,4 @@
-"""The keeper of any node but 0: it starts and ends what the leader orders, and reports what became of it. It decides nothing.
+"""Any node but 0: its keeper starts and ends what the leader orders, and reports what became of it. It decides nothing.
 
 While the leader's keeper shows no sign of life, what runs here continues, and nothing new is started. Where the leader's whole node
 is gone, this one ends within its bounds (`_leave_a_dead_leader`).
@@ -9,19 +9,16 @@ from __future__ import annotations
 import dataclasses
 import logging
 import socket
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
 from supervisor.job.errors import JobError
 from supervisor.keeper.base.background import Background
-from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.loop import TICK_S, Keeper
-from supervisor.keeper.nodes.common_launch import plan_on_node
-from supervisor.keeper.nodes.rendezvous import RendezvousWatch, meeting_point
-from supervisor.keeper.planning.launching import StillAlive
-from supervisor.keeper.planning.other_nodes import CUT_OFF
+from supervisor.keeper.planning.attempt_evidence import CUT_OFF
+from supervisor.keeper.planning.common_launch import RendezvousWatch, meeting_point, plan_on_node
+from supervisor.keeper.planning.launching import Planner, StillAlive
 from supervisor.policy import EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
 from supervisor.run import events as ev
 from supervisor.run import nodes as nd
@@ -39,7 +36,6 @@ from supervisor.run.nodes import (
     write_report,
 )
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Finding
 from supervisor.run.runfile import RunFile
 
 log = logging.getLogger("stoker.keeper")
@@ -53,28 +49,20 @@ BY: Final = f"node {LEADER}"
 SILENT: Final = "leader_silent"
 
 
-class FollowingKeeper(Keeper):
-    """The keeper of a node that follows node 0.
+class Following:
+    """The part of any node but 0 of a run on several nodes (`loop.Group`)."""
 
-    Raises (on construction): as `Keeper`.
-    """
+    leads = False
+    others: tuple[int, ...] = ()
 
-    LEADS = False
+    @property
+    def planner(self) -> Planner | None:
+        """The leader plans."""
+        return None
 
-    def __init__(
-        self,
-        run: RunPaths,
-        record: RunFile,
-        *,
-        env: Mapping[str, str],
-        findings: tuple[Finding, ...] = (),
-        clock: Clock | None = None,
-    ) -> None:
-        record = quiet(record)
-        super().__init__(run, record, env=env, findings=findings, clock=clock)
-        self._session, self._job = new_session(), record.job
-        self._heartbeat, self._leader = Heartbeat(self._node, self._session), Pulse(run.node(LEADER))
-        self._leader_node = run.node(LEADER)
+    def __init__(self, run: RunPaths, record: RunFile) -> None:
+        self._record, self._job, self._session = record, record.job, new_session()
+        self._leader, self._leader_node = Pulse(run.node(LEADER)), run.node(LEADER)
         self._order: Order | None = None
         self._reported: Report | None = None
         self._look_due = float("-inf")
@@ -85,60 +73,73 @@ class FollowingKeeper(Keeper):
         self._answered_t: float | None = None
         self._route: Background[bool] = Background("stoker-leader-route")
         self._routed = 0
-        self._rendezvous = RendezvousWatch(self._clock, self.emit)
         self._was_silent = False
-        self._old_end = self._end_before_us()
         self._watched: set[int] = set()
 
-    def close(self, why: str = "the run ended") -> None:
-        """As of any keeper; the leader learns that this one is gone on purpose."""
-        if isinstance(self.state.condition, st.Finished):
-            self._report()
+    def join(self, keeper: Keeper) -> None:
+        """The keeper holds its lock, and begins."""
+        self._keeper, self._context, self._clock = keeper, keeper.context, keeper.context.clock
+        self._node = self._context.node
+        self._heartbeat = Heartbeat(self._node, self._session)
+        self._rendezvous = RendezvousWatch(self._clock, keeper.emit)
+        self._old_end = self._end_before_us()
+
+    @property
+    def _state(self) -> st.RunState:
+        return self._keeper.state
+
+    # -- what its keeper calls ----------------------------------------------------------------------------
+
+    def begin(self, continued_by: str) -> None:  # noqa: ARG002 - of any group
+        """A run that had ended for this node, and that node 0 continues with, is waited for."""
+        if isinstance(self._state.condition, st.Finished):
+            view = self._state.attempt
+            number = view.number if view is not None else 0
+            self._keeper.emit(ev.Held(t=self._clock.wall(), attempt=number, reason=f"waits for {BY}"))
+
+    def close(self, *, superseded: bool) -> None:  # noqa: ARG002 - of any group
+        """The leader learns that this keeper is gone on purpose."""
+        if isinstance(self._state.condition, st.Finished):
+            self.publish()
         self._probe.close(PROBE_S)
         self._route.close(PROBE_S)
         self._rendezvous.close()
-        super().close(why)
 
-    # -- the loop -------------------------------------------------------------------------------------
+    def may_launch(self, reason: str) -> str | None:
+        """A launch that a keeper before this one did not come to: the leader orders another."""
+        view = self._state.attempt
+        log.warning("attempt %d is not started here: %s", view.number if view is not None else 0, reason)
+        return None
 
-    def carry(self) -> int:
-        """As of any keeper; a run that had ended for this node, and that node 0 continues with, is waited for."""
-        if isinstance(self.state.condition, st.Finished):
-            view = self.state.attempt
-            number = view.number if view is not None else 0
-            self.emit(ev.Held(t=self._clock.wall(), attempt=number, reason=f"waits for {BY}"))
-        return super().carry()
-
-    def _launches_first(self) -> bool:
-        return False
-
-    def _patience_s(self) -> float:
-        match self.state.condition:
-            case st.Ended() if not self._reads_on:
+    def patience_s(self) -> float | None:
+        """Between attempts only orders are waited for."""
+        match self._state.condition:
+            case st.Ended() if not self._keeper.reads_on:
                 return TICK_S
             case st.DiagnosedAs():
                 return TICK_S
             case _:
-                return super()._patience_s()
+                return None
 
-    def _act(self, *, hurried: bool = False) -> None:  # noqa: ARG002 - of any keeper
+    def step(self, *, hurried: bool) -> bool:  # noqa: ARG002 - of any group
+        """Do what the leader orders. The keeper itself decides nothing."""
         now = self._clock.mono()
         self._heartbeat.beat(now)
         self._look(now)
-        condition = self.state.condition
+        condition = self._state.condition
         match condition:
             case st.Launching() | st.Running() | st.Stopping():
                 self._watched.add(condition.attempt)
-                self._watch()
+                self._keeper.watch()
                 self._obey(condition.attempt, now)
-                self._rendezvous.look(self.state.attempt, meeting_point(self._job, self._order))
-            case st.Ended() if self._reads_on:
-                self._watch()
+                self._rendezvous.look(self._state.attempt, meeting_point(self._job, self._order))
+            case st.Ended() if self._keeper.reads_on:
+                self._keeper.watch()
             case st.Finished():
-                return
+                return True
             case _:
                 self._wait_for_orders(now)
-        self._report()
+        return True
 
     def _look(self, now: float) -> None:
         if now < self._look_due:
@@ -149,11 +150,11 @@ class FollowingKeeper(Keeper):
         if found is not None and (self._order is None or found.seq > self._order.seq):
             self._order = found
         silent = self._is_leader_silent(now)
-        view = self.state.attempt
+        view = self._state.attempt
         if silent and not self._was_silent and view is not None:
             text = f"the keeper of node {LEADER} shows no sign of life for {nd.SILENT_S:.0f} s: what runs here continues, nothing new is started"
             code = f"{SILENT}_{view.number}"
-            self.emit(ev.Advisory(t=self._clock.wall(), attempt=view.number, code=code, text=text))
+            self._keeper.emit(ev.Advisory(t=self._clock.wall(), attempt=view.number, code=code, text=text))
         self._was_silent = silent
 
     def _is_leader_silent(self, now: float) -> bool:
@@ -163,8 +164,8 @@ class FollowingKeeper(Keeper):
 
     def _obey(self, number: int, now: float) -> None:
         """End what runs here where the leader wants it ended, or where its node is gone."""
-        order, view = self._order, self.state.find(number)
-        monitor = self._components.monitor
+        order, view = self._order, self._state.find(number)
+        monitor = self._keeper.monitor
         if view is None or not monitor.is_stoppable:
             return
         grace_s = self._job.timing.death_grace_s
@@ -189,7 +190,7 @@ class FollowingKeeper(Keeper):
 
     def _wait_for_orders(self, now: float) -> None:
         """Nothing runs here: take up what the leader settled, start the next attempt, or leave."""
-        order, view = self._order, self.state.attempt
+        order, view = self._order, self._state.attempt
         number = view.number if view is not None else 0
         if order is not None and view is not None and order.attempt == number:
             self._take_up(order, view)
@@ -201,17 +202,17 @@ class FollowingKeeper(Keeper):
         ):
             self._start(order)
         elif order is not None and order.want is Want.OVER and not self._may_be_continued(order, now):
-            self._end(
+            self._keeper.end(
                 order.outcome or ev.Outcome.LOST,
                 order.exit_code if order.exit_code is not None else EXIT_LOST,
                 order.reason,
             )
         elif self._told_to_stop is not None and now - self._told_to_stop[2] > STOPPED_ALONE_S:
-            self._end(ev.Outcome.STOPPED, EXIT_STOPPED, f"stopped by {self._told_to_stop[1]}")
+            self._keeper.end(ev.Outcome.STOPPED, EXIT_STOPPED, f"stopped by {self._told_to_stop[1]}")
         elif self._leader.silent_s(now) > self._job.timing.node_timeout_s:
             waited_s = self._job.timing.node_timeout_s
             reason = f"node {LEADER} has shown no sign of life for {waited_s:.0f} s: `stoker continue` on it takes the run up"
-            self._end(ev.Outcome.LOST, EXIT_LOST, reason)
+            self._keeper.end(ev.Outcome.LOST, EXIT_LOST, reason)
 
     def _end_before_us(self) -> int | None:
         """The number of the order by which the run was over before this keeper began; None: it was not."""
@@ -239,9 +240,9 @@ class FollowingKeeper(Keeper):
     def _take_up(self, order: Order, view: st.AttemptState) -> None:
         """Journal the leader's verdict and decision on this attempt: there are no others."""
         if order.verdict is not None and (view.verdict is None or view.verdict_provisional):
-            self.emit(ev.Diagnosed(t=self._clock.wall(), attempt=view.number, verdict=order.verdict))
+            self._keeper.emit(ev.Diagnosed(t=self._clock.wall(), attempt=view.number, verdict=order.verdict))
         if order.decision is not None and view.decision != order.decision:
-            self.emit(
+            self._keeper.emit(
                 ev.Decided(t=self._clock.wall(), attempt=view.number, decision=order.decision, by=BY),
                 durable=True,
             )
@@ -252,19 +253,15 @@ class FollowingKeeper(Keeper):
             return
         paths = self._node.attempt(order.attempt)
         try:
-            plan = plan_on_node(self._record, launch, order.attempt, self._context.run, paths, self._env)
-            child = self._launching.launch_planned(order.attempt, plan, launch.reason)
+            plan = plan_on_node(
+                self._record, launch, order.attempt, self._context.run, paths, self._context.env
+            )
+            child = self._keeper.launching.launch_planned(order.attempt, plan, launch.reason)
         except (JobError, StillAlive) as error:
             log.error("attempt %d: %s", order.attempt, error)
-            self._end(ev.Outcome.FAILED, EXIT_FAILED, str(error))
+            self._keeper.end(ev.Outcome.FAILED, EXIT_FAILED, str(error))
             return
-        if child is not None:
-            adopted = self.state if self._launching.took_over else None
-            self._components.monitor.follow(child, order.attempt, adopted=adopted)
-
-    def _launch(self, reason: str) -> None:
-        """A launch that a keeper before this one did not come to: the leader orders another."""
-        log.warning("attempt %d is not started here: %s", self._attempt_number(), reason)
+        self._keeper.follow(child)
 
     # -- the leader's node -----------------------------------------------------------------------------
 
@@ -302,15 +299,15 @@ class FollowingKeeper(Keeper):
                 f"node {LEADER} could not be reached at {where[0]} once attempt {view.number} had failed here"
             )
             code = f"{CUT_OFF}_{view.number}"
-            self.emit(ev.Advisory(t=self._clock.wall(), attempt=view.number, code=code, text=text))
+            self._keeper.emit(ev.Advisory(t=self._clock.wall(), attempt=view.number, code=code, text=text))
         return False
 
     # -- what is reported ------------------------------------------------------------------------------
 
-    def _report(self) -> None:
+    def publish(self) -> None:
         """Tell the leader how things stand here, where that is news."""
-        condition, view = self.state.condition, self.state.attempt
-        lives = isinstance(condition, st.Launching | st.Running | st.Stopping) or self._reads_on
+        condition, view = self._state.condition, self._state.attempt
+        lives = isinstance(condition, st.Launching | st.Running | st.Stopping) or self._keeper.reads_on
         phase = NodePhase.READY if view is None else NodePhase.ENDED
         if isinstance(condition, st.Finished):
             phase = NodePhase.LEFT
@@ -353,19 +350,14 @@ class FollowingKeeper(Keeper):
 
     # -- signals ---------------------------------------------------------------------------------------
 
-    def stop(self, why: ev.StopWhy, by: str, *, now: bool = False) -> None:
+    def stop(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
         """A signal: what runs here is ended, and the leader ends the run. The second one ends this keeper too, once nothing runs."""
         again = self._told_to_stop is not None
-        self._told_to_stop = (why, by, self._clock.mono()) if not again else self._told_to_stop
-        monitor = self._components.monitor
-        if not monitor.is_active and isinstance(
-            self.state.condition, st.Launching | st.Running | st.Stopping
-        ):
-            monitor.adopt()
-        if monitor.is_stoppable:
-            monitor.stop(why, by, grace_s=self._job.timing.grace_s, now=now)
-        elif again and not isinstance(self.state.condition, st.Finished):
-            self._end(ev.Outcome.STOPPED, EXIT_STOPPED, f"stopped by {by}")
+        self._told_to_stop = self._told_to_stop or (why, by, self._clock.mono())
+        stopping = self._keeper.stop_attempt(why, by, now=now)
+        if again and not stopping and not isinstance(self._state.condition, st.Finished):
+            self._keeper.end(ev.Outcome.STOPPED, EXIT_STOPPED, f"stopped by {by}")
+        return True
 
 
 def quiet(record: RunFile) -> RunFile:

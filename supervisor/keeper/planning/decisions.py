@@ -1,32 +1,21 @@
-"""From an attempt's remains to a verdict, and from the run's history to a decision.
-
-Opens the files that the pure packages only read: `diagnosis` gets chunks of bytes, `policy` frozen records.
-"""
+"""A decision out: what policy says after the newest attempt, from the run's history as frozen records."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
 import re
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from msgspec import structs
 
 from supervisor.cluster.scheduler import scheduler_of
-from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords
-from supervisor.diagnosis.journal_facts import with_journal_facts
-from supervisor.diagnosis.verdict import diagnose
-from supervisor.job.batch import BatchSpec, MemoryPoint
-from supervisor.job.config.script_settings import is_plain_python
 from supervisor.job.knobs.conventions import find_loader
 from supervisor.job.knobs.resume_settings import given_start
 from supervisor.job.launch.batch_questions import to_try
 from supervisor.job.launch.env import is_measured
-from supervisor.job.memory_fit import choose_smaller, memory_point
+from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs, Unread
 from supervisor.keeper.base.background import within
 from supervisor.keeper.monitoring.found_checkpoints import (
@@ -36,9 +25,7 @@ from supervisor.keeper.monitoring.found_checkpoints import (
     shown_path,
     untaken_text,
 )
-from supervisor.keeper.planning.batch_trials import known_trials
-from supervisor.keeper.planning.host_facts import with_machine
-from supervisor.keeper.planning.other_nodes import NodeAttempt, with_node
+from supervisor.keeper.planning.attempt_evidence import DRIVER_S, XID, known_trials, memory_point_of
 from supervisor.keeper.planning.resume_points import (
     batch_refusal,
     number_of,
@@ -49,155 +36,16 @@ from supervisor.keeper.planning.resume_points import (
 )
 from supervisor.policy import Gpus, PastAttempt, PolicyInput, StopCause, decide
 from supervisor.run.answers import batch_question, recalled, script_of
-from supervisor.run.events import BatchAnswered, BatchMeasured, StopWhy
+from supervisor.run.events import BatchAnswered, BatchMeasured
 from supervisor.run.fold import fold
 from supervisor.run.next_job import next_job, undecided
-from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
-from supervisor.run.records import OUT_OF_MEMORY, Decision, FailureClass, Verdict
-from supervisor.run.regular import open_regular
+from supervisor.run.paths import NodePaths, RunPaths
+from supervisor.run.records import OUT_OF_MEMORY, Decision, FailureClass
 from supervisor.run.runfile import RunFile
-from supervisor.run.series import HOST, MACHINE_KEY, SeriesReader
 from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.checkpoints import find_checkpoints, newest_like_checkpoint
 from supervisor.sources.gpu import probe_gpus, visible_devices
-from supervisor.sources.host.cgroup import read_cgroup_memory
-from supervisor.sources.host.kernel_log import oom_kills
-from supervisor.sources.host.machine import disk_fill
-from supervisor.sources.signature_files import Engine
-from supervisor.sources.telemetry import measured_record
 from supervisor.text.numbers import read_to
-from supervisor.text.prefixes import Origin
-
-CHUNK_BYTES = 1 << 20
-# Of a log beyond this a verdict in a hurry reads the head, which tells whose lines there are, and the tail, which tells the end.
-ENDS_FROM_BYTES, HEAD_BYTES, TAIL_BYTES = 1 << 26, 1 << 20, 1 << 24
-# What lies between is only counted, in pieces large enough that waiting for the interpreter's lock between them does not matter.
-COUNT_BYTES = 1 << 24
-MAX_ERROR_FILE_BYTES = 1 << 20
-EXIT_BYTES = 4096
-MACHINE_TAIL_BYTES = 1 << 20
-DRIVER_S = 5.0
-"""How long the driver is waited for: of a GPU that has just failed it may never tell anything."""
-XID = re.compile(r"gpu_xid_(\d+)_(\d+)")
-
-
-def diagnose_attempt(
-    node: NodePaths,
-    state: RunState,
-    number: int,
-    job: JobSpec,
-    engine: Engine,
-    *,
-    whole: bool = True,
-    others: Sequence[NodeAttempt] = (),
-) -> Verdict:
-    """The verdict on attempt `number`, from everything it left; not `whole`: of large logs from both their ends.
-
-    `others`: the same attempt on the other nodes of the run.
-    """
-    view = next(a for a in state.attempts if a.number == number)
-    evidence = evidence_of(node, view, state, job, whole=whole, others=others)
-    verdict = diagnose(evidence, engine.signatures, engine.matcher)
-    return with_node(verdict, (NodeAttempt(0, node, state, view), *others)) if others else verdict
-
-
-def log_bytes(node: NodePaths, number: int) -> int:
-    """How much the logs of attempt `number` hold."""
-    total = 0
-    for path in node.attempt(number).logs():
-        with contextlib.suppress(OSError):
-            total += path.stat().st_size
-    return total
-
-
-def evidence_of(
-    node: NodePaths,
-    view: AttemptState,
-    state: RunState,
-    job: JobSpec,
-    *,
-    paths: AttemptPaths | None = None,
-    whole: bool = True,
-    others: Sequence[NodeAttempt] = (),
-) -> JobEvidence:
-    """An attempt's logs, error files, exit codes and the facts that the journal holds of it.
-
-    `paths`: where the attempt's files lie, if elsewhere than `node` keeps attempts (a probe's). `whole`, `others`: see `diagnose_attempt`.
-    """
-    paths = paths or node.attempt(view.number)
-    mine = "node0" if others else None
-    logs = list(_logs(paths, view, whole=whole, node=mine))
-    errors = list(_error_files(paths, view, node=mine))
-    raised = _raised(paths)
-    for other in others:
-        there, of_node = other.node.attempt(view.number), f"node{other.number}"
-        logs += _logs(there, other.view, whole=whole, node=of_node, base=paths.root)
-        errors += _error_files(there, other.view, node=of_node, base=paths.root)
-        raised |= _raised(there)
-    found = JobEvidence(
-        logs=tuple(logs),
-        error_files=tuple(errors),
-        raised=raised,
-        machine=machine_records(node, view, state)._replace(
-            slurm_state=_end_by_scheduler(view) if whole else None
-        ),
-    )
-    pairs = [(state, view), *((other.state, other.view) for other in others)]
-    found = with_journal_facts(found, pairs, spec=job)
-    if view.exit_code is not None and not found.exit_codes and is_plain_python(job):
-        found = found._replace(exit_codes={0: view.exit_code})  # the command is the one rank itself
-    values = with_machine(found.run_values, job, os.environ)
-    if whole:  # those of earlier runs too, as the decision looks at them
-        values = values._replace(trials=lambda: known_trials(job, state, os.environ))
-    return found._replace(ranks_per_node=job.nproc_per_node, run_values=values)
-
-
-def machine_records(node: NodePaths, view: AttemptState, state: RunState) -> MachineRecords:
-    """What was seen of the machine while the attempt lived: kills for memory, full disks, GPU faults."""
-    reader = SeriesReader(node.series, HOST)
-    reader.seek_tail(MACHINE_TAIL_BYTES)
-    kills: list[float] = []
-    last: dict[str, float | None] = {}
-    while samples := reader.read():
-        for sample in samples:
-            if sample.k == MACHINE_KEY and sample.a == view.number:
-                last = sample.v
-                count = sample.v.get("cgroup_oom_kills")
-                kills += [count] if count is not None else []
-    memory = read_cgroup_memory()
-    if memory is not None and memory.oom_kills is not None:
-        kills.append(memory.oom_kills)
-    fill = disk_fill(str(node.root))
-    return MachineRecords(
-        cgroup_oom_kills=int(kills[-1] - kills[0]) if len(kills) > 1 else None,
-        kernel_log=_kernel_log(view),
-        gpu_xids=tuple(
-            (int(found[1]), int(found[2]))
-            for advisory in state.advisories
-            if advisory.attempt == view.number and (found := XID.fullmatch(advisory.code))
-        ),
-        shm_used_share=last.get("shm_used_ratio"),
-        disk_free_bytes=fill.available_bytes if fill is not None else None,
-        disk_path=fill.path if fill is not None else "",
-    )
-
-
-def _end_by_scheduler(view: AttemptState) -> str | None:
-    """Why the scheduler is ending the job now, whose processes it has sent SIGTERM; None: it did not, or gives no reason."""
-    scheduler = scheduler_of(os.environ)
-    if scheduler.job is None or view.stop is None or view.stop.why is not StopWhy.SIGNAL:
-        return None
-    return scheduler.end_of(scheduler.job) or None
-
-
-def _kernel_log(view: AttemptState) -> str:
-    """What the kernel's log says of our ranks being killed for memory since they began."""
-    pids = {
-        rank.pid: rank.start_time for rank in view.ranks.values() if rank.pid and rank.start_time is not None
-    }
-    # Start times count from boot, sleep included; the log's do not: it can only be earlier, never later.
-    asleep_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
-    return oom_kills(pids, since_s=min(pids.values()) - asleep_s - 1.0) if pids else ""
 
 
 def decide_next(
@@ -413,93 +261,6 @@ def _missed_text(view: AttemptState, state: RunState) -> str:
     return f"{how}; checkpoint {step} {copy}"
 
 
-def memory_point_of(view: AttemptState, batch: BatchSpec | None) -> MemoryPoint | None:
-    """What the message of an attempt's memory failure said, if it said enough."""
-    verdict = view.verdict
-    if verdict is None or verdict.cause is None or batch is None or verdict.failure not in OUT_OF_MEMORY:
-        return None
-    base = view.memory_base_bytes or 0
-    return memory_point(verdict.cause.text, batch.micro_batch_per_rank, base_bytes=base)
-
-
 def _has_final_checkpoint(state: RunState, view: AttemptState) -> bool:
     found = state.checkpoint
     return found is not None and found.attempt == view.number and found.final
-
-
-def _logs(
-    paths: AttemptPaths,
-    view: AttemptState,
-    *,
-    whole: bool,
-    node: str | None = None,
-    base: Path | None = None,
-) -> Iterator[LogSource]:
-    """`node`: as the origin of the lines bears it. `base`: the folder that names begin in, where that is another than the attempt's."""
-    chunks = _chunks if whole else _ends
-    if paths.agent_log.is_file():
-        name = os.path.relpath(paths.agent_log, base or paths.root)
-        yield LogSource(name, chunks(paths.agent_log), Origin(node=node))
-    for local_rank, folder in paths.rank_folders().items():
-        known = view.ranks.get(local_rank)
-        rank = known.rank if known is not None else None
-        for stream in ("stdout", "stderr"):
-            file = folder / f"{stream}.log"
-            if file.is_file():
-                origin = Origin(rank=rank, local_rank=local_rank, stream=stream, node=node)
-                yield LogSource(os.path.relpath(file, base or paths.root), chunks(file), origin)
-
-
-def _raised(paths: AttemptPaths) -> dict[int, str]:
-    """By rank, the class of the exception that ended its script, as the last record of its process says."""
-    found = {}
-    for path in paths.telemetry.glob("measured*.jsonl"):
-        try:
-            with open_regular(path) as file:
-                file.seek(-min(os.fstat(file.fileno()).st_size, EXIT_BYTES), os.SEEK_END)
-                record = measured_record(file.read(EXIT_BYTES).rstrip().rpartition(b"\n")[2]) or {}
-        except OSError:
-            continue
-        if record.get("kind") == "exit" and isinstance(record.get("exception"), str):
-            found[record.get("rank", 0)] = record["exception"]
-    return found
-
-
-def _error_files(
-    paths: AttemptPaths, view: AttemptState, *, node: str | None = None, base: Path | None = None
-) -> Iterator[ErrorFile]:
-    for local_rank, folder in paths.rank_folders().items():
-        file = folder / "error.json"
-        try:
-            with open_regular(file) as stream:
-                content = stream.read(MAX_ERROR_FILE_BYTES)
-        except OSError:
-            continue
-        known = view.ranks.get(local_rank)
-        rank = known.rank if known is not None else None
-        origin = Origin(rank=rank, local_rank=local_rank, node=node)
-        yield ErrorFile(os.path.relpath(file, base or paths.root), content, origin)
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    try:
-        with open_regular(path) as file:
-            while chunk := file.read(CHUNK_BYTES):
-                yield chunk
-    except OSError:
-        return
-
-
-def _ends(path: Path) -> Iterator[bytes]:
-    """A large log's head and tail, with as many newlines between them as there are: the lines keep their numbers."""
-    try:
-        with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > ENDS_FROM_BYTES:
-                yield file.read(HEAD_BYTES)
-                while (left := size - TAIL_BYTES - file.tell()) > 0:
-                    yield b"\n" * file.read(min(left, COUNT_BYTES)).count(b"\n")
-            while chunk := file.read(CHUNK_BYTES):
-                yield chunk
-    except OSError:
-        return

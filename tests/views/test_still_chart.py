@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from supervisor.run.series import METRICS, SeriesWriter
-from supervisor.views.chart import draw, loss_points
+from supervisor.views.headless.still_chart import draw, loss_points
 
 
 def test_a_step_that_no_line_told_is_unknown_and_the_values_are_counted(tmp_path: Path) -> None:

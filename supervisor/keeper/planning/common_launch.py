@@ -1,24 +1,30 @@
-"""What all nodes have in common at one attempt, and a node's own plan from it.
+"""What all nodes have in common at one attempt: the launch, a node's own plan from it, and where they meet.
 
 Leader and followers make their plans by the same function (`plan_on_node`), from the job that each was started with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from supervisor.job.arguments.assignments import value_of
 from supervisor.job.batch import BatchSpec, with_world_size
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.set_batch import batch_values
-from supervisor.job.launch.plan import CheckpointCopy, LaunchPlan
+from supervisor.job.launch.plan import ENDPOINT_PORT, MASTER_PORT, CheckpointCopy, LaunchPlan, endpoint_of
 from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.job_secrets import with_hidden_words, with_secrets
+from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.planning.launch_plans import next_resume_point, plan_with, settings_of
+from supervisor.preflight.connection import CONNECT_S, Failed, Way, why_not
 from supervisor.preflight.ports import free_port
+from supervisor.run import events as ev
+from supervisor.run import state as st
 from supervisor.run.next_job import NextJob, next_job
-from supervisor.run.nodes import Launch
+from supervisor.run.nodes import Launch, Order
 from supervisor.run.paths import AttemptPaths, RunPaths
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import RunState
@@ -26,6 +32,10 @@ from supervisor.run.state import RunState
 RDZV = "--rdzv-"
 RDZV_ID = "--rdzv-id"
 LR_SCALING = "--lr_scaling"
+WAIT_S: Final = 10.0
+"""torchrun needs so long on a busy machine before node 0 listens, and a node finds it."""
+EVERY_S: Final = 5.0
+CODE: Final = "rendezvous"
 
 
 def common_launch(
@@ -125,3 +135,68 @@ def job_on_node(job: JobSpec, launch: Launch, node: int) -> JobSpec:
 
 def _named(flags: tuple[str, ...]) -> str:
     return next((flag.partition("=")[2] for flag in flags if flag.partition("=")[0] == RDZV_ID), "")
+
+
+# -- where they meet: else there is only silence while the ranks have not come that far ----------------
+
+
+class RendezvousWatch:
+    """Tries the meeting point while an attempt runs that has no rank here yet, and journals why it cannot be reached: each reason once.
+
+    A refusal counts where it is the second in a row: node 0 may be about to listen, or to end.
+    """
+
+    def __init__(self, clock: Clock, emit: Callable[[ev.Event], None]) -> None:
+        self._clock, self._emit = clock, emit
+        self._probe: Background[Failed | None] = Background("stoker-rendezvous")
+        self._due = float("-inf")
+        self._attempt = 0
+        self._said: set[Way] = set()
+        self._refused = False
+
+    def look(self, view: st.AttemptState | None, where: tuple[str, int] | None) -> None:
+        """Call often. `where`: see `meeting_point`."""
+        if (
+            view is None
+            or where is None
+            or view.started_t is None
+            or any(rank.pid for rank in view.ranks.values())
+        ):
+            return
+        now = self._clock.mono()
+        if view.number != self._attempt:
+            self._attempt, self._due, self._said, self._refused = view.number, now + WAIT_S, set(), False
+        if self._probe.busy:
+            if self._probe.working:
+                return
+            found, before = self._probe.poll(), self._refused
+            self._refused = found is not None and found.way is Way.REFUSED
+            if self._refused and not before:
+                return
+            if found is not None and found.way not in self._said:
+                self._said.add(found.way)
+                self._say(view.number, found)
+        elif now >= self._due:
+            self._due = now + EVERY_S
+            self._probe.start(lambda: why_not(*where))
+
+    def close(self) -> None:
+        """Wait for a probe that is under way."""
+        self._probe.close(CONNECT_S)
+
+    def _say(self, number: int, failed: Failed) -> None:
+        text = f"waiting for the rendezvous: {failed.what}; {failed.fix}"
+        code = f"{CODE}_{number}_{failed.way.value}"
+        self._emit(ev.Advisory(t=self._clock.wall(), attempt=number, code=code, text=text))
+
+
+def meeting_point(job: JobSpec, order: Order | None) -> tuple[str, int] | None:
+    """Where torchrun's store listens on node 0; None where that is not known."""
+    host, port = endpoint_of(job)
+    if host:
+        return host, port or ENDPOINT_PORT
+    if job.master_addr is None:
+        return None
+    launch = order.launch if order is not None else None
+    port_given = launch.master_port if launch is not None else None
+    return job.master_addr, port_given or job.master_port or MASTER_PORT

@@ -1,0 +1,495 @@
+"""Evidence in: what an attempt left on this node and the others, and the verdict on it.
+
+Opens the files that `diagnosis` only reads as chunks of bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+from supervisor.cluster.scheduler import scheduler_of
+from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, RunValues
+from supervisor.diagnosis.journal_facts import with_journal_facts
+from supervisor.diagnosis.scan.windows import LARGE_LOG_BYTES
+from supervisor.diagnosis.verdict import diagnose
+from supervisor.job.batch import BatchSpec, MemoryPoint
+from supervisor.job.config.script_settings import is_plain_python
+from supervisor.job.errors import JobError
+from supervisor.job.memory_fit import Measure, MemoryTrial, memory_point
+from supervisor.job.spec import JobSpec
+from supervisor.keeper.base.background import Background, within
+from supervisor.keeper.process.members import pids_are_the_drivers, user_of
+from supervisor.preflight.memory import kind_of
+from supervisor.preflight.ports import free_port
+from supervisor.run.answers import JobKind, MemoryLine, recall_memory, remember_memory
+from supervisor.run.events import StopWhy
+from supervisor.run.journal import read_state
+from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
+from supervisor.run.records import OUT_OF_MEMORY, FailureClass, Verdict
+from supervisor.run.regular import open_regular
+from supervisor.run.series import GPU, HOST, MACHINE_KEY, RANKS, SeriesReader, highest
+from supervisor.run.state import AttemptState, RunState
+from supervisor.sources.gpu import GpuReader, GpuSample, NvmlUnavailableError, visible_devices
+from supervisor.sources.host.cgroup import read_cgroup_memory
+from supervisor.sources.host.kernel_log import oom_kills
+from supervisor.sources.host.machine import disk_fill
+from supervisor.sources.signature_files import Engine
+from supervisor.sources.telemetry import measured_record
+from supervisor.text.prefixes import Origin
+
+CHUNK_BYTES = 1 << 20
+# Of a log beyond this a verdict in a hurry reads the head, which tells whose lines there are, and the tail, which tells the end.
+ENDS_FROM_BYTES, HEAD_BYTES, TAIL_BYTES = 1 << 26, 1 << 20, 1 << 24
+# What lies between is only counted, in pieces large enough that waiting for the interpreter's lock between them does not matter.
+COUNT_BYTES = 1 << 24
+MAX_ERROR_FILE_BYTES = 1 << 20
+EXIT_BYTES = 4096
+MACHINE_TAIL_BYTES = 1 << 20
+DRIVER_S = 5.0
+"""How long the driver is waited for: of a GPU that has just failed it may never tell anything."""
+XID = re.compile(r"gpu_xid_(\d+)_(\d+)")
+
+CUT_OFF: Final = "cut_off"
+"""What a follower journals where node 0's machine did not answer it after an attempt had failed."""
+_OF_THE_NETWORK: Final = frozenset(
+    {FailureClass.NCCL_TIMEOUT, FailureClass.NCCL_ERROR, FailureClass.RENDEZVOUS}
+)
+_LABEL = re.compile(r"node(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAttempt:
+    """An attempt on one node: its folder, and what its journal says."""
+
+    number: int
+    node: NodePaths
+    state: RunState
+    view: AttemptState
+
+
+def others_of(run: RunPaths, others: Sequence[int], number: int) -> list[NodeAttempt]:
+    """Attempt `number` on each other node that began it."""
+    found = []
+    for other in others:
+        state = read_state(run.node(other).journal)
+        view = state.find(number)
+        if view is not None:
+            found.append(NodeAttempt(other, run.node(other), state, view))
+    return found
+
+
+def diagnose_attempt(
+    node: NodePaths,
+    state: RunState,
+    number: int,
+    job: JobSpec,
+    engine: Engine,
+    *,
+    whole: bool = True,
+    others: Sequence[NodeAttempt] = (),
+) -> Verdict:
+    """The verdict on attempt `number`, from everything it left; not `whole`: of large logs from both their ends.
+
+    `others`: the same attempt on the other nodes of the run.
+    """
+    view = next(a for a in state.attempts if a.number == number)
+    evidence = evidence_of(node, view, state, job, whole=whole, others=others)
+    verdict = diagnose(evidence, engine.signatures, engine.matcher)
+    return with_node(verdict, (NodeAttempt(0, node, state, view), *others)) if others else verdict
+
+
+def log_bytes(node: NodePaths, number: int) -> int:
+    """How much the logs of attempt `number` hold."""
+    total = 0
+    for path in node.attempt(number).logs():
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size
+    return total
+
+
+def evidence_of(
+    node: NodePaths,
+    view: AttemptState,
+    state: RunState,
+    job: JobSpec,
+    *,
+    paths: AttemptPaths | None = None,
+    whole: bool = True,
+    others: Sequence[NodeAttempt] = (),
+) -> JobEvidence:
+    """An attempt's logs, error files, exit codes and the facts that the journal holds of it.
+
+    `paths`: where the attempt's files lie, if elsewhere than `node` keeps attempts (a probe's). `whole`, `others`: see `diagnose_attempt`.
+    """
+    paths = paths or node.attempt(view.number)
+    mine = "node0" if others else None
+    logs = list(_logs(paths, view, whole=whole, node=mine))
+    errors = list(_error_files(paths, view, node=mine))
+    raised = _raised(paths)
+    for other in others:
+        there, of_node = other.node.attempt(view.number), f"node{other.number}"
+        logs += _logs(there, other.view, whole=whole, node=of_node, base=paths.root)
+        errors += _error_files(there, other.view, node=of_node, base=paths.root)
+        raised |= _raised(there)
+    found = JobEvidence(
+        logs=tuple(logs),
+        error_files=tuple(errors),
+        raised=raised,
+        machine=machine_records(node, view, state)._replace(
+            slurm_state=_end_by_scheduler(view) if whole else None
+        ),
+    )
+    pairs = [(state, view), *((other.state, other.view) for other in others)]
+    found = with_journal_facts(found, pairs, spec=job)
+    if view.exit_code is not None and not found.exit_codes and is_plain_python(job):
+        found = found._replace(exit_codes={0: view.exit_code})  # the command is the one rank itself
+    values = with_machine(found.run_values, job, os.environ)
+    if whole:  # those of earlier runs too, as the decision looks at them
+        values = values._replace(trials=lambda: known_trials(job, state, os.environ))
+    return found._replace(ranks_per_node=job.nproc_per_node, run_values=values)
+
+
+def machine_records(node: NodePaths, view: AttemptState, state: RunState) -> MachineRecords:
+    """What was seen of the machine while the attempt lived: kills for memory, full disks, GPU faults."""
+    reader = SeriesReader(node.series, HOST)
+    reader.seek_tail(MACHINE_TAIL_BYTES)
+    kills: list[float] = []
+    last: dict[str, float | None] = {}
+    while samples := reader.read():
+        for sample in samples:
+            if sample.k == MACHINE_KEY and sample.a == view.number:
+                last = sample.v
+                count = sample.v.get("cgroup_oom_kills")
+                kills += [count] if count is not None else []
+    memory = read_cgroup_memory()
+    if memory is not None and memory.oom_kills is not None:
+        kills.append(memory.oom_kills)
+    fill = disk_fill(str(node.root))
+    return MachineRecords(
+        cgroup_oom_kills=int(kills[-1] - kills[0]) if len(kills) > 1 else None,
+        kernel_log=_kernel_log(view),
+        gpu_xids=tuple(
+            (int(found[1]), int(found[2]))
+            for advisory in state.advisories
+            if advisory.attempt == view.number and (found := XID.fullmatch(advisory.code))
+        ),
+        shm_used_share=last.get("shm_used_ratio"),
+        disk_free_bytes=fill.available_bytes if fill is not None else None,
+        disk_path=fill.path if fill is not None else "",
+    )
+
+
+def _end_by_scheduler(view: AttemptState) -> str | None:
+    """Why the scheduler is ending the job now, whose processes it has sent SIGTERM; None: it did not, or gives no reason."""
+    scheduler = scheduler_of(os.environ)
+    if scheduler.job is None or view.stop is None or view.stop.why is not StopWhy.SIGNAL:
+        return None
+    return scheduler.end_of(scheduler.job) or None
+
+
+def _kernel_log(view: AttemptState) -> str:
+    """What the kernel's log says of our ranks being killed for memory since they began."""
+    pids = {
+        rank.pid: rank.start_time for rank in view.ranks.values() if rank.pid and rank.start_time is not None
+    }
+    # Start times count from boot, sleep included; the log's do not: it can only be earlier, never later.
+    asleep_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+    return oom_kills(pids, since_s=min(pids.values()) - asleep_s - 1.0) if pids else ""
+
+
+def _logs(
+    paths: AttemptPaths,
+    view: AttemptState,
+    *,
+    whole: bool,
+    node: str | None = None,
+    base: Path | None = None,
+) -> Iterator[LogSource]:
+    """`node`: as the origin of the lines bears it. `base`: the folder that names begin in, where that is another than the attempt's."""
+    chunks = _chunks if whole else _ends
+    if paths.agent_log.is_file():
+        name = os.path.relpath(paths.agent_log, base or paths.root)
+        yield LogSource(name, chunks(paths.agent_log), Origin(node=node))
+    for local_rank, folder in paths.rank_folders().items():
+        known = view.ranks.get(local_rank)
+        rank = known.rank if known is not None else None
+        for stream in ("stdout", "stderr"):
+            file = folder / f"{stream}.log"
+            if file.is_file():
+                origin = Origin(rank=rank, local_rank=local_rank, stream=stream, node=node)
+                yield LogSource(os.path.relpath(file, base or paths.root), chunks(file), origin)
+
+
+def _raised(paths: AttemptPaths) -> dict[int, str]:
+    """By rank, the class of the exception that ended its script, as the last record of its process says."""
+    found = {}
+    for path in paths.telemetry.glob("measured*.jsonl"):
+        try:
+            with open_regular(path) as file:
+                file.seek(-min(os.fstat(file.fileno()).st_size, EXIT_BYTES), os.SEEK_END)
+                record = measured_record(file.read(EXIT_BYTES).rstrip().rpartition(b"\n")[2]) or {}
+        except OSError:
+            continue
+        if record.get("kind") == "exit" and isinstance(record.get("exception"), str):
+            found[record.get("rank", 0)] = record["exception"]
+    return found
+
+
+def _error_files(
+    paths: AttemptPaths, view: AttemptState, *, node: str | None = None, base: Path | None = None
+) -> Iterator[ErrorFile]:
+    for local_rank, folder in paths.rank_folders().items():
+        file = folder / "error.json"
+        try:
+            with open_regular(file) as stream:
+                content = stream.read(MAX_ERROR_FILE_BYTES)
+        except OSError:
+            continue
+        known = view.ranks.get(local_rank)
+        rank = known.rank if known is not None else None
+        origin = Origin(rank=rank, local_rank=local_rank, node=node)
+        yield ErrorFile(os.path.relpath(file, base or paths.root), content, origin)
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    try:
+        with open_regular(path) as file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+    except OSError:
+        return
+
+
+def _ends(path: Path) -> Iterator[bytes]:
+    """A large log's head and tail, with as many newlines between them as there are: the lines keep their numbers."""
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > ENDS_FROM_BYTES:
+                yield file.read(HEAD_BYTES)
+                while (left := size - TAIL_BYTES - file.tell()) > 0:
+                    yield b"\n" * file.read(min(left, COUNT_BYTES)).count(b"\n")
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+    except OSError:
+        return
+
+
+# -- the same attempt on other nodes ---------------------------------------------------------------
+
+
+def with_node(verdict: Verdict, attempts: Sequence[NodeAttempt]) -> Verdict:
+    """The verdict with the node of its rank, as people are shown it: ``1 (gpu07)``."""
+    named = _LABEL.fullmatch(verdict.node or "")
+    number = int(named[1]) if named is not None else None
+    # A line of a peer names the node that it was written on, not that of the rank which failed.
+    of_rank = (one for one in attempts if any(r.rank == verdict.rank for r in one.view.ranks.values()))
+    of_name = (one for one in attempts if one.number == number)
+    one = next((of_rank if verdict.rank is not None else of_name), None) or next(of_name, None)
+    if verdict.failure in _OF_THE_NETWORK and (cut := _cut_off(attempts)):
+        names = ", ".join(map(_name, cut))
+        advice = f"Check the network of these nodes, which did not reach node 0 after the failure: {names}."
+        verdict = replace(verdict, advice=(advice, *verdict.advice))
+        followers = attempts[1:]
+        # A collective that times out does so on all ranks: no line tells which node is the one that was cut off.
+        if verdict.rank is None and len(followers) > 1:
+            one = attempts[0] if len(cut) == len(followers) else cut[0]
+    return replace(verdict, node=_name(one)) if one is not None else verdict
+
+
+def _cut_off(attempts: Sequence[NodeAttempt]) -> list[NodeAttempt]:
+    """The nodes that did not reach node 0 once the attempt had failed there."""
+    return [
+        one
+        for one in attempts
+        if any(advisory.code == f"{CUT_OFF}_{one.view.number}" for advisory in one.state.advisories)
+    ]
+
+
+def _name(one: NodeAttempt) -> str:
+    return f"{one.number} ({one.state.host})" if one.state.host else str(one.number)
+
+
+# -- what this machine can add: a free port, who else holds the GPUs --------------------------------
+
+_OTHERS_SHOWN = 3
+
+
+def with_machine(values: RunValues, job: JobSpec, env: Mapping[str, str]) -> RunValues:
+    """The same with what this machine says now."""
+    port = None
+    if job.node_rank == 0:
+        with contextlib.suppress(JobError):
+            port = free_port()
+    if not pids_are_the_drivers():
+        return values._replace(free_port=port)
+    return values._replace(
+        free_port=port, user_of=user_of, other_gpu_users=other_gpu_users(values.own_pids, job, env)
+    )
+
+
+def other_gpu_users(own: frozenset[int], job: JobSpec, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Processes that are not the run's on the GPUs that it may use, as ``process 4711 of alice (5.0 GiB on GPU 0)``."""
+    try:
+        reader = GpuReader(lambda _note: None)
+    except NvmlUnavailableError:
+        return ()
+    try:
+        visible = dict(job.env).get("CUDA_VISIBLE_DEVICES", env.get("CUDA_VISIBLE_DEVICES"))
+        mine = visible_devices(visible, reader.devices)
+        if mine is None:
+            return ()
+        indices = [device.index for device in mine[: job.nproc_per_node]]
+        samples = [sample for sample in reader.read() if sample.device.index in indices]
+    finally:
+        reader.close()
+    return tuple(line for sample in samples for line in _others(sample, own))[:_OTHERS_SHOWN]
+
+
+def _others(sample: GpuSample, own: frozenset[int]) -> list[str]:
+    found = []
+    for process in sample.processes or ():
+        if process.pid not in own and process.pid != os.getpid():
+            user, used = user_of(process.pid), process.memory_used_bytes
+            held = f"{used / (1 << 30):.1f} GiB on " if used else "on "
+            found.append(
+                f"process {process.pid}{f' of {user}' if user else ''} ({held}GPU {sample.device.index})"
+            )
+    return found
+
+
+# -- what an attempt showed of its micro-batch, and earlier runs of the same kind did ----------------
+
+
+def memory_point_of(view: AttemptState, batch: BatchSpec | None) -> MemoryPoint | None:
+    """What the message of an attempt's memory failure said, if it said enough."""
+    verdict = view.verdict
+    if verdict is None or verdict.cause is None or batch is None or verdict.failure not in OUT_OF_MEMORY:
+        return None
+    base = view.memory_base_bytes or 0
+    return memory_point(verdict.cause.text, batch.micro_batch_per_rank, base_bytes=base)
+
+
+def trial_of(
+    node: NodePaths, view: AttemptState, batch: BatchSpec | None, point: MemoryPoint | None
+) -> MemoryTrial | None:
+    """What attempt `view` showed; None where its batch is unknown, or where it neither stepped nor ran out of memory."""
+    if batch is None or view.verdict is None:
+        return None
+    micro = batch.micro_batch_per_rank
+    if view.verdict.failure in OUT_OF_MEMORY:
+        if point is None:
+            return MemoryTrial(micro, fitted=False)
+        needed = point.allocated_bytes + point.tried_bytes
+        return MemoryTrial(
+            micro,
+            fitted=False,
+            peak_bytes=needed,
+            capacity_bytes=point.capacity_bytes,
+            base_bytes=point.base_bytes,
+        )
+    if view.first_step is None:
+        return None
+    measure, peak, capacity = _peak(node, view.number)
+    base = view.memory_base_bytes or 0
+    return MemoryTrial(
+        micro, fitted=True, peak_bytes=peak, capacity_bytes=capacity, measure=measure, base_bytes=base
+    )
+
+
+def _peak(node: NodePaths, attempt: int) -> tuple[Measure, int | None, int | None]:
+    """The most that a rank held, as exactly as it was measured."""
+    most: dict[Measure, float] = {}
+    total: float | None = None
+    for values in highest(node.series, RANKS, attempt).values():
+        measure = Measure.ALLOCATOR if "memory_reserved_bytes" in values else Measure.RESIDENT
+        if "memory_peak_bytes" in values:
+            most[measure] = max(most.get(measure, 0.0), values["memory_peak_bytes"])
+    for values in highest(node.series, GPU, attempt).values():
+        total = values.get("memory_total_bytes") or total
+        if "memory_used_bytes" in values:
+            most[Measure.DEVICE] = max(most.get(Measure.DEVICE, 0.0), values["memory_used_bytes"])
+    for measure in Measure:
+        if measure in most:
+            room = total if measure is not Measure.RESIDENT else None
+            return measure, int(most[measure]), int(room) if room is not None else None
+    return Measure.ALLOCATOR, None, None
+
+
+def known_trials(record_job: JobSpec, state: RunState, env: Mapping[str, str]) -> tuple[MemoryTrial, ...]:
+    """The trials of earlier runs of the same kind, of this run's probes, of its attempts: oldest first."""
+    kind = _kind(record_job)
+    earlier = (
+        [line.trial for line in recall_memory(kind, env, but_run=state.run_id)] if kind is not None else []
+    )
+    return (*earlier, *state.memory_trials)
+
+
+def remember_trial(
+    job: JobSpec, state: RunState, trial: MemoryTrial, env: Mapping[str, str], now: float
+) -> None:
+    """Keep a trial for later runs."""
+    kind = _kind(job)
+    if kind is not None:
+        remember_memory(MemoryLine(kind=kind, trial=trial, t=now, run=state.run_id), env)
+
+
+def _kind(job: JobSpec) -> JobKind | None:
+    """The kind of job, which names the GPU: the driver is asked, and may not answer after a GPU has failed."""
+    return within(DRIVER_S, lambda: kind_of(job), "stoker-kind")
+
+
+# -- when a verdict is made: a log of 600 MB takes a second to scan, on a busy machine ten -----------
+
+
+class Judge(Protocol):
+    """The verdict on an attempt from what it has left so far; not `whole`: of large logs only from both their ends."""
+
+    def __call__(self, number: int, *, whole: bool) -> Verdict:
+        """Make it."""
+        ...
+
+
+class BackgroundVerdict:
+    """One verdict at a time. Used by the keeper's one thread.
+
+    Args:
+        judge: makes a verdict; also called in another thread.
+        log_bytes: how much an attempt's logs hold.
+        ready: whether the signatures are there: compiled afresh on a busy machine they take tens of seconds.
+    """
+
+    def __init__(self, judge: Judge, log_bytes: Callable[[int], int], ready: Callable[[], bool]) -> None:
+        self._judge, self._log_bytes, self._ready = judge, log_bytes, ready
+        self._making: Background[Verdict] = Background("stoker-verdict")
+        self._wanted: tuple[int, bool] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether one is being made beside the loop."""
+        return self._making.busy
+
+    def look(self, number: int, *, whole: bool) -> Verdict | None:
+        """The verdict, once it is made; the first call begins with it. What was begun for another question ends first."""
+        if self._making.busy:
+            verdict, mine = self._making.poll(), self._wanted == (number, whole)
+            if not self._making.is_idle() or not mine:
+                return None
+            # What failed beside the loop fails here too, where it is heard of.
+            return verdict if verdict is not None else self.at_once(number, whole=whole)
+        if self._ready() and self._log_bytes(number) <= LARGE_LOG_BYTES:
+            return self.at_once(number, whole=whole)
+        self._wanted = (number, whole)
+        self._making.start(lambda: self._judge(number, whole=whole))
+        return None
+
+    def at_once(self, number: int, *, whole: bool = False) -> Verdict:
+        """The verdict now, waited for."""
+        return self._judge(number, whole=whole)
