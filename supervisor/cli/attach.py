@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
             say(f"the newest run in {meant.root.parent}: {meant.run_id}", file=sys.stderr)
         return adopt_run(meant)
     if foreign and not target.isdecimal():
-        from supervisor.cli.attaching.observe_target import observe
+        from supervisor.cli.observe_target import observe
 
         return observe(target, args, appearance)
 
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
             f"{target}: a process, and part of the run {paths.run_id}: the process is watched",
             file=sys.stderr,
         )
-    from supervisor.cli.attaching.observe_target import observe
+    from supervisor.cli.observe_target import observe
 
     return observe(target, args, appearance)
 

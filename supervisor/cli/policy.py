@@ -93,7 +93,7 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
             checkpoints=saved,
             checkpoint=saved[-1] if saved else None,
         )
-        known = policy_input(record, past, env=env, looks=False)
+        known = policy_input(record, past, env=env, on_disk=False)
         decision = decide(known)
         reason = f"/{view.verdict.reason.value}" if view.verdict.reason else ""
         ended = end_of_request(view) or f"{view.verdict.failure.value}{reason}"

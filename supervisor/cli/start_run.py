@@ -238,7 +238,7 @@ def carry_headless(
     console.start()
     why = "the keeper crashed"
     try:
-        code = keeper.carry()
+        code = keeper.run_to_end()
         why = "the run ended"
     except Exception as error:  # noqa: BLE001 - a fault of ours must not pass for training's end
         say_crash()

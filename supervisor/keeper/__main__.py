@@ -50,7 +50,7 @@ def main(argv: list[str], *, beside: Callable[[RunPaths, RunFile, Keeper], Besid
     companion = beside(run, record, keeper) if beside is not None else None
     why = "the keeper crashed: see keeper.log"
     try:
-        code = keeper.carry()
+        code = keeper.run_to_end()
         why = "the run ended"
     finally:
         # Whatever happened here, training continues: its processes are left as they are, the lock is let

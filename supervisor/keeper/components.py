@@ -10,7 +10,6 @@ from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.planning.attempt_evidence import (
     BackgroundVerdict,
     diagnose_attempt,
-    log_bytes,
     others_of,
 )
 from supervisor.keeper.planning.decisions import decide_next
@@ -57,7 +56,7 @@ def make_components(context: RunContext, engine: EngineLoader, *, same_boot: boo
 
     engine.begin()
     recovery_report = RecoveryReport(context)
-    judging = BackgroundVerdict(judge, lambda number: log_bytes(node, number), lambda: engine.ready)
+    judging = BackgroundVerdict(judge)
     copies = KeptCopies(context)
     monitor = AttemptMonitor(
         context,

@@ -106,7 +106,7 @@ class Group(Protocol):
 
 
 class Keeper:
-    """Carries one run from its state to its end. Holds the lock from construction to `close`.
+    """Takes one run from its state to its end. Holds the lock from construction to `close`.
 
     `group`: the other nodes of the run; None: it runs on one machine.
 
@@ -203,16 +203,16 @@ class Keeper:
         """Queue signals as requests; returns the undo."""
         return self._control.install_signal_handlers()
 
-    def carry(self) -> int:
+    def run_to_end(self) -> int:
         """Run to the end of the run; the exit code of `--no-ui`. Where another keeper leads the run meanwhile, this one leaves."""
         try:
-            return self._carry_to_end()
+            return self._run_loop()
         except Superseded as error:
             self._superseded = str(error)
             log.error("%s", error)
             return EXIT_LOST
 
-    def _carry_to_end(self) -> int:
+    def _run_loop(self) -> int:
         if self._continued_by:
             self._go_on(self._continued_by)
         if self._group is not None:
@@ -228,7 +228,7 @@ class Keeper:
             self._write_findings()
         return self.state.condition.exit_code
 
-    def settle(self) -> None:
+    def learn_end(self) -> None:
         """Learn how an attempt ended of which nothing lives any more, and why; a run that had succeeded ends with it."""
         while isinstance(self.state.condition, st.Launching | st.Running | st.Stopping):
             if self.monitor.is_active:
@@ -257,12 +257,12 @@ class Keeper:
             decision = view.decision or self._components.decide()
             if decision.kind is DecisionKind.SUCCEED:
                 self.emit(ev.Decided(t=self._clock.wall(), attempt=view.number, decision=decision))
-                self._carry_out(view.number, decision)
+                self._apply(view.number, decision)
 
     def _go_on(self, by: str) -> None:
         """Start the next attempt of a run that stands, as a person's request to restart it would."""
         self._control.refuse_waiting("asked before the run was continued")
-        self.settle()
+        self.learn_end()
         view, condition = self.state.attempt, self.state.condition
         if isinstance(condition, st.Finished) and condition.outcome is ev.Outcome.SUCCEEDED:
             return
@@ -506,7 +506,7 @@ class Keeper:
         before = decided or Decision(kind, reason)
         decision = replace(before, kind=kind, reason=reason, exit_code=EXIT_FAILED, show_first=())
         self.emit(ev.Decided(t=self._clock.wall(), attempt=number, decision=decision), durable=True)
-        self._carry_out(number, decision)
+        self._apply(number, decision)
 
     def launch(self, reason: str) -> None:
         """Start the next attempt, or hold or end the run where it cannot be started."""
@@ -559,13 +559,13 @@ class Keeper:
         view = self.state.attempt
         assert view is not None, "a verdict belongs to an attempt"
         if view.decision is None:
-            self._settle_batch(view)
+            self._take_known_answers(view)
             decision = self._components.decide()
             self.emit(ev.Decided(t=self._clock.wall(), attempt=view.number, decision=decision), durable=True)
             return
-        self._carry_out(view.number, view.decision)
+        self._apply(view.number, view.decision)
 
-    def _carry_out(self, number: int, decision: Decision) -> None:
+    def _apply(self, number: int, decision: Decision) -> None:
         match decision.kind:
             case DecisionKind.RESTART:
                 self._components.recovery_report.say_change(self.state)
@@ -589,7 +589,7 @@ class Keeper:
             case _ as unreachable:
                 assert_never(unreachable)
 
-    def _settle_batch(self, view: st.AttemptState) -> None:
+    def _take_known_answers(self, view: st.AttemptState) -> None:
         """Take the answers that are known, and those that may be tried, where a smaller batch needs them."""
         from supervisor.keeper.planning.decisions import next_answer  # not before a first launch
 
@@ -657,7 +657,7 @@ class Keeper:
     def end_stopped(self, by: str, why: ev.StopWhy = ev.StopWhy.REQUEST) -> None:
         """End a run between two attempts."""
         # An attempt that has just ended may have finished the job: that is settled first.
-        self._settle()
+        self._finish_now()
         if isinstance(self.state.condition, st.Finished):
             return
         batch = why is ev.StopWhy.REQUEUE or (
@@ -668,7 +668,7 @@ class Keeper:
             code = EXIT_INTERRUPTED
         self.end(ev.Outcome.STOPPED, code, f"stopped by {by} between attempts")
 
-    def _settle(self) -> None:
+    def _finish_now(self) -> None:
         """Come to what follows an attempt whose command has ended: somebody does not wait for all of its logs to be read."""
         monitor = self.monitor
         while monitor.is_active or isinstance(self.state.condition, st.Ended | st.DiagnosedAs):
@@ -691,7 +691,7 @@ class Keeper:
     def start_now(self) -> None:
         """The next attempt starts at the next tick, whatever has not been shown yet. Raises Refused where none is to start."""
         if isinstance(self.state.condition, st.Ended):
-            self._settle()
+            self._finish_now()
             if not isinstance(self.state.condition, st.Backoff):
                 raise Refused("no restart is waiting")
         now = self._clock.wall()
@@ -737,7 +737,7 @@ class Keeper:
             return  # it is for the failure that may come
         decision = self._components.decide()
         self.emit(ev.Decided(t=self._clock.wall(), attempt=number, decision=decision), durable=True)
-        self._carry_out(number, decision)
+        self._apply(number, decision)
 
     def _attempt_number(self) -> int:
         return self.state.attempts[-1].number

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from supervisor.cluster.scheduler import scheduler_of
-from supervisor.job.arguments.assignments import value_of
+from supervisor.job.arguments.command_line import value_of
 from supervisor.job.knobs.set_batch import why_not_changeable
 from supervisor.job.launch.oom_plan import OomRefusal, is_measured_later, oom_plan
 from supervisor.job.spec import NAMED_UNSEEN, EntryKind, JobSpec, Knobs

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.attaching.targets import resolve
+from supervisor.cli.attach_targets import resolve
 from supervisor.cli.job_logs import BadInputError
 from supervisor.cli.main import main
 from supervisor.run.paths import RunPaths

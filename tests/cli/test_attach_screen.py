@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from supervisor.cli.attaching import observe_target
+from supervisor.cli import observe_target
 from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.observer.observed_run import ObservedLog, ObservedRun, Target
 from supervisor.run import events as ev

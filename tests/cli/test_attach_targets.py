@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.attaching import observe_target, targets
-from supervisor.cli.attaching.observe_target import LEFT_BEHIND_S
-from supervisor.cli.attaching.targets import NOT_UNPACKED, resolve
+from supervisor.cli import attach_targets as targets
+from supervisor.cli import observe_target
+from supervisor.cli.attach_targets import NOT_UNPACKED, resolve
 from supervisor.cli.job_logs import BadInputError
 from supervisor.cli.main import main
+from supervisor.cli.observe_target import LEFT_BEHIND_S
 from supervisor.keeper.observer.observed_run import Target
 from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import pytest
 
+from supervisor.cli import attach_targets as targets
 from supervisor.cli import common, diagnose, policy, replay
-from supervisor.cli.attaching import targets
 from supervisor.cli.job_logs import BadInputError
 from supervisor.cli.main import VERBS, main
 from supervisor.cli.runs import browse

@@ -17,7 +17,7 @@ WRITERS = {
     "cli/export.py": "rows of CSV; each cell passes the gate",
     "cli/scaling.py": "rows of CSV; the only text in them, a run's id, passes the gate",
     "cli/attach.py": "hands stdout to the console view",
-    "cli/attaching/observe_target.py": "hands stdout to the console view",
+    "cli/observe_target.py": "hands stdout to the console view",
     "cli/start_run.py": "hands stdout to the console view",
     "views/tui/app.py": "title, bell and notice of the desktop, which passed the gate in `terminal_signs`",
     "views/headless/console.py": "the level in a color of ours before a line that passed the gate",

@@ -12,7 +12,7 @@ import pytest
 
 from bench.fuzz import in_child
 from bench.fuzz_parsers import FAULT_HANDLER, PARSERS, RAS, SCRIPT, STACKS, verb
-from supervisor.diagnosis.hang.stack_text import parse_stack
+from supervisor.diagnosis.hang.stacks import parse_stack
 from supervisor.diagnosis.hang.stuck_collectives import read_ras
 from supervisor.run import control
 from supervisor.run.journal import JournalReader

@@ -58,7 +58,7 @@ def carry(
     for number in signals:
         keeper._control._signals.put(number)
     try:
-        code = keeper.carry()
+        code = keeper.run_to_end()
     finally:
         keeper.close()
     assert not keeper_is_alive(run.node().lock)

@@ -144,7 +144,7 @@ def test_adopted_while_running_it_ends_with_the_childs_own_code(tmp_path: Path) 
     append(run, journalled(child))
     keeper = Keeper(run, job_of(tmp_path), env=os.environ)
     gate.touch()
-    assert keeper.carry() == 0
+    assert keeper.run_to_end() == 0
     keeper.close()
     assert read_state(run.node().journal).attempts[0].exit_code == 0
     assert wait_until(lambda: child.poll() is not None, 5)
@@ -184,7 +184,7 @@ def test_a_stop_is_answered_where_the_command_had_ended_well_and_left_a_process(
             keeper._control._signals.put(signal.SIGTERM)
         else:
             control.send(run.control, request_kind)
-        assert keeper.carry() == 0
+        assert keeper.run_to_end() == 0
         assert is_alive(left), "after exit 0 it may be meant to stay"
         assert not list(run.control.iterdir())
     finally:
@@ -210,7 +210,7 @@ def carry_beside(run: RunPaths, record: RunFile) -> tuple[int, st.RunState]:
     """As `carry`, with a process of the test's own alive beside it."""
     keeper = Keeper(run, record, env=os.environ)
     try:
-        return keeper.carry(), keeper.state
+        return keeper.run_to_end(), keeper.state
     finally:
         keeper.close()
 

@@ -89,7 +89,7 @@ def test_a_run_whose_clock_is_set_ends_as_it_would_and_took_as_long(
     keeper = Keeper(run, job_of(tmp_path, sys.executable, "-c", code), env=os.environ)
     began = time.monotonic()
     try:
-        assert keeper.carry() == 0
+        assert keeper.run_to_end() == 0
     finally:
         keeper.close()
     took = time.monotonic() - began
@@ -123,7 +123,7 @@ def test_a_wait_that_a_clock_set_back_would_make_an_hour_is_begun_anew(tmp_path:
     )
     keeper = Keeper(run, record, env=os.environ)
     try:
-        assert keeper.carry() == 0
+        assert keeper.run_to_end() == 0
     finally:
         keeper.close()
     assert len(keeper.state.attempts) == 2

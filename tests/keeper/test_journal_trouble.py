@@ -86,7 +86,7 @@ def test_a_journal_that_is_away_for_a_while_misses_no_event(
 
     monkeypatch.setattr(keeper, "_act", act_and_break)
     try:
-        assert keeper.carry() == 0
+        assert keeper.run_to_end() == 0
         assert not keeper._ledger.trouble
     finally:
         keeper.close()
@@ -163,7 +163,7 @@ def test_a_large_journal_grows_a_tenth_as_fast(tmp_path: Path, monkeypatch: pyte
     for number in range(10):
         keeper.emit(ev.NoteAdded(t=T, text="x" * 300 + str(number), by="me"))
     try:
-        assert keeper.carry() == 0
+        assert keeper.run_to_end() == 0
     finally:
         keeper.close()
     steps = [event.step for event in facts_of(run) if isinstance(event, ev.Progress)]
@@ -186,7 +186,7 @@ def test_a_request_counts_by_the_owner_of_its_file(tmp_path: Path) -> None:
         os.chown(run.control / f"{theirs}.json", 12345, 12345)
         (found,) = control.pending(run.control)
         assert isinstance(found, control.BadRequest)
-        assert keeper.carry() == 0, "it was not stopped"
+        assert keeper.run_to_end() == 0, "it was not stopped"
     finally:
         keeper.close()
     assert keeper.state.answered[theirs] == "uid 12345 wrote it, whose run this is not"

@@ -141,7 +141,7 @@ def test_it_is_held_while_a_screen_shows_it(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(keeper, "_act", act_and_look)
     try:
-        assert keeper.carry() == 1
+        assert keeper.run_to_end() == 1
     finally:
         keeper.close()
     assert left_t is not None, "it ended while somebody watched"
@@ -269,7 +269,7 @@ def test_a_person_need_not_wait_for_what_is_not_shown(
             assert keeper.state.waiting is not None
             assert "port" in keeper.state.waiting.text
             control.send(run.control, kind)
-            assert (keeper.carry(), outcome(keeper.state)) == ends
+            assert (keeper.run_to_end(), outcome(keeper.state)) == ends
         finally:
             keeper.close()
 
@@ -319,7 +319,7 @@ def test_a_full_disk_costs_facts_never_the_run(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(keeper._ledger._journal, "append", full)
     monkeypatch.setattr("supervisor.keeper.planning.launch_plans.write_plan", full)
     try:
-        assert keeper.carry() == 0
+        assert keeper.run_to_end() == 0
     finally:
         keeper.close()
 
@@ -427,7 +427,7 @@ def test_a_stop_between_exit_0_and_the_attempts_end_is_not_lost(
     asking = threading.Thread(target=ask)
     asking.start()
     try:
-        code = keeper.carry()
+        code = keeper.run_to_end()
     finally:
         asking.join()
         keeper.close()

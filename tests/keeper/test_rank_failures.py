@@ -139,18 +139,6 @@ def test_of_several_the_one_whose_error_came_first_and_only_once() -> None:
     )
 
 
-def test_errors_without_end_do_not_keep_the_loop_awake() -> None:
-    clock = FakeClock()
-    failures = RankFailures(clock)
-    for _ in range(200):
-        clock.now += 0.5
-        failures.observe(hit(clock.wall()))
-    assert not failures.is_urgent
-    failures.begin()
-    failures.observe(hit(clock.wall()))
-    assert failures.is_urgent, "another attempt is another start"
-
-
 @pytest.mark.parametrize(
     ("above", "tells"),
     [

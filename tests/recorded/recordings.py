@@ -65,7 +65,7 @@ class Recording:
 
     @property
     def run(self) -> RunPaths:
-        (found,) = (self.folder / "runs").iterdir()
+        (found,) = (path for path in (self.folder / "runs").iterdir() if not path.name.startswith("."))
         return RunPaths(found)
 
     @property
@@ -177,7 +177,7 @@ def _diagnosed(
 
 
 def _decided(record: RunFile, state: RunState) -> Any:
-    return decide(policy_input(record, state, env={}, looks=False))
+    return decide(policy_input(record, state, env={}, on_disk=False))
 
 
 def _verdict(number: int, verdict: Verdict, recording: Recording) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import resource
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -18,7 +17,6 @@ import pytest
 from supervisor.sources import file_facts, processes
 from supervisor.sources.host import activity, cgroup, kernel_log
 from supervisor.sources.processes import ProcessId, ProcessStat, descendants
-from supervisor.sources.stacks.collective_records import DEFAULT_ADDRESS, query_ras, ras_address
 from tests.conftest import wait_until
 
 
@@ -259,70 +257,3 @@ def test_a_kernel_log_is_read_to_its_end(tmp_path: Path) -> None:
     assert kernel_log.oom_kills({4711}, since_s=5.001, path=path) == ""
     assert kernel_log.about(b"3,900,5000000;Killed process 4711", {4711}, 1.0) == "Killed process 4711"
     assert kernel_log.about(b"3,5000000;Killed process 4711", {4711}, 1.0) is None
-
-
-# -- NCCL's RAS ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("env", "address"),
-    [
-        ({}, DEFAULT_ADDRESS),
-        ({"NCCL_RAS_ENABLE": "0"}, None),
-        ({"NCCL_RAS_ENABLE": " 0 "}, None),
-        ({"NCCL_RAS_ENABLE": "1"}, DEFAULT_ADDRESS),
-        ({"NCCL_RAS_ADDR": "box:5"}, ("box", 5)),
-        ({"NCCL_RAS_ADDR": "[::1]:65535"}, ("::1", 65535)),
-        ({"NCCL_RAS_ADDR": "box:65536"}, DEFAULT_ADDRESS),
-        ({"NCCL_RAS_ADDR": "box:x"}, DEFAULT_ADDRESS),
-        ({"NCCL_RAS_ADDR": "box"}, DEFAULT_ADDRESS),
-        ({"NCCL_RAS_ADDR": ":7"}, ("localhost", 7)),
-    ],
-)
-def test_where_the_service_answers(env: dict[str, str], address: tuple[str, int] | None) -> None:
-    assert ras_address(env) == address
-
-
-def asked(answer: list[bytes], *, closes: bool = True, timeout_s: float = 5.0) -> tuple[str | None, bytes]:
-    """What `query_ras` gives of a service that answers so, and what it was asked."""
-    got: list[bytes] = []
-    done = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            link, _ = server.accept()
-            with link:
-                got.append(link.recv(100))
-                for part in answer:
-                    link.sendall(part)
-                if not closes:
-                    done.wait(10.0)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        port = server.getsockname()[1]
-        found = query_ras(("127.0.0.1", port), timeout_s=timeout_s)
-        done.set()
-        thread.join(10.0)
-    return found, b"".join(got)
-
-
-def test_a_report_is_asked_for_and_read_to_its_end() -> None:
-    assert asked([b"NCCL version 2.27\n", b"rank 3\n"]) == (
-        "NCCL version 2.27\nrank 3\n",
-        b"verbose status\n",
-    )
-    assert asked([b"x" * 5000 + b"NCCL"])[0] is None, "what answers is not NCCL"
-    assert asked([])[0] is None
-
-
-def test_a_service_that_does_not_close_is_not_waited_for() -> None:
-    began = time.monotonic()
-    assert asked([b"NCCL"], closes=False, timeout_s=0.3)[0] == "NCCL"
-    assert time.monotonic() - began < 5.0
-
-
-def test_where_nothing_answers_there_is_no_report() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    assert query_ras(("127.0.0.1", port), timeout_s=0.5) is None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from supervisor.job.arguments.assignments import settings_of
+from supervisor.job.arguments.command_line import settings_of
 from supervisor.job.knobs.conventions import Convention, find_convention
 from supervisor.job.knobs.resume_settings import with_resume
 from supervisor.job.knobs.set_batch import as_number, number_of

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from supervisor.job.arguments.assignments import value_of
-from supervisor.job.arguments.launchers import container_options
+from supervisor.job.arguments.command_line import container_options, value_of
 from supervisor.job.batch import BatchSpec, BatchUnit, factors
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.set_batch import batch_values, why_not_changeable, why_size_unknown

@@ -1,8 +1,8 @@
-"""That a rank fails, as soon as its process shows it: long before its launcher has ended, and the verdict is there.
+"""Detects a failing rank as soon as its process shows it, long before its launcher ends and there is a verdict.
 
-An error in a log is no failure: scripts print exceptions that they have dealt with. It is one once the rank's interpreter shuts
-down after it (see `processes.catches`: 8 ms after an uncaught exception's last line, where torch then takes 0.5 s and more to be
-gone), or once its process is gone. The process says that a rank fails, its last error line says why.
+An error in a log is not a failure, because scripts also print exceptions that they handled. It is one once the rank's interpreter
+shuts down afterwards (see `processes.catches`: 8 ms after the last line of an uncaught exception, while torch takes at least 0.5 s
+more to exit), or once its process is gone. The process shows that the rank is failing, and its last error line says why.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from supervisor.run.state import AttemptState, RankState
 from supervisor.sources.processes import ProcessId, catches, is_alive
 
 FRESH_S = 15.0
-"""An error so old is no reason for an exit; atexit functions, as of trackers that upload, run before the interpreter shuts down."""
+"""An older error does not explain an exit. atexit functions, such as uploads of trackers, run before the interpreter shuts down."""
 STEP_AFTER_S = 0.5
-"""A step that is logged so much later than an error shows that the script dealt with it."""
+"""A step logged this much later than an error shows that the script handled the error."""
 TAIL_BYTES = 1 << 16
 IGNORED = (b"Exception ignored in", b"Exception in thread", b"--- Logging error ---")
 FAST_S = 1.0
 FAST_HITS = 50
-"""After an error the process is looked at every 20 ms for a moment; a job that prints errors all the time does not have that."""
+"""After an error the process is checked every 20 ms for a moment, unless the job prints errors all the time."""
 MOST_CHECKS = 100
-"""So often it is looked, a look of the loop each, whether a rank has its handler yet: an interpreter sets it within some 20 ms of
-its start, and one that was started with SIGINT ignored never does."""
+"""How often to check whether a rank has its handler yet. An interpreter sets it within some 20 ms of its start, but never if it was
+started with SIGINT ignored."""
 
 
 class RankFailures:
-    """Of one attempt after the other, its first rank that fails. Used by the keeper's one thread."""
+    """Finds the first failing rank of one attempt after another. Used by the keeper's only thread."""
 
     def __init__(self, clock: Clock, log_of: Callable[[str], Path | None] = lambda _name: None) -> None:
-        """`log_of`: where the log of this name lies."""
+        """`log_of`: the path of a log by its name."""
         self._clock, self._log_of = clock, log_of
         self.begin()
 
@@ -56,11 +56,11 @@ class RankFailures:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether a rank may be about to fail: it has just written an error."""
+        """Whether a rank may be about to fail because it just logged an error."""
         return self._clock.mono() < self._fast_until
 
     def observe(self, seen: Observation) -> None:
-        """What bears on it: an error that a rank wrote, or a step after it."""
+        """Note an error that a rank logged, or a step after it."""
         if isinstance(seen, EvidenceHit):
             known = self._first.get(seen.rank)
             if known is None or seen.t - known.t > FRESH_S:
@@ -78,9 +78,9 @@ class RankFailures:
     def look(
         self, view: AttemptState, ranks: Mapping[int, ProcessId], *, done: bool = False
     ) -> ev.RankFailing | None:
-        """The first rank that fails, told once; None: none, or it is known.
+        """The first failing rank, once; None if there is none or it is known.
 
-        `ranks`: processes by local rank. `done`: the job has made its last step, after which an interpreter shuts down anyway.
+        `ranks`: processes by local rank. `done`: the job has made its last step, after which interpreters shut down anyway.
         """
         if view.failing is not None:
             return None
@@ -106,7 +106,7 @@ class RankFailures:
         return min(found, key=lambda one: one[0])[1] if found else None
 
     def _explains(self, hit: EvidenceHit | None) -> bool:
-        """Whether an error line may be why a rank ends: not that of a finalizer or a thread, as Python says in the line before."""
+        """Whether an error line can explain the end of a rank. Errors in a finalizer or thread cannot; Python says so in the line before."""
         if hit is None or hit in self._ignored:
             return False
         path = self._log_of(hit.path)
@@ -116,7 +116,7 @@ class RankFailures:
         return True
 
     def _shuts_down(self, local_rank: int, process: ProcessId) -> bool:
-        """Whether the interpreter of a rank has given its handler of SIGINT back, which it had."""
+        """Whether a rank's interpreter has removed the SIGINT handler that it had."""
         self._checks[local_rank] += 1
         caught = catches(process.pid, signal.SIGINT)
         if caught:
@@ -142,7 +142,7 @@ def _event(
 
 
 def _was_ignored(path: Path, text: str) -> bool:
-    """Whether Python printed a traceback of an error that ends nothing: ``Exception ignored in: …`` stands above it."""
+    """Whether Python printed the traceback of an error that it ignored, below ``Exception ignored in: …``."""
     try:
         with open_regular(path) as log:
             log.seek(max(os.fstat(log.fileno()).st_size - TAIL_BYTES, 0))

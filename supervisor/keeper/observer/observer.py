@@ -22,8 +22,7 @@ from supervisor.keeper.base.background import Background, BackgroundTask
 from supervisor.keeper.base.keeper_clock import Clock, ClockWatch, SystemClock
 from supervisor.keeper.base.request_rules import Refused
 from supervisor.keeper.base.requests import ControlInput, Powerless
-from supervisor.keeper.monitoring.last_reading import LastReading
-from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
+from supervisor.keeper.monitoring.log_monitor import LastReading, LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone, Sampled
 from supervisor.keeper.monitoring.sensors import Sensors
 from supervisor.keeper.observer.observed_run import ATTEMPT, PIPE_NAME, ObservedLog, ObservedRun, Target
@@ -40,6 +39,7 @@ from supervisor.run.state import RunState
 from supervisor.sources.processes import ProcessId, is_alive
 from supervisor.sources.signature_files import EngineLoader
 from supervisor.sources.stacks.python_stacks import collect_stacks
+from supervisor.sources.tail.tailer import Backlog
 from supervisor.text.decode import clean
 from supervisor.text.numbers import read_to
 from supervisor.text.prefixes import Origin
@@ -134,7 +134,7 @@ class Observer(Powerless):
             self._node.series,
             self.emit,
             self._clock,
-            self._logs.backlog,
+            self._backlog,
             apart_s=lambda: self._observed.ledger.apart_s,
             behind_interval_s=BEHIND_S,
             only_watches=True,
@@ -231,12 +231,18 @@ class Observer(Powerless):
             self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT))  # it is there: nothing to look for
         self._recorder.begin(ATTEMPT)
         if self._target.backlog_bytes:
+            self._recorder.expect_backlog()
             self._start_judging(of_end=self._target.ended and not self._is_lately_written())
         self._logs.start()
         if self._target.ended:
             self._reading = LastReading(self._logs, self._clock)
         if self._is_here():
             self._sensors.start()
+
+    def _backlog(self) -> Backlog:
+        """How far the logs are read; before they are opened, nothing of what there is."""
+        found = self._logs.backlog()
+        return found if found.size_bytes else Backlog(0, self._target.backlog_bytes)
 
     def _is_here(self) -> bool:
         """Whether the job is known to run on this machine; else the load and the GPUs shown here would not be its own."""

@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -17,7 +17,6 @@ from typing import Final, Protocol
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, RunValues
 from supervisor.diagnosis.journal_facts import with_journal_facts
-from supervisor.diagnosis.scan.windows import LARGE_LOG_BYTES
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.batch import BatchSpec, MemoryPoint
 from supervisor.job.config.script_settings import is_plain_python
@@ -52,6 +51,8 @@ COUNT_BYTES = 1 << 24
 MAX_ERROR_FILE_BYTES = 1 << 20
 EXIT_BYTES = 4096
 MACHINE_TAIL_BYTES = 1 << 20
+AT_ONCE_S = 0.05
+"""How long the loop itself waits for a verdict: that on a small log takes milliseconds."""
 DRIVER_S = 5.0
 """How long the driver is waited for: of a GPU that has just failed it may never tell anything."""
 XID = re.compile(r"gpu_xid_(\d+)_(\d+)")
@@ -103,15 +104,6 @@ def diagnose_attempt(
     evidence = evidence_of(node, view, state, job, whole=whole, others=others)
     verdict = diagnose(evidence, engine.signatures, engine.matcher)
     return with_node(verdict, (NodeAttempt(0, node, state, view), *others)) if others else verdict
-
-
-def log_bytes(node: NodePaths, number: int) -> int:
-    """How much the logs of attempt `number` hold."""
-    total = 0
-    for path in node.attempt(number).logs():
-        with contextlib.suppress(OSError):
-            total += path.stat().st_size
-    return total
 
 
 def evidence_of(
@@ -458,16 +450,13 @@ class Judge(Protocol):
 
 
 class BackgroundVerdict:
-    """One verdict at a time. Used by the keeper's one thread.
+    """One verdict at a time, in a thread; a small log's is waited for. Used by the keeper's one thread.
 
-    Args:
-        judge: makes a verdict; also called in another thread.
-        log_bytes: how much an attempt's logs hold.
-        ready: whether the signatures are there: compiled afresh on a busy machine they take tens of seconds.
+    `judge` makes a verdict in that thread.
     """
 
-    def __init__(self, judge: Judge, log_bytes: Callable[[int], int], ready: Callable[[], bool]) -> None:
-        self._judge, self._log_bytes, self._ready = judge, log_bytes, ready
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
         self._making: Background[Verdict] = Background("stoker-verdict")
         self._wanted: tuple[int, bool] | None = None
 
@@ -478,17 +467,15 @@ class BackgroundVerdict:
 
     def look(self, number: int, *, whole: bool) -> Verdict | None:
         """The verdict, once it is made; the first call begins with it. What was begun for another question ends first."""
-        if self._making.busy:
-            verdict, mine = self._making.poll(), self._wanted == (number, whole)
-            if not self._making.is_idle() or not mine:
-                return None
-            # What failed beside the loop fails here too, where it is heard of.
-            return verdict if verdict is not None else self.at_once(number, whole=whole)
-        if self._ready() and self._log_bytes(number) <= LARGE_LOG_BYTES:
-            return self.at_once(number, whole=whole)
-        self._wanted = (number, whole)
-        self._making.start(lambda: self._judge(number, whole=whole))
-        return None
+        wait_s = 0.0
+        if not self._making.busy:
+            self._wanted, wait_s = (number, whole), AT_ONCE_S
+            self._making.start(lambda: self._judge(number, whole=whole))
+        verdict, mine = self._making.poll(wait_s), self._wanted == (number, whole)
+        if not self._making.is_idle() or not mine:
+            return None
+        # What failed beside the loop fails here too, where it is heard of.
+        return verdict if verdict is not None else self.at_once(number, whole=whole)
 
     def at_once(self, number: int, *, whole: bool = False) -> Verdict:
         """The verdict now, waited for."""

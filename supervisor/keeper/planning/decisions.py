@@ -111,21 +111,23 @@ def _loses_nothing(record: RunFile, state: RunState, seen: BatchMeasured) -> boo
 
 
 def policy_input(
-    record: RunFile, state: RunState, *, env: Mapping[str, str], looks: bool = True
+    record: RunFile, state: RunState, *, env: Mapping[str, str], on_disk: bool = True
 ) -> PolicyInput:
     """All that policy looks at after the newest attempt of `state`.
 
-    `looks`: what is on disk now counts; not where an old decision is explained.
+    `on_disk`: what is on disk now counts; not where an old decision is explained.
     """
     job, now = state.answered_job(record.job), next_job(record.job, state)
     arguments = now.job.entry_args
     newest = state.attempts[-1]
     trusted = Unread.EXIT_CODE in state.answers
     failure = newest.verdict.failure if newest.verdict is not None else None
-    newest_saved = usable_checkpoint(job, state.sound_checkpoints) if looks else state.resumable
-    begins_at = newest_saved or (start_checkpoint(job, arguments) if looks else None)
+    newest_saved = usable_checkpoint(job, state.sound_checkpoints) if on_disk else state.resumable
+    begins_at = newest_saved or (start_checkpoint(job, arguments) if on_disk else None)
     now_batch = now.current_batch
-    less = choose_smaller(now_batch) if looks and failure in OUT_OF_MEMORY and now_batch is not None else None
+    less = (
+        choose_smaller(now_batch) if on_disk and failure in OUT_OF_MEMORY and now_batch is not None else None
+    )
     return PolicyInput(
         attempts=tuple(_past(view, state) for view in state.attempts),
         retry=replace(job.retry, exit_zero="trust") if trusted else job.retry,
@@ -139,12 +141,12 @@ def policy_input(
         leads=job.entry_kind is not EntryKind.COMMAND and job.node_rank == 0,
         newest_checkpoint=begins_at.path if begins_at is not None else None,
         newest_number=number_of(newest_saved),
-        not_now=why_not_now(job) if looks and begins_at is None else "",
+        not_now=why_not_now(job) if on_disk and begins_at is None else "",
         old_batch=batch_refusal(record, state, less.batch, arguments, env) if less is not None else "",
         # What was measured is the command line as it was at first.
         question=not now.is_typed and batch_question(record.job, state) is not None,
         given_start=given_start(arguments, job.knobs.starts),
-        unsound=unsound_text(job, state, newest_saved, looks=looks),
+        unsound=unsound_text(job, state, newest_saved, on_disk=on_disk),
         counter=state.values_answered.get(Unread.COUNTER, ""),
         gpus=_gpus(job, state, env) if failure is FailureClass.GPU_FAULT else None,
         trial=job.trial,

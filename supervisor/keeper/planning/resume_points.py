@@ -199,17 +199,17 @@ def _path_flag(knobs: Knobs) -> str | None:
 
 
 def _passed_over(
-    state: RunState, newest: CheckpointCommitted | None, *, looks: bool = True
+    state: RunState, newest: CheckpointCommitted | None, *, on_disk: bool = True
 ) -> list[CheckpointCommitted]:
     """What a script that looks for its newest checkpoint would take in place of `newest`, though it is no good."""
     after = (newest.step, newest.t) if newest is not None else (-1, -math.inf)
     bad = {one.path: one for one in state.checkpoints if state.unsound(one)}.values()
     later = [one for one in bad if one.step > after[0] or one.t > after[1]]
-    return [one for one in later if not looks or os.path.exists(one.path)]
+    return [one for one in later if not on_disk or os.path.exists(one.path)]
 
 
 def unsound_text(
-    job: JobSpec, state: RunState, newest: CheckpointCommitted | None, *, looks: bool = True
+    job: JobSpec, state: RunState, newest: CheckpointCommitted | None, *, on_disk: bool = True
 ) -> str:
     """Why a restart would go on with numbers that are no numbers, and what to move away; empty where an option chooses the checkpoint."""
     knobs, lost = (
@@ -217,7 +217,7 @@ def unsound_text(
         next((a.lost_at for a in reversed(state.attempts) if a.lost_at is not None), None),
     )
     finds_own = (knobs.self_resuming or knobs.resume is not None) and _path_flag(knobs) is None
-    bad = _passed_over(state, newest, looks=looks)
+    bad = _passed_over(state, newest, on_disk=on_disk)
     if not finds_own or lost is None or not bad:
         return ""
     names = ", ".join(shown_path(job, one.path) for one in bad)

@@ -13,15 +13,14 @@ from typing import assert_never
 from msgspec import structs
 
 from supervisor.diagnosis.hang.stack_groups import Doing, RankPlace, alike
-from supervisor.diagnosis.hang.waits import BY_KIND, Kind
+from supervisor.diagnosis.hang.stacks import BY_KIND, Kind
 from supervisor.job.spec import HangSettings
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.stalls.stack_broker import StackBroker
 from supervisor.keeper.stalls.stack_rounds import Round
 from supervisor.policy.health.early_signs import Advice
 from supervisor.policy.health.ending import Act, LateRank, Silence, Wait, judge
-from supervisor.policy.health.output import phase_in_stack
-from supervisor.policy.health.stall import Stage, StallWatch, Threshold, moved
+from supervisor.policy.health.stall import Stage, StallWatch, Threshold, moved, phase_in_stack
 from supervisor.run import events as ev
 from supervisor.run.state import AttemptState
 

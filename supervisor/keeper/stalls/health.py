@@ -102,7 +102,7 @@ class Health:
         self._watch, past = resumed_watch(self._node, view, self._paces, self._settings, self._mono)
         self._past = past
         self._settled = self._replayed = now + SETTLE_S
-        self._stacks.begin(attempt, probed=view.stack_source is not None)
+        self._stacks.begin(attempt)
         for advisory in adopted.advisories:
             self._quota.said(advisory.code, now)
         self._hangs.adopt(view, self._settled, past.written_t)
@@ -170,9 +170,6 @@ class Health:
             # We slept, not the ranks: look at the logs first.
             self._settled = max(self._settled, now + AWAY_S)
         self._last_tick = now
-        self._stacks.look()
-        if self._max_step >= 0:
-            self._stacks.probe()
         self._look_at_stacks(watch, now)
         self._look_for_stragglers(now)
         taken = self._stacks.poll()

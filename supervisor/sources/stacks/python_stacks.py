@@ -76,30 +76,6 @@ def find_py_spy(python: str | None = None) -> str | None:
     return None
 
 
-def probe_stacks(
-    process: ProcessId, *, py_spy: str | None, fault_folder: Path | None = None, timeout_s: float = 5.0
-) -> tuple[StackSource, str]:
-    """Which source gives the stacks of processes like this one, and in a few words why no better one does.
-
-    py-spy attaches once for it, without stopping the process (``--nonblocking``).
-    """
-    note = "py-spy is not installed"
-    if py_spy is not None:
-        argv = [py_spy, "dump", "--nonblocking", "--pid", str(process.pid)]
-        try:
-            done = subprocess.run(argv, capture_output=True, timeout=timeout_s, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            note = "py-spy did not answer"
-        else:
-            if done.returncode == 0:
-                return StackSource.PY_SPY, ""
-            text = _lines(done.stderr)
-            note = f"py-spy may not attach: {text[-1]}" if text else f"py-spy ended with {done.returncode}"
-    if fault_folder is not None and _fault_file(process, fault_folder) is not None:
-        return StackSource.FAULTHANDLER, note
-    return StackSource.PROC, note
-
-
 def collect_stacks(
     processes: Sequence[ProcessId],
     *,

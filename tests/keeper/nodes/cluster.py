@@ -62,7 +62,7 @@ class Cluster:
             keeper = make_keeper(self.run, self.records[node], env=os.environ, continued_by=continued_by)
 
             def carry(node: int = node, keeper: Keeper = keeper) -> None:
-                self.codes[node] = keeper.carry()
+                self.codes[node] = keeper.run_to_end()
                 keeper.close()
 
             self.keepers[node] = keeper

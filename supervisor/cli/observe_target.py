@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.cli.attaching.targets import resolve
+from supervisor.cli.attach_targets import resolve
 from supervisor.cli.common import complain, metric_rules_of_user, say, wait_while_read
 from supervisor.cli.job_logs import BadInputError, is_of_one_process, without_rank
 from supervisor.diagnosis.evidence import JobEvidence

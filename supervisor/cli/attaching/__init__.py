@@ -1,1 +1,0 @@
-"""What ``stoker attach`` watches: a log, a folder of logs, a process, a pipe."""
