@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.common import command_line, surroundings, tell
 from supervisor.policy.same_training import Judgement, Restart, judge
 from supervisor.run.records import Sameness
-from supervisor.sources.metrics.reader import MetricReader
+from supervisor.sources.metrics.metric_reader import MetricReader
 
 # The kinds, and the values of which one must be named.
 FAULTS = {

@@ -122,7 +122,7 @@ def check_resume(context: CheckContext) -> Iterator[Finding]:
         given = value_of(spec.entry_args, flag)
         if not given or (os.sep not in given and not given.endswith(FILES)):
             continue  # a word such as "latest", a switch, or a name on a hub
-        from supervisor.sources.checkpoints import whole_at  # most starts name none
+        from supervisor.sources.found_checkpoints import whole_at  # most starts name none
 
         path = Path(spec.cwd, os.path.expanduser(given))
         if not path.exists():

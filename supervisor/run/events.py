@@ -640,11 +640,6 @@ class LossFinite(JournalEvent, frozen=True, kw_only=True, tag="loss_finite"):
 _LOSS_RENAMED = "loss_renamed_"
 
 
-def loss_renamed_code(name: str, step: float) -> str:
-    """The code of an advisory that the log prints its loss under a new name from a step on."""
-    return f"{_LOSS_RENAMED}{step:.0f}_{name}"
-
-
 def renamed_loss(advisory: Advisory) -> tuple[int, str] | None:
     """The step from which the log prints its loss under a new name, and that name; None for any other advisory."""
     if not advisory.code.startswith(_LOSS_RENAMED):

@@ -19,7 +19,7 @@ from supervisor.run.journal import JournalReader
 from supervisor.run.ownership import read_holder
 from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.series import METRICS, SeriesWriter
-from supervisor.sources.host.kernel_log import about
+from supervisor.sources.kernel_memory import about
 from supervisor.sources.telemetry import parse_telemetry
 from supervisor.views.headless.still_chart import draw, loss_points
 

@@ -13,7 +13,7 @@ from supervisor.diagnosis.hang.stack_groups import RankStack, StackRound, stack_
 from supervisor.job.spec import HangSettings
 from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
-from supervisor.keeper.monitoring.observations import EvidenceHit, LinesSeen, PhaseSeen, Sampled, StepSeen
+from supervisor.keeper.monitoring.observations import EvidenceLine, LinesSeen, PhaseSeen, Sampled, StepSeen
 from supervisor.keeper.process.child import own_identity
 from supervisor.keeper.stalls.hang_watch import HangContext
 from supervisor.keeper.stalls.health import Health
@@ -376,11 +376,11 @@ def test_steps_keep_their_times_while_the_signature_engine_is_still_loading(tmp_
     watch.start()
     try:
         assert wait_until(lambda: any(isinstance(item, StepSeen) for item in seen), 10)
-        assert not any(isinstance(item, EvidenceHit) for item in seen)
+        assert not any(isinstance(item, EvidenceLine) for item in seen)
         ready.set()
         watch.finish()
         assert wait_until(lambda: watch.finished, 10)
-        assert any(isinstance(item, EvidenceHit) for item in seen), "what waited is scanned in the end"
+        assert any(isinstance(item, EvidenceLine) for item in seen), "what waited is scanned in the end"
     finally:
         stop.set()
         watch.close()

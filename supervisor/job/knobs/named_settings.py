@@ -1,6 +1,6 @@
 """The settings of a script's batch: those that a person named, else those of the command line whose names say what they hold.
 
-A name that may mean two things is left open, with what would settle it: a declaration, an answer, or the first step that is measured.
+A name that may mean two things is left open, with what would decide it: a declaration, an answer, or the first step that is measured.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class NoPlanError(Exception):
-    """No plan, and why; `help`: what would settle it; `batch`: the setting, where it is known."""
+    """No plan, and why; `help`: what would decide it; `batch`: the setting, where it is known."""
 
     why: str
     help: str = ""
@@ -193,7 +193,7 @@ class _Conventional:
         """The settings that make up the batch.
 
         Raises:
-            NoPlanError: names and values do not settle it.
+            NoPlanError: names and values leave it open.
         """
         micro = self._micro()
         self._require_safe(micro)

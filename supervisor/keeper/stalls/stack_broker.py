@@ -101,7 +101,7 @@ class StackBroker:
         """The watch's round, once, when it is there."""
         taken = self._taker.poll()
         if taken is not None:
-            self._tell(taken, self._attempt)
+            self._journal(taken, self._attempt)
         return taken
 
     def ask(self) -> BackgroundTask[Round, str] | None:
@@ -116,7 +116,7 @@ class StackBroker:
             return None
 
         def finish(taken: Round) -> str:
-            self._tell(taken, attempt)
+            self._journal(taken, attempt)
             if taken.artifact is None:
                 raise OSError("the stacks could not be written: see keeper.log")
             return taken.artifact
@@ -139,7 +139,7 @@ class StackBroker:
         finally:
             self._one_at_a_time.release()
 
-    def _tell(self, taken: Round, attempt: int) -> None:
+    def _journal(self, taken: Round, attempt: int) -> None:
         self._emit(
             ev.StacksTaken(
                 t=self._clock.wall(),

@@ -28,8 +28,7 @@ from supervisor.run import events as ev
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, private
 from supervisor.run.regular import open_regular
 from supervisor.run.state import AttemptState
-from supervisor.sources.host.activity import helper_cpu_s, io_bytes, own_cpu_s
-from supervisor.sources.processes import ProcessId, is_alive, read_environ
+from supervisor.sources.processes import ProcessId, helper_cpu_s, io_bytes, is_alive, own_cpu_s, read_environ
 from supervisor.sources.stacks.collective_records import (
     dump_prefixes,
     find_dumps,

@@ -35,7 +35,7 @@ _MAX_THREADS = 64
 FAULT_SIGNAL = signal.SIGUSR2
 _FAULT_WAIT_S = 1.0
 _POLL_S = 0.02
-_SETTLE_S = 0.2
+_LET_GO_S = 0.2
 _FUTEX = {"x86_64": "202", "aarch64": "98"}
 
 
@@ -193,7 +193,7 @@ def _finish(
             if child.returncode == 0 and out.strip():
                 lines = _lines(out)
                 idle = any("(idle)" in line and '"MainThread"' in line for line in lines)
-                call = _settled_call(process.pid, idle=idle)
+                call = _call_of_waiting(process.pid, idle=idle)
                 for_ever = _waits_for_ever(process.pid)
                 return Stack(process, StackSource.PY_SPY, lines, main_call=call, for_ever=for_ever)
             text = _lines(err)
@@ -236,10 +236,10 @@ def _waits_for_ever(pid: int) -> bool | None:
     return int(words[4], 16) == 0
 
 
-def _settled_call(pid: int, *, idle: bool) -> str | None:
+def _call_of_waiting(pid: int, *, idle: bool) -> str | None:
     """As `_main_call`; a thread that waits and was just let go by a tracer runs for a moment, until it waits again."""
     call = _main_call(pid)
-    deadline = time.monotonic() + (_SETTLE_S if idle else 0.0)
+    deadline = time.monotonic() + (_LET_GO_S if idle else 0.0)
     while call == "running" and time.monotonic() < deadline:
         time.sleep(_POLL_S)
         call = _main_call(pid)
