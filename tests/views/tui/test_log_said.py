@@ -13,10 +13,10 @@ from textual.app import App, SuspendNotSupported
 from textual.pilot import Pilot
 
 from supervisor.views.logs.commands import LogAt
-from supervisor.views.tui import external_editor as outside
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.external_editor import Spot, editor_argv, pager_argv
 from supervisor.views.tui.logs import screen as log_screen
+from supervisor.views.tui.shell import external_editor as outside
+from supervisor.views.tui.shell.external_editor import Spot, editor_argv, pager_argv
 from tests.diagnosis.launcher_logs import REPORT
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, shown

@@ -23,11 +23,11 @@ from supervisor.run.records import (
 )
 from supervisor.views import format as fm
 from supervisor.views.model.replay import Recording, ReplayClock
-from supervisor.views.tui.dashboard import failure_card as card
 from supervisor.views.tui.dashboard.playback import ReplayBar
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
 from supervisor.views.tui.pages import failure, run_pages
 from supervisor.views.tui.pages.text_page import Page
+from supervisor.views.tui.panels import failure_card as card
 from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import Row, Span
 from supervisor.views.tui.widgets.panel import Panel, View

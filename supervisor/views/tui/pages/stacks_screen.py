@@ -16,7 +16,7 @@ from supervisor.text.decode import clean
 from supervisor.views.logs.query import Query
 from supervisor.views.tui.logs.rows import marked
 from supervisor.views.tui.pages.text_page import ScrolledPanel, open_page_search
-from supervisor.views.tui.screen_base import KeyScreen
+from supervisor.views.tui.shell.screen_base import KeyScreen
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, fit, row, wrap
 

@@ -20,9 +20,9 @@ from supervisor.views.model.run_list import RunList, RunsReader, Scope
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
 from supervisor.views.tui.dialogs.prompts import key_line
-from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.runs.table import RunsPanel
-from supervisor.views.tui.screen_base import OverScreen
+from supervisor.views.tui.shell.feeder import Feeder
+from supervisor.views.tui.shell.screen_base import OverScreen
 from supervisor.views.tui.widgets.panel import tr_of
 
 KEYS = (

@@ -10,10 +10,8 @@ from supervisor.run.events import Phase, Progress, is_share_of_epochs
 from supervisor.run.state import Preflight, Running, RunState, Stopping
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.model.step_pace import FAR
 from supervisor.views.tui.charts.axes import Axis, axis_for
-from supervisor.views.tui.dashboard.layout import LOW
-from supervisor.views.tui.dashboard.state_words import (
+from supervisor.views.tui.panels.state_words import (
     condition_span,
     hang_ends_in,
     is_failing,
@@ -21,7 +19,7 @@ from supervisor.views.tui.dashboard.state_words import (
     restarts_in,
     wait_ends_in,
 )
-from supervisor.views.tui.dashboard.tiles import epoch_time_text
+from supervisor.views.tui.panels.trends import epoch_time_text
 from supervisor.views.tui.widgets.paint import (
     EMPTY,
     Row,
@@ -55,6 +53,7 @@ class HeaderPanel(Panel):
     uses_clock = True
     # What a person named the run, where that is known; else its script's or log's name is shown.
     name_given = ""
+    is_low = False  # whether the terminal has no room for the tiles, which have the time of a step
     esc_vetoes = False  # whether Esc reaches the keeper: nothing else is open that it would close
 
     def body(self, width: int, height: int) -> Sequence[Row]:
@@ -205,7 +204,7 @@ class HeaderPanel(Panel):
     def _pace(self, snapshot: Snapshot) -> Row:
         """The time of a step, or else of an epoch, where the terminal is too low for the tiles."""
         took_s, is_derived = snapshot.step_time_s
-        if self.app.size.height >= LOW or not isinstance(snapshot.state.condition, Running):
+        if not self.is_low or not isinstance(snapshot.state.condition, Running):
             return EMPTY
         text = epoch_time_text(snapshot)
         if took_s is not None:
@@ -268,31 +267,28 @@ def eta_s(snapshot: Snapshot) -> float | None:
     """Seconds to the last step, by the run's own word or by the newest steps' rate; None while nothing moves.
 
     None for the first steps of an attempt too: they are slow, or were read at once. A bar that was resumed counts the steps that it
-    skipped as done, so after a restart the rate comes first.
+    skipped as done, so after a restart only the rate counts.
     """
     progress, total = snapshot.state.progress, snapshot.state.planned_steps
     attempt = snapshot.state.attempt
     if progress is None or attempt is None or attempt.stall is not None or reading_text(snapshot.state):
         return None
-    by_rate, gaps, rate_s = None, snapshot.gaps, snapshot.gap_s
+    gaps, rate_s = snapshot.gaps, snapshot.gap_s
     if snapshot.pace and not gaps:
         gaps, (rate_s, _) = snapshot.pace, snapshot.step_time_s  # by the log's own step time
-    step = snapshot.step if progress.step is not None else None
-    if step is not None and total and step <= total and rate_s is not None:
+    by_rate, step = None, snapshot.step if progress.step is not None else None
+    if step is not None and total and step <= total and rate_s is not None and len(gaps) >= ETA_GAPS:
         by_rate = (total - step) * rate_s
     done = (attempt.last_step or 0) - (attempt.first_step or 0)
     by_job = progress.eta_s if done >= ETA_STEPS or progress.step is None else None
-    if attempt.number > 1 and by_job is not None and by_rate is not None and by_job * FAR < by_rate:
-        by_job = None  # that of a bar that was moved
-    by_rate = by_rate if len(gaps) >= ETA_GAPS else None
-    if attempt.number > 1 and by_rate is not None:
-        return by_rate
-    if by_job is None and by_rate is None:
-        epoch_s, _ = snapshot.epoch_time_s
-        epoch, epochs = progress.epoch, progress.total_epochs
-        if epoch_s is not None and epoch is not None and epochs and epoch <= epochs:
-            return (epochs - epoch) * epoch_s
-    return by_job if by_job is not None else by_rate
+    if attempt.number > 1 and progress.step is not None:
+        by_job = None
+    if by_job is not None or by_rate is not None:
+        return by_job if by_job is not None else by_rate
+    (epoch_s, _), epoch, epochs = snapshot.epoch_time_s, progress.epoch, progress.total_epochs
+    if epoch_s is not None and epoch is not None and epochs and epoch <= epochs:
+        return (epochs - epoch) * epoch_s
+    return None
 
 
 def _job(snapshot: Snapshot, name: str, room: int, tr: Tr) -> Row:

@@ -20,7 +20,7 @@ from supervisor.views.logs.sources import rank_label
 from supervisor.views.model.history import median
 from supervisor.views.model.snapshot import Rank, Snapshot
 from supervisor.views.model.step_pace import SILENT_GAPS, ranks_behind
-from supervisor.views.tui.dashboard.node_rows import (
+from supervisor.views.tui.panels.node_rows import (
     NodeFolds,
     NodeRow,
     links_text,
@@ -29,10 +29,10 @@ from supervisor.views.tui.dashboard.node_rows import (
     percent_text,
     ranks_of,
 )
-from supervisor.views.tui.dashboard.state_words import rank_state
-from supervisor.views.tui.saved_layout import memory_of
+from supervisor.views.tui.panels.state_words import rank_state
+from supervisor.views.tui.shell.saved_layout import memory_of
 from supervisor.views.tui.widgets.lists import ListPanel
-from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, spark
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row
 from supervisor.views.wording.kinds import reading_text
 
 # A rank that waits for its data this long and ten times the median is marked.
@@ -242,23 +242,6 @@ class RanksPanel(ListPanel, can_focus=True):
             )
         return [row(Span(text, TextStyle.DIM))]
 
-    def body(self, width: int, height: int) -> Sequence[Row]:
-        """The table; if its rows have no space for last lines, that of the rank under the cursor stands below, where there is room."""
-        has_line = any(name == LINE for name, _ in self._columns(width))
-        has_detail = self.has_focus and not has_line and height > len(self.heading(width)) + self.count()
-        rows = list(super().body(width, height - 1 if has_detail else height))
-        if not has_detail or not self._items:
-            return rows
-        rows += [EMPTY] * (height - 1 - len(rows))
-        match self._items[self.cursor]:
-            case NodeRow() as item:
-                links = links_text(item.links, max(width - 24, 10))
-                name, text = f"node {item.node.number}", f"{item.node.state.host}  {links}"
-            case RankRow() as item:
-                name = f"rank {item.name}"
-                text = self._last.get(item.name, self.tr("has not written a line yet")).strip()
-        return [*rows, row(Span(self.tr(name) + "  ", TextStyle.STRONG), Span(text))]
-
     # -- rows ----------------------------------------------------------------------------------------------
 
     def count(self) -> int:
@@ -442,21 +425,6 @@ class RanksPanel(ListPanel, can_focus=True):
             is_left = name in LEFT or (name == "rank" and bool(self._snapshot.nodes))
             spans += [Span(fit(span.text, size, right=not is_left), span.style), Span(" ")]
         return tuple(spans)
-
-    def rest(self, first: int, width: int) -> Row:
-        """How many there are, and how long each takes for a step, side by side: one that lags stands out."""
-        took = []
-        for item in self._items[first:]:
-            sample = item.sample if isinstance(item, RankRow) else None
-            usual = item.values["step_time_s"] if isinstance(item, NodeRow) else None
-            took.append(usual if sample is None else sample.values.get("step_time_s") or sample.pace_s)
-        known = [value for value in took if value is not None]
-        text = super().rest(first, width)
-        if len(known) < 2:
-            return text
-        name = Span(f"  {self.tr('ms/step')} ", TextStyle.DIM)
-        line = spark(known, min(len(known), width - cells((*text, name))), pick=max)
-        return (*text, name, Span(line, TextStyle.PACE))
 
     def _of_node(self, item: NodeRow, sizes: Mapping[str, int]) -> dict[str, Span]:
         """A node's row."""

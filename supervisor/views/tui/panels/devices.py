@@ -78,19 +78,6 @@ class DevicesPanel(ListPanel, can_focus=True):
             return self._set_in(row(Span(self.tr("no reading yet"), TextStyle.DIM)))
         return self._set_in(self._device(*self._devices[index], width if self.framed else width - 2))
 
-    def rest(self, first: int, width: int) -> Row:
-        """How many there are, and how busy: the range, and each side by side."""
-        name = "util_ratio" if self.view is not None and self.view.snapshot.gpus else "cpu_ratio"
-        rest = self._devices[first:]
-        busy = [value for _, device in rest if (value := device.values.get(name)) is not None]
-        text = super().rest(first, width)
-        if not busy:
-            return self._set_in(text)
-        span = row(Span(f"  {100 * min(busy):.0f}–{100 * max(busy):.0f} % "))
-        room = min(len(busy), max(width - cells((*text, *span)) - 1, 0))
-        style_of = _style_of(Gauge.GPU if name == "util_ratio" else None)
-        return self._set_in((*text, *span, *spark_row(busy, room, style_of, 0.0, max(1.0, *busy))))
-
     def _set_in(self, found: Row) -> Row:
         """Without a frame, a cell from the edge as all else is."""
         return found if self.framed else (Span(" "), *found)

@@ -17,7 +17,18 @@ from supervisor.run.index import give_name, give_note
 from supervisor.run.ownership import Offer
 from supervisor.run.state import Backoff, HeldOpen
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard.actions import (
+from supervisor.views.tui.dashboard.keys import KEYS, action_name
+from supervisor.views.tui.dashboard.panes import Panes
+from supervisor.views.tui.dialogs.prompts import (
+    ADOPT,
+    CONTINUE,
+    AskLine,
+    Confirm,
+    OfferWords,
+    ask_over,
+    offer_first,
+)
+from supervisor.views.tui.panels.possible_actions import (
     ACTING,
     ANSWER_KEYS,
     batch_copy,
@@ -37,21 +48,10 @@ from supervisor.views.tui.dashboard.actions import (
     why_no_batch,
     why_not,
 )
-from supervisor.views.tui.dashboard.keys import KEYS, action_name
-from supervisor.views.tui.dashboard.panes import Panes
-from supervisor.views.tui.dashboard.state_words import is_live, wait_ends_in
-from supervisor.views.tui.dialogs.prompts import (
-    ADOPT,
-    CONTINUE,
-    AskLine,
-    Confirm,
-    OfferWords,
-    ask_over,
-    offer_first,
-)
-from supervisor.views.tui.feeder import Feeder
-from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
-from supervisor.views.tui.screen_base import FIRST_READ_S, LEAVING, OverScreen
+from supervisor.views.tui.panels.state_words import is_live, wait_ends_in
+from supervisor.views.tui.shell.feeder import Feeder
+from supervisor.views.tui.shell.request_client import Adopter, Answer, RequestClient
+from supervisor.views.tui.shell.screen_base import FIRST_READ_S, LEAVING, OverScreen
 from supervisor.views.wording.kinds import changed_text
 
 VETOES = ("keep_waiting", "hold")

@@ -11,7 +11,6 @@ from supervisor.run.events import RequestKind
 from supervisor.run.ownership import NotRequested, Offer, ask
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.state import RunState
-from supervisor.views.format import ranges
 
 # A keeper answers within a second; a stop answers once it began. After this a person should know it did not.
 PATIENCE_S = 8.0
@@ -102,7 +101,7 @@ class RequestClient:
             if text is not None:
                 self._pending.pop(request_id, None)
                 done = "done" if pending.kind in _DONE else "accepted"
-                more = _seen_in_stacks(state, pending) if pending.kind is RequestKind.STACKS else ""
+                more = " · p shows them" if pending.kind is RequestKind.STACKS else ""
                 found.append(
                     Answer(f"{word}: {done}{more}", True)
                     if text == "done"
@@ -117,12 +116,3 @@ class RequestClient:
                     )
                 )
         return found
-
-
-def _seen_in_stacks(state: RunState, pending: _Pending) -> str:
-    """Where the stacks are shown, and which ranks are doing something else than the others."""
-    taken = state.attempt.stacks if state.attempt is not None else None
-    text = " · p shows them"
-    if taken is None or taken.t < pending.sent_t or not taken.odd:
-        return text
-    return f"{text} · unlike the others: rank{'s' if len(taken.odd) > 1 else ''} {ranges(taken.odd)}"

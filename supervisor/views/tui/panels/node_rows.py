@@ -13,7 +13,7 @@ from supervisor.run.series import NET_RECEIVED, NET_SENT
 from supervisor.views import format as fm
 from supervisor.views.model.history import median
 from supervisor.views.model.snapshot import Node, Rank, Snapshot
-from supervisor.views.tui.dashboard.state_words import outcome_span
+from supervisor.views.tui.panels.state_words import outcome_span
 from supervisor.views.tui.widgets.paint import TextStyle
 
 # Up to so many rows of nodes and ranks all nodes are open; above, each is one row until a person opens it.

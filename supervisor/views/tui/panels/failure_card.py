@@ -19,7 +19,7 @@ from supervisor.run.records import Decision, DecisionKind, Sameness, SpecChange,
 from supervisor.text.user_line import CodeLine
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard.actions import (
+from supervisor.views.tui.panels.possible_actions import (
     ANSWER_KEYS,
     FROM_FIRST_STEP,
     again_text,
@@ -30,7 +30,7 @@ from supervisor.views.tui.dashboard.actions import (
     possible,
     resume_text,
 )
-from supervisor.views.tui.dashboard.state_words import is_failing, is_held_unwatched
+from supervisor.views.tui.panels.state_words import is_failing, is_held_unwatched
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, wrap
 from supervisor.views.tui.widgets.panel import UNWRAPPED_CELLS, Panel, View, copied_rows
 from supervisor.views.wording.kinds import (

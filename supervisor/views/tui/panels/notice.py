@@ -14,8 +14,8 @@ from supervisor.run.records import Sameness
 from supervisor.run.state import Finished, MomentKind, Running
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard.actions import ANSWER_KEYS, offer
-from supervisor.views.tui.dashboard.state_words import is_live, shows_failure, stall_text
+from supervisor.views.tui.panels.possible_actions import ANSWER_KEYS, offer
+from supervisor.views.tui.panels.state_words import is_live, shows_failure, stall_text
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, between, cells, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.kinds import values_of
@@ -130,13 +130,8 @@ class NoticeBar(Panel):
             return fit(self.tr(f" ⚠ the supervisor process is gone; {self.adoption.refusals[0]}"), width)
         then = "A adopts the run" if offered else "`stoker attach --adopt` adopts the run"
         more = "`stoker continue` starts the next attempt"
-        forms = (
-            f" ⚠ the supervisor process is gone; ranks may live on. {then}; {more}",
-            f" ⚠ the supervisor process is gone; ranks may live on. {then}",
-            f" ⚠ the supervisor process is gone; {then}",
-        )
-        shown = [self.tr(form) for form in forms]
-        return next((text for text in shown if cell_len(text) < width), shown[-1])
+        whole = self.tr(f" ⚠ the supervisor process is gone; ranks may live on. {then}; {more}")
+        return whole if cell_len(whole) < width else self.tr(f" ⚠ the supervisor process is gone; {then}")
 
     def _warning(self, snapshot: Snapshot, now: float, width: int) -> Row | None:
         """A stall, else the newest advisory, else a warning of pre-flight; and the key that shows more."""

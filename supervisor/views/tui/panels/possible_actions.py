@@ -115,19 +115,14 @@ def overwrite_warning(snapshot: Snapshot, *, short: bool = False) -> str:
     steps = max((attempt.last_step or 0 for attempt in snapshot.state.attempts), default=0)
     # A run that trains is further than its state says, which is up to a second old.
     nothing_lost = 0 if isinstance(snapshot.state.condition, st.Running) else FIRST_STEP
-    if (
-        record is None
-        or steps <= nothing_lost
-        or _can_resume(snapshot)
-        or record.job.retry.restart_from_scratch
-    ):
+    if record is None or steps <= nothing_lost or _can_resume(snapshot):
+        return ""
+    if record.job.retry.restart_from_scratch:
         return ""
     from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS
 
-    report = next((name for name in record.job.outputs if name not in USUAL_OUTPUTS), None)
-    given = _given_start(snapshot)
-    out = report or "outputs"
-    knobs = _knobs(snapshot, record)
+    out = next((name for name in record.job.outputs if name not in USUAL_OUTPUTS), "outputs")
+    given, knobs = _given_start(snapshot), _knobs(snapshot, record)
     if given is None and not (knobs.starts or knobs.cannot_resume):
         if short:
             return f"may restart at step 0 and overwrite {out}"
@@ -431,10 +426,7 @@ def restart_effect(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> 
     if steps and isinstance(state.condition, st.HeldOpen) and not _begins_at_checkpoint(snapshot):
         if typed is not None and _given_start(snapshot, typed) != _given_start(snapshot):
             return f"the next attempt begins {where}"
-        lost = f"{steps} step{'s' if steps != 1 else ''} may be lost"
-        if flag := _perhaps_start(snapshot, typed):
-            return f"stoker cannot tell whether {flag} resumes: if it does not, {lost}"
-        return f"{lost}: the next attempt begins {where}"
+        return f"{steps} step{'s' if steps != 1 else ''} may be lost: the next attempt begins {where}"
     return f"the next attempt begins {where}"
 
 
@@ -446,16 +438,6 @@ def _looks_again(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> bo
     knobs, saved = _knobs(snapshot, record), state.resumable
     takes_one = (knobs.start or knobs.resume_step) is not None and not knobs.self_resuming
     return takes_one and (saved is None or saved.found)
-
-
-def _perhaps_start(snapshot: Snapshot, typed: tuple[str, ...] | None) -> str | None:
-    """A flag among typed arguments that may name a checkpoint, of which it is not known that it does."""
-    if typed is None or snapshot.run_file is None:
-        return None
-    from supervisor.job.knobs.resume_settings import perhaps_start
-    from supervisor.run.next_job import next_job
-
-    return perhaps_start(typed, next_job(snapshot.run_file.job, snapshot.state).words)
 
 
 def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
@@ -499,9 +481,8 @@ def _same_again(snapshot: Snapshot) -> str:
     change = decision.change if decision is not None else None
     now = attempt.shown_batch
     what = f"micro-batch {now.micro_batch_per_rank}" if now is not None else "batch"
-    if change is not None and change.set_args:  # of the data loader: its workers, mostly
-        name = change.set_args[0][0]
-        what = f"{name} {present}" if (present := _present_value(snapshot, name)) else "settings"
+    if change is not None and change.set_args:
+        what = "settings"  # of the data loader: its workers, mostly
     again = f"the same {what} ran out of memory"
     if attempt.failure is FailureClass.HOST_OOM:
         again = f"the same {what} ran out of host memory"
@@ -509,17 +490,3 @@ def _same_again(snapshot: Snapshot) -> str:
     if change is not None and change.batch is not None:
         new = str(change.batch.after.micro_batch_per_rank)
     return f"{again}, Enter on the card restarts with {new}" if new else again
-
-
-def _present_value(snapshot: Snapshot, name: str) -> str:
-    """What a setting was in the attempt that failed: by the arguments, else by the script's default; empty where neither tells."""
-    record, state = snapshot.run_file, snapshot.state
-    if record is None or not isinstance(state.condition, st.HeldOpen):
-        return ""  # what a back-off waits to start has the change already
-    from supervisor.job.arguments.command_line import settings_of
-    from supervisor.run.next_job import next_job
-
-    given = [each.value for each in settings_of(next_job(record.job, state).words) if each.name == name]
-    loader = record.job.loader
-    known = {each[0]: str(each[1]) for each in (loader.workers, loader.prefetch) if each is not None}
-    return next((value for value in reversed(given) if value), known.get(name, ""))

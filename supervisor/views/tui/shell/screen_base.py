@@ -29,7 +29,7 @@ NAMED_KEYS = frozenset({"enter", "backspace", "delete", "insert", *(f"f{number}"
 
 def key_commands() -> type[Provider]:
     """The palette, its library and the editor's are a tenth of a second that the start need not wait for."""
-    from supervisor.views.tui.commands import KeyCommands
+    from supervisor.views.tui.shell.command_palette import KeyCommands
 
     return KeyCommands
 
@@ -62,7 +62,7 @@ class KeyScreen(MessagePump):
 
     def action_commands(self) -> None:
         """All commands, to be found by their names."""
-        from supervisor.views.tui.commands import Palette
+        from supervisor.views.tui.shell.command_palette import Palette
 
         assert isinstance(self, Screen)
         self.app.push_screen(Palette(placeholder=tr_of(self)("what should happen?")))

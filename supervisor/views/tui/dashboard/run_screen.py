@@ -15,15 +15,18 @@ from supervisor.job.spec import Unread
 from supervisor.views.logs import commands as lc
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.zoomable import ChartPanel
-from supervisor.views.tui.dashboard.actions import ACTING, ANSWER_KEYS
-from supervisor.views.tui.dashboard.bars import recommended
+from supervisor.views.tui.dashboard.acting import VETOES, Requests
 from supervisor.views.tui.dashboard.keys import GROUPS, KEYS, MOMENTS, PLAYBACK, action_name
 from supervisor.views.tui.dashboard.looking import STEPS, LogOfRun, Looking
 from supervisor.views.tui.dashboard.panes import Panes
 from supervisor.views.tui.dashboard.playback import Playback, ReplayBar
-from supervisor.views.tui.dashboard.ranks import RanksPanel
-from supervisor.views.tui.dashboard.requests import VETOES, Requests
-from supervisor.views.tui.dashboard.state_words import (
+from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, bindings_of, lines_of
+from supervisor.views.tui.logs.pane import LogPanel
+from supervisor.views.tui.pages.text_page import PAGES
+from supervisor.views.tui.panels.notice import recommended
+from supervisor.views.tui.panels.possible_actions import ACTING, ANSWER_KEYS
+from supervisor.views.tui.panels.ranks_table import RanksPanel
+from supervisor.views.tui.panels.state_words import (
     hang_ends_in,
     is_live,
     leave_word,
@@ -31,12 +34,9 @@ from supervisor.views.tui.dashboard.state_words import (
     shows_failure,
     wait_ends_in,
 )
-from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, bindings_of, lines_of
-from supervisor.views.tui.feeder import Feeder
-from supervisor.views.tui.logs.pane import LogPanel
-from supervisor.views.tui.pages.text_page import PAGES
-from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
-from supervisor.views.tui.screen_base import KeyScreen, key_commands, silence_of
+from supervisor.views.tui.shell.feeder import Feeder
+from supervisor.views.tui.shell.request_client import Adopter, Answer, RequestClient
+from supervisor.views.tui.shell.screen_base import KeyScreen, key_commands, silence_of
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
 from supervisor.views.tui.widgets.panel import tr_of
 
