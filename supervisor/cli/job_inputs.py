@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from supervisor.cli.common import say, user_settings
-from supervisor.job.arguments.assignments import settings_of
+from supervisor.job.arguments.command_line import settings_of
 from supervisor.job.arguments.flags import Flag
 from supervisor.job.arguments.run_arguments import ParsedRun, parse_run_argv
 from supervisor.job.config.files import parse_config
@@ -296,7 +296,7 @@ def policy_of(named: str, env: Mapping[str, str], cwd: Path) -> RetrySettings:
 
 def configs_dir() -> Path:
     """Folder of the presets: package data in a wheel, the repository's `configs` in a source tree."""
-    package = Path(__file__).resolve().parents[2]
+    package = Path(__file__).resolve().parents[1]
     inside = package / "configs"
     return inside if inside.is_dir() else package.parent / "configs"
 

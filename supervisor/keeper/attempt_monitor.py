@@ -1,4 +1,4 @@
-"""The attempt that lives now: watched from its first process to its last, by the keeper that started or adopted it."""
+"""The current attempt, watched from its first process to its last by the keeper that started or adopted it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.base.request_rules import Refused
 from supervisor.keeper.monitoring.collector import Collector
 from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints, concurrent_runs
-from supervisor.keeper.monitoring.last_reading import LastReading
-from supervisor.keeper.monitoring.measured_facts import MeasuredFacts
-from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone
-from supervisor.keeper.monitoring.plan_check import PlanCheck
+from supervisor.keeper.monitoring.log_monitor import LastReading
+from supervisor.keeper.monitoring.measured_facts import MeasuredFacts, PlanCheck
+from supervisor.keeper.monitoring.observations import EvidenceLine, Observation, RankGone, is_telemetry
 from supervisor.keeper.monitoring.rank_failures import RankFailures
 from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict
 from supervisor.keeper.planning.decisions import next_answer
@@ -37,23 +36,23 @@ from supervisor.run.fold import fold
 from supervisor.run.next_job import next_job
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.records import FailureClass
-from supervisor.sources.host.cgroup import memory_kills
+from supervisor.sources.kernel_memory import memory_kills
 from supervisor.sources.signature_files import EngineLoader
 from supervisor.sources.tail.tailer import Backlog
 
 PROVISIONAL_DELAY_S = 0.4
 FAILING_DELAY_S = 0.05
-"""That a rank is gone is on the screen before the loop spends its time on a verdict."""
+"""The screen shows that a rank is gone before the loop spends time on a verdict."""
 FAILING_S = 60.0
-"""So long a rank that fails explains that nothing moves: torchrun ends the others within 30 s, and we before it."""
+"""For this long a failing rank explains the lack of progress: torchrun ends the others within 30 s, and we do so earlier."""
 RECEIVE_S = 0.1
-"""Seconds per pass of the loop spent on observations: a flood of lines must not keep a stop waiting."""
+"""Seconds per pass of the loop spent on observations, so that a flood of lines does not delay a stop."""
 HURRIED_DRAIN_S = 0.2
-"""A reading that takes longer is said, with a failure's provisional verdict: that stands within a second of the end."""
+"""If reading takes longer, that is journalled with a provisional verdict, so that a failure is explained within a second."""
 CUT_S, LOOK_S = 1.0, 0.005
-"""When a stop is urgent, logs are read for at most this many seconds more; usually enough to reach their end."""
+"""If a stop is urgent, logs are read for at most this many seconds more, which is usually enough to reach their end."""
 SIGNAL_READ_S = 10.0
-"""Who sent us a signal kills us soon after (SLURM's KillWait: 30 s): the run's end must be on disk by then."""
+"""Whoever sent us a signal kills us soon after (SLURM's KillWait: 30 s), so the end of the run must be on disk by then."""
 MOST_FORETOLD = 3
 ADOPT_WAIT_S = 2.0
 """How long an adopting keeper waits for the launcher that a dead one may have just started."""
@@ -63,15 +62,15 @@ VAGUE = frozenset((FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERM
 
 
 class _Early(Enum):
-    """When a verdict is given before all is known."""
+    """When a verdict is given before all logs were read."""
 
     RANK_DIED = auto()
-    LAUNCHER_ENDS = auto()  # or has ended, and its logs are still being read
+    LAUNCHER_ENDS = auto()  # or it has ended and its logs are still being read
 
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """An attempt whose processes are gone; its logs are read to their end."""
+    """An attempt whose processes have exited while its logs are read to their end."""
 
     number: int
     exit: ExitStatus
@@ -79,18 +78,18 @@ class _Ending:
 
     @property
     def exit_code(self) -> int | None:
-        """None: nobody wrote it down."""
+        """The exit code; None if nobody recorded it."""
         return self.exit.exit_code
 
 
 class AttemptMonitor:
-    """Sensors, health and stop sequence of one attempt after the other. Used by the keeper's one thread.
+    """Sensors, health and stop sequence of one attempt after another. Used by the keeper's only thread.
 
     Args:
-        judging: makes the verdict on an attempt from what it has left so far.
-        saved: called at each new checkpoint: copies of the one that was resumed from may go.
-        stepped: called at each look, to report what a first step shows about the recovery.
-        same_boot: pids and start times of an adopted attempt still mean what they did.
+        judging: makes the verdict on an attempt from its logs so far.
+        saved: called at each new checkpoint, when copies of the one that was resumed from can be removed.
+        stepped: called at each look, to report what the first step shows about the recovery.
+        same_boot: pids and start times of an adopted attempt are still valid.
     """
 
     def __init__(
@@ -155,22 +154,22 @@ class AttemptMonitor:
 
     @property
     def is_active(self) -> bool:
-        """Whether there is an attempt to watch: it is alive, or its logs are still being read."""
+        """Whether there is an attempt to watch: it is running, or its logs are still being read."""
         return self._live is not None or self._ending is not None
 
     @property
     def is_stoppable(self) -> bool:
-        """Whether there is a live attempt that can be stopped."""
+        """Whether there is a running attempt that can be stopped."""
         return self._live is not None and self._ending is None and not self._live.ended_well()
 
     @property
     def is_draining_logs(self) -> bool:
-        """Whether its processes are gone and its logs are being read to their end."""
+        """Whether its processes have exited and its logs are being read to their end."""
         return self._ending is not None
 
     @property
     def is_about_to_end(self) -> bool:
-        """Whether a rank has died, and torchrun is about to exit: every moment until then delays the next launch; or it may be dying."""
+        """Whether a rank died or may be dying, so that torchrun is about to exit and every moment delays the next launch."""
         live, collector = self._live, self._collector
         return (
             live is not None
@@ -180,11 +179,11 @@ class AttemptMonitor:
         )
 
     def is_watched(self) -> bool:
-        """Whether somebody has this run's screen open."""
+        """Whether somebody has this run open on a screen."""
         return self._viewers.watched(self._clock.mono())
 
     def receive(self, timeout_s: float) -> None:
-        """Take what the sensors saw, waiting for the first of it; no more than is there now, and for no longer than `RECEIVE_S`."""
+        """Take what the sensors saw, waiting for the first observation; at most what is queued now, for at most `RECEIVE_S`."""
         try:
             self._observe(self._queue.get(timeout=timeout_s))
             until = self._clock.mono() + RECEIVE_S
@@ -196,11 +195,11 @@ class AttemptMonitor:
             return
 
     def write(self) -> None:
-        """Let the recorder write what is due."""
+        """Let the recorder write what is due now."""
         self._recorder.tick()
 
     def close(self) -> None:
-        """Stop the sensors. The attempt itself is left as it is."""
+        """Stop the sensors. The attempt itself keeps running."""
         if self._collector is not None:
             self._collector.stop()
             self._collector = None
@@ -212,7 +211,7 @@ class AttemptMonitor:
         if self._collector is None or self._is_our_signal(observation):
             return
         if self._live is not None:
-            self._live.sends_telemetry = self._live.sends_telemetry or observation.from_telemetry
+            self._live.sends_telemetry = self._live.sends_telemetry or is_telemetry(observation)
             if isinstance(observation, RankGone) and observation.exit_code is not None:
                 self._live.exit_codes[observation.local_rank] = observation.exit_code
             self._failures.observe(observation)
@@ -227,11 +226,11 @@ class AttemptMonitor:
         return self._collector.logs.backlog() if self._collector is not None else None
 
     def _is_our_signal(self, observation: Observation) -> bool:
-        """Whether a line only echoes the SIGTERM of a stop of ours, which is on record: nobody else sent one."""
+        """Whether a line only echoes the SIGTERM of our own stop, which is journalled already."""
         stopping = self._live is not None and self._live.stop_sequence is not None
         return (
             stopping
-            and isinstance(observation, EvidenceHit)
+            and isinstance(observation, EvidenceLine)
             and observation.failure is FailureClass.TERMINATED
             and observation.stop_signal
         )
@@ -239,12 +238,12 @@ class AttemptMonitor:
     # -- its beginning ---------------------------------------------------------------------------
 
     def adopt(self) -> None:
-        """Take over the attempt that another keeper left: dead or alive, seen or only intended."""
+        """Take over the attempt that another keeper left, whether it is running, has ended or was only planned."""
         state = self._ledger.state
         view = state.attempt
         assert view is not None, "a launched condition has an attempt"
         if not self._same_boot:
-            # The machine was booted since: nothing of the attempt lives, and its pids may be anybody's.
+            # The machine was rebooted, so the attempt has no processes, and its pids may belong to anybody.
             status = read_exit(self._node.attempt(view.number))
             self._ended(view.number, status or ExitStatus(None))
             return
@@ -267,9 +266,9 @@ class AttemptMonitor:
             self._live.stop(view.stop.why, view.stop.by, grace_s=view.stop.grace_s)
 
     def _ended(self, number: int, status: ExitStatus) -> None:
-        """Of an attempt that another keeper left and that is dead: what its logs say is read all the same."""
+        """Read the logs of an attempt that another keeper left and that has ended."""
         state = self._ledger.state
-        if isinstance(state.condition, st.Launching) or state.attempt is None:  # nothing is known to have run
+        if isinstance(state.condition, st.Launching) or state.attempt is None:  # nothing may have run
             self._ledger.emit(
                 ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=status.exit_code)
             )
@@ -296,7 +295,7 @@ class AttemptMonitor:
         return self._collector
 
     def follow(self, child: Child, number: int, *, adopted: st.RunState | None = None) -> None:
-        """Watch a command that runs: one just started, or `adopted` in the state it was left in."""
+        """Watch a running command: one just started, or one `adopted` in the given state."""
         job = self._record.job
         collector = self._sense(child.paths, number, adopted=adopted)
         self._live = LiveAttempt(
@@ -310,7 +309,7 @@ class AttemptMonitor:
             ends=collector.agent_is_ending,
             whole_tree=job.entry_kind is EntryKind.COMMAND,
         )
-        # A count that another keeper began cannot be gone on with: the group's files may be another's by now.
+        # A count that another keeper began cannot be continued, because the control group may be another one now.
         self._kills_before = memory_kills() if adopted is None else None
         self._health.begin(number, adopted=adopted)
         self._failures.begin()
@@ -319,7 +318,7 @@ class AttemptMonitor:
     # -- its life ---------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Look once: what was learnt of it is journalled, and it is ended where it hangs or has ended itself."""
+        """Look once: journal what was learned, and end the attempt if it hangs or has ended itself."""
         if self._ending is not None:
             self._read_out(self._ending)
             return
@@ -348,7 +347,7 @@ class AttemptMonitor:
         elif live.stop_sequence is None and live.exit is None:
             view = self._ledger.state.attempt
             if view is not None and view.missed is not None:
-                # It is not asked for a checkpoint, which might take the place of the one that it did not load.
+                # It is not asked for a checkpoint, which might overwrite the one that it did not load.
                 grace_s = self._record.job.timing.death_grace_s
                 self.stop(ev.StopWhy.NOT_RESUMED, "keeper", grace_s=grace_s)
             elif view is not None and view.differs is not None:
@@ -357,11 +356,11 @@ class AttemptMonitor:
             elif self._failing() is not None:
                 self._judge_death(live.number)
             elif self._health.tick():
-                # No rank answers: no asking for a checkpoint, and no more grace than peers of a dead rank get.
+                # No rank responds, so it is not asked for a checkpoint and gets no more grace than the peers of a dead rank.
                 self.stop(ev.StopWhy.HANG, "keeper", grace_s=self._record.job.timing.death_grace_s)
 
     def _foretell(self) -> None:
-        """Say what an out-of-memory failure would do, as soon as the first steps show it, and once more if that changes."""
+        """Report what an out-of-memory failure would lead to, once the first steps show it, and again if that changes."""
         state, job = self._ledger.state, self._record.job
         view = state.attempt
         if view is None or view.number > 1 or job.trial is not None:
@@ -376,7 +375,7 @@ class AttemptMonitor:
         now = self._clock.wall()
         if (answer := next_answer(self._record, state, self._env, now)) is not None:
             self._ledger.emit(answer)
-            return  # looked at with it at the next tick
+            return  # reconsidered at the next tick
         waits, known_job = self._record.settings.interactive, state.answered_job(job)
         question = batch_question(job, state) if not known_job.knobs.can_change_batch else None
         if question is None and state.checkpoints and RESUME_KNOB in missing_words(known_job):
@@ -396,7 +395,7 @@ class AttemptMonitor:
             self._ledger.emit(ev.Advisory(t=now, attempt=1, code=code, text=text))
 
     def _look_for_failure(self, live: LiveAttempt) -> None:
-        """Journal at once that a rank fails: torchrun may take seconds to end, and what is silent meanwhile is no stall."""
+        """Journal at once that a rank is failing. torchrun may take seconds to end, and silence until then is not a stall."""
         state = self._ledger.state
         view = state.attempt
         if view is None or live.stop_sequence is not None or live.exit is not None:
@@ -412,7 +411,7 @@ class AttemptMonitor:
             self._ledger.emit(told)
 
     def _judge_death(self, number: int) -> None:
-        """A first verdict as soon as the rank that fails is gone: without its exit code its error might still be none."""
+        """Give a first verdict once the failing rank has exited; before that, its error may still be harmless."""
         failing = self._failing()
         if failing is not None and failing.exited:
             self._give_provisional(number, _Early.RANK_DIED, FAILING_DELAY_S)
@@ -421,7 +420,7 @@ class AttemptMonitor:
         return self._node.attempt(self._number).root / name
 
     def _failing(self) -> st.RankState | None:
-        """The rank that is known to fail, for so short that its launcher may yet end the others."""
+        """The rank known to be failing, if that is recent enough for its launcher to still end the others."""
         view = self._ledger.state.attempt
         failing = view.failing if view is not None else None
         if view is None or failing is None or self._clock.wall() - failing.t >= FAILING_S:
@@ -429,7 +428,7 @@ class AttemptMonitor:
         return view.ranks.get(failing.local_rank, st.RankState(local_rank=failing.local_rank))
 
     def _trial_is_over(self) -> bool:
-        """Whether a trial has made its steps, or its time is over."""
+        """Whether a trial has made its steps or run out of time."""
         trial, view = self._record.job.trial, self._ledger.state.attempt
         if trial is None or view is None or view.started_t is None:
             return False
@@ -437,7 +436,7 @@ class AttemptMonitor:
         return trial.is_over(view.first_step, view.last_step, age_s)
 
     def stop(self, why: ev.StopWhy, by: str, *, grace_s: float, now: bool = False) -> None:
-        """End it by the stop sequence; the intent is on disk before the act."""
+        """End the attempt by the stop sequence. The intent is on disk before the first signal."""
         assert self._live is not None, "stopped only while it lives"
         intent = self._live.stop(why, by, grace_s=grace_s, now=now)
         if intent is not None:
@@ -446,7 +445,7 @@ class AttemptMonitor:
     def dump_stacks(self) -> BackgroundTask[Round, str]:
         """Begin to write the stacks of all ranks to artifacts/; the answer is the file's name.
 
-        Raises Refused where there are none.
+        Raises Refused if there are no ranks.
         """
         if not self.is_stoppable:
             raise Refused("nothing runs")
@@ -456,17 +455,17 @@ class AttemptMonitor:
         return task
 
     def profile(self) -> None:
-        """Ask the trainer for a trace of its next steps, beside the file that asks it to stop. Raises Refused where nothing runs."""
+        """Ask the trainer for a trace of its next steps. Raises Refused if nothing runs."""
         if self._live is None or not self.is_stoppable:
             raise Refused("nothing runs")
         self._live.paths.profile_file.touch()
 
     def keep_waiting(self, by: str) -> None:
-        """A person does not want the silence that lasts to be ended."""
+        """A person chose not to end the current stall."""
         self._health.keep_waiting(by)
 
     def _can_resume(self) -> bool:
-        """Whether a restart would resume from a checkpoint, or may start from scratch."""
+        """Whether a restart would resume from a checkpoint or may start from scratch."""
         state = self._ledger.state
         job, saved = state.answered_job(self._record.job), state.resumable
         return job.retry.restart_from_scratch or can_go_on(job.knobs, saved)
@@ -477,12 +476,12 @@ class AttemptMonitor:
             return None
         python = self._record.interpreter
         found = targets_of(self._run, self._node, self._record.job, view, self._live, self._env, python)
-        # Dumps bear the machine's time: where its clock was set back, they look older than they are.
+        # Dumps have the machine's time, so if its clock was set back, they look older than they are.
         behind_s = min(self._clock.ahead_s(), 0.0)
         return replace(found, since_t=found.since_t + behind_s) if found is not None else None
 
     def _drop_copies(self) -> None:
-        """A copy of a checkpoint that was resumed from is removed once a newer one is committed."""
+        """Remove the copy of the checkpoint that was resumed from once a newer one is committed."""
         newest = self._ledger.state.checkpoint
         if newest is not None and newest is not self._newest:
             self._newest = newest
@@ -490,14 +489,14 @@ class AttemptMonitor:
             self._saved()
 
     def find_checkpoints(self) -> None:
-        """After an attempt's end: journal the checkpoints that a script left without a word."""
+        """After the end of an attempt: journal checkpoints that the script did not report."""
         self._found.finish(self._ledger.state)
         self._drop_copies()
 
     # -- its end -----------------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Read on for a moment only in the logs of an attempt whose processes are gone: it has ended, with what is read."""
+        """Stop reading the logs of an ended attempt after a moment; it ends with what was read."""
         ending = self._ending
         if ending is None:
             return
@@ -508,7 +507,7 @@ class AttemptMonitor:
         self._finish(ending)
 
     def _give_provisional(self, number: int, when: _Early, delay_s: float = 0.0) -> None:
-        """A verdict before all is known, so that a person reads the cause within a second."""
+        """Give a verdict before all logs were read, so that a person sees the cause within a second."""
         now = self._clock.mono()
         if now < self._provisional_at.setdefault(when, now + delay_s) or not self._engine.ready:
             return
@@ -518,7 +517,7 @@ class AttemptMonitor:
         self._provisional_at[when] = float("inf")
         view = self._ledger.state.attempt
         known = view is not None and view.verdict == verdict
-        # What one rank leaves may say nothing yet.
+        # One rank's logs may say nothing yet.
         vague = when is _Early.RANK_DIED and verdict.failure in VAGUE
         if not (known or vague):
             self._ledger.emit(
@@ -532,7 +531,7 @@ class AttemptMonitor:
         self._read_out(self._ending)
 
     def _read_out(self, ending: _Ending) -> None:
-        """Look how far the logs of an attempt are read whose processes are gone; when they are, it has ended."""
+        """Check how far the logs of an exited attempt are read; once they are, the attempt has ended."""
         view = self._ledger.state.attempt
         why = view.stop.why if view is not None and view.stop is not None else None
         took_s = ending.reading.took_s
@@ -541,7 +540,7 @@ class AttemptMonitor:
             self._finish(ending)
         elif took_s > HURRIED_DRAIN_S:
             if view is not None and view.gone_t is None:
-                self._recorder.expect_backlog()  # what was seen before is not written after, with an earlier time
+                self._recorder.expect_backlog()  # earlier observations must not be written later with earlier times
                 gone = ev.ProcessesGone(
                     t=self._clock.wall(), attempt=ending.number, exit_code=ending.exit_code
                 )
@@ -552,7 +551,9 @@ class AttemptMonitor:
     def _finish(self, ending: _Ending) -> None:
         assert self._collector is not None, "what is read is read by its sensors"
         self._collector.stop()
-        while not self._queue.empty():  # after the threads: what comes later would count for the next attempt
+        while (
+            not self._queue.empty()
+        ):  # after the threads ended; later items would count for the next attempt
             self._observe(self._queue.get_nowait())
         backlog = self._collector.logs.backlog()
         self._live = self._collector = self._ending = None

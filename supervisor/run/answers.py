@@ -1,12 +1,12 @@
-"""What one run leaves for later runs of the same script, in ``$XDG_STATE_HOME/stoker``: a person's answers, and which batches fitted.
+"""What later runs of the same script remember, in ``$XDG_STATE_HOME/stoker``: a person's answers, and which batches fit.
 
-``answers.jsonl`` has a line an answer about the batch, the exit code or the resume of a script, and which scripts got further without
-stoker's measurements. An answer is known by the script's own text and by the question: a script that was edited, or a question that is
-another one, is asked about again. It is only ever one of the values that the question itself lists, so that no content of the file can
-set anything else. The file is replaced whole; of two answers given at the same moment one may be lost, and is asked for again.
+``answers.jsonl`` has one line per answer about the batch, the exit code or the resume of a script, and lists scripts that got further
+without stoker's measurements. The key is the script's text and the question: an edited script, or a different question, is asked about
+again. An answer is always one of the values that the question lists, so the file's content cannot set anything else. The file is
+replaced as a whole; if two answers are given at the same moment, one may be lost and is asked for again.
 
-``memory.jsonl`` has a line an attempt. It is known by its script, the flags that shape the model, the GPU's type and the number of ranks:
-the same micro-batch needs the same memory there. It is proposed, and used in a plan; never applied silently.
+``memory.jsonl`` has one line per attempt. The key is the script, the flags that shape the model, the GPU type and the number of ranks,
+as the same micro-batch then needs the same memory. Results are proposed and used in plans, never applied silently.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Annotated
 
 import msgspec
 
-from supervisor.job.arguments.launchers import Launch, read_launch
+from supervisor.job.arguments.command_line import Launch, read_launch
 from supervisor.job.launch.batch_questions import question_of
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import (
@@ -44,10 +44,10 @@ from supervisor.run.state import RunState
 
 FILE = "answers.jsonl"
 UNMEASURED = "instrument"
-# Each is one key of one person; a script that was edited since is never asked about under its old hash again.
+# Each was one key press; the hash of a script that was edited since is never asked for again.
 MAX_ANSWERS = 200
 MAX_BYTES = 256 << 10
-MAX_RESUME_ANSWERS = 3  # there are as many keys
+MAX_RESUME_ANSWERS = 3  # there are this many keys
 _SETTING = re.compile(
     r"--?[A-Za-z][\w.-]{0,80}(=[\w.-]{1,40})?|(env:|[\w./-]+#)?\+{0,2}[A-Za-z_][\w.-]{0,80}=[\w.-]{1,40}"
 )
@@ -55,7 +55,7 @@ _Time = Annotated[float, msgspec.Meta(ge=0, le=4e9)]
 
 
 class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer on record. `script`: hash of its text; `question`: `BatchQuestion.key`; `t`: wall seconds."""
+    """One recorded answer. `script`: hash of its text; `question`: `BatchQuestion.key`; `t`: wall seconds."""
 
     script: str
     question: str
@@ -65,7 +65,7 @@ class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def remember_answer(line: AnswerLine, env: Mapping[str, str]) -> None:
-    """Keep an answer in place of an earlier one to the same question.
+    """Record an answer, replacing an earlier one to the same question.
 
     Raises:
         OSError: the file cannot be written.
@@ -81,7 +81,7 @@ def remember_answer(line: AnswerLine, env: Mapping[str, str]) -> None:
 
 
 def recall_answer(script: str, question: str, env: Mapping[str, str]) -> AnswerLine | None:
-    """The newest answer to a question about a script; None where there is none."""
+    """The newest answer to a question about a script; None if there is none."""
     known = [
         line for line in _read(state_home(env) / FILE) if (line.script, line.question) == (script, question)
     ]
@@ -89,7 +89,7 @@ def recall_answer(script: str, question: str, env: Mapping[str, str]) -> AnswerL
 
 
 def recalled(question: BatchQuestion, env: Mapping[str, str]) -> AnswerGiven | None:
-    """The same as it was given, with its day."""
+    """The recorded answer to this question, with its day."""
     known = recall_answer(question.script, question.key, env) if question.script else None
     return AnswerGiven(question, known.value, day_of(known.t)) if known is not None else None
 
@@ -100,13 +100,13 @@ def day_of(t: float) -> str:
 
 
 def exit_code_question(job: JobSpec) -> BatchQuestion:
-    """Whether exit code 0 of this job's script is a success whatever its logs show; without a file the command line is the script."""
+    """Ask whether exit code 0 of this job's script means success whatever its logs show. Without a file, the command line is the script."""
     answer = BatchAnswer("trust", refusal="from now on, exit code 0 of this script counts as a success")
     return BatchQuestion(Unread.EXIT_CODE, "", None, (answer,), _hash_of(job))
 
 
 def resume_question(job: JobSpec, candidates: Sequence[str] = ()) -> BatchQuestion:
-    """How this job's script resumes, where nothing shows it. `candidates`: settings that may take a checkpoint, as `--resume-knob` takes them."""
+    """Ask how this job's script resumes. `candidates`: settings that may take a checkpoint, in the form of `--resume-knob`."""
     values = [*candidates[: MAX_RESUME_ANSWERS - 1], BY_ITSELF, NEVER][:MAX_RESUME_ANSWERS]
     restarts, begins = "restart from the newest checkpoint", "a restart begins at step 0, so it waits for you"
     answers = tuple(BatchAnswer(value, refusal=begins if value == NEVER else restarts) for value in values)
@@ -114,7 +114,7 @@ def resume_question(job: JobSpec, candidates: Sequence[str] = ()) -> BatchQuesti
 
 
 def batch_question(job: JobSpec, state: RunState) -> BatchQuestion | None:
-    """What the measurements of a run leave open of its batch and a person can answer; `job` as it was started."""
+    """Ask what the measurements leave open about the batch; `job` as it was started."""
     if job.entry_kind is EntryKind.TRAINER or state.measured is None:
         return None
     seen = state.measured.settings.answered(state.values_answered)
@@ -122,7 +122,7 @@ def batch_question(job: JobSpec, state: RunState) -> BatchQuestion | None:
 
 
 def keep_answers(state: RunState, env: Mapping[str, str], now: float, *, wrong: Unread | None = None) -> None:
-    """Keep the answers about the batch for later runs, as the steps of an attempt confirmed them; the one that they show to be `wrong` no longer.
+    """Record answers about the batch that an attempt's steps confirmed, for later runs; or forget the one that they show to be `wrong`.
 
     Raises:
         OSError: the file cannot be written.
@@ -135,12 +135,12 @@ def keep_answers(state: RunState, env: Mapping[str, str], now: float, *, wrong: 
 
 
 def is_resume_answer(value: str) -> bool:
-    """Whether a remembered answer is one that `resume_question` may list: a word, or the name of a setting."""
+    """Whether a recorded answer is one that `resume_question` can list: a keyword, or the name of a setting."""
     return value in {BY_ITSELF, NEVER} or _SETTING.fullmatch(value) is not None
 
 
 def remember_unmeasured(job: JobSpec, env: Mapping[str, str], now: float) -> None:
-    """Keep that the script of this job is started without stoker's measurements.
+    """Record that this job's script is to be started without stoker's measurements.
 
     Raises:
         OSError: the file cannot be written.
@@ -149,7 +149,7 @@ def remember_unmeasured(job: JobSpec, env: Mapping[str, str], now: float) -> Non
 
 
 def unmeasured_since(job: JobSpec, env: Mapping[str, str]) -> float | None:
-    """When that was kept, in wall seconds; None: it was not."""
+    """When that was recorded, in wall seconds; None if it was not."""
     known = recall_answer(_hash_of(job), UNMEASURED, env)
     return known.t if known is not None else None
 
@@ -159,21 +159,21 @@ def _hash_of(job: JobSpec) -> str:
 
 
 def script_of(job: JobSpec) -> tuple[str, str]:
-    """The name and the text of the script that a job starts; of a command without a file its words, and no name."""
+    """The name and text of the script that a job starts; for a command without a file, no name and its words."""
     words = (job.entry, *job.entry_args)
     launch = read_launch(words) if job.entry_kind is EntryKind.COMMAND else Launch(script=job.entry)
     is_module = job.entry_kind is EntryKind.MODULE or launch.module is not None
-    # Launchers are text, too: all scripts behind one would be the same.
+    # Launchers are text files too, and all scripts started by one would look the same.
     for word in (launch.script or "", *words) if not is_module else ():
         with contextlib.suppress(OSError, ValueError):
             data = read_regular(Path(job.cwd, word), MAX_BYTES)
-            if b"\0" not in data:  # no interpreter
+            if b"\0" not in data:  # not a binary
                 return os.path.basename(word), data.decode("utf-8", "replace")
     return "", " ".join(words)
 
 
 def _read(path: Path) -> list[AnswerLine]:
-    """Every line that is one, oldest first; nothing of a file that is no regular one, or far too large."""
+    """All valid lines, oldest first; nothing if the file is not regular or is far too large."""
     try:
         data = read_regular(path, MAX_BYTES + 1)
     except OSError:
@@ -184,13 +184,13 @@ def _read(path: Path) -> list[AnswerLine]:
 # -- what fitted -----------------------------------------------------------------------------------
 
 MEMORY_FILE = "memory.jsonl"
-# Runs are some a day; what lies further back was another version of the script.
+# There are a few runs a day; older lines are about another version of the script.
 MEMORY_LINES = 20_000
 MEMORY_BYTES = 16 << 20
 
 
 class JobKind(msgspec.Struct, frozen=True):
-    """What makes two launches alike as far as memory goes. `flags` is a hash; `device` a GPU's name, or "cpu"."""
+    """What determines memory use of a launch. `flags` is a hash; `device` is a GPU's name, or "cpu"."""
 
     script: str
     flags: str
@@ -199,7 +199,7 @@ class JobKind(msgspec.Struct, frozen=True):
 
 
 class MemoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One trial on record. `t`: wall seconds; `run`: the run's id."""
+    """One recorded trial. `t`: wall seconds; `run`: the run's id."""
 
     kind: JobKind
     trial: MemoryTrial
@@ -209,7 +209,7 @@ class MemoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def flags_hash(words: Iterable[str]) -> str:
-    """A short hash of the words that shape a model; the words themselves may hold secrets and are not kept."""
+    """A short hash of the words that shape a model. The words may contain secrets and are not stored."""
     return hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
@@ -219,7 +219,7 @@ def remember_memory(line: MemoryLine, env: Mapping[str, str]) -> None:
 
 
 def recall_memory(kind: JobKind, env: Mapping[str, str], *, but_run: str = "") -> list[MemoryLine]:
-    """The lines of one kind of job, oldest first; of `but_run` none. Half or foreign lines are passed over."""
+    """The lines for one kind of job, oldest first, except those of `but_run`. Damaged or foreign lines are skipped."""
     try:
         with open_regular(state_home(env) / MEMORY_FILE) as file:
             file.seek(0, os.SEEK_END)
@@ -227,7 +227,7 @@ def recall_memory(kind: JobKind, env: Mapping[str, str], *, but_run: str = "") -
             lines = file.read().split(b"\n")[-MEMORY_LINES:]
     except OSError:
         return []
-    # Decoding costs 1 µs a line, and most lines are of other scripts: a plain search goes first.
+    # Decoding costs 1 µs a line, and most lines are about other scripts, so filter them by a plain search first.
     mark = kind.flags.encode()
     alike = b"\n".join(line for line in lines if mark in line)
     known = decoded(msgspec.json.Decoder(MemoryLine), alike)

@@ -1,8 +1,8 @@
-"""What a screen leaves in ``control/`` for the keeper: requests, the one way back, and that somebody is watching.
+"""What a screen writes to ``control/`` for the keeper: requests, and a sign that somebody is watching.
 
 A request is a file ``control/<id>.json``, written by rename, so that the keeper never sees half of one. It is answered by an event
 (`request_done`, `request_refused`) and then removed. The owner of the file decides who asked: the run's own user, or root. What the
-file says of its sender is for people.
+file says about its sender is only informative.
 
 ``control/viewer-<pid>@<host>`` holds a number that a screen which may send requests increases every few seconds; the file is removed when
 the screen is left. The keeper compares it with what it read before, never the clocks of two machines; a file that no longer changes
@@ -32,7 +32,7 @@ ROOT = 0
 
 
 class RequestArgs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What RESTART_WITH changes, NOTE says, ANSWER answers. `argv`: the script's own arguments; `offered`: what the run is held with."""
+    """Arguments of RESTART_WITH, NOTE and ANSWER. `argv`: the script's arguments. `offered`: apply the change that the hold proposes."""
 
     micro_batch: int | None = None
     argv: tuple[str, ...] | None = None
@@ -51,7 +51,7 @@ class Requester(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One request. `if_attempt`: refused as stale when another attempt is current."""
+    """One request. `if_attempt`: it is refused as stale if another attempt is current."""
 
     id: str
     kind: RequestKind
@@ -62,15 +62,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BadRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A file in control/ that is not a request; it is answered and removed."""
+    """A file in control/ that is not a valid request. It is answered and removed."""
 
     id: str
     reason: str
 
 
 def new_id() -> str:
-    """An id that sorts by time: 16 hex digits of nanoseconds, 8 of chance."""
-    import secrets  # and OpenSSL with it: not before something is asked for
+    """An id that sorts by time: 16 hex digits of nanoseconds and 8 random ones."""
+    import secrets  # loads OpenSSL, so only when a request is made
 
     return f"{time.time_ns():016x}{secrets.token_hex(4)}"
 
@@ -78,7 +78,7 @@ def new_id() -> str:
 def send(
     control: Path, kind: RequestKind, *, if_attempt: int | None = None, args: RequestArgs | None = None
 ) -> str:
-    """Write a request; returns its id, by which the journal answers it. Views and verbs call `ownership.ask` instead.
+    """Write a request; returns its id, which the journal's answer refers to. Views and commands call `ownership.ask` instead.
 
     Raises:
         OSError: the folder is gone, not ours to write to, or a link to another.
@@ -99,7 +99,7 @@ def send(
     folder = os.open(control, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         part, name = f".{request.id}.part", f"{request.id}.json"
-        # Readable by the run's owner where somebody else, root, asks.
+        # Readable by the run's owner if root makes the request.
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
         with os.fdopen(fd, "wb") as file:
             file.write(msgspec.json.encode(request))
@@ -134,13 +134,13 @@ def _load(path: Path) -> Request | BadRequest:
         return BadRequest(id=path.stem, reason=f"schema {request.schema} is not known here")
     if request.id != path.stem:
         return BadRequest(id=path.stem, reason="the id is not the file's name")
-    if request.by.uid != owner:  # what it says of itself is wrong: it is named by what the kernel says
+    if request.by.uid != owner:  # the kernel knows better than the file
         return msgspec.structs.replace(request, by=Requester(uid=owner, host=request.by.host))
     return request
 
 
 def remove(control: Path, request_id: str) -> None:
-    """Take an answered request away."""
+    """Remove an answered request."""
     (control / f"{request_id}.json").unlink(missing_ok=True)
 
 
@@ -149,7 +149,7 @@ def remove(control: Path, request_id: str) -> None:
 REFRESH_S = 3.0
 STALE_S = 15.0
 FORGOTTEN_S = 60.0
-"""A file untouched for this many seconds was left by a screen that was killed: it is removed. A screen that only slept writes it again."""
+"""A file that has not changed for this long was left by a killed screen and is removed. A screen that was suspended writes it again."""
 LOOK_S = 1.0
 _PREFIX = "viewer-"
 _MOST_BYTES = 64
@@ -165,7 +165,7 @@ class Presence:
         self._due = float("-inf")
 
     def refresh(self, now: float) -> None:
-        """Update the file, where that is due. A screen that cannot write here cannot send requests either."""
+        """Update the file if it is due. A screen that cannot write here cannot send requests either."""
         if now < self._due:
             return
         self._due = now + REFRESH_S
@@ -177,7 +177,7 @@ class Presence:
             file.write(str(self._count))
 
     def leave(self) -> None:
-        """The screen was left: remove the file."""
+        """The screen was closed: remove the file."""
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
 
@@ -187,7 +187,7 @@ class Viewers:
 
     def __init__(self, control: Path) -> None:
         self._control = control
-        # What was read, since when, whether it ever moved.
+        # Content, since when, and whether it ever changed.
         self._known: dict[str, tuple[bytes, float, bool]] = {}
         self._due = float("-inf")
 
@@ -218,5 +218,5 @@ class Viewers:
         self._known = found
 
     def watched(self, now: float) -> bool:
-        """Whether some screen's file has moved within the last `STALE_S`."""
+        """Whether any screen's file changed within the last `STALE_S`."""
         return any(moved and now - since <= STALE_S for _, since, moved in self._known.values())

@@ -1,11 +1,11 @@
 """The closed set of events that a journal holds.
 
-One JSON object a line: ``{"kind": ..., "v": 1, "t": wall seconds, ...}``. An event is written by the
-keeper of one node and never changed. It carries kinds and values; its wording is the views' business, except for
-reasons and titles, which policy and diagnosis write. Samples (GPU, host, per-step metrics) are not events: they go to
-``series/``; log lines stay in the files that torchrun wrote.
+One JSON object per line: ``{"kind": ..., "v": 1, "t": wall seconds, ...}``. The keeper of one node writes an event once and
+never changes it. Events hold kinds and values; views supply the words, except for reasons and titles, which policy and
+diagnosis write. Samples (GPU, host, per-step metrics) are not events: they go to ``series/``, and log lines stay in the
+files that torchrun wrote.
 
-`t` is wall time, for display and for joining nodes; order within a node is the order of lines.
+`t` is wall time, used for display and for merging nodes. Within a node, events are ordered by line.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class Phase(StrEnum):
 
 
 class StopWhy(StrEnum):
-    """Why stoker itself ended an attempt. Journalled before the first signal is sent."""
+    """Why stoker ended an attempt. Journalled before the first signal is sent."""
 
     REQUEST = "request"  # a person asked, through control/
     SIGNAL = "signal"  # the keeper got SIGTERM or Ctrl-C
-    RESTART = "restart"  # to relaunch with another plan
-    RANK_DIED = "rank_died"  # a rank died by itself and its peers hang on
+    RESTART = "restart"  # to relaunch with a different plan
+    RANK_DIED = "rank_died"  # one rank died and its peers are stuck
     REQUEUE = "requeue"  # SLURM's warning signal
     HANG = "hang"
     TRIAL = "trial"  # a trial has made its steps, or run out of time
-    PLAN_DIFFERS = "plan_differs"  # its first steps had another batch than was planned
-    NOT_RESUMED = "not_resumed"  # it began below the checkpoint that it was to go on from
+    PLAN_DIFFERS = "plan_differs"  # its first steps did not use the planned batch
+    NOT_RESUMED = "not_resumed"  # it started below the checkpoint it was supposed to resume from
 
 
 class StopStep(StrEnum):
@@ -80,7 +80,7 @@ class Outcome(StrEnum):
 
 
 class RequestKind(StrEnum):
-    """What a viewer may ask of a keeper."""
+    """What a viewer can request from a keeper."""
 
     STOP = "stop"
     STOP_NOW = "stop_now"
@@ -117,8 +117,8 @@ class RunStarted(JournalEvent, frozen=True, kw_only=True, tag="run_started"):
 class KeeperStarted(JournalEvent, frozen=True, kw_only=True, tag="keeper_started"):
     """A keeper took the lock. `adopted`: it took over a run whose keeper had died.
 
-    `boot_id`: of the machine: pids and start times mean nothing across a boot. `host`: where, if elsewhere than the run
-    was started; `slurm_job`: within which job. `continued_by`: who had it start the next attempt of a run that had ended or was held.
+    `boot_id` identifies the machine's boot, because pids and start times mean nothing across boots. `host` is set only if it differs
+    from the host that started the run. `continued_by`: the person who asked for the next attempt of a run that had ended or was held.
     """
 
     pid: int
@@ -145,7 +145,7 @@ class PreflightFound(JournalEvent, frozen=True, kw_only=True, tag="preflight_fou
 
 
 class GpuFound(JournalEvent, frozen=True, kw_only=True, tag="gpu_found"):
-    """A card that the series `gpu` has samples of, under NVML's index. None: the driver does not tell."""
+    """A GPU with samples in the `gpu` series, by its NVML index. None: the driver does not report the value."""
 
     index: int
     uuid: str | None = None
@@ -156,9 +156,9 @@ class GpuFound(JournalEvent, frozen=True, kw_only=True, tag="gpu_found"):
 class LaunchIntended(JournalEvent, frozen=True, kw_only=True, tag="launch_intended"):
     """Attempt `attempt` is about to be spawned with this plan (also in attempts/<n>/plan.json).
 
-    `resume`: the flag by which the script was instructed to resume, if it was; `resume_at`: the step of the checkpoint that it is to go
-    on from, also where the script finds that by itself. `resume_copy`: the changed copy of a checkpoint that
-    it resumes from, which is removed once a newer checkpoint is committed.
+    `resume`: the flag that tells the script to resume, if any. `resume_at`: the step of the checkpoint to resume from, also when the
+    script finds that checkpoint itself. `resume_copy`: a modified copy of a checkpoint to resume from; it is removed once a newer
+    checkpoint is committed.
     """
 
     attempt: int
@@ -180,7 +180,7 @@ class AttemptStarted(JournalEvent, frozen=True, kw_only=True, tag="attempt_start
 
 
 class RankStarted(JournalEvent, frozen=True, kw_only=True, tag="rank_started"):
-    """A worker process of this node was seen; its log files are relative to the attempt folder."""
+    """A worker process was found on this node. Log paths are relative to the attempt folder."""
 
     attempt: int
     local_rank: int
@@ -212,18 +212,18 @@ class TrainerReady(JournalEvent, frozen=True, kw_only=True, tag="trainer_ready")
 
 
 class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured"):
-    """What the instrumentation measured of the batch; written again when an answer changes. None: not known.
+    """The batch as measured by the instrumentation; written again when an answer changes. None: unknown.
 
     `micro_batch`: samples of one forward of one rank; with `unit` "tokens", the most tokens of it. `accumulation`: micro-batches a step. `setting`: the option, variable or key that
     makes the micro-batch, `scope` what it counts (``per_rank``, ``global``). `accumulation_setting`: a name, ``derived`` (it follows from
     a global batch) or ``none``. `how`: the rule behind each answer. `candidates`: settings to ask about, where several fit.
     `counts_accumulation`: `setting` is the total of a step. `accumulation_counts_ranks`: the accumulation's setting counts the passes of
-    all ranks. `total_setting` and `total`: what a derived accumulation follows from. `refusal`: why an out-of-memory failure would
-    change nothing, `help` what would let it. `sequence_length` in tokens, and `sample_shape`, of one sample, where all have the same.
+    all ranks. `total_setting` and `total`: what a derived accumulation follows from. `refusal`: why the batch would not be
+    changed after out of memory; `help`: what would allow it. `sequence_length` in tokens, and `sample_shape`, of one sample, where all have the same.
     `planned_steps`: optimizer steps of the whole training. `logged_step`: optimizer steps in one step of the counter that the script
-    prints. `counts_steps`: it prints none, and the optimizer's steps are shown. `argv`: the whole command line of rank 0, `words` all words of each setting there.
+    prints. `counts_steps`: the script prints no step, so optimizer steps are shown. `argv`: the whole command line of rank 0, `words` all words of each setting there.
     `resume`, `resume_setting`, `resume_how`, `resume_candidates`: how the script resumes, as `job.knobs.resume_settings.ResumeWay`.
-    `asks` and `answers`: what of this a person may answer, and what each answer would lead to. `has_loaded`: a checkpoint or a pretrained
+    `asks` and `answers`: what a person can answer, and what each answer would lead to. `has_loaded`: a checkpoint or a pretrained
     model was loaded. `outputs`: folders that settings for outputs name.
     """
 
@@ -262,7 +262,7 @@ class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured
 
     @property
     def settings(self) -> MeasuredSettings:
-        """The same as `job` takes it."""
+        """The measurements in the form that `job` uses."""
         total = (self.total_setting, self.total) if self.total_setting and self.total else None
         return MeasuredSettings(
             batch=self.batch,
@@ -283,14 +283,14 @@ class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured
 
     @property
     def batch(self) -> BatchSpec | None:
-        """The batch, where all of its parts are known."""
+        """The batch, if all of its parts are known."""
         if not (self.micro_batch and self.accumulation and self.world_size) or self.unit:
             return None
         return BatchSpec(self.micro_batch, self.accumulation, self.world_size)
 
 
 class PlanConfirmed(JournalEvent, frozen=True, kw_only=True, tag="plan_confirmed"):
-    """The first steps of a restart had what was planned. `planned`: in words; `resume`: the checkpoint that was seen to be loaded, if any."""
+    """The first steps of a restart matched the plan. `planned` describes the batch; `resume` is the checkpoint that was loaded, if any."""
 
     attempt: int
     planned: str = ""
@@ -298,9 +298,9 @@ class PlanConfirmed(JournalEvent, frozen=True, kw_only=True, tag="plan_confirmed
 
 
 class PlanDiffers(JournalEvent, frozen=True, kw_only=True, tag="plan_differs"):
-    """The first steps of a restart had something else than was planned, for which the attempt is ended. All three in words; `why` may be empty.
+    """The first steps of a restart did not match the plan, so the attempt is ended. `planned`, `measured` and `why` are text; `why` may be empty.
 
-    `of_resume`: it was not the batch that differed, but the checkpoint. `wrong`: the answer of which that shows.
+    `of_resume`: the checkpoint differed, not the batch. `wrong`: the answer that this disproves.
     """
 
     attempt: int
@@ -312,19 +312,18 @@ class PlanDiffers(JournalEvent, frozen=True, kw_only=True, tag="plan_differs"):
 
     @property
     def text(self) -> str:
-        """In one line."""
+        """The difference in one line."""
         if self.of_resume:
             return f"did not resume: {self.measured}"
         return f"planned {self.planned}, measured {self.measured}" + (f": {self.why}" if self.why else "")
 
 
 class Progress(JournalEvent, frozen=True, kw_only=True, tag="progress"):
-    """One a second at most; each field may be unknown. `minima`: step and loss of each running minimum since the one before.
+    """Progress, at most once a second; any field may be unknown. `minima`: step and loss of each running minimum since the previous event.
 
-    `total_steps`: 0 where the one that was known is of something else.
-    `epoch_step` of `epoch_steps`: what a log prints whose counter begins again with each epoch; `step` then counts on over the epochs.
-    `lag_bytes`: how many of the `log_bytes` in the logs are not read yet; only while the reading is behind, and then at least every
-    10 s, even if nothing else is new.
+    `total_steps` is 0 if the total known so far turned out to belong to another counter.
+    `epoch_step` and `epoch_steps` are what a log prints if its counter restarts with each epoch; `step` then counts across epochs.
+    `lag_bytes`: how many of the `log_bytes` are unread. Set only while reading is behind, and then reported at least every 10 s.
     """
 
     attempt: int
@@ -350,10 +349,10 @@ class Progress(JournalEvent, frozen=True, kw_only=True, tag="progress"):
 
 
 class CheckpointCommitted(JournalEvent, frozen=True, kw_only=True, tag="checkpoint_committed"):
-    """A checkpoint is complete on disk: by the trainer's own report, or `found` whole in its folder (`sources.checkpoints`).
+    """A checkpoint is complete on disk: the trainer reported it, or it was `found` complete in its folder (`sources.checkpoints`).
 
-    Of a found one: its `layout`, the last `number` in its name, when it was written (wall seconds), and whether `step` is
-    only the step that had been seen by then, as its name says none.
+    A found checkpoint also has its `layout`, the last `number` in its name, and the time it was written (wall seconds). With
+    `step_by_time`, the name gives no step, so `step` is the step that training had reached by then.
     """
 
     attempt: int
@@ -368,9 +367,9 @@ class CheckpointCommitted(JournalEvent, frozen=True, kw_only=True, tag="checkpoi
 
 
 class CheckpointKept(JournalEvent, frozen=True, kw_only=True, tag="checkpoint_kept"):
-    """Before its launch: the checkpoint that `attempt` is to resume from has a `copy` (absolute), or none, for the reason `why`.
+    """Before a launch: the checkpoint that `attempt` will resume from was copied to `copy` (absolute path), or not, for the reason `why`.
 
-    The copy is removed once the attempt commits a newer one, or the run has succeeded.
+    The copy is removed once the attempt commits a newer checkpoint or the run succeeds.
     """
 
     attempt: int
@@ -381,9 +380,9 @@ class CheckpointKept(JournalEvent, frozen=True, kw_only=True, tag="checkpoint_ke
 
 
 class ResumeMissed(JournalEvent, frozen=True, kw_only=True, tag="resume_missed"):
-    """The attempt was to go on from the checkpoint of `step` and began at `began`, below it: it is ended for it.
+    """The attempt should have resumed from `step` but started at `began`, below it, so it is ended.
 
-    `certain`: the script is known to count its steps on over restarts; otherwise they may begin at 0 at each start.
+    `certain`: the script is known to keep counting steps across restarts; otherwise its counter may restart at 0.
     """
 
     attempt: int
@@ -393,7 +392,7 @@ class ResumeMissed(JournalEvent, frozen=True, kw_only=True, tag="resume_missed")
 
 
 class EvidenceSeen(JournalEvent, frozen=True, kw_only=True, tag="evidence_seen"):
-    """A line that a signature matched while the attempt was live. `line` is 1-based in `path`."""
+    """A log line that matched a signature while the attempt was running. `line` is 1-based in `path`."""
 
     attempt: int
     failure: FailureClass
@@ -405,7 +404,7 @@ class EvidenceSeen(JournalEvent, frozen=True, kw_only=True, tag="evidence_seen")
 
 
 class RankExited(JournalEvent, frozen=True, kw_only=True, tag="rank_exited"):
-    """A worker process ended. `exit_code` is negative for a signal, None where it cannot be known."""
+    """A worker process ended. `exit_code` is negative for a signal, None if unknown."""
 
     attempt: int
     local_rank: int
@@ -413,16 +412,16 @@ class RankExited(JournalEvent, frozen=True, kw_only=True, tag="rank_exited"):
 
 
 class FailureSign(StrEnum):
-    """How it is known that a rank fails, while its attempt lives."""
+    """How we know that a rank is failing while its attempt still runs."""
 
     EXITING = "exiting"  # it wrote an error, and its interpreter is shutting down
     GONE = "gone"  # its process ended with an error or by a signal
 
 
 class RankFailing(JournalEvent, frozen=True, kw_only=True, tag="rank_failing"):
-    """The first rank of an attempt that fails, told at once: the launcher has yet to end, and the verdict is yet to come.
+    """The first failing rank of an attempt, reported before the launcher ends and before there is a verdict.
 
-    `text`: the error line that the rank wrote last before it, at 1-based `line` of `path`; empty where it wrote none.
+    `text`: the last error line that the rank wrote, at 1-based `line` of `path`; empty if it wrote none.
     """
 
     attempt: int
@@ -437,11 +436,11 @@ class RankFailing(JournalEvent, frozen=True, kw_only=True, tag="rank_failing"):
 
 
 CTRL_C = "Ctrl-C"
-"""`StopIntended.by` of the keyboard of a keeper in the foreground; a second one kills."""
+"""`StopIntended.by` for Ctrl-C in a foreground keeper; a second Ctrl-C kills."""
 
 
 class StopIntended(JournalEvent, frozen=True, kw_only=True, tag="stop_intended"):
-    """stoker is about to end the attempt: what follows is our doing, not a crash."""
+    """stoker is about to end the attempt, so what follows is not a crash."""
 
     attempt: int
     why: StopWhy
@@ -450,9 +449,9 @@ class StopIntended(JournalEvent, frozen=True, kw_only=True, tag="stop_intended")
 
 
 class StopStepTaken(JournalEvent, frozen=True, kw_only=True, tag="stop_rung"):
-    """A step of the stop sequence (`step`) was taken. `pids`: whom it concerned.
+    """A step of the stop sequence was taken. `pids`: the processes it applied to.
 
-    `uninterruptible`: those of the survivors that wait in the kernel (state D), where no signal reaches them.
+    `uninterruptible`: survivors stuck in the kernel (state D), where signals do not reach them.
     """
 
     attempt: int
@@ -462,27 +461,27 @@ class StopStepTaken(JournalEvent, frozen=True, kw_only=True, tag="stop_rung"):
 
     @property
     def labels(self) -> str:
-        """The pids, those that wait in the kernel with their state."""
+        """The pids, marked where a process is stuck in the kernel."""
         return ", ".join(f"{pid} (state D)" if pid in self.uninterruptible else str(pid) for pid in self.pids)
 
 
 class LeftWhy(StrEnum):
-    """Why processes are left where an attempt ended."""
+    """Why processes were left running after an attempt."""
 
-    AFTER_SUCCESS = "after_success"  # exit 0: they may be meant to stay
-    NESTED = "nested"  # a `stoker run` within the job, and what it keeps
-    UNKNOWN = "unknown"  # recorded, but nothing shows any more that they are the run's own
+    AFTER_SUCCESS = "after_success"  # exit 0: they may be intentional
+    NESTED = "nested"  # a nested `stoker run` and its processes
+    UNKNOWN = "unknown"  # recorded, but no longer known to belong to the run
 
 
 class LeftProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that lives on. `command`: the kernel's name for it, 15 bytes at most."""
+    """A process that is still running. `command`: its kernel name, at most 15 bytes."""
 
     pid: int
     command: str = ""
 
 
 class ProcessesLeft(JournalEvent, frozen=True, kw_only=True, tag="processes_left"):
-    """Processes that live on after an attempt and were not signalled."""
+    """Processes still running after an attempt, which were not signalled."""
 
     attempt: int
     why: LeftWhy
@@ -490,18 +489,18 @@ class ProcessesLeft(JournalEvent, frozen=True, kw_only=True, tag="processes_left
 
 
 class ProcessesGone(JournalEvent, frozen=True, kw_only=True, tag="processes_gone"):
-    """The launcher and all its ranks are gone, their logs are still being read. Only where that takes longer than a moment."""
+    """The launcher and all its ranks have exited, but their logs are still being read. Written only if that takes a while."""
 
     attempt: int
     exit_code: int | None
 
 
 class AttemptEnded(JournalEvent, frozen=True, kw_only=True, tag="attempt_ended"):
-    """The launcher and all its ranks are gone, and their logs are read. `exit_code`: the launcher's, negative for a signal.
+    """The launcher and all its ranks have exited, and their logs were read. `exit_code`: the launcher's, negative for a signal.
 
-    `memory_kills`: processes of the keeper's control group that the kernel killed for memory while the attempt lived.
-    `log_read_bytes`: of the `log_size_bytes` in its logs only so many were read; None: all.
-    `exit_t`: wall seconds at which the command ended, by its launcher: `t` is when a keeper learnt of it, maybe a later one.
+    `memory_kills`: processes in the keeper's control group that the kernel OOM-killed during the attempt.
+    `log_read_bytes`: how many of the `log_size_bytes` were read; None: all of them.
+    `exit_t`: when the command ended (wall seconds), as recorded by its launcher. `t` is when a keeper learned of it.
     """
 
     attempt: int
@@ -515,11 +514,11 @@ class AttemptEnded(JournalEvent, frozen=True, kw_only=True, tag="attempt_ended")
 
 
 class LogsDated(JournalEvent, frozen=True, kw_only=True, tag="logs_dated"):
-    """By the clocks in watched logs: when their job began and ended. None: their lines carry no time.
+    """When a watched job began and ended, by the timestamps in its logs. None: the lines have no timestamps.
 
-    `over`: the job was over when it was found, so no time at which it was watched is one of its own.
-    `copied`: the last change of the log was that of its copying, so `over_t` is when it was written last.
-    `day_guessed`: the clocks are right, their day is not known.
+    `over`: the job had already ended when it was attached, so the times of watching say nothing about it.
+    `copied`: the log's mtime is that of a copy, so `over_t` is its last timestamp.
+    `day_guessed`: the time of day is right, but the date is a guess.
     """
 
     attempt: int
@@ -531,9 +530,9 @@ class LogsDated(JournalEvent, frozen=True, kw_only=True, tag="logs_dated"):
 
 
 class LogQuiet(JournalEvent, frozen=True, kw_only=True, tag="log_quiet"):
-    """A watched log has not grown since `since_t` (wall seconds), and nothing shows that its job is over.
+    """A watched log has not grown since `since_t` (wall seconds), and nothing shows that its job has ended.
 
-    None: it grows, as the first look showed, or again, also after what looked like the end of the job.
+    None: it is growing, possibly again after what looked like the end of the job.
     """
 
     attempt: int
@@ -541,7 +540,7 @@ class LogQuiet(JournalEvent, frozen=True, kw_only=True, tag="log_quiet"):
 
 
 class Diagnosed(JournalEvent, frozen=True, kw_only=True, tag="diagnosed"):
-    """The verdict on an attempt. `provisional`: given at the first death, before all logs are in."""
+    """The verdict on an attempt. `provisional`: given at the first death, before all logs were read."""
 
     attempt: int
     verdict: Verdict
@@ -549,7 +548,7 @@ class Diagnosed(JournalEvent, frozen=True, kw_only=True, tag="diagnosed"):
 
 
 class Decided(JournalEvent, frozen=True, kw_only=True, tag="decided"):
-    """What policy (or a person, see `by`) settled on after an attempt."""
+    """What policy, or the person named in `by`, decided after an attempt."""
 
     attempt: int
     decision: Decision
@@ -557,7 +556,7 @@ class Decided(JournalEvent, frozen=True, kw_only=True, tag="decided"):
 
 
 class BackoffStarted(JournalEvent, frozen=True, kw_only=True, tag="backoff_started"):
-    """The next attempt starts at wall time `until` unless a person acts."""
+    """The next attempt starts at wall time `until` unless somebody intervenes."""
 
     attempt: int
     until: float
@@ -565,7 +564,7 @@ class BackoffStarted(JournalEvent, frozen=True, kw_only=True, tag="backoff_start
 
 
 class Held(JournalEvent, frozen=True, kw_only=True, tag="held"):
-    """A person decides. `until`: wall time at which the keeper stops waiting."""
+    """The run waits for a person to decide. `until`: wall time at which the keeper gives up waiting."""
 
     attempt: int
     reason: str
@@ -582,7 +581,7 @@ class RequestDone(JournalEvent, frozen=True, kw_only=True, tag="request_done"):
 
 
 class RequestRefused(JournalEvent, frozen=True, kw_only=True, tag="request_refused"):
-    """A viewer's request was not carried out; `reason`: why ("stale" for another attempt's)."""
+    """A viewer's request was refused. `reason` is "stale" if it was for another attempt."""
 
     request_id: str
     request: str
@@ -591,11 +590,11 @@ class RequestRefused(JournalEvent, frozen=True, kw_only=True, tag="request_refus
 
 
 ON_OOM = "oom_"
-"""Before `restarts` or `ends`: the code of an advisory on what an out-of-memory failure would do."""
+"""Prefix of the codes of advisories on what an out-of-memory failure would do (`restarts`, `ends`)."""
 
 
 class Advisory(JournalEvent, frozen=True, kw_only=True, tag="advisory"):
-    """Something worth knowing while the run is healthy. `code` names its kind, so that it is not repeated."""
+    """Something worth knowing about a healthy run. Each `code` is reported once."""
 
     attempt: int
     code: str
@@ -604,10 +603,10 @@ class Advisory(JournalEvent, frozen=True, kw_only=True, tag="advisory"):
 
 
 class SlowRankFound(JournalEvent, frozen=True, kw_only=True, tag="slow_rank_found"):
-    """The rank that the others wait for in every step (`policy.health.straggler`), journalled when it becomes another one.
+    """The rank that the others wait for in every step (`policy.health.straggler`), journalled when it changes.
 
-    `lost_s` of every step of `step_s`; 0: only its device shows it. `rank` None: there is none, or (`unclear`) the step times that
-    ranks print differ and do not show which one is slow.
+    It costs `lost_s` of each step of `step_s`; 0: only its device shows it. `rank` is None if there is no straggler, or if the step
+    times of the ranks do not show which one is slow (`unclear`).
     """
 
     attempt: int
@@ -618,9 +617,9 @@ class SlowRankFound(JournalEvent, frozen=True, kw_only=True, tag="slow_rank_foun
 
 
 class LossNotFinite(JournalEvent, frozen=True, kw_only=True, tag="loss_not_finite"):
-    """The loss is no number any more: `value` is nan, inf or -inf, at `step`. Journalled once an attempt, the first time.
+    """The loss became nan, inf or -inf (`value`) at `step`. Journalled once per attempt, the first time.
 
-    `last`: the loss before it. `rank`: the one that logged it, where ranks are known.
+    `last`: the loss before that. `rank`: the rank that logged it, if known.
     """
 
     attempt: int
@@ -631,7 +630,7 @@ class LossNotFinite(JournalEvent, frozen=True, kw_only=True, tag="loss_not_finit
 
 
 class LossFinite(JournalEvent, frozen=True, kw_only=True, tag="loss_finite"):
-    """The loss is a number again, at `step`, for the first time after `LossNotFinite`."""
+    """The loss is finite again at `step`, for the first time after `LossNotFinite`."""
 
     attempt: int
     loss: float
@@ -641,13 +640,8 @@ class LossFinite(JournalEvent, frozen=True, kw_only=True, tag="loss_finite"):
 _LOSS_RENAMED = "loss_renamed_"
 
 
-def loss_renamed_code(name: str, step: float) -> str:
-    """The code of an advisory that the log prints a loss of another name from a step on."""
-    return f"{_LOSS_RENAMED}{step:.0f}_{name}"
-
-
 def renamed_loss(advisory: Advisory) -> tuple[int, str] | None:
-    """From which step on the log prints another loss, and its name; None where an advisory is about something else."""
+    """The step from which the log prints its loss under a new name, and that name; None for any other advisory."""
     if not advisory.code.startswith(_LOSS_RENAMED):
         return None
     step, _, name = advisory.code.removeprefix(_LOSS_RENAMED).partition("_")
@@ -658,7 +652,7 @@ class NodeSight(StrEnum):
     """What the leader saw of another node's keeper."""
 
     JOINED = "joined"
-    SILENT = "silent"  # no sign of life: training there continues, for all that is known
+    SILENT = "silent"  # no heartbeat; training there may well continue
     BACK = "back"
     ENDED = "ended"  # its part of the attempt has ended
     LEFT = "left"
@@ -667,7 +661,7 @@ class NodeSight(StrEnum):
 class NodeSeen(JournalEvent, frozen=True, kw_only=True, tag="node_seen"):
     """In node 0's journal: another node joined, fell silent, came back, ended its part of an attempt, or left.
 
-    `exit_code`: of its launcher. `stop` and `by`: why it was stopped there and by whom, if somebody did.
+    `exit_code`: its launcher's. `stop` and `by`: why and by whom it was stopped there, if it was.
     """
 
     node: int
@@ -680,12 +674,12 @@ class NodeSeen(JournalEvent, frozen=True, kw_only=True, tag="node_seen"):
 
     @property
     def stopped_by(self) -> str:
-        """Who stopped its part, as the run's own stop has it."""
+        """Who stopped its part, in the form used for the run's own stop."""
         return on_node(self.node, self.by)
 
 
 def on_node(node: int, by: str) -> str:
-    """Somebody on another node, as node 0 names who stopped the run."""
+    """How node 0 names somebody who stopped the run from another node."""
     return f"node {node}: {by}"
 
 
@@ -697,7 +691,7 @@ class NoteAdded(JournalEvent, frozen=True, kw_only=True, tag="note_added"):
 
 
 class RunEnded(JournalEvent, frozen=True, kw_only=True, tag="run_ended"):
-    """The run is over: the outcome and the exit code that `--no-ui` returns. More follows only where it is continued."""
+    """The run is over, with its outcome and the exit code of `--no-ui`. More events follow only if it is continued."""
 
     outcome: Outcome
     exit_code: int
@@ -708,7 +702,7 @@ class RunEnded(JournalEvent, frozen=True, kw_only=True, tag="run_ended"):
 
 
 class StacksProbed(JournalEvent, frozen=True, kw_only=True, tag="stacks_probed"):
-    """Where the ranks' stacks come from: "py-spy", "faulthandler" or "proc" (older journals: "debug-server", too); `note`: why from nothing better."""
+    """Where the ranks' stacks come from, and why from nothing better; only in older journals."""
 
     attempt: int
     source: str
@@ -716,7 +710,7 @@ class StacksProbed(JournalEvent, frozen=True, kw_only=True, tag="stacks_probed")
 
 
 class StallFlagged(JournalEvent, frozen=True, kw_only=True, tag="stall_flagged"):
-    """No progress for longer than this phase of this run usually takes. Nothing is done about it yet.
+    """No progress for longer than this phase of this run normally takes. Nothing is done about it yet.
 
     `since`: wall time of the last progress; of the last line where `stage` is log. `stage`: what the pace was learned from (step, log,
     start, compile, evaluation, checkpoint). `act_s`: the length at which it would be ended; None: never. `pace_s`: the 99th
@@ -733,7 +727,7 @@ class StallFlagged(JournalEvent, frozen=True, kw_only=True, tag="stall_flagged")
 
 
 class RanksAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Ranks that did the same at the same line when stacks were taken.
+    """Ranks that were doing the same thing at the same line when stacks were taken.
 
     `doing`: a value of `diagnosis.hang.stack_groups.Doing`. `what`: ``in all_reduce``. `line_at`: the user's own line. `lines`: of the
     artifact, 1-based, where that frame of each of them stands.
@@ -765,16 +759,16 @@ class StacksTaken(JournalEvent, frozen=True, kw_only=True, tag="stacks_taken"):
 
 
 class StallEnded(JournalEvent, frozen=True, kw_only=True, tag="stall_ended"):
-    """A flagged stall ended by itself: there is progress again."""
+    """A flagged stall ended on its own: there is progress again."""
 
     attempt: int
     stalled_s: float
 
 
 class OnlyFlagged(JournalEvent, frozen=True, kw_only=True, tag="only_flagged"):
-    """Why a flagged silence is not ended as things stand: `rule` of `policy.health.ending`, in words `why`.
+    """Why a flagged stall is not ended for now: the `rule` of `policy.health.ending`, and `why` in words.
 
-    Journalled when another rule applies. `until_s`: the silence at which it would be ended after all; None: at none.
+    Journalled when the rule changes. `until_s`: the length of stall at which the attempt would be ended after all; None: never.
     """
 
     attempt: int
@@ -784,9 +778,9 @@ class OnlyFlagged(JournalEvent, frozen=True, kw_only=True, tag="only_flagged"):
 
 
 class HangCountdown(JournalEvent, frozen=True, kw_only=True, tag="hang_countdown"):
-    """By all rules the stall is a hang: the attempt is ended at wall time `until`, `left_s` from now, unless a person decides to keep waiting.
+    """The stall is a hang by all rules: the attempt is ended at wall time `until`, `left_s` from now, unless a person keeps waiting.
 
-    `text`: what the ranks do. `rule`: which rule lets it be ended.
+    `text`: what the ranks are doing. `rule`: the rule that allows ending it.
     """
 
     attempt: int
@@ -797,7 +791,7 @@ class HangCountdown(JournalEvent, frozen=True, kw_only=True, tag="hang_countdown
 
 
 class HangWithdrawn(JournalEvent, frozen=True, kw_only=True, tag="hang_withdrawn"):
-    """A countdown was cancelled: a rule now forbids ending the attempt, see `OnlyFlagged`."""
+    """A countdown was cancelled because a rule now forbids ending the attempt; see `OnlyFlagged`."""
 
     attempt: int
     rule: str
@@ -805,14 +799,14 @@ class HangWithdrawn(JournalEvent, frozen=True, kw_only=True, tag="hang_withdrawn
 
 
 class HangKept(JournalEvent, frozen=True, kw_only=True, tag="hang_kept"):
-    """A person decided to keep waiting: this stall is not ended, however long it lasts."""
+    """A person chose to keep waiting: this stall is never ended."""
 
     attempt: int
     by: str
 
 
 class HangFound(JournalEvent, frozen=True, kw_only=True, tag="hang_found"):
-    """A stall that is a hang: the attempt is ended for it. Journalled just before the intent to stop.
+    """The stall is a hang, so the attempt is ended. Journalled just before the intent to stop.
 
     `ranks`: the odd ones out, empty where it is not known. `rule`: which rule of `policy.health.ending` lets it be ended. `line`: of `artifact`, 1-based, where the user's own frame of the first
     of them stands, or its stack begins. The rest as in `StacksTaken`.
@@ -832,9 +826,9 @@ class HangFound(JournalEvent, frozen=True, kw_only=True, tag="hang_found"):
 
 
 class ClockSet(JournalEvent, frozen=True, kw_only=True, tag="clock_set"):
-    """Somebody set the machine's clock; the times of this keeper's events continue as if it had not been set.
+    """Somebody set the machine's clock. This keeper's event times continue as if it had not been set.
 
-    `ahead_s`: by how much the machine's clock is ahead of the events' times from now on, negative if it is behind.
+    `ahead_s`: how far the machine's clock is ahead of event times from now on; negative if it is behind.
     """
 
     ahead_s: float
@@ -844,30 +838,30 @@ class ClockSet(JournalEvent, frozen=True, kw_only=True, tag="clock_set"):
 
 
 class MemoryMeasured(JournalEvent, frozen=True, kw_only=True, tag="memory_measured"):
-    """What an attempt showed about its micro-batch: whether it fitted, and the peak memory of a rank."""
+    """Whether an attempt's micro-batch fit in memory, and the peak memory of a rank."""
 
     attempt: int
     trial: MemoryTrial
 
 
 class ChangePlanned(JournalEvent, frozen=True, kw_only=True, tag="change_planned"):
-    """The next launch against the one before, as a diff: lines that begin with "-" or "+". Secrets are redacted."""
+    """A diff between the previous launch and the next one: lines that begin with "-" or "+". Secrets are redacted."""
 
     attempt: int
     lines: tuple[str, ...]
 
 
 class BatchAsked(JournalEvent, frozen=True, kw_only=True, tag="batch_asked"):
-    """A restart with a smaller batch needs a person's answer: what could not be read of the batch."""
+    """A restart with a smaller batch needs an answer from a person about what could not be read of the batch."""
 
     attempt: int
     question: BatchQuestion
 
 
 class BatchAnswered(JournalEvent, frozen=True, kw_only=True, tag="batch_answered"):
-    """What a person answered, `by` whom; `day`: in an earlier run of the same script, on this day.
+    """An answer and who gave it. `day`: it was given on this day, in an earlier run of the same script.
 
-    `batch`: what the attempts until then ran with, by this answer. `trial`: no person answered; it is tried, for so many-th an attempt.
+    `batch`: the batch that the attempts so far ran with, according to this answer. `trial`: nobody answered, so this is try number `trial`.
     """
 
     question: BatchQuestion
@@ -879,7 +873,7 @@ class BatchAnswered(JournalEvent, frozen=True, kw_only=True, tag="batch_answered
 
 
 class WaitingFor(JournalEvent, frozen=True, kw_only=True, tag="waiting_for"):
-    """The next launch waits for a precondition; `text`: for which, and what prevents it."""
+    """The next launch waits for a precondition. `text` says which one, and what blocks it."""
 
     attempt: int
     precondition: Precondition = msgspec.field(name="proof")
@@ -887,7 +881,7 @@ class WaitingFor(JournalEvent, frozen=True, kw_only=True, tag="waiting_for"):
 
 
 class LaunchCleared(JournalEvent, frozen=True, kw_only=True, tag="launch_cleared"):
-    """All preconditions of the next launch were met, or the wait timed out; `waited_s` in seconds."""
+    """All preconditions of the next launch were met, or the wait timed out."""
 
     attempt: int
     waited_s: float
@@ -895,7 +889,7 @@ class LaunchCleared(JournalEvent, frozen=True, kw_only=True, tag="launch_cleared
 
 
 class Recovered(JournalEvent, frozen=True, kw_only=True, tag="recovered"):
-    """The time from a failure to the next completed step, in seconds; a part is None where it is not known.
+    """The time from a failure to the next completed step, in seconds; unknown parts are None.
 
     `attempt` made the step; `after` failed. The parts: `end_s` failure to the last process gone, `detect_s` to the
     verdict, `wait_s` back-off, `drain_s` wait for preconditions, `spawn_s` plan to torchrun running,
@@ -933,7 +927,7 @@ class ResumeCompared(JournalEvent, frozen=True, kw_only=True, tag="resume_compar
 
 
 class ProbeStarted(JournalEvent, frozen=True, kw_only=True, tag="probe_started"):
-    """A short launch to see whether `micro_batch` fits. Probes count from 1; their files lie in probes/<n>."""
+    """A short launch to see whether `micro_batch` fits. Probes count from 1; their files are in probes/<n>."""
 
     probe: int
     micro_batch: int
@@ -941,7 +935,7 @@ class ProbeStarted(JournalEvent, frozen=True, kw_only=True, tag="probe_started")
 
 
 class ProbeEnded(JournalEvent, frozen=True, kw_only=True, tag="probe_ended"):
-    """A probe is over. `fitted` None: it ended for another reason, in `why`; nothing is learnt about memory then."""
+    """A probe ended. `fitted` is None if it failed for another reason (`why`), which says nothing about memory."""
 
     probe: int
     micro_batch: int
@@ -952,7 +946,7 @@ class ProbeEnded(JournalEvent, frozen=True, kw_only=True, tag="probe_ended"):
 
 
 class BatchFitted(JournalEvent, frozen=True, kw_only=True, tag="batch_fitted"):
-    """The result of the probes. `batch` is that of the first launch; None: as the job gave it."""
+    """The result of the probes. `batch` is used by the first launch; None: the job's own batch."""
 
     probes: int
     batch: BatchSpec | None
@@ -1025,5 +1019,5 @@ Event: TypeAlias = (
 
 
 def is_share_of_epochs(share: float, epoch: float, epochs: float) -> bool:
-    """Whether a share of steps may be that of the training, by its epochs, which count from 0 or 1: a counter of one epoch stands elsewhere."""
+    """Whether a share of steps can be the training's, given its epoch (counted from 0 or 1). A counter of one epoch has another share."""
     return abs(share - epoch / epochs) <= 1.5 / epochs

@@ -14,12 +14,12 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.regular import open_regular
 from supervisor.run.state import RunState
 
-# Why stoker ends an attempt that failed by itself; the failure is then what made it do so.
+# Reasons to end an attempt that had failed by itself; the failure is then the time of that decision.
 _OURS_AFTER_A_FAILURE = frozenset({ev.StopWhy.RANK_DIED, ev.StopWhy.HANG})
 
 
 def recovery_of(facts: Iterable[ev.Event], attempt: int) -> ev.Recovered | None:
-    """The recovery that `attempt` made; None where nothing failed before it or it has completed no step."""
+    """The recovery by `attempt`; None if nothing failed before it or it has completed no step."""
     after = attempt - 1
     at: dict[str, float] = {}
     last_t = 0.0
@@ -27,7 +27,7 @@ def recovery_of(facts: Iterable[ev.Event], attempt: int) -> ev.Recovered | None:
         last_t = max(last_t, fact.t)
         match fact:
             case ev.RunEnded():
-                at.clear()  # somebody continued the run, who knows how much later: that is no recovery
+                at.clear()  # somebody continued the run any time later, which is not a recovery
             case ev.RankExited(attempt=number) if number == after:
                 at.setdefault("failed", fact.t)
             case ev.StopIntended(attempt=number) if number == after and fact.why in _OURS_AFTER_A_FAILURE:
@@ -85,7 +85,7 @@ _WHOLE = 16  # digits: shorter marks name a failure before any log, and say noth
 
 
 class Sighting(NamedTuple):
-    """Where a failure was seen before: the newest other run that had it, and how many more had."""
+    """The newest other run with the same failure, and how many more runs had it."""
 
     run_id: str
     attempt: int
@@ -94,7 +94,7 @@ class Sighting(NamedTuple):
 
 
 def same_failure(state: RunState, fingerprint: str, attempt: int) -> tuple[int, ...]:
-    """The other attempts of a run that failed alike."""
+    """The other attempts of a run with the same failure."""
     return tuple(
         view.number
         for view in state.attempts
@@ -106,7 +106,7 @@ def same_failure(state: RunState, fingerprint: str, attempt: int) -> tuple[int, 
 
 
 def seen_in_runs(fingerprint: str, runs: Iterable[RunPaths], own: Path) -> Sighting | None:
-    """The newest of other runs (given newest first) that failed alike; None if none of the last 40 did."""
+    """The newest other run (of `runs`, newest first) with the same failure; None if none of the last 40 had it."""
     if len(fingerprint) < _WHOLE:
         return None
     found: list[Sighting] = []
@@ -118,7 +118,7 @@ def seen_in_runs(fingerprint: str, runs: Iterable[RunPaths], own: Path) -> Sight
 
 
 def recurrence_lines(same: tuple[int, ...], sighting: Sighting | None) -> list[str]:
-    """The recurrence in words, a line a fact."""
+    """The recurrence in words, one line each."""
     lines = []
     if same:
         lines.append(f"the same failure as attempt{'s' if len(same) > 1 else ''} {', '.join(map(str, same))}")
@@ -130,7 +130,7 @@ def recurrence_lines(same: tuple[int, ...], sighting: Sighting | None) -> list[s
 
 
 def _in_journal(run: RunPaths, mark: bytes) -> Sighting | None:
-    """The last verdict with this fingerprint; whole journals are not decoded for it."""
+    """The last verdict with this fingerprint, found without decoding the whole journal."""
     try:
         with open_regular(run.node().journal) as file:
             data = file.read(MOST_JOURNAL_BYTES)
@@ -144,4 +144,4 @@ def _in_journal(run: RunPaths, mark: bytes) -> Sighting | None:
         fact = json.loads(data[start : stop if stop >= 0 else len(data)])
         return Sighting(run.run_id, int(fact["attempt"]), float(fact["t"]))
     except (*NOT_DECODED, KeyError, TypeError):
-        return None  # a damaged line is no sighting
+        return None  # a damaged line does not count

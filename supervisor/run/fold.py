@@ -17,22 +17,22 @@ from supervisor.run.timeline import moment_of
 
 _NO_MEASURE = {"t", "v", "attempt", "minima", "lag_bytes", "log_bytes"}
 MEASURED = tuple(name for name in ev.Progress.__struct_fields__ if name not in _NO_MEASURE)
-"""The fields of a progress that are about the job itself."""
+"""The fields of a progress event that describe the job itself."""
 _measured = attrgetter(*MEASURED)
 _TOTAL, _EPOCH_STEP, _EPOCH_STEPS, _ETA = map(
     MEASURED.index, ("total_steps", "epoch_step", "epoch_steps", "eta_s")
 )
 _BEFORE_STEPS = frozenset({ev.Phase.RENDEZVOUS, ev.Phase.LOADING})
 STEPS_AFTER_S = 10.0
-"""Peers of a rank that fails may log a step or two more; one that comes later shows that the job continues."""
+"""Peers of a failing rank may still log a step or two; a later step shows that the job continues."""
 _NO_STALL: dict[str, object] = {"stall": None, "only_flagged": None, "countdown": None, "kept": None}
 
 
 def fold(state: st.RunState, event: ev.Event) -> st.RunState:
     """The state after `event`.
 
-    Events that contradict the state are kept as far as they make sense:
-    a reader may open a journal that was cut, so the fold never raises.
+    Events that contradict the state are applied as far as they make sense. The fold never raises, because a reader may open
+    a truncated journal.
     """
     moment = moment_of(event, state)
     after = CHANGES[type(event)](replace(state, last_t=event.t), event)
@@ -40,7 +40,7 @@ def fold(state: st.RunState, event: ev.Event) -> st.RunState:
         return after
     at = len(after.timeline)
     while moment.t < event.t and at and after.timeline[at - 1].t > moment.t:
-        at -= 1  # it was seen later than it happened
+        at -= 1  # it was noticed later than it happened
     timeline = (*after.timeline[:at], moment, *after.timeline[at:])
     return replace(after, timeline=timeline[-st.MAX_TIMELINE :])
 
@@ -48,7 +48,7 @@ def fold(state: st.RunState, event: ev.Event) -> st.RunState:
 def replay(events: Iterable[ev.Event], state: st.RunState | None = None) -> st.RunState:
     """The state after all of `events`, from `state` or from nothing.
 
-    Reports of progress in a row, nearly all of a long journal, are folded together: that takes a third of the time.
+    Consecutive progress events, nearly all of a long journal, are folded together, which takes a third of the time.
     """
     state = state or st.RunState()
     for attempt, alike in groupby(
@@ -63,7 +63,7 @@ def replay(events: Iterable[ev.Event], state: st.RunState | None = None) -> st.R
 
 
 def _edit(s: st.RunState, number: int, **changes: object) -> st.RunState:
-    """The state with the fields of attempt `number` changed; unknown attempts are left alone."""
+    """The state with fields of attempt `number` changed; an unknown attempt changes nothing."""
     attempts = tuple(replace(a, **changes) if a.number == number else a for a in s.attempts)
     return replace(s, attempts=attempts)
 
@@ -104,7 +104,7 @@ def _launch_intended(s: st.RunState, event: ev.LaunchIntended) -> st.RunState:
         s,
         attempts=(*(a for a in s.attempts if a.number != event.attempt), view),
         condition=st.Launching(attempt=event.attempt),
-        ended_t=None,  # a run that was over may be continued
+        ended_t=None,  # a finished run can be continued
         progress=None,
         waiting=None,
     )
@@ -140,7 +140,7 @@ def _rank_exited(s: st.RunState, event: ev.RankExited) -> st.RunState:
     gone = replace(known, exited=True, exit_code=code)
     changes: dict[str, object] = {"ranks": {**found.ranks, event.local_rank: gone}}
     if code == 0 and found.failing is not None and found.failing.local_rank == event.local_rank:
-        changes["failing"] = None  # it had written an error, and ended well all the same
+        changes["failing"] = None  # it logged an error but ended well
     return _edit(s, event.attempt, **changes)
 
 
@@ -157,7 +157,7 @@ def _checkpoint_committed(s: st.RunState, event: ev.CheckpointCommitted) -> st.R
     s = _edit(s, event.attempt, checkpoint_steps=steps[-st.MAX_CHECKPOINT_STEPS :])
     kept = (*s.checkpoints, event)[-st.MAX_CHECKPOINTS :]
     s = replace(s, checkpoint=event, checkpoints=kept)
-    # A copy has served once the attempt that resumed from it wrote a newer one.
+    # A copy is no longer needed once the attempt that resumed from it wrote a newer checkpoint.
     newer = not s.unsound(event)
     copies = (k for k in s.kept if not (newer and k.attempt <= event.attempt and k.step < event.step))
     return replace(s, kept=tuple(copies))
@@ -169,7 +169,7 @@ def _evidence_seen(s: st.RunState, event: ev.EvidenceSeen) -> st.RunState:
 
 
 def _progress(s: st.RunState, *news: ev.Progress) -> st.RunState:
-    """Reports of one attempt, oldest first, together: copying the state for each one takes most of a fold's time."""
+    """Progress events of one attempt, oldest first. They are folded together because copying the state takes most of the time."""
     number, found = news[0].attempt, s.find(news[0].attempt)
     merged, total, best, records = merge_progress(s.progress, *news), s.total_steps, s.best_loss, s.records
     at = s.progress.step if s.progress is not None and s.progress.attempt == number else None
@@ -179,11 +179,11 @@ def _progress(s: st.RunState, *news: ev.Progress) -> st.RunState:
         if step is not None:
             if found is not None and found.first_step is None:
                 found = replace(found, first_step=step, first_step_t=event.t)
-                if records:  # what it does again counts no more; a loss without a step stays
+                if records:  # steps that are repeated no longer count; a loss without a step does
                     records = tuple(record for record in records if record[0] < found.begins_at)
                     best = records[-1][1] if records else None
             if found is not None and found.failing is not None and event.t - found.failing.t > STEPS_AFTER_S:
-                # Its launcher continues without it, or has started it again.
+                # Its launcher goes on without it, or restarted it.
                 found = replace(found, failing=None)
             last_step = at = step
         if loss is not None:
@@ -213,14 +213,14 @@ def _progress(s: st.RunState, *news: ev.Progress) -> st.RunState:
 
 
 def _total_after(event: ev.Progress, known: int | None) -> int | None:
-    """The total that the newest line says; a step beyond the one that was known shows that it was that of an epoch."""
+    """The total after an event. A step beyond the known total shows that it was the total of an epoch."""
     if event.total_steps is not None:
         return event.total_steps or None
     return None if known is not None and event.step is not None and event.step > known else known
 
 
 def merge_progress(old: ev.Progress | None, *news: ev.Progress) -> ev.Progress:
-    """Later values win; a value that is not repeated stays, within one attempt. How far the logs are read is no progress."""
+    """Later values win, and values that are not repeated stay, within one attempt. How far logs are read does not count as progress."""
     if old is None or old.attempt != news[0].attempt:
         old, *rest = news
     else:
@@ -233,15 +233,15 @@ def merge_progress(old: ev.Progress | None, *news: ev.Progress) -> ev.Progress:
         total = _total_after(new, values[_TOTAL])
         values, t = [was if one is None else one for was, one in zip(values, now, strict=True)], new.t
         values[_TOTAL] = total
-        if new.step is not None:  # what the log printed of an earlier step is nothing of this one
+        if new.step is not None:  # what the log printed for an earlier step does not apply to this one
             values[_EPOCH_STEP], values[_EPOCH_STEPS] = new.epoch_step, new.epoch_steps
-        if new.epoch_step is not None:  # the one before is of an earlier line
+        if new.epoch_step is not None:  # the earlier ETA is stale
             values[_ETA] = new.eta_s
     return replace(news[-1], t=t, **dict(zip(MEASURED, values, strict=True))) if rest else old
 
 
 def _stop_intended(s: st.RunState, event: ev.StopIntended) -> st.RunState:
-    # A stop takes back the restart that a person had decided on while the attempt lived.
+    # A stop cancels a restart that a person had decided on while the attempt was running.
     again = event.why is ev.StopWhy.RESTART or event.why not in st.REQUESTED_STOPS
     s = _edit(s, event.attempt, stop=event, **({} if again else {"decision": None, "decided_by": ""}))
     return replace(s, condition=st.Stopping(attempt=event.attempt, why=event.why, by=event.by))
@@ -307,7 +307,7 @@ def _log_quiet(s: st.RunState, event: ev.LogQuiet) -> st.RunState:
     if found is None:
         return s
     if event.since_t is None and found.ended_t is not None:
-        # It was no end: what was said of it is taken back.
+        # It had not ended, so what was said about its end is withdrawn.
         back = {"ended_t": None, "verdict": None, "log_read_bytes": None, "log_size_bytes": None}
         s = _edit(s, event.attempt, **back)
         phase = found.phase or ev.Phase.RENDEZVOUS
@@ -329,7 +329,7 @@ def _backoff_started(s: st.RunState, event: ev.BackoffStarted) -> st.RunState:
     waits = st.Backoff(
         attempt=event.attempt, until=event.until, decision=found.decision, delay_s=event.delay_s
     )
-    return replace(s, condition=waits, ended_t=None)  # a run that was over may be continued
+    return replace(s, condition=waits, ended_t=None)  # a finished run can be continued
 
 
 def _held(s: st.RunState, event: ev.Held) -> st.RunState:
@@ -344,9 +344,9 @@ def _held(s: st.RunState, event: ev.Held) -> st.RunState:
 
 
 def _batch_answered(s: st.RunState, event: ev.BatchAnswered) -> st.RunState:
-    """The attempts whose batch was not known ran with this one; an answer before it counts no more."""
+    """Attempts whose batch was unknown ran with this one. It replaces an earlier answer."""
     what = event.question.what
-    # What the batch before counts says nothing of this one.
+    # What the previous setting counts says nothing about this one.
     gone = {what, Unread.SCOPE} if what is Unread.MICRO else {what}
     answers = {k: one for k, one in s.answers.items() if k not in gone} | {what: event}
     if what not in OF_BATCH:
@@ -357,7 +357,7 @@ def _batch_answered(s: st.RunState, event: ev.BatchAnswered) -> st.RunState:
 
 
 def _plan_differs(s: st.RunState, event: ev.PlanDiffers) -> st.RunState:
-    """An answer after which an attempt had another batch than planned is none."""
+    """An answer is dropped if the attempt that used it did not have the planned batch."""
     s = _edit(s, event.attempt, differs=event)
     given = s.answers.get(event.wrong) if event.wrong is not None else None
     if given is None:
@@ -371,7 +371,7 @@ def _node_seen(s: st.RunState, event: ev.NodeSeen) -> st.RunState:
     if event.sight is ev.NodeSight.ENDED and found is not None:
         changes: dict[str, object] = {"node_exits": {**found.node_exits, event.node: event.exit_code}}
         if event.stop is not None and found.stop is None:
-            # Ranks that checkpoint together end together: node 0's part may be over before its keeper hears of the signal.
+            # Ranks that checkpoint together end together: node 0's part may have ended before its keeper hears about the signal.
             stop = ev.StopIntended(
                 t=event.t, attempt=found.number, why=event.stop, by=event.stopped_by, grace_s=0.0
             )
@@ -390,7 +390,7 @@ Change: TypeAlias = Callable[[st.RunState, Any], st.RunState]
 
 
 def _nothing(s: st.RunState, _event: ev.Event) -> st.RunState:
-    """It stands on the timeline, if anywhere."""
+    """The event changes no state; it may still be on the timeline."""
     return s
 
 
@@ -401,7 +401,7 @@ def _answered(s: st.RunState, event: ev.RequestDone | ev.RequestRefused) -> st.R
 
 
 def _kept_as(field: str, **others: object) -> Change:
-    """The newest event of its kind is a field of its attempt; `others` become so with it."""
+    """Store the newest event of a kind in this field of its attempt, and set `others` with it."""
     return lambda s, event: _edit(s, event.attempt, **{field: event}, **others)
 
 
@@ -472,4 +472,4 @@ CHANGES: Mapping[type[ev.JournalEvent], Change] = {
     ev.NoteAdded: _nothing,
     ev.RunEnded: _run_ended,
 }
-"""What each kind of event changes in the state; what it adds to the timeline is `run.timeline`'s."""
+"""How each kind of event changes the state. What it adds to the timeline is decided in `run.timeline`."""

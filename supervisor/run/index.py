@@ -1,7 +1,7 @@
 """The index of runs: finding a run by path, id, part of an id, name, or not at all.
 
-Every run of this user is a line in ``$XDG_STATE_HOME/stoker/index.jsonl``: {path, run_id, t, name, note, note_t}. One that was
-named again, or given a note after its end, has a line more; the last one with a name or a note counts.
+Every run of this user has a line in ``$XDG_STATE_HOME/stoker/index.jsonl``: {path, run_id, t, name, note, note_t}. A run that was renamed,
+or given a note after its end, has another line; the last line with a name or a note counts.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from supervisor.run.regular import Mark, mark_of, read_regular
 INDEX = "index.jsonl"
 LEAST_BYTES = 1 << 16
 LEAST_FILES = 40
-"""A run of one rank has some 30 files and folders, of 20 KB, by its first step."""
-LEAST_PART = 3  # characters of an id by which a run can be stopped, continued or renamed
+"""By its first step, a run with one rank has some 30 files and folders of 20 KB."""
+LEAST_PART = 3  # the fewest characters of an id that select a run to stop, continue or rename
 MAX_NAME = 80
 MAX_NOTE = 400
-ID_STAMP = len("20260101-0000-")  # what stands before the words of an id
+ID_STAMP = len("20260101-0000-")  # the timestamp before the words of an id
 # The words of run ids, such as `brave-otter`: short, friendly, easy to say and to tell apart.
 ADJECTIVES = tuple(
     """
@@ -53,7 +53,7 @@ ANIMALS = tuple(
 
 
 class RunNotFound(JobError):  # noqa: N818 - a state of affairs, not an error
-    """No run, or more than one, goes by that name: one line for the user."""
+    """No run, or more than one, has that name: one line for the user."""
 
 
 class IndexLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,14 +78,14 @@ def runs_dir(flag: str | None, env: Mapping[str, str]) -> Path:
 
 
 def claim(parent: Path, now: float | None = None) -> RunPaths:
-    """A fresh run directory, claimed by mkdir: two starts in one second get two folders. Its path has no links in it.
+    """A new run directory, claimed by mkdir, so that two starts in one second get two folders. Its path contains no links.
 
     Raises:
         OSError: the folder cannot be written, or a run's first files do not fit.
     """
     import secrets  # and OpenSSL with it: not to look at a run
 
-    make_private(parent, 0o775)  # the umask may close it to the group too; to everybody it is never open
+    make_private(parent, 0o775)  # the umask may also exclude the group; others never have access
     parent = parent.resolve()
     _look_for_room(parent)
     stamp = time.strftime("%Y%m%d-%H%M", time.localtime(now))
@@ -100,19 +100,19 @@ def claim(parent: Path, now: float | None = None) -> RunPaths:
 
 
 def _look_for_room(folder: Path) -> None:
-    """Raises OSError where a run would lack space, inodes or quota before it begins: it would run, and nobody would know how."""
+    """Raise OSError if a run would lack space, inodes or quota from the start, because it would run without a record."""
     import tempfile
 
     entries = os.statvfs(folder)
-    if entries.f_files and entries.f_favail < LEAST_FILES:  # 0: a filesystem that makes them as it needs them
+    if entries.f_files and entries.f_favail < LEAST_FILES:  # 0: a filesystem that creates inodes as needed
         what = f"No space left on device ({entries.f_favail} more files fit: its inodes are used up)"
         raise OSError(errno.ENOSPC, what, str(folder))
-    with tempfile.TemporaryFile(dir=folder) as probe:  # a quota shows only where something is written
+    with tempfile.TemporaryFile(dir=folder) as probe:  # a quota shows only when something is written
         probe.write(bytes(LEAST_BYTES))
 
 
 def link_latest(run: RunPaths) -> None:
-    """Point runs/latest at `run`, atomically. Filesystems without symlinks are left alone."""
+    """Point runs/latest at `run`, atomically. Does nothing on filesystems without symlinks."""
     part = run.root.parent / f".latest-{os.getpid()}"
     try:
         part.unlink(missing_ok=True)
@@ -123,22 +123,22 @@ def link_latest(run: RunPaths) -> None:
 
 
 def register(run: RunPaths, name: str, env: Mapping[str, str]) -> None:
-    """List a run by its absolute path, where the index can be written: in its folder it is found all the same."""
+    """List a run by its absolute path. If the index cannot be written, the run is still found in its folder."""
     _add_line(run, env, t=time.time(), name=name)
 
 
 def give_name(run: RunPaths, name: str, env: Mapping[str, str]) -> str:
-    """Call a run by another name from now on, in this user's index: its folder is not written to. Returns the name as it is kept.
+    """Rename a run in this user's index, without writing to its folder. Returns the name as stored.
 
     Raises:
-        ValueError: nothing of the name is left once it is one printable line.
+        ValueError: the name is empty once it is one printable line.
         OSError: the index cannot be written.
     """
     return _give(run, "name", _one_line(name)[:MAX_NAME], env)
 
 
 def give_note(run: RunPaths, note: str, env: Mapping[str, str]) -> str:
-    """Put a note on a run that has no keeper to take it; as `give_name` in all else."""
+    """Add a note to a run that has no keeper to journal it; otherwise like `give_name`."""
     return _give(run, "note", _one_line(note)[:MAX_NOTE], env, note_t=time.time())
 
 
@@ -153,7 +153,7 @@ def _give(run: RunPaths, what: str, kept: str, env: Mapping[str, str], note_t: f
 def _add_line(
     run: RunPaths, env: Mapping[str, str], *, t: float, name: str = "", note: str = "", note_t: float = 0.0
 ) -> OSError | None:
-    """One more line of a run in the index; the error where it cannot be written."""
+    """Append a line about a run to the index; returns the error if it cannot be written."""
     path = str(run.root.absolute())
     line = IndexLine(path=path, run_id=run.run_id, name=name, t=t, note=note, note_t=note_t)
     return append_line(state_home(env) / INDEX, line, follows=True)
@@ -161,24 +161,24 @@ def _add_line(
 
 def _one_line(text: str) -> str:
     """Text as one printable line, without secrets."""
-    from supervisor.text.decode import strip_escapes  # to find a run needs neither
+    from supervisor.text.decode import strip_escapes  # not needed to find a run
     from supervisor.text.redact import redact_text
 
     return redact_text(" ".join(strip_escapes(text).split()))
 
 
 def listed_names(env: Mapping[str, str]) -> dict[str, str]:
-    """What the runs of the index are called, the newest name of each, by their folders without links."""
+    """The newest name of each run in the index, by its folder with links resolved."""
     return {line.path: line.name for line in _index_lines(env) if line.name}
 
 
 def listed_notes(env: Mapping[str, str]) -> dict[str, tuple[float, str]]:
-    """The newest note of each run in the index, and when it was written, by their folders without links."""
+    """The newest note of each run in the index and when it was written, by its folder with links resolved."""
     return {line.path: (line.note_t, line.note) for line in _index_lines(env) if line.note}
 
 
 def known_runs(runs: Path, env: Mapping[str, str], *, elsewhere: bool = True) -> list[RunPaths]:
-    """Runs below `runs` and, unless `elsewhere` is False, in the index that still exist, newest first."""
+    """Existing runs below `runs` and, unless `elsewhere` is False, in the index; newest first."""
     found: dict[str, float] = {}
     for entry in os.scandir(runs.resolve()) if runs.is_dir() else ():
         if entry.is_dir(follow_symlinks=False) and is_run_directory(entry.path):
@@ -186,13 +186,13 @@ def known_runs(runs: Path, env: Mapping[str, str], *, elsewhere: bool = True) ->
     for line in _index_lines(env) if elsewhere else ():
         if line.path not in found and is_run_directory(line.path):
             found[line.path] = line.t
-    # Ids begin with their minute; within one, the run that was started last is the newer.
+    # Ids begin with the minute of the start; within a minute, the later start is newer.
     newest = sorted(found, key=lambda path: (os.path.basename(path)[:13], found[path]), reverse=True)
     return [RunPaths(Path(path)) for path in newest]
 
 
 def _start_t(path: str | Path) -> float:
-    """When a run was started: its run.json is written once, while its folder's time changes with every entry, as when it is deleted and brought back."""
+    """When a run was started, by run.json, which is written once. The folder's own time changes with every entry."""
     try:
         return os.stat(RunPaths(Path(path)).run_json).st_mtime
     except OSError:
@@ -204,14 +204,14 @@ def find_run(
 ) -> RunPaths:
     """The run that `text` names: a path, an id, a unique part of an id, else the newest run of that name.
 
-    None: the newest live one, else the newest. Always those under `runs` come before those elsewhere. `elsewhere` False: a run
-    outside of `runs` is found by its path alone, which has a slash. `acting`: a part of an id counts under `runs` alone, from
-    `LEAST_PART` characters on.
+    None: the newest live run, else the newest. Runs under `runs` come before those elsewhere. `elsewhere` False: a run outside of
+    `runs` is found only by its path, which has a slash. `acting`: part of an id selects only runs under `runs`, and needs
+    `LEAST_PART` characters.
 
     Raises:
         RunNotFound: none, or several.
     """
-    if text is not None and not text.strip():  # of an unset variable: the newest is not what was meant
+    if text is not None and not text.strip():  # an unset variable: the newest run is not what was meant
         raise RunNotFound("an empty name: say which run, `stoker runs` lists them")
     if text and (elsewhere or os.sep in text):
         path = Path(os.path.expanduser(text))  # pathlib's own raises for a user that does not exist
@@ -248,7 +248,7 @@ def find_run(
 
 
 def runs_of(words: str, runs: Path, env: Mapping[str, str]) -> list[RunPaths]:
-    """The run that all the words name, else one for each of them.
+    """The run named by all the words together, else one run per word.
 
     Raises:
         RunNotFound: a word names none, or several.
@@ -262,18 +262,18 @@ def runs_of(words: str, runs: Path, env: Mapping[str, str]) -> list[RunPaths]:
 
 
 def named_runs(name: str, known: list[RunPaths], env: Mapping[str, str]) -> list[RunPaths]:
-    """Those of `known` that were given this very name, in the same order."""
+    """Those of `known` with exactly this name, in the same order."""
     names = listed_names(env)
     return [r for r in known if (names.get(str(r.root)) or _recorded_name(r)) == name]
 
 
 def _nearest(text: str, known: list[RunPaths], env: Mapping[str, str]) -> str | None:
-    """The id of the run whose id, words of it or given name are most like what was typed; None: none is like it."""
+    """The id of the run whose id, words or name is most similar to what was typed; None if none is."""
     import difflib  # only once a run is not found
 
     listed = listed_names(env)
     ids: dict[str, str] = {}
-    for run in known:  # newest first: it is meant where two have one name
+    for run in known:  # newest first, which is meant if two have the same name
         for name in (run.run_id, run.run_id[ID_STAMP:], listed.get(str(run.root), "")):
             ids.setdefault(name, run.run_id)
     near = difflib.get_close_matches(text, list(ids), n=1, cutoff=0.75)
@@ -281,7 +281,7 @@ def _nearest(text: str, known: list[RunPaths], env: Mapping[str, str]) -> str | 
 
 
 def _recorded_name(run: RunPaths) -> str | None:
-    """A run's name by its own record, for one that was moved here or listed by another user."""
+    """A run's name from its own record, for a run that was moved here or listed by another user."""
     from supervisor.run.runfile import BadRunFile, read_run_file
 
     try:
@@ -291,13 +291,13 @@ def _recorded_name(run: RunPaths) -> str | None:
 
 
 def those_under(known: list[RunPaths], runs: Path) -> list[RunPaths]:
-    """Those of `known` that lie in this folder of runs."""
+    """Those of `known` in this folder of runs."""
     place, real = os.path.realpath(runs), cache(os.path.realpath)
     return [run for run in known if real(os.path.dirname(run.root)) == place]
 
 
 def _index_lines(env: Mapping[str, str]) -> tuple[IndexLine, ...]:
-    """The lines of the index, each with its run's folder without links; read again where the file changed."""
+    """The lines of the index, with links in paths resolved; read again if the file changed."""
     path = str(state_home(env) / INDEX)
     return _lines_in(path, mark_of(path))
 

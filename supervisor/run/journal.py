@@ -1,11 +1,11 @@
 """The journal: an append-only file of facts, one JSON object a line, one writer.
 
-The writer appends whole lines with a single write(2); the reader reads by offset, leaves a half last
-line for the next call, and skips lines of kinds or schema versions it does not know (counting them),
-so that an older viewer opens a newer run. A line whose `v` is above ours makes the run read-only here.
+The writer appends whole lines with a single write(2). The reader reads by offset, leaves an incomplete last line for the next call,
+and skips and counts lines of unknown kinds or schema versions, so that an older viewer can open a newer run. A line whose `v` is
+above ours makes the run read-only.
 
-Beside a journal lies a snapshot: the state after its first so many bytes, from which a reader of states goes on. It only saves time:
-one that is torn, that another stoker folded or that belongs to other bytes is left alone, and the journal is read from its start.
+Next to a journal is a snapshot: the state after a prefix of it, from which a reader continues. It only saves time: a snapshot that is
+damaged, folded by another version or made from other bytes is ignored, and the journal is read from its start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ T = TypeVar("T", bound=Event)
 
 
 def without_secrets(event: T, redactor: Redactor) -> T:
-    """The event as it may be written: the texts in it that came from outside are redacted."""
+    """The event with secrets removed from its text, as it is written."""
     data = msgspec.to_builtins(event)
     shown = redactor.data(data)
     return event if shown == data else msgspec.convert(shown, type(event))
@@ -46,37 +46,36 @@ def without_secrets(event: T, redactor: Redactor) -> T:
 
 FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h
 RESERVED_BYTES = 256 * 1024
-"""Kept free for the journal behind its end: a run whose disk is full makes some hundred facts of 200 bytes an hour."""
+"""Reserved for the journal beyond its end: a run on a full disk writes some hundred events of 200 bytes an hour."""
 MAX_LINE_BYTES = 1 << 24
-"""Read at once of a journal; a line that is longer is none of ours."""
+"""The most to read from a journal at once; a longer line was not written by stoker."""
 
 
 WAITS_FOR_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
-"""After these the open file is as good as before: nothing is reopened."""
+"""After these errors the open file still works, so it is not reopened."""
 HEAD_BYTES = 512
 SNAPSHOT_EVERY = 1 << 20
-"""What is folded after a snapshot takes 50 ms at most: a reader that lists many runs can afford it."""
+"""The part after a snapshot is folded in at most 50 ms, which a list of many runs can afford."""
 MOST_SNAPSHOT_BYTES = 16 << 20
 SEALED_BYTES = 1 << 16
 TAIL_BYTES = 4 << 20
-"""Read in 0.3 s. It is also how much of a long journal is printed to a person who follows a run line by line."""
+"""Read in 0.3 s. Also how much of a long journal is printed to somebody who follows a run line by line."""
 _EVENT = msgspec.json.Decoder(Event)
-"""Shared by all readers: making one takes longer than reading a short journal."""
+"""Shared by all readers, because creating a decoder takes longer than reading a short journal."""
 
 
 class JournalWriter:
-    """Appends facts to one journal. Only the keeper that holds the lock may have one.
+    """Appends events to one journal. Only the keeper that holds the lock may have one.
 
-    The file itself is locked too: somebody may have removed ``keeper.lock``, and a second writer must not get in.
+    The file itself is locked too, so that there is no second writer even if somebody removed ``keeper.lock``.
 
-    Space behind the end of the file is its own, where the filesystem can reserve it (fallocate(2) with
-    FALLOC_FL_KEEP_SIZE), so that a job that fills the disk does not take its facts away.
+    Space beyond the end of the file is reserved where the filesystem supports it (fallocate(2) with FALLOC_FL_KEEP_SIZE), so that
+    a job that fills the disk does not stop the journal.
 
-    A keeper that died mid-line left a half line: the writer ends it first, so that the next fact
-    stands on a line of its own.
+    A keeper that died in the middle of a line leaves half of it. The writer ends that line first.
 
     Attributes:
-        inode: the file's, also where its name was given to another one.
+        inode: the file's inode, even if its name now refers to another file.
 
     Raises:
         OSError: the journal cannot be written, or another process writes it (EWOULDBLOCK).
@@ -90,7 +89,7 @@ class JournalWriter:
         self._torn = self._is_torn()
         self.inode, self._head = os.fstat(self._fd).st_ino, _read_at(path, 0, HEAD_BYTES)
         self._reopens = self._closed = False
-        self._doubtful = b""  # a line of which it is not known whether it came to stand behind `_begun`
+        self._failed = b""  # a line of which it is not known how much came to stand behind `_begun`
         self._begun, self._reserved = self.size, 0
         self._reserve()
 
@@ -100,16 +99,16 @@ class JournalWriter:
         return os.fstat(self._fd).st_size
 
     def append(self, event: Event, *, durable: bool = False) -> None:
-        """Write one fact; with `durable` it is on disk when this returns.
+        """Write one event; with `durable` it is on disk when this returns.
 
         Raises:
-            OSError: the disk is full, read-only or away, or the file is gone: nothing of it was written, or the next line
-                ends it first. The next call opens the file again where that may help.
+            OSError: the disk is full, read-only or unreachable, or the file is gone. The next call removes what was written of the
+                event, and reopens the file if that may help.
         """
         if self._closed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self._path))
-        if self._reopens:
-            self._reopen()
+        if self._failed:
+            self._recover()
         line = (b"\n" if self._torn else b"") + self._encoder.encode(event) + b"\n"
         done = 0
         try:
@@ -119,15 +118,14 @@ class JournalWriter:
             if durable:
                 os.fdatasync(self._fd)
         except OSError as error:
-            self._reopens = error.errno not in WAITS_FOR_SPACE
-            self._take_back(line)
+            self._reopens, self._failed = error.errno not in WAITS_FOR_SPACE, line
             raise
         self._torn = False
         if not self._head:
             self._head = line[:HEAD_BYTES]
 
     def close(self) -> None:
-        """Close the file; further appends fail, and open nothing again."""
+        """Close the file; further appends fail."""
         self._closed = True
         if self._fd >= 0:
             with contextlib.suppress(OSError):
@@ -137,9 +135,9 @@ class JournalWriter:
             self._fd = -1
 
     def astray(self) -> str:
-        """Where the file went whose name was deleted or moved away, in a few words; empty while it is where it was.
+        """What happened to the journal if it was deleted or moved away, in a few words; else empty.
 
-        Empty too while a file server does not answer: that is no deletion.
+        Also empty while a file server does not answer, because that is not a deletion.
         """
         try:
             named = os.stat(self._path)
@@ -172,12 +170,22 @@ class JournalWriter:
         size = self.size
         return size > 0 and _read_at(self._path, size - 1, 1) != b"\n"
 
-    def _reopen(self) -> None:
-        """Open the same file again: a file server that was restarted knows no descriptor of before (ESTALE).
+    def _recover(self) -> None:
+        """After a write that failed: open the file again where that may help, and remove what arrived of the line.
 
         Raises:
             OSError: it is not there, or another file is in its place.
         """
+        if self._reopens:
+            self._reopen()
+        behind = _read_at(self._path, self._begun, len(self._failed) + 1)
+        if behind and self._failed.startswith(behind):
+            os.ftruncate(self._fd, self._begun)  # our own line, whole or in part: it is written again
+        self._failed, self._reopens, self._reserved = b"", False, 0
+        self._torn = self._is_torn()
+
+    def _reopen(self) -> None:
+        """Open the same file again: a file server that was restarted knows no descriptor of before (ESTALE)."""
         head = _read_at(self._path, 0, len(self._head))
         fd = private(self._path, os.O_WRONLY | os.O_APPEND)  # never made again somewhere else
         if os.fstat(fd).st_ino != self.inode or head != self._head:
@@ -188,28 +196,13 @@ class JournalWriter:
                 os.close(self._fd)  # and with it the lock, which the new descriptor would wait for
         self._fd = fd
         self._lock()
-        behind = _read_at(self._path, self._begun, len(self._doubtful) + 1) if self._doubtful else b""
-        if behind and self._doubtful.startswith(behind):
-            os.ftruncate(self._fd, self._begun)  # our own line, whole or in part: it is written again
-        self._doubtful, self._reopens, self._reserved = b"", False, 0
-        self._torn = self._is_torn()
-
-    def _take_back(self, line: bytes) -> None:
-        """Remove what arrived of a line that failed, where nobody else's stands behind it."""
-        self._torn, self._doubtful = True, line
-        with contextlib.suppress(OSError):
-            if self.size > self._begun:
-                if not line.startswith(_read_at(self._path, self._begun, len(line) + 1)):
-                    return
-                os.ftruncate(self._fd, self._begun)
-            self._torn, self._doubtful = line.startswith(b"\n"), b""
 
     def _reserve(self) -> None:
-        """See that there is room behind the end, for this fact and for many more."""
+        """Reserve room for this event and for many more."""
         self._begun = self.size
         if self._begun + RESERVED_BYTES // 2 <= self._reserved:
             return
-        with contextlib.suppress(OSError, AttributeError):  # no Linux: facts of a full disk wait in memory
+        with contextlib.suppress(OSError, AttributeError):  # not Linux: on a full disk events wait in memory
             place = ctypes.c_int64(self._begun), ctypes.c_int64(RESERVED_BYTES)
             if ctypes.CDLL(None).fallocate(self._fd, FALLOC_FL_KEEP_SIZE, *place) == 0:
                 self._reserved = self._begun + RESERVED_BYTES
@@ -222,10 +215,10 @@ def _read_at(path: Path, offset: int, most: int) -> bytes:
 
 
 class JournalReader:
-    """Reads facts as they are appended. Cheap to call often: nothing new costs one fstat."""
+    """Reads events as they are appended. Cheap to call often: without news it costs one fstat."""
 
     def __init__(self, path: Path, start: Callable[[BinaryIO], int | None] = lambda _: 0) -> None:
-        """`start`: of a journal that is begun, also anew, the offset to read from; None: not at all with this call, and from 0 with the next."""
+        """`start` gives the offset to read a new or replaced journal from; None: read nothing now, and from 0 with the next call."""
         self._path = path
         self._start = start
         self._offset = 0
@@ -235,13 +228,13 @@ class JournalReader:
 
     @property
     def offset(self) -> int:
-        """How many bytes are read."""
+        """How many bytes have been read."""
         return self._offset
 
     def read(self, *, limit_bytes: int = MAX_LINE_BYTES) -> list[Event]:
-        """Facts appended since the last call; [] when there are none or the file is missing.
+        """Events appended since the last call; [] if there are none or the file is missing.
 
-        When the file was replaced or cut, reading starts over; `start` is asked where.
+        If the file was replaced or truncated, reading starts over.
         """
         try:
             with open_regular(self._path) as file:
@@ -260,12 +253,12 @@ class JournalReader:
             return []
         end = data.rfind(b"\n") + 1
         if end == 0 and len(data) >= limit_bytes:
-            end = len(data)  # no fact is that long: skip it rather than stop for ever
+            end = len(data)  # no event is that long: skip it instead of stopping forever
         self._offset += end
         return list(self.decode(data[:end]))
 
     def decode(self, data: bytes) -> Iterator[Event]:
-        """The events of whole lines; those that are none are counted."""
+        """The events of whole lines; lines that are not events are counted."""
         for line in data.split(b"\n"):
             if not line.strip():
                 continue
@@ -275,7 +268,7 @@ class JournalReader:
                 self.skipped += 1
                 self.newest_version = max(self.newest_version, _version_of(line))
                 continue
-            if event.v > SCHEMA_VERSION:  # a known kind that means something else by now
+            if event.v > SCHEMA_VERSION:  # a known kind with a newer meaning
                 self.skipped += 1
                 self.newest_version = max(self.newest_version, event.v)
                 continue
@@ -283,7 +276,7 @@ class JournalReader:
 
 
 class _Snapshot(msgspec.Struct, frozen=True):
-    """The state after the first `offset` bytes of a journal. `seal`: of these bytes; `code`: what folded them."""
+    """The state after the first `offset` bytes of a journal. `seal`: a checksum of these bytes. `code`: the version that folded them."""
 
     code: str
     offset: int
@@ -292,15 +285,15 @@ class _Snapshot(msgspec.Struct, frozen=True):
 
 
 def write_snapshot(path: Path, state: RunState, *, inode: int, offset: int) -> None:
-    """Leave the `state` that the first `offset` bytes of a journal fold to beside it. Only its writer may do so.
+    """Write the `state` of the first `offset` bytes of a journal next to it. Only its writer may do so.
 
     Raises:
-        OSError: it cannot be written, or the file at `path` is no longer that of `inode`; an older one stays.
+        OSError: it cannot be written, or the file at `path` no longer has `inode`; an older snapshot stays.
     """
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_ino != inode:
             raise OSError(errno.ESTALE, "another file is in the place of the journal", str(path))
-        os.fdatasync(file.fileno())  # no snapshot of bytes that a crash of the machine takes away
+        os.fdatasync(file.fileno())  # no snapshot of bytes that a machine crash could lose
         data = msgspec.json.encode(_Snapshot(folded_by(), offset, _seal(file, offset), state))
     if len(data) <= MOST_SNAPSHOT_BYTES:
         replace_file(NodePaths(path.parent).snapshot, data)
@@ -308,7 +301,7 @@ def write_snapshot(path: Path, state: RunState, *, inode: int, offset: int) -> N
 
 @cache
 def folded_by() -> str:
-    """Our version, and a checksum of the modules that make a state: two checkouts of a version may fold differently."""
+    """Our version and a checksum of the modules that make a state, because two checkouts of one version may fold differently."""
     checksum = 0
     with contextlib.suppress(OSError):
         for module in (events, folding, records, state, timeline):
@@ -317,7 +310,7 @@ def folded_by() -> str:
 
 
 def _seal(file: BinaryIO, offset: int) -> int:
-    """A checksum of a journal's first bytes and of the last before `offset`: of 150 MB, one of all would take 0.3 s."""
+    """A checksum of a journal's first bytes and of the last ones before `offset`. A checksum of all 150 MB would take 0.3 s."""
     checksum = 0
     for start in (0, max(offset - SEALED_BYTES, 0)):
         file.seek(start)
@@ -326,7 +319,7 @@ def _seal(file: BinaryIO, offset: int) -> int:
 
 
 class StateReader:
-    """A journal folded as it grows: what every view holds.
+    """A journal folded as it grows; every view holds one.
 
     `tail_first`: of a long journal without a snapshot the first `refresh` shows what its end says, in `state.journal_read`
     marked as such; each further one reads on from the start, until all is folded. For a reader that is asked again and again.
@@ -394,12 +387,12 @@ class StateReader:
         return None
 
     def _from_snapshot(self, file: BinaryIO, size: int) -> int:
-        """How many bytes of the journal a snapshot stands for that is sound; 0: there is none."""
+        """How many bytes of the journal a valid snapshot covers; 0 without one."""
         path = NodePaths(self._path.parent).snapshot
         known = decoded_file(path, _Snapshot, MOST_SNAPSHOT_BYTES)
         if known is None or known.code != folded_by() or not 0 < known.offset <= size:
             return 0
-        # One that nothing was appended to, and that changed since, was edited.
+        # A journal that changed without growing was edited.
         is_edited = known.offset == size and os.fstat(file.fileno()).st_mtime_ns > os.stat(path).st_mtime_ns
         if is_edited or known.seal != _seal(file, known.offset):
             return 0
@@ -436,7 +429,7 @@ _VERSION = msgspec.json.Decoder(_Versioned)
 
 
 def _version_of(line: bytes) -> int:
-    """The schema version of a line that is no event here; ours where it says none."""
+    """The schema version of a line that is not an event here; ours if it has none."""
     try:
         return bounded(_VERSION.decode(line)).v
     except NOT_DECODED:
@@ -444,14 +437,14 @@ def _version_of(line: bytes) -> int:
 
 
 def facts_in(path: Path) -> Iterator[Event]:
-    """Every fact of a journal, from its start to its present end, however long it is."""
+    """Every event of a journal, from its start to its present end."""
     reader = JournalReader(path)
     while news := reader.read():
         yield from news
 
 
 def read_state(path: Path) -> RunState:
-    """The state that a journal says, read once."""
+    """The state of a journal, read once."""
     reader = StateReader(path)
     while reader.refresh():
         pass

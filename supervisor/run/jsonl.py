@@ -1,4 +1,4 @@
-"""Files of JSON lines: lines are appended whole, and read as far as they are whole."""
+"""Files of JSON lines, which are appended and read only as whole lines."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from supervisor.run.paths import make_private, private
 from supervisor.run.regular import read_regular
 
 T = TypeVar("T")
-# What decoding foreign bytes raises: broken UTF-8 is a ValueError, msgspec's own errors only in some versions (0.19: not); nesting
-# without end recurses; an integer is too large.
+# What decoding foreign bytes can raise: ValueError for broken UTF-8 (msgspec's own errors only in some versions, not in 0.19),
+# RecursionError for endless nesting, OverflowError for a huge integer.
 NOT_DECODED: Final = (ValueError, msgspec.DecodeError, RecursionError, OverflowError)
 _PACKER: Final = msgspec.msgpack.Encoder()
 
 
 def bounded(value: T) -> T:
-    """What was decoded, if each integer in it fits into 64 bits: a step of 400 digits is no step, and no float either.
+    """The decoded value, if every integer in it fits into 64 bits: a step of 400 digits cannot even become a float.
 
     Raises:
-        OverflowError: one does not.
+        OverflowError: an integer does not fit.
     """
-    _PACKER.encode(value)  # MessagePack has no larger ones; 0.2 µs an event
+    _PACKER.encode(value)  # MessagePack has no larger integers; takes 0.2 µs per event
     return value
 
 
 def decoded_file(path: str | os.PathLike[str], kind: type[T], most_bytes: int = -1) -> T | None:
-    """What a regular file of JSON holds, of which at most so much is read; None where it is not there or makes no sense."""
+    """The decoded content of a regular JSON file, of which at most `most_bytes` are read; None if it is missing or invalid."""
     try:
         return bounded(msgspec.json.decode(read_regular(path, most_bytes), type=kind))
     except (OSError, *NOT_DECODED):
@@ -38,26 +38,26 @@ def decoded_file(path: str | os.PathLike[str], kind: type[T], most_bytes: int = 
 
 
 def append_line(path: Path, *records: msgspec.Struct, follows: bool = False) -> OSError | None:
-    """Add a line for each record to a file of the user's, whose folder is made if need be; the error where they cannot be written.
+    """Append a line per record to a file of the user, creating its folder if needed; returns the error if that fails.
 
-    One write of whole lines, also behind a torn one: several stokers may do so at once. A link (unless it `follows` the user's own),
-    a pipe or a stranger's file is left alone: no run depends on these files.
+    It is one write of whole lines, even after a torn line, so several processes may append at once. A link (unless `follows`), a
+    pipe or another user's file is left alone, as no run depends on these files.
     """
     try:
-        # A link to itself stays one, and is refused.
+        # A link to itself stays a link, and is refused.
         target = Path(os.path.realpath(path)) if follows else path
         make_private(target.parent)
         fd = private(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK)
         with open(fd, "wb", buffering=0) as file:
             if os.fstat(fd).st_uid in {os.geteuid(), target.parent.stat().st_uid}:
                 file.write(b"".join(b"\n" + msgspec.json.encode(record) + b"\n" for record in records))
-    except OSError as error:  # what is refused as it is written out has no name yet
+    except OSError as error:  # an error while writing has no file name yet
         return OSError(error.errno, error.strerror, str(path))
     return None
 
 
 def decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> Iterator[T]:
-    """The records in `data`; a line that a full disk tore, or that another program wrote, is passed over."""
+    """The records in `data`; damaged or foreign lines are skipped."""
     for line in data.split(b"\n"):
         if line:
             try:

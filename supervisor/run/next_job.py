@@ -1,4 +1,4 @@
-"""The job as the next attempt will have it: what every restart so far changed, folded; the later change wins."""
+"""The job of the next attempt: the changes of all restarts so far, folded; later changes win."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from msgspec import structs
 
-from supervisor.job.arguments.assignments import set_value, values_of
+from supervisor.job.arguments.command_line import set_value, values_of
 from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.resume_settings import given_start, takes_path
@@ -15,7 +15,7 @@ from supervisor.job.knobs.set_batch import batch_of, batch_values
 from supervisor.job.knobs.setting_names import Places, is_argument
 from supervisor.job.launch.env import NOT_MEASURED
 from supervisor.job.launch.oom_plan import missing_words
-from supervisor.job.launch.rerun_command import command_of
+from supervisor.job.launch.plan import command_of
 from supervisor.job.spec import JobSpec
 from supervisor.run.records import OUT_OF_MEMORY, DecisionKind, FailureClass, SpecChange
 from supervisor.run.state import AttemptState, RunState
@@ -27,14 +27,14 @@ class NextJob:
     """The job of the next attempt.
 
     Attributes:
-        job: the job with the arguments that a person typed last, and the batch that these give.
-        batch: the batch that is set in place of the job's own; None: none is.
-        env: variables that are set besides.
-        set_args: (flag, value) pairs that are set besides; an empty value makes a switch.
-        from_scratch: it starts again.
-        raise_open_files: the soft limit on open files goes up to the hard one.
-        start_typed_after: the attempt after which a person typed another checkpoint to start from; None: nobody did.
-        is_typed: a person typed the arguments again.
+        job: the job with the arguments that a person last typed, and the batch that they give.
+        batch: the batch that replaces the job's own; None if nothing does.
+        env: additional variables.
+        set_args: additional (flag, value) pairs; an empty value makes a switch.
+        from_scratch: it starts from scratch.
+        raise_open_files: the soft limit on open files is raised to the hard limit.
+        start_typed_after: the attempt after which a person typed another checkpoint to start from; None if nobody did.
+        is_typed: a person edited the arguments.
     """
 
     job: JobSpec
@@ -48,12 +48,12 @@ class NextJob:
 
     @property
     def current_batch(self) -> BatchSpec | None:
-        """The batch that the next attempt has, if it is known."""
+        """The batch of the next attempt, if known."""
         return self.batch or self.job.batch
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What follows the script at the next launch, but for what makes it resume, which is looked for only then."""
+        """The script's arguments at the next launch, without those that make it resume, which are decided at the launch."""
         args = self.job.entry_args
         for name, value in self._pairs():
             if is_argument(name) and not self.resumes(name):
@@ -61,7 +61,7 @@ class NextJob:
         return args
 
     def resumes(self, name: str) -> bool:
-        """Whether a setting says what to continue from."""
+        """Whether a setting says what to resume from."""
         knobs = self.job.knobs
         return name in {knobs.resume, knobs.resume_path, knobs.resume_step} or takes_path(name)
 
@@ -74,11 +74,11 @@ class NextJob:
             return ()
         try:
             return batch_values(job.knobs, self.batch, before=job.batch, local_world_size=job.nproc_per_node)
-        except JobError:  # it cannot be set, which is said where a launch is planned
+        except JobError:  # it cannot be set; planning the launch reports that
             return ()
 
     def after(self, change: SpecChange, attempt: int) -> NextJob:
-        """The same with one more change, which was decided on after `attempt`."""
+        """The same with one more change, which was decided after `attempt`."""
         now = self if change.argv is None else self._typed(change.argv, attempt)
         return replace(
             now,
@@ -91,12 +91,12 @@ class NextJob:
         )
 
     def _typed(self, argv: tuple[str, ...], attempt: int) -> NextJob:
-        """With the arguments that a person typed over `words`: these hold, whatever was set before."""
+        """The same with arguments that a person typed, which override everything set before."""
         elsewhere = tuple(pair for pair in self._pairs() if not is_argument(pair[0]))
         starts = self.job.knobs.starts
         try:
             batch = self.typed_batch(argv)
-        except JobError:  # refused where it is asked for; an older journal may hold it
+        except JobError:  # refused on request; an older journal may contain it
             batch = None
         is_new_start = given_start(argv, starts) not in {None, given_start(self.words, starts)}
         return replace(
@@ -109,10 +109,10 @@ class NextJob:
         )
 
     def typed_batch(self, argv: tuple[str, ...]) -> BatchSpec | None:
-        """The batch of the next attempt with typed arguments; None where they change it and it cannot be read from them.
+        """The batch of the next attempt with typed arguments; None if they change it and it cannot be read from them.
 
         Raises:
-            JobError: the numbers that were typed do not divide.
+            JobError: the typed numbers do not divide.
         """
         knobs, now = self.job.knobs, self.current_batch
         names = (knobs.batch, knobs.accumulation, knobs.global_batch, *(name for name, _ in knobs.same))
@@ -134,7 +134,7 @@ class NextJob:
 
 
 def unmeasured_trial(state: RunState) -> tuple[AttemptState, AttemptState] | None:
-    """The attempt after which policy restarted without stoker's measurements, and the attempt without them; None: it did not."""
+    """The attempt after which policy restarted without stoker's measurements, and the attempt without them; None if it did not."""
     for before, after in pairwise(state.attempts):
         change = before.decision.change if before.decision is not None else None
         if change is not None and NOT_MEASURED in change.env and before.decided_by == "policy":
@@ -143,7 +143,7 @@ def unmeasured_trial(state: RunState) -> tuple[AttemptState, AttemptState] | Non
 
 
 def got_further(before: AttemptState, after: AttemptState) -> bool:
-    """Whether an attempt made a step beyond those of the one before it, or ended well."""
+    """Whether an attempt made a step beyond the previous attempt's, or ended well."""
     if after.last_step is not None and (before.last_step is None or after.last_step > before.last_step):
         return True
     is_healthy = after.verdict is not None and after.verdict.failure is FailureClass.HEALTHY
@@ -158,7 +158,7 @@ def _ended_alike(before: AttemptState, after: AttemptState) -> bool:
 
 
 def undecided(state: RunState) -> RunState:
-    """`state` without what was decided after its newest attempt: `next_job` of it is the job as that attempt had it."""
+    """`state` without the decision after its newest attempt, so that `next_job` gives the job of that attempt."""
     return structs.replace(
         state,
         attempts=tuple(
@@ -168,13 +168,13 @@ def undecided(state: RunState) -> RunState:
 
 
 def next_job(job: JobSpec, state: RunState) -> NextJob:
-    """`job` as the attempt after those of `state` will have it."""
+    """`job` as the attempt after those in `state` will run it."""
     job = state.answered_job(job)
     now = NextJob(job, state.fitted.batch if state.fitted is not None else None)
     trial = unmeasured_trial(state)
     for attempt in state.attempts:
         if trial is not None and attempt is trial[1] and _ended_alike(*trial):
-            # They were not the cause, and what follows may need them.
+            # The measurements were not the cause, and later attempts may need them.
             now = replace(now, env={n: v for n, v in now.env.items() if n != NOT_MEASURED[0]})
         decision = attempt.decision
         if decision is not None and decision.kind is DecisionKind.RESTART and decision.change is not None:
@@ -183,9 +183,9 @@ def next_job(job: JobSpec, state: RunState) -> NextJob:
 
 
 def declared_again(state: RunState, job: JobSpec) -> str:
-    """The command that starts a run again with what would have let it restart, after out of memory or another batch than planned; else empty.
+    """The command that starts a run again with the options that would have let it restart after out of memory; empty if none is missing.
 
-    For a terminal: secrets are hidden, and there is nothing that moves the cursor.
+    Safe to print: secrets are hidden and there are no control characters.
     """
     attempt = state.attempt
     if attempt is None or not state.is_over:

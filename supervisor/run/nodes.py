@@ -1,17 +1,16 @@
-"""What the keepers of one run on several nodes tell each other: files of the run directory, each with one writer.
+"""How the keepers of a multi-node run communicate: files in the run directory, each with one writer.
 
-Node 0 leads. It writes *orders*, numbered from 1: which attempt runs, that it is to end, that the run is over. The others write a
-*report* each: what became of the newest attempt there. Every keeper has a *heartbeat*. docs/nodes.md explains why two leaders, or two
-attempts at once, cannot come about.
+Node 0 leads. It writes *orders*, numbered from 1: start an attempt, end it, the run is over. Every other node writes a *report* on its
+newest attempt, and every keeper has a *heartbeat*. docs/nodes.md explains why there cannot be two leaders, or two attempts at once.
 
-What holds on NFS, and how it is used here:
+This relies on the following properties of NFS:
 
-- link(2) to a name that exists fails, on every client. So the number of an order is taken by one leader only.
-- rename(2) puts a whole file in the place of another, and who opens it by name gets the old or the new one. A reader that has the old
-  one cached learns at open(2) that it is gone (close-to-open consistency).
-- A file that is written in place is seen again at open(2), without a directory being read again: heartbeats are such files.
-- Clocks differ: no time of another machine is ever compared. A reader measures by its own monotonic clock how long a heartbeat has
-  stood still.
+- link(2) to an existing name fails on every client, so only one leader can take the number of an order.
+- rename(2) replaces a file atomically: a reader that opens the name gets the old file or the new one. A cached old file is detected
+  at open(2) (close-to-open consistency).
+- A file that is written in place is refreshed at open(2) without rereading the directory. Heartbeats are such files.
+- Clocks differ, so times of two machines are never compared. A reader measures with its own monotonic clock how long a heartbeat
+  has not changed.
 """
 
 from __future__ import annotations
@@ -37,25 +36,25 @@ LEADER: Final = 0
 BEAT_S: Final = 1.0
 """How often a heartbeat is written."""
 SILENT_S: Final = 20.0
-"""A heartbeat that stands still for so long is said to be silent: 20 beats, so that a busy disk or a slow look is none."""
+"""A heartbeat that has not changed for this long counts as silent: 20 beats, so that a busy disk does not."""
 CONTINUED_WITHIN_S: Final = 30.0
-"""A node that comes to a run that is over waits so long, `node_timeout_s` at most, for node 0 to continue it: both may be started at once."""
+"""How long a node that joins a finished run waits for node 0 to continue it (at most `node_timeout_s`), as both may be starting."""
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 _MOST_BYTES: Final = 1 << 22
 
 
 class Want(StrEnum):
-    """What the leader wants of every node."""
+    """What the leader orders all nodes to do."""
 
     RUN = "run"  # start this attempt
-    END = "end"  # end this attempt, where it still runs, and wait
+    END = "end"  # end this attempt if it still runs, and wait
     OVER = "over"  # the run has ended
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What all nodes have in common at one attempt; each applies it to the job that it was started with.
+    """What all nodes share in one attempt; each node applies it to its own job.
 
-    `nodes`: who takes part, in the order of their ranks. `args`: what follows the script, where a person typed it again.
+    `nodes`: the nodes that take part, in rank order. `args`: the script's arguments, if a person edited them.
     """
 
     nodes: tuple[int, ...]
@@ -72,9 +71,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One order. `leader`: the keeper that gave it, see `new_session`. `launch` stands with `Want.RUN` alone.
+    """One order. `leader`: the keeper that gave it, see `new_session`. `launch` is set only for `Want.RUN`.
 
-    `why` and `by`: of a stop that was asked for. `verdict` and `decision`: on this attempt, once they are known.
+    `why` and `by`: for a requested stop. `verdict` and `decision`: for this attempt, once known.
     """
 
     seq: int
@@ -93,18 +92,18 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodePhase(StrEnum):
-    """What a node does, by its own report."""
+    """What a node is doing, by its own report."""
 
-    READY = "ready"  # nothing of the run lives there
+    READY = "ready"  # no process of the run there
     RUNNING = "running"
-    ENDED = "ended"  # as READY, and how its newest attempt ended is in the report
-    LEFT = "left"  # its keeper has gone on purpose
+    ENDED = "ended"  # like READY, and the report says how its newest attempt ended
+    LEFT = "left"  # its keeper left on purpose
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node says of itself. `session`: its keeper, see `new_session`; `seq`: the newest order that it has read.
+    """A node's report. `session`: its keeper, see `new_session`. `seq`: the newest order that it has read.
 
-    `exit_code`: of its launcher at `attempt`. `stop`: it was told to stop there (a signal), `by` whom.
+    `exit_code`: its launcher's, in `attempt`. `stop`: it was stopped there (by a signal), `by` whom.
     """
 
     node: int
@@ -121,11 +120,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Superseded(Exception):  # noqa: N818 - a state of affairs, not an error
-    """Another keeper has given the order with this number: it leads, and this one does not."""
+    """Another keeper gave the order with this number, so that keeper leads."""
 
 
 def new_session() -> str:
-    """A name for one keeper's life, which no other keeper has."""
+    """A unique name for one keeper process."""
     return os.urandom(6).hex()
 
 
@@ -133,11 +132,11 @@ def new_session() -> str:
 
 
 class Orders:
-    """The leader's side: gives orders, each number once.
+    """The leader's side: gives orders with unique numbers.
 
     Attributes:
         newest: the newest order, whoever gave it.
-        newest_run: the newest that starts an attempt.
+        newest_run: the newest order that starts an attempt.
     """
 
     def __init__(self, node: NodePaths, session: str) -> None:
@@ -154,10 +153,10 @@ class Orders:
         self.newest_run = self._newest_run(numbers)
 
     def give(self, order: Order) -> Order:
-        """Publish an order under the next number; returns it with that number.
+        """Publish an order under the next number; returns it with its number.
 
         Raises:
-            Superseded: another keeper took the number: it leads.
+            Superseded: another keeper took the number, so it leads.
             OSError: the folder cannot be written.
         """
         numbered = msgspec.structs.replace(order, seq=self._seq + 1, leader=self._session)
@@ -171,7 +170,7 @@ class Orders:
         return numbered
 
     def take_part(self, number: int) -> tuple[int, ...] | None:
-        """The nodes that attempt `number` was ordered for; None: for none yet."""
+        """The nodes that attempt `number` was ordered for; None if it was not ordered yet."""
         order = self.newest_run
         return order.launch.nodes if order is not None and order.launch and order.attempt == number else None
 
@@ -183,7 +182,7 @@ class Orders:
         return None
 
     def check(self) -> None:
-        """See that no other keeper leads.
+        """Check that no other keeper leads.
 
         Raises:
             Superseded: one does.
@@ -194,7 +193,7 @@ class Orders:
 
 
 def read_order(node: NodePaths) -> Order | None:
-    """The newest order in node 0's folder; None: there is none, or it cannot be read now."""
+    """The newest order in node 0's folder; None if there is none, or it cannot be read now."""
     return decoded_file(node.order, Order, _MOST_BYTES)
 
 
@@ -202,7 +201,7 @@ def read_order(node: NodePaths) -> Order | None:
 
 
 def write_report(node: NodePaths, report: Report) -> None:
-    """Put a node's report in place of the one before.
+    """Replace a node's report.
 
     Raises:
         OSError: it cannot be written.
@@ -211,7 +210,7 @@ def write_report(node: NodePaths, report: Report) -> None:
 
 
 def read_report(node: NodePaths) -> Report | None:
-    """A node's report; None: there is none, or it cannot be read now."""
+    """A node's report; None if there is none, or it cannot be read now."""
     return decoded_file(node.report, Report, _MOST_BYTES)
 
 
@@ -219,14 +218,14 @@ def read_report(node: NodePaths) -> Report | None:
 
 
 class Heartbeat:
-    """A keeper's own. Times are monotonic seconds."""
+    """The keeper's own heartbeat. Times are monotonic seconds."""
 
     def __init__(self, node: NodePaths, session: str) -> None:
         self._path, self._session = node.heartbeat, session
         self._count, self._due = 0, float("-inf")
 
     def beat(self, now: float) -> None:
-        """Write the next number, where it is due. What cannot be written is what the others are to notice."""
+        """Write the next number if it is due. Errors are ignored: the other nodes then see silence."""
         if now < self._due:
             return
         self._due, self._count = now + BEAT_S, self._count + 1
@@ -238,7 +237,7 @@ class Heartbeat:
 
 
 class Pulse:
-    """Another keeper's heartbeat, by this reader's own clock. A file that never changed while it was read is no life."""
+    """Another keeper's heartbeat, measured by this reader's clock. A file that never changed while it was read is not a sign of life."""
 
     def __init__(self, node: NodePaths) -> None:
         self._path = node.heartbeat
@@ -258,16 +257,16 @@ class Pulse:
         self._data = data
 
     def moved(self) -> bool:
-        """Whether it has been seen to beat."""
+        """Whether it has changed since the first look."""
         return self._moved is not None
 
     def silent_s(self, now: float) -> float:
-        """For how long it has stood still, since it was first looked at."""
+        """How long it has not changed, counted from the first look."""
         since = self._moved if self._moved is not None else self._first
         return now - since if since is not None else 0.0
 
     def lives(self, now: float) -> bool:
-        """Whether it has moved within `SILENT_S`."""
+        """Whether it has changed within `SILENT_S`."""
         return self._moved is not None and now - self._moved <= SILENT_S
 
 
@@ -275,7 +274,7 @@ class Pulse:
 
 
 def create(path: Path, data: bytes) -> bool:
-    """Make a file with this content, whole or not at all; False: there is one of that name already, whoever made it.
+    """Create a file with this content atomically; False if the name already exists, whoever created it.
 
     Raises:
         OSError: it cannot be written.
@@ -285,7 +284,7 @@ def create(path: Path, data: bytes) -> bool:
         write_whole(part, data)
         os.link(part, path)
     except FileExistsError:
-        # An answer of the server that was lost is asked for again, and then the name is there: it is ours all the same.
+        # If the server's answer was lost, the call was repeated and the name exists, but it is still ours.
         return os.stat(part).st_nlink > 1
     except OSError as error:
         if error.errno not in _NO_LINKS:
@@ -297,7 +296,7 @@ def create(path: Path, data: bytes) -> bool:
 
 
 def _create_without_link(path: Path, data: bytes) -> bool:
-    """The same where there are no hard links: the name is still taken by one alone, and a reader may see half of it at first."""
+    """The same without hard links: the name is still taken only once, but a reader may first see half of the file."""
     try:
         with open(path, "xb", opener=private) as file:
             file.write(data)

@@ -1,11 +1,11 @@
 """Who holds a run, who owns its directory, and whether that is still where it was created.
 
-A keeper holds ``keeper.lock`` by flock, which the kernel releases when its holder dies, however it dies; the pid and start time in the
-file are for people, and for telling a live keeper from a recycled pid on another host.
+A keeper holds ``keeper.lock`` by flock, which the kernel releases whenever the holder dies. The pid and start time in the file are for
+people, and distinguish a live keeper from a recycled pid on another host.
 
-A folder can claim anything about itself: anybody can write one, copy one, or put one where somebody will look. To look
-at it takes none of this. A request is written only for a live keeper at the place that run.json records; a new keeper
-is started only on a folder that belongs to its user from top to bottom. Reasons against it are data, one line each.
+A folder can claim anything about itself: anybody can write one, copy one, or place one where somebody will look. Reading a folder needs
+no trust. A request is written only if a live keeper is at the path that run.json records, and a new keeper is started only on a folder
+that belongs to its user from top to bottom. Reasons to refuse are returned as data, one line each.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TRY_AGAIN_S = 0.03
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """Who took the lock last. `start_time`: seconds since boot."""
+    """The last process to take the lock. `start_time`: seconds since boot."""
 
     pid: int
     start_time: float
@@ -67,25 +67,25 @@ class KeeperLock:
     def __init__(self, path: Path, *, start_time: float) -> None:
         self._fd = _locked(path)
         holder = Holder(pid=os.getpid(), start_time=start_time, host=socket.gethostname())
-        with contextlib.suppress(OSError):  # a full disk: the name is for people, the lock is held
+        with contextlib.suppress(OSError):  # a full disk: the lock is held without a name in it
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, msgspec.json.encode(holder) + b"\n", 0)
 
     def release(self) -> None:
-        """Let another keeper in. The file stays: removing it would race with the next one."""
+        """Release the lock. The file stays, because removing it would race with the next keeper."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def show_life(self) -> None:
-        """Set the file's times: what another host sees of a keeper whose flock does not reach it."""
+        """Touch the file, which shows other hosts that a keeper is alive where flock does not reach them."""
         with contextlib.suppress(OSError):
             os.utime(self._fd)
 
 
 def _locked(path: Path) -> int:
     fd = private(path, os.O_RDWR | os.O_CREAT)
-    # Who asks `keeper_is_alive` holds the lock for some microseconds: a keeper holds it longer than this.
+    # `keeper_is_alive` holds the lock for some microseconds; a keeper holds it longer than these tries take.
     for tries_left in reversed(range(TRIES)):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -99,23 +99,23 @@ def _locked(path: Path) -> int:
 
 
 def read_holder(path: Path) -> Holder | None:
-    """Who wrote the lock file last, dead or alive."""
+    """The last process that wrote the lock file, dead or alive."""
     return decoded_file(path, Holder)
 
 
 def holder_here(path: Path) -> Holder | None:
-    """The same, where it was a process of this host."""
+    """The same, if it was a process on this host."""
     holder = read_holder(path)
     return holder if holder is not None and holder.host == socket.gethostname() else None
 
 
 def keeper_is_alive(path: Path) -> bool:
-    """True while a keeper holds the lock (on this host, or wherever the filesystem's flock reaches).
+    """Whether a keeper holds the lock (on this host, or wherever the filesystem's flock reaches).
 
-    A copy made of hard links shares the lock with its original: of a run ask `ownership.has_keeper`.
+    A copy made of hard links shares the lock with its original, so `has_keeper` is the question to ask about a run.
     """
     try:
-        # What lies there may be a pipe, or a link to another run's.
+        # The path may be a pipe, or a link to another run's lock.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
@@ -135,17 +135,17 @@ def keeper_is_alive(path: Path) -> bool:
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 ROOT = 0
 NO_PATH = "run.json does not say where the run was started (an older stoker wrote it): start again with `stoker run`"
-# What is given of a long list of findings: a folder of somebody else's has hundreds.
+# A folder of another user gives hundreds of findings; only this many are returned.
 MAX_REFUSALS = 8
 
 
 class NotRequested(Exception):  # noqa: N818 - a state of affairs, not an error
-    """A request was not sent: the reason in one line."""
+    """A request was not sent; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Reasons not to act on a run (`refusals`), and what its user should know (`warnings`): one line each."""
+    """Reasons not to act on a run (`refusals`), and what the user should know (`warnings`); one line each."""
 
     refusals: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -153,9 +153,9 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a run directory lies, and where run.json says that it was made; None where it does not say.
+    """Where a run directory is, and where it was created according to run.json (None if that does not say).
 
-    `schema`: of run.json.
+    `schema`: the schema of run.json.
     """
 
     real: str
@@ -164,12 +164,12 @@ class Place:
 
     @property
     def is_copy(self) -> bool:
-        """Whether this is another folder than the one that the run was started in: a copy of it, or itself moved."""
+        """Whether this is not the folder that the run was started in: it was copied or moved."""
         return self.recorded is not None and self.real != self.recorded
 
     @property
     def notice(self) -> str:
-        """What a view says about a copy; empty for the run's own folder."""
+        """What views show for a copy; empty for the original folder."""
         if not self.is_copy:
             return ""
         if os.path.lexists(str(self.recorded)):
@@ -178,7 +178,7 @@ class Place:
 
     @property
     def refusal(self) -> str:
-        """Why requests and keepers are refused for a copy; empty for the run's own folder."""
+        """Why requests and keepers are refused for a copy; empty for the original folder."""
         if not self.is_copy:
             return ""
         if os.path.lexists(str(self.recorded)):
@@ -192,9 +192,9 @@ class _Recorded(msgspec.Struct, frozen=True):
 
 
 def newer_notice(place: Place, journal_version: int | None) -> str:
-    """What is said of a run that a newer stoker wrote, which is looked at and nothing more; empty: it is understood here.
+    """The notice for a run that a newer stoker wrote, which is read-only here; empty for any other run.
 
-    `journal_version`: the highest of its events' schema versions; None: none above ours.
+    `journal_version`: the highest schema version of its events; None if none is above ours.
     """
     found = f"run.json has schema {place.schema}" if place.schema > RUN_SCHEMA else ""
     if journal_version is not None:
@@ -203,23 +203,23 @@ def newer_notice(place: Place, journal_version: int | None) -> str:
 
 
 def newer_refusal(run: RunPaths, place: Place) -> str:
-    """The same, with the journal looked at for it: why nothing is asked of such a run's keeper, and none is started."""
+    """The same notice, after reading the journal: the reason not to send a request or start a keeper."""
     from supervisor.run.journal import read_state
 
     return newer_notice(place, read_state(run.node().journal).newer_version)
 
 
 def place_of(run: RunPaths) -> Place:
-    """Where a run lies and was made. Cheap: of run.json only the path is read."""
+    """Where a run is and where it was created. Cheap: only the path in run.json is decoded."""
     real = os.path.realpath(run.root)
     record = decoded_file(Path(real, run.run_json.name), _Recorded)
     return Place(real, None) if record is None else Place(real, record.path, record.schema)
 
 
 def has_keeper(run: RunPaths, node: int = 0) -> bool:
-    """Whether a live keeper supervises the run in this very folder.
+    """Whether a live keeper supervises the run in this folder.
 
-    A copy made of hard links shares the lock of the original, whose keeper knows nothing of the copy.
+    A copy made of hard links shares the lock of the original, but the original's keeper does not know the copy.
     """
     return keeper_is_alive(run.node(node).lock) and not place_of(run).is_copy
 
@@ -231,7 +231,7 @@ def ask(
     if_attempt: int | None = None,
     args: RequestArgs | None = None,
 ) -> str:
-    """Send a request to the keeper of a run; returns its id. The only way from a view or a verb to a keeper.
+    """Send a request to the keeper of a run; returns its id. The only way from a view or a command to a keeper.
 
     Raises:
         NotRequested: no live keeper would receive it there.
@@ -250,13 +250,13 @@ def ask(
 
 
 def check_folder(run: RunPaths) -> Findings:
-    """Whether a keeper may be started on this folder: it is where it was created, and belongs to us alone."""
+    """Whether a keeper may be started on this folder: it is where it was created, and only we can write to it."""
     place = place_of(run)
     if place.is_copy:
         return Findings((place.refusal,))
     root = Path(place.real)
     refusals = [_against(root, is_folder=True)]
-    if not refusals[0]:  # of somebody else's folder no more need be said
+    if not refusals[0]:  # for another user's folder one reason is enough
         try:
             refusals = [_against(path, is_folder=is_folder) for path, is_folder in _parts(root)]
         except OSError as error:
@@ -275,14 +275,14 @@ def check_folder(run: RunPaths) -> Findings:
 
 
 def _parts(root: Path) -> Iterator[tuple[Path, bool]]:
-    """What a keeper reads to know what to do, and where it writes; whether each is a folder."""
+    """Everything that a keeper reads or writes, and whether it is a folder."""
     run = RunPaths(root)
     yield run.run_json, False
     yield from ((path, True) for path in (run.control, run.artifacts, root / "nodes") if _is_there(path))
     for number in run.nodes():
         node = run.node(number)
         yield node.root, True
-        if number == 0 or _is_there(node.journal):  # another node's keeper may be about to begin
+        if number == 0 or _is_there(node.journal):  # another node's keeper may be about to start
             yield node.journal, False
         told = (node.snapshot, node.lock, node.log, node.order, node.report)
         yield from ((path, False) for path in told if _is_there(path))
@@ -302,7 +302,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _against(path: Path, *, is_folder: bool) -> str:
-    """The reason against one file or folder; empty: none."""
+    """The reason to refuse one file or folder; empty if there is none."""
     try:
         info = path.lstat()
     except OSError as error:
@@ -319,7 +319,7 @@ def _against(path: Path, *, is_folder: bool) -> str:
 
 
 def _above(root: Path) -> Iterator[tuple[str, bool]]:
-    """Folders above the run in which others could put another folder in its place; whether that is refused."""
+    """Parent folders in which others could replace the run, and whether that is a refusal."""
     warned = False
     for folder in root.parents:
         try:
@@ -327,7 +327,7 @@ def _above(root: Path) -> Iterator[tuple[str, bool]]:
         except OSError as error:
             yield f"{folder}: {error.strerror}", True
             continue
-        sticky = bool(info.st_mode & stat.S_ISVTX)  # there everybody moves only what is his own
+        sticky = bool(info.st_mode & stat.S_ISVTX)  # there users can only move their own files
         if info.st_mode & stat.S_IWOTH and not sticky:
             yield (
                 f"everybody may exchange what lies in {folder} (mode {stat.S_IMODE(info.st_mode):04o})",
@@ -345,7 +345,7 @@ def _above(root: Path) -> Iterator[tuple[str, bool]]:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What taking a run over would do (`actions`), and what to know about it; or why it is refused. One line each."""
+    """What taking over a run would do (`actions`), with warnings; or why it is refused. One line each."""
 
     refusals: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

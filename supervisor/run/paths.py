@@ -1,4 +1,4 @@
-"""Where everything in a run directory lies. The only place that knows its file names.
+"""Paths of everything in a run directory. The only place that knows its file names.
 
 Layout (docs/run-directory.md)::
 
@@ -20,10 +20,10 @@ from pathlib import Path
 from supervisor.text.patterns import Lazy
 
 RUN_SCHEMA = 1
-"""Of run.json. It grows when an older stoker could no longer act on a run, or show it, correctly."""
+"""Schema of run.json. It is raised when an older stoker could no longer handle a run correctly."""
 THROWN = "thrown"
 _ATTEMPT = r"nodes/\d+/(attempts|probes)/\d+/"
-# The names of all files that stoker, its ranks and torchrun write into each folder of a run: `stoker gc` deletes no others.
+# The names of all files that stoker, its ranks and torchrun write into each folder of a run. `stoker gc` deletes nothing else.
 _RECORDS = {
     "": rf"run\.json|{THROWN}",
     "control/": r"[0-9a-f]{24}(\.json)?|viewer-\d+@[^/]+",
@@ -53,7 +53,7 @@ class AttemptPaths:
 
     @property
     def exit(self) -> Path:
-        """The launcher's exit status, written by the tiny launcher so that it survives the keeper."""
+        """The launcher's exit status, written by a tiny launcher so that it survives the keeper."""
         return self.root / "exit"
 
     @property
@@ -68,7 +68,7 @@ class AttemptPaths:
 
     @property
     def telemetry(self) -> Path:
-        """Folder of rank<r>.jsonl, written by a trainer with telemetry."""
+        """Folder of rank<r>.jsonl, written by a trainer that sends telemetry."""
         return self.root / "telemetry"
 
     @property
@@ -78,24 +78,24 @@ class AttemptPaths:
 
     @property
     def stop_file(self) -> Path:
-        """Its existence asks a trainer that knows it to checkpoint and leave."""
+        """If it exists, a trainer that supports it saves a checkpoint and exits."""
         return self.root / "stop"
 
     @property
     def profile_file(self) -> Path:
-        """Its time of change asks a trainer that knows it to trace its next steps."""
+        """When it is touched, a trainer that supports it traces its next steps."""
         return self.root / "profile"
 
     def rank_folders(self) -> dict[int, Path]:
-        """torchrun's folder of each local rank, found on disk; the newest tree wins."""
+        """torchrun's folder for each local rank, as found on disk; the newest tree wins."""
         found: dict[int, Path] = {}
-        with contextlib.suppress(FileNotFoundError):  # somebody clears logs away while we look
+        with contextlib.suppress(FileNotFoundError):  # somebody is deleting logs right now
             for tree in sorted(self.torchrun.glob("*/attempt_*"), key=lambda p: p.stat().st_mtime_ns):
                 found |= {int(p.name): p for p in tree.iterdir() if p.name.isdecimal() and p.is_dir()}
         return dict(sorted(found.items()))
 
     def logs(self) -> list[Path]:
-        """The agent's log, and both streams of each rank that has a folder; not all of them need be there."""
+        """The agent's log, and both streams of each rank with a folder. Not all of them need to exist."""
         ranks = self.rank_folders().values()
         return [
             self.agent_log,
@@ -105,18 +105,18 @@ class AttemptPaths:
 
 @dataclass(frozen=True, slots=True)
 class NodePaths:
-    """Files of one node, written by its keeper alone."""
+    """Files of one node, written only by its keeper."""
 
     root: Path
 
     @property
     def journal(self) -> Path:
-        """The node's facts."""
+        """The node's events."""
         return self.root / "events.jsonl"
 
     @property
     def snapshot(self) -> Path:
-        """What the journal folds to up to a certain byte; only readers are faster for it (`run.journal`)."""
+        """The folded state of a prefix of the journal, which makes readers faster (`run.journal`)."""
         return self.root / "state.json"
 
     @property
@@ -126,7 +126,7 @@ class NodePaths:
 
     @property
     def lock(self) -> Path:
-        """Held by flock while a keeper lives; says its pid and start time."""
+        """Locked by flock while a keeper is alive; contains its pid and start time."""
         return self.root / "keeper.lock"
 
     @property
@@ -136,22 +136,22 @@ class NodePaths:
 
     @property
     def heartbeat(self) -> Path:
-        """A number that grows while the node's keeper lives."""
+        """A number that grows while the node's keeper is alive."""
         return self.root / "heartbeat"
 
     @property
     def report(self) -> Path:
-        """What the node's keeper tells the leader."""
+        """The node's report to the leader."""
         return self.root / "report.json"
 
     @property
     def order(self) -> Path:
-        """The newest order of the leader, on node 0 alone."""
+        """The leader's newest order, only on node 0."""
         return self.root / "order.json"
 
     @property
     def orders(self) -> Path:
-        """Folder of all orders, each under its number."""
+        """Folder of all orders, named by number."""
         return self.root / "orders"
 
     def attempt(self, number: int) -> AttemptPaths:
@@ -198,7 +198,7 @@ class RunPaths:
 
 
 def xdg_home(env: Mapping[str, str], kind: str, below_home: str) -> str:
-    """The user's folder of a kind (``STATE``, ``CONFIG``, ``CACHE``); the XDG specification says to ignore a relative path."""
+    """The user's XDG folder of a kind (``STATE``, ``CONFIG``, ``CACHE``). As the specification says, a relative path is ignored."""
     named = env.get(f"XDG_{kind}_HOME", "")
     return (
         named
@@ -208,14 +208,14 @@ def xdg_home(env: Mapping[str, str], kind: str, below_home: str) -> str:
 
 
 def is_run_directory(path: str | Path) -> bool:
-    """True where a keeper wrote a journal below `path`."""
-    if os.path.isfile(f"{path}/nodes/0/events.jsonl"):  # no pipe: reading one would wait for ever
+    """Whether a keeper wrote a journal below `path`."""
+    if os.path.isfile(f"{path}/nodes/0/events.jsonl"):  # not a pipe, which would block the reader
         return True
     return any(journal.is_file() for journal in Path(path).glob("nodes/*/events.jsonl"))
 
 
 def make_private(folder: Path, mode: int = 0o700) -> None:
-    """Make a folder, and those above it that are missing, for their owner alone whatever the umask is, or with a wider `mode`.
+    """Create a folder and its missing parents, accessible only to the owner whatever the umask is, or with a wider `mode`.
 
     Raises:
         OSError: it cannot be made.
@@ -226,7 +226,7 @@ def make_private(folder: Path, mode: int = 0o700) -> None:
 
 
 def make_own(folder: Path) -> None:
-    """`make_private` for a folder of a run's, where its job may have laid a link.
+    """`make_private` for a folder inside a run, where the job may have planted a link.
 
     Raises:
         OSError: it cannot be made, or is a link.
@@ -237,12 +237,12 @@ def make_own(folder: Path) -> None:
 
 
 def private(path: str | Path, flags: int, mode: int = 0o600) -> int:
-    """The opener of a file that only its owner may read, whatever the umask is; OSError where a link lies in its place."""
+    """An opener for files that only the owner may read, whatever the umask is. Raises OSError for a link."""
     return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file for its owner alone; it is on the disk when this returns.
+    """Write a file that only its owner can read. It is on disk when this returns.
 
     Raises:
         OSError: it cannot be written.
@@ -254,7 +254,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Put this content in place of what is there, at once; where that fails, what is there stays.
+    """Replace a file's content atomically. On failure the old content stays.
 
     Raises:
         OSError: it cannot be written.

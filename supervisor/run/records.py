@@ -35,7 +35,7 @@ __all__ = (
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The place that an expert would point at. `line` is 1-based, counted by newlines after decoding."""
+    """The log line that caused the failure. `line` is 1-based, counted by newlines after decoding."""
 
     path: str
     line: int | None
@@ -44,9 +44,9 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Consequence:
-    """A failure that followed from the cause: shown apart, never acted upon.
+    """A failure that followed from the cause. It is shown separately and never acted on.
 
-    `what`: what it was, where that is known better than by its class; see `words`.
+    `what`: a better description than its class, if there is one; see `words`.
     """
 
     failure: FailureClass
@@ -58,12 +58,12 @@ class Consequence:
 
     @property
     def words(self) -> str:
-        """What people are shown in place of the class."""
+        """What is shown instead of the class."""
         return self.what or self.failure.value.replace("_", " ")
 
 
 _WHERE = re.compile(r" on (?:ranks? \d+(?:, \d+)*(?: …)?|local rank \d+(?: of node \S+)?)(?=:|$)")
-# Of a healthy verdict: below it, it rests on steps alone (diagnosis/cause/rules.py: `good_end` has 0.97, `still_training` 0.94).
+# A healthy verdict below this rests on steps alone (diagnosis/cause/rules.py: `good_end` has 0.97, `still_training` 0.94).
 SURELY_OVER = 0.95
 
 
@@ -71,9 +71,9 @@ SURELY_OVER = 0.95
 class Verdict:
     """Why an attempt ended: the wire schema of ``stoker diagnose --json`` is this record.
 
-    `rank` is the rank that fell first, or None where ranks fail alike (then `ranks` lists them)
-    or where it is not known. `confidence` is in [0, 1] and calibrated on the corpus. `signature`: the id of the user's own
-    signature that decided it, empty where none did.
+    `rank` is the rank that failed first, or None if ranks failed alike (then `ranks` lists them)
+    or it is unknown. `confidence` is in [0, 1] and calibrated on the corpus. `signature`: the id of the user's own
+    signature that decided it, else empty.
     """
 
     failure: FailureClass
@@ -93,30 +93,30 @@ class Verdict:
 
     @property
     def is_plain_error(self) -> bool:
-        """Whether a figure of certainty tells a reader nothing: the program's own message says what happened, or somebody stopped it."""
+        """Whether the confidence is not worth showing: the program's own message says what happened, or somebody stopped it."""
         stopped = self.failure is FailureClass.TERMINATED and self.reason is Reason.USER
         return (stopped or self.failure in PLAIN_ERRORS) and self.confidence >= SURE_ENOUGH
 
     @property
     def title_says_cause(self) -> bool:
-        """Whether the headline has all that the cause's line says."""
+        """Whether the title repeats the cause line."""
         return self.cause is not None and self.plain_title in self.cause.text
 
     @property
     def plain_title(self) -> str:
-        """The headline without the ranks that it names."""
+        """The title without the ranks that it names."""
         return _WHERE.sub("", self.title, count=1)
 
     @property
     def shows_end(self) -> bool:
-        """Whether it says that the job is over: a failure, or the log's own report of a good end. Steps alone show none."""
+        """Whether it shows that the job ended: a failure, or the log's own report of success. Steps alone do not."""
         if self.failure is FailureClass.HEALTHY:
             return self.confidence >= SURELY_OVER
         return self.failure is not FailureClass.UNKNOWN
 
 
 class DecisionKind(StrEnum):
-    """What policy settles on after an attempt ended."""
+    """What policy can decide after an attempt."""
 
     SUCCEED = "succeed"
     RESTART = "restart"
@@ -129,11 +129,11 @@ class DecisionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SpecChange:
-    """What the next attempt does differently. All fields empty: relaunch as it was.
+    """What the next attempt does differently. All fields empty: relaunch unchanged.
 
     `set_args`: (flag, value) pairs for the script; an empty value makes a switch. `argv` replaces all that
-    follows the script. `raise_open_files`: the soft limit on open files goes up to the hard one.
-    `nproc_per_node`: ranks on this node, where a GPU is left out.
+    follows the script. `raise_open_files`: raise the soft limit on open files to the hard limit.
+    `nproc_per_node`: ranks on this node, if a GPU is excluded.
     """
 
     batch: BatchChange | None = None
@@ -147,7 +147,7 @@ class SpecChange:
 
 
 class Precondition(StrEnum):
-    """What must be shown before the next launch."""
+    """What must hold before the next launch."""
 
     GPU_MEMORY = "gpu_memory"  # the dead ranks' GPU memory is back
     PORT = "port"  # the named port is free
@@ -156,9 +156,9 @@ class Precondition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Policy's answer. `change` is set for RESTART, and for HOLD where a plan could be offered.
+    """Policy's decision. `change` is set for RESTART, and for HOLD if a change could be proposed.
 
-    `show_first` must be shown before the launch; it is waited for `wait_s` seconds at most. `asks`: an answer about the
+    `show_first` must hold before the launch, which waits at most `wait_s` seconds for it. `asks`: an answer about the
     batch would let policy plan a smaller one.
     """
 
@@ -201,7 +201,7 @@ class Difference(StrEnum):
 
 
 class FindingLevel(StrEnum):
-    """How grave a pre-flight finding is: REFUSE ends the start with exit code 3."""
+    """Severity of a pre-flight finding. REFUSE ends the start with exit code 3."""
 
     OK = "ok"
     INFO = "info"
@@ -211,7 +211,7 @@ class FindingLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One pre-flight result: what was looked at, what was found, what to do about it."""
+    """One pre-flight result: what was checked, what was found, and what to do about it."""
 
     level: FindingLevel
     check: str

@@ -1,8 +1,8 @@
-"""Opening files that anybody may have put where they lie: only regular ones, and never waiting.
+"""Opening files that anybody may have placed: only regular files, and without blocking.
 
-A pipe named ``error.json``, ``exit`` or ``control/x.json`` would hold its reader for ever, a device may do anything when it is
-opened, and files of /proc say that they are regular and may never end (/proc/kmsg). Only the one input that a person named may
-be a pipe. Everything else in a folder that stoker looks at is opened here.
+A pipe named ``error.json``, ``exit`` or ``control/x.json`` would block its reader forever, a device may do anything when it is
+opened, and files in /proc look regular but may never end (/proc/kmsg). Only the input that a person named may be a pipe. Every
+other file in a folder that stoker reads is opened here.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import BinaryIO, Final, TypeAlias
 FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 Mark: TypeAlias = tuple[int, int, int]
-"""Inode, size and time of change (nanoseconds) of a file: while they are the same, it is not read again."""
+"""Inode, size and mtime (nanoseconds) of a file. While they stay the same, it is not read again."""
 
 
 def mark_of(path: str | os.PathLike[str]) -> Mark | None:
-    """The mark of a file; None where it is not there."""
+    """The mark of a file; None if it does not exist."""
     try:
         found = os.stat(path)
     except OSError:
@@ -33,7 +33,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     Raises:
         OSError: it is missing, cannot be read, or is no regular file.
     """
-    # A FIFO opens at once with O_NONBLOCK, also without a writer; fstat then tells of what was opened, not of a name.
+    # With O_NONBLOCK a FIFO opens at once, even without a writer; fstat then describes what was opened, not a name.
     fd = os.open(path, FLAGS)
     info = os.fstat(fd)
     if stat.S_ISREG(info.st_mode) and info.st_dev != _proc():
@@ -44,7 +44,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_regular(path: str | os.PathLike[str], most: int = -1) -> bytes:
-    """The bytes of a regular file, at most so many.
+    """The bytes of a regular file, at most `most`.
 
     Raises:
         OSError: see `open_regular`.

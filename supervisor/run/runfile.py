@@ -22,8 +22,8 @@ SAMPLE_INTERVAL_S = 1.0
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How the keeper of this run behaves.
 
-    `interactive`: it may hold for a person, and waits before a restart. `checks`: it makes the checks that run beside the first start.
-    `shared`: keepers on several nodes share the run directory; this one is that of the job's `node_rank`.
+    `interactive`: it may wait for a person, and waits before a restart. `checks`: it runs the checks that run during the first start.
+    `shared`: keepers on several nodes share the run directory; this one belongs to the job's `node_rank`.
     """
 
     interactive: bool = False
@@ -33,10 +33,9 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunFile(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a keeper needs to carry a run on.
+    """Everything that a keeper needs to supervise a run.
 
-    `path`: the run directory itself, without links, as it was claimed; `uid`: who claimed it. None in files of before
-    there were such fields.
+    `path`: the run directory as it was created, with links resolved; `uid`: who created it. None in files of older versions.
     """
 
     run_id: str
@@ -59,7 +58,7 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def node(self) -> int:
-        """Whose keeper's record this is: the number of its folder."""
+        """The number of this keeper's node folder."""
         return self.job.node_rank if self.settings.shared else 0
 
 
@@ -84,7 +83,7 @@ def read_run_file(path: Path) -> RunFile:
     """Read run.json.
 
     Raises:
-        BadRunFile: it is missing, half or of another schema.
+        BadRunFile: it is missing, incomplete or of another schema.
     """
     try:
         data = read_regular(path)
@@ -99,10 +98,10 @@ def read_run_stream(data: bytes, *, name: str = "stdin") -> RunFile:
     """The record in `data`.
 
     Raises:
-        BadRunFile: it is half or of another schema.
+        BadRunFile: it is incomplete or of another schema.
     """
     try:
-        # First: what is newer may have other fields too.
+        # First the schema, as a newer file may have other fields.
         schema = msgspec.json.decode(data, type=_Schema).schema
         if schema != RUN_SCHEMA:
             raise BadRunFile(f"{name}: schema {schema} is newer than this stoker: update it")

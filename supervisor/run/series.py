@@ -4,9 +4,9 @@
 ("0" for GPU 0 or rank 0, "job" for the run). ``series/<stream>.1m.jsonl`` holds, for each minute and key,
 ``{"t": minute, "k": key, "v": {name: [min, mean, max, count]}}``, so that a run of seven days opens at once.
 
-A file that has grown to `SEGMENT_BYTES` becomes ``<stream>.0.jsonl``, in place of the one before it, and a new one is begun: of
-samples the newest 64 to 128 MiB are kept, and of what is older the minutes. So a run takes 1 GiB at most for its samples, however
-long it is (100 steps a second of 64 ranks make 50 GB a day).
+A file that has grown to `SEGMENT_BYTES` replaces ``<stream>.0.jsonl``, and a new file is begun. So the newest 64 to 128 MiB of samples
+are kept, and of older samples only the minutes. A run takes at most 1 GiB for its samples, however long it is (100 steps a second
+of 64 ranks would make 50 GB a day).
 
 Streams: `metrics` (step, loss, lr, ... of the run, with `a` the attempt and `r` the rank),
 `gpu` (util_ratio, memory_used_bytes, ...), `host` (cpu_ratio, rss_bytes, ... of a rank or the machine).
@@ -33,18 +33,18 @@ HOST = "host"
 RANKS = "ranks"
 STREAMS = (METRICS, GPU, HOST, RANKS)
 JOB_KEY = "job"
-"""The key of what is told of the whole job."""
+"""The key of samples of the whole job."""
 MACHINE_KEY = "machine"
 """In the stream `host`: the key of the machine itself."""
 NET_RECEIVED, NET_SENT = "net_rx_bytes_per_s.", "net_tx_bytes_per_s."
 """In the machine's samples, each before the name of an interface or an RDMA port."""
-# In samples of a log that was read after it was written: the time that the line bears (its clock's seconds), null where
-# it bears none. `t` is then when it was read, and says nothing of how long anything took.
+# In samples of a log that was read after it was written: the timestamp of the line (in its clock's seconds), or null.
+# `t` is then when the line was read, and says nothing about how long anything took.
 LINE_T = "line_t"
-# In samples of such a log of which not every one is kept: its number among all readings of the log.
+# In samples of such a log if not all are kept: the sample's number among all of the log.
 READING = "reading"
 CONTEXT = frozenset((LINE_T, READING))
-"""What says where a sample stands and is no measure."""
+"""Values that say where a sample was found and measure nothing."""
 ROLLUP_S = 60.0
 SEGMENT_BYTES = 64 << 20
 NEWEST_BYTES = 4 << 20
@@ -56,7 +56,7 @@ _STALE = frozenset((errno.ESTALE, errno.EIO, errno.EBADF))
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One sample: `t` wall seconds, `k` what was measured, `a` the attempt, `v` name to number.
 
-    `odd`: of values that are not finite, which JSON does not have, the word: nan, inf or -inf.
+    `odd`: the words (nan, inf, -inf) for values that are not finite, which JSON cannot hold.
     """
 
     t: float
@@ -89,7 +89,7 @@ class SeriesWriter:
     def append(
         self, stream: str, t: float, key: str, attempt: int, values: Mapping[str, float | None]
     ) -> None:
-        """Write one sample. NaN and infinities are written as null, with their word in `odd`, and kept out of roll-ups.
+        """Write one sample. NaN and infinities are written as null, with the word in `odd`, and left out of roll-ups.
 
         Raises:
             OSError: the disk is full or the folder is gone.
@@ -128,18 +128,18 @@ class SeriesWriter:
     def _write(self, name: str, line: bytes) -> None:
         fd = self._fds.get(name)
         if fd is None:
-            # Opened again after an error: in a folder that was moved nothing is made again.
+            # Reopened after an error. In a folder that was moved nothing is created again.
             made = 0 if name in self._sizes else os.O_CREAT
             if made:
-                # At the first sample: a full disk costs samples, never the run. Not its parents: a deleted run stays deleted.
+                # Created at the first sample, so a full disk costs samples and never the run. Parents are not created: a deleted run stays deleted.
                 self._folder.mkdir(mode=0o700, exist_ok=True)
-                make_own(self._folder)  # it is there: refuses a link
+                make_own(self._folder)  # it exists: this refuses a link
             fd = self._fds[name] = private(self._folder / name, os.O_WRONLY | os.O_APPEND | made)
             self._sizes[name] = os.fstat(fd).st_size
         try:
             self._sizes[name] += os.write(fd, line + b"\n")
         except OSError as error:
-            if error.errno in _STALE:  # a file server was restarted: the descriptor is of no use any more
+            if error.errno in _STALE:  # a file server was restarted, so the descriptor is useless
                 with contextlib.suppress(OSError):
                     os.close(self._fds.pop(name))
             raise
@@ -148,14 +148,14 @@ class SeriesWriter:
 
     def _begin_segment(self, name: str) -> None:
         self._sizes[name] = 0
-        with contextlib.suppress(OSError):  # a folder that was moved: it continues in the same file
+        with contextlib.suppress(OSError):  # in a folder that was moved, writing continues in the same file
             os.replace(self._folder / name, self._folder / _older(name))
             del self._sizes[name]
             os.close(self._fds.pop(name))
 
 
 class _Minute:
-    """Running minimum, sum, maximum and count of each value of one minute."""
+    """Running minimum, sum, maximum and count of each value in one minute."""
 
     def __init__(self, t: float, attempt: int) -> None:
         self.t = t
@@ -174,7 +174,7 @@ class _Minute:
 
 
 class SeriesReader:
-    """Reads one stream as it grows, by offset, from its older file into its newer one; a half last line waits."""
+    """Reads one stream as it grows, by offset, from its older file into its newer one. An incomplete last line waits."""
 
     def __init__(self, folder: Path, stream: str) -> None:
         name = f"{stream}.jsonl"
@@ -184,7 +184,7 @@ class SeriesReader:
 
     @property
     def is_thinned(self) -> bool:
-        """Whether of what is oldest the minutes alone may be left."""
+        """Whether only minutes may be left of the oldest samples."""
         return self._older.exists()
 
     def read(self, *, limit_bytes: int = 1 << 22) -> list[Sample]:
@@ -195,7 +195,7 @@ class SeriesReader:
         return list(decoded(self._decoder, data[:end]))
 
     def seek_tail(self, tail_bytes: int) -> bool:
-        """Start `tail_bytes` before the end (at a whole line). False when all there ever was is nearer."""
+        """Start about `tail_bytes` before the end, at a whole line. False if the stream was never longer than that."""
         new, old = _inode_and_size(self._path), _inode_and_size(self._older)
         here = new if new[1] > tail_bytes or not old[0] else old
         start = new[1] - tail_bytes if here is new else max(old[1] - (tail_bytes - new[1]), 0)
@@ -206,7 +206,7 @@ class SeriesReader:
         return True
 
     def before(self, limit_bytes: int) -> Iterator[Sample]:
-        """Of what lies before the place that `seek_tail` chose, about so much: small pieces of all of it, evenly spread."""
+        """About `limit_bytes` of what lies before the position that `seek_tail` chose, in small, evenly spread pieces."""
         old = _inode_and_size(self._older)
         parts = [(self._older, old[1])] if old[0] and old[0] != self._inode else []
         parts.append((self._older if self._inode == old[0] else self._path, self._offset))
@@ -223,10 +223,10 @@ class SeriesReader:
             return _read_from(self._path, self._offset, limit_bytes)
         older = _inode_and_size(self._older)
         if older[0] and older[0] != self._inode:
-            self._inode, self._offset = older[0], 0  # at first, or both are others by now
+            self._inode, self._offset = older[0], 0  # the first read, or both files were replaced
         if older[0]:
             data = _read_from(self._older, self._offset, limit_bytes)
-            if b"\n" in data or not inode:  # the next one is made with its first sample
+            if b"\n" in data or not inode:  # the newer file is created with its first sample
                 return data
         self._inode, self._offset = inode, 0
         return _read_from(self._path, 0, limit_bytes)
@@ -240,9 +240,9 @@ def read_rollups(folder: Path, stream: str) -> list[Rollup]:
 
 
 def highest(folder: Path, stream: str, attempt: int) -> dict[str, dict[str, float]]:
-    """The highest of each value of an attempt, by key: of finished minutes, and of the newest samples beside them.
+    """The maximum of each value of an attempt, by key, from finished minutes and the newest samples.
 
-    An attempt of days has millions of samples and is asked about between a failure and the next launch.
+    An attempt of days has millions of samples, and the result is needed between a failure and the next launch.
     """
     found: dict[str, dict[str, float]] = {}
     for rollup in read_rollups(folder, stream):
@@ -258,7 +258,7 @@ def highest(folder: Path, stream: str, attempt: int) -> dict[str, dict[str, floa
 
 
 def at_first(folder: Path, stream: str, attempt: int, name: str) -> dict[str, float]:
-    """The lowest reading of a value in the attempt's first minute, by key; its first newest sample where none is over."""
+    """The minimum of a value in the attempt's first minute, by key; without a finished minute, its first sample."""
     found: dict[str, float] = {}
     for rollup in read_rollups(folder, stream):
         if rollup.a == attempt and name in rollup.v:

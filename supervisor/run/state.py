@@ -1,8 +1,7 @@
 """The run's state as a pure fold of its journal: ``state = fold(state, event)``.
 
-A run's condition is a named type that carries its own payload (`Condition`); everything that
-happened to each attempt is kept beside it. Replaying a journal gives exactly the live state,
-because the keeper holds no other.
+A run's condition is a type with its own payload (`Condition`), kept beside everything that happened to each attempt.
+Replaying a journal gives exactly the live state, because the keeper has no other state.
 """
 
 from __future__ import annotations
@@ -43,24 +42,24 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preflight(Part, frozen=True, kw_only=True, tag="preflight"):
-    """Nothing was launched yet."""
+    """Nothing has been launched yet."""
 
 
 class Launching(Part, frozen=True, kw_only=True, tag="launching"):
-    """A plan is journalled; the launcher is not seen yet."""
+    """A plan is journalled, but the launcher has not been seen yet."""
 
     attempt: int
 
 
 class Running(Part, frozen=True, kw_only=True, tag="running"):
-    """The attempt lives."""
+    """The attempt is running."""
 
     attempt: int
     phase: ev.Phase
 
 
 class Stopping(Part, frozen=True, kw_only=True, tag="stopping"):
-    """We are ending the attempt; `step` is the newest of the stop sequence."""
+    """stoker is ending the attempt; `step` is the latest step of the stop sequence."""
 
     attempt: int
     why: ev.StopWhy
@@ -69,14 +68,14 @@ class Stopping(Part, frozen=True, kw_only=True, tag="stopping"):
 
 
 class Ended(Part, frozen=True, kw_only=True, tag="ended"):
-    """The attempt's processes are gone; no verdict yet, and (`AttemptState.reads_on`) not all of its logs are read."""
+    """The attempt's processes have exited. There is no verdict yet, and its logs may still be being read (`AttemptState.reads_on`)."""
 
     attempt: int
     exit_code: int | None
 
 
 class DiagnosedAs(Part, frozen=True, kw_only=True, tag="diagnosed"):
-    """A verdict stands; policy has not decided, or its decision was not carried out yet."""
+    """There is a verdict, but policy has not decided yet, or its decision was not carried out yet."""
 
     attempt: int
     verdict: Verdict
@@ -92,7 +91,7 @@ class Backoff(Part, frozen=True, kw_only=True, tag="backoff"):
 
 
 class HeldOpen(Part, frozen=True, kw_only=True, tag="held"):
-    """A person decides; `decision.change` is the plan on offer, if any."""
+    """The run waits for a person; `decision.change` is the proposed change, if any."""
 
     attempt: int
     reason: str
@@ -114,7 +113,7 @@ Condition: TypeAlias = (
 
 
 class RankState(Part, frozen=True, kw_only=True):
-    """What the journal knows of one worker of this node."""
+    """What the journal says about one worker on this node."""
 
     local_rank: int
     rank: int | None = None
@@ -127,21 +126,21 @@ class RankState(Part, frozen=True, kw_only=True):
 
 
 class AttemptState(Part, frozen=True, kw_only=True):
-    """One attempt: from its plan to what was decided after it.
+    """One attempt, from its plan to the decision after it.
 
-    `found_over`: its logs were watched after its end; `started_t` is then taken from their time stamps, None where they have none.
-    `day_guessed`: of `started_t` the day is a guess; `stamped_t`: the last stamp of a log that was copied.
-    `log_checked`: whether anybody has looked if its watched logs grow; `quiet_since`: they have not since then (wall seconds), and nothing
-    shows that it is over.
-    `gone_t`: when its processes were gone, where reading their logs took longer; `log_read_bytes` of `log_size_bytes`: not all was read.
-    `node_exits`: how the launchers on other nodes ended, by node.
-    `stall` is set while there is no progress, and with it `only_flagged` (why that is not ended), `countdown` (when it is) and `kept` (who keeps
-    waiting); `stacks` is the newest round; `hang` is why the attempt was ended, if it was. `failing`: its first rank that is known to
-    fail, from then on; taken back where that rank ended well or steps continue. `slow_rank`: the newest finding.
-    `not_finite` and `finite_again`: where its loss first became nan or inf, and where it first was a number after that.
-    `missed`: it began below the checkpoint that it was to go on from. `measured`: its batch as its processes had it. `confirmed` or
-    `differs`: whether its first steps had what was planned; neither where nothing was measured.
-    `step_at_evidence`: its last step when the newest line that a signature matched was journalled.
+    `found_over`: it had ended before it was attached; `started_t` then comes from the timestamps in its logs, None if there are none.
+    `day_guessed`: the date of `started_t` is a guess. `stamped_t`: the last timestamp of a log that was copied.
+    `log_checked`: whether its watched logs were checked for growth. `quiet_since`: they have not grown since then (wall seconds), and
+    nothing shows that the job has ended.
+    `gone_t`: when its processes had exited, if reading their logs took longer. `log_read_bytes` and `log_size_bytes`: set if not all was read.
+    `node_exits`: exit codes of the launchers on other nodes, by node.
+    `stall` is set while there is no progress, with `only_flagged` (why it is not ended), `countdown` (when it will be) and `kept` (who chose
+    to wait). `stacks` is the newest round; `hang` is why the attempt was ended, if it was. `failing`: its first rank known to fail;
+    cleared if that rank ends well or steps continue. `slow_rank`: the newest finding.
+    `not_finite` and `finite_again`: where its loss first became nan or inf, and where it was first finite again.
+    `missed`: it started below the checkpoint it should have resumed from. `measured`: its measured batch. `confirmed` or `differs`:
+    whether its first steps matched the plan; neither if nothing was measured.
+    `step_at_evidence`: its last step when the newest matching log line was journalled.
     """
 
     number: int
@@ -209,34 +208,34 @@ class AttemptState(Part, frozen=True, kw_only=True):
 
     @property
     def shown_batch(self) -> BatchSpec | None:
-        """The batch that its processes were measured to have; else the planned one."""
+        """The measured batch, else the planned one."""
         return (self.measured.batch if self.measured is not None else None) or self.batch
 
     @property
     def changes_batch(self) -> bool:
-        """Whether the restart after it was to have another batch."""
+        """Whether the restart after it changes the batch."""
         change = self.decision.change if self.decision is not None else None
         return change is not None and change.batch is not None
 
     @property
     def reads_on(self) -> bool:
-        """Whether its processes are gone and their logs are still being read."""
+        """Whether its processes have exited but their logs are still being read."""
         return self.gone_t is not None and self.ended_t is None
 
     @property
     def job_exit_code(self) -> int | None:
-        """The launcher's exit code; where that is 0, the one of another node whose launcher failed."""
+        """The launcher's exit code; if that is 0, the exit code of another node whose launcher failed."""
         failed = (code for code in self.node_exits.values() if code != 0)
         return next(failed, 0) if self.exit_code == 0 else self.exit_code
 
     @property
     def has_unread(self) -> bool:
-        """Whether its logs were not read to their end."""
+        """Whether some of its logs were not read."""
         return self.log_read_bytes is not None and self.log_size_bytes is not None
 
     @property
     def ended_on_request(self) -> bool:
-        """Whether it was ended because somebody requested it, and by no failure of its own: there is nothing to fix."""
+        """Whether it was ended on request and had not failed by itself, so there is nothing to fix."""
         if self.stop is None or self.stop.why not in REQUESTED_STOPS:
             return False
         verdict = self.verdict
@@ -246,23 +245,23 @@ class AttemptState(Part, frozen=True, kw_only=True):
 
     @property
     def failure(self) -> FailureClass | None:
-        """What it failed for; None where it did not, or nothing is known."""
+        """Its failure class; None if it did not fail or has no verdict."""
         if self.verdict is None or self.verdict.failure is FailureClass.HEALTHY or self.ended_on_request:
             return None
         return self.verdict.failure
 
     @property
     def lost_at(self) -> int | None:
-        """The step from which on its loss was no number to its end; None where it was one, or the step is not known."""
+        """The step from which its loss stayed nan or inf to the end; None if it did not, or the step is unknown."""
         lost = self.not_finite
         return lost.step if lost is not None and self.finite_again is None else None
 
     @property
     def begins_at(self) -> float:
-        """The first step that it did or does; infinite while it is not known.
+        """The first step of this attempt; infinite while unknown.
 
-        A script that prints every hundredth step prints its first one late: where it resumed is more exact, or, once a step
-        is seen after it, the checkpoint that it was to resume from.
+        A script that prints every hundredth step prints its first one late. The step that it resumed from is more exact, or, once
+        a later step was seen, the checkpoint that it should have resumed from.
         """
         known = [] if self.first_step is None else [self.first_step]
         known += [] if self.resumed_step is None else [self.resumed_step + 1]
@@ -271,12 +270,12 @@ class AttemptState(Part, frozen=True, kw_only=True):
 
     @property
     def went_on(self) -> bool:
-        """Whether its first step came after the checkpoint that it was to continue from."""
+        """Whether its first step came after the checkpoint that it should have resumed from."""
         return self.resume_at is not None and self.first_step is not None and self.first_step > self.resume_at
 
 
 class Tone(StrEnum):
-    """How a moment is shown."""
+    """The color of a moment."""
 
     INFO = "info"
     GOOD = "good"
@@ -285,7 +284,7 @@ class Tone(StrEnum):
 
 
 class MomentKind(StrEnum):
-    """What stands on a timeline. The values of each kind are those that `run.timeline` gives it; views have its words."""
+    """Kinds of timeline entries. `run.timeline` sets the values of each kind; views word them."""
 
     ADOPTED = "adopted"
     CONTINUED = "continued"
@@ -334,7 +333,7 @@ class MomentKind(StrEnum):
 
 
 class Moment(Part, frozen=True, kw_only=True):
-    """A point on the timeline, without words. A value that is not known is absent. `change`: of a requested restart."""
+    """An entry of the timeline, without words. Unknown values are absent. `change`: what a requested restart changes."""
 
     t: float
     attempt: int | None
@@ -346,20 +345,20 @@ class Moment(Part, frozen=True, kw_only=True):
 
 _POLICY = frozenset({"", "policy"})
 A_PIPE = "a pipe"
-"""The source of a watched run that is piped in: it begins as its writer does."""
+"""The source of a watched run that is read from a pipe, which begins when its writer does."""
 
 
 class RunState(Part, frozen=True, kw_only=True):
-    """All that views and the keeper know of a run, from its journal alone.
+    """Everything that views and the keeper know about a run, from its journal alone.
 
-    `best_loss` is of the current lineage: what an attempt did at steps that a later one did again does not count.
+    `best_loss` belongs to the current lineage: steps that a later attempt repeated do not count.
     `records`: the running minima of the loss, each with its step, of that lineage; every second one is
     dropped when they are many, so that what is left after a restart may be a little above the true minimum.
-    `kept`: the copies of checkpoints that there are, and which have none. `answers`: what was answered, by what was asked; `wrong`: the
-    answers after which the batch was another than planned.
-    `nodes`: what was seen last of each other node, in the leader's journal.
+    `kept`: checkpoints that were copied before a resume, or could not be. `answers`: by what was asked. `wrong`: answers that led to a
+    batch other than planned.
+    `nodes`: the last sighting of each other node, in the leader's journal.
     `newer_version`: the schema version of events that only a newer stoker understands.
-    `journal_read`: of an old journal only the end is shown so far, and so many of its bytes, of how many, are folded; None: all are.
+    `journal_read`: bytes folded so far and bytes in all, while only the end of a long journal is shown; None: all of it is folded.
     """
 
     run_id: str = ""
@@ -408,19 +407,19 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def resumable(self) -> ev.CheckpointCommitted | None:
-        """The newest of the checkpoints that a restart may go on from."""
+        """The newest checkpoint that a restart can resume from."""
         if self.checkpoint is not None and not self.unsound(self.checkpoint):
             return self.checkpoint
         return next(reversed(self.sound_checkpoints), None)
 
     @property
     def sound_checkpoints(self) -> tuple[ev.CheckpointCommitted, ...]:
-        """Those that a restart may go on from, oldest first; of a path that was written over only the newest counts."""
+        """The checkpoints that a restart can resume from, oldest first; of an overwritten path only the newest."""
         newest = {saved.path: saved for saved in self.checkpoints}
         return tuple(c for c in self.checkpoints if newest[c.path] is c and not self.unsound(c))
 
     def unsound(self, saved: ev.CheckpointCommitted) -> bool:
-        """Whether its attempt had not resumed or had another batch than planned, its loss was no number for good by then, or a later attempt could not load it."""
+        """Whether a restart must not resume from it: its attempt had not resumed or had the wrong batch, its loss was nan by then, or it failed to load later."""
         for a in self.attempts:
             if a.number == saved.attempt and a.lost_at is not None and saved.step >= a.lost_at:
                 return True
@@ -433,22 +432,22 @@ class RunState(Part, frozen=True, kw_only=True):
             if a.number == saved.attempt and a.differs is not None:
                 return True
             refused = a.failure is FailureClass.CHECKPOINT_LOAD and a.missed is None
-            # A person who restarts it may have set right what kept it from being loaded.
+            # A person who restarts it may have fixed what kept it from loading.
             if refused and a.number > saved.attempt and a.resume_at == saved.step and a.decided_by in _POLICY:
                 return True
         return False
 
     @property
     def last_step(self) -> int | None:
-        """The last step of the newest attempt that made one: where one ended before its first step, the run is as far as before."""
+        """The last step of the newest attempt that made one."""
         return next((a.last_step for a in reversed(self.attempts) if a.last_step is not None), None)
 
     def find(self, number: int) -> AttemptState | None:
-        """Attempt `number`, None where it is not known."""
+        """Attempt `number`, or None."""
         return next((a for a in reversed(self.attempts) if a.number == number), None)
 
     def answered_job(self, job: JobSpec) -> JobSpec:
-        """The job with what was measured, and with what a person answered about its batch and its resume since it was started."""
+        """The job, completed by measurements and by a person's answers about its batch and its resume."""
         question = job.question
         answer = self.answers.get(question.what) if question is not None else None
         outcomes = zip(question.answers, job.if_answered, strict=False) if question is not None else ()
@@ -464,7 +463,7 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def planned_steps(self) -> int | None:
-        """The steps of the whole training: declared or logged; else as a measured setting says, for display only."""
+        """The total steps of the training: declared or logged, else from a measured setting (for display only)."""
         seen = self.attempt.measured if self.attempt is not None else None
         planned = seen.planned_steps if seen is not None else None
         return self.total_steps or (planned if planned and planned >= (self.last_step or 0) else None)
@@ -481,7 +480,7 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def measured(self) -> ev.BatchMeasured | None:
-        """What was measured before any change of the batch: by the first attempt that left nothing open, else by the first."""
+        """What was measured before any change of the batch: by the first attempt with a complete measurement, else by the first attempt."""
         found: list[ev.BatchMeasured] = []
         for attempt in self.attempts:
             found += [attempt.measured] if attempt.measured is not None else []
@@ -497,7 +496,7 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def open_question(self) -> BatchQuestion | None:
-        """What a person can answer now: while it trains, or waits; then also again, until the restart that follows has begun or was asked for."""
+        """The question that a person can answer now, while the run trains or waits. An answer can be changed until the restart begins."""
         attempt, asked = self.attempt, self.asked
         if attempt is None or asked is None or asked.attempt != attempt.number:
             return None
@@ -505,14 +504,14 @@ class RunState(Part, frozen=True, kw_only=True):
             return asked.question if self.answers.get(asked.question.what) is None else None
         if not isinstance(self.condition, HeldOpen | Backoff) or attempt.decided_by != "policy":
             return None
-        # It may have been asked before anything failed, and something else did.
+        # It may have been asked before something unrelated failed.
         needs_batch = attempt.failure in OUT_OF_MEMORY or attempt.differs is not None
         needs_other = attempt.decision is not None and attempt.decision.asks
         return asked.question if (needs_batch if asked.question.what in OF_BATCH else needs_other) else None
 
     @property
     def failed_for(self) -> FailureClass | None:
-        """What a run failed for that waits for a person, or that was stopped while it waited; None for any other."""
+        """The failure of a run that waits for a person, or was stopped while it waited; None for any other run."""
         condition, attempt = self.condition, self.attempt
         if attempt is None or self.mode == "observed":
             return None
@@ -522,7 +521,7 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def cuts(self) -> dict[int, float]:
-        """Attempt to the step from which on a later one did its work again; absent where none did."""
+        """By attempt, the step from which a later attempt repeated its work; absent if none did."""
         found: dict[int, float] = {}
         least = math.inf
         for attempt in reversed(self.attempts):
@@ -533,25 +532,25 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def best_step(self) -> int | None:
-        """The step of the best loss; None where there is none, or none was named."""
+        """The step of the best loss; None if unknown."""
         return self.records[-1][0] if self.records and self.records[-1][0] >= 0 else None
 
     def now(self, wall: float) -> float:
-        """The machine's wall time as this run's events count it: the clock may have been set meanwhile."""
+        """The machine's wall time on the scale of this run's events, as the clock may have been set since."""
         return wall - self.clock_ahead_s
 
     @property
     def began_t(self) -> float | None:
-        """When the job began. Of a watched job by its logs' or processes' own clock; None where only the time of attaching is known."""
+        """When the job began. For a watched job, by its logs or processes; None if only the time of attaching is known."""
         attempt = self.attempt
         if self.mode != "observed" or attempt is None or self.source == A_PIPE:
             return self.started_t
         return attempt.started_t if attempt.started_t != attempt.planned_t else None
 
     def elapsed_s(self, now: float, *, has_keeper: bool) -> float | None:
-        """Seconds that the attempts took until `now`; None where it is not known.
+        """Seconds that the attempts took until `now`; None if unknown.
 
-        It stands still between two attempts, while a person decides, and from the last fact on where no keeper is left.
+        Time between attempts and time spent waiting for a person do not count, nor does time without a keeper.
         """
         attempt, began_t = self.attempt, self.began_t
         ends = [self.ended_t] if attempt is None else [attempt.ended_t, attempt.gone_t, attempt.quiet_since]
@@ -569,23 +568,23 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def waited_s(self) -> float:
-        """Seconds between one attempt's end and the next one's launch, all together."""
+        """Total seconds between the end of an attempt and the next launch."""
         pairs = pairwise(self.attempts)
         return sum(b.planned_t - a.ended_t for a, b in pairs if a.ended_t is not None)
 
     @property
     def is_end_unseen(self) -> bool:
-        """Whether it is a watched job, and nothing shows that it ended, or how: its log breaks off, or nobody could see its exit."""
+        """Whether it is a watched job with an unknown end: its log breaks off, or nobody could see its exit status."""
         verdict = self.attempt.verdict if self.attempt is not None else None
         return self.mode == "observed" and (verdict is None or not verdict.shows_end)
 
     @property
     def memory_trials(self) -> tuple[MemoryTrial, ...]:
-        """Which micro-batches fitted, and which ran out of memory: in the probes, then in the attempts."""
+        """Which micro-batches fit and which ran out of memory, in probes and then in attempts."""
         probes = [MemoryTrial(p.micro_batch, fitted=p.fitted) for p in self.probes if p.fitted is not None]
         return (*probes, *(view.trial for view in self.attempts if view.trial is not None))
 
     @property
     def is_over(self) -> bool:
-        """True once the run has an outcome."""
+        """Whether the run has an outcome."""
         return isinstance(self.condition, Finished)

@@ -1,6 +1,6 @@
-"""What events put on a run's timeline: a kind and its values, each thing once; a request is no failure (pure).
+"""What events add to a run's timeline: a kind with values, each thing once. Pure.
 
-There are no words here: `views.wording` has those of each kind, in each language.
+There are no words here: `views.wording` words each kind in each language.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from supervisor.job.arguments.assignments import differing
+from supervisor.job.arguments.command_line import differing
 from supervisor.job.spec import IN_CODE, BatchQuestion, Unread
 from supervisor.run import events as ev
 from supervisor.run.records import DecisionKind, FailureClass, Sameness, SpecChange
@@ -19,13 +19,13 @@ from supervisor.run.state import REQUESTED_STOPS, AttemptState, Moment, MomentKi
 from supervisor.text.numbers import read_amounts
 
 POLICY = "policy"
-"""`events.Decided.by` of what no person decided."""
+"""`events.Decided.by` of decisions that no person made."""
 EVIDENCE_CHARS = 160
 
 _Values: TypeAlias = dict[str, str | int | float | None]
 _Found: TypeAlias = tuple[MomentKind, Tone, _Values] | None
 
-# An attempt that is stopped for these has no request of its own on the timeline.
+# Stops for these reasons have no request on the timeline.
 _STOPS_SHOWN = {
     ev.StopWhy.SIGNAL,
     ev.StopWhy.RANK_DIED,
@@ -35,9 +35,9 @@ _STOPS_SHOWN = {
     ev.StopWhy.NOT_RESUMED,
     ev.StopWhy.PLAN_DIFFERS,
 }
-# Decisions that are followed at once by a hold, or by the run's end, with the same reason.
+# Decisions that a hold, or the end of the run, repeats at once with the same reason.
 _SHOWN_BY_THE_NEXT = {DecisionKind.HOLD, DecisionKind.SUCCEED, DecisionKind.FAIL, DecisionKind.GIVE_UP}
-# Requests whose own event stands on the timeline.
+# Requests whose own event is on the timeline.
 _SHOWN_THEMSELVES = {ev.RequestKind.NOTE, ev.RequestKind.ANSWER}
 _RESTARTS = {ev.RequestKind.RESTART, ev.RequestKind.RESTART_WITH}
 _SAMENESS = {
@@ -84,7 +84,7 @@ _PLAIN: Mapping[type[ev.JournalEvent], tuple[MomentKind, Tone, tuple[str, ...]]]
 
 
 def moment_of(event: ev.Event, state: RunState) -> Moment | None:
-    """The moment that an event adds to the timeline, None for most events. `state`: as it was before the event."""
+    """The entry that an event adds to the timeline; None for most events. `state`: before the event."""
     found = _found(event, state)
     if found is None:
         return None
@@ -101,7 +101,7 @@ def moment_of(event: ev.Event, state: RunState) -> Moment | None:
 
 
 def _found(event: ev.Event, state: RunState) -> _Found:
-    """Its kind, tone and values; what takes more than a line has a function of its own below."""
+    """The kind, tone and values of an event's entry."""
     if (plain := _PLAIN.get(type(event))) is not None:
         kind, tone, fields = plain
         return kind, tone, {name: getattr(event, name) for name in fields}
@@ -177,14 +177,14 @@ def _found(event: ev.Event, state: RunState) -> _Found:
 
 
 def _written_t(event: ev.CheckpointCommitted, state: RunState) -> float:
-    """When a checkpoint was written, where that was within its attempt: it may be found long afterwards."""
+    """When a checkpoint was written, if that was during its attempt; it may be found much later."""
     attempt = state.find(event.attempt)
     written_t = state.now(event.written_t) if event.written_t is not None else event.t
     return written_t if attempt is not None and attempt.planned_t <= written_t <= event.t else event.t
 
 
 def question_values(question: BatchQuestion) -> _Values:
-    """A question, as values for its sentence."""
+    """The values for the sentence of a question."""
     number = question.number
     if question.what is Unread.SCOPE:
         return {"knob": question.knob, "number": number}
@@ -197,7 +197,7 @@ def question_values(question: BatchQuestion) -> _Values:
 
 
 def answer_values(question: BatchQuestion, value: str) -> _Values:
-    """An answer to it, likewise."""
+    """The values for the sentence of an answer."""
     if question.what is Unread.SCOPE:
         return {"number": question.number, "scope": value}
     if value == IN_CODE:
@@ -207,7 +207,7 @@ def answer_values(question: BatchQuestion, value: str) -> _Values:
 
 
 def _launch(event: ev.LaunchIntended, state: RunState) -> _Found:
-    """A launch; of one that was requested the request stands right above."""
+    """A launch. If it was requested, the request is the entry above."""
     earlier = [a for a in state.attempts if a.number != event.attempt]
     requested = (
         bool(earlier) and earlier[-1].decision is not None and earlier[-1].decided_by not in {"", POLICY}
@@ -219,9 +219,9 @@ def _launch(event: ev.LaunchIntended, state: RunState) -> _Found:
 
 
 def changed_arguments(before: AttemptState, after: ev.LaunchIntended | AttemptState) -> str:
-    """The settings that the later attempt has otherwise: ``--lr 1e-2 → 3e-3, + --bf16, − --fused``; empty where none is.
+    """The settings that differ in the later attempt: ``--lr 1e-2 → 3e-3, + --bf16, − --fused``; empty if none do.
 
-    Neither what it resumes from, nor the launcher's own, nor a path that has only another attempt's number.
+    Without what it resumes from, the launcher's own flags, and paths that differ only in the attempt's number.
     """
     resumed = {word for attempt in (before, after) for word in (attempt.resume or "").split()[:1]}
     parts = []
@@ -240,14 +240,14 @@ def _comparable(argv: tuple[str, ...]) -> list[str]:
 
 
 def _ended(event: ev.AttemptEnded, attempt: AttemptState | None) -> _Found:
-    """The end, who requested it or how it came, and how far its logs were read if that was not all."""
+    """The end of an attempt: who requested it or how it came, and how far its logs were read."""
     read, size, unit = read_amounts(event.log_read_bytes, event.log_size_bytes) or (None, None, None)
     values: _Values = {"attempt": event.attempt, "read": read, "size": size, "unit": unit}
     if attempt is not None and attempt.stop is not None and attempt.ended_on_request:
         how = "restarted" if attempt.stop.why is ev.StopWhy.RESTART else "stopped"
         return MomentKind.ENDED_ON_REQUEST, Tone.INFO, {**values, "how": how, "by": attempt.stop.by}
     match event.exit_code:
-        case None:  # nobody could see how
+        case None:  # unknown
             tone = Tone.WARN if unit else Tone.INFO
         case 0:
             tone = Tone.WARN if unit else Tone.GOOD
@@ -266,7 +266,7 @@ def _verdict(event: ev.Diagnosed, attempt: AttemptState | None) -> _Found:
 
 
 def _decision(event: ev.Decided, attempt: AttemptState | None) -> _Found:
-    """What policy decided, once: a person's decision stands there as a request, and a stop as the attempt's end."""
+    """What policy decided. A person's decision is there as a request, and a stop as the end of the attempt."""
     decision = event.decision
     if event.by != POLICY or decision.kind in _SHOWN_BY_THE_NEXT:
         return None

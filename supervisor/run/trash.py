@@ -1,6 +1,6 @@
-"""Deleting a run in a way that can be undone: it moves to ``<runs>/.trash/``.
+"""Deleting a run so that it can be undone: it moves to ``<runs>/.trash/``.
 
-It is removed for good when another is deleted a week later or more.
+It is removed for good when another run is deleted at least a week later.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ KEPT_S = 7 * 86_400.0
 
 
 class StillLives(ValueError):  # noqa: N818 - a state of affairs, not an error
-    """The run may still have processes: one line."""
+    """The run may still have processes; the message is one line."""
 
 
 def why_alive(run: RunPaths, state: RunState) -> str:
-    """Why a run may still have processes, in one line; empty: it has none."""
+    """Why a run may still have processes, in one line; empty if it has none."""
     if any(has_keeper(run, node) for node in run.nodes()):
         return f"{run.run_id} has a live supervisor process: stop it first"
     if state.mode == "launched" and state.attempts and not state.is_over:
@@ -34,15 +34,15 @@ def why_alive(run: RunPaths, state: RunState) -> str:
 
 
 def throw_away(run: RunPaths, *, in_place: bool = False) -> RunPaths:
-    """Move a run to the trash beside it; returns where it lies now. `in_place`: where a full disk has no room for that, remove it for good.
+    """Move a run to the trash next to it; returns its new place. `in_place`: if a full disk has no room for that, remove it for good.
 
     Raises:
-        StillLives: a keeper holds it, or its ranks may live on without one.
-        OSError: it cannot be moved: another's folder, a name that is taken.
+        StillLives: a keeper holds it, or its ranks may still be running without one.
+        OSError: it cannot be moved, as in another user's folder.
     """
     if why := why_alive(run, read_state(run.node().journal)):
         raise StillLives(why)
-    empty(run.root.parent)  # now, when something is deleted: to look at the list of runs removes nothing
+    empty(run.root.parent)  # here, because listing runs must not remove anything
     trash = run.root.parent / TRASH
     if trash.is_symlink():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(trash))  # a link
@@ -72,7 +72,7 @@ def bring_back(thrown: RunPaths) -> RunPaths:
 
 
 def empty(runs: Path, now: float | None = None) -> int:
-    """Remove what was thrown away more than a week ago; how many that were. Only run directories are touched."""
+    """Remove runs that were deleted more than a week ago; returns how many. Only run directories are touched."""
     now = time.time() if now is None else now
     count = 0
     try:
@@ -83,7 +83,7 @@ def empty(runs: Path, now: float | None = None) -> int:
         try:
             old = now - (path / THROWN).stat().st_mtime > KEPT_S
         except OSError:
-            continue  # no mark of ours: not ours to remove
+            continue  # without our mark, so not ours to remove
         if old and not path.is_symlink() and is_run_directory(path):
             shutil.rmtree(path, ignore_errors=True)
             count += 1

@@ -303,7 +303,6 @@ def test_an_exception_with_a_hint_is_judged_by_what_stands_before_it(
 @pytest.mark.parametrize(
     ("first", "report", "failure"),
     [
-        ("nan", "{{'eval_loss': {0}, 'eval_runtime': 3.1}}\n", FailureClass.NAN_LOSS),
         ("1.9", "{{'eval_loss': {0}, 'eval_runtime': 3.1}}\n", FailureClass.HEALTHY),
         # Lightning's bar shows it so where there is no validation set.
         ("nan", "Epoch 1: 100%|###| 9/9 [00:31<00:00, 3.1it/s, train_loss=0.2, val_loss={0}]\n", FailureClass.HEALTHY),

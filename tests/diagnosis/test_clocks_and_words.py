@@ -2,69 +2,20 @@
 
 from __future__ import annotations
 
-import calendar
-from types import SimpleNamespace
-from typing import Any, cast
-
 import pytest
 
-from supervisor.diagnosis.case import Case
-from supervisor.diagnosis.cause import roots
 from supervisor.diagnosis.cause.fingerprint import fingerprint, plain_form
 from supervisor.diagnosis.scan.hit import SourceScan
 from supervisor.diagnosis.scan.log_timeline import (
-    NO_YEAR,
     bar_went_on,
     ends_in_nan,
     is_progress,
     progress_rows,
     silence,
     went_on,
-    when,
-    year_of,
 )
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.prefixes import Origin
-
-
-def utc(*parts: int) -> float:
-    return float(calendar.timegm((*parts, 0, 0, 0)))
-
-
-@pytest.mark.parametrize(
-    ("text", "t"),
-    [
-        ("2026-02-28 23:59:59 x", utc(2026, 2, 28, 23, 59, 59)),
-        ("2026-03-01T00:00:00 x", utc(2026, 3, 1, 0, 0, 0)),
-        ("2024-02-29 12:00:00 x", utc(2024, 2, 29, 12, 0, 0)),
-        ("2000-02-29 12:00:00 x", utc(2000, 2, 29, 12, 0, 0)),
-        ("2026-13-01 12:00:00 x", None),
-        ("2026-00-01 12:00:00 x", None),
-        ("2026-01-32 12:00:00 x", None),
-        ("2026-01-01 24:00:00 x", None),
-        ("2026-01-01 23:60:00 x", None),
-        ("Nov 20 12:30:05 box x", utc(2026, 11, 20, 12, 30, 5)),
-        ("no time here", None),
-        ("not: a time", None),
-    ],
-)
-def test_the_time_that_a_line_names(text: str, t: float | None) -> None:
-    assert when(text, 2026) == t
-
-
-@pytest.mark.parametrize(
-    ("lines", "year"),
-    [
-        (["x", "2025-01-01 10:00:00 a", "2026-01-01 10:00:00 b"], 2025),
-        (["1990-01-01 10:00:00"], NO_YEAR),
-        (["1991-01-01 10:00:00"], 1991),
-        (["2099-01-01 10:00:00"], 2099),
-        (["2100-01-01 10:00:00"], NO_YEAR),
-        ([], NO_YEAR),
-    ],
-)
-def test_the_year_of_a_log(lines: list[str], year: int) -> None:
-    assert year_of(lines) == year
 
 
 def step(second: int, number: int) -> str:
@@ -183,34 +134,6 @@ def _fnv(text: str) -> str:
 
 def scan(origin: Origin, *tail: str) -> SourceScan:
     return SourceScan("err.log", origin, (), len(tail), 0, (), tail, 10)
-
-
-@pytest.mark.parametrize(
-    ("origin", "tail", "found"),
-    [
-        (Origin(rank=1, stream="stderr"), ("prog: no such file", ""), ("err.log", 10, "prog: no such file")),
-        (Origin(local_rank=0, stream="stderr"), ("x", "prog: bad"), ("err.log", 11, "prog: bad")),
-        (Origin(rank=1, stream="stderr"), ("no colon here",), None),
-        (Origin(rank=1, stream="stderr"), ("Traceback (most recent call last):", "prog: bad"), None),
-        (Origin(rank=1, stream="stdout"), ("prog: bad",), None),
-        (Origin(rank=2, stream="stderr"), ("prog: bad",), None),
-        (Origin(local_rank=3, stream="stderr"), ("prog: bad",), None),
-        (Origin(stream="stderr"), ("prog: bad",), None),
-        (Origin(rank=1, stream="stderr"), ("", " "), None),
-    ],
-)
-def test_a_ranks_last_words(
-    origin: Origin, tail: tuple[str, ...], found: tuple[str, int, str] | None
-) -> None:
-    item = cast("Any", SimpleNamespace(rank=1, local_rank=0))
-    case = cast("Case", SimpleNamespace(scans=(scan(origin, *tail),)))
-    assert roots.last_message(item, case) == found
-
-
-def test_words_of_a_rank_that_nobody_names_are_nobodys() -> None:
-    item = cast("Any", SimpleNamespace(rank=None, local_rank=None))
-    case = cast("Case", SimpleNamespace(scans=(scan(Origin(stream="stderr"), "prog: bad"),)))
-    assert roots.last_message(item, case) is None
 
 
 def test_the_edges_of_a_log_hold_each_line_once() -> None:

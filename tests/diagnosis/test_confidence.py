@@ -76,19 +76,6 @@ def test_steps_alone_do_not_show_an_end(engine: Engine) -> None:
     assert finished.shows_end
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T10:00:00 DUE TO TIME LIMIT ***\n",
-        raised("KeyboardInterrupt"),
-    ],
-)
-def test_a_stop_of_the_only_process_is_of_rank_0(end: str, engine: Engine) -> None:
-    assert examined(STEPS + end, engine).verdict.rank == 0
-    several = "".join(f"[rank{rank}]: step 1 loss 2.0\n" for rank in (0, 1, 2))
-    assert examined(several + end, engine).verdict.rank is None
-
-
 def test_done_alone_is_an_end_below_the_last_step_of_all(engine: Engine) -> None:
     def bar(step: int, ahead: str = "SFT") -> str:
         return f"{ahead}: {step}%|####| {step}/100 [00:{step % 60:02d}<00:09, 1.0it/s, loss {3 - step / 100:.2f}]\n"

@@ -15,20 +15,15 @@ from supervisor.diagnosis.evidence import (
     SeenHang,
     SeenRecorder,
 )
-from supervisor.diagnosis.verdict import Examination, diagnose, examine
+from supervisor.diagnosis.verdict import Examination, examine
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.sources.signature_files import Engine
-from supervisor.text.prefixes import Origin
 
 STEPS = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 21))
 NANS = "".join(f"step {number} loss nan\n" for number in range(21, 40))
 GLOO = "[rank0]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711\n"
 TIMEOUT = "[rank{0}]:[E101 00:10:00.1 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
 DUMP = '$ py-spy dump --pid 70\nThread 70 (idle): "MainThread"\n    read_it (/w/data.py:41)\n    main (/w/train.py:9)\n'
-CANCELLED_ON_GPU = "slurmstepd-gpu019: error: *** JOB 25 ON gpu019 CANCELLED AT 2024-09-22T13:28:49 ***\n"
-CLEAN_UP = (
-    "slurmstepd-gpu019: error: container_p_join: open failed for /var/tmp/25/.ns: No such file or directory\n"
-)
 CANCELLED = "slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-01-01T03:00:00 DUE TO {0} ***\n"
 
 
@@ -60,17 +55,6 @@ def with_zero(text: str, last: int) -> JobEvidence:
     return one(text)._replace(launcher_exit=0, last_step=last, total_steps=20)
 
 
-def with_stderr(text: str, console: str) -> JobEvidence:
-    """A rank's own stderr beside the launcher's console."""
-    origin = Origin(local_rank=1, stream="stderr")
-    return JobEvidence(
-        logs=(
-            LogSource("1/stderr.log", (text.encode(),), origin),
-            LogSource("console.log", (console.encode(),)),
-        )
-    )
-
-
 RULE_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
     "stack_dump": (one(STEPS + DUMP), FailureClass.HANG, None),
     "earliest_cause": (one(STEPS + raised("KeyError: 'x'") + GLOO), FailureClass.CODE_ERROR, None),
@@ -82,11 +66,6 @@ RULE_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
     "killed": (one(STEPS + GLOO + exited(-9)), FailureClass.HOST_OOM, Reason.KERNEL_KILL),
     "fatal_signal": (one(STEPS + GLOO + exited(-11)), FailureClass.WORKER_CRASH, Reason.SIGNAL),
     "stopped_alone": (one(STEPS + GLOO + exited(-15)), FailureClass.TERMINATED, Reason.OUTSIDE),
-    "refused_arguments": (
-        with_stderr("train.py: give a config\n", GLOO + exited(2)),
-        FailureClass.USAGE_ERROR,
-        None,
-    ),
     "silent_exit": (one(STEPS + GLOO + exited(3)), FailureClass.WORKER_CRASH, Reason.EXIT_CODE),
     "silence_before_stop": (
         one(timed_steps(20) + CANCELLED.format("TIME LIMIT")),
@@ -94,7 +73,7 @@ RULE_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
         None,
     ),
     "stop": (one(STEPS + CANCELLED.format("TIME LIMIT")), FailureClass.TERMINATED, Reason.TIME_LIMIT),
-    "nan_before_complaints": (one(STEPS + NANS + GLOO), FailureClass.NAN_LOSS, None),
+    "nan_to_the_end": (one(STEPS + NANS + GLOO), FailureClass.NAN_LOSS, None),
     "different_rendezvous": (
         one(
             "+ torchrun --rdzv-id=a train.py\n+ torchrun --rdzv-id=b train.py\n"
@@ -105,13 +84,11 @@ RULE_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
     ),
     "complaint": (one(STEPS + TIMEOUT.format(0) + TIMEOUT.format(2)), FailureClass.NCCL_TIMEOUT, None),
     "all_signalled": (one(STEPS + by_signal("SIGTERM", 15)), FailureClass.TERMINATED, Reason.OUTSIDE),
-    "complaint_at_exit": (one("error: pass --config FILE\n" + exited(1)), FailureClass.USAGE_ERROR, None),
     "exit_code": (
         one(STEPS + "[launch.py:321:sigkill_handler] ['python', 't.py'] exits with return code = 7\n"),
         FailureClass.WORKER_CRASH,
         Reason.EXIT_CODE,
     ),
-    "nan_to_the_end": (one(STEPS + NANS), FailureClass.NAN_LOSS, None),
     "unexplained_end": (one(STEPS + exited(1)), FailureClass.UNKNOWN, None),
     "cut_off": (one(STEPS + raised("").rstrip() + "\n"), FailureClass.UNKNOWN, None),
     "good_end": (one(STEPS + "Training complete.\n"), FailureClass.HEALTHY, None),
@@ -299,52 +276,6 @@ def test_the_rules_that_yielded_are_on_record(engine: Engine) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "failure"),
-    [
-        (
-            "srun: error: n1: tasks 0,2-3: Killed\nsrun: error: n1: task 1: Exited with exit code 1\n",
-            FailureClass.UNKNOWN,
-        ),
-        ("srun: error: n1: tasks 0,2-3: Killed\n", FailureClass.HOST_OOM),
-        (
-            "nohup: ignoring input\n 11%|# | 1198/11013 [2:00:40<6:51:58,  2.52s/it]Killed\n",
-            FailureClass.HOST_OOM,
-        ),
-        ("User defined signal 2\n", FailureClass.TERMINATED),
-        (by_signal("SIGABRT", 6), FailureClass.WORKER_CRASH),
-        (by_signal("SIGTERM", 15) + by_signal("SIGABRT", 6), FailureClass.WORKER_CRASH),
-        (CANCELLED_ON_GPU + CLEAN_UP, FailureClass.TERMINATED),
-    ],
-)
-def test_what_schedulers_and_shells_say_at_an_end(text: str, failure: FailureClass, engine: Engine) -> None:
-    assert diagnose(one(STEPS + text), engine.signatures, engine.matcher).failure is failure
-
-
-def test_the_schedulers_word_on_who_stopped_it_comes_before_the_programs(engine: Engine) -> None:
-    text = f'{STEPS}Traceback (most recent call last):\n  File "a.py", line 1, in f\nKeyboardInterrupt\n{{}}'
-    ended = diagnose(
-        one(text.format("TERM_OWNER: job killed by owner.\n")), engine.signatures, engine.matcher
-    )
-    assert ended.cause is not None
-    assert ended.cause.text.startswith("TERM_OWNER")
-    alone = diagnose(one(text.format("")), engine.signatures, engine.matcher)
-    assert alone.cause is not None
-    assert alone.cause.text == "KeyboardInterrupt"
-
-
-def test_a_frame_of_dynamos_wrapper_alone_is_no_compile_error(engine: Engine) -> None:
-    text = (
-        'Traceback (most recent call last):\n  File "/w/train.py", line 9, in step\n    loss(x)\n'
-        '  File "/v/torch/_dynamo/eval_frame.py", line 745, in _fn\n    return fn(*args)\n'
-        '  File "/v/torch/distributed/tensor/_dispatch.py", line 473, in _try\n    raise RuntimeError(\n'
-        "RuntimeError: got mixed torch.Tensor and DTensor\n"
-    )
-    assert diagnose(one(text), engine.signatures, engine.matcher).failure is FailureClass.CODE_ERROR
-    inner = text.replace("/v/torch/distributed/tensor/_dispatch.py", "/v/torch/_dynamo/convert_frame.py")
-    assert diagnose(one(inner), engine.signatures, engine.matcher).failure is FailureClass.COMPILE_ERROR
-
-
 def hydra(*inner: tuple[str, str]) -> str:
     frames = (("/v/hydra/_internal/utils.py", "run_and_report"), *inner)
     return (
@@ -352,37 +283,3 @@ def hydra(*inner: tuple[str, str]) -> str:
         + "".join(f'  File "{path}", line 9, in {name}\n    call()\n' for path, name in frames)
         + "KeyError: 'history_control_points'\n"
     )
-
-
-def test_a_program_below_hydra_may_raise_anything(engine: Engine) -> None:
-    """Each traceback of a Hydra program has its frames; only where Hydra itself raised is it the settings."""
-    own = diagnose(one(hydra(("/w/train.py", "step"))), engine.signatures, engine.matcher)
-    assert own.failure is FailureClass.CODE_ERROR
-    composed = hydra(("/v/hydra/_internal/config_loader_impl.py", "load"))
-    assert diagnose(one(composed), engine.signatures, engine.matcher).failure is FailureClass.USAGE_ERROR
-
-
-def test_what_conda_says_in_passing_is_not_what_a_time_limit_ended(engine: Engine) -> None:
-    text = "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.\n"
-    limit = CANCELLED.format("TIME LIMIT")
-    assert diagnose(one(text + limit), engine.signatures, engine.matcher).failure is FailureClass.TERMINATED
-    raised_so = raised("CommandNotFoundError: no such command")
-    assert (
-        diagnose(one(raised_so + limit), engine.signatures, engine.matcher).failure is FailureClass.CODE_ERROR
-    )
-
-
-def test_ctrl_c_on_one_rank_is_shown_by_its_interrupt_and_has_its_rank(engine: Engine) -> None:
-    text = STEPS + raised("KeyboardInterrupt") + exited(-2, rank=0)
-    found = diagnose(one(text), engine.signatures, engine.matcher)
-    assert found.cause is not None
-    assert (found.failure, found.cause.text, found.rank) == (FailureClass.TERMINATED, "KeyboardInterrupt", 0)
-
-
-def test_a_complaint_above_a_bar_that_is_drawn_on_was_no_end(engine: Engine) -> None:
-    line = (
-        '2025/10/31 16:55:07 ERROR main: failed to get logger path error="mkdir /home/w: permission denied"\n'
-    )
-    bar = "\r".join(f" 1%|# | {n}/1000 [00:{n:02d}<10:00]" for n in range(1, 30))
-    assert diagnose(one(line + bar + "\n"), engine.signatures, engine.matcher).failure is FailureClass.HEALTHY
-    assert diagnose(one(line), engine.signatures, engine.matcher).failure is FailureClass.PERMISSION_DENIED

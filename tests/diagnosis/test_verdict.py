@@ -38,99 +38,6 @@ def traceback(rank: int, error: str) -> str:
     return "".join(f"[rank{rank}]: {line}\n" for line in lines)
 
 
-def test_a_keyerror_before_seven_complaints_of_nccl(engine: Engine) -> None:
-    text = STEPS + traceback(3, "KeyError: 'labels'")
-    for rank in (0, 1, 2, 4, 5, 6, 7):
-        text += traceback(
-            rank,
-            "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited or there was a network error",
-        )
-        text += f"[rank{rank}]:[W101 00:00:00.1 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=3): Connection reset by peer\n"
-    verdict = on_text(engine, text)
-    assert (verdict.failure, verdict.rank) == (FailureClass.CODE_ERROR, 3)
-    assert verdict.cause is not None
-    assert verdict.cause.line == 24
-    assert FailureClass.NCCL_ERROR in {item.failure for item in verdict.consequences}
-
-
-def test_a_killed_rank_before_its_peers_complaint(engine: Engine) -> None:
-    text = (
-        STEPS
-        + traceback(0, GLOO)
-        + (
-            "W0101 00:00:01.000000 9 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 11 closing signal SIGTERM\n"
-            "E0101 00:00:02.000000 9 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: -9) local_rank: 1 (pid: 12) of binary: /usr/bin/python\n"
-            "[Thu Jan  1 00:00:00 2026] Out of memory: Killed process 12 (python) total-vm:1kB\n"
-        )
-    )
-    verdict = on_text(engine, text)
-    assert (verdict.failure, verdict.reason, verdict.rank) == (FailureClass.HOST_OOM, Reason.KERNEL_KILL, 1)
-
-
-def test_exit_codes_alone(engine: Engine) -> None:
-    verdict = judge(engine, JobEvidence(logs=(), exit_codes={0: -15, 1: -11}, launcher_exit=1))
-    assert (verdict.failure, verdict.reason, verdict.rank) == (FailureClass.WORKER_CRASH, Reason.SIGNAL, 1)
-    assert verdict.cause is None
-
-
-def test_the_cgroup_explains_a_kill(engine: Engine) -> None:
-    machine = MachineRecords(cgroup_oom_kills=1)
-    verdict = judge(
-        engine, JobEvidence(logs=logs(STEPS), exit_codes={0: -15, 1: -9}, launcher_exit=1, machine=machine)
-    )
-    assert (verdict.failure, verdict.reason) == (FailureClass.HOST_OOM, Reason.CGROUP_KILL)
-    assert verdict.confidence >= 0.9
-
-
-@pytest.mark.parametrize(
-    ("state", "reason"),
-    [("TIMEOUT", Reason.TIME_LIMIT), ("PREEMPTED", Reason.PREEMPTED), ("NODE_FAIL", Reason.NODE_FAIL)],
-)
-def test_the_scheduler_explains_an_end(engine: Engine, state: str, reason: Reason) -> None:
-    job = JobEvidence(logs=logs(STEPS), launcher_exit=1, machine=MachineRecords(slurm_state=state))
-    verdict = judge(engine, job)
-    assert (verdict.failure, verdict.reason, verdict.action) == (
-        FailureClass.TERMINATED,
-        reason,
-        Action.REQUEUE,
-    )
-
-
-def test_our_own_stop_is_no_crash(engine: Engine) -> None:
-    text = (
-        STEPS
-        + "W0101 00:00:01.000000 9 torch/distributed/elastic/agent/server/api.py:704] Received 15 death signal, shutting down workers\n"
-        + traceback(0, GLOO)
-    )
-    job = JobEvidence(logs=logs(text), exit_codes={0: -15, 1: -15}, launcher_exit=1, stop_reason="asked")
-    verdict = judge(engine, job)
-    assert (verdict.failure, verdict.reason) == (FailureClass.TERMINATED, Reason.USER)
-
-
-def test_an_out_of_memory_just_before_our_stop_is_still_told(engine: Engine) -> None:
-    text = STEPS + traceback(1, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.")
-    verdict = judge(
-        engine,
-        JobEvidence(logs=logs(text), exit_codes={0: -15, 1: 1}, launcher_exit=1, stop_reason="stalled"),
-    )
-    assert (verdict.failure, verdict.rank) == (FailureClass.CUDA_OOM, 1)
-
-
-def test_an_abort_after_the_last_step(engine: Engine) -> None:
-    text = STEPS + "terminate called without an active exception\n"
-    job = JobEvidence(
-        logs=logs(text), exit_codes={0: -6, 1: 0}, launcher_exit=1, last_step=20, total_steps=20
-    )
-    verdict = judge(engine, job)
-    assert (verdict.failure, verdict.reason, verdict.action) == (
-        FailureClass.WORKER_CRASH,
-        Reason.AT_EXIT,
-        Action.NONE,
-    )
-    earlier = judge(engine, job._replace(last_step=10, logs=logs(text)))
-    assert earlier.reason is not Reason.AT_EXIT
-
-
 def test_exit_0_without_a_step_far_from_the_end_is_no_success(engine: Engine) -> None:
     job = JobEvidence(
         logs=logs("loading\nnothing to do\n"), launcher_exit=0, earlier_step=(1, 30), total_steps=90
@@ -171,43 +78,6 @@ def test_an_allocation_on_the_host_quotes_the_runs_values(engine: Engine) -> Non
     assert (verdict.failure, verdict.reason, verdict.rank) == (FailureClass.HOST_OOM, Reason.ALLOCATOR, 1)
     assert verdict.action is Action.REDUCE_BATCH
     assert "(now 16): 8 divides" in verdict.advice[0]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        STEPS,
-        STEPS + "Training complete.\n",
-        STEPS + "WARNING overflow, skipping step\n" + STEPS,
-        "CUDA out of memory, retrying with batch 8\n" + STEPS,
-        STEPS + "HINT: on CUDA OOM lower the micro-batch\n",
-        STEPS + "CUDA out of memory retries: 0\n",
-        "[W101 00:00:00.1 socket.cpp:601] [c10d] The client socket has failed to connect to [::ffff:h]:29500 (errno: 97 - Address family not supported by protocol).\n"
-        + STEPS,
-    ],
-)
-def test_a_healthy_log_raises_no_alarm(engine: Engine, text: str) -> None:
-    assert on_text(engine, text).failure is FailureClass.HEALTHY
-
-
-def test_nothing_said_is_unknown(engine: Engine) -> None:
-    assert on_text(engine, "").failure is FailureClass.UNKNOWN
-    assert judge(engine, JobEvidence(logs=logs(STEPS), launcher_exit=1)).failure is FailureClass.UNKNOWN
-
-
-def test_a_loss_that_stays_nan(engine: Engine) -> None:
-    text = STEPS + "".join(f"step {number} loss nan\n" for number in range(21, 40))
-    verdict = on_text(engine, text)
-    assert verdict.failure is FailureClass.NAN_LOSS
-    assert verdict.cause is not None
-    assert verdict.cause.line == 21
-    assert on_text(engine, STEPS + "step 21 loss nan\n" + STEPS).failure is FailureClass.HEALTHY
-
-
-def test_the_rank_that_did_not_come(engine: Engine) -> None:
-    line = "[rank{0}]:[E101 00:10:00.1 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
-    verdict = on_text(engine, "".join(line.format(rank) for rank in (0, 1, 3)))
-    assert (verdict.failure, verdict.rank) == (FailureClass.NCCL_TIMEOUT, 2)
 
 
 def test_ranks_that_fail_alike_are_listed(engine: Engine) -> None:
@@ -298,24 +168,6 @@ def test_what_a_person_stopped_did_not_fail_and_needs_no_queue(engine: Engine) -
     assert limit.fingerprint
 
 
-def test_a_killed_data_loader_is_not_blamed_on_memory_where_the_kernel_counted_no_kill(
-    engine: Engine,
-) -> None:
-    line = "RuntimeError: DataLoader worker (pid 411) is killed by signal: Killed. "
-    job = JobEvidence(logs=logs(f"{STEPS}{line}\n"), exit_codes={0: 1}, launcher_exit=1, world_size=1)
-    uncounted = judge(engine, job)
-    assert (uncounted.failure, uncounted.reason) == (FailureClass.HOST_OOM, Reason.KERNEL_KILL)
-    none = judge(engine, job._replace(machine=MachineRecords(cgroup_oom_kills=0)))
-    assert (none.failure, none.reason) == (FailureClass.DATALOADER_WORKER, Reason.KILLED)
-    assert none.cause is not None
-    assert none.cause.text == line.strip()
-    counted = judge(engine, job._replace(machine=MachineRecords(cgroup_oom_kills=1)))
-    assert (counted.failure, counted.reason) == (FailureClass.HOST_OOM, Reason.CGROUP_KILL)
-    logged = "Memory cgroup out of memory: Killed process 411 (python)"
-    machine = MachineRecords(cgroup_oom_kills=0, kernel_log=logged)
-    assert judge(engine, job._replace(machine=machine)).failure is FailureClass.HOST_OOM
-
-
 def test_a_supposition_is_called_one() -> None:
     root = Root(FailureClass.NCCL_ERROR, None, 1, (1,), None, "a.log", 3, "Connection reset by peer", 0.65)
     assert title_of(root) == "Communication between ranks failed on rank 1 (likely, not certain)"
@@ -339,36 +191,6 @@ def test_words_of_another_class_take_the_certainty_away(
         engine, STEPS + traceback(0, "RuntimeError: CUDA error: an illegal memory access was encountered")
     )
     assert plain.confidence >= 0.9
-
-
-def test_a_loss_scale_that_fell_to_nothing_is_the_cause_of_what_divides_by_it(engine: Engine) -> None:
-    scale = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to {}\n"
-    lost = (
-        STEPS
-        + scale.format("5.06e-321")
-        + scale.format("0.0")
-        + traceback(0, "ZeroDivisionError: float division by zero")
-    )
-    assert on_text(engine, lost).failure is FailureClass.NAN_LOSS
-    assert on_text(engine, STEPS + scale.format("1.5e-05") + STEPS).failure is FailureClass.HEALTHY
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "[1]    14957 segmentation fault (core dumped)  python train.py",
-        "Process finished with exit code 139 (interrupted by signal 11: SIGSEGV)",
-    ],
-)
-def test_other_shells_words_for_a_crash(engine: Engine, line: str) -> None:
-    assert on_text(engine, line + "\n").failure is FailureClass.WORKER_CRASH
-
-
-def test_a_notice_in_a_start_that_goes_on_is_no_failure(engine: Engine) -> None:
-    notice = "size mismatch for head.weight: copying a param with shape torch.Size([16, 8]) from checkpoint, the shape in current model is torch.Size([2, 8]).\n"
-    start = "2022-11-02 14:19:37,340 - mmdet - INFO - Start running\n2022-11-02 14:19:37,341 - mmdet - INFO - Hooks follow\n"
-    assert on_text(engine, notice + start).failure in (FailureClass.HEALTHY, FailureClass.UNKNOWN)
-    assert on_text(engine, start + notice).failure is FailureClass.CHECKPOINT_LOAD
 
 
 @pytest.mark.parametrize(
@@ -398,23 +220,3 @@ def test_headline_marks_what_is_only_likely() -> None:
     assert title_of(root._replace(confidence=0.79)) == "ValueError on rank 1: no (likely, not certain)"
     assert title_of(root._replace(rank=None, ranks=(0, 1))) == "ValueError on ranks 0, 1: no"
     assert title_of(root._replace(rank=None)) == "ValueError: no"
-
-
-MISSING = "ModuleNotFoundError: No module named 'rows.load'"
-OPEN_MPI = "mpirun detected that one or more processes exited with non-zero status, thus causing\nthe job to be terminated. The first process to do so was:\n\n  Process name: [[60071,1],11]\n  Exit code:    1\n"
-OLD_LAUNCHER = "subprocess.CalledProcessError: Command '['python', '-u', 'train.py', '--local_rank={local}', 'a.py']' returned non-zero exit status 1.\n"
-
-
-@pytest.mark.parametrize(
-    ("report", "rank"),
-    [
-        (OPEN_MPI, 11),
-        (OLD_LAUNCHER.format(local=0), 0),
-        (OLD_LAUNCHER.format(local=3), None),
-    ],
-)
-def test_launchers_name_who_exited_first_or_that_there_was_one_process(
-    report: str, rank: int | None, engine: Engine
-) -> None:
-    raised = f'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n{MISSING}\n'
-    assert on_text(engine, raised + report).rank == rank

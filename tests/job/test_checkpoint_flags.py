@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.job.arguments.assignments import settings_of
+from supervisor.job.arguments.command_line import settings_of
 from supervisor.job.knobs.resume_settings import (
     USUAL_OUTPUTS,
     find_outputs,

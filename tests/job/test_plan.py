@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from supervisor.job.config.files import parse_config
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.config.settings import ConfigFile, spec_key_names
 from supervisor.job.errors import JobError
-from supervisor.job.launch.env import NOT_MEASURED, applied
+from supervisor.job.launch.env import INSTRUMENT, NOT_MEASURED, applied
 from supervisor.job.launch.plan import LaunchPlan, build_plan, plan_as_record, plan_as_shell, wants_port
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.text.redact import redact_argv
@@ -297,6 +298,10 @@ def test_environment_has_its_reasons() -> None:
     assert all(change.reason for change in made.env)
     quiet = plan(job("train.py"), base_env={"PYTHONUNBUFFERED": "0", "OMP_NUM_THREADS": "4"})
     assert not {"PYTHONUNBUFFERED", "OMP_NUM_THREADS"} & {c.name for c in quiet.env}
+
+
+def test_what_measures_in_the_ranks_is_there() -> None:
+    assert (Path(INSTRUMENT) / "sitecustomize.py").is_file()
 
 
 def test_an_attempt_without_the_measurements_has_nothing_of_them() -> None:

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from supervisor.keeper.monitoring import last_reading
-from supervisor.keeper.monitoring.last_reading import LOOK_AGAIN_S, QUIET_S, WRITTEN_S, LastReading
+from supervisor.keeper.monitoring import log_monitor as last_reading
+from supervisor.keeper.monitoring.log_monitor import LOOK_AGAIN_S, QUIET_S, WRITTEN_S, LastReading
 from tests.conftest import wait_until
 from tests.keeper.fakes import FakeClock
 

@@ -12,9 +12,14 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.measured import MeasuredBatch, measured_batch
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.monitoring import measured_facts
-from supervisor.keeper.monitoring.measured_facts import MOST_LOOK_S, SILENT_S, MeasuredFacts, StepRatio
+from supervisor.keeper.monitoring.measured_facts import (
+    MOST_LOOK_S,
+    SILENT_S,
+    MeasuredFacts,
+    PlanCheck,
+    StepRatio,
+)
 from supervisor.keeper.monitoring.observations import FactSeen, Observation, Sampled, StepSeen
-from supervisor.keeper.monitoring.plan_check import PlanCheck
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.fold import fold, replay

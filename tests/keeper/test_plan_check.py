@@ -10,7 +10,7 @@ import pytest
 from supervisor.job.batch import BatchChange, BatchSpec
 from supervisor.job.knobs.facts import Facts
 from supervisor.job.spec import BatchAnswer, BatchQuestion, Knobs, Unread
-from supervisor.keeper.monitoring.plan_check import CONFIRMED, PlanCheck
+from supervisor.keeper.monitoring.measured_facts import CONFIRMED, PlanCheck
 from supervisor.run import events as ev
 from supervisor.run.answers import recalled
 from supervisor.run.fold import fold, replay

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.keeper.monitoring.observations import EvidenceHit, StepSeen
+from supervisor.keeper.monitoring.observations import EvidenceLine, StepSeen
 from supervisor.keeper.monitoring.rank_failures import FRESH_S, RankFailures
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -44,8 +44,8 @@ def process_of(rank: subprocess.Popen[bytes]) -> ProcessId:
     return found
 
 
-def hit(t: float, rank: int | None = 1, text: str = "ValueError: bad") -> EvidenceHit:
-    return EvidenceHit(t, FailureClass.CODE_ERROR, "cause", rank, "t/1/stderr.log", 4, text)
+def hit(t: float, rank: int | None = 1, text: str = "ValueError: bad") -> EvidenceLine:
+    return EvidenceLine(t, FailureClass.CODE_ERROR, "cause", rank, "t/1/stderr.log", 4, text)
 
 
 def step(t: float, rank: int | None = None) -> StepSeen:
@@ -137,18 +137,6 @@ def test_of_several_the_one_whose_error_came_first_and_only_once() -> None:
     assert (
         failures.look(st.AttemptState(number=1, planned_t=0.0, ranks=view.ranks, failing=told), ranks) is None
     )
-
-
-def test_errors_without_end_do_not_keep_the_loop_awake() -> None:
-    clock = FakeClock()
-    failures = RankFailures(clock)
-    for _ in range(200):
-        clock.now += 0.5
-        failures.observe(hit(clock.wall()))
-    assert not failures.is_urgent
-    failures.begin()
-    failures.observe(hit(clock.wall()))
-    assert failures.is_urgent, "another attempt is another start"
 
 
 @pytest.mark.parametrize(

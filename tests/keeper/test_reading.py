@@ -19,9 +19,8 @@ from supervisor.job.spec import RetrySettings
 from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.loop import Keeper
-from supervisor.keeper.monitoring import last_reading
-from supervisor.keeper.monitoring.last_reading import LastReading
-from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
+from supervisor.keeper.monitoring import log_monitor as last_reading
+from supervisor.keeper.monitoring.log_monitor import LastReading, LogKey, LogKind, LogWatch
 from supervisor.keeper.planning import attempt_evidence as judgement
 from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict
 from supervisor.keeper.recording import recorder
@@ -32,7 +31,6 @@ from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass, Verdict
-from supervisor.sources.file_facts import any_is_written
 from supervisor.sources.signature_files import default_cache_dir, load_engine
 from supervisor.text.prefixes import Origin
 from supervisor.views.wording.kinds import unread_text
@@ -153,13 +151,6 @@ def test_what_was_seen_before_the_processes_ended_is_written_before_that(
     assert [fact.t for fact in told] == sorted(fact.t for fact in told)
 
 
-def test_a_small_log_ends_at_once_and_without_a_word_of_reading(tmp_path: Path) -> None:
-    run = RunPaths(tmp_path / "run-1")
-    _, state = carry(run, job_of(tmp_path, sys.executable, "-c", "print('step 3/3 loss: 1.0')"))
-    assert state.attempts[0].last_step == 3
-    assert not state.attempts[0].has_unread
-
-
 @pytest.mark.fault("logs and load", "a request comes while logs are read", "it is answered at once")
 def test_requests_are_answered_while_the_logs_are_read_and_a_stop_ends_that(
     tmp_path: Path, slowly: Callable[[float], None]
@@ -262,32 +253,6 @@ def test_a_keeper_that_adopts_reads_the_logs_of_an_attempt_that_is_over(tmp_path
     assert state.attempts[0].last_step == STEPS
 
 
-def test_of_an_attempt_from_before_a_boot_the_logs_are_read_too(tmp_path: Path) -> None:
-    before = ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="0", boot_id="another boot")
-    run = run_in(tmp_path, STARTED, before, INTENDED)
-    child = child_in(run, "print('step 7/7 loss: 1.0')")
-    append(run, journalled(child))
-    assert wait_until(lambda: child.poll() is not None, 30)
-    code, state = carry(run, job_of(tmp_path))
-    assert (code, outcome(state), state.attempts[0].last_step) == (0, (Outcome.SUCCEEDED, 1), 7)
-
-
-def test_a_stop_right_after_an_adoption_does_not_wait_either(
-    tmp_path: Path, slowly: Callable[[float], None]
-) -> None:
-    slowly(0.5)
-    run = run_in(tmp_path, STARTED, INTENDED)
-    child = child_in(run, BIG)
-    append(run, journalled(child), ev.ProcessesGone(t=T, attempt=1, exit_code=0))
-    assert wait_until(lambda: child.poll() is not None, 30)
-    run.control.mkdir()
-    control.send(run.control, RequestKind.STOP)
-    began = time.monotonic()
-    _, state = carry(run, job_of(tmp_path))
-    assert time.monotonic() - began < 10
-    assert state.attempts[0].has_unread
-
-
 # -- who outlives the job ---------------------------------------------------------------------------
 
 WRITES_ON = """\
@@ -346,35 +311,6 @@ def test_what_a_process_writes_that_outlives_the_job_is_read_till_it_falls_quiet
     assert took_s > last_reading.QUIET_S
     assert log.read_bytes().count(b"\n") == 5
     assert logs.backlog() == (size, size)
-
-
-def test_nobody_is_waited_for_where_nobody_writes_or_nobody_wants_to_wait(
-    watch: tuple[LogWatch, Path],
-) -> None:
-    logs, log = watch
-    read_out(LastReading(logs, SystemClock()), 10)
-    with log.open("ab"):
-        assert any_is_written([str(log)])
-        reading = LastReading(logs, SystemClock())
-        assert not wait_until(reading.look, 0.3)
-        reading.hurry()
-        read_out(reading, 1.5)
-
-
-def test_a_log_that_is_written_for_ever_is_read_to_where_it_stands(
-    watch: tuple[LogWatch, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(last_reading, "WRITTEN_S", 1.0)
-    logs, log = watch
-    line = "print('step 2/9 loss: 2.0\\n' * 50, flush=True)"
-    for_ever = f"import time\nwhile True: {line}; time.sleep(0.002)"
-    with log.open("ab") as out, subprocess.Popen([sys.executable, "-c", for_ever], stdout=out) as writer:
-        try:
-            took_s = read_out(LastReading(logs, SystemClock()), 60)
-        finally:
-            writer.kill()
-    assert took_s >= 1.0
-    assert logs.backlog().read_bytes > 1000
 
 
 def test_a_run_whose_job_left_a_writer_behind_ends_with_what_that_wrote(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from dataclasses import replace
@@ -16,17 +15,12 @@ from supervisor.job.spec import EntryKind
 from supervisor.keeper.base.background import Background, BackgroundTask, within
 from supervisor.keeper.base.keeper_clock import of_others
 from supervisor.keeper.base.request_rules import Refused, RequestAction, judge
-from supervisor.keeper.monitoring.observations import GpuSeen, Sampled, SensorFact
 from supervisor.keeper.monitoring.sensors import (
-    DEEPEST,
-    WORTH_SAYING_BYTES,
     Sensors,
     Use,
-    _descends,
     gpu_values,
     own_values,
 )
-from supervisor.keeper.recording.recorder import RunningMinima
 from supervisor.keeper.recording.start_events import _world_size
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -34,7 +28,7 @@ from supervisor.run.control import Request, RequestArgs, Requester
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.records import Decision, DecisionKind
 from supervisor.sources.gpu import GpuDevice, GpuNote, GpuNoteCode, GpuProcess, GpuSample
-from supervisor.sources.host.machine import HostSample, ProcessSample
+from supervisor.sources.machine import HostSample, ProcessSample
 from supervisor.sources.processes import ProcessId
 from tests.keeper.fakes import FakeClock, job_of, verdict_of
 
@@ -166,35 +160,6 @@ def use(*held: int | None, own: int = 1) -> Use:
     return Use(3, mine, tuple(GpuProcess(4_194_305 + at, size) for at, size in enumerate(held)))
 
 
-def test_who_shares_a_gpu_is_said_where_it_matters() -> None:
-    assert use().advice() is None
-    assert use(WORTH_SAYING_BYTES - 1).advice() is None
-    assert use(WORTH_SAYING_BYTES, own=0).advice() is None, "a GPU that the run does not use"
-    said = use(WORTH_SAYING_BYTES).advice()
-    assert said == "GPU 3 is shared: process 4194305 holds 0.2 GiB of its memory"
-    two = use(1 << 30, 3 << 30).advice()
-    assert two == "GPU 3 is shared: process 4194306 holds 3.0 GiB of its memory; 1 more"
-    assert use(1 << 40, None).advice() is None, "what the driver does not report is not known"
-    assert use(1 << 30, None).values() == {
-        "own_memory_bytes": 1 << 30,
-        "others_memory_bytes": None,
-        "others_pid": 4_194_305.0,
-    }
-    assert use().values() == {"own_memory_bytes": 1 << 30, "others_memory_bytes": 0}
-
-
-def test_a_process_is_the_runs_if_one_that_it_descends_from_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "supervisor.keeper.monitoring.sensors.parent_of"
-    monkeypatch.setattr(module, lambda pid: pid - 1)
-    assert _descends(50, frozenset({50}))
-    assert _descends(50, frozenset({10}))
-    assert _descends(1000, frozenset({1000 - DEEPEST + 1}))
-    assert not _descends(1000, frozenset({1000 - DEEPEST}))
-    assert not _descends(50, frozenset({0})), "all descend from 1"
-    monkeypatch.setattr(module, lambda _pid: None)
-    assert not _descends(50, frozenset({10}))
-
-
 def test_the_ranks_of_the_whole_job(tmp_path: Path) -> None:
     job = job_of(tmp_path).job
     assert _world_size(replace(job, batch=BatchSpec(1, 1, 8), world_size=4, nproc_per_node=2)) == 8
@@ -277,23 +242,6 @@ def sensors(told: list[Any]) -> Sensors:
     return Sensors(threading.Event(), told.append, FakeClock(), interval_s=60.0, disk="/")
 
 
-def test_who_shares_a_gpu_is_a_fact_beside_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Any] = []
-    made = sensors(told)
-    monkeypatch.setattr(
-        made._other_gpu_users, "uses", lambda _samples, _watched: [replace(use(1 << 30), index=2)]
-    )
-    made._on_gpus([gpu_sample()])
-    assert [type(one) for one in told] == [GpuSeen, Sampled, SensorFact]
-    assert told[0].device == gpu_sample().device
-    assert (told[1].key, told[1].stream) == ("2", "gpu")
-    assert told[2].code == "gpu_shared_2"
-    told.clear()
-    monkeypatch.setattr(made._other_gpu_users, "uses", lambda _samples, _watched: [])
-    made._on_gpus([gpu_sample()])
-    assert [type(one) for one in told] == [Sampled], "a card is named once"
-
-
 def test_a_machine_without_gpus_is_no_news() -> None:
     told: list[Any] = []
     made = sensors(told)
@@ -324,23 +272,3 @@ def test_what_the_keeper_takes_stands_with_the_machine_and_is_no_rank(
 
 
 # -- running minima of the loss -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("samples", "minima"),
-    [
-        ([(1, 3.0), (2, 2.0), (3, 2.0), (4, 2.5), (5, 1.0)], [(1, 3.0), (2, 2.0), (5, 1.0)]),
-        ([(1, math.nan), (2, math.inf), (3, 2.0), (4, -math.inf)], [(3, 2.0)]),
-        ([(None, 3.0), (7, None), (None, 2.0)], [(None, 3.0), (7, 2.0)]),
-        ([(7, 3.0), (5, 2.0), (None, 1.0)], [(7, 3.0), (5, 2.0), (7, 1.0)]),
-        ([(math.nan, 3.0)], [(None, 3.0)]),
-    ],
-)
-def test_the_running_minima_of_a_loss(
-    samples: list[tuple[float | None, float | None]], minima: list[tuple[int | None, float]]
-) -> None:
-    kept = RunningMinima()
-    for step, loss in samples:
-        kept.add(step, loss)
-    assert list(kept.take()) == minima
-    assert kept.take() == ()

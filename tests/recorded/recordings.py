@@ -65,7 +65,7 @@ class Recording:
 
     @property
     def run(self) -> RunPaths:
-        (found,) = (self.folder / "runs").iterdir()
+        (found,) = (path for path in (self.folder / "runs").iterdir() if not path.name.startswith("."))
         return RunPaths(found)
 
     @property

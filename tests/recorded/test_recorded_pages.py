@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from supervisor.run.paths import RunPaths
+from supervisor.views.appearance import Lang
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.run_list import RunsReader, Scope
 from supervisor.views.tui.charts.live import LossPanel
@@ -20,7 +22,7 @@ from supervisor.views.tui.pages.text_page import PAGES, Page, new_page
 from supervisor.views.tui.runs.table import RunsPanel
 from supervisor.views.tui.widgets.paint import Row
 from supervisor.views.tui.widgets.panel import Panel, View
-from supervisor.views.wording.translate import english
+from supervisor.views.wording.translate import Words, english, words_in
 from tests.recorded.recordings import Recording, at_home, names, still_surroundings, unpacked
 from tests.views.tui.driving import keeper_of
 
@@ -34,12 +36,6 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Recordi
     return unpacked(tmp_path_factory.mktemp("recorded"))
 
 
-@pytest.fixture(autouse=True)
-def no_app(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Panels ask their app for the language."""
-    monkeypatch.setattr(Panel, "tr", english)
-
-
 @pytest.mark.parametrize("name", names())
 def test_the_pages_of_a_recorded_run_are_as_they_are_kept(
     name: str, recordings: Mapping[str, Recording]
@@ -47,27 +43,46 @@ def test_the_pages_of_a_recorded_run_are_as_they_are_kept(
     assert pages_of(recordings[name]) == (KEPT / f"{name}.txt").read_text(encoding="utf-8")
 
 
+def test_the_pages_in_chinese_are_as_they_are_kept(recordings: Mapping[str, Recording]) -> None:
+    assert in_chinese(recordings) == (KEPT / "chinese.txt").read_text(encoding="utf-8")
+
+
 def test_the_list_of_the_recorded_runs_is_as_it_is_kept(recordings: Mapping[str, Recording]) -> None:
     assert list_of(recordings) == (KEPT / "list.txt").read_text(encoding="utf-8")
 
 
-def pages_of(recording: Recording) -> str:
+def pages_of(recording: Recording, tr: Words = english, names: Sequence[str] = PAGES) -> str:
     """Card, loss and pages of a run."""
-    with still_surroundings(recording.folder), at_home(recording.run):
+    with still_surroundings(recording.folder), at_home(recording.run), spoken_in(tr):
         run = RunPaths(Path("runs", recording.run.run_id))
         with keeper_of(run, alive=recording.live):
             snapshot = SnapshotReader(run).refresh()
-            view = View(snapshot, (snapshot.state.last_t or 0.0) + 2)
-            return "\n".join(_drawn(view)) + "\n"
+            view = View(snapshot, (snapshot.state.last_t or 0.0) + 2, tr)
+            return "\n".join(_drawn(view, names)) + "\n"
 
 
-def _drawn(view: View) -> Iterator[str]:
-    panels = [FailureCard(id="card"), LossPanel(id="loss"), *map(new_page, PAGES)]
-    for panel in panels:
+def _drawn(view: View, names: Sequence[str]) -> Iterator[str]:
+    charts = [LossPanel(id="loss")] if "metrics" in names else []
+    for panel in (FailureCard(id="card"), *charts, *map(new_page, names)):
         panel.view = view
         yield f"== {panel.id}"
         rows = panel.rows(view, WIDTH) if isinstance(panel, Page) else panel.body(WIDTH, HEIGHT)
         yield from filter(None, map(_text, rows))
+
+
+@contextlib.contextmanager
+def spoken_in(tr: Words) -> Iterator[None]:
+    """Panels ask their app for the language: here there is none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Panel, "tr", tr)
+        yield
+
+
+def in_chinese(recordings: Mapping[str, Recording]) -> str:
+    """What is made of sentences, in Chinese."""
+    chinese = words_in(Lang.ZH)
+    pages = ("failure", "advisories", "processes", "preflight")
+    return "".join(f"# {name}\n{pages_of(each, chinese, pages)}" for name, each in recordings.items())
 
 
 def list_of(recordings: Mapping[str, Recording]) -> str:
@@ -80,10 +95,11 @@ def list_of(recordings: Mapping[str, Recording]) -> str:
     now = max(row.state.last_t or 0.0 for row in found.rows) + 60
     panel = RunsPanel(lambda: now, Scope(), id="runs")
     panel.list = found
-    panel.renew()
     lines = []
-    for width in (78, 118, 198):
-        lines += [f"== {width} cells", *map(_text, panel.body(width, len(runs) + 2))]
+    with spoken_in(english):
+        panel.renew()
+        for width in (78, 118, 198):
+            lines += [f"== {width} cells", *map(_text, panel.body(width, len(runs) + 2))]
     return "\n".join(lines) + "\n"
 
 
@@ -93,13 +109,13 @@ def _text(row: Row) -> str:
 
 def main() -> None:
     """Write all of them."""
-    Panel.tr = english  # type: ignore[assignment,method-assign]
     KEPT.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         recordings = unpacked(Path(folder))
         for name, recording in recordings.items():
             (KEPT / f"{name}.txt").write_text(pages_of(recording), encoding="utf-8")
         (KEPT / "list.txt").write_text(list_of(recordings), encoding="utf-8")
+        (KEPT / "chinese.txt").write_text(in_chinese(recordings), encoding="utf-8")
 
 
 if __name__ == "__main__":

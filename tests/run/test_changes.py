@@ -74,15 +74,6 @@ def test_later_changes_win_and_none_is_lost(changes: list[SpecChange]) -> None:
     assert folded.from_scratch == (changes[-1].from_scratch if changes else False)
 
 
-@settings(deadline=None)
-@given(
-    some.lists(CHANGE, max_size=3),
-    some.sampled_from([DecisionKind.HOLD, DecisionKind.FAIL, DecisionKind.STOP]),
-)
-def test_what_was_only_offered_changes_nothing(changes: list[SpecChange], kind: DecisionKind) -> None:
-    assert next_job(JOB, state_of(changes, kind)) == NextJob(JOB)
-
-
 def test_the_words_of_the_next_launch_hold_what_was_set() -> None:
     assert after().words == JOB.entry_args
     assert after(HALVED).words == ("--micro", "4", "--accumulation", "4", "--lr", "1")

@@ -12,7 +12,6 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import BatchAnswer, BatchQuestion, Unread
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.events import Outcome
 from supervisor.run.fold import fold, merge_progress, replay
 from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths, is_run_directory, make_private, private
@@ -21,8 +20,6 @@ from supervisor.run.records import (
     DecisionKind,
     FailureClass,
 )
-from supervisor.run.state import MomentKind, Tone
-from supervisor.run.timeline import moment_of
 from tests.keeper.fakes import verdict_of
 from tests.keeper.runs import INTENDED, RUNS, STARTED, T
 
@@ -253,111 +250,6 @@ def test_the_first_step_that_an_attempt_does(
 
 
 # -- the timeline --------------------------------------------------------------------------------------
-
-
-def moment(event: ev.Event, *before: ev.Event) -> st.Moment:
-    found = moment_of(event, replay((*BEGUN, *before)))
-    assert found is not None
-    return found
-
-
-@pytest.mark.parametrize(
-    ("event", "kind", "tone", "values"),
-    [
-        (
-            ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="1", continued_by="me", adopted=True),
-            MomentKind.CONTINUED,
-            Tone.INFO,
-            {"by": "me"},
-        ),
-        (
-            ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="1", adopted=True),
-            MomentKind.ADOPTED,
-            Tone.INFO,
-            {},
-        ),
-        (ev.ClockSet(t=T, ahead_s=3.0), MomentKind.CLOCK_FORWARD, Tone.WARN, {"by_s": 3.0}),
-        (ev.ClockSet(t=T, ahead_s=-3.0), MomentKind.CLOCK_BACK, Tone.WARN, {"by_s": 3.0}),
-        (stop(ev.StopWhy.HANG), MomentKind.STOPPING, Tone.WARN, {"why": "hang", "by": "me"}),
-        (stop(ev.StopWhy.SIGNAL), MomentKind.STOPPING, Tone.INFO, {"why": "signal", "by": "me"}),
-        (
-            ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SURVIVORS, pids=(1, 2)),
-            MomentKind.SURVIVORS,
-            Tone.BAD,
-            {"pids": "1, 2"},
-        ),
-        (
-            ev.LaunchCleared(t=T, attempt=1, waited_s=1.0, text="it is back"),
-            MomentKind.CLEARED,
-            Tone.INFO,
-            {"text": "it is back"},
-        ),
-        (
-            ev.RunEnded(t=T, outcome=Outcome.SUCCEEDED, exit_code=0, reason="done"),
-            MomentKind.RUN_ENDED,
-            Tone.GOOD,
-            {"outcome": "succeeded", "reason": "done"},
-        ),
-        (
-            ev.RunEnded(t=T, outcome=Outcome.STOPPED, exit_code=5, reason="x"),
-            MomentKind.RUN_ENDED,
-            Tone.INFO,
-            {"outcome": "stopped", "reason": "x"},
-        ),
-        (
-            ev.RunEnded(t=T, outcome=Outcome.LOST, exit_code=6, reason="x"),
-            MomentKind.RUN_ENDED,
-            Tone.BAD,
-            {"outcome": "lost", "reason": "x"},
-        ),
-        (
-            ev.AttemptEnded(t=T, attempt=1, exit_code=0),
-            MomentKind.ENDED,
-            Tone.GOOD,
-            {"attempt": 1, "exit_code": 0},
-        ),
-        (ev.AttemptEnded(t=T, attempt=1, exit_code=None), MomentKind.ENDED, Tone.INFO, {"attempt": 1}),
-        (
-            ev.AttemptEnded(t=T, attempt=1, exit_code=1),
-            MomentKind.ENDED,
-            Tone.BAD,
-            {"attempt": 1, "exit_code": 1},
-        ),
-    ],
-)
-def test_what_an_event_puts_on_the_timeline(
-    event: ev.Event, kind: MomentKind, tone: Tone, values: dict[str, object]
-) -> None:
-    found = moment(event)
-    assert (found.kind, found.tone, found.values) == (kind, tone, values)
-    assert found.attempt == 1
-
-
-@pytest.mark.parametrize(
-    "event",
-    [
-        ev.Progress(t=T, attempt=1, step=1),
-        ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="1"),
-        stop(ev.StopWhy.REQUEST),
-        stop(ev.StopWhy.RESTART),
-        ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SIGTERM),
-        ev.LaunchCleared(t=T, attempt=1, waited_s=1.0),
-        ev.Diagnosed(t=T, attempt=1, verdict=verdict_of(), provisional=True),
-        ev.Diagnosed(t=T, attempt=1, verdict=verdict_of(FailureClass.HEALTHY)),
-        ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.HOLD, "x")),
-        ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.RESTART, "x"), by="me"),
-    ],
-)
-def test_what_stands_elsewhere_or_is_no_news_does_not(event: ev.Event) -> None:
-    assert moment_of(event, replay(BEGUN)) is None
-
-
-@pytest.mark.parametrize("code", [0, None])
-def test_an_end_whose_logs_were_not_read_whole_is_a_warning(code: int | None) -> None:
-    ended = ev.AttemptEnded(t=T, attempt=1, exit_code=code, log_read_bytes=10, log_size_bytes=900)
-    found = moment(ended)
-    assert found.tone is Tone.WARN
-    assert (found.values["read"], found.values["size"], found.values["unit"]) == ("10", "900", "bytes")
 
 
 def test_how_far_training_was_when_a_line_matched() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from supervisor.run import events as ev
 from supervisor.run.failure_history import (
-    MOST_RUNS,
     Sighting,
     recurrence_lines,
     same_failure,
@@ -72,13 +71,6 @@ def test_the_newest_other_run_and_how_many_more(tmp_path: Path) -> None:
     assert seen_in_runs(MARK[:15], runs, tmp_path / "own") is None, "a mark without a log behind it"
     last = run_with(tmp_path / "two", diagnosed(1, MARK, t=1.0), diagnosed(2, MARK, t=2.0))
     assert seen_in_runs(MARK, [last], tmp_path / "own") == Sighting("two", 2, 2.0), "its last verdict"
-
-
-def test_only_so_many_runs_are_looked_into(tmp_path: Path) -> None:
-    missing = [RunPaths(tmp_path / f"m{n}") for n in range(MOST_RUNS)]
-    found = run_with(tmp_path / "found", diagnosed(1, MARK))
-    assert seen_in_runs(MARK, [*missing, found], tmp_path / "own") is None
-    assert seen_in_runs(MARK, [*missing[1:], found], tmp_path / "own") is not None
 
 
 def test_a_damaged_journal_is_no_sighting(tmp_path: Path) -> None:

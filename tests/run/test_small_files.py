@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from pathlib import Path
 
 import msgspec
@@ -13,7 +12,6 @@ import pytest
 from supervisor.run import control
 from supervisor.run.control import BadRequest, Request, Requester
 from supervisor.run.events import RequestKind
-from supervisor.run.failure_history import Sighting, recurrence_lines
 from supervisor.run.regular import open_regular, read_regular, read_text
 from supervisor.run.runfile import BadRunFile, read_run_stream
 
@@ -104,20 +102,6 @@ def test_a_request_is_at_most_a_mebibyte_and_of_whom_the_kernel_says(tmp_path: P
     (found,) = control.pending(tmp_path)
     assert isinstance(found, Request)
     assert found.by == Requester(uid=os.getuid(), host="box")
-
-
-def test_a_recurrence_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.run.failure_history.time.localtime", time.gmtime)
-    once = Sighting("r-1", 2, 1795255200.0)
-    assert recurrence_lines((), None) == []
-    assert recurrence_lines((1,), None) == ["the same failure as attempt 1"]
-    assert recurrence_lines((1, 3), once) == [
-        "the same failure as attempts 1, 3",
-        "seen before in run r-1 (attempt 2) on 2026-11-21",
-    ]
-    assert recurrence_lines((), once._replace(more_runs=2)) == [
-        "seen before in run r-1 (attempt 2) on 2026-11-21, and in 2 more"
-    ]
 
 
 @pytest.mark.parametrize(

@@ -177,12 +177,6 @@ def test_a_launch_that_a_person_asked_for_says_no_reason() -> None:
         assert (found[0], found[3], "reason" in found[2]) == (kind, 2, kind == "launch")
 
 
-def test_the_step_after_a_restart_on_request_is_no_recovery() -> None:
-    resumed = ev.Recovered(t=T, attempt=2, after=1, total_s=61.0)
-    assert after(resumed, stopped(ev.StopWhy.RESTART)) == ("resumed", "info", {"total_s": 61.0}, 1)
-    assert after(resumed, stopped(ev.StopWhy.HANG)) == ("recovered", "good", {"total_s": 61.0}, 1)
-
-
 def test_a_requested_restart_carries_what_it_changes() -> None:
     change = SpecChange(set_args=(("--lr", "1"),))
     done = ev.RequestDone(t=T, request_id="1", request=ev.RequestKind.RESTART_WITH, by="ada")

@@ -323,7 +323,7 @@ def test_events_and_the_state_hold_no_sentence(path: Path) -> None:
     assert list(sentences(path)) == []
 
 
-def places(text: str) -> set[str]:
+def names_in(text: str) -> set[str]:
     return {name for _, name, _, _ in Formatter().parse(text) if name is not None}
 
 
@@ -333,8 +333,8 @@ def test_both_languages_have_the_same_kinds_with_the_same_places() -> None:
     def shape(lang: Lang) -> dict[tuple[str, str], tuple[set[str], list[set[str]]]]:
         return {
             (table, kind): (
-                places(OPTIONAL.sub("", text)),
-                sorted((places(part) for part in OPTIONAL.findall(text)), key=sorted),
+                names_in(OPTIONAL.sub("", text)),
+                sorted((names_in(part) for part in OPTIONAL.findall(text)), key=sorted),
             )
             for table, kinds in sections(lang)["kind"].items()
             for kind, text in kinds.items()
@@ -358,7 +358,7 @@ def test_each_kind_has_its_words_and_the_values_that_they_need(lang: Lang) -> No
         assert set(tables[table]) == {str(kind) for kind in kinds}, table
     for moment in moments():
         text = tables["moment"][moment.kind]
-        assert places(OPTIONAL.sub("", text)) <= moment.values.keys() <= places(text)
+        assert names_in(OPTIONAL.sub("", text)) <= moment.values.keys() <= names_in(text)
         specs = {spec for _, _, spec, _ in Formatter().parse(OPTIONAL.sub(r"\1", text)) if spec}
         assert all(spec == "t" or spec in tables or spec.startswith(".") for spec in specs)
 

@@ -19,7 +19,7 @@ from textual.binding import Binding
 from supervisor.cli import diagnose
 from supervisor.diagnosis.cause.other_evidence import CORRECTIONS
 from supervisor.diagnosis.cause.rules import RULES
-from supervisor.diagnosis.hang.waits import WAITINGS
+from supervisor.diagnosis.hang.stacks import WAITINGS
 from supervisor.diagnosis.scan.signature_tables import Role, Strength
 from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.run.events import Outcome, Phase, RequestKind, StopStep

@@ -7,7 +7,7 @@ torch/multiprocessing/spawn.py, lightning's subprocess launchers, composer's lau
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -49,22 +49,10 @@ class Launch(NamedTuple):
 @cache
 def _patterns() -> dict[str, Lazy]:
     return {
-        "failed": Lazy(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)"),
-        "code": Lazy(r"exitcode +: (-?\d+) \(pid: (\d+)\)"),
+        "summary": Lazy(r"exitcode +: (-?\d+) \(pid: (\d+)\)"),
         "rank": Lazy(r"rank +: (\d+) \(local_rank: (\d+)\)"),
         "host": Lazy(r"host +: (\S+)"),
-        "deepspeed": Lazy(r"exits with return code = (-?\d+)"),
         "local": Lazy(r"--local[-_]rank[= '\",]*(\d+)"),
-        "spawn": Lazy(r"process (\d+) terminated with (?:signal (SIG\w+)|exit code (\d+))"),
-        "mpi": Lazy(r"process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)"),
-        "mpi_first": Lazy(r"Process name: \[\[\d+,\d+\],(\d+)\]"),
-        "spawned": Lazy(r"-- Process (\d+) terminated with the following error"),
-        "lightning": Lazy(r"(?:\[rank: (\d+)\] )?Child process with PID (\d+) terminated with code (-?\d+)"),
-        "composer": Lazy(
-            r"[Rr]ank (\d+) (?:\(PID (\d+)\) )?(?:crashed with exit code|exited with code) (-?\d+)"
-        ),
-        "died": Lazy(r"died with <Signals\.(SIG\w+): (\d+)>"),
-        "nonzero": Lazy(r"(?:returned non-zero exit status|make(?:\[\d+\])?: \*\*\* \[.+\] Error) (\d+)"),
         "term": Lazy(r"Sending process (\d+) closing signal|Killing subprocess (\d+)"),
         "nproc": Lazy(
             r"nproc[-_]per[-_]node[= ]+(\d+)|nproc_per_node *: (\d+)|num_processes[= ]+(\d+)|--gpus[= ]+(\d+)\b"
@@ -80,6 +68,22 @@ def _patterns() -> dict[str, Lazy]:
     }
 
 
+# How launchers report a process's end. A form that names no code or signal reports an exception.
+_EXITS = (
+    Lazy(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)"),
+    Lazy(r"exits with return code = (?P<code>-?\d+)"),
+    Lazy(r"process (?P<index>\d+) terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<code>\d+))"),
+    Lazy(r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<node>\S+) exited on signal (?P<signal>\d+)"),
+    Lazy(r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]"),  # Open MPI's first process that exited by itself
+    Lazy(r"-- Process (?P<index>\d+) terminated with the following error"),
+    Lazy(r"(?:\[rank: (?P<rank>\d+)\] )?Child process with PID (?P<pid>\d+) terminated with code (?P<code>-?\d+)"),
+    Lazy(r"[Rr]ank (?P<rank>\d+) (?:\(PID (?P<pid>\d+)\) )?(?:crashed with exit code|exited with code) (?P<code>-?\d+)"),
+    Lazy(r"died with <Signals\.SIG\w+: (?P<signal>\d+)>"),
+    Lazy(r"(?:returned non-zero exit status|make(?:\[\d+\])?: \*\*\* \[.+\] Error) (?P<code>\d+)"),
+)  # fmt: skip
+
+
+_QUOTE_COMMANDS = ("exits with return code", "died with <Signals")
 _SIGNALS = {
     "SIGHUP": 1, "SIGINT": 2, "SIGILL": 4, "SIGABRT": 6, "SIGBUS": 7, "SIGFPE": 8, "SIGKILL": 9, "SIGSEGV": 11, "SIGTERM": 15,
 }  # fmt: skip
@@ -94,7 +98,6 @@ def read_launch(
 ) -> Launch:
     """Collect what launchers report in all logs; what is known of the sizes otherwise wins."""
     exits, root_rank, launched = _exits(scans)
-    launched = launched and not _is_old_launcher_of_one(scans)
     sigtermed = _signalled_pids(scans)
     per_node, world = _sizes(scans)
     group = _group_size(exits, sigtermed)
@@ -135,16 +138,6 @@ def _exits(scans: Sequence[SourceScan]) -> tuple[list[Exit], int | None, bool]:
         if hit.has(Trait.TASK_EXIT) and (event := _task_exit(hit)) is not None:
             exits.append(event)
     return exits, root_rank, launched
-
-
-def _is_old_launcher_of_one(scans: Sequence[SourceScan]) -> bool:
-    """Whether torch.distributed.launch quotes the command of local rank 0: it quotes its last process, whichever failed."""
-    quoted = [
-        _local_rank(hit)
-        for hit in _hits(scans)
-        if hit.has(Trait.LAUNCHER_REPORT) and "CalledProcessError: Command" in hit.text
-    ]
-    return bool(quoted) and set(quoted) == {0}
 
 
 def _group_size(exits: Sequence[Exit], sigtermed: frozenset[int]) -> int | None:
@@ -256,10 +249,28 @@ def _size(match: re.Match[str] | None) -> int | None:
 
 def _exit(hit: Hit) -> Exit | None:
     """The exit that a launcher's line reports; the first form that fits is read."""
-    for name, made in _EXIT_FORMS.items():
-        if match := _patterns()[name].search(hit.text):
-            return made(match, hit)
-    return None
+    if match := _patterns()["summary"].search(hit.text):
+        return _torchrun_summary(match, hit)
+    match = next((match for form in _EXITS if (match := form.search(hit.text))), None)
+    if match is None:
+        return None
+    named = {name: part for name, part in match.groupdict().items() if part is not None}
+    if "signal" in named:
+        code = -whole(named["signal"])
+    elif "name" in named:
+        code = -_SIGNALS.get(named["name"], 1)
+    else:
+        code = whole(named.get("code", "1"))
+    rank = (
+        whole(named["rank"]) if "rank" in named else hit.origin.rank if "Child process" in hit.text else None
+    )
+    local = whole(named["local"]) if "local" in named else None
+    if "index" in named:  # of torch.multiprocessing, which starts the processes of one node
+        rank = local = whole(named["index"])
+    elif any(words in hit.text for words in _QUOTE_COMMANDS):
+        local = _local_rank(hit)
+    pid = whole(named["pid"]) if "pid" in named else None
+    return Exit(code, rank, local, named.get("node", hit.origin.node), pid, hit)
 
 
 def _is_root_cause(hit: Hit) -> bool:
@@ -273,11 +284,6 @@ def _local_rank(hit: Hit) -> int | None:
     return whole(found.group(1)) if found else None
 
 
-def _torchrun_exit(match: re.Match[str], hit: Hit) -> Exit:
-    code, local, pid = (whole(part) for part in match.groups())
-    return Exit(code, None, local, hit.origin.node, pid, hit)
-
-
 def _torchrun_summary(match: re.Match[str], hit: Hit) -> Exit:
     rank = local = None
     host = hit.origin.node
@@ -287,66 +293,6 @@ def _torchrun_summary(match: re.Match[str], hit: Hit) -> Exit:
         if placed := _patterns()["host"].search(line):
             host = placed.group(1)
     return Exit(whole(match.group(1)), rank, local, host, whole(match.group(2)), hit, summary=True)
-
-
-def _deepspeed_exit(match: re.Match[str], hit: Hit) -> Exit:
-    return Exit(whole(match.group(1)), None, _local_rank(hit), hit.origin.node, None, hit)
-
-
-def _spawn_exit(match: re.Match[str], hit: Hit) -> Exit:
-    number, name, code_text = match.groups()
-    code = -_SIGNALS.get(name, 0) if name else whole(code_text)
-    return Exit(code or 1, whole(number), whole(number), hit.origin.node, None, hit)
-
-
-def _mpi_exit(match: re.Match[str], hit: Hit) -> Exit:
-    number, pid, host, signal = match.groups()
-    return Exit(-whole(signal), whole(number), None, host, whole(pid), hit)
-
-
-def _mpi_first_exit(match: re.Match[str], hit: Hit) -> Exit:
-    """Open MPI's report of the first process that exited by itself: its code stands below."""
-    code = next(
-        (found for line in hit.lines_after(2) if (found := re.search(r"Exit code: +(\d+)", line))), None
-    )
-    return Exit(whole(code.group(1)) if code else 1, whole(match.group(1)), None, None, None, hit)
-
-
-def _spawn_raised(match: re.Match[str], hit: Hit) -> Exit:
-    return Exit(1, whole(match.group(1)), whole(match.group(1)), hit.origin.node, None, hit)
-
-
-def _lightning_exit(match: re.Match[str], hit: Hit) -> Exit:
-    rank, pid, code = match.groups()
-    return Exit(whole(code), whole(rank) if rank else hit.origin.rank, None, hit.origin.node, whole(pid), hit)
-
-
-def _composer_exit(match: re.Match[str], hit: Hit) -> Exit:
-    rank, pid, code = match.groups()
-    return Exit(whole(code), whole(rank), None, hit.origin.node, whole(pid or "0") or None, hit)
-
-
-def _signal_death(match: re.Match[str], hit: Hit) -> Exit:
-    return Exit(-whole(match.group(2)), None, _local_rank(hit), hit.origin.node, None, hit)
-
-
-def _nonzero_exit(match: re.Match[str], hit: Hit) -> Exit:
-    return Exit(whole(match.group(1)), None, None, hit.origin.node, None, hit)
-
-
-_EXIT_FORMS: dict[str, Callable[[re.Match[str], Hit], Exit]] = {
-    "failed": _torchrun_exit,
-    "code": _torchrun_summary,
-    "deepspeed": _deepspeed_exit,
-    "spawn": _spawn_exit,
-    "mpi": _mpi_exit,
-    "mpi_first": _mpi_first_exit,
-    "spawned": _spawn_raised,
-    "lightning": _lightning_exit,
-    "composer": _composer_exit,
-    "died": _signal_death,
-    "nonzero": _nonzero_exit,
-}
 
 
 # -- the signal that a line names --------------------------------------------------------------------

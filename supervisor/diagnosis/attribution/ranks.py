@@ -273,9 +273,11 @@ class Ranks:
     def _by_task(self, hit: Hit, failure: FailureClass) -> int | None:
         """By the launcher's task in the prefix, or the one that srun names as out of memory below slurmstepd's line."""
         task = hit.origin.task if failure is not FailureClass.TERMINATED else None
-        for line in (hit.text, *hit.lines_after(6)) if task is None and hit.has(Trait.NAMES_TASK) else ():
-            if match := re.search(r"\btasks? (\d+)(?![\d,-]): Out Of Memory", line):
-                task = whole(match.group(1))
+        if task is None and hit.has(Trait.NAMES_TASK):
+            below = (
+                re.search(r"\btasks? (\d+)(?![\d,-]): Out Of Memory", line) for line in hit.lines_after(6)
+            )
+            task = next((whole(match.group(1)) for match in below if match), None)
         return self.from_task(task) if task is not None else None
 
     def _by_lines_below(self, hit: Hit, _failure: FailureClass) -> int | None:

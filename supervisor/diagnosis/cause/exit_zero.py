@@ -46,8 +46,6 @@ _MEASURED = Lazy(
 # The end of any program that said right below a traceback what it did instead.
 _ENDS = Lazy(r"(?i)\b(?:done|finished|completed?|saved|wrote|written)\b")
 _TRAINS = Lazy(r"(?i)\btrain\w*\.py\b|\b(?:training|loss|epochs?|optimi[sz]er|learning.rate|lr)\b")
-# A command that make was told to ignore the exit code of, which make prints nowhere else.
-_IGNORED = Lazy(r"\bg?make(?:\[\d+\])?: \[.{1,200}\] Error [1-9]\d* \(ignored\)")
 _NAMED_STEP = Lazy(r"(?i)\b(?:step|iter(?:ation)?|update)s?\W{0,4}(\d{1,12})\b")
 
 
@@ -144,11 +142,8 @@ def standing(case: Case, root: Root) -> bool:
         return True
     end = planned_end(case)
     is_missed = end is not None and not end.is_reached
-    is_ignored = ignored_by_make(case) is not None
     if any(
-        (_is_evidence(item, case, is_missed) or (is_ignored and item.is_cause and not item.soft))
-        and not _continued(case, item.hit)
-        for item in case.candidates
+        _is_evidence(item, case, is_missed) and not _continued(case, item.hit) for item in case.candidates
     ):
         return True
     # The machine's records have no line, and may concern another process.
@@ -159,17 +154,6 @@ def standing_exit(case: Case) -> Exit | None:
     """The exit of a failed process, from its exit code or a report of its launcher or shell, if nothing continued after it."""
     bad = (item for item in case.launch.exits if item.code != 0 and item.code not in STOP_SIGNALS)
     return next((item for item in bad if item.hit.source < 0 or not _continued(case, item.hit)), None)
-
-
-def ignored_by_make(case: Case) -> tuple[str, int, str] | None:
-    """The last command whose exit code make was told to ignore, with no step below it: (path, line, text). It may be a helper's."""
-    found = None
-    for scan in case.scans:
-        last = max((number for number, _ in scan.tail_steps()), default=0)
-        for number, text in scan.numbered_tail():
-            if number > last and _IGNORED.search(text):
-                found = scan.path, number, text
-    return found
 
 
 def _is_evidence(item: Candidate, case: Case, is_missed: bool) -> bool:

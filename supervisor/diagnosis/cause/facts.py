@@ -14,9 +14,9 @@ from supervisor.diagnosis.cause.closing_lines import MAX_CHARS, closes_training,
 from supervisor.diagnosis.cause.confidence import far_below
 from supervisor.diagnosis.cause.recovered_errors import ends_well
 from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan
-from supervisor.diagnosis.scan.log_timeline import ends_in_nan, silence, went_on
+from supervisor.diagnosis.scan.log_timeline import ends_in_nan, is_progress, silence, went_on
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
-from supervisor.diagnosis.scan.tracebacks import FRAME, HEAD, in_helper, is_exception
+from supervisor.diagnosis.scan.tracebacks import FRAME, HEAD, frames_above, in_helper, is_exception
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import split_prefix
@@ -35,6 +35,7 @@ STEPS_OF_ANOTHER = 25
 CAUSE_MARGIN = 30
 STOP_MARGIN = 10
 EARLY_S = 30
+INTERRUPTED_LINES = 120  # two tracebacks below the one of Ctrl-C
 # A silence before a stop is a hang if it lasted at least this long, and at least this many usual intervals.
 SILENCE_S = 900.0
 SILENCE_INTERVALS = 25
@@ -150,6 +151,9 @@ class Facts:
             return False
         return (
             bool(failed - {rank, None})
+            or (
+                rank is not None and rank in map(self.case.launch.rank_by_pid.get, self.case.launch.sigtermed)
+            )
             or self._launcher_ends(item, Trait.SIGNALS_PEERS)
             or (stop is not None and not self._before(item, stop))
         )
@@ -176,7 +180,15 @@ class Facts:
     def cause_before_stop(self) -> Candidate | None:
         """The best cause, unless a stop before it explains it."""
         root, stop = self.best_cause, self.firm_stop
-        if root is None or stop is None or not self._before(stop, root):
+        if root is not None and any(_interrupted(one, root) for one in self.stops):
+            return None
+        if root is None or stop is None:
+            return root
+        # A tool's complaint (``conda activate``) looks like an exception of no known type, and the script continues.
+        in_passing = root.has(Trait.OPEN_TYPE) and not frames_above(root.hit).found
+        if in_passing and stop.strength >= Strength.EXACT:
+            return None
+        if not self._before(stop, root):
             return root
         is_echo = root.failure not in _NO_ECHO or root.strength < Strength.FULL
         return None if is_echo else root
@@ -260,7 +272,8 @@ class Facts:
             )
             rank = self.case.ranks.of_exit(item) if item.task is None else item.rank
             if not usual and rank is not None and rank not in complaining:
-                stop = self.firm_stop
+                # By SIGINT a program prints its KeyboardInterrupt, which needs no firmer word.
+                stop = self.firm_stop or (next(iter(self.stops), None) if item.code == -2 else None)
                 return None if stop is not None and stop.line < item.hit.line else item
         return None
 
@@ -268,7 +281,9 @@ class Facts:
     def bad_exits(self) -> list[Exit]:
         """Exits with a code of their own, torchrun's summary last; a shell's status belongs to no process."""
         found = [
-            item for item in self.case.launch.exits if item.code != 0 and not item.hit.has(Trait.SHELL_EXIT)
+            item
+            for item in self.case.launch.exits
+            if item.code != 0 and not item.hit.has(Trait.SHELL_EXIT) and not self._killed_with_its_step(item)
         ]
         return sorted(found, key=lambda item: (item.summary, item.hit.source, item.hit.line))
 
@@ -337,6 +352,14 @@ class Facts:
             for scan in self.case.scans
             for hit in scan.hits
         ) or any(closes_training(scan) for scan in self.case.scans)
+
+
+def _interrupted(stop: Candidate, root: Candidate) -> bool:
+    """Whether a traceback of Ctrl-C stands just above what was raised: programs and their helpers fail as they are torn down."""
+    if stop.source != root.source or not stop.text.startswith("KeyboardInterrupt"):
+        return False
+    below = stop.lines_until(root.line + 1)
+    return 0 < root.line - stop.line <= INTERRUPTED_LINES and not any(map(is_progress, below))
 
 
 def _closes(scan: SourceScan, hit: Hit) -> bool:

@@ -17,7 +17,6 @@ from typing import NamedTuple
 from supervisor.diagnosis.attribution.slurm_states import OUTCOMES
 from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause.exit_zero import (
-    ignored_by_make,
     is_asked,
     planned_end,
     reached_end,
@@ -27,7 +26,7 @@ from supervisor.diagnosis.cause.exit_zero import (
 )
 from supervisor.diagnosis.cause.facts import Facts
 from supervisor.diagnosis.cause.guess import guess
-from supervisor.diagnosis.cause.roots import at, from_exit
+from supervisor.diagnosis.cause.roots import from_exit
 from supervisor.diagnosis.evidence import ErrorFile
 from supervisor.diagnosis.hang_verdict import (
     hang_by_recorder,
@@ -344,12 +343,6 @@ def _ended_early(case: Case, root: Root) -> bool:
     return end is not None and not end.is_reached and not says_end(case)
 
 
-def _short_of_end(case: Case, root: Root) -> Root:
-    if (place := ignored_by_make(case)) is not None:
-        return at(Root(FailureClass.WORKER_CRASH, Reason.EXIT_CODE, confidence=0.75), place)
-    return root._replace(failure=FailureClass.UNKNOWN, reason=Reason.ENDED_EARLY, confidence=0.9)
-
-
 CORRECTIONS = (
     Correction(
         "error_file",
@@ -523,8 +516,8 @@ CORRECTIONS = (
         "ended_early",
         Stage.PLANNED_END,
         when=_ended_early,
-        then=_short_of_end,
-        why="Exit code 0, but the training stopped before its planned end: a failure if make ignored an exit code below its last step, else nothing says why.",
+        then=_replaced(FailureClass.UNKNOWN, Reason.ENDED_EARLY, 0.9),
+        why="Exit code 0, but the training stopped before its planned end, and nothing says why.",
         outranks=Weight.SILENCE,
     ),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from itertools import takewhile
 
 from supervisor.diagnosis.cause.candidates import INFORMS
 from supervisor.diagnosis.scan.hit import Candidate, SourceScan
-from supervisor.diagnosis.scan.log_timeline import bar_went_on, went_on
+from supervisor.diagnosis.scan.log_timeline import bar_states, bar_went_on, went_on
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.diagnosis.scan.tracebacks import end_of_chain, frames_above
 from supervisor.run.failures import FailureClass
@@ -25,11 +25,13 @@ STEPS_AFTER_CAUGHT = (
 )
 STEPS_AFTER_LINE = 3  # after a warning, a line without a traceback, or a traceback of a thread
 STEPS_AFTER_TRACEBACK = 6
+STEPS_BETWEEN_CAUSES = 6
 STEPS_ELSEWHERE = 12  # of other ranks, which step together; and after what the kernel reports of any process
 STEPS_AFTER_STOP = 25  # after a stop, which a long save may follow
 # A traceback in a job that failed: logs put together file by file show a rank's earlier steps after it.
 STEPS_AFTER_TRACEBACK_OF_FAILED = 60
 LINES_OF_ONE_MESSAGE = 4
+BAR_STATES = 12  # states of one bar, which are drawn into one line; after a line without a traceback
 INFORMED_AFTER_CAUGHT = 12  # below a traceback that a logger printed; a clean-up informs of less
 INFORMED_AFTER_NOTICE = 2  # lines of level INFO
 _RAISED_AS_EXCEPTION = frozenset(
@@ -75,6 +77,7 @@ def without_recovered(
         item
         for item in found
         if not _only_warns(item)
+        and not _went_on_to_next(item, found, steps[item.source])
         and not _recovered(item, scans[item.source], steps[item.source], died)
         and not (not died and item.has(Trait.ENDS_TRACEBACK) and item.soft)
     ]
@@ -205,7 +208,7 @@ def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], 
 def _outlived(item: Candidate) -> bool:
     """Whether the program's bar or its own words show that it continued."""
     if not _is_exception(item):
-        return False
+        return not frames_above(item.hit).found and bar_states(item.hit.after) >= BAR_STATES
     if item.has(Trait.ENDS_TRACEBACK) and _informed_on(item):
         return True
     if frames_above(item.hit).caught and _informed_on(item, INFORMED_AFTER_CAUGHT):
@@ -232,6 +235,22 @@ def _steps_needed(item: Candidate, died: bool) -> tuple[int, bool]:
     if item.soft or not frames.found or (not died and of_thread):
         return STEPS_AFTER_LINE, True
     return (STEPS_AFTER_TRACEBACK_OF_FAILED if died else STEPS_AFTER_TRACEBACK), True
+
+
+def _went_on_to_next(item: Candidate, found: Sequence[Candidate], steps: list[tuple[int, str]]) -> bool:
+    """Whether training continued between it and a later cause of the same rank: then that one is what it failed of."""
+    if not item.is_cause or item.failure is FailureClass.TERMINATED or item.strength >= Strength.FATAL:
+        return False
+    later = [
+        other.line
+        for other in found
+        if other.is_cause
+        and other.source == item.source
+        and (item.rank is None or other.rank in {None, item.rank})
+        and other.failure is not FailureClass.TERMINATED
+    ]
+    between = {line[:200] for number, line in steps if item.line < number < max(later)}
+    return len(between) >= STEPS_BETWEEN_CAUSES
 
 
 def _after(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]]) -> list[str]:

@@ -177,9 +177,3 @@ def from_exit(
         case.scans[item.hit.source].path if item.hit.source >= 0 else "", item.hit.line, item.hit.text,
         local_rank=item.local_rank,
     )  # fmt: skip
-
-
-def at(root: Root, place: tuple[str, int, str]) -> Root:
-    """The root, shown by another line: (path, line, text)."""
-    path, line, text = place
-    return root._replace(path=path, line=line, text=text)

@@ -19,6 +19,10 @@ BAR_BYTES: Final = 8192
 
 
 _BAR = Lazy(r"\d+/\d+ \[\d+:\d\d")
+_DATE = Lazy(
+    r"\d{4}[-/]\d\d[-/]\d\d[T_ ]\d\d:\d\d:\d\d|\b[IWEF]\d{4} \d\d:\d\d:\d\d|\b[A-Z][a-z]{2} +\d\d? \d\d:\d\d:\d\d"
+)
+DOUBLED_LINES: Final = 3
 _NUMBER = Lazy(r"[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?")
 
 
@@ -121,6 +125,11 @@ def bar_went_on(before: bytes, after: bytes) -> bool:
     return 1 <= int(last[0]) < int(later[-1][0]) - 1
 
 
+def bar_states(data: bytes) -> int:
+    """How many states of bars are drawn in a text."""
+    return len(set(_bar_state().findall(data)))
+
+
 @cache
 def _bar_state() -> re.Pattern[bytes]:
     return re.compile(rb"\b(\d{1,12})/(\d{1,12}) \[\d+:\d\d")
@@ -165,6 +174,10 @@ def silence(lines: Sequence[str]) -> Silence | None:
 
 def _stamps(lines: Sequence[str]) -> list[tuple[int, float]]:
     """The rows that bear a time, by one clock: a bare one (a bar's, too) names no day, and is of no use beside dates."""
+    second = [[match.start() for match in _DATE.finditer(line[:200])][1:2] for line in lines]
+    if sum(map(len, second)) >= DOUBLED_LINES:
+        # A collector's time is when a line came by: the program's own stands behind it.
+        lines = [line[at[0] :] if at else "" for line, at in zip(lines, second, strict=True)]
     day_t = day_of(lines)
     for bare_clock in (False, True):
         times = ((row, when(line, day_t, bare_clock=bare_clock)) for row, line in enumerate(lines))

@@ -317,7 +317,7 @@ def pack(signatures: Signatures) -> bytes:
             entry.id,
             entry.failure.value,
             entry.role.value,
-            entry.reason.value if entry.reason else None,
+            entry.reason.value if entry.reason else "",
             entry.strength,
             entry.regex,
             entry.confirm,
@@ -339,40 +339,39 @@ def unpack(raw: bytes) -> Signatures:
     """
     import marshal
 
-    failures = FailureClass._value2member_map_
-    roles = Role._value2member_map_
-    traits = Trait._value2member_map_
     try:
         digest, rows = marshal.loads(raw)  # noqa: S302 - checked bytes of our own cache, and no code is in them
-        entries = tuple(
-            Signature(
-                place,
-                name,
-                failures[cls],  # type: ignore[arg-type]
-                roles[role],  # type: ignore[arg-type]
-                Reason(reason) if reason else None,
-                strength,
-                regex,
-                confirm=confirm,
-                traits=frozenset(traits[trait] for trait in named),  # type: ignore[misc]
-                lost=lost,
-                title=title,
-                start=start,
-            )
-            for place, (
-                name,
-                cls,
-                role,
-                reason,
-                strength,
-                regex,
-                confirm,
-                named,
-                lost,
-                title,
-                start,
-            ) in enumerate(rows)
-        )
+        entries = tuple(_unpacked(place, *row) for place, row in enumerate(rows))
     except (TypeError, KeyError, EOFError, ValueError) as error:
         raise ValueError(f"not a packed signature set: {error}") from error
     return Signatures(entries, str(digest))
+
+
+def _unpacked(
+    place: int,
+    name: str,
+    failure: str,
+    role: str,
+    reason: str,
+    strength: int,
+    regex: str,
+    confirm: bool,
+    traits: list[str],
+    lost: str,
+    title: str,
+    start: str,
+) -> Signature:
+    return Signature(
+        place,
+        name,
+        FailureClass(failure),
+        Role(role),
+        Reason(reason) if reason else None,
+        strength,
+        regex,
+        confirm=confirm,
+        traits=frozenset(map(Trait, traits)),
+        lost=lost,
+        title=title,
+        start=start,
+    )

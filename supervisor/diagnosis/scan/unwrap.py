@@ -1,7 +1,7 @@
 """Logs that a collector wrapped: each line behind a prefix of its own, or within a JSON object.
 
 A traceback's own lines carry no prefix. Where some do, what stands before them is the collector's or the
-launcher's, whatever it looks like, and is taken off; what names a rank, a node or a time is left. So the
+launcher's, whatever it looks like, and is taken off; what names a rank or a node is left. So the
 rules that know tracebacks, anchors and indentation see lines as they were printed, and lines keep their numbers.
 
 A pure function of a window's bytes: windows may be looked at in any order (see `windows`).
@@ -44,11 +44,6 @@ _COLLECTORS: Final = frozenset(
 # The level counts for a line that stands for itself; a traceback's lines are weighed by their exception.
 _GRAVE: Final = ("WARN", "ERROR", "CRITICAL", "FATAL")
 _CONTINUES: Final = (" ", "\t", "Traceback ", "[rank")
-_ISO = Lazy(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
-_TIME = Lazy(
-    r"\d{4}[-/]\d\d[-/]\d\d[T_ ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?|\b[IWEF]\d{4} \d\d:\d\d:\d\d(?:\.\d{1,9})?"
-    r"|\b[A-Z][a-z]{2} {1,2}\d\d? \d\d:\d\d:\d\d|\b(?:\d\d/\d\d(?:/\d{2,4})? )?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
-)
 _SEPARATORS: Final = Lazy(r"[ \t]|(?<=[\]>|:])(?=[\[(\w])")
 
 
@@ -63,9 +58,8 @@ def unwrapped(text: bytes) -> bytes:
 
 
 class _Record(NamedTuple):
-    """What a program printed, out of a collector's record: the time before it, the level apart."""
+    """What a program printed, out of a collector's record, and the record's level."""
 
-    stamp: str
     message: str
     level: str
 
@@ -90,7 +84,7 @@ def _without_records(text: bytes) -> bytes:
     for row, record in taken.items():
         grave = own_levels and record.level.startswith(_GRAVE) and not record.message.startswith(_CONTINUES)
         level = f"{record.level} " if grave else ""
-        lines[row] = f"{record.stamp}{level}{record.message}".encode("utf-8", "replace")
+        lines[row] = f"{level}{record.message}".encode("utf-8", "replace")
     return b"\n".join(lines)
 
 
@@ -110,13 +104,7 @@ def _record(raw: bytes) -> _Record | None:
     # Lines within one record become parts of one line, as a progress bar's states are.
     message = record.pop(key).rstrip("\n").replace("\n", "\r")
     level = next((record[key] for key in ("level", "severity") if isinstance(record.get(key), str)), "")
-    stamp = next((value for value in record.values() if isinstance(value, str) and _ISO.match(value)), "")
-    return _Record(_stamp(stamp), message, level.upper())
-
-
-def _stamp(text: str) -> str:
-    match = _ISO.match(text)
-    return match.group().replace(" ", "T").replace(",", ".") + "Z " if match else ""
+    return _Record(message, level.upper())
 
 
 def _without_prefixes(text: bytes) -> bytes:
@@ -126,26 +114,18 @@ def _without_prefixes(text: bytes) -> bytes:
     pattern = re.compile(b"(?m)^(?:" + b"|".join(shapes) + b")")
     hosts = _hosts(text)
     known: dict[bytes, bytes] = {}
-    last = replacement = b""
 
     def kept(match: re.Match[bytes]) -> bytes:
-        """The time, whose line it is (worked out once for prefixes that differ in their time alone), and that it is a warning."""
-        nonlocal last, replacement
-        prefix = match.group()
-        warns = (b"WARN" in prefix or _glog_warning().match(prefix)) and match.string[
-            match.end() : match.end() + 1
-        ] not in {b" ", b"\t"}
-        if prefix == last:
-            return replacement + b"WARNING " if warns else replacement
+        """Whose line it is (worked out once for prefixes that differ in their time alone), and that it is a warning."""
+        prefix, following = match.group(), match.string[match.end() : match.end() + 1]
         untimed = _clock().sub(b"", prefix)
         who = known.get(untimed)
         if who is None:
             who = _who(prefix.decode("utf-8", "replace"), hosts).encode("utf-8", "replace")
             if len(known) < MOST_PREFIXES:
                 known[untimed] = who
-        stamp = b"" if untimed == prefix else _stamp_of(prefix.decode("utf-8", "replace")).encode()
-        last, replacement = prefix, stamp + who
-        return replacement + b"WARNING " if warns else replacement
+        warns = (b"WARN" in prefix or _glog_warning().match(prefix)) and following not in {b" ", b"\t"}
+        return who + b"WARNING " if warns else who
 
     return pattern.sub(kept, text)
 
@@ -247,9 +227,3 @@ def _who(prefix: str, hosts: frozenset[str]) -> str:
             break
         rest = rest[cut:]
     return "".join(parts)
-
-
-def _stamp_of(prefix: str) -> str:
-    """The time that a prefix names, as it stands there."""
-    match = _TIME.search(prefix)
-    return f"{match.group()} " if match else ""

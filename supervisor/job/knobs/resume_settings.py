@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from supervisor.job.arguments.assignments import Setting as Argument
-from supervisor.job.arguments.assignments import settings_of, value_of
+from supervisor.job.arguments.command_line import Setting as Argument
+from supervisor.job.arguments.command_line import settings_of, value_of
 from supervisor.job.knobs.conventions import MEGATRON, Convention
 from supervisor.job.knobs.facts import FILES, MOST_CANDIDATES, MOST_PATHS, Facts, Setting
 from supervisor.job.knobs.setting_names import Place, bare, is_resume, place_of, says_resume, words_of

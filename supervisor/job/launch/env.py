@@ -55,7 +55,7 @@ class EnvChange:
     reason: str
 
 
-INSTRUMENT: Final = str(Path(__file__).parent.parent / "instrument" / "on_path")
+INSTRUMENT: Final = str(Path(__file__).parents[2] / "instrument" / "on_path")
 """The folder with the sitecustomize.py that measures inside a rank, and registers Python's faulthandler there."""
 
 

@@ -18,20 +18,19 @@ from supervisor.run.arrivals import ArrivalWriter
 from supervisor.run.events import RankStarted
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.state import AttemptState
-from supervisor.sources.exits import ExitWatch
-from supervisor.sources.processes import ProcessId
+from supervisor.sources.processes import ExitWatch, ProcessId
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
 
 AGENT = "agent.log"
-# torchrun 1.9 and later says one of these before it waits for the workers that it ends
+# torchrun 1.9 and later logs one of these before it waits for the workers that it ends
 # (torch/distributed/elastic/multiprocessing/api.py).
 ENDING = (b"closing signal", b"failed (exitcode")
 OWN_SIGNAL = (b"Received Signals.SIG", b"death signal")
 
 
 class Collector:
-    """Started once, fed with ranks as they appear, stopped once its `logs` are read to their end."""
+    """Started once, told about ranks as they appear, and stopped once its `logs` are read to their end."""
 
     def __init__(
         self,
@@ -91,7 +90,7 @@ class Collector:
             self.add_rank(fact)
 
     def add_rank(self, fact: RankStarted) -> None:
-        """A rank's process or its log files were found."""
+        """Watch a rank's process and its log files, which were found."""
         if fact.rank is not None:
             self._ranks[fact.local_rank] = fact.rank
         if fact.pid is not None and fact.start_time is not None:
@@ -104,7 +103,7 @@ class Collector:
                 self.logs.follow(LogKey(name, LogKind.RANK, origin), str(self._paths.root / name))
 
     def look(self) -> None:
-        """Find files of telemetry and of measurements that appeared since."""
+        """Follow new files of telemetry and measurements."""
         if not self._paths.telemetry.is_dir():
             return
         for path in self._paths.telemetry.glob("*.jsonl"):
@@ -115,7 +114,7 @@ class Collector:
                     self.logs.follow(key, str(path))
 
     def agent_is_ending(self) -> bool:
-        """True once torchrun has logged that it ends its workers because one failed (not because of a signal)."""
+        """Whether torchrun has logged that it ends its workers because one failed (and not because of a signal)."""
         return self._agent_ending.is_set()
 
     def stop(self) -> None:

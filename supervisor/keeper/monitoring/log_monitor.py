@@ -19,10 +19,11 @@ from typing import TypeAlias, assert_never
 from supervisor.diagnosis.scan.hit import is_logged_as_warning
 from supervisor.diagnosis.scan.scanner import LiveScanner
 from supervisor.diagnosis.scan.signature_tables import Role, Trait
+from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import (
     LOSSES,
-    EvidenceHit,
+    EvidenceLine,
     FactSeen,
     LinesSeen,
     Observation,
@@ -30,14 +31,15 @@ from supervisor.keeper.monitoring.observations import (
     StepSeen,
     from_telemetry,
 )
-from supervisor.policy.health.output import printed
+from supervisor.policy.health.stall import printed
 from supervisor.run.failures import FailureClass
 from supervisor.run.series import LINE_T, READING
 from supervisor.sources.metrics import DrawnState, MetricReader, MetricSample, compile_rules, standing_states
-from supervisor.sources.metrics.bars import NOTHING_COUNTED
-from supervisor.sources.metrics.memo import Columns
+from supervisor.sources.metrics.metric_reader import Columns
 from supervisor.sources.metrics.names import words_of
+from supervisor.sources.metrics.progress_bars import NOTHING_COUNTED
 from supervisor.sources.metrics.words import EVAL_WORDS
+from supervisor.sources.processes import any_is_written
 from supervisor.sources.signature_files import Engine
 from supervisor.sources.tail.tailer import (
     POLL_S,
@@ -55,35 +57,34 @@ from supervisor.text.lines import Line
 from supervisor.text.prefixes import Origin
 from supervisor.text.stamps import LineClock
 
-# Of a batch, which is what was written within 50 ms, so many lines and states of bars are looked at for what they say (10 us each).
+# How many lines and bar states of a batch (what was written within 50 ms) are checked for what they say, at 10 µs each.
 MOST_LINES = 16
 MAX_WAITING_BYTES = 16 << 20
-# Observations that may wait for the keeper's loop (some 10 MB, half a second of its work); beyond that, reading waits too, so
-# that what counts as read is on its way to the journal.
+# Observations that may wait for the keeper's loop (some 10 MB, half a second of its work). Beyond that, reading waits too, so that
+# what counts as read really gets to the journal.
 MOST_WAITING = 20_000
 WAITING_S = 0.01
-# Up to this many samples of one batch (256 KiB of log) are all kept: ten times what a fast job prints in a second.
+# All samples of a batch (256 KiB of log) are kept up to this many, ten times what a fast job prints in a second.
 BATCH_SAMPLES = 200
-# Of a batch that holds more than that, a backlog's, about so many where the length of the log is not known: a chart is a few
-# hundred dots wide, and who reads the samples beside it must keep up with some hundred batches a second.
+# A larger batch is a backlog. About this many of its samples are kept if the log's length is unknown: a chart is a few hundred dots
+# wide, and readers of the samples must keep up with some hundred batches a second.
 BACKLOG_SAMPLES = 60
-# Of a log that already existed when it was first followed, about so many in all, whatever its length, but at least so many of a
-# batch: a sample costs some 60 us until it is in the series, a quarter of the time of reading its log when each batch gave 60.
+# About this many samples are kept of a log that already existed, whatever its length, but at least `MIN_BATCH_SAMPLES` per batch. A
+# sample takes some 60 µs until it is in the series; with 60 per batch that was a quarter of the time of reading the log.
 EXISTING_LOG_SAMPLES = 8000
 MIN_BATCH_SAMPLES = 12
-# Of a log so many totals of its bars are remembered.
+# How many totals of its bars are remembered for a log.
 MOST_TOTALS = 64
 STEP = "step"
 TOTAL_STEPS = "total_steps"
 EPOCH = "epoch"
-# tqdm wipes its bar with blanks, writes the line (here, where both go into one file, or elsewhere) and draws again. The
-# blanks, the return after them and the new state are writes of their own, so each may be read alone. Of two bars the lower is
-# wiped last, and the cursor goes up again.
+# tqdm wipes its bar with blanks, writes the line (to this file or another) and draws the bar again. The blanks, the return after them
+# and the new state are separate writes, so each may be read alone. Of two bars the lower is wiped last, and the cursor moves up again.
 BAR = b"%|"
 BLANKS = b"\r" + b" " * 8
 _WIPED = re.compile(rb"\r {8,512}\r+(?:(?:\x1b\[A)+\r+)?([^\r\n]{1,4096})(?:\n\r+(?! {8})([^\r\n]{1,1024}))?")
 WIPED_BYTES = 8192
-# Where the drawn state ends: a warning that is printed next stands on the bar's own line. Of a state that was read in part the bracket is missing.
+# The end of a drawn state. A warning printed next is on the same line. A state that was read in part lacks the bracket.
 _STATE = re.compile(rb"[^\r\n]*?\d/\d+ \[\d[^\[\]\r\n]*\]")
 
 
@@ -91,14 +92,14 @@ class LogKind(Enum):
     """How a log is read."""
 
     RANK = auto()  # evidence and metrics
-    AGENT = auto()  # the launcher's own words: evidence, unless the ranks' logs said it before
+    AGENT = auto()  # the launcher's own output: evidence, unless the ranks' logs had it before
     TELEMETRY = auto()  # the trainer's JSON lines
     MEASURED = auto()  # the instrumentation's
 
 
 @dataclass(frozen=True, slots=True)
 class LogKey:
-    """Whose log it is. `name` is what verdicts and evidence call it."""
+    """Identifies a log. `name` is its name in verdicts and evidence."""
 
     name: str
     kind: LogKind
@@ -110,16 +111,16 @@ class LogWatch:
 
     Args:
         put: takes the observations, in the tail thread.
-        waiting: how many of them were not looked at yet.
+        waiting: how many of them are still queued.
         engine: gives the signature engine; asked in the tail thread.
-        engine_ready: whether it would come at once. Until then lines wait for their scan, but not for their metrics:
-            compiled afresh on a busy machine it takes tens of seconds, in which steps must keep their times.
+        engine_ready: whether the engine is available without delay. Until then lines wait to be scanned, but not to be measured:
+            compiling it on a busy machine takes tens of seconds, and steps must keep their times.
         rank_of: the global rank of a log's origin, where it is known.
         measure: read metrics from log lines; off for a trainer whose telemetry says them exactly.
         rules: the user's own metrics, as (name, regex).
-        late: what stands in a log when it is first followed was written at other times than it is read: its samples
-            bear their lines' own clocks, or say that there is none.
-        on_agent: gets the raw bytes of AGENT logs, in the tail thread.
+        late: what is in a log when it is first followed was written earlier, so its samples have the timestamps of their lines, or
+            say that there are none.
+        on_agent: receives the raw bytes of AGENT logs, in the tail thread.
         arrived: gets the name of a log, how long it is, and the two looks between which it grew so far, in the tail thread.
     """
 
@@ -170,7 +171,7 @@ class LogWatch:
         self._rank_reported = False
 
     def follow(self, key: LogKey, path: str, *, ended: bool = False) -> None:
-        """Follow a file, once; it need not exist yet. `ended`: all of it was written before, however it grows here."""
+        """Follow a file, once; it need not exist yet. `ended`: all of it was written earlier, even if it grows here."""
         if key.name not in self._keys:
             self._keys[key.name] = key
             self._paths.append(path)
@@ -193,7 +194,7 @@ class LogWatch:
         return self._tailer.backlog()
 
     def finish(self) -> None:
-        """Have all read to where it ends now; returns at once (see `finished`)."""
+        """Read everything up to its current end; returns at once (see `finished`)."""
         self._drain = self._tailer.ask_drain(self._scan_rest)
 
     @property
@@ -227,7 +228,7 @@ class LogWatch:
             case LogKind.AGENT:
                 self._note_arrival(key.name, batch)
                 self._on_agent(batch.data)
-                # What torchrun reports of its ranks was in their own logs before: said once is enough.
+                # What torchrun reports about its ranks was in their own logs before.
                 if not self._rank_reported:
                     self._scan(key, batch)
             case LogKind.RANK:
@@ -237,7 +238,7 @@ class LogWatch:
                 newest = (*batch.drawn[-MOST_LINES:], *batch.lines[-MOST_LINES:])
                 lines = tuple(printed(line.raw) for line in newest) or (printed(batch.data),)
                 self._put(LinesSeen(self._clock.wall(), key.name, lines))
-                self._scan(key, batch)  # last: the first one may wait seconds for the signatures
+                self._scan(key, batch)  # last, because the first scan may wait seconds for the signatures
             case _ as unreachable:
                 assert_never(unreachable)
 
@@ -254,7 +255,7 @@ class LogWatch:
         self._scan_now(key, batch)
 
     def _scan_rest(self) -> None:
-        if not self._stop.is_set():  # else nobody waits any more, and the engine may take its time
+        if not self._stop.is_set():  # otherwise nobody is waiting
             self._scan_waiting()
 
     def _scan_waiting(self) -> None:
@@ -273,7 +274,7 @@ class LogWatch:
                 continue
             self._rank_reported = self._rank_reported or key.kind is LogKind.RANK
             self._put(
-                EvidenceHit(
+                EvidenceLine(
                     t=self._clock.wall(),
                     failure=hit.signature.failure,
                     role=str(hit.signature.role),
@@ -293,12 +294,12 @@ class LogWatch:
         if self._late:
             self._line_clock(key.name, now).enter(batch.data)
         overtaken = self._before_others(key, rows)
-        drawn = set(map(id, batch.drawn))  # a line may begin where its first state does
+        drawn = set(map(id, batch.drawn))  # a line may begin at the same offset as its first state
         if drawn:
             states = [(columns.step(at), loss) for _, columns, at, loss in rows]
             stands = standing_states(states, self._newest.get(key.name))
             stepped = [place for place, (step, _) in enumerate(states) if step is not None]
-            if stepped:  # where the bar stands, also above a last line that names no step
+            if stepped:  # the bar's position, even above a last line without a step
                 stands[stepped[-1]] = True
             if states:
                 self._newest[key.name] = states[-1]
@@ -308,15 +309,14 @@ class LogWatch:
         wanted = self._samples_wanted(key)
         kept = rows
         if not few:
-            renamed = {place for place, (_, columns, *_) in enumerate(rows) if columns.renamed}
-            places = {*thinned([loss for *_, loss in rows], wanted), *last_of_each(rows), *renamed}
+            places = {*thinned([loss for *_, loss in rows], wanted), *last_of_each(rows)}
             places |= {place for place, (row, *_) in enumerate(rows) if row in overtaken}
             kept = with_headings(rows, sorted(places))
         before = self._read_rows.get(key.name, 0)
         self._read_rows[key.name] = before + len(rows)
         numbers = None if few else {row: before + at for at, (row, *_) in enumerate(rows, 1)}
         both: list[tuple[int, StepSeen | StepHint]] = []
-        end = 0  # a long line's bytes are cut: it ends behind the states that it was drawn with
+        end = 0  # a long line is truncated, but ends after the states drawn on it
         for row, columns, at, _ in kept:
             line, sample = lines[row], MetricSample(columns, at)
             end = max(end, line.offset + len(line.raw))
@@ -324,7 +324,7 @@ class LogWatch:
             if numbers is not None:
                 seen.values[READING] = float(numbers[row])
             both.append((end, seen))
-        # Of a backlog's bars only those are read that tell a kept line its step.
+        # In a backlog only those bars are read that give a kept line its step.
         ends = _line_ends(batch)
         stepless = (lines[row] for row, columns, *_ in kept if STEP not in columns.values)
         told = None if few else {ends[line.number] for line in stepless if line.number in ends}
@@ -333,9 +333,9 @@ class LogWatch:
             self._put(observation)
 
     def _before_others(self, key: LogKey, rows: Sequence[Row]) -> set[int]:
-        """The lines where a bar that names no loss stands last before a bar with another total: else that one would be taken for it.
+        """The rows of bars without a loss right before a bar with another total. Without them, that bar would be taken for the training's.
 
-        Of each total the first of the log, and the last of the batch.
+        For each total, the first such row of the log and the last of the batch.
         """
         known = self._totals.setdefault(key.name, set())
         found: dict[tuple[float, bool], int] = {}
@@ -359,7 +359,7 @@ class LogWatch:
         return self._line_clocks[name]
 
     def _samples_wanted(self, key: LogKey) -> int:
-        """How many samples are kept of a batch of a backlog."""
+        """How many samples to keep of a batch in a backlog."""
         size, _ = self._standing.get(key.name, (0, 0.0))
         if not 0 < size < sys.maxsize:
             return BACKLOG_SAMPLES
@@ -374,10 +374,10 @@ class LogWatch:
             other = {_held_out(name): value for name, value in other.items()}
         values = {**other, **sample.values}
         if sample.off_curve:
-            for name in LOSSES:  # the curve of a loss does not end with its mean, nor with the test set's
+            for name in LOSSES:  # a loss curve must not end with a mean, or with the loss of the test set
                 values.pop(name, None)
         size, changed_t = self._standing.get(key.name, (0, now))
-        # A full read buffer cannot be fresh output of a live run: it is a copy, or a pipe from a file.
+        # A full read buffer cannot be fresh output of a running job: it is a copy, or a pipe from a file.
         if line.offset < size or (self._late and len(batch.data) >= READ_BYTES):
             stamp = self._line_clock(key.name, changed_t).read(line.text, line.offset - batch.offset)
             values[LINE_T] = stamp if stamp is not None else math.nan
@@ -392,14 +392,13 @@ class LogWatch:
             bar=BAR in line.raw,
             begins=begins,
             log=key.name,
-            renamed=sample.renamed,
             plain_time=sample.columns.plain_time,
         )
 
     def _hints(
         self, key: LogKey, batch: Batch, now: float, told: set[int] | None
     ) -> Iterator[tuple[int, StepHint]]:
-        """The states that bars show after they were wiped for a line, and where they stand. `told`: only for the lines that end there."""
+        """The states of bars after they were wiped for a line, and their offsets. `told`: only for lines that end at these offsets."""
         place, before, told_before = self._wiped.pop(key.name, ((0, 0), b"", None))
         if place != (batch.generation, batch.offset):
             before = b""
@@ -425,13 +424,13 @@ class LogWatch:
                         StepHint(now, rank, dict(sample.values), log=key.name, below=group == 2),
                     )
                     break
-        # The bar may be drawn again in what is read next.
+        # The bar may be drawn again in the next read.
         after = (batch.generation, batch.offset + len(batch.data))
         self._wiped[key.name] = (after, data[done:][-WIPED_BYTES:], told)
 
 
 def _line_ends(batch: Batch) -> dict[int, int]:
-    """Where the newlines of a batch's lines stand, by the lines' numbers."""
+    """The offsets of the newlines of a batch's lines, by line number."""
     begins = [line.offset for line in batch.lines[1:]]
     last = batch.offset + batch.data.rfind(b"\n")
     return {
@@ -440,7 +439,7 @@ def _line_ends(batch: Batch) -> dict[int, int]:
 
 
 def _drawn_state(text: bytes) -> bytes | None:
-    """A bar's state without what stands behind it; None where it is not there to its end."""
+    """A bar's state without what follows it; None if it is incomplete."""
     if text.endswith(b"]"):
         return text
     found = _STATE.match(text)
@@ -448,7 +447,7 @@ def _drawn_state(text: bytes) -> bytes | None:
 
 
 def _standing(path: str) -> tuple[int, float]:
-    """A file's size in bytes and when it was last changed, wall seconds; no bytes where there is none."""
+    """A file's size in bytes and mtime; zeros if it does not exist."""
     try:
         info = os.stat(path)
     except OSError:
@@ -457,11 +456,11 @@ def _standing(path: str) -> tuple[int, float]:
 
 
 Row: TypeAlias = tuple[int, Columns, int, float | None]
-"""Which line, its numbers and the row in them, its loss."""
+"""Index of the line, its columns of numbers and the row in them, and its loss."""
 
 
 def with_headings(rows: Sequence[Row], kept: Sequence[int]) -> list[Row]:
-    """The rows that are kept; before each the last one since the one before that names an epoch and no loss."""
+    """The kept rows, each preceded by the last heading (an epoch without a loss) since the previous kept row."""
     found: list[Row] = []
     before = -1
     for place in kept:
@@ -476,13 +475,13 @@ def with_headings(rows: Sequence[Row], kept: Sequence[int]) -> list[Row]:
 
 
 def _held_out(name: str) -> str:
-    """The name of a metric of held-out data: one of several losses is not to be taken for the training's."""
+    """The name of a metric on held-out data, so that one of several losses is not mistaken for the training's."""
     is_clear = "loss" not in name.lower() or not EVAL_WORDS.isdisjoint(words_of(name))
     return name if is_clear else f"val {name}"
 
 
 def last_of_each(rows: Sequence[Row]) -> set[int]:
-    """The places of the rows that say each number last: what a chart shows as current is what the log said last."""
+    """The indices of the rows with the last value of each number, because charts show these as current."""
     found: set[int] = set()
     known: set[str] = set()
     lasts = sorted({id(columns): place for place, (_, columns, *_) in enumerate(rows)}.values())
@@ -499,9 +498,9 @@ def last_of_each(rows: Sequence[Row]) -> set[int]:
 
 
 def thinned(losses: Sequence[float | None], wanted: int = BACKLOG_SAMPLES) -> list[int]:
-    """Of a backlog's samples, given by their losses, those that a chart would show: of each stretch the least and the greatest number, the first nan or inf, and the last; about `wanted` in all.
+    """The indices of about `wanted` samples of a backlog, given by their losses: per stretch the minimum, the maximum, the first nan or inf, and the last.
 
-    A log of a gigabyte holds millions; kept one by one they would take more space than the log.
+    A log of a gigabyte has millions of samples; all of them would take more space than the log.
     """
     stretch = 3 * len(losses) // wanted + 1
     kept: list[int] = []
@@ -513,3 +512,63 @@ def thinned(losses: Sequence[float | None], wanted: int = BACKLOG_SAMPLES) -> li
         ends = [min(numbers)[1], max(numbers)[1]] if numbers else []
         kept += sorted({*ends, *odd, mine[-1]})
     return kept
+
+
+# -- after the processes are gone -------------------------------------------------------------------
+
+QUIET_S = 2.0
+"""A log that a process still has open counts as ended after this many seconds without output."""
+WRITTEN_S = 60.0
+"""A log that keeps growing is read to its end at this time."""
+LOOK_AGAIN_S = 0.5
+"""Looking for writers walks /proc, which takes 0.1 s on a machine with thousands of processes."""
+
+
+class LastReading:
+    """Reads logs to their end after their processes have exited. One thread calls `look` until it returns True.
+
+    A process that outlives the job and still has a log open (a tracker's uploader) is waited for until it falls silent.
+    """
+
+    def __init__(self, logs: LogWatch, clock: Clock) -> None:
+        self._logs = logs
+        self._clock = clock
+        self._began = self._grew = self._next_search = clock.mono()
+        self._size_bytes = logs.backlog().size_bytes
+        self._waits = True
+        self._search: Background[bool] = Background("stoker-writers")
+        self._is_open: bool | None = None  # unknown so far
+        self._asked = False
+
+    @property
+    def took_s(self) -> float:
+        """Seconds since it began."""
+        return self._clock.mono() - self._began
+
+    def hurry(self) -> None:
+        """Do not wait for processes that still have a log open."""
+        self._waits = False
+
+    def look(self) -> bool:
+        """Whether everything is read."""
+        if not self._asked and not (self._waits and self._may_grow()):
+            self._asked = True
+            self._logs.finish()
+        return self._asked and self._logs.finished
+
+    def _may_grow(self) -> bool:
+        """Whether a process may still be writing."""
+        now = self._clock.mono()
+        size_bytes = self._logs.backlog().size_bytes
+        if size_bytes != self._size_bytes:
+            self._size_bytes, self._grew = size_bytes, now
+        if now - self._began >= WRITTEN_S:
+            return False
+        if self._search.busy:
+            found = self._search.poll()
+            if self._search.is_idle():
+                self._is_open, self._next_search = bool(found), now + LOOK_AGAIN_S
+        elif now >= self._next_search:
+            paths = self._logs.paths
+            self._search.start(lambda: any_is_written(paths))
+        return self._is_open is None or (self._is_open and now - self._grew < QUIET_S)

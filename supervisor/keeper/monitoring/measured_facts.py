@@ -1,49 +1,56 @@
-"""The instrumentation's records of the attempt that lives: its batch, its rates and times, and steps for a script that prints none.
+"""The instrumentation's records of the current attempt: its batch, rates and times, and steps for a script that prints none.
 
-For batch, samples and times, the process is right: they replace what a log says of them. For the step, the script's own counter is, if
-it prints one: checkpoints are named by it. So the counted steps are used only if the logs have shown no step for `SILENT_S`.
-What the trainer's own telemetry says is never replaced.
+For the batch, samples and times the process is authoritative, so its values replace those in logs. For the step the script's own counter
+is, if it prints one, because checkpoints are named by it. So counted steps are used only if the logs show no step for `SILENT_S`.
+The trainer's own telemetry is never replaced.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from supervisor.job.batch import BatchUnit
+from supervisor.job.batch import BatchSpec, BatchUnit, factors
 from supervisor.job.config.script_settings import total_steps
 from supervisor.job.knobs.facts import Facts, Rank
-from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, is_named, measured_batch
+from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, first_steps, is_named, measured_batch
 from supervisor.job.knobs.measured_knobs import MeasuredSettings
-from supervisor.job.knobs.resume_settings import knob_name, measured_outputs, resume_way
+from supervisor.job.knobs.resume_settings import knob_name, measured_outputs, resume_seen, resume_way
 from supervisor.job.launch.batch_questions import asked_settings, with_declared
 from supervisor.job.spec import JobSpec, Knobs, Unread
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import FactSeen, Observation, Sampled, StepSeen
-from supervisor.keeper.monitoring.plan_check import PlanCheck, changed_batch
 from supervisor.run import events as ev
+from supervisor.run.answers import keep_answers
+from supervisor.run.next_job import next_job
+from supervisor.run.nodes import LEADER
+from supervisor.run.paths import AttemptPaths
+from supervisor.run.runfile import RunFile
 from supervisor.run.series import RANKS
-from supervisor.run.state import Running, RunState
+from supervisor.run.state import AttemptState, Running, RunState
 from supervisor.sources.telemetry import step_values
 from supervisor.text.redact import redact_argv
 
 LOOK_S, MOST_LOOK_S, RARELY_S = 0.5, 30.0, 3600.0
-"""Seconds between two derivations, which take up to 55 ms: each that changes no settled answer doubles the time to the next."""
+"""Seconds between two derivations, which take up to 55 ms. Each one without a change doubles the time to the next."""
 SILENT_S: Final = 20.0
 """Seconds from the first step. A script that logs steps has logged one by then."""
 MOST_STEPS: Final = 4096
 LATE_S: Final = 2.0
-"""By so many seconds one line of a log may be further before the next count, which comes once a second, than another."""
+"""How much the delay between a log line and the next count, which comes once a second, may vary."""
 OPEN_STEPS: Final = 20
-"""After this many steps, unknown answers are journalled as unknown."""
+"""After this many steps, what is still unknown is journalled as unknown."""
 
 
 class MeasuredFacts:
-    """Used by the keeper's one thread. `emit` writes an event, `observe` takes a step as if a log had shown it."""
+    """Used by the keeper's only thread. `emit` writes an event; `observe` takes a step as if it came from a log."""
 
     def __init__(
         self,
@@ -56,14 +63,14 @@ class MeasuredFacts:
         self.begin(0, None)
 
     def begin(self, attempt: int, job: JobSpec | None, *, adopted: RunState | None = None) -> None:
-        """A new attempt, or one `adopted` with the state it was left in: what the journal has is not written again."""
+        """A new attempt, or one `adopted` in the given state: what the journal has is not written again."""
         self._attempt, self._local_world = attempt, job.nproc_per_node if job is not None else None
         self._named = job.knobs if job is not None and job.knobs.declared else Knobs()
         self._facts = Facts((job.entry, *job.entry_args), job.cwd) if job is not None else Facts()
         self._asked: tuple[MeasuredBatch, Knobs, MeasuredSettings] | None = None
         self._is_new, self._next_look, self._apart_s = False, 0.0, LOOK_S
         self._least_apart_s = LOOK_S
-        """Twice as long after each answer that was journalled: some change with every look, and have 5 KB."""
+        """Doubled after each journalled answer, because some answers change with every look and take 5 KB."""
         view = adopted.attempt if adopted is not None else None
         self._journalled = view.measured if view is not None else None
         self._is_silent = self._journalled is not None and self._journalled.counts_steps
@@ -71,23 +78,23 @@ class MeasuredFacts:
         self._has_telemetry = False
         self._first_step_at: float | None = None
         self.steps: deque[tuple[float, float]] = deque(maxlen=MOST_STEPS)
-        """Wall time and step of the newest that were counted; empty where the script logs its own."""
+        """Wall time and step of the newest counted steps; empty if the script logs its own."""
         self._before = 0 if attempt == 1 else None
-        """Steps of earlier attempts, by the count in an optimizer's state, which continues over all of them."""
+        """Steps of earlier attempts, from the count in an optimizer's state, which continues across attempts."""
         self._held: deque[tuple[dict[str, Any], StepSeen]] = deque(maxlen=MOST_STEPS)
-        """Counted steps, until the logs have been silent for long enough."""
+        """Counted steps, held until the logs have shown no step for long enough."""
         self._values: dict[int, dict[str, float]] = {}
         """The newest values of each rank."""
         self._adopted_t = adopted.last_t if adopted is not None else None
         self._ratio = StepRatio(self._journalled.logged_step if self._journalled is not None else None)
 
     def hear(self, seen: Observation) -> Observation:
-        """Take a record; or note that a log, or the trainer's own telemetry, names steps. Returns a log's step with what was measured."""
+        """Take a record, or note that a log or the trainer's telemetry has steps. Returns a log's step with the measured values."""
         if isinstance(seen, StepSeen) and "step" in seen.values:
             if not self.logs_steps:
                 self._values.clear()  # times of the optimizer's steps
             self.logs_steps, self._has_telemetry = True, self._has_telemetry or seen.from_telemetry
-            if not seen.rank and self._adopted_t is None:  # logs that are read again say nothing of when
+            if not seen.rank and self._adopted_t is None:  # logs that are read again say nothing about time
                 self._ratio.log(seen.t, seen.values["step"])
             if not self._has_telemetry and (measured := self._values.get(seen.rank or 0)):
                 return dataclasses.replace(seen, measured={**measured})
@@ -99,11 +106,11 @@ class MeasuredFacts:
         return seen
 
     def step_after(self, counted: int) -> int | None:
-        """All optimizer steps of the training after so many of a process of this attempt; None where that is not known."""
+        """Optimizer steps of the whole training after `counted` steps of a process in this attempt; None if unknown."""
         return None if self._before is None else self._before + counted
 
     def look(self, state: RunState, *, is_over: bool = False) -> None:
-        """Journal the batch once it is settled, and again when it changes. `is_over`: no more records will come."""
+        """Journal the batch once it is certain, and again when it changes. `is_over`: no more records will come."""
         now, condition = self._clock.mono(), state.condition
         begins = isinstance(condition, Running) and condition.phase in {ev.Phase.RENDEZVOUS, ev.Phase.LOADING}
         if begins and self._first_step_at is not None and not self.logs_steps:
@@ -114,12 +121,12 @@ class MeasuredFacts:
             self._before = _confirmed_step(state)
         if not is_over and (not self._is_new or now < self._next_look):
             return
-        # A script that has ended can log no step any more.
+        # A script that has ended logs no more steps.
         self._is_silent = self._is_silent or (is_over and bool(self._held) and not self.logs_steps)
         self._is_new, self._next_look = False, now + self._apart_s
         self._look_at_batch(state, is_over=is_over)
         if is_over:
-            self._release()  # after the batch, from which the rates follow
+            self._release()  # after the batch, because rates depend on it
 
     def _look_at_batch(self, state: RunState, *, is_over: bool) -> None:
         named, view = self._named, state.attempt
@@ -144,7 +151,7 @@ class MeasuredFacts:
         self._emit(event)
 
     def _take_values(self, seen: FactSeen) -> None:
-        """What was measured of a rank's step: for a log that names steps, or, with the step itself, in place of one that does not."""
+        """Take the measured values of a rank's step, to complete a log with steps, or to replace one without."""
         record, now = seen.record, self._clock.mono()
         counted, in_state = record.get("step"), record.get("optimizer_step")
         values = self._values.setdefault(seen.rank, {})
@@ -170,9 +177,12 @@ class MeasuredFacts:
             self._observe(Sampled(seen.t, RANKS, str(seen.rank), {**values}))
 
     def _release(self) -> None:
-        """Pass the steps on that were held back: the script logs none."""
+        """Pass on the steps that were held back, because the script logs none."""
         if self._held and not self.logs_steps and not self._is_silent:
-            self._is_silent, self._next_look = True, 0.0  # journalled now: an adopting keeper must know it
+            self._is_silent, self._next_look = (
+                True,
+                0.0,
+            )  # journalled now, so that an adopting keeper knows it
         while self._held and not self.logs_steps:
             record, seen = self._held.popleft()
             if (step := self.step_after(record["step"])) is not None:
@@ -236,9 +246,9 @@ class MeasuredFacts:
         )
 
     def _planned_steps(self, found: MeasuredBatch) -> int | None:
-        """The optimizer steps of the whole training, by the one setting whose name means that.
+        """The optimizer steps of the whole training, from the one setting whose name means that.
 
-        With accumulation, its number may be that of the passes; of a script's own counter it is not known what it counts.
+        With accumulation, its number may count passes; what a script's own counter counts is unknown.
         """
         if found.accumulation != 1 or self._ratio.value != (1.0 if self.logs_steps else None):
             return None
@@ -246,7 +256,7 @@ class MeasuredFacts:
         return total_steps((f"--{s.name}", str(s.number)) for s in inputs if s.number)
 
     def _words(self, settings: MeasuredSettings, resume: str | None) -> dict[str, tuple[str, ...]]:
-        """All words of each setting that a plan may change: ``-b 16`` and ``--batch-size 16`` are one."""
+        """All spellings of each setting that a plan may change: ``-b 16`` and ``--batch-size 16`` are the same."""
         named = self._named
         total = settings.total[0] if settings.total is not None else None
         names = {
@@ -275,7 +285,7 @@ def _candidates(settings: MeasuredSettings) -> Iterator[str]:
 
 
 def _confirmed_step(state: RunState) -> int | None:
-    """The step of the checkpoint that the newest attempt was seen to load; None where it is only known about when it was written."""
+    """The step of the checkpoint that the newest attempt loaded; None if it is only known by its time."""
     view = state.attempt
     if view is None or view.confirmed is None or view.confirmed.resume is None:
         return None
@@ -284,9 +294,9 @@ def _confirmed_step(state: RunState) -> int | None:
 
 
 class StepRatio:
-    """How many optimizer steps one step of the counter is that a script prints; None: not known.
+    """How many optimizer steps one step of the script's own counter is; None if unknown.
 
-    Both are compared over windows of time. Two windows in a row that agree are believed.
+    Both counters are compared over windows of time; two consecutive windows must agree.
     """
 
     def __init__(self, value: float | None) -> None:
@@ -297,11 +307,11 @@ class StepRatio:
         self._candidate: float | None = None
 
     def log(self, t: float, step: float) -> None:
-        """The log named a step at `t`, wall seconds. Of those between two counts the first is taken."""
+        """The log named a step at `t` (wall seconds). Between two counts, the first one is used."""
         self._logged = self._logged or (t, step)
 
     def count(self, t: float, step: float) -> None:
-        """So many optimizer steps were made at `t`."""
+        """`step` optimizer steps had been made at `t`."""
         if self._logged is not None and self._logged[0] <= t:
             self._compare(*self._logged, step)
             self._logged = None
@@ -310,14 +320,162 @@ class StepRatio:
         took_s, steps, made = (
             now - then for now, then in zip((t, logged, counted), self._first or (t, 0, 0), strict=True)
         )
-        if took_s <= 0 or steps < 0:  # the first, or a counter that begins again
+        if took_s <= 0 or steps < 0:  # the first comparison, or a counter that restarted
             self._first, self._candidate = (t, logged, counted), None
         elif steps and made:
             times = max(made / steps, steps / made)
             error = LATE_S / took_s + 1 / made
             if error > 1 / (4 * times):
-                return  # another whole number may be as near
+                return  # another whole number may be just as close
             whole = round(times) if abs(times / round(times) - 1) <= error else None
             found = None if whole is None else float(whole) if made >= steps else 1 / whole
             self.value = found if found is not None and found == self._candidate else self.value
             self._first, self._candidate = (t, logged, counted), found
+
+
+# -- whether a restarted attempt trains as planned --------------------------------------------------
+#
+# The saves of such an attempt wait for the file `CONFIRMED`, for at most 20 s (instrument/checkpoints.py), so that an attempt with another
+# batch, or without its checkpoint, is ended before it writes over one.
+
+CONFIRMED: Final = "confirmed"
+
+
+class PlanCheck:
+    """Compares the first steps of each restarted attempt with its plan, once. Used by the keeper's only thread."""
+
+    def __init__(
+        self, record: RunFile, emit: Callable[[ev.Event], None], clock: Clock, env: Mapping[str, str]
+    ) -> None:
+        self._record, self._emit, self._clock, self._env = record, emit, clock, env
+        self._file: Path | None = None
+        self._saved: set[str] = set()
+        """Checkpoints that an earlier attempt was measured to save, so that loading them would be measured, too."""
+
+    def begin(self, number: int, paths: AttemptPaths) -> None:
+        """A new attempt."""
+        self._file = paths.telemetry / CONFIRMED if number > 1 else None
+
+    def look(self, facts: Facts, state: RunState) -> None:
+        """Journal once what the first steps show, and let saves proceed if they match the plan."""
+        view = state.attempt
+        if self._file is None or view is None or view.differs is not None:
+            self._saved |= set(map(os.path.realpath, facts.saved))
+            return
+        planned, before = changed_batch(state, view), state.measured
+        accumulates = before is not None and before.accumulation is not None
+        micro, steps, agreed = first_steps(facts, accumulates=accumulates)
+        if planned is not None and (other := _other(planned, facts, micro, agreed)) is not None:
+            about, number, found = other
+            why = _why(facts, self._knob(about, state), number)
+            if about is Unread.MICRO and Unread.SCOPE in state.answers:
+                about = Unread.SCOPE
+            wrong = about if about in state.answers else None
+            if wrong is not None:
+                self._keep_answers(state, wrong=wrong)
+            self._differ(view, factors(planned), found, why=why, wrong=wrong)
+            return
+        if not _have_stepped(facts):
+            return
+        if planned is not None and (micro is None or steps not in {None, planned.accumulation_steps}):
+            return
+        wanted = _wanted(state, view)
+        resumed = next((path for path in wanted if resume_seen(facts, path, real=os.path.realpath)), None)
+        if not facts.loaded and wanted & self._saved and self._record.node == LEADER:
+            planned_resume = f"a resume from checkpoint {view.resume_at}"
+            self._differ(view, planned_resume, "no checkpoint was loaded", of_resume=True)
+            return
+        if view.resume_at is None or resumed is not None:
+            with contextlib.suppress(OSError):  # the saves wait for a while, and then proceed
+                self._file.touch(mode=0o600)
+            self._file = None
+        if view.confirmed is None and (planned is not None or resumed is not None):
+            if planned is not None:
+                self._keep_answers(state)
+            self._emit(
+                ev.PlanConfirmed(
+                    t=self._clock.wall(),
+                    attempt=view.number,
+                    planned=factors(planned) if planned is not None else "",
+                    resume=resumed,
+                )
+            )
+
+    def _keep_answers(self, state: RunState, *, wrong: Unread | None = None) -> None:
+        with contextlib.suppress(OSError):  # in that case they are tried or asked again
+            keep_answers(state, self._env, self._clock.wall(), wrong=wrong)
+
+    def _knob(self, about: Unread | None, state: RunState) -> str | None:
+        """The setting that the plan changed; None if there is none."""
+        knobs = next_job(self._record.job, state).job.knobs
+        if about is Unread.MICRO:
+            return knobs.batch
+        return knobs.accumulation if about is Unread.ACCUMULATION else None
+
+    def _differ(
+        self,
+        view: AttemptState,
+        planned: str,
+        measured: str,
+        *,
+        why: str = "",
+        wrong: Unread | None = None,
+        of_resume: bool = False,
+    ) -> None:
+        self._file = None
+        self._emit(
+            ev.PlanDiffers(
+                t=self._clock.wall(),
+                attempt=view.number,
+                planned=planned,
+                measured=measured,
+                why=why,
+                wrong=wrong,
+                of_resume=of_resume,
+            )
+        )
+
+
+def changed_batch(state: RunState, view: AttemptState) -> BatchSpec | None:
+    """The planned batch, if a restart changed it. An unchanged batch comes from a convention, which may be wrong."""
+    return view.batch if any(a.changes_batch for a in state.attempts if a.number < view.number) else None
+
+
+def _have_stepped(facts: Facts) -> bool:
+    """Whether every rank on this node has reported a complete step, and so everything that it loaded before."""
+    first = next(iter(facts.ranks), None)
+    wanted = (first.local_world_size or first.world_size or 1) if first is not None else 1
+    return sum(rank.steps > 0 for rank in facts.ranks) >= wanted
+
+
+def _other(
+    planned: BatchSpec, facts: Facts, micro: int | None, agreed: int | None
+) -> tuple[Unread | None, int, str] | None:
+    """What was measured instead of the plan: which setting, its number, and a description. None while nothing contradicts the plan."""
+    if micro is not None and micro != planned.micro_batch_per_rank:
+        return Unread.MICRO, micro, f"micro-batch {micro}"
+    if agreed is not None and agreed != planned.accumulation_steps:
+        return Unread.ACCUMULATION, agreed, f"accumulation {agreed}"
+    world = facts.world_size
+    if planned.ranks_known and world is not None and world > planned.world_size:
+        return None, world, f"{world} ranks"
+    return None
+
+
+def _why(facts: Facts, knob: str | None, number: int | None) -> str:
+    """Why the setting did not have the planned value, if known."""
+    if knob is None:
+        return ""
+    mine = [setting for setting in facts.seen if is_named(setting, knob)]
+    other = next((s for s in mine if s.number == number and s.file is not None), None)
+    if other is not None and other.file is not None:
+        return f"{knob} is overridden by {os.path.basename(other.file)}"
+    return f"{knob} does not make it" if mine else f"{knob} was not seen in the ranks"
+
+
+def _wanted(state: RunState, view: AttemptState) -> set[str]:
+    """The real paths of the checkpoint to resume from; empty if there is none."""
+    wanted = {c.path for c in state.checkpoints if c.attempt < view.number and c.step == view.resume_at}
+    return set(
+        map(os.path.realpath, wanted | ({view.resume_copy} if view.resume_copy is not None else set()))
+    )

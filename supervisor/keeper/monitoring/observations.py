@@ -1,4 +1,4 @@
-"""What sensors report to the keeper: small frozen records on one queue; and the trainer's telemetry as such records."""
+"""What sensors report to the keeper: small frozen records on one queue. The trainer's telemetry becomes such records, too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, assert_never
 
 from supervisor.keeper.base.keeper_clock import Clock, of_others
-from supervisor.policy.health.output import Printed
+from supervisor.policy.health.stall import Printed
 from supervisor.run.events import Phase
 from supervisor.run.records import FailureClass
 from supervisor.sources.gpu import GpuDevice
@@ -16,20 +16,19 @@ from supervisor.sources.telemetry import TelemetryKind, TelemetryRecord, parse_t
 
 LOSSES = frozenset({"loss", "val_loss"})
 MAX_LINE_BYTES = 1 << 16
-"""Of a line of telemetry."""
+"""The longest line of telemetry that is parsed."""
 NOT_METRICS = frozenset({"memory_cap_bytes", "memory_limit_bytes"})
 
 
 @dataclass(frozen=True, slots=True)
 class StepSeen:
-    """Metrics of one line or telemetry record. `values`: canonical name to number, base units.
+    """Metrics of one log line or telemetry record. `values`: canonical name to number, in base units.
 
-    `rank` is None where it is not known. `from_telemetry`: the trainer's telemetry, which is exact; a line of
-    a log is only believed where there is no telemetry. `drawn`: a state of a progress bar. `bar`: a bar on a line of its own.
-    `joined`: its line named no step, another line or a bar did. `begins`: the bar has not counted anything yet, so that
-    its step is where it starts from: tqdm draws ``0/30``, and a resumed job then jumps to 11. `log`: the name of its log.
-    `headed`: its epoch is that of a heading above it. `renamed`: the name of the loss, where it was another loss until here.
-    `plain_time`: its line does not show of how many steps its time is. `measured`: values of the instrumentation, which replace the line's.
+    `rank` is None if unknown. `from_telemetry`: from the trainer's telemetry, which is exact; log lines count only without telemetry.
+    `drawn`: a state of a progress bar. `bar`: a bar on its own line. `joined`: the step comes from another line or a bar. `begins`: the
+    bar has not counted anything yet, so its step is only where it starts (tqdm draws ``0/30`` before a resumed job jumps to 11).
+    `log`: the name of the log. `headed`: the epoch comes from a heading above. `renamed`: the new name of the loss, if it changes here.
+    `plain_time`: the line does not show how many steps its time covers. `measured`: values of the instrumentation, which take precedence.
     """
 
     t: float
@@ -42,45 +41,41 @@ class StepSeen:
     headed: bool = False
     begins: bool = False
     log: str = ""
-    renamed: str = ""
     plain_time: bool = False
     measured: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class StepHint:
-    """A bar's state after it was wiped for a line: where the job stood when that line was written.
+    """The state of a bar that was wiped for a line and drawn again: the step at which that line was written.
 
-    `log`: the name of its log. `below`: the line stands right above; else it went to another log, or is written later.
+    `log`: the name of its log. `below`: the line is right above; else it went to another log, or will be written later.
     """
 
     t: float
     rank: int | None
     values: dict[str, float]
-    from_telemetry: bool = False
     log: str = ""
     below: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LinesSeen:
-    """What was read at once of a rank's log, whatever it says; its newest lines, or the part of one that was read."""
+    """The newest lines of one read of a rank's log, or a part of a line, whatever they say."""
 
     t: float
     log: str
     lines: tuple[Printed, ...]
-    from_telemetry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseSeen:
-    """The trainer reports what it is doing."""
+    """The trainer reports its phase."""
 
     t: float
     rank: int | None
     phase: Phase
     step: int | None
-    from_telemetry: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,48 +85,44 @@ class FactSeen:
     t: float
     rank: int
     record: dict[str, Any]
-    from_telemetry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ReadySeen:
-    """The trainer is about to step: what it resumed from and what it holds (see `events.TrainerReady`)."""
+    """The trainer is ready to step, see `events.TrainerReady`."""
 
     t: float
     rank: int | None
     resumed_step: int | None
     memory_base_bytes: int | None
-    from_telemetry: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSeen:
-    """The trainer says that a checkpoint is committed."""
+    """The trainer reports a committed checkpoint."""
 
     t: float
     rank: int | None
     step: int
     path: str
     final: bool
-    from_telemetry: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class WarningSeen:
-    """The trainer warns."""
+class AdviceSeen:
+    """Something worth reporting once: a warning of the trainer, a lost GPU, a missing driver."""
 
     t: float
     rank: int | None
     code: str
     text: str
-    from_telemetry: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class EvidenceHit:
+class EvidenceLine:
     """A signature matched a line. `path` is relative to the attempt folder, `line` 1-based.
 
-    `stop_signal`: the line reports a SIGTERM, and not who sent it.
+    `stop_signal`: the line reports a SIGTERM without its sender.
     """
 
     t: float
@@ -141,48 +132,34 @@ class EvidenceHit:
     path: str
     line: int | None
     text: str
-    from_telemetry: bool = False
     stop_signal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RankGone:
-    """A rank's process ended. `exit_code`: negative for a signal, None where its launcher was faster to read it."""
+    """A rank's process ended. `exit_code`: negative for a signal, None if its launcher reaped it first."""
 
     t: float
     local_rank: int
     exit_code: int | None
-    from_telemetry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """Sensor readings: stream of run.series, key, values (None: not to be had)."""
+    """Sensor readings: stream of run.series, key, values (None: unavailable)."""
 
     t: float
     stream: str
     key: str
     values: dict[str, float | None]
-    from_telemetry: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SensorFact:
-    """Something about a sensor worth saying once (a lost GPU, a driver that is absent)."""
-
-    t: float
-    code: str
-    text: str
-    from_telemetry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSeen:
-    """A card that is sampled under this index."""
+    """A GPU that is sampled under this index."""
 
     t: float
     device: GpuDevice
-    from_telemetry: bool = False
 
 
 Observation: TypeAlias = (
@@ -193,17 +170,21 @@ Observation: TypeAlias = (
     | FactSeen
     | ReadySeen
     | CheckpointSeen
-    | WarningSeen
-    | EvidenceHit
+    | AdviceSeen
+    | EvidenceLine
     | RankGone
     | Sampled
-    | SensorFact
     | GpuSeen
 )
 
 
+def is_telemetry(seen: Observation) -> bool:
+    """Whether an observation shows that the trainer sends telemetry."""
+    return seen.from_telemetry if isinstance(seen, StepSeen) else isinstance(seen, PhaseSeen | CheckpointSeen)
+
+
 def from_telemetry(line: bytes, *, rank: int | None, clock: Clock) -> Iterator[Observation]:
-    """Observations of one telemetry line (docs/telemetry.md says what it holds); none when it says nothing that we know. `rank`: whose file it is."""
+    """The observations in one line of telemetry (see docs/telemetry.md), from the file of `rank`."""
     record = parse_telemetry(line) if len(line) <= MAX_LINE_BYTES else None
     if record is None:
         return
@@ -220,9 +201,9 @@ def from_telemetry(line: bytes, *, rank: int | None, clock: Clock) -> Iterator[O
             if record.step is not None and record.path is not None:
                 yield CheckpointSeen(t=t, rank=rank, step=record.step, path=record.path, final=record.final)
         case TelemetryKind.WARNING:
-            # What the demo says of its own memory cap is no advice to anybody.
+            # The demo's note about its own memory cap is not advice.
             if record.text is not None and record.code != "memory_cap":
-                yield WarningSeen(t=t, rank=rank, code=record.code or record.text[:40], text=record.text)
+                yield AdviceSeen(t=t, rank=rank, code=record.code or record.text[:40], text=record.text)
         case TelemetryKind.EXIT:
             return
         case _ as unreachable:

@@ -1,7 +1,6 @@
-"""GPUs, the machine and the ranks' processes, sampled beside the attempt.
+"""GPUs, the machine and the ranks' processes, sampled during an attempt.
 
-The samplers know nothing of runs; here their readings get the names and keys that series hold
-(docs/run-directory.md).
+The samplers know nothing about runs. Here their readings get the names and keys of the series (docs/run-directory.md).
 """
 
 from __future__ import annotations
@@ -12,20 +11,20 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from supervisor.keeper.base.keeper_clock import Clock, of_others
-from supervisor.keeper.monitoring.observations import GpuSeen, Observation, Sampled, SensorFact
+from supervisor.keeper.monitoring.observations import AdviceSeen, GpuSeen, Observation, Sampled
 from supervisor.keeper.process.members import pids_are_the_drivers, user_of
 from supervisor.run.series import GPU, HOST, MACHINE_KEY, NET_RECEIVED, NET_SENT
 from supervisor.sources.gpu import GpuDevice, GpuNote, GpuNoteCode, GpuProcess, GpuSample, GpuSampler
-from supervisor.sources.host.machine import SHM, HostSample, HostSampler, ProcessSample
+from supervisor.sources.machine import SHM, HostSample, HostSampler, ProcessSample
 from supervisor.sources.processes import ProcessId, command_of, identify, parent_of
 
 JOIN_S = 3.0
-# The key of the keeper's own process, no rank's: what supervision itself takes of the machine.
+# The key of the keeper's own process: what supervision itself costs.
 OWN = "stoker"
 
 
 class Sensors:
-    """The samplers of one attempt: started once, given processes to watch, ended by the stop event."""
+    """The samplers of one attempt. They are started once, given processes to watch, and ended by the stop event."""
 
     def __init__(
         self,
@@ -36,7 +35,7 @@ class Sensors:
         interval_s: float,
         disk: str,
     ) -> None:
-        """`disk`: a folder on the filesystem that the run is written to."""
+        """`disk`: a folder on the filesystem of the run."""
         self._put = put
         self._clock = clock
         self._processes: dict[str, ProcessId] = {}
@@ -53,7 +52,7 @@ class Sensors:
         self._host.start()
 
     def join(self) -> None:
-        """Wait for the threads; one that hangs in a driver is left behind (it is a daemon)."""
+        """Wait for the threads. A thread that hangs in a driver is abandoned (it is a daemon)."""
         self._gpus.join(JOIN_S)
         self._host.join(JOIN_S)
 
@@ -84,12 +83,12 @@ class Sensors:
             )
             text = uses[index].advice() if index in uses else None
             if text is not None:
-                self._put(SensorFact(of_others(sample.t, self._clock), f"gpu_shared_{index}", text))
+                self._put(AdviceSeen(of_others(sample.t, self._clock), None, f"gpu_shared_{index}", text))
 
     def _on_gpu_note(self, note: GpuNote) -> None:
-        if note.code is not GpuNoteCode.ABSENT:  # a machine without GPUs is no news
+        if note.code is not GpuNoteCode.ABSENT:  # a machine without GPUs is not worth a note
             code = f"{note.code}_{note.index if note.index is not None else ''}_{note.xid or ''}"
-            self._put(SensorFact(of_others(note.t, self._clock), code, note.text))
+            self._put(AdviceSeen(of_others(note.t, self._clock), None, code, note.text))
 
     def _on_host(self, machine: HostSample, processes: Sequence[ProcessSample]) -> None:
         own = next((sample for sample in processes if sample.key == OWN), None)
@@ -101,7 +100,7 @@ class Sensors:
 
 
 def gpu_values(sample: GpuSample, use: Use | None = None) -> dict[str, float | None]:
-    """A GPU's numbers by the names of the series; which processes use it, where that is known."""
+    """A GPU's numbers by the names of the series, and which processes use it, if known."""
     clock_hz = sample.sm_clock_hz
     return {
         "util_ratio": sample.util_ratio,
@@ -142,7 +141,7 @@ def machine_values(sample: HostSample) -> dict[str, float | None]:
 
 
 def own_values(sample: ProcessSample | None) -> dict[str, float | None]:
-    """What the keeper takes: its share of all cores, and its memory in bytes."""
+    """What the keeper itself uses: its share of all cores, and its memory in bytes."""
     if sample is None or not sample.alive:
         return {}
     ratio = sample.cpu_ratio
@@ -154,7 +153,7 @@ def own_values(sample: ProcessSample | None) -> dict[str, float | None]:
 
 # -- who uses a GPU: the run's own processes, and others -------------------------------------------
 
-# An idle CUDA context holds some hundred MiB: less is nobody's trouble.
+# An idle CUDA context holds some hundred MiB, which is not worth a note.
 WORTH_SAYING_BYTES = 256 << 20
 DEEPEST = 64
 GIB = float(1 << 30)
@@ -162,7 +161,7 @@ GIB = float(1 << 30)
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Compute processes of one GPU in two parts. `own_bytes`, `others_bytes`: None where the driver does not report it."""
+    """Compute processes of one GPU: the run's own and others. Memory is None if the driver does not report it."""
 
     index: int
     own: tuple[GpuProcess, ...]
@@ -175,16 +174,16 @@ class Use:
 
     @property
     def others_bytes(self) -> int | None:
-        """Memory of all others."""
+        """Memory of all other processes."""
         return _sum(self.others)
 
     @property
     def greatest(self) -> GpuProcess | None:
-        """Of the others the one that holds most."""
+        """The other process with the most memory."""
         return max(self.others, key=lambda process: process.memory_used_bytes or 0, default=None)
 
     def values(self) -> dict[str, float | None]:
-        """By the names of the series."""
+        """The values by the names of the series."""
         greatest = self.greatest
         found: dict[str, float | None] = {
             "own_memory_bytes": self.own_bytes,
@@ -193,7 +192,7 @@ class Use:
         return found if greatest is None else {**found, "others_pid": float(greatest.pid)}
 
     def advice(self) -> str | None:
-        """Who shares a GPU with the run, in one line; None for nobody that matters."""
+        """Who shares a GPU with the run, in one line; None if nobody relevant does."""
         greatest = self.greatest
         if not self.own or greatest is None or (self.others_bytes or 0) < WORTH_SAYING_BYTES:
             return None
@@ -210,14 +209,14 @@ class Use:
 
 
 class OtherGpuUsers:
-    """Separates a GPU's processes. A process is the run's if it, or one it descends from, is watched or is this keeper."""
+    """Separates a GPU's processes. A process belongs to the run if it or an ancestor is watched, or is this keeper."""
 
     def __init__(self) -> None:
         self._known: dict[int, bool] = {}
         self._can_tell = pids_are_the_drivers()
 
     def uses(self, samples: Sequence[GpuSample], watched: Collection[int]) -> Iterator[Use]:
-        """The use of each GPU whose processes the driver lists; nothing where its pids are not ours (a container)."""
+        """The use of each GPU whose processes the driver lists; nothing if its pids are from another namespace (a container)."""
         if not self._can_tell:
             return
         seen: set[int] = set()
@@ -232,9 +231,9 @@ class OtherGpuUsers:
         self._known = {pid: own for pid, own in self._known.items() if pid in seen}
 
     def _is_own(self, pid: int, family: frozenset[int]) -> bool:
-        """Remembered while the process is listed: a rank that is orphaned stays the run's."""
+        """Whether a process is the run's. The answer is kept while it is listed, so that an orphaned rank still counts."""
         known = self._known.get(pid)
-        if known is None or not known:  # its rank may only just have been found
+        if known is None or not known:  # its rank may have been found only now
             known = self._known[pid] = _descends(pid, family)
         return known
 

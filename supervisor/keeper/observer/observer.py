@@ -22,9 +22,8 @@ from supervisor.keeper.base.background import Background, BackgroundTask
 from supervisor.keeper.base.control_input import ControlInput, Powerless
 from supervisor.keeper.base.keeper_clock import Clock, ClockWatch, SystemClock
 from supervisor.keeper.base.request_rules import Refused
-from supervisor.keeper.monitoring.last_reading import LastReading
-from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
-from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone, Sampled
+from supervisor.keeper.monitoring.log_monitor import LastReading, LogKey, LogKind, LogWatch
+from supervisor.keeper.monitoring.observations import EvidenceLine, Observation, RankGone, Sampled
 from supervisor.keeper.monitoring.sensors import Sensors
 from supervisor.keeper.observer.log_ends import end_of, last_written_t, span_of_logs
 from supervisor.keeper.observer.observed_run import ATTEMPT, PIPE_NAME, ObservedRun, Target
@@ -329,7 +328,7 @@ class Observer(Powerless):
             until = self._clock.mono() + RECEIVE_S
             while True:
                 new_lines = new_lines or not isinstance(seen, Sampled | RankGone)
-                self._hit = self._hit or isinstance(seen, EvidenceHit)
+                self._hit = self._hit or isinstance(seen, EvidenceLine)
                 self._recorder.record(ATTEMPT, seen)
                 self._ranks.observe(seen)
                 if self._clock.mono() > until:

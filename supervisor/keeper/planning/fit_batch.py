@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.job.arguments.assignments import set_value
+from supervisor.job.arguments.command_line import set_value
 from supervisor.job.batch import BatchSpec, candidates, describe, with_micro_batch
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.set_batch import why_not_changeable
@@ -22,7 +22,7 @@ from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import LEAST_FIT_STEPS, EntryKind, FitSettings
 from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.monitoring.collector import Collector
-from supervisor.keeper.monitoring.last_reading import LastReading
+from supervisor.keeper.monitoring.log_monitor import LastReading
 from supervisor.keeper.monitoring.observations import Observation, StepSeen
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.attempt_evidence import evidence_of, remember_trial

@@ -1,4 +1,4 @@
-"""What is reported and kept around a failure: the memory it showed, what the restart changes, how long it took, and whether it is the same training."""
+"""What is reported and recorded about a failure: memory, what the restart changes, how long it took, and whether training continued the same."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from supervisor.run.state import AttemptState, RunState
 
 BLAMED = "instrument_off"
 LEAST_STEPS = FitSettings().steps
-"""Caches and a compiled graph's last shapes come some steps after the first."""
+"""Caches and the last shapes of a compiled graph appear only some steps after the first."""
 
 
 class RecoveryReport:
-    """Called by the keeper's one thread; emits events."""
+    """Called by the keeper's only thread; emits events."""
 
     def __init__(self, context: RunContext) -> None:
         self._run, self._node, self._record = context.run, context.node, context.record
@@ -32,7 +32,7 @@ class RecoveryReport:
         self._comparison = ResumeComparison(context)
 
     def measure(self, state: RunState) -> None:
-        """Keep what the newest attempt showed: whether it was the same training, and of its micro-batch for the next plan and for later runs."""
+        """Record whether the newest attempt was the same training, and whether its micro-batch fit, for the next plan and for later runs."""
         self._comparison.look(state, final=True)
         self._say_blame(state)
         view = state.attempts[-1]
@@ -44,7 +44,7 @@ class RecoveryReport:
             self._compare_memory(view, trial)
 
     def _compare_memory(self, view: AttemptState, trial: MemoryTrial) -> None:
-        """Say once an attempt where its memory is far from what the configuration expects of its micro-batch."""
+        """Report once per attempt if its memory is far from what the configuration expects."""
         job = self._record.job
         same = job.batch is not None and trial.micro_batch == job.batch.micro_batch_per_rank
         enough = trial.fitted and steps_seen(view.first_step, view.last_step) >= LEAST_STEPS
@@ -56,20 +56,20 @@ class RecoveryReport:
             self._emit(told)
 
     def say_change(self, state: RunState) -> None:
-        """Journal what the next launch does differently, before it is made."""
+        """Journal what the next launch changes, before it is made."""
         lines = plans.planned_change(self._record, state, self._run, self._node, self._env)
         if lines:
             number = state.attempts[-1].number
             self._emit(ev.ChangePlanned(t=self._clock.wall(), attempt=number, lines=lines))
 
     def look(self, state: RunState) -> None:
-        """Called while an attempt runs: what its first steps show is reported once they are there."""
+        """Called while an attempt runs, to report what its first steps show."""
         self.say_recovery(state)
         self._say_blame(state)
         self._comparison.look(state)
 
     def _say_blame(self, state: RunState) -> None:
-        """Once an attempt gets further without stoker's measurements: say so, and start later runs of the script without them."""
+        """If an attempt gets further without stoker's measurements, report it and start later runs of the script without them."""
         trial = unmeasured_trial(state)
         if self._blamed or trial is None or trial[1] is not state.attempt or not got_further(*trial):
             return
@@ -85,7 +85,7 @@ class RecoveryReport:
         self._emit(ev.Advisory(t=now, attempt=number, code=BLAMED, text=text))
 
     def say_recovery(self, state: RunState) -> None:
-        """Once a restarted attempt has made a step: how long it took since the failure, and where the time went."""
+        """Once a restarted attempt has made a step, report how long it took since the failure, and where the time went."""
         view = state.attempt
         if view is None or view.number < 2 or view.first_step is None or view.recovery is not None:
             return

@@ -1,4 +1,4 @@
-"""The first facts of a keeper's watch: whose run it is, who keeps it, what was found before the launch."""
+"""The first events of a keeper: the run, its keeper, and the findings before the launch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def opening(
     env: Mapping[str, str] | None = None,
     continued_by: str = "",
 ) -> Iterator[ev.Event]:
-    """What a keeper journals as it takes a run, new or `adopted`, or `continued_by` a person. `now`: wall seconds."""
+    """What a keeper journals when it starts on a run, which is new, `adopted`, or `continued_by` a person. `now`: wall seconds."""
     job = record.job
     if not adopted:
         yield ev.RunStarted(
@@ -61,7 +61,7 @@ def opening(
 
 
 def _world_size(job: JobSpec) -> int | None:
-    """The ranks of the whole job; those of a launcher of the user's own as its arguments say them, None where they do not."""
+    """The ranks of the whole job. For the user's own launcher, by its arguments; None if these do not say."""
     if job.batch is not None and job.batch.ranks_known:
         return job.batch.world_size
     if job.world_size is not None:

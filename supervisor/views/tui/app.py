@@ -425,7 +425,7 @@ class StokerApp(ThemedApp):
         journal, self._journal = self._journal, None
         presence = None if self._read_only else Presence(run.control)
         feeder: Feeder[Snapshot] = Feeder(
-            SnapshotReader(run, glance=True, journal=journal, presence=presence),
+            SnapshotReader(run, journal=journal, presence=presence),
             deliver=lambda snapshot: self.call_later(self._show_moment, dashboard, snapshot),
             trouble=partial(self.call_later, self._report_trouble),
         )

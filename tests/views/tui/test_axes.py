@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.views.model.history import Point, single
-from supervisor.views.tui.charts.axes import Axis, axes_of, axis_for, places
+from supervisor.views.tui.charts.axes import Axis, axes_of, axis_for, positions
 from supervisor.views.tui.charts.curves import Curve, Look, Mark, plot
 from supervisor.views.tui.widgets.paint import TextStyle
 from tests.views.tui.still import text_of
@@ -25,7 +25,7 @@ def late(
 def test_a_log_of_bare_losses_stands_by_its_readings_and_never_by_when_it_was_read() -> None:
     track = tuple(late(n) for n in range(1, 101))
     assert axes_of([track]) == [Axis.NUMBER]
-    assert places(track, Axis.NUMBER) == [float(n) for n in range(1, 101)]
+    assert positions(track, Axis.NUMBER) == [float(n) for n in range(1, 101)]
     drawn = plot([Curve(track)], Look(axis=Axis.TIME), 60, 12)
     assert drawn is not None
     assert (drawn.x.low, drawn.x.high) == (1.0, 100.0)
@@ -37,10 +37,10 @@ def test_the_best_axis_is_the_step_then_the_epoch_then_the_lines_own_time() -> N
     assert axes_of([full]) == [Axis.STEP, Axis.EPOCH, Axis.TIME, Axis.NUMBER]
     stepless = tuple(p._replace(step=None) for p in full)
     assert axis_for(None, [stepless]) is Axis.EPOCH
-    assert places(stepless, Axis.EPOCH)[:2] == [0.1, 0.2], "fractional where the log says so"
+    assert positions(stepless, Axis.EPOCH)[:2] == [0.1, 0.2], "fractional where the log says so"
     stamped = tuple(p._replace(epoch=None) for p in stepless)
     assert axis_for(None, [stamped]) is Axis.TIME
-    assert places(stamped, Axis.TIME)[0] == 5060.0
+    assert positions(stamped, Axis.TIME)[0] == 5060.0
     assert axis_for(Axis.NUMBER, [stamped]) is Axis.NUMBER, "what is asked for"
     assert axes_of([()]) == [Axis.STEP]
 
@@ -62,15 +62,15 @@ def test_a_few_epochs_of_thousands_of_steps_do_not_lie_over_each_other() -> None
 
 def test_readings_of_one_epoch_spread_over_it() -> None:
     track = tuple(late(n, epoch=1 + n // 4) for n in range(10))
-    assert places(track, Axis.EPOCH) == [1, 1.25, 1.5, 1.75, 2, 2.25, 2.5, 2.75, 3, 3.25]
+    assert positions(track, Axis.EPOCH) == [1, 1.25, 1.5, 1.75, 2, 2.25, 2.5, 2.75, 3, 3.25]
     each = tuple(late(n, epoch=n) for n in range(1, 4))
-    assert places(each, Axis.EPOCH) == [1, 2, 3]
+    assert positions(each, Axis.EPOCH) == [1, 2, 3]
 
 
 def test_the_few_that_lack_a_step_stand_where_the_ones_before_them_do() -> None:
     track = tuple(late(n, step=None if n == 5 else n) for n in range(1, 21))
     assert axis_for(None, [track]) is Axis.STEP
-    assert places(track, Axis.STEP)[3:6] == [4, 4, 6]
+    assert positions(track, Axis.STEP)[3:6] == [4, 4, 6]
     half = tuple(late(n, step=None if n % 2 else n) for n in range(1, 21))
     assert axis_for(None, [half]) is Axis.NUMBER
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,9 @@ from textual.pilot import Pilot
 from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import Appearance, Lang
 from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.widgets.paint import fit, wrap
 from tests.views.tui import recorded
 from tests.views.tui.camera import stand_still
-from tests.views.tui.chinese import InOwnWords
 from tests.views.tui.driving import clock_after, is_read, keeper_of, pane, shown, until
 
 STATES: dict[str, Callable[[Path], RunPaths]] = {
@@ -29,17 +28,6 @@ STATES: dict[str, Callable[[Path], RunPaths]] = {
     "empty": recorded.empty,
 }
 NAME = "20261121-1412-brave-otter"
-# Words that Chinese engineers leave as they are, names of keys, and what the recorded job is called.
-KEPT = frozenset(
-    """stoker brave otter gpt d12 rank GPU RAM CPU cpu pid ms tok lr ETA OOM MHz shm keeper torchrun Space Enter Esc
-    worker SIGTERM bf16 num_workers pin_memory persistent_workers device_batch_size TORCH_COMPILE_DISABLE cuda_oom
-    code_error MiB GiB train""".split()  # noqa: SIM905 - a list of words is read as words
-)
-
-
-@pytest.fixture(autouse=True)
-def _in_the_products_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "Recording", InOwnWords)
 
 
 def app_of(run: RunPaths) -> StokerApp:
@@ -64,12 +52,6 @@ def after(
         asyncio.run(play())
 
 
-def english_in(text: str) -> set[str]:
-    """Words that are neither kept nor parts of evidence (after its dash), notes, paths, flags and assignments."""
-    bare = re.sub(r"[—].*|备注：.*|\S*/\S+|--[\w-]+|\S+=\S*|`[^`]*`|\S+\.py\S*", " ", text)
-    return {word for word in re.findall(r"[A-Za-z][A-Za-z_0-9]+", bare) if word not in KEPT}
-
-
 def ours(app: StokerApp) -> str:
     """The dashboard's own text: not the log's lines, not those of the cause."""
     names = (
@@ -86,52 +68,6 @@ def ours(app: StokerApp) -> str:
     )
     panes = [pane(app, name) for name in (*names, "footer")]
     return "\n".join(panes)
-
-
-@pytest.mark.parametrize("state", STATES)
-def test_nothing_of_the_dashboard_is_left_in_english(tmp_path: Path, state: str) -> None:
-    def look(app: StokerApp) -> None:
-        assert english_in(ours(app)) <= {"DataLoader", "bus", "code", "error", "docker", "run"}, (
-            "what to do about shm"
-        )
-        log = pane(app, "log").splitlines()
-        assert "日志" in log[0] or not log
-
-    after(STATES[state](tmp_path / NAME), (200, 50), (), look)
-
-
-def test_the_card_is_in_chinese_and_the_cause_is_as_written(tmp_path: Path) -> None:
-    def look(app: StokerApp) -> None:
-        card = pane(app, "card")
-        assert "显存不足（rank 1）" in card
-        assert "torch.OutOfMemoryError: CUDA out of memory." in card
-        assert "减小 device_batch_size（现为 16）：8 可整除全局批次。" in card
-        assert "微批次 16 → 8，累积 2 → 4，全局批次 64 不变" in card
-        own = [line for line in card.splitlines() if not re.search(r"torch\.Out|GiB|PyTorch|train\.py", line)]
-        assert not english_in("\n".join(own).replace("stderr.log", ""))
-
-    after(recorded.backing_off(tmp_path / NAME), (120, 40), (), look)
-
-
-@pytest.mark.parametrize(
-    ("key", "page", "data"),
-    [
-        ("P", "preflight", {"DataLoader", "bus", "error", "docker", "run"}),
-        ("i", "settings", None),
-        ("p", "processes", set()),
-        ("M", "metrics", None),
-    ],
-)
-def test_pages_are_in_chinese(tmp_path: Path, key: str, page: str, data: set[str] | None) -> None:
-    """`data` None: most of the page are names of settings or series; its title is looked at."""
-
-    def look(app: StokerApp) -> None:
-        text = pane(app, page)
-        assert not english_in(text.splitlines()[0]) - {"Space", "c"}
-        if data is not None:
-            assert english_in(text) <= data
-
-    after(recorded.healthy(tmp_path / NAME), (120, 40), (key,), look)
 
 
 def test_help_and_dialogs_are_in_chinese(tmp_path: Path) -> None:
@@ -156,27 +92,6 @@ def test_help_and_dialogs_are_in_chinese(tmp_path: Path) -> None:
     after(run, (120, 40), ("s",), stop)
 
 
-def test_the_list_of_runs_is_in_chinese(tmp_path: Path) -> None:
-    runs = [state(tmp_path / f"20261121-141{at}-brave-otter") for at, state in enumerate(STATES.values())]
-    app = StokerApp(None, known=lambda: runs, clock=clock_after(runs[0]), appearance=Appearance(lang=Lang.ZH))
-
-    async def play() -> None:
-        async with app.run_test(size=(120, 24)) as pilot:
-            browser = app.browser
-            assert browser is not None
-            await until(pilot, lambda: browser.panel.list is not None and browser.panel.list.complete, "runs")
-            await pilot.pause()
-            listed = shown(app)
-            assert not english_in(listed.replace("lr looks high", "")), "all but what a person wrote"
-            assert "? 无监督进程" in listed
-            assert "按最新" in listed
-            await pilot.press("x")
-            await pilot.pause()
-            assert not english_in(shown(app).replace("lr looks high", ""))
-
-    asyncio.run(play())
-
-
 def test_plain_ascii_is_english_and_says_so(tmp_path: Path) -> None:
     run = recorded.empty(tmp_path / NAME)
     app = StokerApp(run, clock=clock_after(run), appearance=Appearance(ascii=True, lang=Lang.ZH))
@@ -188,6 +103,18 @@ def test_plain_ascii_is_english_and_says_so(tmp_path: Path) -> None:
             assert shown(app).isascii()
 
     asyncio.run(play())
+
+
+def test_wide_characters_are_fitted_and_wrapped_by_cells() -> None:
+    assert fit("显存不足", 6) == "显存 …"
+    assert fit("显存", 6, right=True) == "  显存"
+    assert wrap("减小 device_batch_size（现为 16）：8 可整除", 12, 9) == [
+        "减小",
+        "device_batc…",
+        "（现为",
+        "16）：8 可整",
+        "除",
+    ]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")

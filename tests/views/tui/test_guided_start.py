@@ -96,7 +96,7 @@ PLAIN = (
 
 @dataclass(frozen=True)
 class Foreign:
-    """A script; what a person types as its arguments; what the form shows of its batch."""
+    """A script; what a person types as its arguments; what is shown of its batch."""
 
     source: str
     arguments: str
@@ -130,10 +130,10 @@ def begin(pane: Tmux, ranks: str, arguments: str = "") -> float:
 
 
 def write_and_start(pane: Tmux, folder: Path) -> RunPaths:
-    """The end of the form: the file, then the run's dashboard with steps and a loss."""
+    """The last answers: the file, then the run's dashboard with steps and a loss."""
     pane.wait_for("write the job file as?")
     pane.keys("Enter")
-    whole(pane.wait_for("[run]", "stoker run --config train.toml", "write it and start"))
+    pane.wait_for("stoker run --config train.toml", "start it now?")
     pane.keys("Enter")
     run = wait_for_run(folder)
     pane.wait_for("attempt 1", "stepping", "loss", deadline_s=TWO_MINUTES_S)
@@ -195,7 +195,7 @@ def test_a_foreign_script_becomes_a_charted_restartable_run(tmp_path: Path, styl
 def test_an_argparse_script_that_runs_out_of_memory_goes_on_smaller_from_its_checkpoint(
     tmp_path: Path,
 ) -> None:
-    """Rank 1 runs out at step 13; all that a person did was to answer the form."""
+    """Rank 1 runs out at step 13; all that a person did was to answer."""
     source = STYLES["a path"].source
     (tmp_path / "train.py").write_text(source, encoding="utf-8")
     with tmux(tmp_path, (120, 44), {"VIRTUAL_ENV": sys.prefix}) as pane:
@@ -204,7 +204,7 @@ def test_an_argparse_script_that_runs_out_of_memory_goes_on_smaller_from_its_che
         pane.type("--resume=PATH")
         pane.wait_for("write the job file as?")
         pane.keys("Enter")
-        pane.wait_for("write it and start")
+        pane.wait_for("start it now?")
         pane.keys("Enter")
         run = wait_for_run(tmp_path)
         pane.until(

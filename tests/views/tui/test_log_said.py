@@ -110,32 +110,6 @@ def test_torchruns_own_traceback_is_one_line_until_enter(tmp_path: Path) -> None
     drive(run, play)
 
 
-def test_a_comparison_is_told_to_be_none_of_a_log(tmp_path: Path) -> None:
-    run, _ = counted(tmp_path / "run", 10)
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await opened(app, pilot)
-        await pilot.press("f", *"loss<x")
-        await settled(pilot, lambda: "x is no number" in shown(app), "what is wrong with it")
-
-    drive(run, play)
-
-
-def test_how_large_a_small_log_is(tmp_path: Path) -> None:
-    run, rec = counted(tmp_path / "run", 0)
-    agent = run.node().attempt(1).agent_log
-    agent.write_bytes(b"")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await opened(app, pilot)
-        await settled(pilot, lambda: " empty" in shown(app), "nothing yet")
-        assert "0K" not in shown(app)
-        rec.say(0, "hello")
-        await settled(pilot, lambda: "(100%) · 6 B" in shown(app), "some bytes")
-
-    drive(run, play)
-
-
 def test_a_program_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it left is drawn over, in the size that the terminal has by then; how it ended is said."""
     drawn: list[dict[str, bool]] = []

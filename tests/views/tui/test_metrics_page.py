@@ -19,9 +19,9 @@ from supervisor.views.tui.pages.metrics import (
     CELL_HEIGHT,
     CELL_WIDTH,
     MetricsPage,
+    grid_cells,
     grid_of,
     load_other,
-    places_of,
 )
 from supervisor.views.tui.runs.picker import RunPicker
 from tests.views.tui import recorded
@@ -83,15 +83,15 @@ def test_as_many_charts_as_fit_in_the_shape_that_looks_best(
 @pytest.mark.parametrize(("width", "height"), [(80, 19), (121, 35), (199, 44)])
 def test_places_fill_the_width_and_do_not_overlap(width: int, height: int) -> None:
     shape = grid_of(64, width, height)
-    places = places_of(shape, width, height, top=1)
-    assert len(places) == shape[0] * shape[1]
+    spots = grid_cells(shape, width, height, top=1)
+    assert len(spots) == shape[0] * shape[1]
     covered = {
-        (x, y) for at in places for x in range(at.x, at.x + at.width) for y in range(at.y, at.y + at.height)
+        (x, y) for at in spots for x in range(at.x, at.x + at.width) for y in range(at.y, at.y + at.height)
     }
-    assert len(covered) == sum(at.width * at.height for at in places)
+    assert len(covered) == sum(at.width * at.height for at in spots)
     assert {x for x, _ in covered} == set(range(width))
     assert max(y for _, y in covered) <= height
-    assert all(at.width >= CELL_WIDTH and at.height >= CELL_HEIGHT for at in places)
+    assert all(at.width >= CELL_WIDTH and at.height >= CELL_HEIGHT for at in spots)
 
 
 @SIZES

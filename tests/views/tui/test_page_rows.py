@@ -292,6 +292,10 @@ class Numbers(ListPanel):
         super().__init__(id="numbers")
         self._rows_there = count
 
+    @property
+    def ready(self) -> bool:
+        return True
+
     def heading(self, width: int) -> list[Row]:
         return [(Span("head"),)] * self.rows_of_heading
 

@@ -1,8 +1,8 @@
-"""What the x axis of a chart counts: the step, else the epoch, else the lines' own time, else the readings (pure).
+"""What the x axis of a chart counts: steps, or else epochs, times in the log, or readings (pure).
 
-A log that was read after it was written says nothing by when it was read: that time is on no axis. An axis is offered where the
-points can stand on it: nearly all of them have its value, the values differ, and they never fall far back within an attempt, as
-a counter does that starts again with each epoch.
+For a log that is read after it was written, the time of reading means nothing and is on no axis. An axis is offered if nearly all
+points have a value for it, the values differ, and they never drop sharply within an attempt, as a counter does that restarts with
+each epoch.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def axes_of(tracks: Sequence[Track]) -> list[Axis]:
     given = [track for track in tracks if track]
     if not given:
         return [Axis.STEP]
-    return [*(axis for axis in (Axis.STEP, Axis.EPOCH, Axis.TIME) if _carries(given, axis)), Axis.NUMBER]
+    return [*(axis for axis in (Axis.STEP, Axis.EPOCH, Axis.TIME) if _can_hold(given, axis)), Axis.NUMBER]
 
 
 def axis_for(wanted: Axis | None, tracks: Sequence[Track]) -> Axis:
@@ -70,13 +70,13 @@ def axis_for(wanted: Axis | None, tracks: Sequence[Track]) -> Axis:
     given = [track for track in tracks if track]
     if not given:
         return Axis.STEP
-    if wanted is not None and (wanted is Axis.NUMBER or _carries(given, wanted)):
+    if wanted is not None and (wanted is Axis.NUMBER or _can_hold(given, wanted)):
         return wanted
-    return next((axis for axis in (Axis.STEP, Axis.EPOCH, Axis.TIME) if _carries(given, axis)), Axis.NUMBER)
+    return next((axis for axis in (Axis.STEP, Axis.EPOCH, Axis.TIME) if _can_hold(given, axis)), Axis.NUMBER)
 
 
 @of_track
-def places(track: Track, axis: Axis) -> Sequence[float]:
+def positions(track: Track, axis: Axis) -> Sequence[float]:
     """Where each point stands; one without a value where the one before it does; readings of one epoch within it."""
     if axis is Axis.NUMBER and track and not track[-1].number:  # they were not numbered
         return [float(at) for at in range(1, len(track) + 1)]
@@ -106,14 +106,14 @@ def shifted(track: Track, by_s: float) -> Track:
 @of_track
 def span_of(track: Track, axis: Axis) -> tuple[float, float] | None:
     """The least and the greatest place of a track's points; None without points."""
-    found = places(track, axis)
+    found = positions(track, axis)
     return (min(found), max(found)) if found else None
 
 
 @of_track
 def is_ascending(track: Track, axis: Axis) -> bool:
     """Whether each point stands beyond the one before it."""
-    return all(a < b for a, b in pairwise(places(track, axis)))
+    return all(a < b for a, b in pairwise(positions(track, axis)))
 
 
 class _Values(NamedTuple):
@@ -157,7 +157,7 @@ def _within_epochs(track: Track, values: list[float]) -> list[float]:
     return found
 
 
-def _carries(tracks: Sequence[Track], axis: Axis) -> bool:
+def _can_hold(tracks: Sequence[Track], axis: Axis) -> bool:
     found = [_values(track, axis) for track in tracks]
     count = sum(each.size for each in found)
     if axis is Axis.TIME and not all(each.is_first_known for each in found):

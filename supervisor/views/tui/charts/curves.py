@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from supervisor.views import format as fm
 from supervisor.views.model.history import SMOOTH_SHARE, Point, Track, lives_on, smooth
-from supervisor.views.tui.charts.axes import Axis, axis_for, is_ascending, places, span_of, value_of
+from supervisor.views.tui.charts.axes import Axis, axis_for, is_ascending, positions, span_of, value_of
 from supervisor.views.tui.charts.braille import (
     Bucket,
     Canvas,
@@ -53,7 +53,7 @@ NONE: Mapping[int, float] = MappingProxyType({})
 
 
 class Look(msgspec.Struct, frozen=True):
-    """How a person looks at a chart. `axis`: the x axis, None for the best; `window` and `cursor` are values of it.
+    """The view settings of a chart. `axis`: the x axis, None for the best one; `window` and `cursor` are values on it.
 
     `smoothing`: place in `SMOOTHING`.
     """
@@ -138,7 +138,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class Plot(NamedTuple):
-    """What was drawn, and the scale of its x axis for what points at it. `left`: cells before the first column.
+    """A drawn chart, with the scale of its x axis for cursor and mouse. `left`: cells before the first column.
 
     `height`: of the rows, those above the axis.
     """
@@ -169,7 +169,7 @@ def nearest(look: Look, tracks: Sequence[Track], at: float) -> Point | None:
     if not tracks:
         return None
     track, axis = tracks[0], axis_for(look.axis, tracks)
-    xs: Sequence[float] = places(track, axis)
+    xs: Sequence[float] = positions(track, axis)
     if is_ascending(track, axis):
         first = max(bisect_left(xs, at) - 1, 0)
         track, xs = track[first : first + 2], xs[first : first + 2]
@@ -212,7 +212,7 @@ def plot(
         return None
     axis = axis_for(look.axis, tracks)
     low_x, high_x = look.window or whole
-    laid: list[Laid] = [(curve, places(curve.points, axis)) for curve in curves]
+    laid: list[Laid] = [(curve, positions(curve.points, axis)) for curve in curves]
     if look.window is not None:
         laid = [_within(curve, xs, low_x, high_x) for curve, xs in laid]
     shown = [curve for curve, _ in laid]
@@ -255,7 +255,7 @@ def in_one_row(tracks: Sequence[Track], look: Look, width: int, tr: Tr = english
     axis = axis_for(look.axis, tracks)
     low, high = look.window or (-math.inf, math.inf)
     for track in tracks:
-        pairs = zip(track, places(track, axis), strict=True)
+        pairs = zip(track, positions(track, axis), strict=True)
         if values := [point.mean for point, at in pairs if low <= at <= high]:
             return (Span(spark(values, width), TextStyle.LOSS),)
     return (

@@ -13,7 +13,7 @@ from textual.message import Message
 
 from supervisor.views import format as fm
 from supervisor.views.model.history import Point, Track
-from supervisor.views.tui.charts.axes import Axis, axes_of, axis_for, places
+from supervisor.views.tui.charts.axes import Axis, axes_of, axis_for, positions
 from supervisor.views.tui.charts.curves import SMOOTHING, Look, Plot, extent, nearest
 from supervisor.views.tui.widgets.panel import Panel
 
@@ -24,7 +24,7 @@ PAN = 0.25
 
 
 class ChartPanel(Panel, can_focus=True):
-    """Keeps how a person looks at it. A subclass gives `tracks` (the first is what the cursor reads) and draws."""
+    """A chart with its view settings. A subclass provides `tracks`, of which the cursor reads the first, and draws them."""
 
     rests = True
 
@@ -88,7 +88,7 @@ class ChartPanel(Panel, can_focus=True):
     def show_at(self, step: float | None, t: float | None, attempt: int) -> bool:
         """Put the cursor where a line of a log was written; False where no point is near enough to say."""
         tracks = self.tracks()
-        xs = places(tracks[0], axis_for(self.look.axis, tracks)) if tracks else []
+        xs = positions(tracks[0], axis_for(self.look.axis, tracks)) if tracks else []
         points = (
             [one for one in zip(tracks[0], xs, strict=True) if one[0].attempt == attempt] if tracks else []
         )
@@ -124,7 +124,7 @@ class ChartPanel(Panel, can_focus=True):
         if low < high:
             self._look(replace(look, window=(low, high), cursor=None))
         else:
-            xs = places(tracks[0], Axis.STEP) if tracks else ()
+            xs = positions(tracks[0], Axis.STEP) if tracks else ()
             self._look(look, cursor=min(xs, key=lambda x: abs(x - low), default=low))
         return ""
 
@@ -139,7 +139,7 @@ class ChartPanel(Panel, can_focus=True):
             return
         to = at + way * (plot.x.high - plot.x.low) / max(plot.x.dots // 2, 1)
         low, high = sorted((at, to))
-        beyond = [x for x in places(self.tracks()[0], self.axis) if (x > at if way > 0 else x < at)]
+        beyond = [x for x in positions(self.tracks()[0], self.axis) if (x > at if way > 0 else x < at)]
         within = [x for x in beyond if low <= x <= high]
         nearest_first = sorted(within, reverse=way > 0) or sorted(beyond, reverse=way < 0)
         self._look(self.look, cursor=nearest_first[0] if nearest_first else to)
@@ -188,7 +188,7 @@ class ChartPanel(Panel, can_focus=True):
         point = nearest(self.look, tracks, self.look.cursor) if self.look.cursor is not None else None
         at = None
         if point is not None:
-            at = places(tracks[0], following)[next(n for n, one in enumerate(tracks[0]) if one is point)]
+            at = positions(tracks[0], following)[next(n for n, one in enumerate(tracks[0]) if one is point)]
         self._look(other, cursor=at)
 
     def action_choose(self) -> None:

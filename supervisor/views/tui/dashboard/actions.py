@@ -334,7 +334,7 @@ def _given_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> st
     if record is None or state.mode == "observed":
         return None
     # Only once something has failed or is to be restarted.
-    from supervisor.job.arguments.assignments import settings_of
+    from supervisor.job.arguments.command_line import settings_of
     from supervisor.job.knobs.resume_settings import given_start
     from supervisor.run.next_job import next_job
 
@@ -370,7 +370,7 @@ def again_text(snapshot: Snapshot) -> str:
     """The command that starts this job again, with what would have let it restart; empty where it is not known."""
     if snapshot.run_file is None or snapshot.state.mode == "observed":
         return ""
-    from supervisor.job.launch.rerun_command import command_of  # only once a run is over
+    from supervisor.job.launch.plan import command_of  # only once a run is over
     from supervisor.run.next_job import declared_again
 
     job = snapshot.run_file.job
@@ -516,7 +516,7 @@ def _present_value(snapshot: Snapshot, name: str) -> str:
     record, state = snapshot.run_file, snapshot.state
     if record is None or not isinstance(state.condition, st.HeldOpen):
         return ""  # what a back-off waits to start has the change already
-    from supervisor.job.arguments.assignments import settings_of
+    from supervisor.job.arguments.command_line import settings_of
     from supervisor.run.next_job import next_job
 
     given = [each.value for each in settings_of(next_job(record.job, state).words) if each.name == name]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from supervisor.text.user_line import CodeLine
     from supervisor.views.tui.logs.screen import LogScreen
     from supervisor.views.tui.pages.metrics import OtherRun
-    from supervisor.views.tui.pages.text_page import Searchable
+    from supervisor.views.tui.pages.text_page import ScrolledPanel
 
 # What may be typed to go to a step.
 STEPS = "a step of the chart (1200, 12k), or from one to another (1200-1400)"
@@ -413,12 +413,12 @@ class Looking:
 
     # -- the log -------------------------------------------------------------------------------------------
 
-    def searchable(self) -> Searchable | None:
+    def searchable(self) -> ScrolledPanel | None:
         """The page of text that stands alone: it can be searched."""
         zoomed = self.panes.zoomed
         if zoomed not in PAGES or zoomed == "metrics":  # that searches its charts by itself
             return None
-        return cast("Searchable", self.panes.find(zoomed))
+        return cast("ScrolledPanel", self.panes.find(zoomed))
 
     def action_search(self) -> None:
         """Look for words in the page, else in the log, while they are typed."""

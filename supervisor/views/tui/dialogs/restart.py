@@ -15,7 +15,7 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Input, Label, TextArea
 
-from supervisor.job.arguments.assignments import set_value, settings_of
+from supervisor.job.arguments.command_line import set_value, settings_of
 from supervisor.job.batch import (
     BatchChange,
     BatchSpec,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from textual import events
 from textual.binding import Binding, BindingType
 
-from supervisor.job.arguments.assignments import differing
+from supervisor.job.arguments.command_line import differing
 from supervisor.run.paths import RunPaths
 from supervisor.run.summaries import name_given
 from supervisor.views import format as fm
@@ -79,7 +79,7 @@ smoothed_usually = of_track(smooth)
 
 @dataclass(frozen=True, slots=True)
 class OtherRun:
-    """A run that is laid beside this one. `cuts`: see `curves.Curve`. `start_t`: its time counts from there. `given`: its name, if a person gave it one.
+    """A run compared with this one. `cuts`: see `curves.Curve`. `start_t`: where its time axis starts. `given`: the name a person gave it, if any.
 
     `arguments`: see `own_arguments`.
     """
@@ -107,7 +107,7 @@ class Cell(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A chart as it was drawn last, and what it was drawn of: it is drawn again where one of that is another."""
+    """The last drawing of a chart and its inputs; it is drawn again only if an input changed."""
 
     tracks: Sequence[object]
     how: tuple[object, ...]
@@ -132,8 +132,8 @@ def grid_of(count: int, width: int, height: int) -> tuple[int, int]:
     return min(shapes, key=strangeness, default=(most_columns, most_rows))
 
 
-def places_of(shape: tuple[int, int], width: int, height: int, top: int) -> list[Cell]:
-    """The places of a grid in reading order, all of one height."""
+def grid_cells(shape: tuple[int, int], width: int, height: int, top: int) -> list[Cell]:
+    """The cells of a grid in reading order, all of one height."""
     columns, rows = shape
     high = height // rows
     xs = [width * at // columns for at in range(columns + 1)]
@@ -269,9 +269,9 @@ class MetricsPage(ChartPanel):
         above = [arguments] if arguments else []
         top = 1 + len(above)
         self._shape = (1, 1) if self.alone else grid_of(len(names), width, height - top)
-        places = places_of(self._shape, width, height - top, top=top)
-        first = self._at // len(places) * len(places)
-        self._sight = dict(zip(names[first:], places, strict=False))
+        spots = grid_cells(self._shape, width, height - top, top=top)
+        first = self._at // len(spots) * len(spots)
+        self._sight = dict(zip(names[first:], spots, strict=False))
         self._drawn = {name: drawn for name, drawn in self._drawn.items() if name in self._sight}
         look = replace(self.look, axis=self.axis, cursor=None)
         # All charts have one x axis, so that the eye can go straight down.

@@ -108,7 +108,7 @@ class StackPage(ScrolledPanel):
 
 
 class StackScreen(KeyScreen, Screen[bool]):
-    """Stacks to read; closes with True where the log is wanted next.
+    """Shows stacks; closes with True if the log should open next.
 
     Args:
         name: the file, as a person may look for it.

@@ -36,7 +36,7 @@ KEYS = (
 
 
 class RunPicker(OverScreen[Sequence[RunPaths] | None]):
-    """Marks any number of runs; the answer is those, in the order in which they were marked, None where it was left.
+    """Lets a person mark any number of runs; returns them in the order of marking, or None if the dialog is closed.
 
     Args:
         run: the one that is open: it is not listed.

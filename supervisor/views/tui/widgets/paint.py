@@ -159,11 +159,9 @@ def _words(text: str) -> list[str]:
 def bar(ratio: float | None, width: int, style: TextStyle) -> Row:
     """A bar of `width` cells, in half cells; unknown is an empty track."""
     known = 0.0 if ratio is None else min(max(ratio, 0.0), 1.0)
-    halves = round(known * width * 2)
-    full, half = divmod(halves, 2)
-    edge = full + half
-    text = "━" * full + "╸" * half + "─" * (width - edge)
-    return (Span(text[:edge], style), Span(text[edge:], TextStyle.FRAME))
+    full, half = divmod(round(known * width * 2), 2)
+    track = "─" * (width - full - half)
+    return (Span("━" * full + "╸" * half, style), Span(track, TextStyle.FRAME))
 
 
 def first_that_fits(width: int, *texts: str) -> str:

@@ -21,6 +21,7 @@ from supervisor.run.paths import is_run_directory
 from supervisor.run.regular import open_regular, read_regular
 
 MAX_ENTRIES = 20_000
+MAX_COUNTED = 10_000
 MAX_DEPTH = 5
 MAX_STATE_BYTES = 64 << 20
 MAX_FOUND = 20
@@ -410,6 +411,23 @@ def files_of(path: str, layout: str = "", number: int | None = None) -> dict[str
         files = (os.path.join(folder, name) for name in names)
         found |= {os.path.relpath(file, path): file for file in files if os.path.isfile(file)}
     return found
+
+
+def tree_bytes(path: Path) -> int | None:
+    """Bytes of a file, or of all files below a folder; None when it is gone, or has more entries than are worth counting."""
+    total = count = 0
+    try:
+        if not path.is_dir():
+            return path.stat().st_size
+        for root, _, names in os.walk(path):
+            for name in names:
+                count += 1
+                if count > MAX_COUNTED:
+                    return None
+                total += os.lstat(os.path.join(root, name)).st_size
+    except OSError:
+        return None
+    return total
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,8 @@ import re
 from enum import Enum, auto
 from typing import NamedTuple
 
-from supervisor.sources.metrics.bars import begins_other_work, find_bar, is_other_work
-from supervisor.sources.metrics.judge import is_program_text
 from supervisor.sources.metrics.line import parse_line
+from supervisor.sources.metrics.line_report import is_program_text
 from supervisor.sources.metrics.names import (
     EPOCH,
     ETA,
@@ -17,12 +16,12 @@ from supervisor.sources.metrics.names import (
     SOLE_RANK,
     STEP,
     STEP_TIME,
-    TOTAL_EPOCHS,
     TOTAL_STEPS,
     VAL_LOSS,
     words_of,
 )
 from supervisor.sources.metrics.prefix import json_message, message_start
+from supervisor.sources.metrics.progress_bars import begins_other_work, find_bar, is_other_work
 from supervisor.sources.metrics.tables import (
     Header,
     find_header,
@@ -33,8 +32,8 @@ from supervisor.sources.metrics.tables import (
     read_row,
 )
 from supervisor.sources.metrics.tokens import MASKED, mask
-from supervisor.sources.metrics.values import BAR_RANK, NOTHING, Parsed, convert, shifted
-from supervisor.sources.metrics.words import EVAL_WORDS, EVALUATES, TRAIN_WORDS, TRAINS, is_about_evaluation
+from supervisor.sources.metrics.values import BAR_RANK, NOTHING, Parsed, shifted
+from supervisor.sources.metrics.words import EVAL_WORDS, EVALUATES, TRAINS
 
 MAX_HEADING = 120
 # Blanks that are none to most of the patterns: no-break, thin, ideographic.
@@ -113,17 +112,13 @@ _LONE_TIME = re.compile(
     r"\W*(?:(?:batch|iter|step)[ _])?timer?\s*[:=]\s*\d+\.\d+\s*(?:s|secs?|seconds?)?\W*$", re.IGNORECASE
 )
 
+
 _FULL_BAR = re.compile(r"100%\|[█#=]+\|")
 # What a bar or a nameless counter may show beside its count where it is not the training's.
 _OF_COUNTER = frozenset({STEP, TOTAL_STEPS, STEP_TIME, SAMPLES, ETA})
 
 # A call or a table that continues for longer is none; transformers' arguments are some 130 lines.
 MAX_BLOCK = 200
-# Few trainings have more epochs, and few report a step of fewer by the name of its set.
-MAX_EPOCHS = 1000
-_OF_SET = EVAL_WORDS | TRAIN_WORDS
-# More names than a training has stages.
-MAX_KINDS = 4
 
 
 class Below(Enum):
@@ -136,44 +131,18 @@ class Below(Enum):
     PASS = auto()  # a pass over it, with counters of its own
 
 
-class Timed(Enum):
-    """Whether the times on lines of their own are those of steps: one stands right before each step."""
-
-    NEVER = auto()
-    NOW = auto()  # on the line before, for the first time
-    ONCE = auto()  # on the line before a step, as the newest one that reported
-    AGAIN = auto()  # the same, and the line before is another
-
-
-class Work(Enum):
-    """Whether work beside the training is counted, as in "Encoding 17562 texts ..." or "Evaluation" and the bar below it."""
-
-    NONE = auto()
-    ANNOUNCED = auto()  # a heading named it
-    COUNTED = auto()  # the line before was a state of its counter
-    DONE = auto()  # the same, of a full bar
-
-
-class Pairs(Enum):
-    """What a nameless `[1/15]` at the beginning of a line counts, as far as the log showed it."""
-
-    UNSEEN = auto()
-    EPOCHS = auto()
-    STEPS = auto()
-
-
 class State(NamedTuple):
     """What the lines above mean for the next one.
 
-    `evaluated`: the line before that reported was of held-out data. `in_epoch`: the record's heading is an epoch without a step. `outer`: the header of a table with a counter, which continues behind one without ("Class  Images  mAP50"). `in_call`, `in_summary`: how many more lines the block may have; 0 outside of one. `kinds`: the losses that were believed to be
-    the whole as each was the only one of its line ("focal_loss"); None once the log named a whole, or another kind in turn: they are parts.
+    `evaluated`: the line before that reported was of held-out data. `outer`: the header of a table with a counter, which continues behind one without ("Class  Images  mAP50"). `in_call`, `in_summary`: how many more lines the block may have; 0 outside of one. `only_loss`: the one
+    that was believed to be the whole as each was the only one of its line ("focal_loss"); None once the log named a whole, or another
+    kind: they are parts.
     """
 
     header: Header | None = None
     outer: Header | None = None
     in_trace: bool = False
     in_record: bool = False
-    in_epoch: bool = False
     evaluated: bool = False
     in_settings: bool = False
     in_section: bool = False
@@ -184,11 +153,9 @@ class State(NamedTuple):
     in_summary: int = 0
     in_report: bool = False
     in_best: bool = False
-    kinds: tuple[str, ...] | None = ()
-    timed: Timed = Timed.NEVER
-    work: Work = Work.NONE
+    only_loss: str | None = ""
     validates: bool = False
-    pairs: Pairs = Pairs.UNSEEN
+    beside: bool = False
 
 
 def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
@@ -233,15 +200,11 @@ def _whole_loss(parsed: Parsed, state: State) -> tuple[Parsed, State]:
     if found is None or parsed.off_curve:
         return parsed, state
     if found.rank > SOLE_RANK:
-        return parsed, state._replace(kinds=None)
-    if state.kinds is not None and found.name in state.kinds[-1:]:
-        return parsed, state
-    if state.kinds is not None and found.name not in state.kinds and len(state.kinds) < MAX_KINDS:
-        # Another stage of the training: the curve continues.
-        renamed = found.name if state.kinds else ""
-        return parsed._replace(renamed=renamed), state._replace(kinds=(*state.kinds, found.name))
+        return parsed, state._replace(only_loss=None)
+    if state.only_loss in {"", found.name}:
+        return parsed, state._replace(only_loss=found.name)
     readings = tuple(one._replace(field="") if one is found else one for one in parsed.readings)
-    return parsed._replace(readings=readings), state._replace(kinds=None)
+    return parsed._replace(readings=readings), state._replace(only_loss=None)
 
 
 def _of_validation(parsed: Parsed, message: str, state: State) -> tuple[Parsed, State]:
@@ -256,29 +219,9 @@ def _of_validation(parsed: Parsed, message: str, state: State) -> tuple[Parsed, 
     ), state
 
 
-def _of_pair(parsed: Parsed, text: str, state: State) -> tuple[Parsed, State]:
-    """A nameless count is an epoch if the first one before the loss of a named set is 0 or 1, of at most MAX_EPOCHS, and the log names no epoch."""
-    by_field = {reading.field: reading for reading in parsed.readings}
-    step, total = by_field.get(STEP), by_field.get(TOTAL_STEPS)
-    if EPOCH in by_field:
-        return parsed, state._replace(pairs=Pairs.STEPS)
-    if step is None or total is None or not step.weak:
-        return parsed, state
-    losses = [by_field[field] for field in (LOSS, VAL_LOSS) if field in by_field]
-    if state.pairs is Pairs.UNSEEN and any(_OF_SET.intersection(words_of(one.name)) for one in losses):
-        count, of_all = (convert(one.conversion, text[one.start : one.end]) or 0 for one in (step, total))
-        state = state._replace(pairs=Pairs.EPOCHS if count <= 1 and of_all <= MAX_EPOCHS else Pairs.STEPS)
-    if state.pairs is not Pairs.EPOCHS:
-        return parsed, state
-    epochs = {STEP: EPOCH, TOTAL_STEPS: TOTAL_EPOCHS}
-    return parsed._replace(
-        readings=tuple(one._replace(field=epochs.get(one.field, one.field)) for one in parsed.readings)
-    ), state
-
-
 def _heads(message: str, state: State) -> State | None:
     """The state below a heading; None where the line is none."""
-    evaluated = state._replace(work=Work.ANNOUNCED)
+    evaluated = state._replace(beside=True)
     if (alone := _SET_ALONE.match(message)) is not None and EVAL_WORDS.issuperset(words_of(alone[1])):
         # "val:" and "TEST:" may be keys of settings, whose values are indented.
         return evaluated._replace(
@@ -313,30 +256,27 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
     evaluates = state.below is not Below.OTHER and (state.below is Below.INDENTED or not _is_bar(message))
     evaluates = evaluates or _STARRED.match(message) is not None or _ENDS_WITH_SET.search(message) is not None
     evaluates = evaluates or (state.evaluated and _MEANS.match(message) is not None)
-    is_time = _LONE_TIME.match(message) is not None
-    if is_time:
-        in_record = (in_record and not state.in_epoch) or state.timed in {Timed.ONCE, Timed.AGAIN}
+    if _LONE_TIME.match(message):
+        in_record = False  # of how many steps is unknown
     parsed = _with_message(text, begin, in_record=in_record, evaluates=evaluates)
     fields = {reading.field for reading in parsed.readings}
-    state = state._replace(timed=_timed(state.timed, fields, is_time=is_time))
     if state.below is Below.SET and not fields.isdisjoint((STEP, EPOCH)):
         state = state._replace(below=Below.OTHER)
         parsed = _with_message(text, begin, in_record=in_record, evaluates=False)
     if state.after_val_loss and _is_breakdown(parsed):
         parsed = parse_line(text, evaluates=True)
-    state = state._replace(work=_work(state.work, message, parsed))
-    if state.work in {Work.COUNTED, Work.DONE}:
-        return NOTHING._replace(once=parsed.once), state
     if state.in_summary or _OUTPUT.search(message):
         parsed = parsed._replace(off_curve=True)
+    beside = _is_beside(message, parsed, state)
+    if beside is None:
+        return NOTHING._replace(once=parsed.once), state._replace(beside=_FULL_BAR.search(message) is None)
+    state = state._replace(beside=beside)
     parsed, state = _of_validation(parsed, message, state)
-    parsed, state = _of_pair(parsed, text, state)
     if parsed.evaluates or not fields.isdisjoint((STEP, LOSS)):
         state = state._replace(evaluated=parsed.evaluates)
     if parsed.heading and (parsed.evaluates or _PASS_OF_EPOCH.match(message)) and not _is_bar(message):
         state = state._replace(below=Below.PASS)  # "Eval epoch: 24"
     return parsed, state._replace(
-        in_epoch=state.in_epoch if state.in_record else parsed.heading and STEP not in fields,
         after_val_loss=[reading.field for reading in parsed.readings] == [VAL_LOSS],
         in_settings=state.in_settings if indented else parsed.settings and not parsed.readings,
         in_record=state.in_record or parsed.heading,
@@ -344,33 +284,22 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
     )
 
 
-def _timed(before: Timed, fields: set[str], *, is_time: bool) -> Timed:
-    """What is known of the times on lines of their own below a line with these fields."""
-    if is_time:
-        return Timed.NOW if before is Timed.NEVER else Timed.AGAIN if before is Timed.ONCE else before
-    if {STEP, LOSS} <= fields:
-        return Timed.ONCE if before in {Timed.NOW, Timed.AGAIN} else Timed.NEVER
-    return Timed.NEVER if before is Timed.NOW else before
+def _is_beside(message: str, parsed: Parsed, state: State) -> bool | None:
+    """Whether the next bar or nameless counter is of work beside the training; None where this line is one.
 
-
-def _work(before: Work, message: str, parsed: Parsed) -> Work:
-    """Whether a line announces or counts work beside the training.
-
-    What a heading announces with its number ("Pre-fetching 2266 images", "encode all the data: 75722") is counted by the bars and
-    nameless counters below it that show no value of a training, up to the first other line or a bar below a full one.
+    A heading announces it: "Pre-fetching 2266 images", "Evaluation". A full bar ends it, and so does a line that reports.
     """
-    if begins_other_work(message) and not parsed.readings and not _is_bar(message):
-        return Work.ANNOUNCED
-    if before is Work.NONE or TRAINS.search(message) or _EPOCH.search(message):
-        return Work.NONE
+    is_bar = _is_bar(message)
+    if begins_other_work(message) and not parsed.readings and not is_bar:
+        return True
     counts = {reading.field for reading in parsed.readings} <= _OF_COUNTER and all(
         one.weak or one.rank == BAR_RANK for one in parsed.readings if one.field == STEP
     )
-    if counts and (_is_bar(message) or any(one.field == STEP for one in parsed.readings)):
-        is_full = _FULL_BAR.search(message) is not None
-        return Work.DONE if is_full else Work.COUNTED if before is not Work.DONE else Work.NONE
-    goes_on = is_other_work(message) or (_is_indented(message) and not parsed.readings)
-    return before if before is Work.ANNOUNCED and goes_on else Work.NONE
+    if not state.beside or TRAINS.search(message) or _EPOCH.search(message):
+        return False
+    if counts and (is_bar or any(one.field == STEP for one in parsed.readings)):
+        return None
+    return not parsed.readings and (is_other_work(message) or _is_indented(message))
 
 
 def _ends_evaluation(message: str, below: Below) -> bool:
@@ -391,7 +320,6 @@ def _with_message(text: str, begin: int, *, in_record: bool, evaluates: bool) ->
         return NOTHING
     if _is_whole(parsed) or is_program_text(mask(text)):
         return parsed
-    evaluates = evaluates or is_about_evaluation(text[:begin])
     alone = parse_line(message, in_record=in_record, evaluates=evaluates)
     return shifted(alone, begin) if _weight(alone) > _weight(parsed) or not parsed.readings else parsed
 

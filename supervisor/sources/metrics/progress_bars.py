@@ -11,7 +11,6 @@ from supervisor.sources.metrics.names import (
     EPOCH,
     ETA,
     LOSS,
-    SAMPLES,
     STEP,
     STEP_TIME,
     TOTAL_EPOCHS,
@@ -85,6 +84,7 @@ _BEGUN = re.compile(
     r"(?=.*(?<![\w.=/-])\d[\d,]*\d(?![\w.=/]))",
     re.IGNORECASE,
 )
+_OF_STEPS = re.compile(r"\b(?:train\w*|epochs?|steps?|iter\w*)\b", re.IGNORECASE)
 _EVALUATION = re.compile(
     r"\b(?:val(?:id(?:at\w+)?)?|eval\w*|test(?:ing)?|dev|infer\w*|sanity|predict\w*)\b", re.IGNORECASE
 )
@@ -97,7 +97,6 @@ _TRAINING = re.compile(
     r"\b(?:train\w*|epochs?|ep|steps?|iter\w*|it|global|progress|round|episodes?|optimiz\w*|finetun\w*|pretrain\w*|batch\w*|update\w*|sft|dpo|grpo|ppo|loss|lr|fit\w*)\b|^\s*$",
     re.IGNORECASE,
 )
-_OF_STEPS = re.compile(r"\b(?:train\w*|epochs?|steps?|iter\w*)\b", re.IGNORECASE)
 _EPOCHS = re.compile(r"(?:^|[\s:|\]])(?:epochs?|training epochs?|ep)(?: progress)?\s*:?\s*$", re.IGNORECASE)
 # A metric and its value. "Computing mean PPL" names one and has none to show.
 _METRIC_HINT = re.compile(
@@ -120,11 +119,6 @@ def begins_other_work(text: str) -> bool:
 def is_other_work(text: str) -> bool:
     """Whether words are of work that is no training."""
     return _OTHER_WORK.search(text) is not None
-
-
-def of_samples(unit: str) -> bool:
-    """Whether a bar's unit is one of samples."""
-    return unit in {"img", "imgs", "image", "images", "sample", "samples", "ex", "example", "examples"}
 
 
 def is_beside_training(name: str) -> bool:
@@ -202,16 +196,6 @@ class _Drawn:
     def counts_steps(self) -> bool:
         """Whether its unit is one of steps, or it has none."""
         return not self.unit or not _UNITS_OF_TRAINING.isdisjoint({self.top, self.bottom})
-
-    @property
-    def counts_samples(self) -> bool:
-        """Whether it counts samples of an epoch, and the text around it holds the rest."""
-        return (
-            of_samples(self.top)
-            and self.bottom == "s"
-            and "epoch" in self.described.lower()
-            and _LOSSES.search(self.described + self.after) is not None
-        )
 
     @property
     def evaluates(self) -> bool:
@@ -306,9 +290,6 @@ def _bar(text: str, match: re.Match[str], *, in_row: bool) -> Bar:
     rest = text[: match.start()] + MASKED * (match.end() - match.start()) + behind
     drawn = _Drawn(text, match, in_row=in_row)
     evaluates = drawn.evaluates
-    if drawn.counts_samples and not drawn.counts_steps and not evaluates:
-        rate = BarReading(SAMPLES, *match.span("rate"), Conversion(How.NUMBER))
-        return Bar(rest, (rate,), evaluates=False, works_on_other=False, end=match.end())
     if any(when(drawn) for _, when in _NOT_OF_TRAINING):
         return Bar(rest, (), evaluates, not evaluates, drawn.is_new, match.end())
     return Bar(rest, drawn.readings(), False, False, drawn.is_new, match.end())

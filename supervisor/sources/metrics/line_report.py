@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from supervisor.sources.metrics.bars import is_other_work
 from supervisor.sources.metrics.names import (
     EPOCH,
     EPOCH_TIME,
@@ -28,6 +27,7 @@ from supervisor.sources.metrics.names import (
     VAL_LOSS,
     words_of,
 )
+from supervisor.sources.metrics.progress_bars import is_other_work
 from supervisor.sources.metrics.tokens import MASKED
 from supervisor.sources.metrics.values import (
     NOTHING,
@@ -74,11 +74,6 @@ _EPOCH_AND_TIME = re.compile(
 )
 # A line above the means of a whole epoch, or with them: "Epoch train finished, avg_loss=4.4822, …".
 _ENDS_EPOCH = re.compile(r"\bepoch\b[^\d:=]{0,40}\b(?:finished|done|completed?|ended)\b", re.IGNORECASE)
-# "Test:  [  10/2500]  eta: …": an evaluation's own progress; the memory beside it is real.
-_EVALUATION_LOOP = re.compile(
-    r"(?:.*\x01)?\W*(?:(?:test|val|valid|validation|eval|evaluation)\w*:?|Iter\(val\))\s*\[ *\d+/\d+\]",
-    re.IGNORECASE,
-)
 # Parts of a loss, beside which "total" is their sum.
 _PARTS = frozenset(
     {"policy", "value", "mse", "reg", "kl", "rec", "recon", "ce", "box", "cls", "obj", "dfl", "adv", "aux"}
@@ -116,23 +111,13 @@ _STARTS_EPOCH = re.compile(
     r"(?:\W{1,3}\d+ (?:iter(?:ation)?s?|steps|batches)\b[a-z ]*)?\W*$",
     re.IGNORECASE,
 )
-# A line that counts and nothing else: "After 1201 steps, Global Step: 249951".
-_GLOBAL_STEP = re.compile(r"\bglobal[ _]step\s*[:=]\s*\d+\W*$", re.IGNORECASE)
-_AROUND_GLOBAL_STEP = frozenset(
-    {"after", "steps", "completed", "finished", "end", "of", "epoch", "iteration"}
+_BARE_COUNT = re.compile(
+    r"\b(?:(?:train[ _])?(?:mini-?)?batch(?:[ _]size)?|(?:max|num|total)?[ _]?steps)\s*[:=]?\s*$",
+    re.IGNORECASE,
 )
-# "batch=8", "batch size 8": without a total, how many samples as well as which step.
-_BARE_BATCH = re.compile(r"\b(?:train[ _])?(?:mini-?)?batch(?:[ _]size)?\s*[:=]?\s*$", re.IGNORECASE)
-# "steps 90": which step as well as how many in all.
-_BARE_STEPS = re.compile(r"\b(?:max|num|total)?[ _]?steps\s*[:=]?\s*$", re.IGNORECASE)
 # What part of a step a time is, and "0.86s (0.91s)": the mean behind a value.
 _PHASES = frozenset({"data", "load", "model", "forward", "backward", "infer"})
 _MEAN = re.compile(r"\s?(?:s|secs?|seconds)?\s?\(\s?(?:avg|mean)?\W?\d")
-_MACHINES = re.compile(r"\b(?:world(?:[ _]size)?|ranks|gpus|nodes|workers)\s*[:=]?\s*\d", re.IGNORECASE)
-# Settings that stand beside the size of a batch.
-_SETTINGS = frozenset(
-    {"accum", "accumulation", "acc_steps", "grad_acc", "grad_accum", "ga", "gas", "micro", "global", "effective", "world", "ranks", "gpus", "nodes", "workers"}
-)  # fmt: skip
 # What was done at a step, where nothing was measured.
 _SAVED = re.compile(r"\b(?:saved|saving|checkpoint|snapshot)\b", re.IGNORECASE)
 _DUMP = re.compile(r"\w ?\.{4}|^\s*[-*]{2}\s(?![Ee]poch|EPOCH)|Namespace\(|\bSummary\b.*\bparams\b")
@@ -166,12 +151,9 @@ class _Case:
         self.masked = masked
         self.has_bar = has_bar
         self.in_record = in_record
-        if not has_bar and not in_record and (setting := _setting(found.readings, masked)) is not None:
-            found = found._replace(
-                readings=[reading for reading in found.readings if reading is not setting],
-                settings=found.settings + 1,
-            )
-            self.found = found
+        if not has_bar and not in_record and (size := _size_of_batch(found.readings, masked)) is not None:
+            kept = [reading for reading in found.readings if reading is not size]
+            self.found = found = found._replace(readings=kept, settings=found.settings + 1)
         best, self.own = _chosen(found.readings, masked, in_record=in_record)
         self.best, self.pair = _same_counter(best, found.readings)
         self.has_loss = not {LOSS, VAL_LOSS}.isdisjoint(self.best)
@@ -233,11 +215,6 @@ class _Case:
         """Whether the line says what the learning rate is now, and nothing else."""
         return LR in self.best and _LONE_RATE.match(self.masked) is not None
 
-    @property
-    def is_evaluation_loop(self) -> bool:
-        """Whether the line is the progress of an evaluation, beside which the memory is real."""
-        return MEMORY in self.best and _EVALUATION_LOOP.match(self.masked) is not None
-
     def drop_doubtful(self) -> None:
         """Leave out a time that belongs to no step, or else to no epoch, and a total without its counter."""
         if STEP not in self.best and not self.in_record and not self.has_bar:
@@ -295,25 +272,16 @@ class _Case:
         return any(len(one) > 1 and one[0] == "best" and "loss" not in one for one in words)
 
 
-def _setting(readings: list[Reading], masked: str) -> Reading | None:
-    """The reading of a step that is a setting: the number of steps beside other settings, or the size of a batch beside these or nothing measured."""
-    if any(reading.field in {EPOCH, TOTAL_STEPS} for reading in readings):
-        return None
+def _size_of_batch(readings: list[Reading], masked: str) -> Reading | None:
+    """The reading of a step that may as well be how many samples or steps: "batch=8", "steps 90" beside whole numbers alone."""
     steps = [reading for reading in readings if reading.field == STEP]
-    if len(steps) != 1:
-        return None
-    is_batch = _BARE_BATCH.search(masked, 0, steps[0].start) is not None
-    if not is_batch and not _BARE_STEPS.search(masked, 0, steps[0].start):
-        return None
     others = [reading for reading in readings if reading.field not in {STEP, RANK}]
-    settings = [r for r in others if not r.field and "_".join(words_of(r.name)) in _SETTINGS]
     is_measured = any(
-        reading.field not in {"", LR} or (not reading.field and "." in masked[reading.start : reading.end])
-        for reading in others
+        one.field not in {"", LR} or (not one.field and "." in masked[one.start : one.end]) for one in others
     )
-    if not is_batch:
-        return steps[0] if _MACHINES.search(masked) and not is_measured else None
-    return steps[0] if settings or (others and not is_measured) else None
+    if len(steps) != 1 or not others or is_measured:
+        return None
+    return steps[0] if _BARE_COUNT.search(masked, 0, steps[0].start) else None
 
 
 def _is_stage(case: _Case) -> bool:
@@ -423,9 +391,6 @@ def _is_heading(masked: str, fields: set[str]) -> bool:
     words = _WORDS.findall(masked)
     if _LONE_COUNTER.match(masked) or _STARTS_EPOCH.match(masked):
         return True
-    around = {word.lower() for word in words} - {"global", "step", "global_step"}
-    if around and around <= _AROUND_GLOBAL_STEP and _GLOBAL_STEP.search(masked):
-        return True
     if EPOCH in fields:
         return len(words) <= 2 or (
             ("/" in masked or TOTAL_EPOCHS in fields)
@@ -512,7 +477,6 @@ _REPORTS: tuple[tuple[str, Callable[[_Case], object]], ...] = (
     ),
     ("an entry below a heading", lambda case: case.in_record and (case.fields or case.own)),
     ("a heading", lambda case: case.is_heading and _is_heading(case.masked, case.fields)),
-    ("progress of an evaluation", lambda case: case.is_evaluation_loop),
     ("an epoch and its time", lambda case: EPOCH in case.best and _EPOCH_AND_TIME.match(case.masked)),
     (
         "a lone ETA",

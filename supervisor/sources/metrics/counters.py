@@ -1,15 +1,15 @@
-"""Pairs `a/b` in a line: a counter and its total, an epoch and a step, used memory and all of it, or none of these."""
+"""Counters that have no plain name: forms of single programs whose places say it all, and pairs `a/b`."""
 
 from __future__ import annotations
 
 import re
+from enum import Enum, auto
 from itertools import pairwise
+from typing import NamedTuple
 
-from supervisor.sources.metrics.named import LineValues
 from supervisor.sources.metrics.names import (
     EPOCH,
     LOSS,
-    LR,
     MEMORY,
     STEP,
     TOTAL_EPOCHS,
@@ -20,6 +20,7 @@ from supervisor.sources.metrics.names import (
     words_of,
 )
 from supervisor.sources.metrics.tokens import Token, is_adjacent
+from supervisor.sources.metrics.value_meaning import LineValues
 from supervisor.sources.metrics.values import (
     BAR_RANK,
     PLAIN,
@@ -33,6 +34,154 @@ from supervisor.sources.metrics.values import (
 )
 from supervisor.sources.metrics.words import TRAIN_WORDS
 
+# What a pattern's groups are; `m` is memory, in the unit of the group `unit`.
+_FIELDS: dict[str, tuple[str, Conversion]] = {
+    "e": (EPOCH, WHOLE), "E": (TOTAL_EPOCHS, WHOLE), "s": (STEP, WHOLE), "S": (TOTAL_STEPS, WHOLE), "l": (LOSS, PLAIN), "v": (VAL_LOSS, PLAIN),
+}  # fmt: skip
+
+
+class Where(Enum):
+    """Where in a line a pattern is looked for."""
+
+    EVERYWHERE = auto()
+    ONCE = auto()  # its first place
+    FIRST = auto()  # the line begins with it
+    WHOLE_LINE = auto()  # nothing else is read
+
+
+class Format(NamedTuple):
+    """One format.
+
+    Attributes:
+        example: a line that has it; a test reads it.
+        pattern: groups `e` (epoch), `E` (epochs in all), `s` (step), `S`, `l` (loss), `v` (held-out loss), `m` and `unit` (memory).
+        rank: of several readings of one field on a line the highest is meant; a counter with a plain name has 3 to 10 (see `words`).
+    """
+
+    example: str
+    where: Where
+    rank: int
+    pattern: re.Pattern[str]
+
+
+_ORDINAL = re.compile(
+    r"第\s*[\[(（]?\s*(?:(?P<e>\d+)(?:\s*/\s*(?P<E>\d+))?\s*[\])）]?\s*[个個]?\s*(?:轮|輪|epoch|エポック|에폭)|(?P<s>\d+)(?:\s*/\s*(?P<S>\d+))?\s*[\])）]?\s*[个個]?\s*(?:步|次迭代|step|iter|ステップ|스텝))"
+)
+# How many digits a number has must not matter: a line's shape is kept without them.
+FORMATS: tuple[Format, ...] = (
+    Format("12 train_loss 2.3412", Where.WHOLE_LINE, 5, re.compile(r"(?P<s>\d+) (?:train(?:_loss)? (?P<l>\d+\.\d+)|(?:val|test)(?:_loss)? (?P<v>\d+\.\d+))\s*$")),
+    Format("   100/ 200000: 27.81", Where.WHOLE_LINE, 5, re.compile(r"\s*(?P<s>\d+)/ +(?P<S>\d+): (?P<l>\d+\.\d+)\s*$")),
+    Format("100:\t-2.81", Where.WHOLE_LINE, 5, re.compile(r"(?P<s>\d+):\t(?P<l>-?\d+\.\d+)\s*$")),
+    # Counters glued to their names: also "Epoch12/100", "Epoch-3 | Batch-120", "E24 S10879".
+    Format(
+        "ep3 it120 loss 2.31",
+        Where.EVERYWHERE,
+        5,
+        re.compile(
+            r"(?<![\w./\\=:-])(?:(?:epoch[-_]?|ep|e(?=\d+(?:/\d+)?[\s,|:\]]*(?:S|B|I|it|step|iter|batch)[\s:]*\d))(?P<e>\d+)(?:/(?P<E>\d+))?"
+            r"|(?:(?:step|iter|iteration|batch)[-_]?|it|(?<=\d )[SBI])(?P<s>\d+)(?:/(?P<S>\d+))?)(?![\w./=-]|\.\w)",
+            re.IGNORECASE,
+        ),
+    ),
+    # Also "第[3/50]轮", "第100步".
+    Format(
+        "第3轮 loss: 2.31",
+        Where.EVERYWHERE,
+        8,
+        _ORDINAL,
+    ),
+    Format(
+        "After 120 steps: loss 2.31",
+        Where.FIRST,
+        3,
+        re.compile(
+            r"\W*(?:after )?(?P<s>\d+) (?:steps|iterations|iters|batches|updates)\W+(?:(?:train|training|mean|average|the) )*loss\b", re.IGNORECASE
+        ),
+    ),
+    # ESPnet: batches of an epoch, as a range.
+    Format(
+        "1epoch:train:101-200batch: loss=3.2",
+        Where.ONCE,
+        5,
+        re.compile(r"(?<![\w.])(?P<e>\d+)epoch\b(?::train:\d+-(?P<s>\d+)batch\b)?"),
+    ),
+    # WeNet prints the epoch and the batch, not a share.
+    Format("TRAIN Batch 0/100 loss 12.3", Where.ONCE, 9, re.compile(r"\bTRAIN (?:\|[^|]*\| )?Batch (?P<e>\d+)/(?P<s>\d+)")),
+    Format("CV Batch 3/100 loss 12.3", Where.ONCE, 9, re.compile(r"\bCV (?:\| )?Batch (?P<e>\d+)/\d+")),
+    # Megatron: the unit is the line's, not the value's.
+    Format(
+        "memory (MB) | allocated: 1.2 | max allocated: 2048.0",
+        Where.ONCE,
+        9,
+        re.compile(r"memory \((?P<unit>[MG]i?B)\) \|.*\bmax allocated: (?P<m>[\d.]+)"),
+    ),
+    Format(
+        "3-epoch (99/44660): loss 11.2",
+        Where.FIRST,
+        9,
+        re.compile(r"\W*(?P<e>\d+)(?:[- ]th)?[- ]epoch\b(?:\s*\((?P<s>\d+)/(?P<S>\d+)\))?\s*[:,|]", re.IGNORECASE),
+    ),
+    # MXNet's Speedometer: batches of an epoch, from 0.
+    Format("Epoch[3] Batch [0-240] Speed: 25.02 samples/sec", Where.ONCE, 5, re.compile(r"\bBatch \[\d+-(?P<s>\d+)\]\s+Speed:")),
+    # DARTS: step, loss, and one score or two; the step of "valid" counts that pass.
+    Format(
+        "train 350 1.405087e-01 95.019890 99.958282",
+        Where.WHOLE_LINE,
+        5,
+        re.compile(
+            r"\W*(?:train (?P<s>\d+) (?P<l>\d+\.\d+e[-+]\d+)|(?:valid|test) \d+ (?P<v>\d+\.\d+e[-+]\d+))(?: \d+\.\d+){1,2}\s*$"
+        ),
+    ),
+    Format(
+        "[1,  2000] loss: 2.169",
+        Where.FIRST,
+        5,
+        re.compile(r"\W*\[(?P<e>\d+),\s*(?P<s>\d+)\]\s+(?:train(?:ing)?[ _])?loss\b", re.IGNORECASE),
+    ),
+    Format("[  3]    1200 || loss: 3.1", Where.FIRST, 5, re.compile(r"\s*\[ *(?P<e>\d+)\] +(?P<s>\d+) \|\| ")),
+    Format(
+        "333 154 Loss=0.042",
+        Where.FIRST,
+        5,
+        re.compile(r"\s*(?P<e>\d+)(?:\s+|\|)(?P<s>\d+)(?:\s+|\|)(?=loss\s?[=:])", re.IGNORECASE),
+    ),
+)  # fmt: skip
+
+
+def read_formats(text: str) -> tuple[list[Reading], bool]:
+    """The values of a (masked) line whose place alone says what they are, and whether nothing else is to be read."""
+    out: list[Reading] = []
+    for form in FORMATS:
+        if form.where is Where.EVERYWHERE:
+            for found in form.pattern.finditer(text):
+                out += _readings(found, form.rank)
+        elif form.where is Where.ONCE:
+            if (found_once := form.pattern.search(text)) is not None:
+                out += _readings(found_once, form.rank)
+        elif (led := form.pattern.match(text)) is not None:
+            out += _readings(led, form.rank)
+            if form.where is Where.WHOLE_LINE:
+                return out, True
+    return out, False
+
+
+def without_ordinal(name: str) -> str:
+    """A name without the counter that leads it: "第3轮 训练损失"."""
+    return name if name.isascii() or (found := _ORDINAL.match(name)) is None else name[found.end() :].strip()
+
+
+def _readings(found: re.Match[str], rank: int) -> list[Reading]:
+    groups = found.groupdict()
+    out = [
+        Reading(field, "", rank, *found.span(group), conversion)
+        for group, (field, conversion) in _FIELDS.items()
+        if groups.get(group) is not None
+    ]
+    if "m" in groups and (how := memory_conversion(groups["unit"])) is not None:
+        out.append(Reading(MEMORY, "max allocated", rank, *found.span("m"), how))
+    return out
+
+
 # "3/100 epochs", "5/10 steps": the word behind the pair is what it counts.
 _COUNTED_IN = re.compile(
     r"[\s*]*(?:\(\d+%\)\s*)?(?:(epochs?)|(steps?|iters?|iterations?|updates?|batches))\b(?!\s?[:=#]?\s?\d)",
@@ -43,9 +192,6 @@ _RANK_OF = re.compile(r"\(\d+/\d+\) (?=.*\b(?:epoch|step|iter(?:ation)?|memory|b
 _MEMORY_PAIR = re.compile(
     r"(?P<used>\d+(?:\.\d+)?)\s?(?P<u>[KMGT]i?B?)?\s?/\s?\d+(?:\.\d+)?\s?(?P<v>[KMGT]i?B?)?"
 )
-_TWO_DECIMALS = re.compile(r"([-+]?\d+\.\d+)\s?/\s?(\d+\.\d+)\s*")
-# The names of two sets before the losses of both: "train_loss/val_loss 0.81/0.83".
-_OF_BOTH_SETS = re.compile(r"\btrain\w*\s?/\s?(?:val|test|dev|eval)", re.IGNORECASE)
 # What may stand before a pair that counts steps: marks, and words in brackets.
 _NOTHING_AHEAD = re.compile(
     r"(?:.*\x01)?(?:\s*[Tt]rain(?:ing)?\s*[|:])?(?:\s*[:|-]\s*[\w.]+\s*[|-])?(?:\s*\[[A-Za-z][\w ]{0,15}\])*[\s\[\](#=>*|•·:-]*$"
@@ -82,22 +228,16 @@ def read_pair(line: LineValues, token: Token, place: int) -> None:
         _read_nameless_pair(line, token, place, epoch_before=epoch_before)
 
 
-def counted_up(line: LineValues) -> dict[int, bool]:
-    """The places of pairs of a line that counts up to one total ("TRAIN 100/900 200/900 300/900"), and of each whether it is the last."""
-    places: dict[int, bool] = {}
+def counted_up(line: LineValues) -> set[int]:
+    """The places of pairs of a line that counts up to one total ("TRAIN 100/900 200/900 300/900"): which is shown now depends on the digits."""
+    places: set[int] = set()
     for place, (one, two) in enumerate(pairwise(line.tokens), 1):
         if one.total is None or two.total is None or len(two.before) < 2 or two.before.strip(" \t"):
             continue
         first, second = (line.text[slice(*total)] for total in (one.total, two.total))
         if first == second and float(one.text) < float(two.text):
-            places |= {place - 1: False, place: True}
+            places |= {place - 1, place}
     return places
-
-
-def add_last_of_many(line: LineValues, token: Token) -> None:
-    """Add the last of several counters that a line was continued with."""
-    if not line.evaluates:
-        _add_counter(line, token, 5)
 
 
 def _read_nameless_pair(line: LineValues, token: Token, place: int, *, epoch_before: bool) -> None:
@@ -125,14 +265,6 @@ def _read_counting_pair(
         pass  # "Acc 45.2 (452/1000)"
     elif following is not None and following.kind == "frac" and is_adjacent(following.before):
         _add_epochs(line, token, 5)
-    elif (
-        place == 0
-        and following is not None
-        and following.kind == "frac"
-        and meaning(following.name).field == STEP
-        and token.before.rstrip()[-1:] == "["
-    ):
-        _add_epochs(line, token, 3)  # "Train: [3/50] Step 100/390"
     elif line.has(LOSS, VAL_LOSS) and not words:
         pass  # "loss: 2.3  [  640/60000]": samples, not steps
     elif (deepspeed := _DEEPSPEED.match(line.text, token.start)) is not None:
@@ -178,25 +310,6 @@ def _add_counter(line: LineValues, token: Token, rank: int, *, weak: bool = Fals
 def read_ratio(line: LineValues, token: Token) -> None:
     """Add what a pair with decimals is of: used and total memory, rates of two groups, or two losses; the first of both is meant."""
     found = meaning(token.name) if token.name else Meaning(None)
-    if found.field == LR and not token.bare:  # "LR: (0.00002/0.001)"
-        first = token.text.partition("/")[0].rstrip()
-        line.readings.append(
-            Reading(LR, token.name, found.rank, token.start, token.start + len(first), PLAIN)
-        )
-        return
-    if found.field in {LOSS, VAL_LOSS} and (both := _TWO_DECIMALS.fullmatch(token.text)) is not None:
-        # "loss 0.81/0.83": training's and the held-out set's, or the newest and the mean
-        one = token._replace(text=both[1], end=token.start + both.end(1), kind="num")
-        if _OF_BOTH_SETS.search(token.before) is not None:
-            line.readings.append(Reading(LOSS, token.name, 8, one.start, one.end, PLAIN))
-            line.readings.append(
-                Reading(
-                    VAL_LOSS, token.name, 8, token.start + both.start(2), token.start + both.end(2), PLAIN
-                )
-            )
-            return
-        line.add_named(one, found, words_of(token.name))
-        return
     match = _MEMORY_PAIR.match(line.text, token.start)
     if match is None:
         return

@@ -1,19 +1,27 @@
-"""Memory limits and OOM kills of the control group, versions 1 and 2.
+"""What the kernel says of memory: the limits and kills of the control group (versions 1 and 2), and its log of kills.
 
-Files and their meaning: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst. A kill
-by the group's limit leaves nothing in a log but exit -9: its counter here is the confirmation.
+Files and their meaning: the kernel's Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst and ABI/testing/dev-kmsg. A kill
+by the group's limit leaves nothing in a log but exit -9: its counter here is the confirmation. Reading /dev/kmsg needs rights that
+ordinary users mostly lack (kernel.dmesg_restrict): then there is nothing to say.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from supervisor.sources.processes import read_proc
+from supervisor.text.numbers import whole
 
 # v1 shows "no limit" as the largest page-aligned number; nothing real comes near it.
 _NO_LIMIT_BYTES = 1 << 60
+KMSG = "/dev/kmsg"
+RECORD_BYTES = 8192
+MOST_RECORDS = 20_000
+# mm/oom_kill.c since 2.6: "Out of memory: Killed process 123 (python) ...", "Memory cgroup out of memory: Kill process 123 ..."
+_KILLED = re.compile(r"Kill(?:ed)? process (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,48 @@ def memory_kills() -> int | None:
     """Processes of our own group killed for memory since it was made; None where nobody counts."""
     found = read_cgroup_memory()
     return found.oom_kills if found is not None else None
+
+
+def oom_kills(pids: Collection[int], *, since_s: float, path: str = KMSG) -> str:
+    """The log's lines that report one of `pids` as killed for memory, one a line; "" where there is none.
+
+    Args:
+        pids: whose death is asked about, as the kernel's own pid namespace numbers them.
+        since_s: monotonic seconds since boot; older records are about an earlier process with that pid.
+        path: the device.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    found = []
+    try:
+        for _ in range(MOST_RECORDS):
+            try:
+                record = os.read(fd, RECORD_BYTES)
+            except BrokenPipeError:
+                continue  # records were overwritten while we read: the next read continues behind them
+            except OSError:
+                break  # EAGAIN: the end of the log
+            if not record:
+                break
+            text = about(record, pids, since_s)
+            if text is not None:
+                found.append(text)
+    finally:
+        os.close(fd)
+    return "\n".join(found)
+
+
+def about(record: bytes, pids: Collection[int], since_s: float) -> str | None:
+    """The message of one record (``priority,sequence,microseconds,flags;message``) if it is about `pids`."""
+    head, _, body = record.partition(b";")
+    parts = head.split(b",")
+    if len(parts) < 3 or not parts[2].isdigit() or whole(parts[2].decode()) / 1e6 < since_s:
+        return None
+    text = body.split(b"\n", 1)[0].decode("utf-8", "replace")
+    killed = _KILLED.search(text)
+    return text if killed is not None and whole(killed[1]) in pids else None
 
 
 def _read_v2(mount: str, path: str) -> CgroupMemory | None:
