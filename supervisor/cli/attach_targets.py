@@ -14,12 +14,13 @@ from pathlib import Path
 from supervisor.cli.common import say
 from supervisor.cli.job_logs import BadInputError, file_chunks, log_file, read_jobs, tasks_of
 from supervisor.diagnosis.evidence import JobEvidence
+from supervisor.keeper.observer.log_ends import both_ends, span_of_logs
 from supervisor.keeper.observer.observed_run import ATTEMPT, PIPE_NAME, ObservedLog, Target
 from supervisor.run.paths import RunPaths, make_private, private
 from supervisor.run.regular import open_regular
 from supervisor.run.state import A_PIPE
 from supervisor.sources.processes import ProcessId, descendants, identify, read_cmdline, read_environ
-from supervisor.text.decode import HEAD_BYTES, clean, is_binary, is_packed, plain_chunks, shell_word
+from supervisor.text.decode import HEAD_BYTES, is_binary, is_packed, plain_chunks, shell_word
 from supervisor.text.prefixes import Origin, origin_of_path
 
 FREE_BYTES = 1 << 30
@@ -194,9 +195,7 @@ def _regular_file(pid: int, fd: int) -> str | None:
 # Names decide first: ranks, nodes, tasks, streams, attempts and words such as ``train`` or ``console`` tell no jobs apart.
 # Of names that do, two must be logs of trainings: a run's own folder may also hold a list of packages or a profile.
 
-# Bytes of a log's beginning and end that are read to see whether it is a training's, and of them so many lines.
-LOOKED_AT_BYTES = 1 << 16
-LOOKED_AT_LINES = 200
+TRACEBACK = "Traceback (most recent call last):"
 # Ranks and nodes of one job start within this time of one another.
 TOGETHER_S = 600.0
 # So many names stand in the line about a folder.
@@ -272,8 +271,6 @@ def _are_apart(
         return True
     if any(_SCHEDULERS.search(log.path.lower()) for log in logs):
         return True
-    from supervisor.keeper.observer.observer import span_of_logs
-
     spans = [span_of_logs(each) for each in (logs, others)]
     starts = [span.began_t for span in spans if span is not None]
     return len(starts) < 2 or any(abs(a - b) > TOGETHER_S for a, b in combinations(starts, 2))
@@ -286,14 +283,9 @@ def _is_training(log: ObservedLog) -> bool:
     if _is_packed(log.path):
         return True
     try:
-        with open_regular(log.path) as file:
-            size = os.fstat(file.fileno()).st_size
-            head = os.pread(file.fileno(), LOOKED_AT_BYTES, 0)
-            tail = os.pread(file.fileno(), LOOKED_AT_BYTES, max(size - LOOKED_AT_BYTES, 0))
+        first, last = both_ends(log)
     except OSError:
         return False
-    if b"Traceback (most recent call last)" in tail:
-        return True
     reader = MetricReader()
-    lines = [*head.splitlines()[:LOOKED_AT_LINES], *tail.splitlines()[-LOOKED_AT_LINES:]]
-    return any(reader.feed(clean(line)) is not None for line in lines)
+    has_failed = any(TRACEBACK in line for line in last)
+    return has_failed or any(reader.feed(line) is not None for line in (*first, *last))

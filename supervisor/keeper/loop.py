@@ -17,17 +17,17 @@ from msgspec.structs import replace as replace_fields
 
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.job.errors import JobError, NotResumableError
-from supervisor.keeper.base.background import Background, BackgroundTask
+from supervisor.keeper.base.background import BackgroundTask
+from supervisor.keeper.base.control_input import ControlInput
 from supervisor.keeper.base.job_secrets import redactor_of
 from supervisor.keeper.base.keeper_clock import SET_S, Clock, ClockWatch, SystemClock
 from supervisor.keeper.base.ledger import Ledger, RunContext
 from supervisor.keeper.base.request_rules import Refused
-from supervisor.keeper.base.requests import ControlInput
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.launching import Launching, Planner, StillAlive
 from supervisor.keeper.process.child import Child, ExitStatus, own_identity, read_exit
 from supervisor.keeper.process.takeover import recorded_processes
-from supervisor.keeper.recording.start_events import opening
+from supervisor.keeper.recording.start_events import LaterChecks, opening
 from supervisor.policy import EXIT_FAILED, EXIT_GAVE_UP, EXIT_LOST, EXIT_REQUEUE, EXIT_STOPPED
 from supervisor.policy.rules import rule_for
 from supervisor.run import control
@@ -35,17 +35,14 @@ from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.answers import (
     AnswerLine,
-    batch_question,
-    exit_code_question,
     remember_answer,
-    resume_question,
 )
 from supervisor.run.control import Viewers
 from supervisor.run.fold import fold
 from supervisor.run.nodes import Superseded
 from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths, make_private
-from supervisor.run.records import OUT_OF_MEMORY, Decision, DecisionKind, Finding, FindingLevel
+from supervisor.run.records import Decision, DecisionKind, Finding
 from supervisor.run.runfile import RunFile
 from supervisor.sources.processes import boot_id, is_alive
 from supervisor.sources.signature_files import EngineLoader
@@ -150,7 +147,7 @@ class Keeper:
             group.join(self)
         self.launching = Launching(self.context, group.planner if group is not None else None)
         self._made: Components | None = None
-        self._checking: Background[list[Finding]] = Background("stoker-checks")
+        self._later_checks = LaterChecks(self.context)
         for fact in opening(
             run.run_id,
             record,
@@ -225,7 +222,7 @@ class Keeper:
             self._clock_watch.look()
             self._control.look()
             self._act()
-            self._write_findings()
+            self._later_checks.journal()
         return self.state.condition.exit_code
 
     def learn_end(self) -> None:
@@ -297,37 +294,6 @@ class Keeper:
             log.warning("%s is in its place again", self._node.root)
             self._astray = ""
         self._missing = bool(where)
-
-    def _look_around(self) -> None:
-        """Begin the checks that refuse nothing, now that the launcher starts: the start did not wait for them."""
-        if not self._record.settings.checks:
-            return
-
-        def look() -> list[Finding]:
-            from supervisor.preflight.checks import run_checks
-            from supervisor.preflight.context import CheckContext
-            from supervisor.preflight.interpreter import Interpreter
-            from supervisor.preflight.later_checks import BESIDE
-
-            record = self._record
-            found = Interpreter(
-                path=record.interpreter,
-                version=record.python_version or "",
-                torch_version=record.torch_version,
-                why="",
-                torch_cuda=record.torch_cuda,
-                torch_hip=record.torch_hip,
-            )
-            context = CheckContext(record.job, self.context.run.root.parent, self._env, found)
-            return run_checks(BESIDE, context)
-
-        self._checking.start(look)
-
-    def _write_findings(self) -> None:
-        """Journal what those checks found and a person should know, once they are done."""
-        for finding in self._checking.poll() or ():
-            if finding.level is not FindingLevel.OK:
-                self.emit(ev.PreflightFound(t=self._clock.wall(), finding=finding))
 
     def _report_trouble(self) -> None:
         """Once an attempt that the journal cannot be written: those who read it later see why there is a gap in its times."""
@@ -422,7 +388,7 @@ class Keeper:
             case st.Preflight():
                 if self._launches_first() or self._components.prober.tick(self.state):
                     self.launch("first launch")
-                    self._look_around()
+                    self._later_checks.begin()
             case st.Launching() | st.Running() | st.Stopping():
                 self.watch()
             case st.Ended() if self.reads_on:
@@ -591,34 +557,22 @@ class Keeper:
 
     def _take_known_answers(self, view: st.AttemptState) -> None:
         """Take the answers that are known, and those that may be tried, where a smaller batch needs them."""
-        from supervisor.keeper.planning.decisions import next_answer  # not before a first launch
+        from supervisor.keeper.planning import decisions  # not before a first launch
 
-        while self._needs_smaller_batch(view):
-            told = next_answer(self._record, self.state, self._env, self._clock.wall(), tries=True)
+        while decisions.needs_smaller_batch(self._record, self.state, view):
+            told = decisions.next_answer(self._record, self.state, self._env, self._clock.wall(), tries=True)
             if told is None:
                 return
             self.emit(told, durable=True)
 
     def _ask(self, number: int, decision: Decision) -> None:
         """Put the question that stands in the way, once an attempt; headless it says which flag answers it."""
-        asked, view = self.state.asked, self.state.find(number)
-        question = batch_question(self._record.job, self.state)
-        if view is not None and view.missed is not None:
-            question = plans.counter_question(self._record.job)
-        elif view is not None and not (question and self._needs_smaller_batch(view)):
-            seen = view.measured
-            question = resume_question(self._record.job, seen.resume_candidates if seen is not None else ())
-            if view.job_exit_code == 0:
-                question = exit_code_question(self._record.job)
+        from supervisor.keeper.planning.decisions import question_after
+
+        asked, question = self.state.asked, question_after(self._record, self.state, number)
         is_asked = asked is not None and (asked.attempt, asked.question) == (number, question)
         if decision.asks and question is not None and not is_asked:
             self.emit(ev.BatchAsked(t=self._clock.wall(), attempt=number, question=question))
-
-    def _needs_smaller_batch(self, view: st.AttemptState) -> bool:
-        """Whether it ran out of memory, or had another batch than was planned for that, and no smaller batch can be planned."""
-        knobs = self.state.answered_job(self._record.job).knobs
-        refuted = view.differs is not None and view.differs.wrong is not None
-        return (view.failure in OUT_OF_MEMORY or refuted) and not knobs.can_change_batch
 
     def end(self, outcome: ev.Outcome, exit_code: int, reason: str) -> None:
         """The run is over."""

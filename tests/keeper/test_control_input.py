@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from supervisor.keeper.base.background import BackgroundTask
+from supervisor.keeper.base.control_input import CONTROL_INTERVAL_S, ControlInput
 from supervisor.keeper.base.request_rules import Refused
-from supervisor.keeper.base.requests import CONTROL_INTERVAL_S, ControlInput
 from supervisor.keeper.planning.launch_plans import BadChange
 from supervisor.run import control
 from supervisor.run import events as ev

@@ -14,8 +14,8 @@ import pytest
 
 from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
 from supervisor.keeper.base.background import BackgroundTask
+from supervisor.keeper.base.control_input import CONTROL_INTERVAL_S, ControlInput, Powerless
 from supervisor.keeper.base.request_rules import Refused
-from supervisor.keeper.base.requests import CONTROL_INTERVAL_S, ControlInput, Powerless
 from supervisor.keeper.process.child import own_identity
 from supervisor.keeper.stalls.stack_broker import StackBroker
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, take_round, write_stacks
@@ -171,7 +171,7 @@ def test_stacks_that_could_not_be_written_are_refused_with_the_reason(bench: Ben
 def test_a_keeper_that_leaves_answers_what_it_is_still_asked(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.keeper.base.requests.LAST_ANSWER_S", 0.01)
+    monkeypatch.setattr("supervisor.keeper.base.control_input.LAST_ANSWER_S", 0.01)
     control.send(bench.run.control, RequestKind.STACKS)
     bench.look()
     bench.control.close()

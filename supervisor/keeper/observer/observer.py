@@ -11,7 +11,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
@@ -19,13 +19,14 @@ from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.keeper.base.background import Background, BackgroundTask
+from supervisor.keeper.base.control_input import ControlInput, Powerless
 from supervisor.keeper.base.keeper_clock import Clock, ClockWatch, SystemClock
 from supervisor.keeper.base.request_rules import Refused
-from supervisor.keeper.base.requests import ControlInput, Powerless
 from supervisor.keeper.monitoring.log_monitor import LastReading, LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import EvidenceLine, Observation, RankGone, Sampled
 from supervisor.keeper.monitoring.sensors import Sensors
-from supervisor.keeper.observer.observed_run import ATTEMPT, PIPE_NAME, ObservedLog, ObservedRun, Target
+from supervisor.keeper.observer.log_ends import end_of, last_written_t, span_of_logs
+from supervisor.keeper.observer.observed_run import ATTEMPT, PIPE_NAME, ObservedRun, Target
 from supervisor.keeper.observer.watched_ends import PipeCopy, RankEnds, Writers
 from supervisor.keeper.recording.recorder import Recorder
 from supervisor.keeper.stalls.stack_rounds import StackFile, write_stacks
@@ -33,17 +34,14 @@ from supervisor.policy import EXIT_ENDED_EARLY, EXIT_FAILED, EXIT_LOST
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Reason, Verdict
-from supervisor.run.regular import open_regular
 from supervisor.run.runfile import SAMPLE_INTERVAL_S
 from supervisor.run.state import RunState
 from supervisor.sources.processes import ProcessId, is_alive
 from supervisor.sources.signature_files import EngineLoader
 from supervisor.sources.stacks.python_stacks import collect_stacks
 from supervisor.sources.tail.tailer import Backlog
-from supervisor.text.decode import clean
 from supervisor.text.numbers import read_to
 from supervisor.text.prefixes import Origin
-from supervisor.text.stamps import Span, span_of
 
 TICK_S = 0.1
 ENDING_TICK_S = 0.01
@@ -64,10 +62,6 @@ COPIED_S = 86400.0
 STAT_S = 1.0
 BEHIND_S = 1.0
 """How often it is journalled how much of a backlog is read."""
-STAMPED_BYTES, STAMPED_LINES = 1 << 16, 400
-"""How much of each end of a log is searched for clock times."""
-END_BYTES = 1 << 20
-"""How much of a large log's end is judged before the rest is read."""
 CLEAR = 0.9
 """The signature's own line stands at the end. The whole log may change a less certain verdict."""
 NO_FAILURE = frozenset((FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED))
@@ -196,7 +190,7 @@ class Observer(Powerless):
         # Not for the thread: of one whose join Ctrl-C interrupts Python 3.11 says that it has ended (bpo-45274).
         return self._over.wait(timeout_s)
 
-    # -- what requests may do here: notes and stacks (see requests.Actor) -------------------------------------
+    # -- what requests may do here: notes and stacks (see control_input.Actor) -------------------------------------
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
         """Journal and fold an event."""
@@ -488,7 +482,7 @@ class Observer(Powerless):
 
     def _verdict_on_end(self) -> tuple[Verdict, float]:
         engine = self._engine.get()
-        logs = tuple(LogSource(log.name, _end_of(log.path), log.origin) for log in self._target.logs)
+        logs = tuple(LogSource(log.name, end_of(log), log.origin) for log in self._target.logs)
         return self._word(diagnose(JobEvidence(logs=logs), engine.signatures, engine.matcher)), 0.0
 
     def _with_end(self, job: JobEvidence) -> JobEvidence:
@@ -658,48 +652,3 @@ def _unknown(unread: str) -> Verdict:
 def _paths(target: Target) -> tuple[str, ...]:
     """The logs that are read in place."""
     return tuple(log.path for log in target.logs if not log.packed)
-
-
-def _end_of(path: str) -> Iterator[bytes]:
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > END_BYTES:
-            file.seek(size - END_BYTES)
-            file.readline()  # a part of a line
-        yield file.read(END_BYTES)
-
-
-def last_written_t(logs: Iterable[ObservedLog]) -> float:
-    """When the newest of the logs was last changed, wall seconds; 0 where there is none."""
-    times = []
-    for log in logs:
-        with contextlib.suppress(OSError):
-            times.append(os.stat(log.written).st_mtime)
-    return max(times, default=0.0)
-
-
-def span_of_logs(logs: Iterable[ObservedLog]) -> Span | None:
-    """The first and the last time, wall seconds, that logs of one job carry; None: none carries any."""
-    spans = [span for log in logs if (span := _span(log)) is not None]
-    if not spans:
-        return None
-    return Span(
-        min(span.began_t for span in spans),
-        max(span.over_t for span in spans),
-        all(span.is_dated for span in spans),
-        all(span.is_copy for span in spans),
-    )
-
-
-def _span(log: ObservedLog) -> Span | None:
-    try:
-        written_t = os.stat(log.written).st_mtime
-        with open_regular(log.path) as file:
-            size = os.fstat(file.fileno()).st_size
-            head = os.pread(file.fileno(), STAMPED_BYTES, 0)
-            tail = os.pread(file.fileno(), STAMPED_BYTES, max(size - STAMPED_BYTES, 0))
-    except OSError:
-        return None
-    first = [clean(raw) for raw in head.splitlines()[:STAMPED_LINES]]
-    last = [clean(raw) for raw in tail.splitlines()[-STAMPED_LINES:]]
-    return span_of(first, last, written_t, log.written)

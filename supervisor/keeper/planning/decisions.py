@@ -16,7 +16,7 @@ from supervisor.job.knobs.resume_settings import given_start
 from supervisor.job.launch.batch_questions import to_try
 from supervisor.job.launch.env import is_measured
 from supervisor.job.memory_fit import choose_smaller
-from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs, Unread
+from supervisor.job.spec import BatchQuestion, EntryKind, JobSpec, LoaderKnobs, Unread
 from supervisor.keeper.base.background import within
 from supervisor.keeper.monitoring.found_checkpoints import (
     ConcurrentRun,
@@ -26,6 +26,7 @@ from supervisor.keeper.monitoring.found_checkpoints import (
     untaken_text,
 )
 from supervisor.keeper.planning.attempt_evidence import DRIVER_S, XID, known_trials, memory_point_of
+from supervisor.keeper.planning.launch_plans import counter_question
 from supervisor.keeper.planning.resume_points import (
     batch_refusal,
     number_of,
@@ -35,7 +36,7 @@ from supervisor.keeper.planning.resume_points import (
     why_not_now,
 )
 from supervisor.policy import Gpus, PastAttempt, PolicyInput, StopCause, decide
-from supervisor.run.answers import batch_question, recalled, script_of
+from supervisor.run.answers import batch_question, exit_code_question, recalled, resume_question, script_of
 from supervisor.run.events import BatchAnswered, BatchMeasured
 from supervisor.run.fold import fold
 from supervisor.run.next_job import next_job, undecided
@@ -69,6 +70,26 @@ def decide_next(
     flag, path = state.answered_job(record.job).knobs.start, shown_path(record.job, untaken.path)
     how = f"e and {flag} {path} takes it" if flag is not None else "e gives it to the script's own flag"
     return replace(decided, reason=f"{decided.reason}; {untaken_text(record.job, untaken)}; {how}")
+
+
+def needs_smaller_batch(record: RunFile, state: RunState, view: AttemptState) -> bool:
+    """Whether it ran out of memory, or had another batch than was planned for that, and no smaller batch can be planned."""
+    knobs = state.answered_job(record.job).knobs
+    refuted = view.differs is not None and view.differs.wrong is not None
+    return (view.failure in OUT_OF_MEMORY or refuted) and not knobs.can_change_batch
+
+
+def question_after(record: RunFile, state: RunState, number: int) -> BatchQuestion | None:
+    """The question that stands in the way after attempt `number`."""
+    view = state.find(number)
+    if view is not None and view.missed is not None:
+        return counter_question(record.job)
+    question = batch_question(record.job, state)
+    if view is None or (question is not None and needs_smaller_batch(record, state, view)):
+        return question
+    if view.job_exit_code == 0:
+        return exit_code_question(record.job)
+    return resume_question(record.job, view.measured.resume_candidates if view.measured is not None else ())
 
 
 def next_answer(

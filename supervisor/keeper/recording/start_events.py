@@ -9,8 +9,10 @@ from supervisor import __version__
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.job.config.script_settings import is_plain_python
 from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.keeper.base.background import Background
+from supervisor.keeper.base.ledger import RunContext
 from supervisor.run import events as ev
-from supervisor.run.records import Finding
+from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.runfile import RunFile
 from supervisor.sources.processes import ProcessId, boot_id
 
@@ -67,3 +69,40 @@ def _world_size(job: JobSpec) -> int | None:
     if job.entry_kind is EntryKind.COMMAND and not is_plain_python(job):
         return None
     return job.nproc_per_node * (int(job.nnodes) if job.nnodes.isdecimal() else 1)
+
+
+class LaterChecks:
+    """The checks that refuse nothing: begun once the launcher starts, so that the start does not wait for them."""
+
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._checking: Background[list[Finding]] = Background("stoker-checks")
+
+    def begin(self) -> None:
+        """Begin them in a thread, unless checks are off."""
+        if self._context.record.settings.checks:
+            self._checking.start(self._run)
+
+    def journal(self) -> None:
+        """Journal what they found and a person should know, once they are done."""
+        for finding in self._checking.poll() or ():
+            if finding.level is not FindingLevel.OK:
+                self._context.ledger.emit(ev.PreflightFound(t=self._context.clock.wall(), finding=finding))
+
+    def _run(self) -> list[Finding]:
+        from supervisor.preflight.checks import run_checks
+        from supervisor.preflight.context import CheckContext
+        from supervisor.preflight.interpreter import Interpreter
+        from supervisor.preflight.later_checks import BESIDE
+
+        record = self._context.record
+        found = Interpreter(
+            path=record.interpreter,
+            version=record.python_version or "",
+            torch_version=record.torch_version,
+            why="",
+            torch_cuda=record.torch_cuda,
+            torch_hip=record.torch_hip,
+        )
+        context = CheckContext(record.job, self._context.run.root.parent, self._context.env, found)
+        return run_checks(BESIDE, context)
