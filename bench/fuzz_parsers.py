@@ -30,8 +30,8 @@ from supervisor.run.journal import JournalReader, read_state
 from supervisor.run.ownership import read_holder
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, read_run_file, read_run_stream
-from supervisor.sources.checkpoints import find_checkpoints
-from supervisor.sources.host.kernel_log import about
+from supervisor.sources.checkpoint_layouts import find_checkpoints
+from supervisor.sources.kernel_memory import about
 from supervisor.sources.metrics import MetricReader
 from supervisor.sources.signature_files import load_engine
 from supervisor.sources.stacks.collective_records import BadDump, read_dump

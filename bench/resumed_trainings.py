@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.common import command_line, surroundings, tell
 from supervisor.policy.same_training import Judgement, Restart, judge
 from supervisor.run.records import Sameness
-from supervisor.sources.metrics.reader import MetricReader
+from supervisor.sources.metrics.metric_reader import MetricReader
 
 # The kinds, and the values of which one must be named.
 FAULTS = {
@@ -129,41 +129,7 @@ def _curve(seed: int, count: int, dropout: float) -> Task:
     return Task(count, model, lambda i: nn.functional.mse_loss(model(x[i]).float(), y[i]))
 
 
-def _text(seed: int, count: int, dropout: float) -> Task:
-    """Next characters of a Markov chain, by one block of attention."""
-    dice = torch.Generator().manual_seed(seed)
-    table = torch.softmax(2.5 * torch.randn(24, 24, generator=dice), dim=1)
-    x = torch.zeros(count, 13, dtype=torch.long)
-    x[:, 0] = torch.randint(0, 24, (count,), generator=dice)
-    for place in range(1, 13):
-        x[:, place] = torch.multinomial(table[x[:, place - 1]], 1, generator=dice)[:, 0]
-    model = _Attention(dropout)
-    return Task(
-        count,
-        model,
-        lambda i: nn.functional.cross_entropy(model(x[i, :-1]).float().flatten(0, 1), x[i, 1:].flatten()),
-    )
-
-
-class _Attention(nn.Module):
-    def __init__(self, dropout: float) -> None:
-        super().__init__()
-        self.words, self.places = nn.Embedding(24, 24), nn.Embedding(12, 24)
-        self.mix, self.out = nn.Linear(24, 72), nn.Linear(24, 24)
-        self.wide = nn.Sequential(
-            nn.LayerNorm(24), nn.Linear(24, 48), nn.GELU(), nn.Linear(48, 24), nn.Dropout(dropout)
-        )
-        self.head = nn.Linear(24, 24)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.words(x) + self.places.weight[: x.shape[1]]
-        q, k, v = self.mix(h).chunk(3, dim=-1)
-        h = h + self.out(nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True))
-        found: Tensor = self.head(h + self.wide(h))
-        return found
-
-
-FAMILIES = {"clusters": _clusters, "curve": _curve, "text": _text}
+FAMILIES = {"clusters": _clusters, "curve": _curve}
 
 # -- a training ---------------------------------------------------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ def _explain(key: str | None, words: list[str]) -> int:
 def _chosen_theme() -> tuple[Source, ...]:
     """The theme that was chosen last with the key T; none where no other was."""
     from supervisor.cli.open_app import kept_file
-    from supervisor.views.tui.saved_layout import load
+    from supervisor.views.tui.shell.saved_layout import load
     from supervisor.views.tui.widgets.palette import PALETTES
 
     path = kept_file(os.environ)

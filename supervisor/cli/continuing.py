@@ -189,8 +189,8 @@ def _untaken(paths: RunPaths, record: RunFile, state: RunState, plan: LaunchPlan
     """A newer checkpoint that is not continued from, why, what that costs, and what to type to start from it."""
     from dataclasses import replace
 
-    from supervisor.job.arguments.assignments import set_value
-    from supervisor.job.launch.rerun_command import command_of
+    from supervisor.job.arguments.command_line import set_value
+    from supervisor.job.launch.plan import command_of
     from supervisor.keeper.monitoring.found_checkpoints import (
         concurrent_runs,
         newest_untaken,

@@ -102,7 +102,7 @@ def _ask_all(start: GuidedStart, tr: Tr) -> None:
         _say(f"· {tr(line)}")
     shown: Found | None = None
     while (question := start.question()) is not None:
-        if start.found is not None and start.found != shown and "ranks" in start.choices.settled:
+        if start.found is not None and start.found != shown and "ranks" in start.choices.decided:
             shown = start.found
             _say(tr("known so far:"))
             width = max(len(tr(label)) for label, _ in shown.lines)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from supervisor.cli.common import say, user_settings
-from supervisor.job.arguments.assignments import settings_of
+from supervisor.job.arguments.command_line import settings_of
 from supervisor.job.arguments.flags import Flag
 from supervisor.job.arguments.run_arguments import ParsedRun, parse_run_argv
 from supervisor.job.config.files import parse_config

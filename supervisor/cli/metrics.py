@@ -26,8 +26,8 @@ from supervisor.cli.job_logs import READING, BadInputError, path_or_run, read_jo
 from supervisor.diagnosis.evidence import LogSource
 from supervisor.run.regular import read_regular
 from supervisor.sources.metrics import Columns, MetricReader, MetricSample, standing_states
-from supervisor.sources.metrics.bars import NOTHING_COUNTED
 from supervisor.sources.metrics.names import MEMORY, TOTAL_EPOCHS
+from supervisor.sources.metrics.progress_bars import NOTHING_COUNTED
 from supervisor.sources.metrics.values import GIB
 from supervisor.sources.tail.follow import Batch, LineFeed
 from supervisor.text.decode import HEAD_BYTES, ascii_json, is_binary, plain_chunks, printable

@@ -28,8 +28,7 @@ from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import Verdict
 from supervisor.run.state import Finished
-from supervisor.sources.file_facts import any_is_written
-from supervisor.sources.processes import identify, read_cmdline
+from supervisor.sources.processes import any_is_written, identify, read_cmdline
 
 if TYPE_CHECKING:
     from supervisor.keeper.observer.observer import Observer

@@ -16,7 +16,7 @@ from supervisor.views.appearance import Appearance
 from supervisor.views.wording.translate import words_in
 
 if TYPE_CHECKING:
-    from supervisor.views.tui.request_client import Adopter
+    from supervisor.views.tui.shell.request_client import Adopter
 
 
 def show(
@@ -64,7 +64,7 @@ def show(
     elif has_keeper(run):
         match state.condition:
             case HeldOpen():
-                from supervisor.views.tui.dashboard.state_words import is_held_unwatched
+                from supervisor.views.tui.panels.state_words import is_held_unwatched
 
                 held = is_held_unwatched(state)
                 ends = "the run ends in half a minute unless somebody looks"  # keeper.loop.UNWATCHED_S
@@ -107,7 +107,7 @@ def kept_file(env: Mapping[str, str]) -> Path:
 
 def continuer(env: Mapping[str, str]) -> Adopter:
     """What the key r asks of a run that is over, and does: the next attempt, as `stoker continue` starts it."""
-    from supervisor.views.tui.request_client import Adopter
+    from supervisor.views.tui.shell.request_client import Adopter
 
     def examine(run: RunPaths) -> Offer:
         from supervisor.cli.continuing import next_attempt
@@ -124,7 +124,7 @@ def continuer(env: Mapping[str, str]) -> Adopter:
 
 def adopter(env: Mapping[str, str]) -> Adopter:
     """What the key A asks, and does: the keeper's modules are loaded when it is pressed."""
-    from supervisor.views.tui.request_client import Adopter
+    from supervisor.views.tui.shell.request_client import Adopter
 
     def examine(run: RunPaths) -> Offer:
         from supervisor.keeper.process.takeover import examine_adoption

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from supervisor.diagnosis.evidence import JobEvidence, MachineRecords, RunValues, SeenGroup, SeenHang
-from supervisor.job.arguments.assignments import names_of
+from supervisor.job.arguments.command_line import names_of
 from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, by_spelling
 from supervisor.job.knobs.conventions import find_loader
 from supervisor.job.knobs.set_batch import divided_flag

@@ -83,7 +83,7 @@ class Knobs:
     where the other is doubled. `same`: further settings that hold the same number, as (name, ``micro`` or
     ``accumulation``); they change together. A number in that place: the name is set to it, as it would change by itself.
     `refusal`: why the batch cannot be changed at the same global batch, and `help` what would let it be. `found`: the numbers, and where each was read. `self_resuming`: the script finds its newest
-    checkpoint by itself; a `resume_path` beside it is one that it heeds before it looks. `resumes`: what is known of that,
+    checkpoint by itself; a `resume_path` beside it is one that it takes before it looks for its own. `resumes`: what is known of that,
     for people; `resume_step`: a flag that takes the number in the checkpoint's name. `cannot_resume`: there is no way at
     all. `framework`: whose conventions hold for the script, if any do. `unsafe`: why a smaller micro-batch would
     change what is learned, whatever is measured.
@@ -371,7 +371,7 @@ class FitSettings:
 
 
 BEYOND_STEPS: Final = 10
-"""A script that made this many times the steps that its own setting allows does not heed it: its trial is stopped."""
+"""A script that made this many times the steps that its own setting allows ignores it: its trial is stopped."""
 
 
 @dataclass(frozen=True, slots=True)

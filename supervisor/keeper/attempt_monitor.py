@@ -17,7 +17,7 @@ from supervisor.keeper.monitoring.collector import Collector
 from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints, concurrent_runs
 from supervisor.keeper.monitoring.log_monitor import LastReading
 from supervisor.keeper.monitoring.measured_facts import MeasuredFacts, PlanCheck
-from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone
+from supervisor.keeper.monitoring.observations import EvidenceLine, Observation, RankGone, is_telemetry
 from supervisor.keeper.monitoring.rank_failures import RankFailures
 from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict
 from supervisor.keeper.planning.decisions import next_answer
@@ -36,7 +36,7 @@ from supervisor.run.fold import fold
 from supervisor.run.next_job import next_job
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.records import FailureClass
-from supervisor.sources.host.cgroup import memory_kills
+from supervisor.sources.kernel_memory import memory_kills
 from supervisor.sources.signature_files import EngineLoader
 from supervisor.sources.tail.tailer import Backlog
 
@@ -211,7 +211,7 @@ class AttemptMonitor:
         if self._collector is None or self._is_our_signal(observation):
             return
         if self._live is not None:
-            self._live.sends_telemetry = self._live.sends_telemetry or observation.from_telemetry
+            self._live.sends_telemetry = self._live.sends_telemetry or is_telemetry(observation)
             if isinstance(observation, RankGone) and observation.exit_code is not None:
                 self._live.exit_codes[observation.local_rank] = observation.exit_code
             self._failures.observe(observation)
@@ -230,7 +230,7 @@ class AttemptMonitor:
         stopping = self._live is not None and self._live.stop_sequence is not None
         return (
             stopping
-            and isinstance(observation, EvidenceHit)
+            and isinstance(observation, EvidenceLine)
             and observation.failure is FailureClass.TERMINATED
             and observation.stop_signal
         )

@@ -42,7 +42,7 @@ UNSEEN_START_S: Final = 120.0
 
 
 def decide(history: PolicyInput) -> Decision:
-    """Settles what follows the newest attempt of `history`.
+    """Decide what follows the newest attempt of `history`.
 
     Raises:
         ValueError: `history` holds no attempt.

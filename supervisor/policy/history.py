@@ -24,7 +24,7 @@ FIRST_STEP: Final = 1
 class PastAttempt:
     """One ended attempt, as the keeper knows it.
 
-    `decision` is what was settled on after it (None for the newest one); `by_person`: by a request, which
+    `decision` is what was decided after it (None for the newest one); `by_person`: by a request, which
     starts all budgets again. `steps_seen`: the attempt spoke the wire, or a step was read from its log.
     `missed`: how it did not resume, as a clause, and `misses_surely`; `refuted`: its batch showed that an answer about a setting
     was wrong; `lost_at`: the step from which on its loss was no number.

@@ -86,7 +86,7 @@ def check_checkpoint_space(context: CheckContext) -> Iterator[Finding]:
     from supervisor.run.index import known_runs
     from supervisor.run.journal import read_state
     from supervisor.run.runfile import BadRunFile, read_run_file
-    from supervisor.sources.file_facts import tree_bytes
+    from supervisor.sources.checkpoint_layouts import tree_bytes
 
     spec = context.spec
     for run in known_runs(context.runs_dir, context.env)[:LOOK_BACK]:
@@ -116,7 +116,7 @@ def check_host_memory(context: CheckContext) -> Iterator[Finding]:
     """Memory that is free now, within the control group's limit, against what the ranks take before they load any data."""
     import psutil
 
-    from supervisor.sources.host.cgroup import read_cgroup_memory
+    from supervisor.sources.kernel_memory import read_cgroup_memory
 
     ranks = context.spec.nproc_per_node
     free, limit = int(psutil.virtual_memory().available), None

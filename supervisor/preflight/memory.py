@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import assert_never
 
-from supervisor.job.arguments.assignments import names_of, value_of
+from supervisor.job.arguments.command_line import names_of, value_of
 from supervisor.job.batch import candidates
 from supervisor.job.config.files import config_words, read_values
 from supervisor.job.knobs.setting_names import words_of

@@ -13,7 +13,7 @@ from supervisor.job.spec import EntryKind
 from supervisor.preflight.context import CheckContext, ok, refuse, warn
 from supervisor.preflight.ports import is_free, port_holder
 from supervisor.run.records import Finding
-from supervisor.sources.host.links import INNER
+from supervisor.sources.machine import INNER
 
 RESOLVE_S: Final = 3.0
 FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from supervisor.cluster.scheduler import scheduler_of
-from supervisor.job.arguments.assignments import value_of
+from supervisor.job.arguments.command_line import value_of
 from supervisor.job.knobs.set_batch import why_not_changeable
 from supervisor.job.launch.oom_plan import OomRefusal, is_measured_later, oom_plan
 from supervisor.job.spec import NAMED_UNSEEN, EntryKind, JobSpec, Knobs
@@ -122,7 +122,7 @@ def check_resume(context: CheckContext) -> Iterator[Finding]:
         given = value_of(spec.entry_args, flag)
         if not given or (os.sep not in given and not given.endswith(FILES)):
             continue  # a word such as "latest", a switch, or a name on a hub
-        from supervisor.sources.checkpoints import whole_at  # most starts name none
+        from supervisor.sources.checkpoint_layouts import whole_at  # most starts name none
 
         path = Path(spec.cwd, os.path.expanduser(given))
         if not path.exists():

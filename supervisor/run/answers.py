@@ -22,7 +22,7 @@ from typing import Annotated
 
 import msgspec
 
-from supervisor.job.arguments.launchers import Launch, read_launch
+from supervisor.job.arguments.command_line import Launch, read_launch
 from supervisor.job.launch.batch_questions import question_of
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import (

@@ -95,21 +95,21 @@ class ArrivalReader:
         self.logs: dict[str, Arrivals] = {}
         self._root = attempt.root
         self._path = attempt.arrivals
-        self._file: BinaryIO | None = None  # open, so that its inode is no other file's
+        self._opened: BinaryIO | None = None  # open, so that its inode is no other file's
         self._offset = 0
 
     def refresh(self) -> bool:
         """Read what was added; whether anything was."""
         try:
             named = os.stat(self._path)
-            if self._file is None or os.fstat(self._file.fileno()).st_ino != named.st_ino:
+            if self._opened is None or os.fstat(self._opened.fileno()).st_ino != named.st_ino:
                 self.close()
-                self._file = open_regular(self._path)
+                self._opened = open_regular(self._path)
                 self._offset = 0
                 self.logs.clear()
             if named.st_size <= self._offset:
                 return False
-            data = os.pread(self._file.fileno(), READ_BYTES, self._offset)
+            data = os.pread(self._opened.fileno(), READ_BYTES, self._offset)
         except OSError:
             return False
         whole = data.rfind(b"\n") + 1
@@ -120,9 +120,9 @@ class ArrivalReader:
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
 
 
 class ArrivalWriter:

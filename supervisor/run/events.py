@@ -349,7 +349,7 @@ class Progress(JournalEvent, frozen=True, kw_only=True, tag="progress"):
 
 
 class CheckpointCommitted(JournalEvent, frozen=True, kw_only=True, tag="checkpoint_committed"):
-    """A checkpoint is complete on disk: the trainer reported it, or it was `found` complete in its folder (`sources.checkpoints`).
+    """A checkpoint is complete on disk: the trainer reported it, or it was `found` complete in its folder (`sources.checkpoint_layouts`).
 
     A found checkpoint also has its `layout`, the last `number` in its name, and the time it was written (wall seconds). With
     `step_by_time`, the name gives no step, so `step` is the step that training had reached by then.
@@ -640,11 +640,6 @@ class LossFinite(JournalEvent, frozen=True, kw_only=True, tag="loss_finite"):
 _LOSS_RENAMED = "loss_renamed_"
 
 
-def loss_renamed_code(name: str, step: float) -> str:
-    """The code of an advisory that the log prints its loss under a new name from a step on."""
-    return f"{_LOSS_RENAMED}{step:.0f}_{name}"
-
-
 def renamed_loss(advisory: Advisory) -> tuple[int, str] | None:
     """The step from which the log prints its loss under a new name, and that name; None for any other advisory."""
     if not advisory.code.startswith(_LOSS_RENAMED):
@@ -707,7 +702,7 @@ class RunEnded(JournalEvent, frozen=True, kw_only=True, tag="run_ended"):
 
 
 class StacksProbed(JournalEvent, frozen=True, kw_only=True, tag="stacks_probed"):
-    """Where the ranks' stacks come from: "py-spy", "faulthandler" or "proc" (older journals: "debug-server", too); `note`: why from nothing better."""
+    """Where the ranks' stacks come from, and why from nothing better; only in older journals."""
 
     attempt: int
     source: str

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from msgspec import structs
 
-from supervisor.job.arguments.assignments import set_value, values_of
+from supervisor.job.arguments.command_line import set_value, values_of
 from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.resume_settings import given_start, takes_path
@@ -15,7 +15,7 @@ from supervisor.job.knobs.set_batch import batch_of, batch_values
 from supervisor.job.knobs.setting_names import Places, is_argument
 from supervisor.job.launch.env import NOT_MEASURED
 from supervisor.job.launch.oom_plan import missing_words
-from supervisor.job.launch.rerun_command import command_of
+from supervisor.job.launch.plan import command_of
 from supervisor.job.spec import JobSpec
 from supervisor.run.records import OUT_OF_MEMORY, DecisionKind, FailureClass, SpecChange
 from supervisor.run.state import AttemptState, RunState

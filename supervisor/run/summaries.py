@@ -1,8 +1,8 @@
-"""What lists show of each run, kept in the file ``.index`` beside the runs, so that a run that is over is folded once.
+"""What lists show about each run, cached in ``.index`` next to the runs, so that a finished run is folded only once.
 
-A cache and nothing more: a line counts only while the run's journal has the mark that it was made from. A keeper adds its run's line
-when it ends, a reader those that it missed. Each write is whole lines at the end of the file, so that several processes may write
-at once; a torn line is passed over, and its run is folded again. A file that another user owns is ignored.
+A line counts only while the run's journal has the mark that it was made from. A keeper adds its run's line when it ends, and a reader
+adds missing ones. Each write appends whole lines, so that several processes may write at once. A damaged line is skipped and its run
+folded again. A file that another user owns is ignored.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from supervisor.text.redact import redact_argv
 
 INDEX = ".index"
 FORMAT = 1
-"""Grows when a list shows something else of the same state."""
+"""Raised when lists show something new from the same state."""
 FEW_LINES = 64
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What lists show of a run.
+    """What lists show about a run.
 
     `mark`: of its journal, before that was read. `script`, `arguments`: as they were given, secrets hidden; None where run.json cannot be
     read. `given`: the name that a person gave it at its start. `again`: the command that starts it with what it lacked, see `declared_again`.
@@ -53,7 +53,7 @@ def _format() -> str:
 
 
 def name_given(job: JobSpec | None) -> str:
-    """The name that a person gave a job; empty where it has its script's."""
+    """The name that a person gave a job; empty if it is the script's name."""
     named = job.sources("run.name") if job is not None else []
     return named[-1][0] if named and named[-1][1] != "default" else ""
 
@@ -71,7 +71,7 @@ def summary_of(run: RunPaths, mark: Mark, state: RunState) -> Summary:
 
 
 def _listed(whole: Summary) -> Summary:
-    """The summary with the newest note alone, and without what grows with a run's length and no list shows."""
+    """The summary with only the newest note, and without what grows with a run's length but no list shows."""
     notes = [moment for moment in whole.state.timeline if moment.kind is MomentKind.NOTE]
     bare: dict[str, object] = dict.fromkeys(("findings", "records", "checkpoints", "kept", "advisories"), ())
     attempts = tuple(map(_listed_attempt, whole.state.attempts))
@@ -92,14 +92,14 @@ def _listed_attempt(attempt: AttemptState) -> AttemptState:
 
 
 class RunIndex:
-    """The summaries that are kept. A folder's are read once; what cannot be read or written is left out."""
+    """The cached summaries. A folder's are read once; what cannot be read or written is left out."""
 
     def __init__(self) -> None:
         self._kept: dict[str, dict[str, Summary]] = {}  # by folder and run
         self._new: dict[str, list[Summary]] = {}
 
     def find(self, run: RunPaths, mark: Mark | None) -> Summary | None:
-        """What is kept of a run, if it is of its journal as that is now."""
+        """The cached summary of a run, if its journal has not changed since."""
         folder = os.path.dirname(run.root)
         if folder not in self._kept:
             self._kept[folder] = {}
@@ -113,25 +113,25 @@ class RunIndex:
         lines = decoded(msgspec.json.Decoder(Summary), data)
         kept = self._kept[folder] = {line.run_id: line for line in lines if line.format == _format()}
         there = set(os.listdir(folder))
-        if data.count(b"\n{") > FEW_LINES + 2 * len(there):  # most lines are out of date
+        if data.count(b"\n{") > FEW_LINES + 2 * len(there):  # most lines are stale
             os.unlink(os.path.join(folder, INDEX))
             self._new[folder] = [kept[run_id] for run_id in kept.keys() & there]
 
     def add(self, run: RunPaths, summary: Summary) -> Summary:
-        """Keep the summary of a run that nobody writes any more, from the next `save` on; returns what is kept of it."""
+        """Cache the summary of a run that no keeper writes, from the next `save` on; returns what is cached."""
         kept = _listed(summary)
         self._new.setdefault(os.path.dirname(run.root), []).append(kept)
         return kept
 
     def save(self) -> None:
-        """Write what was added."""
+        """Write what was added since."""
         while self._new:
             folder, lines = self._new.popitem()
             append_line(Path(folder, INDEX), *lines)
 
 
 def remember(node: NodePaths, state: RunState) -> None:
-    """Keep the summary of a run that has ended, whose journal is closed and folds to this state; one that was watched is mostly removed."""
+    """Cache the summary of a finished run with this state, unless it was only watched, as those are mostly removed."""
     run, mark = RunPaths(node.root.parent.parent), mark_of(node.journal)
     if node == run.node() and mark is not None and state.is_over and state.mode == "launched":
         append_line(run.root.parent / INDEX, _listed(summary_of(run, mark, state)))

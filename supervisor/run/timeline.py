@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from supervisor.job.arguments.assignments import differing
+from supervisor.job.arguments.command_line import differing
 from supervisor.job.spec import IN_CODE, BatchQuestion, Unread
 from supervisor.run import events as ev
 from supervisor.run.records import DecisionKind, FailureClass, Sameness, SpecChange

@@ -1,4 +1,4 @@
-"""Processes identified by pid and start time, from /proc.
+"""Processes identified by pid and start time, from /proc: what they are, did, and have open, and when they end.
 
 A pid is recycled; together with the start time (field 22 of ``/proc/<pid>/stat``, proc(5)) it names one
 process and no other until the next boot. Nothing here ever signals a bare pid.
@@ -9,14 +9,20 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 _ENVIRON_CAP_BYTES = 1 << 20
 _SOCKETS_CAP_BYTES = 1 << 24
 _LISTENS = "0A"
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+# linux/sock_diag.h, inet_diag.h.
+_SOCK_DIAG, _BY_FAMILY, _INFO = 4, 20, 2
+# System calls, and besides what a mapped file reads from the disk, which is none.
+_COUNTED = frozenset((b"rchar", b"wchar", b"read_bytes"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +272,107 @@ def send_signal(process: ProcessId, number: int = signal.SIGKILL) -> bool:
     return True
 
 
+class ExitWatch:
+    """A thread that waits for processes of anybody. Kernels before 5.3 have no pidfd: there it reports nothing.
+
+    Args:
+        ended: called in the thread with a process's name and its exit code (negative for a signal; None where its parent was
+            faster: torchrun looks at its workers every 0.1 s).
+    """
+
+    def __init__(self, ended: Callable[[int, int | None], None]) -> None:
+        self._ended = ended
+        self._poller = select.poll()
+        self._poke_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poller.register(self._poke_fd, select.POLLIN)
+        self._lock = threading.Lock()
+        self._watched: dict[int, tuple[int, ProcessId]] = {}  # by descriptor
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="stoker-exits", daemon=True)
+
+    def watch(self, name: int, process: ProcessId) -> None:
+        """Await the end of a process, any thread; one that is gone already is let be."""
+        with self._lock:
+            if self._closing or any(known == process for _, known in self._watched.values()):
+                return
+            try:
+                fd = os.pidfd_open(process.pid)
+            except OSError:
+                return
+            if not is_alive(process):  # between its end and its parent's look, or another process by now
+                os.close(fd)
+                return
+            self._watched[fd] = name, process
+            self._poller.register(fd, select.POLLIN)
+            if self._thread.ident is None:
+                self._thread.start()
+        os.eventfd_write(self._poke_fd, 1)
+
+    def close(self) -> None:
+        """End the thread and close what is open."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+        os.eventfd_write(self._poke_fd, 1)
+        if self._thread.ident is not None:
+            self._thread.join()
+        for fd in (*self._watched, self._poke_fd):
+            os.close(fd)
+
+    def _run(self) -> None:
+        while not self._closing:
+            for fd, _ in self._poller.poll():
+                if fd == self._poke_fd:
+                    with contextlib.suppress(BlockingIOError):
+                        os.eventfd_read(fd)
+                    continue
+                name, process = self._watched[fd]
+                code = exit_code_of(process)
+                with self._lock:
+                    self._poller.unregister(fd)
+                    del self._watched[fd]
+                os.close(fd)
+                self._ended(name, code)
+
+
+def helper_cpu_s(ranks: Iterable[ProcessId]) -> float:
+    """CPU seconds of the ranks' own children, living and waited for (data workers, compilers), not of the ranks."""
+    tick = os.sysconf("SC_CLK_TCK")
+    total = 0
+    for rank in ranks:
+        total += _ticks(rank.pid)[1]
+        total += sum(sum(_ticks(child.pid)) for child in descendants(rank))
+    return total / tick
+
+
+def own_cpu_s(rank: ProcessId) -> float:
+    """CPU seconds of one rank's own process, all its threads; 0 where it is gone."""
+    return _ticks(rank.pid)[0] / os.sysconf("SC_CLK_TCK") if is_alive(rank) else 0.0
+
+
+def io_bytes(ranks: Iterable[ProcessId]) -> int:
+    """What the ranks and their children read and wrote by read(2), write(2) and their like, caches included, and sent over TCP.
+
+    proc(5) counts no send(2) in its wchar. A rank that waits for its peers sends nothing over gloo's or NCCL's sockets.
+    """
+    pids = [process.pid for rank in ranks if is_alive(rank) for process in (rank, *descendants(rank))]
+    sent = _sent_bytes()
+    return sum(map(_io, pids)) + sum(
+        sent.get(inode, 0) for pid in pids for inode in {name for _, name in open_files(pid)}
+    )
+
+
+def any_is_written(paths: Iterable[str]) -> bool:
+    """Whether some process that we may look at has one of the files open for writing; /proc is walked once."""
+    return next(_writers(paths), None) is not None
+
+
+def writers_of(paths: Iterable[str]) -> list[int]:
+    """The pids of those that have one of the files open for writing, as far as we may look; /proc is walked once."""
+    return list(_writers(paths))
+
+
 def _kill(pid: int, number: int) -> bool:
     try:
         os.kill(pid, number)
@@ -307,3 +414,71 @@ def read_proc(path: str, cap_bytes: int) -> bytes | None:
     finally:
         os.close(fd)
     return b"".join(parts)
+
+
+def _ticks(pid: int) -> tuple[int, int]:
+    """A process's own clock ticks, and those of its children that it has waited for."""
+    raw = read_proc(f"/proc/{pid}/stat", 4096) or b""
+    fields = raw[raw.rfind(b")") + 2 :].split()
+    try:
+        # utime, stime, cutime, cstime are fields 14 to 17 of stat; the first here is field 3.
+        return int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
+    except (IndexError, ValueError):
+        return 0, 0
+
+
+def _io(pid: int) -> int:
+    total = 0
+    for line in (read_proc(f"/proc/{pid}/io", 4096) or b"").splitlines():
+        name, _, value = line.partition(b":")
+        if name in _COUNTED:
+            total += int(value)
+    return total
+
+
+def _sent_bytes() -> dict[str, int]:
+    """The bytes that were acknowledged on each TCP connection of this network namespace, by sock_diag(7); empty where it does not answer."""
+    import socket
+    import struct
+
+    found: dict[str, int] = {}
+    with contextlib.suppress(OSError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as link:
+        link.settimeout(1.0)
+        for family in (socket.AF_INET, socket.AF_INET6):
+            # nlmsghdr, a dump; inet_diag_req_v2: all states, with tcp_info.
+            link.send(
+                struct.pack("=IHHIIBBBxI48x", 72, _BY_FAMILY, 0x301, 0, 0, family, 6, _INFO, 0xFFFFFFFF)
+            )
+            kind = _BY_FAMILY
+            while kind == _BY_FAMILY:
+                data, at = link.recv(1 << 17), 0
+                while at < len(data):
+                    size, kind = struct.unpack_from("=IH", data, at)
+                    if kind != _BY_FAMILY:  # the dump is done
+                        break
+                    (inode,) = struct.unpack_from("=I", data, at + 84)
+                    attribute = at + 88
+                    while attribute < at + size:
+                        length, name = struct.unpack_from("=HH", data, attribute)
+                        if name == _INFO and length >= 132:  # tcpi_bytes_acked, since Linux 4.1
+                            found[f"socket:[{inode}]"] = struct.unpack_from("=Q", data, attribute + 124)[0]
+                        attribute += max(length + 3 & ~3, 4)
+                    at += size + 3 & ~3
+    return found
+
+
+def _writers(paths: Iterable[str]) -> Iterator[int]:
+    wanted = {os.path.realpath(path) for path in paths}  # as the kernel names them
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        pid = int(entry)
+        if any(path in wanted and _opened_for_writing(pid, fd) for fd, path in open_files(pid)):
+            yield pid
+
+
+def _opened_for_writing(pid: int, fd: str) -> bool:
+    for line in (read_proc(f"/proc/{pid}/fdinfo/{fd}", 4096) or b"").splitlines():
+        if line.startswith(b"flags:"):
+            return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
+    return False

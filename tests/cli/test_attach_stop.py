@@ -17,7 +17,7 @@ from supervisor.run.index import register
 from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
-from supervisor.sources.file_facts import any_is_written
+from supervisor.sources.processes import any_is_written
 from supervisor.views.model.cause_context import read_context
 from tests.conftest import wait_until
 from tests.keeper.fakes import job_of, own_run_in, run_in

@@ -8,7 +8,7 @@ from typing import get_args
 from supervisor.keeper.monitoring.sensors import gpu_values, machine_values, own_values
 from supervisor.run import events as ev
 from supervisor.sources.gpu import GpuDevice, GpuSample
-from supervisor.sources.host.machine import HostReader, ProcessSample
+from supervisor.sources.machine import HostReader, ProcessSample
 from supervisor.sources.processes import ProcessId
 
 ROOT = Path(__file__).parents[2]

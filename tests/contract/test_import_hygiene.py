@@ -33,7 +33,7 @@ LATER = (
     "psutil",
     "supervisor.policy.health.early_signs",
     "supervisor.preflight.gpus",
-    "supervisor.sources.checkpoints",
+    "supervisor.sources.checkpoint_layouts",
     "supervisor.views.headless.trial_report",
     "supervisor.views.wording.start_warnings",
 )

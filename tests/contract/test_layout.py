@@ -20,11 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SUPERVISOR = ROOT / "supervisor"
 
 # Module names that occur more than once below one package of supervisor/ or in trainer/, each with what the two mean.
-SAME_NAME = {
-    "views/commands.py": "logs: the view commands of a log; tui: the command palette",
-    "views/page.py": "logs: one page of lines; pages: the base of all pages",
-    "views/screen.py": "dashboard, logs: the screen of that name",
-}
+SAME_NAME: dict[str, str] = {}
 
 # sitecustomize.py is put on a rank's PYTHONPATH by itself: the folder must not become a package.
 NO_PACKAGE = {"supervisor/instrument/on_path"}

@@ -19,6 +19,7 @@ WRITERS = {
     "cli/attach.py": "hands stdout to the console view",
     "cli/observe_target.py": "hands stdout to the console view",
     "cli/start_run.py": "hands stdout to the console view",
+    "views/tui/app.py": "title, bell and notice of the desktop, which passed the gate in `terminal_signs`",
     "views/headless/console.py": "the level in a color of ours before a line that passed the gate",
     "keeper/__main__.py": "keeper.log: each line passes the gate",
     "keeper/process/launcher.py": "a pipe to the keeper",

@@ -27,10 +27,7 @@ from supervisor.diagnosis.hang.stuck_collectives import (
 from supervisor.sources.stacks.collective_records import (
     BadDump,
     DumpFiles,
-    dump_prefixes,
     dumps_of_job,
-    find_dumps,
-    load_dumps,
     query_ras,
     ras_address,
     read_dump,
@@ -263,15 +260,6 @@ def test_a_hostile_dump_runs_nothing(data: bytes, tmp_path: Path, monkeypatch: p
     assert not list(tmp_path.iterdir())
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_are_a_dump_or_refused(data: bytes) -> None:
-    for start in (b"", b"\x80\x02", b"{"):
-        try:
-            read_dump(start + data)
-        except BadDump:
-            continue
-
-
 @given(
     st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x))
 )
@@ -279,26 +267,6 @@ def test_any_plain_table_can_be_analysed(value: Any) -> None:
     stuck_collectives(
         {0: {"entries": value, "pg_config": value}, 1: {"entries": [value, {"collective_seq_id": value}]}}
     )
-
-
-def test_pickled_and_json_dumps_are_found_by_rank_and_age(tmp_path: Path) -> None:
-    prefix = tmp_path / "trace_rank_"
-    (tmp_path / "trace_rank_0").write_bytes(pickle.dumps(dump(5)))
-    (tmp_path / "trace_rank_1").write_text(json.dumps(dump(4)), encoding="utf-8")
-    (tmp_path / "trace_rank_2").write_bytes(HOSTILE["reduce"])
-    (tmp_path / "trace_rank_3").write_bytes(b"old")
-    os.utime(tmp_path / "trace_rank_3", (1, 1))
-    prefixes = dump_prefixes(
-        {"TORCH_FR_DUMP_TEMP_FILE": str(prefix), "XDG_CACHE_HOME": str(tmp_path / "none")}
-    )
-    paths = {
-        rank: path for rank, path in find_dumps(prefixes, since_t=1000.0).items() if path.parent == tmp_path
-    }
-    assert sorted(paths) == [0, 1, 2]
-    dumps, trouble = load_dumps(paths)
-    assert sorted(dumps) == [0, 1]
-    assert "GLOBAL" in trouble[0]
-    assert ranks_at_fault(stuck_collectives(dumps)) == (1,)
 
 
 def test_ras_names_who_launched_less() -> None:

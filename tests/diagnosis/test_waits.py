@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
-from supervisor.diagnosis.hang.waits import Kind
+from supervisor.diagnosis.hang.stacks import Kind
 from supervisor.sources.processes import identify
 from supervisor.sources.stacks.python_stacks import collect_stacks, find_py_spy
 from tests.conftest import wait_until

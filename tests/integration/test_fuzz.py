@@ -12,14 +12,14 @@ import pytest
 
 from bench.fuzz import in_child
 from bench.fuzz_parsers import FAULT_HANDLER, PARSERS, RAS, SCRIPT, STACKS, verb
-from supervisor.diagnosis.hang.stack_text import parse_stack
+from supervisor.diagnosis.hang.stacks import parse_stack
 from supervisor.diagnosis.hang.stuck_collectives import read_ras
 from supervisor.run import control
 from supervisor.run.journal import JournalReader
 from supervisor.run.ownership import read_holder
 from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.series import METRICS, SeriesWriter
-from supervisor.sources.host.kernel_log import about
+from supervisor.sources.kernel_memory import about
 from supervisor.sources.telemetry import parse_telemetry
 from supervisor.views.headless.still_chart import draw, loss_points
 

@@ -11,7 +11,7 @@ from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import DecisionKind
 from supervisor.run.state import Finished
-from supervisor.sources.host.cgroup import read_cgroup_memory
+from supervisor.sources.kernel_memory import read_cgroup_memory
 from supervisor.sources.signature_files import default_cache_dir, load_engine
 from tests.disks import needs_full_device
 from tests.integration.harness import facts, run_headless

@@ -25,7 +25,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.views.logs.viewport import LogViewport
 from supervisor.views.model.reader import SnapshotReader
-from supervisor.views.tui.dashboard.node_rows import links_of
+from supervisor.views.tui.panels.node_rows import links_of
 from tests.conftest import wait_until
 from tests.integration.harness import ROOT, background
 

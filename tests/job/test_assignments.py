@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.job.arguments.assignments import names_of, set_value, settings_of, value_of
+from supervisor.job.arguments.command_line import names_of, set_value, settings_of, value_of
 from supervisor.job.arguments.flags import nearest
 from supervisor.job.knobs.set_batch import as_number
 

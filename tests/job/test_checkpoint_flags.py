@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.job.arguments.assignments import settings_of
+from supervisor.job.arguments.command_line import settings_of
 from supervisor.job.knobs.resume_settings import (
     USUAL_OUTPUTS,
     find_outputs,
     find_prefixes,
     given_start,
-    perhaps_start,
 )
 
 
@@ -50,18 +49,3 @@ def test_what_else_the_arguments_name_as_written_to(args: str, prefixes: tuple[s
 )
 def test_a_start_that_the_arguments_give_is_known(args: str, flag: str | None, given: str | None) -> None:
     assert given_start(args.split(), {flag} if flag else ()) == given
-
-
-@pytest.mark.parametrize(
-    ("args", "flag"),
-    [
-        ("--lr 1", None),
-        ("--lr 2 --load runs/7", "--load"),
-        ("--lr 1 --warm a.pt", "--warm"),
-        ("--lr 1 --out_dir ckpt.pt", None),
-        ("--lr 1 --load false", None),
-        ("--lr 1 --old b.pt", None),
-    ],
-)
-def test_what_was_typed_and_may_be_a_checkpoint(args: str, flag: str | None) -> None:
-    assert perhaps_start(args.split(), ["--lr", "1", "--old", "b.pt"]) == flag

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.job.arguments.assignments import differing
+from supervisor.job.arguments.command_line import differing
 
 
 @pytest.mark.parametrize(

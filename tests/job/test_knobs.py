@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.job.arguments.assignments import set_value, value_of
+from supervisor.job.arguments.command_line import set_value, value_of
 from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.conventions import find_loader

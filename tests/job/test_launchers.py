@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from supervisor.job.arguments.launchers import read_launch
+from supervisor.job.arguments.command_line import read_launch
 from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.keeper.recording.start_events import opening

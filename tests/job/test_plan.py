@@ -300,7 +300,7 @@ def test_environment_has_its_reasons() -> None:
     assert not {"PYTHONUNBUFFERED", "OMP_NUM_THREADS"} & {c.name for c in quiet.env}
 
 
-def test_what_measures_is_put_on_the_path_of_the_ranks() -> None:
+def test_what_measures_in_the_ranks_is_there() -> None:
     assert (Path(INSTRUMENT) / "sitecustomize.py").is_file()
 
 

@@ -15,7 +15,7 @@ from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.config.settings import ConfigFile
 from supervisor.job.errors import JobError
-from supervisor.job.launch.rerun_command import command_of
+from supervisor.job.launch.plan import command_of
 from supervisor.job.spec import JobSpec
 
 FOREIGN = ConfigFile("job.toml", {"run": {"script": "train.py", "args": ["--lr", "1"], "nproc_per_node": 2}})

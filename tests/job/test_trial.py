@@ -11,8 +11,7 @@ from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.config.settings import ConfigFile
 from supervisor.job.errors import JobError
-from supervisor.job.launch.plan import build_plan
-from supervisor.job.launch.rerun_command import command_of, real_command_of
+from supervisor.job.launch.plan import build_plan, command_of, real_command_of
 from supervisor.job.spec import JobSpec, TrialSettings
 
 TRAINER = ConfigFile("demo.toml", {"num_iterations": 500, "checkpoint_dir": "/data/ckpt"})

@@ -16,7 +16,7 @@ import pytest
 from supervisor.job.spec import EntryKind
 from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.monitoring.collector import Collector
-from supervisor.keeper.monitoring.observations import EvidenceHit, LinesSeen, Observation, RankGone, StepSeen
+from supervisor.keeper.monitoring.observations import EvidenceLine, LinesSeen, Observation, RankGone, StepSeen
 from supervisor.run import events as ev
 from supervisor.run.arrivals import ArrivalReader
 from supervisor.run.paths import AttemptPaths
@@ -98,7 +98,7 @@ def test_a_step_is_of_the_rank_whose_log_says_it(
     assert heard == [1]
     assert not [one for one in got if isinstance(one, LinesSeen) and not one.lines]
     step = next(one for one in got if isinstance(one, StepSeen))
-    hit = next(one for one in got if isinstance(one, EvidenceHit))
+    hit = next(one for one in got if isinstance(one, EvidenceLine))
     assert (step.rank, step.log, step.values["step"], step.values["loss"]) == (ranks, "1/stdout.log", 3, 2.5)
     assert (hit.rank, hit.path, hit.line, hit.failure) == (ranks, "1/stderr.log", 1, FailureClass.CUDA_OOM)
 
@@ -117,7 +117,7 @@ def test_a_file_that_may_be_absent_is_no_evidence(tmp_path: Path, line: str) -> 
         write(paths.root / "0/stderr.log", f"{line}\n{OOM}")
         made.add_rank(rank(0))
         read_out(made)
-    assert [one.failure for one in got if isinstance(one, EvidenceHit)] == [FailureClass.CUDA_OOM]
+    assert [one.failure for one in got if isinstance(one, EvidenceLine)] == [FailureClass.CUDA_OOM]
 
 
 def test_a_trainers_telemetry_is_read_instead_of_its_lines(tmp_path: Path) -> None:

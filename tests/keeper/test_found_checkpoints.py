@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.job.arguments.assignments import settings_of
+from supervisor.job.arguments.command_line import settings_of
 from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS, find_prefixes
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.monitoring.found_checkpoints import (
@@ -38,7 +38,7 @@ from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import write_run_file
 from supervisor.run.series import METRICS, SeriesWriter
-from supervisor.sources.checkpoints import FoundCheckpoint
+from supervisor.sources.checkpoint_layouts import FoundCheckpoint
 from tests.conftest import wait_until
 from tests.keeper.fakes import BATCH, Emitted, FakeClock, job_of
 from tests.keeper.runs import INTENDED, RUNS, STARTED, T, append
@@ -178,18 +178,6 @@ def file_of(folder: Path, name: str, t: float, size: int = 3) -> Path:
     path.write_bytes(b"x" * size)
     os.utime(path, (t, t))
     return path
-
-
-def test_a_folder_of_the_script_beside_the_runs_is_looked_through(tmp_path: Path) -> None:
-    run = RunPaths(tmp_path / "runs" / "20261120-1412-brave-otter")
-    for folder in (run.node().root, tmp_path / "runs" / "exp1" / "checkpoints"):
-        file_of(folder, "ckpt.pt", T + 1)
-        with zipfile.ZipFile(folder / "ckpt.pt", "w") as archive:
-            archive.writestr("c/data.pkl", b"X\x09\x00\x00\x00optimizer")
-    run.node().journal.touch()
-    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=USUAL_OUTPUTS)
-    ours = search(job, 0.0, lambda _since_t: ()).ours
-    assert [os.path.relpath(one.path, tmp_path) for one in ours] == ["runs/exp1/checkpoints/ckpt.pt"]
 
 
 @pytest.mark.fault(
@@ -362,23 +350,6 @@ def test_no_folder_is_searched_where_saves_are_measured(tmp_path: Path) -> None:
     alone.hear(FactSeen(T, 0, {"kind": "step"}))
     alone.finish(BEGUN)
     assert [Path(one.path).name for one in saved(told)] == ["ckpt_9.pt"], "no process was seen to save"
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        {"kind": "saved"},
-        {"kind": "saved", "path": 3},
-        {"kind": "saved", "path": "relative.pt"},
-        {"kind": "saved", "path": "/a\0b"},
-        {"kind": "loaded", "path": "/a/b.pt"},
-    ],
-)
-def test_a_record_that_names_no_path_is_left_out(tmp_path: Path, record: dict[str, Any]) -> None:
-    made, _, told = follower(tmp_path)
-    made.hear(FactSeen(T, 0, record))
-    made.finish(BEGUN)
-    assert saved(told) == []
 
 
 def test_a_run_that_had_ended_before_is_no_other_run(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from supervisor.job.arguments.assignments import value_of
+from supervisor.job.arguments.command_line import value_of
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.set_batch import batch_of
 from supervisor.job.launch.oom_plan import OomPlan, oom_plan

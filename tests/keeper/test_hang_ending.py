@@ -21,7 +21,6 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.series import METRICS, SeriesWriter
 from supervisor.run.state import AttemptState, RunState
 from tests.keeper.test_stalls import (
-    LOCKED,
     LOOPS,
     PAUSES,
     STUCK,
@@ -92,33 +91,6 @@ def test_a_pause_of_90_s_ends_nothing_and_is_no_advice_beyond_the_stall(
     assert attempt_of(bench).only_flagged is None
 
 
-@pytest.mark.parametrize(
-    ("text", "call", "why"),
-    [
-        (PAUSES, SLEEP, "rank 1 sleeps in sleep() at data.py:41"),
-        (PAUSES, SOCKET, "rank 1 waits for the network in recvfrom() at data.py:41"),
-        (PAUSES, READ, "rank 1 reads or writes in read() at data.py:41"),
-    ],
-    ids=["sleep", "socket", "input"],
-)
-@WATCHED
-def test_what_may_come_by_itself_is_only_flagged_for_ever(
-    tmp_path: Path, text: str, call: str, why: str, watched: bool
-) -> None:
-    bench = made_with(tmp_path, HangSettings(end_hangs=True))
-    bench.watched = watched
-    bench.stacks.texts, bench.stacks.calls = (WAITS, text), ("202", call)
-    bench.steps(30)
-    assert not bench.wait(20_000)
-    assert rules_told(bench) == ["late_may_come"]
-    advice = [fact for fact in bench.told.facts if isinstance(fact, ev.Advisory) and fact.code != "stall"]
-    assert advice[0].text.endswith(
-        f"but stoker won't end it: {why}; if it hangs, stop it with s or `stoker stop`"
-    )
-    assert len(advice) == 4, "at 300 s, then ever less often"
-    bench.health.close()
-
-
 def test_a_loop_without_an_end_is_ended_after_half_an_hour(bench: Bench) -> None:
     bench.stacks.texts, bench.stacks.cores = (WAITS, LOOPS), (0.0, 1.0)
     bench.steps(30)
@@ -132,15 +104,6 @@ def test_a_loop_without_an_end_is_ended_after_half_an_hour(bench: Bench) -> None
     assert isinstance(found, ev.HangFound)
     assert found.rule == "computes_for_ever"
     assert found.ranks == (1,)
-
-
-def test_a_loop_is_ended_as_soon_as_other_hangs_where_a_person_wants_that(tmp_path: Path) -> None:
-    bench = made_with(tmp_path, HangSettings(end_hangs=True))
-    bench.stacks.texts, bench.stacks.cores = (WAITS, LOOPS), (0.0, 1.0)
-    bench.steps(30)
-    assert not bench.wait(328)
-    assert bench.wait(10)
-    bench.health.close()
 
 
 @pytest.mark.parametrize(("cores", "ends"), [(0.4, True), (0.6, False)])
@@ -175,13 +138,6 @@ def test_a_job_that_asks_for_an_hour_is_given_it(tmp_path: Path) -> None:
     bench.health.close()
 
 
-def test_an_hour_that_only_the_log_tells_of_counts_too(bench: Bench) -> None:
-    bench.stacks.group_timeout_s = 3600.0
-    bench.steps(30)
-    assert not bench.wait(3600)
-    assert bench.wait(60)
-
-
 def test_a_rank_of_this_node_that_was_not_looked_at_or_is_on_another_may_be_the_late_one(
     bench: Bench,
 ) -> None:
@@ -194,20 +150,6 @@ def test_a_rank_of_this_node_that_was_not_looked_at_or_is_on_another_may_be_the_
     bench.stacks.texts = (WAITS, WAITS)
     assert not bench.wait(20_000)
     assert rules_told(bench)[-1] == "late_elsewhere"
-
-
-def test_a_late_rank_here_is_late_whatever_other_nodes_do(bench: Bench) -> None:
-    bench.stacks.world = 8
-    bench.steps(30)
-    assert bench.wait(340)
-
-
-def test_nothing_is_ended_before_the_first_step(bench: Bench) -> None:
-    bench.steps(30)
-    bench.health.end()
-    bench.health.begin(2)
-    assert not bench.wait(20_000)
-    assert not bench.facts(ev.HangCountdown)
 
 
 def test_a_run_that_came_back_from_a_silence_is_given_three_times_as_long(bench: Bench) -> None:
@@ -233,14 +175,6 @@ def test_unwatched_and_without_a_resume_a_hang_is_only_flagged_and_said_once(ben
     advice = next(fact for fact in bench.told.facts if isinstance(fact, ev.Advisory) and fact.code != "stall")
     assert "--end-hangs" in advice.text
     assert "--resume-knob" in advice.text
-
-
-def test_end_hangs_ends_it_all_the_same(tmp_path: Path) -> None:
-    bench = made_with(tmp_path, HangSettings(end_hangs=True))
-    bench.can_resume = False
-    bench.steps(30)
-    assert bench.wait(340)
-    bench.health.close()
 
 
 def test_a_viewer_that_leaves_takes_the_countdown_along(bench: Bench) -> None:
@@ -367,14 +301,6 @@ def test_an_adopting_keeper_goes_on_counting_and_looks_twice_itself(tmp_path: Pa
     bench.health.close()
 
 
-def test_an_adopting_keeper_knows_who_keeps_waiting(tmp_path: Path) -> None:
-    bench = make(tmp_path, HangSettings())
-    left_by_another(bench, tmp_path, countdown_left_s=20.0, kept=True)
-    assert not bench.wait(2000)
-    assert attempt_of(bench).kept is not None
-    bench.health.close()
-
-
 def test_a_log_that_was_written_while_there_was_no_keeper_is_a_sign_of_life(tmp_path: Path) -> None:
     bench = make(tmp_path, HangSettings())
     left_by_another(bench, tmp_path, countdown_left_s=20.0, written_s=50.0)
@@ -410,13 +336,6 @@ def test_a_silence_that_an_earlier_keeper_saw_end_counts_for_the_next(tmp_path: 
     assert not bench.wait(1500)
     assert bench.wait(60)
     bench.health.close()
-
-
-def test_locks_are_told_by_frames(bench: Bench) -> None:
-    bench.stacks.texts = (WAITS, STUCK.replace(LOCKED, ""))
-    bench.steps(30)
-    assert not bench.wait(5000)
-    assert rules_told(bench) == ["late_may_come"]
 
 
 # -- a person's own limit: --end-hangs with --hang-timeout, --start-timeout -------------------------------
@@ -471,15 +390,6 @@ def test_a_phase_that_the_stacks_show_is_given_its_time(tmp_path: Path) -> None:
     bench.steps(30)
     assert not bench.wait(3 * 500 - 5), "three times as long as that one took"
     assert bench.wait(40)
-    bench.health.close()
-
-
-def test_a_person_keeps_waiting_also_beyond_their_own_limit(tmp_path: Path) -> None:
-    bench = made_with(tmp_path, ASKED)
-    bench.steps(30)
-    assert not bench.wait(21)
-    bench.health.keep_waiting("ada")
-    assert not bench.wait(500)
     bench.health.close()
 
 

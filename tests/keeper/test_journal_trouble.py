@@ -24,7 +24,7 @@ from supervisor.run.ownership import KeeperLock, NotRequested, ask
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.views.model.reader import SnapshotReader
-from supervisor.views.tui.dashboard.actions import possible, why_not
+from supervisor.views.tui.panels.possible_actions import possible, why_not
 from tests.keeper.fakes import facts_of, job_of, own_run_in
 from tests.keeper.runs import INTENDED, RUNS, STARTED, T, outcome
 

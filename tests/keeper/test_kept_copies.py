@@ -22,7 +22,7 @@ from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.journal import read_state
 from supervisor.run.records import Decision, DecisionKind, SpecChange
-from supervisor.sources.checkpoints import find_checkpoints, newest_like_checkpoint, whole_at
+from supervisor.sources.checkpoint_layouts import find_checkpoints, newest_like_checkpoint, whole_at
 from supervisor.views.headless.console import event_lines
 from tests.conftest import wait_until
 from tests.keeper.fakes import BATCH, KNOBS, FakeClock, job_of, run_in

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.keeper.monitoring.observations import EvidenceHit, StepSeen
+from supervisor.keeper.monitoring.observations import EvidenceLine, StepSeen
 from supervisor.keeper.monitoring.rank_failures import FRESH_S, RankFailures
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -44,8 +44,8 @@ def process_of(rank: subprocess.Popen[bytes]) -> ProcessId:
     return found
 
 
-def hit(t: float, rank: int | None = 1, text: str = "ValueError: bad") -> EvidenceHit:
-    return EvidenceHit(t, FailureClass.CODE_ERROR, "cause", rank, "t/1/stderr.log", 4, text)
+def hit(t: float, rank: int | None = 1, text: str = "ValueError: bad") -> EvidenceLine:
+    return EvidenceLine(t, FailureClass.CODE_ERROR, "cause", rank, "t/1/stderr.log", 4, text)
 
 
 def step(t: float, rank: int | None = None) -> StepSeen:

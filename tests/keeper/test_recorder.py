@@ -12,16 +12,15 @@ import pytest
 from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import (
+    AdviceSeen,
     CheckpointSeen,
-    EvidenceHit,
+    EvidenceLine,
     Observation,
     PhaseSeen,
     ReadySeen,
     Sampled,
-    SensorFact,
     StepHint,
     StepSeen,
-    WarningSeen,
 )
 from supervisor.keeper.recording.recorder import MAX_EVIDENCE, MOST_PHASES, SPEAKER_WAIT_S, Recorder
 from supervisor.run import events as ev
@@ -75,8 +74,8 @@ def step(number: int, rank: int | None = 0, *, wire: bool = True, **values: floa
     return StepSeen(10.0 + number, rank, {"step": float(number), "loss": 1.0 / number, **values}, wire)
 
 
-def evidence(text: str, rank: int | None = 1) -> EvidenceHit:
-    return EvidenceHit(1.0, FailureClass.CODE_ERROR, "cause", rank, "stderr.log", 3, text)
+def evidence(text: str, rank: int | None = 1) -> EvidenceLine:
+    return EvidenceLine(1.0, FailureClass.CODE_ERROR, "cause", rank, "stderr.log", 3, text)
 
 
 def test_progress_is_one_a_second_and_never_loses_the_last(bench: Bench) -> None:
@@ -135,14 +134,10 @@ def test_an_adopting_keeper_does_not_journal_a_lost_loss_again(tmp_path: Path) -
     bench.recorder.close()
 
 
-def test_a_loss_that_changes_its_name_is_marked_at_its_step(bench: Bench) -> None:
-    for step, renamed in ((1, ""), (2, "clm_loss"), (3, "")):
-        values = {"step": float(step), "loss": 2.0}
-        bench.see(StepSeen(t=float(step), rank=None, values=values, from_telemetry=False, renamed=renamed))
-    (told,) = bench.of(ev.Advisory)
-    assert isinstance(told, ev.Advisory)
-    assert told.text == "the loss is clm_loss from step 2 on"
-    assert ev.renamed_loss(told) == (2, "clm_loss")
+def test_a_loss_that_changed_its_name_is_marked_in_old_journals() -> None:
+    told = ev.Advisory(
+        t=2.0, attempt=1, code="loss_renamed_2_clm_loss", text="the loss is clm_loss from step 2 on"
+    )
     (mark,) = attempt_marks(replay((*BEFORE, told)))
     assert (mark.step, mark.text) == (2, "clm_loss")
 
@@ -233,9 +228,9 @@ def test_phases_checkpoints_and_warnings_are_said_once(bench: Bench) -> None:
         CheckpointSeen(1.0, 1, 5, "c/5", final=False),
         CheckpointSeen(1.0, 0, 5, "c/5", final=False),
         CheckpointSeen(1.0, 0, 5, "c/5", final=True),
-        WarningSeen(1.0, 0, "slow", "slow"),
-        WarningSeen(1.0, 1, "slow", "slow again"),
-        SensorFact(1.0, "lost_0_", "GPU 0 is lost"),
+        AdviceSeen(1.0, 0, "slow", "slow"),
+        AdviceSeen(1.0, 1, "slow", "slow again"),
+        AdviceSeen(1.0, None, "lost_0_", "GPU 0 is lost"),
     )
     assert len(bench.of(ev.PhaseChanged)) == 1
     assert len(bench.of(ev.TrainerReady)) == 1
@@ -313,7 +308,7 @@ SEEN: tuple[Observation, ...] = (
     PhaseSeen(13.0, 0, Phase.CHECKPOINTING, 2),
     CheckpointSeen(13.5, 0, 2, "c/2", final=False),
     PhaseSeen(14.0, 0, Phase.STEPPING, 2),
-    WarningSeen(14.5, 0, "slow", "slow"),
+    AdviceSeen(14.5, 0, "slow", "slow"),
 )
 
 

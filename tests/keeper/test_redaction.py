@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.keeper.base.ledger import Ledger
-from supervisor.keeper.monitoring.observations import EvidenceHit
+from supervisor.keeper.monitoring.observations import EvidenceLine
 from supervisor.keeper.recording.recorder import Recorder
 from supervisor.run import events as ev
 from supervisor.run.journal import read_state
@@ -69,7 +69,7 @@ def test_an_adopting_keeper_knows_evidence_that_was_redacted(tmp_path: Path) -> 
     node = RunPaths(tmp_path).node()
     node.root.mkdir(parents=True)
     redactor = Redactor.of([("JOB_PASSWORD", KNOWN)])
-    hit = EvidenceHit(1.0, FailureClass.NAN_LOSS, "cause", None, "a.log", 3, f"loss is nan for {KNOWN}")
+    hit = EvidenceLine(1.0, FailureClass.NAN_LOSS, "cause", None, "a.log", 3, f"loss is nan for {KNOWN}")
     ledger = Ledger(node, redactor)
     for event in (STARTED, INTENDED, RUNS):
         ledger.emit(event)

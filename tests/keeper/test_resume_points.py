@@ -28,7 +28,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import RunState
-from supervisor.sources.checkpoints import HOLDERS, whole_at
+from supervisor.sources.checkpoint_layouts import HOLDERS, whole_at
 from tests.keeper.fakes import BATCH, KNOBS, job_of, verdict_of
 from tests.sources.test_checkpoints import megatron, saved, torn, transformers
 

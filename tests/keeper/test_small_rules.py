@@ -28,7 +28,7 @@ from supervisor.run.control import Request, RequestArgs, Requester
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.records import Decision, DecisionKind
 from supervisor.sources.gpu import GpuDevice, GpuNote, GpuNoteCode, GpuProcess, GpuSample
-from supervisor.sources.host.machine import HostSample, ProcessSample
+from supervisor.sources.machine import HostSample, ProcessSample
 from supervisor.sources.processes import ProcessId
 from tests.keeper.fakes import FakeClock, job_of, verdict_of
 

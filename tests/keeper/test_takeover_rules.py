@@ -20,11 +20,11 @@ from supervisor.job.spec import FitSettings
 from supervisor.keeper.monitoring.found_checkpoints import ranks_of
 from supervisor.keeper.monitoring.observations import (
     MAX_LINE_BYTES,
+    AdviceSeen,
     CheckpointSeen,
     PhaseSeen,
     ReadySeen,
     StepSeen,
-    WarningSeen,
     from_telemetry,
 )
 from supervisor.keeper.planning import fit_batch
@@ -281,7 +281,7 @@ def test_telemetry_as_observations() -> None:
     assert observed(kind="checkpoint_committed", step=5) == []
     assert observed(kind="checkpoint_committed", path="c") == []
     (warning,) = observed(kind="warning", text="w" * 99)
-    assert isinstance(warning, WarningSeen)
+    assert isinstance(warning, AdviceSeen)
     assert (warning.code, warning.text) == ("w" * 40, "w" * 99)
     assert observed(kind="warning", code="memory_cap", text="x") == []
     assert observed(kind="warning", code="x") == []

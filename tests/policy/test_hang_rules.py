@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.diagnosis.hang.waits import BY_KIND, Kind
+from supervisor.diagnosis.hang.stacks import BY_KIND, Kind
 from supervisor.policy.health.ending import GROUNDS, RULES, Act, LateRank, Silence, Wait, judge
 
 AT = "at train.py:30"
@@ -103,12 +103,6 @@ def test_a_rank_of_which_something_may_come_is_only_flagged_for_ever(kind: Kind,
     assert found.why == f"rank 3 {BY_KIND[kind].words} in f() {AT}"
 
 
-def test_file_work_that_uses_the_cpu_is_file_work() -> None:
-    found = judge(replace(HANG, late=(late(Kind.FILE, computes=True),), silent_s=1e7))
-    assert isinstance(found, Wait)
-    assert found.rule == "late_may_come"
-
-
 def test_every_kind_of_waiting_has_its_words_and_few_may_be_ended() -> None:
     assert set(BY_KIND) == set(Kind)
     assert {kind for kind, waiting in BY_KIND.items() if waiting.may_end} == {
@@ -180,9 +174,3 @@ def test_what_is_ended_breaks_no_promise(silence: Silence) -> None:
         assert rank.kind not in MAY_COME or (rank.kind is Kind.UNKNOWN and rank.computes)
         if rank.computes:
             assert silence.end_hangs or silence.silent_s >= silence.busy_act_s
-
-
-@given(silences)
-def test_waiting_longer_never_takes_an_end_back(silence: Silence) -> None:
-    if isinstance(judge(silence), Act):
-        assert isinstance(judge(replace(silence, silent_s=silence.silent_s * 2)), Act)

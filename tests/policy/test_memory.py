@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from supervisor.job.batch import BatchSpec, MemoryPoint
-from supervisor.job.spec import Knobs, KnobScope, LoaderKnobs, RetrySettings
+from supervisor.job.batch import BatchSpec
+from supervisor.job.spec import Knobs, KnobScope, RetrySettings
 from supervisor.policy import PastAttempt, PolicyInput, decide
 from supervisor.run.records import Action, DecisionKind, Reason
 from tests.policy.cases import (
-    FOREIGN,
     NO_RESUME,
     TRAINER,
     F,
@@ -30,14 +29,6 @@ def test_out_of_memory_becomes_a_smaller_micro_batch() -> None:
         assert decision.change.batch is not None
         assert decision.change.batch.after == BatchSpec(8, 4, 2)
         assert "micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged" in decision.reason
-
-
-def test_limit_13_of_48_goes_to_12() -> None:
-    point = MemoryPoint(16, allocated_bytes=1400, tried_bytes=200, capacity_bytes=1300)
-    decision = one(ended(F.CUDA_OOM, last=3, batch=BatchSpec(16, 3, 1)), memory=point)
-    assert decision.change is not None
-    assert decision.change.batch is not None
-    assert decision.change.batch.after.micro_batch_per_rank == 12
 
 
 def test_out_of_memory_before_the_first_step_is_a_plan_not_a_failed_start() -> None:
@@ -70,14 +61,6 @@ def test_min_micro_batch_stops_the_walk_and_says_what_else_helps() -> None:
     assert "shorter sequences" in decision.reason
 
 
-def test_unknown_scope_gets_advice_never_a_guess() -> None:
-    for knobs in (FOREIGN, Knobs(batch="--batch_size", accumulation="--accum", resume="--resume")):
-        decision = one(ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 1)), knobs)
-        assert decision.kind is DecisionKind.FAIL
-        assert decision.change is None
-        assert "--batch-" in decision.reason
-
-
 def test_without_an_accumulation_flag_the_change_is_offered_not_made() -> None:
     knobs = Knobs(batch="--micro_batch_size", batch_scope=KnobScope.PER_RANK, resume="--resume")
     attempt = ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 2))
@@ -98,42 +81,6 @@ def test_fragmentation_is_tried_first_and_once() -> None:
     second = decide(PolicyInput(attempts=(restarted(now, first), now), knobs=TRAINER))
     assert second.change is not None
     assert second.change.batch is not None
-
-
-def test_a_kill_for_memory_takes_workers_first() -> None:
-    now = ended(F.HOST_OOM, Reason.CGROUP_KILL, last=4, batch=BatchSpec(8, 1, 1))
-    first = one(now, loader=LoaderKnobs(workers=("--num_workers", 8)))
-    assert first.change is not None
-    assert first.change.set_args == (("--num_workers", "4"),)
-    second = decide(
-        PolicyInput(
-            attempts=(restarted(now, first), now),
-            knobs=TRAINER,
-            loader=LoaderKnobs(workers=("--num_workers", 4)),
-        )
-    )
-    assert second.change is not None
-    assert second.change.batch is not None
-
-
-def test_exhausted_shared_memory_halves_the_workers_from_where_they_are() -> None:
-    now = ended(F.SHM_EXHAUSTED, last=4)
-    first = one(now, loader=LoaderKnobs(workers=("--num_workers", 8)))
-    second = decide(
-        PolicyInput(
-            (restarted(now, first), now), knobs=TRAINER, loader=LoaderKnobs(workers=("--num_workers", 8))
-        )
-    )
-    assert second.change is not None
-    assert second.change.set_args == (("--num_workers", "2"),)
-    assert one(now, loader=LoaderKnobs(workers=("--num_workers", 0))).kind is DecisionKind.FAIL
-    assert one(now).kind is DecisionKind.FAIL
-
-
-def test_a_batch_of_unknown_size_gets_advice() -> None:
-    decision = one(ended(F.CUDA_OOM, last=4))
-    assert decision.kind is DecisionKind.FAIL
-    assert "not known" in decision.reason
 
 
 def test_a_smaller_global_batch_only_where_it_was_allowed_and_nothing_else_is_left() -> None:

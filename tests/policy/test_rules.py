@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import ClassOverride, RetrySettings, TrialSettings
-from supervisor.policy import RULES, Answer, PastAttempt, PolicyInput, StopCause, decide
+from supervisor.policy import RULES, PastAttempt, PolicyInput, StopCause, decide
 from supervisor.run.records import DecisionKind, FailureClass, Reason, SpecChange
 from tests.policy.cases import (
     FOREIGN,
@@ -71,11 +71,6 @@ def test_what_a_restart_would_not_help_is_never_retried(failure: FailureClass, l
     assert decision.exit_code == 1
     held = one(ended(failure, last=last), interactive=True)
     assert held.kind is DecisionKind.HOLD
-
-
-def test_a_dataloader_that_raised_is_a_code_error_and_a_killed_one_is_not() -> None:
-    assert one(ended(F.DATALOADER_WORKER, Reason.RAISED, last=3)).kind is DecisionKind.FAIL
-    assert one(ended(F.DATALOADER_WORKER, Reason.KILLED, last=3)).kind is DecisionKind.RESTART
 
 
 def test_a_crash_without_a_known_resume_is_held_and_says_why() -> None:
@@ -142,15 +137,6 @@ def test_the_same_failure_three_times_in_a_row_stops_early() -> None:
     assert decision.kind is DecisionKind.GIVE_UP
     other = replace(now, verdict=verdict(F.WORKER_CRASH, Reason.SIGNAL, "xyz"))
     assert decide(PolicyInput((*attempts, other), retry=retry, knobs=TRAINER)).kind is DecisionKind.RESTART
-
-
-@pytest.mark.parametrize("failure", [F.HANG, F.CUDA_ERROR])
-def test_hang_and_cuda_error_restart_once(failure: FailureClass) -> None:
-    now = ended(failure, last=10, stop=StopCause.HANG)
-    first = one(now)
-    assert first.kind is DecisionKind.RESTART
-    second = decide(PolicyInput(attempts=(restarted(now, first), now), knobs=TRAINER))
-    assert second.kind is DecisionKind.GIVE_UP
 
 
 def test_an_unknown_cause_restarts_once_and_only_after_progress() -> None:
@@ -255,24 +241,6 @@ def test_back_off() -> None:
     assert one(oom, watched=True).delay_s == 0.0
     override = RetrySettings(overrides=(ClassOverride("worker_crash", delay_s=3.5),))
     assert one(crash, retry=override).delay_s == 3.5
-
-
-def test_the_users_table_wins() -> None:
-    crash = ended(F.WORKER_CRASH, Reason.SIGNAL, last=4)
-    stop = RetrySettings(overrides=(ClassOverride("worker_crash", answer="stop"),))
-    assert one(crash, retry=stop).kind is DecisionKind.FAIL
-    code = ended(F.CODE_ERROR, last=4)
-    restart = RetrySettings(overrides=(ClassOverride("code_error", answer="restart", max_times=1),))
-    assert one(code, retry=restart).kind is DecisionKind.RESTART
-
-
-def test_nothing_ended_nothing_decided() -> None:
-    with pytest.raises(ValueError, match="nothing"):
-        decide(PolicyInput(attempts=()))
-
-
-def test_rules_name_only_answers_that_exist() -> None:
-    assert {rule.answer for rule in RULES.values()} <= set(Answer)
 
 
 def test_of_a_log_that_was_not_read_to_its_end_the_last_step_is_not_known() -> None:

@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.job.spec import HangSettings
-from supervisor.policy.health.output import MOST_TEMPLATES, News, Output, phase_in_stack, printed
-from supervisor.policy.health.stall import Paces, StallWatch
+from supervisor.policy.health.stall import (
+    MOST_TEMPLATES,
+    News,
+    Output,
+    Paces,
+    StallWatch,
+    phase_in_stack,
+    printed,
+)
 from supervisor.run.events import Phase
 
 TICK_S = 0.1

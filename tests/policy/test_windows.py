@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.diagnosis.hang.waits import Kind
+from supervisor.diagnosis.hang.stacks import Kind
 from supervisor.job.spec import Knobs, LoaderKnobs
 from supervisor.policy import PastAttempt, PolicyInput, restarts_since_progress
 from supervisor.policy.changes import KILLED, SHARED, next_step

@@ -17,10 +17,16 @@ from supervisor.views.appearance import Lang
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.run_list import RunsReader, Scope
 from supervisor.views.tui.charts.live import LossPanel
-from supervisor.views.tui.dashboard.failure_card import FailureCard
 from supervisor.views.tui.pages.text_page import PAGES, Page, new_page
+from supervisor.views.tui.panels.attempts import AttemptsBar, TimelinePanel
+from supervisor.views.tui.panels.devices import DevicesPanel
+from supervisor.views.tui.panels.failure_card import FailureCard
+from supervisor.views.tui.panels.header import HeaderPanel
+from supervisor.views.tui.panels.notice import NoticeBar
+from supervisor.views.tui.panels.ranks_table import RanksPanel
+from supervisor.views.tui.panels.trends import TilesPanel
 from supervisor.views.tui.runs.table import RunsPanel
-from supervisor.views.tui.widgets.paint import Row
+from supervisor.views.tui.widgets.paint import Row, Span
 from supervisor.views.tui.widgets.panel import Panel, View
 from supervisor.views.wording.translate import Words, english, words_in
 from tests.recorded.recordings import Recording, at_home, names, still_surroundings, unpacked
@@ -29,6 +35,16 @@ from tests.views.tui.driving import keeper_of
 KEPT = Path(__file__).parent / "pages"
 WIDTH = 98
 HEIGHT = 24
+# The panes of the dashboard besides card and charts, and how many rows of them are kept.
+PANES = {
+    HeaderPanel: 2,
+    NoticeBar: 1,
+    TilesPanel: 1,
+    AttemptsBar: 1,
+    DevicesPanel: 6,
+    RanksPanel: 6,
+    TimelinePanel: 40,
+}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +68,7 @@ def test_the_list_of_the_recorded_runs_is_as_it_is_kept(recordings: Mapping[str,
 
 
 def pages_of(recording: Recording, tr: Words = english, names: Sequence[str] = PAGES) -> str:
-    """Card, loss and pages of a run."""
+    """Panes, card, loss and pages of a run."""
     with still_surroundings(recording.folder), at_home(recording.run), spoken_in(tr):
         run = RunPaths(Path("runs", recording.run.run_id))
         with keeper_of(run, alive=recording.live):
@@ -62,6 +78,12 @@ def pages_of(recording: Recording, tr: Words = english, names: Sequence[str] = P
 
 
 def _drawn(view: View, names: Sequence[str]) -> Iterator[str]:
+    for pane, height in PANES.items():
+        shown: Panel = pane(id="pane")
+        shown.view = view
+        left, right = shown.titles()
+        yield f"== {pane.__name__} {_text((*left, Span('  '), *right))}".rstrip()
+        yield from filter(None, map(_text, shown.body(WIDTH, height)))
     charts = [LossPanel(id="loss")] if "metrics" in names else []
     for panel in (FailureCard(id="card"), *charts, *map(new_page, names)):
         panel.view = view

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -15,9 +13,8 @@ from supervisor.run.control import pending, send
 from supervisor.run.events import RequestKind
 from supervisor.run.index import RunNotFound, find_run, runs_dir, state_home
 from supervisor.run.journal import JournalReader, JournalWriter
-from supervisor.run.ownership import KeeperLock, LockTaken, keeper_is_alive, read_holder
+from supervisor.run.ownership import KeeperLock, keeper_is_alive, read_holder
 from supervisor.run.paths import AttemptPaths
-from tests.conftest import wait_until
 
 
 def note(text: str) -> ev.NoteAdded:
@@ -54,23 +51,6 @@ def test_a_line_torn_by_a_full_disk_costs_itself_alone(
     reader = JournalReader(tmp_path / "j")
     assert [f.text for f in reader.read() if isinstance(f, ev.NoteAdded)] == ["three", "four"]
     assert reader.skipped == 0, "the half of a line was taken back"
-
-
-def test_a_brief_look_does_not_keep_a_keeper_out(tmp_path: Path) -> None:
-    path = tmp_path / "keeper.lock"
-    fd = os.open(path, os.O_RDWR | os.O_CREAT)
-    fcntl.flock(fd, fcntl.LOCK_SH)
-    taken: list[KeeperLock] = []
-    thread = threading.Thread(target=lambda: taken.append(KeeperLock(path, start_time=1.0)))
-    thread.start()
-    assert not wait_until(lambda: taken, 0.02)
-    os.close(fd)
-    thread.join()
-    assert keeper_is_alive(path)
-    with pytest.raises(LockTaken):
-        KeeperLock(path, start_time=2.0)
-    taken[0].release()
-    assert not keeper_is_alive(path)
 
 
 @pytest.mark.fault("journal and disk", "the disk is full when a keeper starts", "it starts")

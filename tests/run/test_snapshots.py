@@ -24,7 +24,7 @@ from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.state import Finished, Preflight, RunState
 from supervisor.views.headless.story import story
 from supervisor.views.model.reader import SnapshotReader
-from supervisor.views.tui.dashboard.state_words import condition_span
+from supervisor.views.tui.panels.state_words import condition_span
 from supervisor.views.wording.kinds import reading_text
 from tests.recorded.old_versions import ARCHIVE, REVISIONS
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from supervisor.sources.metrics import MetricReader, MetricSample
 
 CORPUS = Path(__file__).resolve().parents[1] / "corpus" / "data"
-CORPORA = ("metrics.jsonl", "metrics_more.jsonl", "metrics_unseen.jsonl")
+LABELLED = {name: CORPUS / name for name in ("metrics.jsonl", "metrics_more.jsonl", "metrics_unseen.jsonl")}
+# With excerpts that show one rule each.
+CORPORA = {**LABELLED, "metric_excerpts.jsonl": Path(__file__).with_name("metric_excerpts.jsonl")}
 
 
 def values(line: str) -> dict[str, float]:
@@ -29,14 +31,14 @@ def same(one: MetricSample | None, two: MetricSample | None) -> bool:
 
 
 def corpus_texts() -> list[str]:
-    """All excerpts of the corpora."""
+    """All excerpts of the labelled corpora."""
     return [
         json.loads(raw)["text"]
-        for name in CORPORA
-        for raw in (CORPUS / name).read_text(encoding="utf-8").splitlines()
+        for path in LABELLED.values()
+        for raw in path.read_text(encoding="utf-8").splitlines()
     ]
 
 
 def corpus_lines() -> list[str]:
-    """All lines of the corpora."""
+    """All lines of the labelled corpora."""
     return [line for text in corpus_texts() for line in text.replace("\r", " ").split("\n")]

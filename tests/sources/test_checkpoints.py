@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.keeper.monitoring.found_checkpoints import LOOK_EVERY_S, FoundCheckpoints
+from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.series import JOB_KEY, METRICS, SeriesWriter
-from supervisor.sources import checkpoints
-from supervisor.sources.checkpoints import find_checkpoints, newest_like_checkpoint, whole_at
-from tests.conftest import wait_until
+from supervisor.sources import checkpoint_layouts
+from supervisor.sources.checkpoint_layouts import find_checkpoints, newest_like_checkpoint, whole_at
 from tests.keeper.fakes import Emitted, FakeClock
 
 
@@ -243,33 +241,11 @@ def test_links_are_not_followed_and_a_folder_of_thousands_is_given_up(
     (tmp_path / "loop").symlink_to(tmp_path, target_is_directory=True)
     transformers(tmp_path / "a", 5)
     assert steps(tmp_path) == [5]
-    monkeypatch.setattr(checkpoints, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(checkpoint_layouts, "MAX_ENTRIES", 3)
     for number in range(10):
         (tmp_path / "a" / f"file{number}").touch()
     assert steps(tmp_path / "a") == []
     assert steps(tmp_path / "absent") == []
-
-
-def test_a_silent_scripts_checkpoints_are_journalled_once_each(tmp_path: Path) -> None:
-    clock, told = FakeClock(epoch=time.time()), Emitted()
-    job = JobSpec("x", EntryKind.SCRIPT, "x.py", cwd=str(tmp_path), outputs=("out", "absent"))
-    found = FoundCheckpoints(job, clock, told)
-    began: list[ev.Event] = [ev.LaunchIntended(t=100.0, attempt=1, argv=(), reason="first")]
-    transformers(tmp_path / "out", 5)
-    found.look(replay(began))
-    assert not told.facts, "it only begins"
-    clock.now += LOOK_EVERY_S
-
-    def journalled() -> bool:
-        found.look(replay([*began, *told.facts]))
-        return bool(told.facts)
-
-    assert wait_until(journalled, 5)
-    transformers(tmp_path / "out", 10)
-    found.finish(replay([*began, *told.facts]))
-    found.finish(replay([*began, *told.facts]))
-    assert [fact.step for fact in told.facts if isinstance(fact, ev.CheckpointCommitted)] == [5, 10]
-    assert all(fact.found for fact in told.facts if isinstance(fact, ev.CheckpointCommitted))
 
 
 def test_a_file_that_is_written_over_is_journalled_each_time_at_the_step_of_its_time(tmp_path: Path) -> None:
@@ -301,20 +277,6 @@ def test_what_is_told_where_to_write_is_looked_for_only_there(tmp_path: Path) ->
     assert len(told.facts) == 1
 
 
-def test_where_the_trainer_tells_of_its_checkpoints_nobody_looks(tmp_path: Path) -> None:
-    told = Emitted()
-    job = JobSpec("x", EntryKind.SCRIPT, "x.py", cwd=str(tmp_path), outputs=("out",))
-    transformers(tmp_path / "out", 5)
-    state = replay(
-        [
-            ev.LaunchIntended(t=100.0, attempt=1, argv=(), reason="first"),
-            ev.CheckpointCommitted(t=101.0, attempt=1, step=3, path="c/3"),
-        ]
-    )
-    FoundCheckpoints(job, FakeClock(), told).finish(state)
-    assert not told.facts
-
-
 def likely(folder: Path, name: str, age_s: float) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(b"never read")
@@ -342,5 +304,5 @@ def test_no_more_entries_are_looked_at_than_agreed(tmp_path: Path, monkeypatch: 
     for number in range(10):
         likely(tmp_path, f"{number}.txt", 1)
     likely(tmp_path / "out", "c3.pt", 1)
-    monkeypatch.setattr(checkpoints, "MAX_ENTRIES", 5)
+    monkeypatch.setattr(checkpoint_layouts, "MAX_ENTRIES", 5)
     assert newest_like_checkpoint([tmp_path], 0.0) is None

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from supervisor.sources.exits import ExitWatch
-from supervisor.sources.processes import ProcessId, catches, exit_code_of, identify
+from supervisor.sources.processes import ExitWatch, ProcessId, catches, exit_code_of, identify
 from tests.conftest import wait_until
 
 WAITS = "import sys; sys.stdin.read(); "

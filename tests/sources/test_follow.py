@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 import tracemalloc
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -132,29 +130,6 @@ def test_a_writer_that_never_ends_a_line_costs_no_memory(tmp_path: Path) -> None
         (0, 1, True),
         ((32 << 20) + 1, 2, False),
     ]
-
-
-@pytest.mark.parametrize("watch", [True, False], ids=["watchdog", "poll"])
-def test_rotation_by_copytruncate_and_by_rename_again_and_again(
-    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path, watch: bool
-) -> None:
-    log = tmp_path / "a.log"
-    tailer = make_tailer(watch=watch, poll_s=0.02)
-    tailer.add(log, "a")
-    tailer.start()
-    expected = []
-    for turn in range(6):
-        with log.open("ab", buffering=0) as out:
-            for number in range(3):
-                out.write(b"turn %d line %d\n" % (turn, number))
-                expected.append(f"turn {turn} line {number}")
-        assert wait_until(partial(received.has_lines, len(expected)), 5)
-        if turn % 2:
-            shutil.copyfile(log, tmp_path / "a.log.1")
-            os.truncate(log, 0)
-        else:
-            log.rename(tmp_path / "a.log.1")
-    assert received.lines() == expected
 
 
 def test_a_progress_bar_is_live_but_never_half_a_state(
@@ -313,46 +288,6 @@ def test_a_file_is_read_to_an_end_that_was_noted_before(tmp_path: Path) -> None:
     assert file.is_past(end, sure=True)
     assert file.backlog() == (8, 8)
     file.close()
-
-
-@pytest.mark.parametrize("grown", [b"", b"x\n" * 40])
-@pytest.mark.fault("logs and load", "copytruncate between two looks", "the rest is read in the copy")
-def test_what_was_not_read_before_a_copytruncate_is_read_in_the_copy(tmp_path: Path, grown: bytes) -> None:
-    """logrotate copies a log and truncates it: what was written since the last look stands in the copy alone."""
-    log = tmp_path / "a.log"
-    heading = b"=" * 80 + b"\n"
-    (tmp_path / "a.log.2").write_bytes(heading + b"one\ntwo\nof an earlier run\n" * 20)
-    os.utime(tmp_path / "a.log.2", (1e9, 1e9))
-    os.mkfifo(tmp_path / "a.log.fifo")
-    (tmp_path / "a.log.0-latest").symlink_to(tmp_path / "nowhere")
-    log.write_bytes(heading + b"one\ntwo\n")
-    file, notes = followed(log)
-    assert texts(file)[1:] == ["one", "two"]
-    with log.open("ab") as out:
-        out.write(b"three\nfour")
-    shutil.copyfile(log, tmp_path / "a.log.1")
-    os.truncate(log, 0)
-    log.write_bytes(grown)
-    assert texts(file) == ["three", "four", *["x"] * (len(grown) // 2)]
-    assert [note.code for note in notes] == [NoteCode.TRUNCATED]
-    log.write_bytes(b"y\n")
-    assert texts(file)[-1:] == ["y"], "no copy holds what stood before this"
-    file.close()
-
-
-def test_another_runs_log_beside_it_is_no_copy(tmp_path: Path) -> None:
-    """Both begin alike; the other one was written last before this one was read, or so little was read that any log may begin so."""
-    log = tmp_path / "a.log"
-    for heading, age in ((b"=" * 80 + b"\n", 1e9), (b"=== training ===\n", None)):
-        (tmp_path / "a.log.1").write_bytes(heading + b"old step 1\nRuntimeError: CUDA out of memory\n")
-        if age is not None:
-            os.utime(tmp_path / "a.log.1", (age, age))
-        log.write_bytes(heading)
-        file, _ = followed(log)
-        assert len(texts(file)) == 1
-        log.write_bytes(b"")
-        assert texts(file) == []
-        file.close()
 
 
 @pytest.mark.fault("logs and load", "a rename while the reading is far behind", "the lag counts the old file")

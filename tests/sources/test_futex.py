@@ -34,6 +34,6 @@ def test_a_thread_that_was_just_let_go_is_looked_at_again(monkeypatch: pytest.Mo
     calls = ["running", "running", "202 0x0"]
     monkeypatch.setattr(module, "_read", lambda _path: calls.pop(0) if len(calls) > 1 else calls[0])
     monkeypatch.setattr(module, "_POLL_S", 0.0)
-    assert module._settled_call(1, idle=True) == "202"
+    assert module._call_of_waiting(1, idle=True) == "202"
     calls[:] = ["running", "202 0x0"]
-    assert module._settled_call(1, idle=False) == "running", "one that is at work is not waited for"
+    assert module._call_of_waiting(1, idle=False) == "running", "one that is at work is not waited for"

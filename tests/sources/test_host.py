@@ -17,12 +17,13 @@ import psutil
 import pytest
 
 from supervisor.keeper.monitoring.sensors import machine_values
-from supervisor.sources.host.cgroup import read_cgroup_memory
-from supervisor.sources.host.links import LinkRate, LinkReader
-from supervisor.sources.host.machine import (
+from supervisor.sources.kernel_memory import read_cgroup_memory
+from supervisor.sources.machine import (
     HostReader,
     HostSample,
     HostSampler,
+    LinkRate,
+    LinkReader,
     ProcessReader,
     ProcessSample,
     disk_fill,
@@ -266,7 +267,7 @@ def test_links_are_told_by_what_the_kernel_and_an_rdma_port_count(
         )
         return reader.read()
 
-    monkeypatch.setattr("supervisor.sources.host.links.time.monotonic", lambda: now)
+    monkeypatch.setattr("supervisor.sources.machine.time.monotonic", lambda: now)
     reader = LinkReader(tmp_path)
     assert at(100.0, 1000, eth0=(1000, 10), lo=(5, 5), idle=(0, 0), veth12=(9, 9)) == ()
     assert at(102.0, 5000, eth0=(3000, 30), lo=(5, 5), veth12=(99, 99)) == (

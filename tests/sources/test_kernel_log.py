@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.sources.host.kernel_log import about, oom_kills
+from supervisor.sources.kernel_memory import about, oom_kills
 
 OOM = b"3,900,5000000,-;Out of memory: Killed process 4711 (python3) total-vm:9kB, anon-rss:8kB\n SUBSYSTEM=mm\n"
 CGROUP = b"3,901,6000000,-;Memory cgroup out of memory: Killed process 4711 (python3)\n"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli.metrics import record_of
-from supervisor.sources.metrics import MetricReader, formats
-from supervisor.sources.metrics.formats import FORMATS, Format, Where
+from supervisor.sources.metrics import MetricReader, counters
+from supervisor.sources.metrics.counters import FORMATS, Format, Where
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/metrics.md").read_text(encoding="utf-8")
 
@@ -19,7 +19,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs/metrics.md").read_text(encod
 def test_the_example_of_a_format_is_found_by_it(form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
     assert form.pattern.search(form.example) is not None
     with_it = MetricReader().feed(form.example)
-    monkeypatch.setattr(formats, "FORMATS", tuple(other for other in FORMATS if other is not form))
+    monkeypatch.setattr(counters, "FORMATS", tuple(other for other in FORMATS if other is not form))
     without = MetricReader().feed(form.example)
     assert with_it is not None
     assert without is None or without.values != with_it.values, "nothing else reads it so"
@@ -36,27 +36,7 @@ def test_a_format_is_added_as_the_page_describes(monkeypatch: pytest.MonkeyPatch
     assert MetricReader().feed(line) is None
     form = eval(entry, {"Format": Format, "Where": Where, "re": re})
     assert form.example == line
-    monkeypatch.setattr(formats, "FORMATS", (*FORMATS, form))
+    monkeypatch.setattr(counters, "FORMATS", (*FORMATS, form))
     sample = MetricReader().feed(line)
     assert sample is not None
     assert record_of(0, sample) == json.loads(printed)
-
-
-@pytest.mark.parametrize(
-    ("line", "read"),
-    [
-        ("batch: 4 × accumulation 2 × 8 ranks = 64 samples a step (4096 tokens at length 64)", None),
-        ("batch size 2 x 4 ranks = 8", None),
-        ("8 ranks, global batch 64, lr 0.1", None),
-        ("step 5: 2 * 4 ranks = 8, loss 2.0", {"step": 5, "loss": 2.0}),
-        ('{"step": 1, "loss": 2.2, "ranks": 8}', {"step": 1, "loss": 2.2}),
-        ("step 1 loss = 2.38 * 6400, metric = 80.12", {"step": 1, "loss": 2.38, "metric": 80.12}),
-    ],
-)
-def test_a_product_and_the_size_of_a_job_are_no_readings(line: str, read: dict[str, float] | None) -> None:
-    sample = MetricReader().feed(line)
-    if read is None:
-        assert sample is None
-        return
-    assert sample is not None
-    assert {**sample.values, **sample.other} == read

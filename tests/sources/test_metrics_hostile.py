@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.sources.metrics import MetricReader
+from supervisor.sources.metrics.metric_reader import MAX_LINE
 from supervisor.sources.metrics.names import CANONICAL
-from supervisor.sources.metrics.reader import MAX_LINE
 from tests.sources.metric_lines import corpus_lines, values
 
 LINES = corpus_lines()

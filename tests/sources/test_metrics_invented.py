@@ -32,7 +32,7 @@ def test_no_loss_is_made_of_lines_that_speak_of_one(family: str) -> None:
         line
         for template in LINES[family]
         for name in NAMES
-        for number in NUMBERS[:3]
+        for number in NUMBERS[:1]
         for line in losses([next(prefixes) + filled(template, name, number)])
     ]
     assert not found
@@ -43,8 +43,8 @@ def test_no_loss_is_made_of_blocks_that_speak_of_one() -> None:
         line
         for block in BLOCKS
         for name in NAMES
-        for number in NUMBERS[:3]
-        for prefix in PREFIXES[:3]
+        for number in NUMBERS[:1]
+        for prefix in PREFIXES[:2]
         for line in losses([prefix + filled(line, name, number) for line in block])
     ]
     assert not found

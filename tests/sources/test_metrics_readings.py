@@ -1,6 +1,6 @@
 """What is read of each excerpt of the corpora, number by number, is what readings.txt holds.
 
-The labels say what must be found, and the goals of tests/corpus how much of it; here a change of one rule shows in every line that it
+An excerpt of metric_excerpts.jsonl shows one rule, which its name says: a new rule or a new form is a line there. The labels say what must be found, and the goals of tests/corpus how much of it; here a change of one rule shows in every line that it
 reads otherwise. Once each difference is looked at and better than before:
 
     python -m tests.sources.test_metrics_readings
@@ -16,14 +16,17 @@ import pytest
 
 from supervisor.sources.metrics import MetricReader
 from supervisor.text.decode import clean
-from tests.sources.metric_lines import CORPORA, CORPUS
+from tests.sources.metric_lines import CORPORA
 
 KEPT = Path(__file__).with_name("readings.txt")
 
 
 def readings(corpus: str) -> Iterator[str]:
-    """Of each excerpt its name, and a line for each of its lines in which something is found; own names stand in quotes."""
-    for raw in (CORPUS / corpus).read_text(encoding="utf-8").splitlines():
+    """Of each excerpt its name, and a line for each of its lines in which something is found; own names stand in quotes.
+
+    In brackets: the loss is no point of the curve, the line is of held-out data.
+    """
+    for raw in CORPORA[corpus].read_text(encoding="utf-8").splitlines():
         record = json.loads(raw)
         yield f"# {corpus} {record['id']}"
         reader = MetricReader()
@@ -33,6 +36,8 @@ def readings(corpus: str) -> Iterator[str]:
                 found = [f"{name}={value:.9g}" for name, value in sorted(sample.values.items())]
                 found += [f"{json.dumps(name)}={value:.9g}" for name, value in sorted(sample.other.items())]
                 rank = "" if sample.rank is None else f"rank {sample.rank}: "
+                found += ["[off the curve]"] if sample.off_curve else []
+                found += ["[held out]"] if sample.evaluates else []
                 yield f"{row}: {rank}{' '.join(found)}"
 
 

@@ -60,7 +60,7 @@ def test_a_bare_bar_in_its_first_second_teaches_nothing() -> None:
 
 def test_a_log_of_ever_new_shapes_stays_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 200
-    monkeypatch.setattr("supervisor.sources.metrics.reader.MAX_SHAPES", most)
+    monkeypatch.setattr("supervisor.sources.metrics.metric_reader.MAX_SHAPES", most)
     reader = MetricReader()
     for number in range(2 * most + 50):
         line = "x" * (number % 97) + " " + "ab"[number % 2] * (number // 97) + f" step {number} loss 2.5"

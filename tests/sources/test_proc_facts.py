@@ -7,7 +7,6 @@ import resource
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -15,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.sources import file_facts, processes
-from supervisor.sources.host import activity, cgroup, kernel_log
+from supervisor.sources import checkpoint_layouts, kernel_memory, processes
 from supervisor.sources.processes import ProcessId, ProcessStat, descendants
-from supervisor.sources.stacks.collective_records import DEFAULT_ADDRESS, query_ras, ras_address
 from tests.conftest import wait_until
 
 
@@ -39,27 +36,27 @@ def test_a_file_counts_as_written_while_somebody_has_it_open_for_writing(tmp_pat
     log, link = tmp_path / "log", tmp_path / "link"
     log.write_text("x")
     link.symlink_to(log)
-    assert not file_facts.any_is_written([str(log)])
+    assert not processes.any_is_written([str(log)])
     with log.open():
-        assert not file_facts.any_is_written([str(log)]), "a reader writes nothing"
+        assert not processes.any_is_written([str(log)]), "a reader writes nothing"
     for mode in ("a", "r+"):
         with log.open(mode):
-            assert file_facts.any_is_written([str(tmp_path / "other"), str(link)])
-            assert not file_facts.any_is_written([str(tmp_path / "other")])
-    assert not file_facts.any_is_written([str(log)])
+            assert processes.any_is_written([str(tmp_path / "other"), str(link)])
+            assert not processes.any_is_written([str(tmp_path / "other")])
+    assert not processes.any_is_written([str(log)])
 
 
 def test_how_large_a_file_or_a_folder_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "one").write_bytes(b"x" * 10)
     (tmp_path / "a" / "b" / "two").write_bytes(b"x" * 5)
-    assert file_facts.tree_bytes(tmp_path / "a" / "one") == 10
-    assert file_facts.tree_bytes(tmp_path / "a") == 15
-    assert file_facts.tree_bytes(tmp_path / "gone") is None
-    monkeypatch.setattr(file_facts, "MAX_ENTRIES", 2)
-    assert file_facts.tree_bytes(tmp_path / "a") == 15
-    monkeypatch.setattr(file_facts, "MAX_ENTRIES", 1)
-    assert file_facts.tree_bytes(tmp_path / "a") is None
+    assert checkpoint_layouts.tree_bytes(tmp_path / "a" / "one") == 10
+    assert checkpoint_layouts.tree_bytes(tmp_path / "a") == 15
+    assert checkpoint_layouts.tree_bytes(tmp_path / "gone") is None
+    monkeypatch.setattr(checkpoint_layouts, "MAX_COUNTED", 2)
+    assert checkpoint_layouts.tree_bytes(tmp_path / "a") == 15
+    monkeypatch.setattr(checkpoint_layouts, "MAX_COUNTED", 1)
+    assert checkpoint_layouts.tree_bytes(tmp_path / "a") is None
 
 
 # -- helpers of ranks -----------------------------------------------------------------------------------------
@@ -86,24 +83,24 @@ def test_helpers_are_a_ranks_children_and_not_the_rank(child: subprocess.Popen[b
     rank, helper = me(), processes.identify(child.pid)
     assert helper is not None
     waited_s = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
-    found_s = activity.helper_cpu_s([rank])
+    found_s = processes.helper_cpu_s([rank])
     assert waited_s + 0.15 <= found_s <= waited_s + 5
-    assert activity.helper_cpu_s([helper]) == 0.0, "its own time is no helper's"
-    assert 0.15 <= activity.own_cpu_s(helper) < 5
-    assert activity.own_cpu_s(ProcessId(child.pid, helper.start_time + 1)) == 0.0
-    assert activity.own_cpu_s(rank) == pytest.approx(time.process_time(), abs=1.0)
+    assert processes.helper_cpu_s([helper]) == 0.0, "its own time is no helper's"
+    assert 0.15 <= processes.own_cpu_s(helper) < 5
+    assert processes.own_cpu_s(ProcessId(child.pid, helper.start_time + 1)) == 0.0
+    assert processes.own_cpu_s(rank) == pytest.approx(time.process_time(), abs=1.0)
 
 
 def test_what_ranks_and_their_children_read_and_wrote(child: subprocess.Popen[bytes], tmp_path: Path) -> None:
     rank, helper = me(), processes.identify(child.pid)
     assert helper is not None
-    assert activity.io_bytes([helper]) >= 3_000_000
-    assert activity.io_bytes([rank]) >= activity.io_bytes([helper])
-    before = activity.io_bytes([rank])
+    assert processes.io_bytes([helper]) >= 3_000_000
+    assert processes.io_bytes([rank]) >= processes.io_bytes([helper])
+    before = processes.io_bytes([rank])
     (tmp_path / "out").write_bytes(b"x" * 1_000_000)
-    assert activity.io_bytes([rank]) - before >= 1_000_000
-    assert activity.io_bytes([ProcessId(child.pid, helper.start_time + 1)]) == 0
-    assert activity.io_bytes([]) == 0
+    assert processes.io_bytes([rank]) - before >= 1_000_000
+    assert processes.io_bytes([ProcessId(child.pid, helper.start_time + 1)]) == 0
+    assert processes.io_bytes([]) == 0
 
 
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
@@ -115,16 +112,16 @@ def test_what_a_rank_sent_over_tcp_counts_once_it_was_acknowledged(
         receiver, _ = server.accept()
         with sender, receiver:
             name = f"socket:[{os.fstat(sender.fileno()).st_ino}]"
-            assert name in activity._sockets(os.getpid())
+            assert name in {at for _, at in processes.open_files(os.getpid())}
             sender.sendall(bytes(100_000))
             # The opening of the connection counts as one byte.
-            assert wait_until(lambda: activity._sent_bytes().get(name) == 100_001, 10)
-            assert activity.io_bytes([me()]) > 100_000
+            assert wait_until(lambda: processes._sent_bytes().get(name) == 100_001, 10)
+            assert processes.io_bytes([me()]) > 100_000
 
 
 def test_a_process_that_is_gone_did_nothing() -> None:
-    assert activity._ticks(4_194_305) == (0, 0)
-    assert activity._io(4_194_305) == 0
+    assert processes._ticks(4_194_305) == (0, 0)
+    assert processes._io(4_194_305) == 0
 
 
 # -- processes ------------------------------------------------------------------------------------------------
@@ -191,11 +188,11 @@ def test_children_of_a_zombie_are_walked_to_and_it_is_not_listed() -> None:
 # -- the control group and the kernel's log --------------------------------------------------------------------
 
 
-def group(root: Path, files: dict[str, str]) -> cgroup.CgroupMemory | None:
+def group(root: Path, files: dict[str, str]) -> kernel_memory.CgroupMemory | None:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    return cgroup.read_cgroup_memory(7, str(root))
+    return kernel_memory.read_cgroup_memory(7, str(root))
 
 
 def test_a_group_without_a_limit_and_none_at_all(tmp_path: Path) -> None:
@@ -210,7 +207,7 @@ def test_a_group_without_a_limit_and_none_at_all(tmp_path: Path) -> None:
             "sys/fs/cgroup/job/step/memory.events": "oom 1\noom_kill 2\n",
         },
     )
-    assert found == cgroup.CgroupMemory(version=2, used_bytes=50, limit_bytes=None, oom_kills=2)
+    assert found == kernel_memory.CgroupMemory(version=2, used_bytes=50, limit_bytes=None, oom_kills=2)
 
 
 def test_what_is_used_is_that_of_the_tightest_group_without_cached_files(tmp_path: Path) -> None:
@@ -222,16 +219,16 @@ def test_what_is_used_is_that_of_the_tightest_group_without_cached_files(tmp_pat
         "sys/fs/cgroup/job/memory.max": "800\n",
         "sys/fs/cgroup/job/memory.stat": "anon 100\ninactive_file 600\n",
     }
-    assert group(tmp_path / "a", files) == cgroup.CgroupMemory(2, 100, 800, None)
+    assert group(tmp_path / "a", files) == kernel_memory.CgroupMemory(2, 100, 800, None)
     files["sys/fs/cgroup/job/memory.stat"] = "inactive_file 701\n"
-    assert group(tmp_path / "b", files) == cgroup.CgroupMemory(2, 0, 800, None), "read at two moments"
+    assert group(tmp_path / "b", files) == kernel_memory.CgroupMemory(2, 0, 800, None), "read at two moments"
     old = {
         "proc/7/cgroup": "5:memory:/job\n",
         "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "9\n",
         "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "10\n",
         "sys/fs/cgroup/memory/job/memory.stat": "inactive_file 1\ntotal_inactive_file 5\n",
     }
-    assert group(tmp_path / "c", old) == cgroup.CgroupMemory(1, 4, 10, None)
+    assert group(tmp_path / "c", old) == kernel_memory.CgroupMemory(1, 4, 10, None)
 
 
 def test_version_one_counts_where_memory_is_its_own(tmp_path: Path) -> None:
@@ -242,87 +239,20 @@ def test_version_one_counts_where_memory_is_its_own(tmp_path: Path) -> None:
         "sys/fs/cgroup/memory/job/memory.oom_control": "oom_kill_disable 0\noom_kill x\n",
         "sys/fs/cgroup/job/memory.current": "1\n",
     }
-    assert group(tmp_path / "a", files) == cgroup.CgroupMemory(1, 9, None, None)
+    assert group(tmp_path / "a", files) == kernel_memory.CgroupMemory(1, 9, None, None)
     files["sys/fs/cgroup/memory/job/memory.limit_in_bytes"] = f"{(1 << 60) - 1}\n"
-    assert group(tmp_path / "b", files) == cgroup.CgroupMemory(1, 9, (1 << 60) - 1, None)
+    assert group(tmp_path / "b", files) == kernel_memory.CgroupMemory(1, 9, (1 << 60) - 1, None)
     only_listed = {"proc/7/cgroup": files["proc/7/cgroup"], "sys/fs/cgroup/job/memory.current": "1\n"}
-    assert group(tmp_path / "c", only_listed) == cgroup.CgroupMemory(2, 1, None, None)
+    assert group(tmp_path / "c", only_listed) == kernel_memory.CgroupMemory(2, 1, None, None)
 
 
 def test_a_kernel_log_is_read_to_its_end(tmp_path: Path) -> None:
     record = b"3,900,5000000,-;Out of memory: Killed process 4711 (python3)\n"
     (tmp_path / "kmsg").write_bytes(record)
     path = str(tmp_path / "kmsg")
-    assert kernel_log.oom_kills({4711}, since_s=5.0, path=path).startswith(
+    assert kernel_memory.oom_kills({4711}, since_s=5.0, path=path).startswith(
         "Out of memory: Killed process 4711"
     )
-    assert kernel_log.oom_kills({4711}, since_s=5.001, path=path) == ""
-    assert kernel_log.about(b"3,900,5000000;Killed process 4711", {4711}, 1.0) == "Killed process 4711"
-    assert kernel_log.about(b"3,5000000;Killed process 4711", {4711}, 1.0) is None
-
-
-# -- NCCL's RAS ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("env", "address"),
-    [
-        ({}, DEFAULT_ADDRESS),
-        ({"NCCL_RAS_ENABLE": "0"}, None),
-        ({"NCCL_RAS_ENABLE": " 0 "}, None),
-        ({"NCCL_RAS_ENABLE": "1"}, DEFAULT_ADDRESS),
-        ({"NCCL_RAS_ADDR": "box:5"}, ("box", 5)),
-        ({"NCCL_RAS_ADDR": "[::1]:65535"}, ("::1", 65535)),
-        ({"NCCL_RAS_ADDR": "box:65536"}, DEFAULT_ADDRESS),
-        ({"NCCL_RAS_ADDR": "box:x"}, DEFAULT_ADDRESS),
-        ({"NCCL_RAS_ADDR": "box"}, DEFAULT_ADDRESS),
-        ({"NCCL_RAS_ADDR": ":7"}, ("localhost", 7)),
-    ],
-)
-def test_where_the_service_answers(env: dict[str, str], address: tuple[str, int] | None) -> None:
-    assert ras_address(env) == address
-
-
-def asked(answer: list[bytes], *, closes: bool = True, timeout_s: float = 5.0) -> tuple[str | None, bytes]:
-    """What `query_ras` gives of a service that answers so, and what it was asked."""
-    got: list[bytes] = []
-    done = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            link, _ = server.accept()
-            with link:
-                got.append(link.recv(100))
-                for part in answer:
-                    link.sendall(part)
-                if not closes:
-                    done.wait(10.0)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        port = server.getsockname()[1]
-        found = query_ras(("127.0.0.1", port), timeout_s=timeout_s)
-        done.set()
-        thread.join(10.0)
-    return found, b"".join(got)
-
-
-def test_a_report_is_asked_for_and_read_to_its_end() -> None:
-    assert asked([b"NCCL version 2.27\n", b"rank 3\n"]) == (
-        "NCCL version 2.27\nrank 3\n",
-        b"verbose status\n",
-    )
-    assert asked([b"x" * 5000 + b"NCCL"])[0] is None, "what answers is not NCCL"
-    assert asked([])[0] is None
-
-
-def test_a_service_that_does_not_close_is_not_waited_for() -> None:
-    began = time.monotonic()
-    assert asked([b"NCCL"], closes=False, timeout_s=0.3)[0] == "NCCL"
-    assert time.monotonic() - began < 5.0
-
-
-def test_where_nothing_answers_there_is_no_report() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    assert query_ras(("127.0.0.1", port), timeout_s=0.5) is None
+    assert kernel_memory.oom_kills({4711}, since_s=5.001, path=path) == ""
+    assert kernel_memory.about(b"3,900,5000000;Killed process 4711", {4711}, 1.0) == "Killed process 4711"
+    assert kernel_memory.about(b"3,5000000;Killed process 4711", {4711}, 1.0) is None

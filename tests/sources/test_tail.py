@@ -74,29 +74,6 @@ def test_a_flood_in_one_log_does_not_starve_another(
     assert len(received.lines("a")) == 400_000
 
 
-@pytest.mark.serial
-@pytest.mark.parametrize("watch", [True, False], ids=["watchdog", "poll"])
-def test_a_burst_of_50_000_lines_a_second_is_kept_up_with(tmp_path: Path, watch: bool) -> None:
-    log = tmp_path / "a.log"
-    log.touch()
-    stop = threading.Event()
-    seen: list[int] = []
-    tailer = Tailer(stop, lambda batch: seen.append(len(batch.lines)), watch=watch)
-    tailer.add(log, "a")
-    tailer.start()
-    line = b"INFO worker 3 took sample 123456 and put it where samples of its length go\n"
-    began = time.monotonic()
-    with log.open("ab", buffering=0) as out:
-        for tick in range(100):
-            out.write(line * 500)
-            stop.wait(max(0.0, began + (tick + 1) * 0.01 - time.monotonic()))
-    assert wait_until(lambda: sum(seen) == 50_000, 5), sum(seen)
-    # Read in pieces as it came, not a line at a time.
-    assert len(seen) <= 1000
-    stop.set()
-    assert tailer.close()
-
-
 @pytest.mark.fault("logs and load", "a log that may not be read", "said once; the others are read")
 def test_what_cannot_be_read_is_reported_once(
     make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
@@ -294,18 +271,6 @@ def test_a_file_that_took_the_place_of_another_is_watched(
     log.write_bytes(b"new\n")
     assert wait_until(lambda: watches == ["watch a.log", "end a.log", "watch a.log"], 10)
     assert received.lines() == ["old", "new"]
-
-
-def test_a_file_that_is_not_followed_any_more_is_not_watched(
-    make_tailer: Callable[..., Tailer], tmp_path: Path, watches: list[str]
-) -> None:
-    (tmp_path / "a.log").touch()
-    tailer = make_tailer()
-    tailer.add(tmp_path / "a.log", "a")
-    tailer.start()
-    assert wait_until(lambda: watches == ["watch a.log"], 5)
-    tailer.remove("a")
-    assert wait_until(lambda: watches == ["watch a.log", "end a.log"], 5)
 
 
 def test_an_event_that_comes_late_does_not_bring_a_watch_back(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from supervisor.cli.common import appearance_from
 from supervisor.cli.main import main
 from supervisor.views.appearance import Appearance, BadAppearance, Lang, ThemeName, appearance_of
-from supervisor.views.tui.saved_layout import Kept, load, save
+from supervisor.views.tui.shell.saved_layout import Kept, load, save
 from supervisor.views.tui.widgets.filters import ascii_of
 
 

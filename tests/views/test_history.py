@@ -89,18 +89,6 @@ def test_median_of_two_is_the_quicker() -> None:
     assert median([]) is None
 
 
-def test_smooth_begins_anew_with_each_training_of_one_log_but_not_with_each_epoch() -> None:
-    first = [single(0.0, step, 1.0, 1)._replace(epoch=30.0) for step in range(100)]
-    second = [single(0.0, step, 5.0, 1)._replace(epoch=1.0) for step in range(20)]
-    assert smooth([*first, *second])[99] == 1.0
-    epochs = [
-        single(0.0, step, float(epoch), 1)._replace(epoch=float(epoch))
-        for epoch in range(3)
-        for step in range(30)
-    ]
-    assert 0 < smooth(epochs)[29] < 1
-
-
 def test_a_smoothed_line_runs_amid_a_falling_one_and_not_behind_it() -> None:
     falling = [single(i, i, 100.0 - i, 1) for i in range(100)]
     smoothed = smooth(falling)

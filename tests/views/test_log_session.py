@@ -85,27 +85,6 @@ def test_a_log_behind_a_link_is_watched_where_it_is_written(
         session.stop()
 
 
-@pytest.mark.parametrize(("then", "calls"), [(lc.Match(None, -1), 3), (lc.Follow(), 1)])
-def test_a_match_that_another_one_interrupted_is_looked_for_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: lc.Command, calls: int
-) -> None:
-    with reading(tmp_path / "run") as (session, _told):
-        asked: list[int] = []
-        followed: list[bool] = []
-
-        def match(_cursor: object, way: int, *, made: int | None = None) -> None:
-            asked.append(way)
-            if len(asked) == 1:
-                session.ask(then)
-                raise Interrupted
-
-        monkeypatch.setattr(session._view, "match", match)
-        monkeypatch.setattr(session._view, "follow", followed.append)
-        session.ask(lc.Match(None, -1))
-        assert wait_until(lambda: len(asked) == 3 or bool(followed), DEADLINE_S)
-        assert len(asked) == calls, "any other command gives it up"
-
-
 class LateSet(threading.Event):
     """An event that is set only once what it tells of was taken, or could not be."""
 
@@ -147,15 +126,6 @@ def test_matches_that_are_not_there_are_said_once_and_end(tmp_path: Path) -> Non
         refusals = [a for a in told if isinstance(a, lc.Remark) and a.good is False]
         assert 1 <= len(refusals) <= 6
         assert len(told) < count + 20
-
-
-def test_a_match_the_other_way_is_kept_behind_one_that_is_not_there(tmp_path: Path) -> None:
-    with reading(tmp_path) as (session, told):
-        session.ask(lc.Find(Query.parse("elephant"), None))
-        session.ask(lc.Match(None, 1), lc.Match(None, 1), lc.Match(None, -1), lc.Start())
-        assert wait_until(lambda: last_line(told) == HEIGHT, DEADLINE_S)
-        refusals = [a for a in told if isinstance(a, lc.Remark) and a.good is False]
-        assert len(refusals) == 3, "the search, a match, and one the other way"
 
 
 def test_matches_go_on_the_way_the_search_ran_and_start_over_at_the_other_end(tmp_path: Path) -> None:

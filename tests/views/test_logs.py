@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,11 @@ from hypothesis import strategies as st
 from supervisor.views.filter_words import BadQueryError
 from supervisor.views.logs import counter as logscan
 from supervisor.views.logs import file as logfile
-from supervisor.views.logs import query as logquery
 from supervisor.views.logs import stream as logstream
-from supervisor.views.logs.commands import BadJumpError, ToLine, ToTime, parse_jump
 from supervisor.views.logs.counter import Task
 from supervisor.views.logs.file import Change, Counts, LogFile
 from supervisor.views.logs.query import Query
-from supervisor.views.logs.sources import LogRef, Tone, tone_of
+from supervisor.views.logs.sources import LogRef
 from supervisor.views.logs.stream import Stream
 from tests.views.logs_on_disk import DATA, QUIET, never, opened, reference
 
@@ -73,22 +70,6 @@ def test_matches_are_those_of_each_line(data: bytes, typed: str) -> None:
     assert list(query.offsets_in(data)) == wanted
 
 
-def test_a_level_is_judged_only_on_lines_that_hold_one_of_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    judged: list[str] = []
-
-    def judge(line: str) -> Tone:
-        judged.append(line)
-        return tone_of(line)
-
-    monkeypatch.setattr(logquery, "tone_of", judge)
-    data = (
-        b"".join(b"step %d | loss 2.1 | 100%%|\xe2\x96\x88\n" % n for n in range(500))
-        + b"ERROR: disk\nstep 500\n"
-    )
-    assert list(Query.parse("level:error").offsets_in(data)) == [data.index(b"ERROR")]
-    assert judged == ["ERROR: disk"]
-
-
 def test_line_numbers_beyond_the_first_chunk(tmp_path: Path) -> None:
     data = b"".join(b"line %d\n" % n for n in range(200_000))
     file = opened(tmp_path / "log", data, counted=True)
@@ -140,17 +121,6 @@ def test_growth_truncation_rotation_and_removal(tmp_path: Path) -> None:
     file.close()
 
 
-def test_file_that_comes_late(tmp_path: Path) -> None:
-    file = LogFile(str(tmp_path / "log"))
-    assert file.refresh() is Change.SAME
-    assert list(file.forward(0)) == []
-    (tmp_path / "log").write_bytes(b"here\n")
-    assert file.refresh() is Change.GROWN
-    assert [line.text for line in file.forward(0)] == ["here"]
-    os.remove(tmp_path / "log")
-    file.close()
-
-
 def test_pipe_in_the_place_of_a_log_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "log")
     file = LogFile(str(tmp_path / "log"))
@@ -198,20 +168,6 @@ def test_search_is_one_text_or_one_expression() -> None:
     assert Query.search("r0").accepts("r0 said"), "no rank"
 
 
-def test_where_to_go_is_a_line_or_a_time() -> None:
-    assert parse_jump("12 345", 2) == ToLine(2, 12345)
-    with_day = parse_jump(":2026-11-21 14:52:10", 0)
-    assert isinstance(with_day, ToTime)
-    assert with_day.has_day
-    assert time.localtime(with_day.t)[:6] == (2026, 11, 21, 14, 52, 10)
-    without = parse_jump("14:52", 0)
-    assert isinstance(without, ToTime)
-    assert not without.has_day
-    for bad in ("soon", "25:00", "2026-13-01 10:00"):
-        with pytest.raises(BadJumpError):
-            parse_jump(bad, 0)
-
-
 @QUIET
 @given(
     data=DATA,
@@ -225,8 +181,9 @@ def test_counts_agree_while_the_log_grows(tmp_path: Path, data: bytes, cuts: lis
     file.refresh()
     try:
         query = Query.parse(typed)
-        task = Task(LogRef(1, "0", "stdout", path), file, query)
-        lines = Task(LogRef(1, "0", "stdout", path), file, counts=file.newlines)
+        each = Stream(LogRef(1, "0", "stdout", path), file, never)
+        each.filter_by(query)
+        task, lines = Task(each, query), Task(each, counts=file.newlines)
         for cut in sorted({min(cut, len(data)) for cut in [*cuts, len(data)]}):
             path.write_bytes(data[:cut])
             file.refresh()
@@ -249,7 +206,7 @@ def test_a_count_over_many_chunks_finds_each_match_once(
     file = opened(tmp_path / "log", data)
     each = Stream(LogRef(1, "0", "stdout", tmp_path / "log"), file, never)
     each.filter_by(Query.parse("hit"))
-    task = Task(each.ref, file, each.query)
+    task = Task(each, each.query)
     while task.step():
         pass
     wanted = [f"line {n} hit" for n in range(0, 500, 7)]

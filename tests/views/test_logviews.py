@@ -185,33 +185,6 @@ def test_another_rank_is_shown_at_the_time_of_the_line_under_the_cursor(tmp_path
         assert view.page().rows[-1].text.endswith("rank 2 at 19"), "it wrote nothing later"
 
 
-def test_equal_lines_of_two_attempts_are_not_folded(tmp_path: Path) -> None:
-    run = RunPaths(tmp_path)
-    write(run, 1, "0/stdout.log", ["loading", "done"])
-    write(run, 2, "1/stdout.log", ["loading", "done"])
-    with view_of(run, state_of(2, 2), newest=2) as view:
-        assert [(row.who, row.text) for row in view.page().rows] == [
-            (("0",), "loading"),
-            (("0",), "done"),
-            (("1",), "loading"),
-            (("1",), "done"),
-        ]
-
-
-def test_scrolling_back_opens_the_attempts_before_and_following_lets_them_go(tmp_path: Path) -> None:
-    run = attempts_on_disk(tmp_path)
-    with view_of(run, state_of(4, 2), newest=2, height=4) as view:
-        seen = texts(view)
-        for _ in range(9):
-            view.scroll(-4)
-            page = texts(view)
-            seen = [text for text in page if text not in seen[:4]] + seen
-        assert seen == [f"attempt {a} line {n}" for a in (1, 2, 3, 4) for n in range(5)]
-        view.follow(on=True)
-        view.update(state_of(4, 2))
-        assert {s.ref.attempt for s in view.logs.streams} == {3, 4}
-
-
 def test_a_new_attempt_does_not_move_who_stands_in_an_old_one(tmp_path: Path) -> None:
     run = attempts_on_disk(tmp_path)
     with view_of(run, state_of(2, 2), newest=2, height=3) as view:
@@ -284,22 +257,6 @@ def test_the_cause_is_kept_in_sight_until_somebody_moves(tmp_path: Path) -> None
         assert view.page().at_cause, "another one"
         view.show(Query.parse("after"))
         assert not view.page().at_cause, "the filter leaves it out"
-
-
-def test_the_cause_is_looked_for_in_its_own_file_first(tmp_path: Path) -> None:
-    run = failed(tmp_path, more=0)
-    with view_of(run, state_of(1, 2), newest=2) as view:
-
-        def who_of(cause: lc.CauseLine) -> str | None:
-            view.keep_cause(cause)
-            page = view.page()
-            assert not page.at_cause, "it is in sight anyway"
-            return page.rows[page.cause].who[0] if page.cause is not None else None
-
-        assert who_of(lc.CauseLine(1, "1/stderr.log", 6, "RuntimeError: shape")) == "1"
-        assert who_of(lc.CauseLine(1, "2/stderr.log", 6, "RuntimeError: shape of rank 0")) == "0"
-        assert who_of(lc.CauseLine(1, "2/stderr.log", 6, "KeyError: 'x'")) is None
-        assert who_of(lc.CauseLine(1, "2/stderr.log", 6, " ")) is None
 
 
 # -- a replay --------------------------------------------------------------------------------------------

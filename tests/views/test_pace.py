@@ -26,8 +26,8 @@ from supervisor.views.model.step_pace import (
     job_pace,
     ranks_behind,
 )
-from supervisor.views.tui.dashboard.header import eta_s
-from supervisor.views.tui.dashboard.tiles import trends
+from supervisor.views.tui.panels.header import eta_s
+from supervisor.views.tui.panels.trends import trends
 from tests.views.tui.recording import Recording
 
 
@@ -164,7 +164,7 @@ def test_a_plain_log_has_a_step_time_an_eta_and_one_for_each_rank(tmp_path: Path
         (1, 49, 0, None),  # too early for that
         (2, 30, 3, 25.0),  # a bar that was resumed counts what it skipped: the rate comes first
         (2, 49, 1, None),
-        (2, 30, 1, 900.0),
+        (2, 30, 1, None),
     ],
 )
 def test_an_eta_needs_steps_of_the_attempt_that_runs(

@@ -6,14 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import GPU, METRICS
 from supervisor.run.state import HeldOpen, Running
-from supervisor.views.logs import sources as logs
-from supervisor.views.logs.sources import Tone, tone_of
 from supervisor.views.model import reader as sn
 from supervisor.views.model.reader import SnapshotReader
 from tests.views.tui import recorded
@@ -85,28 +81,6 @@ def test_where_only_lines_were_added_nothing_is_new(tmp_path: Path) -> None:
     assert any(old is not new for old, new in zip(after.facts(), reader.refresh().facts(), strict=True))
 
 
-def test_a_glance_leaves_run_json_to_the_second_look(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-    reader = SnapshotReader(run, glance=True, monotonic=lambda: 0.0)
-    assert reader.refresh().run_file is None
-    assert reader.refresh().run_file == SnapshotReader(run).refresh().run_file is not None
-
-
-def test_a_glance_at_ranks_is_the_newest_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = recorded.healthy(tmp_path / "run")
-    whole = SnapshotReader(run).refresh()
-    assert (run.node().series / "ranks.jsonl").stat().st_size > 8000
-    monkeypatch.setattr("supervisor.views.model.reader.GLANCE_BYTES", 4000)
-    reader = SnapshotReader(run, glance=True, monotonic=lambda: 0.0)
-    first = reader.refresh()
-    assert {key: rank.values for key, rank in first.ranks.items()} == {
-        key: rank.values for key, rank in whole.ranks.items()
-    }
-    assert (first.metrics, first.gpus, first.machine) == (whole.metrics, whole.gpus, whole.machine)
-    assert reader.refresh().ranks == whole.ranks
-    assert reader.refresh() is reader.refresh()
-
-
 def test_absent_folder_and_half_lines(tmp_path: Path) -> None:
     assert SnapshotReader(RunPaths(tmp_path / "none")).refresh().gone
     rec = recorded.Recording(tmp_path / "run")
@@ -141,44 +115,6 @@ def test_readings_of_devices_are_pooled(tmp_path: Path) -> None:
     rec.series.append(METRICS, recorded.T0, "job", 1, {"loss": float("nan"), "step": 1})
     pooled = SnapshotReader(rec.close()).refresh().gpu_util
     assert [(p.low, round(p.mean, 6), p.high) for p in pooled] == [(0.2, 0.4, 0.6)] * 2
-
-
-@given(
-    st.lists(
-        st.sampled_from(
-            [
-                "Traceback (most ",
-                "Error",
-                "Exception",
-                "FATAL",
-                "CRITICAL",
-                "ERROR",
-                "[ERROR]",
-                "WARN",
-                "WARNING",
-                "Warning",
-                "warning",
-                "out of memory",
-                ":",
-                " ",
-                "x",
-                "_",
-                "\n",
-            ]
-        ),
-        max_size=6,
-    ).map("".join)
-)
-def test_no_tone_is_missed_by_the_first_look(text: str) -> None:
-    loud = logs._BAD.search(text) or logs._WARN.search(text)
-    assert (tone_of(text) is not Tone.PLAIN) == bool(loud)
-
-
-def test_tones() -> None:
-    assert tone_of("Traceback (most recent call last):") is Tone.BAD
-    assert tone_of("torch.OutOfMemoryError: CUDA out of memory.") is Tone.BAD
-    assert tone_of("x.py:3: UserWarning: slow") is Tone.WARN
-    assert tone_of("step 3 | loss 2.1 | grad_error 0.1") is Tone.PLAIN
 
 
 def test_a_long_log_that_is_opened_again_keeps_its_start(

@@ -19,7 +19,7 @@ from textual.binding import Binding
 from supervisor.cli import diagnose
 from supervisor.diagnosis.cause.other_evidence import CORRECTIONS
 from supervisor.diagnosis.cause.root_rules import RULES
-from supervisor.diagnosis.hang.waits import WAITINGS
+from supervisor.diagnosis.hang.stacks import WAITINGS
 from supervisor.diagnosis.scan.signature_tables import Role, Strength
 from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.run.events import Outcome, Phase, RequestKind, StopStep
@@ -27,9 +27,9 @@ from supervisor.run.records import FailureClass, Reason
 from supervisor.views.appearance import Lang
 from supervisor.views.model.run_list import SortKey
 from supervisor.views.tui.dashboard.keys import GROUPS, KEYS
-from supervisor.views.tui.dashboard.ranks import COLUMNS
 from supervisor.views.tui.logs.screen import GROUPS as LOG_GROUPS
 from supervisor.views.tui.logs.screen import LOG_KEYS
+from supervisor.views.tui.panels.ranks_table import COLUMNS
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.translate import (
     BadCatalogue,
@@ -203,7 +203,6 @@ WHOLE = (
     "inf, last 3.4",
     "nan, inf at step 12",
     "nan, inf at step 12, last 1.005",
-    "stacks: done · p shows them · unlike the others: rank 1",
     "restart? the same micro-batch 32 ran out of memory, Enter on the card restarts with 16",
     "restart? the same batch ran out of memory; 12 steps may be lost: the next attempt begins from the first step, unless the script resumes by itself",
     " · micro-batch 8 × accumulation 4 × 2 ranks = global batch 64",
@@ -211,7 +210,6 @@ WHOLE = (
     " · micro-batch 8, accumulation 4, global batch 131 072 tokens",
     "restart? this ends attempt 1 at step 1 212+; the next begins from the checkpoint at step 200 (12 steps again)",
     "restart? this ends attempt 2 before its first step; the next begins from the newest checkpoint that the script finds",
-    "stoker cannot tell whether --load resumes: if it does not, 12 steps may be lost",
     "12 steps may be lost: the next attempt begins from the first step, unless the script resumes by itself",
     "the next attempt begins with --resume c2.pt, as given",
     "added at the launch: --resume=c2.pt",

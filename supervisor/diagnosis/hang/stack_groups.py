@@ -12,8 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from supervisor.diagnosis.hang.stack_text import Frame, ThreadStack, main_thread, parse_stack
-from supervisor.diagnosis.hang.waits import CALL_NAMES, NAMELESS, Kind, hook_thread, kind_of_wait
+from supervisor.diagnosis.hang.stacks import (
+    CALL_NAMES,
+    NAMELESS,
+    Frame,
+    Kind,
+    ThreadStack,
+    hook_thread,
+    kind_of_wait,
+    main_thread,
+    parse_stack,
+)
 
 # Public names in torch/distributed/distributed_c10d.py (2.13) that wait for other ranks. What a sharded checkpoint does
 # under the same names (torch/distributed/checkpoint/utils.py) runs a rank's own writing within them.

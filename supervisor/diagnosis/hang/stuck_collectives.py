@@ -146,7 +146,7 @@ class _Group:
     last: dict[int, int] = field(default_factory=dict)
     done: dict[int, int] = field(default_factory=dict)
     pending: dict[int, dict[int, _Entry]] = field(default_factory=lambda: defaultdict(dict))
-    # From these, by `settle`: the collectives that somebody waits in, the last that somebody finished, whether there is no dump
+    # From these, by `work_out_late`: the collectives that somebody waits in, the last that somebody finished, whether there is no dump
     # of a member, who is late.
     waited: tuple[int, ...] = ()
     finished: int = 0
@@ -154,7 +154,7 @@ class _Group:
     behind: set[int] = field(default_factory=set)
     unfinished: set[int] = field(default_factory=set)
 
-    def settle(self, recorded: set[int], dumped: set[int]) -> None:
+    def work_out_late(self, recorded: set[int], dumped: set[int]) -> None:
         """Work out who is late, once all is taken in. `recorded`: the members, where the dumps list them."""
         self.members = set(self.last) | (recorded & dumped)
         self.unrecorded = not recorded <= dumped
@@ -230,7 +230,7 @@ def _groups(dumps: Mapping[int, Mapping[str, Any]]) -> dict[GroupKey, _Group]:
             group.last[rank] = max(called, group.last.get(rank, called))
             group.done[rank] = max(done, group.done.get(rank, done))
     for group in groups.values():
-        group.settle(recorded[group.key], dumped)
+        group.work_out_late(recorded[group.key], dumped)
     return groups
 
 

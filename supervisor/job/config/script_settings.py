@@ -12,8 +12,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from supervisor.job.arguments.assignments import set_value, settings_of, value_of
-from supervisor.job.arguments.launchers import ACCELERATE, Launch, names_machines, read_launch, with_one_rank
+from supervisor.job.arguments.command_line import (
+    ACCELERATE,
+    Launch,
+    names_machines,
+    read_launch,
+    set_value,
+    settings_of,
+    value_of,
+    with_one_rank,
+)
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config.files import read_values
 from supervisor.job.config.settings import Resolver

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from supervisor.job.arguments.assignments import names_of, value_of
+from supervisor.job.arguments.command_line import names_of, value_of
 from supervisor.job.knobs.setting_names import words_of
 from supervisor.job.spec import LoaderKnobs
 

@@ -1,6 +1,6 @@
 """The settings of a script's batch: those that a person named, else those of the command line whose names say what they hold.
 
-A name that may mean two things is left open, with what would settle it: a declaration, an answer, or the first step that is measured.
+A name that may mean two things is left open, with what would decide it: a declaration, an answer, or the first step that is measured.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from supervisor.job.arguments.assignments import settings_of
+from supervisor.job.arguments.command_line import settings_of
 from supervisor.job.knobs.conventions import Convention, find_convention
 from supervisor.job.knobs.resume_settings import with_resume
 from supervisor.job.knobs.set_batch import as_number, number_of
@@ -54,7 +54,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class NoPlanError(Exception):
-    """No plan, and why; `help`: what would settle it; `batch`: the setting, where it is known."""
+    """No plan, and why; `help`: what would decide it; `batch`: the setting, where it is known."""
 
     why: str
     help: str = ""
@@ -193,7 +193,7 @@ class _Conventional:
         """The settings that make up the batch.
 
         Raises:
-            NoPlanError: names and values do not settle it.
+            NoPlanError: names and values leave it open.
         """
         micro = self._micro()
         self._require_safe(micro)

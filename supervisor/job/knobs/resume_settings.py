@@ -1,6 +1,6 @@
 """How a script resumes, and where it leaves its checkpoints: by its command line, by what it was seen to load, or as a person answered.
 
-Whether there is a checkpoint to hand over is for `sources.checkpoints` to find. What a first attempt did not load cannot be measured, so a
+Whether there is a checkpoint to hand over is for `sources.checkpoint_layouts` to find. What a first attempt did not load cannot be measured, so a
 way is *measured* only where the script loaded a checkpoint or looked for one; a setting whose name says that it takes one is *proposed*.
 The restart confirms either: `resume_seen`.
 """
@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from supervisor.job.arguments.assignments import Setting as Argument
-from supervisor.job.arguments.assignments import settings_of, value_of
+from supervisor.job.arguments.command_line import Setting as Argument
+from supervisor.job.arguments.command_line import settings_of, value_of
 from supervisor.job.knobs.conventions import MEGATRON, Convention
 from supervisor.job.knobs.facts import FILES, MOST_CANDIDATES, MOST_PATHS, Facts, Setting
 from supervisor.job.knobs.setting_names import Place, bare, is_resume, place_of, says_resume, words_of
@@ -49,7 +49,6 @@ _MORE_OUTPUTS: Final = frozenset(
         "results", "results_dir", "result_dir", "run_dir", "workdir", "train_dir", "experiment_dir", "prefix",
     }
 )  # fmt: skip
-LOADED: Final = re.compile(r"ckpt|checkpoint|snapshot|restore|load|continue|state", re.IGNORECASE)
 """Names of settings that may hold a checkpoint to continue from."""
 ENDINGS: Final = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".tar")
 """Of a file that holds a checkpoint."""
@@ -179,18 +178,6 @@ def given_start(args: Sequence[str], flags: Collection[str] = ()) -> str | None:
     if found is None:
         return None
     return f"{found.name} {found.value}" if found.name.startswith("-") else f"{found.name}={found.value}"
-
-
-def perhaps_start(args: Sequence[str], before: Sequence[str]) -> str | None:
-    """A flag of `args` with a value that it had not `before`, which by its name or its value may be a checkpoint to start from."""
-    known = {(s.name, s.value) for s in settings_of(before)}
-    for setting in settings_of(args):
-        value = (setting.value or "").lower()
-        if (setting.name, setting.value) in known or value in _SWITCHED or _is_output(setting.name):
-            continue
-        if value.endswith(ENDINGS) or LOADED.search(bare(setting.name)):
-            return setting.name
-    return None
 
 
 def takes_path(name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from supervisor.job.arguments.assignments import value_of
+from supervisor.job.arguments.command_line import value_of
 from supervisor.job.batch import BatchSpec, BatchUnit, resolve
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.setting_names import Places, Scalar, is_argument

@@ -127,18 +127,18 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What is decided so far. `settings` by dotted key of the job file; `settled`: topics that are not asked (again)."""
+    """What is decided so far. `settings` by dotted key of the job file; `decided`: topics that are not asked (again)."""
 
     settings: Mapping[str, Setting] = field(default_factory=dict)
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     file: str = ""
-    settled: frozenset[Topic] = frozenset()
+    decided: frozenset[Topic] = frozenset()
 
     def having(self, topic: Topic, **settings: Setting) -> Choices:
-        """With `topic` settled; a key's dot is written as two underscores."""
+        """With `topic` decided; a key's dot is written as two underscores."""
         more = {key.replace("__", "."): value for key, value in settings.items()}
-        return replace(self, settings={**self.settings, **more}, settled=self.settled | {topic})
+        return replace(self, settings={**self.settings, **more}, decided=self.decided | {topic})
 
     @property
     def entry(self) -> str:
@@ -207,10 +207,10 @@ def choices_of(parsed: ParsedRun, file: str = "") -> Choices:
             "a job file names a script or a module: a command needs none, start it with `stoker run -- …`"
         )
     settings: dict[str, Setting] = {}
-    settled: set[Topic] = set()
+    decided: set[Topic] = set()
     if parsed.entry is not None:
         settings["run.module" if parsed.entry_kind is EntryKind.MODULE else "run.script"] = parsed.entry
-        settled |= {Topic.SCRIPT, *([Topic.ARGUMENTS] if parsed.entry_args else [])}
+        decided |= {Topic.SCRIPT, *([Topic.ARGUMENTS] if parsed.entry_args else [])}
     env: dict[str, str] = {}
     for key, value in parsed.stoker:
         if key == "env":
@@ -223,8 +223,8 @@ def choices_of(parsed: ParsedRun, file: str = "") -> Choices:
         if (flag := _flag(TORCHRUN_FLAGS, key)) is not None:
             settings[flag.setting] = _typed(flag, value)
     about = {"run.nproc_per_node": Topic.RANKS, "run.nnodes": Topic.NODES, "run.master_addr": Topic.ADDRESS}
-    settled |= {topic for key, topic in about.items() if key in settings}
-    choices = Choices(settings, parsed.entry_args, tuple(env.items()), "", frozenset(settled))
+    decided |= {topic for key, topic in about.items() if key in settings}
+    choices = Choices(settings, parsed.entry_args, tuple(env.items()), "", frozenset(decided))
     return with_file(choices, file) if file else choices
 
 
@@ -261,7 +261,7 @@ def with_file(choices: Choices, name: str) -> Choices:
     base = posixpath.basename(name)
     if not base.endswith(".toml") or base == ".toml" or base in _RESERVED or not name.isprintable():
         raise JobError(f"{name}: name a file ending in .toml, other than {' and '.join(sorted(_RESERVED))}")
-    return replace(choices, file=name, settled=choices.settled | {Topic.FILE})
+    return replace(choices, file=name, decided=choices.decided | {Topic.FILE})
 
 
 def next_question(around: Around, choices: Choices, found: Found | None) -> Question | None:
@@ -269,7 +269,7 @@ def next_question(around: Around, choices: Choices, found: Found | None) -> Ques
     known = found or Found((), "self")
     for topic in Topic:
         if (
-            topic not in choices.settled
+            topic not in choices.decided
             and (question := _question(topic, around, choices, known)) is not None
         ):
             return question

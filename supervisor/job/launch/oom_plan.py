@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from supervisor.job.arguments.assignments import value_of
-from supervisor.job.arguments.launchers import container_options
+from supervisor.job.arguments.command_line import container_options, value_of
 from supervisor.job.batch import BatchSpec, BatchUnit, factors
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.set_batch import batch_values, why_not_changeable, why_size_unknown
@@ -178,7 +177,7 @@ def next_batch(spec: JobSpec, batch: BatchSpec, *, smaller_global: bool) -> Batc
 
 
 def _refusal(spec: JobSpec, why: str, help_: str, resume: ResumePlan, *, is_measured: bool) -> OomRefusal:
-    """The refusal as the job stands before its start: where a declaration would settle it, so does the first step that is measured."""
+    """The refusal as the job stands before its start: where a declaration would decide it, so does the first step that is measured."""
     if is_measured_later(spec) and not is_measured:
         return OomRefusal(f"{MEASURED_LATER} ({why})" if why else MEASURED_LATER, help_, resume)
     return OomRefusal(why, help_, resume)

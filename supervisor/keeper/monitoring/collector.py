@@ -18,8 +18,7 @@ from supervisor.run.arrivals import ArrivalWriter
 from supervisor.run.events import RankStarted
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.state import AttemptState
-from supervisor.sources.exits import ExitWatch
-from supervisor.sources.processes import ProcessId
+from supervisor.sources.processes import ExitWatch, ProcessId
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
 

@@ -29,7 +29,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.series import METRICS, SeriesReader
 from supervisor.run.state import RunState
-from supervisor.sources.checkpoints import (
+from supervisor.sources.checkpoint_layouts import (
     MAX_DEPTH,
     MAX_FOUND,
     FoundCheckpoint,

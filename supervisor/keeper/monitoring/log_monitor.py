@@ -23,7 +23,7 @@ from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import (
     LOSSES,
-    EvidenceHit,
+    EvidenceLine,
     FactSeen,
     LinesSeen,
     Observation,
@@ -31,15 +31,15 @@ from supervisor.keeper.monitoring.observations import (
     StepSeen,
     from_telemetry,
 )
-from supervisor.policy.health.output import printed
+from supervisor.policy.health.stall import printed
 from supervisor.run.failures import FailureClass
 from supervisor.run.series import LINE_T, READING
-from supervisor.sources.file_facts import any_is_written
 from supervisor.sources.metrics import DrawnState, MetricReader, MetricSample, compile_rules, standing_states
-from supervisor.sources.metrics.bars import NOTHING_COUNTED
-from supervisor.sources.metrics.memo import Columns
+from supervisor.sources.metrics.metric_reader import Columns
 from supervisor.sources.metrics.names import words_of
+from supervisor.sources.metrics.progress_bars import NOTHING_COUNTED
 from supervisor.sources.metrics.words import EVAL_WORDS
+from supervisor.sources.processes import any_is_written
 from supervisor.sources.signature_files import Engine
 from supervisor.sources.tail.tailer import (
     POLL_S,
@@ -274,7 +274,7 @@ class LogWatch:
                 continue
             self._rank_reported = self._rank_reported or key.kind is LogKind.RANK
             self._put(
-                EvidenceHit(
+                EvidenceLine(
                     t=self._clock.wall(),
                     failure=hit.signature.failure,
                     role=str(hit.signature.role),
@@ -309,8 +309,7 @@ class LogWatch:
         wanted = self._samples_wanted(key)
         kept = rows
         if not few:
-            renamed = {place for place, (_, columns, *_) in enumerate(rows) if columns.renamed}
-            places = {*thinned([loss for *_, loss in rows], wanted), *last_of_each(rows), *renamed}
+            places = {*thinned([loss for *_, loss in rows], wanted), *last_of_each(rows)}
             places |= {place for place, (row, *_) in enumerate(rows) if row in overtaken}
             kept = with_headings(rows, sorted(places))
         before = self._read_rows.get(key.name, 0)
@@ -393,7 +392,6 @@ class LogWatch:
             bar=BAR in line.raw,
             begins=begins,
             log=key.name,
-            renamed=sample.renamed,
             plain_time=sample.columns.plain_time,
         )
 

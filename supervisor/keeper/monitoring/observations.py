@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, assert_never
 
 from supervisor.keeper.base.keeper_clock import Clock, of_others
-from supervisor.policy.health.output import Printed
+from supervisor.policy.health.stall import Printed
 from supervisor.run.events import Phase
 from supervisor.run.records import FailureClass
 from supervisor.sources.gpu import GpuDevice
@@ -41,7 +41,6 @@ class StepSeen:
     headed: bool = False
     begins: bool = False
     log: str = ""
-    renamed: str = ""
     plain_time: bool = False
     measured: dict[str, float] = field(default_factory=dict)
 
@@ -56,7 +55,6 @@ class StepHint:
     t: float
     rank: int | None
     values: dict[str, float]
-    from_telemetry: bool = False
     log: str = ""
     below: bool = False
 
@@ -68,7 +66,6 @@ class LinesSeen:
     t: float
     log: str
     lines: tuple[Printed, ...]
-    from_telemetry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,6 @@ class PhaseSeen:
     rank: int | None
     phase: Phase
     step: int | None
-    from_telemetry: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +85,6 @@ class FactSeen:
     t: float
     rank: int
     record: dict[str, Any]
-    from_telemetry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +95,6 @@ class ReadySeen:
     rank: int | None
     resumed_step: int | None
     memory_base_bytes: int | None
-    from_telemetry: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,22 +106,20 @@ class CheckpointSeen:
     step: int
     path: str
     final: bool
-    from_telemetry: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class WarningSeen:
-    """The trainer reports a warning."""
+class AdviceSeen:
+    """Something worth reporting once: a warning of the trainer, a lost GPU, a missing driver."""
 
     t: float
     rank: int | None
     code: str
     text: str
-    from_telemetry: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class EvidenceHit:
+class EvidenceLine:
     """A signature matched a line. `path` is relative to the attempt folder, `line` 1-based.
 
     `stop_signal`: the line reports a SIGTERM without its sender.
@@ -140,7 +132,6 @@ class EvidenceHit:
     path: str
     line: int | None
     text: str
-    from_telemetry: bool = False
     stop_signal: bool = False
 
 
@@ -151,7 +142,6 @@ class RankGone:
     t: float
     local_rank: int
     exit_code: int | None
-    from_telemetry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,17 +152,6 @@ class Sampled:
     stream: str
     key: str
     values: dict[str, float | None]
-    from_telemetry: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SensorFact:
-    """Something about a sensor worth reporting once (a lost GPU, a missing driver)."""
-
-    t: float
-    code: str
-    text: str
-    from_telemetry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +160,6 @@ class GpuSeen:
 
     t: float
     device: GpuDevice
-    from_telemetry: bool = False
 
 
 Observation: TypeAlias = (
@@ -192,13 +170,17 @@ Observation: TypeAlias = (
     | FactSeen
     | ReadySeen
     | CheckpointSeen
-    | WarningSeen
-    | EvidenceHit
+    | AdviceSeen
+    | EvidenceLine
     | RankGone
     | Sampled
-    | SensorFact
     | GpuSeen
 )
+
+
+def is_telemetry(seen: Observation) -> bool:
+    """Whether an observation shows that the trainer sends telemetry."""
+    return seen.from_telemetry if isinstance(seen, StepSeen) else isinstance(seen, PhaseSeen | CheckpointSeen)
 
 
 def from_telemetry(line: bytes, *, rank: int | None, clock: Clock) -> Iterator[Observation]:
@@ -221,7 +203,7 @@ def from_telemetry(line: bytes, *, rank: int | None, clock: Clock) -> Iterator[O
         case TelemetryKind.WARNING:
             # The demo's note about its own memory cap is not advice.
             if record.text is not None and record.code != "memory_cap":
-                yield WarningSeen(t=t, rank=rank, code=record.code or record.text[:40], text=record.text)
+                yield AdviceSeen(t=t, rank=rank, code=record.code or record.text[:40], text=record.text)
         case TelemetryKind.EXIT:
             return
         case _ as unreachable:

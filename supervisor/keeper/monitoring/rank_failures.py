@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from supervisor.keeper.base.keeper_clock import Clock
-from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, StepSeen
+from supervisor.keeper.monitoring.observations import EvidenceLine, Observation, StepSeen
 from supervisor.run import events as ev
 from supervisor.run.regular import open_regular
 from supervisor.run.state import AttemptState, RankState
@@ -29,7 +29,7 @@ STEP_AFTER_S = 0.5
 TAIL_BYTES = 1 << 16
 IGNORED = (b"Exception ignored in", b"Exception in thread", b"--- Logging error ---")
 FAST_S = 1.0
-FAST_HITS = 50
+FAST_ERRORS = 50
 """After an error the process is checked every 20 ms for a moment, unless the job prints errors all the time."""
 MOST_CHECKS = 100
 """How often to check whether a rank has its handler yet. An interpreter sets it within some 20 ms of its start, but never if it was
@@ -46,12 +46,12 @@ class RankFailures:
 
     def begin(self) -> None:
         """Another attempt."""
-        self._first: dict[int | None, EvidenceHit] = {}
-        self._last: dict[int | None, EvidenceHit] = {}
-        self._hits = 0
+        self._first: dict[int | None, EvidenceLine] = {}
+        self._last: dict[int | None, EvidenceLine] = {}
+        self._errors = 0
         self._fast_until = float("-inf")
         self._caught: set[int] = set()
-        self._ignored: set[EvidenceHit] = set()
+        self._ignored: set[EvidenceLine] = set()
         self._checks: Counter[int] = Counter()
 
     @property
@@ -61,18 +61,18 @@ class RankFailures:
 
     def observe(self, seen: Observation) -> None:
         """Note an error that a rank logged, or a step after it."""
-        if isinstance(seen, EvidenceHit):
+        if isinstance(seen, EvidenceLine):
             known = self._first.get(seen.rank)
             if known is None or seen.t - known.t > FRESH_S:
                 self._first[seen.rank] = seen
             self._last[seen.rank] = seen
-            self._hits += 1
-            if self._hits <= FAST_HITS:
+            self._errors += 1
+            if self._errors <= FAST_ERRORS:
                 self._fast_until = self._clock.mono() + FAST_S
         elif isinstance(seen, StepSeen) and self._last:
             for name in [seen.rank] if seen.rank is not None else list(self._last):
-                hit = self._last.get(name)
-                if hit is not None and seen.t - hit.t > STEP_AFTER_S:
+                error = self._last.get(name)
+                if error is not None and seen.t - error.t > STEP_AFTER_S:
                     del self._last[name], self._first[name]
 
     def look(
@@ -88,30 +88,30 @@ class RankFailures:
         found: list[tuple[float, ev.RankFailing]] = []
         for local_rank, process in ranks.items():
             known = view.ranks.get(local_rank, RankState(local_rank=local_rank))
-            hit = self._last.get(known.rank if known.rank is not None else local_rank, self._last.get(None))
-            hit = hit if hit is not None and now - hit.t <= FRESH_S else None
+            error = self._last.get(known.rank if known.rank is not None else local_rank, self._last.get(None))
+            error = error if error is not None and now - error.t <= FRESH_S else None
             if known.exited:
-                failed = known.exit_code != 0 if known.exit_code is not None else self._explains(hit)
+                failed = known.exit_code != 0 if known.exit_code is not None else self._explains(error)
                 sign = ev.FailureSign.GONE if failed else None
-            elif hit is not None or (
+            elif error is not None or (
                 local_rank not in self._caught and self._checks[local_rank] < MOST_CHECKS
             ):
-                ends = self._shuts_down(local_rank, process) and self._explains(hit) and not done
+                ends = self._shuts_down(local_rank, process) and self._explains(error) and not done
                 sign = ev.FailureSign.EXITING if ends else None
             else:
                 continue
             if sign is not None:
-                first_t = self._first[hit.rank].t if hit is not None else now
-                found.append((first_t, _event(now, view.number, known, sign, hit)))
+                first_t = self._first[error.rank].t if error is not None else now
+                found.append((first_t, _event(now, view.number, known, sign, error)))
         return min(found, key=lambda one: one[0])[1] if found else None
 
-    def _explains(self, hit: EvidenceHit | None) -> bool:
+    def _explains(self, error: EvidenceLine | None) -> bool:
         """Whether an error line can explain the end of a rank. Errors in a finalizer or thread cannot; Python says so in the line before."""
-        if hit is None or hit in self._ignored:
+        if error is None or error in self._ignored:
             return False
-        path = self._log_of(hit.path)
-        if path is not None and _was_ignored(path, hit.text):
-            self._ignored.add(hit)
+        path = self._log_of(error.path)
+        if path is not None and _was_ignored(path, error.text):
+            self._ignored.add(error)
             return False
         return True
 
@@ -125,7 +125,7 @@ class RankFailures:
 
 
 def _event(
-    t: float, attempt: int, known: RankState, sign: ev.FailureSign, hit: EvidenceHit | None
+    t: float, attempt: int, known: RankState, sign: ev.FailureSign, error: EvidenceLine | None
 ) -> ev.RankFailing:
     told = ev.RankFailing(
         t=t,
@@ -135,10 +135,10 @@ def _event(
         rank=known.rank,
         exit_code=known.exit_code,
     )
-    if hit is None:
+    if error is None:
         return told
-    text = hit.text.strip()[:400]
-    return replace(told, failure=hit.failure, text=text, path=hit.path, line=hit.line)
+    text = error.text.strip()[:400]
+    return replace(told, failure=error.failure, text=text, path=error.path, line=error.line)
 
 
 def _was_ignored(path: Path, text: str) -> bool:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from supervisor.keeper.base.keeper_clock import Clock, of_others
-from supervisor.keeper.monitoring.observations import GpuSeen, Observation, Sampled, SensorFact
+from supervisor.keeper.monitoring.observations import AdviceSeen, GpuSeen, Observation, Sampled
 from supervisor.keeper.process.members import pids_are_the_drivers, user_of
 from supervisor.run.series import GPU, HOST, MACHINE_KEY, NET_RECEIVED, NET_SENT
 from supervisor.sources.gpu import GpuDevice, GpuNote, GpuNoteCode, GpuProcess, GpuSample, GpuSampler
-from supervisor.sources.host.machine import SHM, HostSample, HostSampler, ProcessSample
+from supervisor.sources.machine import SHM, HostSample, HostSampler, ProcessSample
 from supervisor.sources.processes import ProcessId, command_of, identify, parent_of
 
 JOIN_S = 3.0
@@ -83,12 +83,12 @@ class Sensors:
             )
             text = uses[index].advice() if index in uses else None
             if text is not None:
-                self._put(SensorFact(of_others(sample.t, self._clock), f"gpu_shared_{index}", text))
+                self._put(AdviceSeen(of_others(sample.t, self._clock), None, f"gpu_shared_{index}", text))
 
     def _on_gpu_note(self, note: GpuNote) -> None:
         if note.code is not GpuNoteCode.ABSENT:  # a machine without GPUs is not worth a note
             code = f"{note.code}_{note.index if note.index is not None else ''}_{note.xid or ''}"
-            self._put(SensorFact(of_others(note.t, self._clock), code, note.text))
+            self._put(AdviceSeen(of_others(note.t, self._clock), None, code, note.text))
 
     def _on_host(self, machine: HostSample, processes: Sequence[ProcessSample]) -> None:
         own = next((sample for sample in processes if sample.key == OWN), None)

@@ -23,7 +23,7 @@ from supervisor.keeper.base.keeper_clock import Clock, ClockWatch, SystemClock
 from supervisor.keeper.base.request_rules import Refused
 from supervisor.keeper.base.requests import ControlInput, Powerless
 from supervisor.keeper.monitoring.log_monitor import LastReading, LogKey, LogKind, LogWatch
-from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone, Sampled
+from supervisor.keeper.monitoring.observations import EvidenceLine, Observation, RankGone, Sampled
 from supervisor.keeper.monitoring.sensors import Sensors
 from supervisor.keeper.observer.observed_run import ATTEMPT, PIPE_NAME, ObservedLog, ObservedRun, Target
 from supervisor.keeper.observer.watched_ends import PipeCopy, RankEnds, Writers
@@ -334,7 +334,7 @@ class Observer(Powerless):
             until = self._clock.mono() + RECEIVE_S
             while True:
                 new_lines = new_lines or not isinstance(seen, Sampled | RankGone)
-                self._hit = self._hit or isinstance(seen, EvidenceHit)
+                self._hit = self._hit or isinstance(seen, EvidenceLine)
                 self._recorder.record(ATTEMPT, seen)
                 self._ranks.observe(seen)
                 if self._clock.mono() > until:

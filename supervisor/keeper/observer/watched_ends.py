@@ -11,15 +11,13 @@ from pathlib import Path
 
 from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.keeper_clock import Clock
-from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone
+from supervisor.keeper.monitoring.observations import EvidenceLine, Observation, RankGone
 from supervisor.keeper.monitoring.rank_failures import RankFailures
 from supervisor.keeper.observer.observed_run import ATTEMPT
 from supervisor.run import events as ev
 from supervisor.run.paths import private
 from supervisor.run.state import RunState
-from supervisor.sources.exits import ExitWatch
-from supervisor.sources.file_facts import writers_of
-from supervisor.sources.processes import ProcessId, exit_code_of, identify, is_alive
+from supervisor.sources.processes import ExitWatch, ProcessId, exit_code_of, identify, is_alive, writers_of
 
 PIPE_BYTES = 1 << 18
 PIPE_WAIT_S = 0.1
@@ -150,7 +148,7 @@ class RankEnds:
         """What bears on it."""
         if isinstance(seen, RankGone) and seen.exit_code is not None:
             self._codes[seen.local_rank] = seen.exit_code
-        elif not isinstance(seen, EvidenceHit) or self._clock.mono() >= self._settled:
+        elif not isinstance(seen, EvidenceLine) or self._clock.mono() >= self._settled:
             self._failures.observe(seen)
 
     def look(self, state: RunState) -> None:

@@ -36,9 +36,8 @@ from supervisor.run.regular import open_regular
 from supervisor.run.series import GPU, HOST, MACHINE_KEY, RANKS, SeriesReader, highest
 from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.gpu import GpuReader, GpuSample, NvmlUnavailableError, visible_devices
-from supervisor.sources.host.cgroup import read_cgroup_memory
-from supervisor.sources.host.kernel_log import oom_kills
-from supervisor.sources.host.machine import disk_fill
+from supervisor.sources.kernel_memory import oom_kills, read_cgroup_memory
+from supervisor.sources.machine import disk_fill
 from supervisor.sources.signature_files import Engine
 from supervisor.sources.telemetry import measured_record
 from supervisor.text.prefixes import Origin

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from supervisor.job.arguments.assignments import value_of
+from supervisor.job.arguments.command_line import value_of
 from supervisor.job.batch import BatchSpec, with_world_size
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.set_batch import batch_values

@@ -43,7 +43,7 @@ from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.records import OUT_OF_MEMORY, Decision, FailureClass
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import AttemptState, RunState
-from supervisor.sources.checkpoints import find_checkpoints, newest_like_checkpoint
+from supervisor.sources.checkpoint_layouts import find_checkpoints, newest_like_checkpoint
 from supervisor.sources.gpu import probe_gpus, visible_devices
 from supervisor.text.numbers import read_to
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.job.arguments.assignments import set_value
+from supervisor.job.arguments.command_line import set_value
 from supervisor.job.batch import BatchSpec, candidates, describe, with_micro_batch
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.set_batch import why_not_changeable

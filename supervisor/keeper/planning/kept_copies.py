@@ -27,7 +27,7 @@ from supervisor.run.next_job import next_job
 from supervisor.run.paths import make_private
 from supervisor.run.records import Decision, Precondition
 from supervisor.run.state import Backoff, RunState
-from supervisor.sources.checkpoints import files_of
+from supervisor.sources.checkpoint_layouts import files_of
 
 KEPT_NAME: Final = ".stoker-kept-"
 FICLONE: Final = 0x40049409

@@ -23,9 +23,9 @@ from supervisor.run.paths import NodePaths
 from supervisor.run.records import Precondition
 from supervisor.run.series import GPU, at_first
 from supervisor.run.state import RunState
-from supervisor.sources.checkpoints import files_of
+from supervisor.sources.checkpoint_layouts import files_of
 from supervisor.sources.gpu import GpuReader, GpuSample, NvmlUnavailableError, visible_devices
-from supervisor.sources.host.machine import disk_fill
+from supervisor.sources.machine import disk_fill
 
 POLL_S = 0.25
 LOOK_S = 0.5

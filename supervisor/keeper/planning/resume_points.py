@@ -38,7 +38,7 @@ from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.regular import read_regular
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import RunState
-from supervisor.sources.checkpoints import TRANSFORMERS, whole_at
+from supervisor.sources.checkpoint_layouts import TRANSFORMERS, whole_at
 
 log = logging.getLogger("stoker.keeper")
 

@@ -21,8 +21,9 @@ from msgspec.structs import replace
 
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import (
+    AdviceSeen,
     CheckpointSeen,
-    EvidenceHit,
+    EvidenceLine,
     FactSeen,
     GpuSeen,
     LinesSeen,
@@ -31,10 +32,8 @@ from supervisor.keeper.monitoring.observations import (
     RankGone,
     ReadySeen,
     Sampled,
-    SensorFact,
     StepHint,
     StepSeen,
-    WarningSeen,
 )
 from supervisor.keeper.recording.job_progress import JobProgress, LossWatch, RunningMinima
 from supervisor.keeper.recording.sample_steps import StepSense
@@ -48,7 +47,6 @@ from supervisor.text.redact import redact_text
 PROGRESS_INTERVAL_S = 1.0
 MOST_PHASES = 60
 """Changes of phase that are journalled at once in a burst; after that the newest is journalled as rarely as progress."""
-MOST_LOSS_NAME = 40
 MAX_EVIDENCE = 20
 MAX_ADVISORIES = 20
 SPEAKER_WAIT_S = 2.0
@@ -191,10 +189,8 @@ class Recorder:
                         t=seen.t, attempt=attempt, step=seen.step, path=seen.path, final=seen.final
                     )
                     self._emit_checkpoint(0.0 if seen.final else self._apart_s())
-            case WarningSeen():
+            case AdviceSeen():
                 self._advise(attempt, seen.t, seen.code, seen.text, seen.rank)
-            case SensorFact():
-                self._advise(attempt, seen.t, seen.code, seen.text, None)
             case GpuSeen(device=gpu):
                 self._emit(
                     ev.GpuFound(
@@ -205,7 +201,7 @@ class Recorder:
                         memory_total_bytes=gpu.memory_total_bytes,
                     )
                 )
-            case EvidenceHit():
+            case EvidenceLine():
                 self._evidence(attempt, seen)
             case RankGone() | LinesSeen() | FactSeen():
                 return  # handled by the attempt and by its health
@@ -331,10 +327,6 @@ class Recorder:
             self._m.minima.add(seen.values.get("step"), seen.values.get("loss"))
             self._note_loss(attempt, seen)
             self._add_progress(attempt, seen)
-            if seen.renamed and (step := seen.values.get("step")) is not None:
-                name = self._redact(seen.renamed)[:MOST_LOSS_NAME]
-                text = f"the loss is {name} from step {step:.0f} on"
-                self._advise(attempt, seen.t, ev.loss_renamed_code(name, step), text, None)
 
     def _note_loss(self, attempt: int, seen: StepSeen) -> None:
         event = self._m.losses.take(attempt, seen)
@@ -407,27 +399,25 @@ class Recorder:
         self._m.stepless[mark] -= 1
         return True
 
-    def _evidence(self, attempt: int, hit: EvidenceHit) -> None:
+    def _evidence(self, attempt: int, seen: EvidenceLine) -> None:
         if self._m.evidence_count >= MAX_EVIDENCE:
             return
-        text = self._redact(hit.text)[
-            :400
-        ]  # truncated afterwards, because half a token would not be recognized
-        known = (hit.rank, hit.failure, text[:EVIDENCE_CHARS])
+        text = self._redact(seen.text)[:400]  # truncated afterwards: half a token would not be recognized
+        known = (seen.rank, seen.failure, text[:EVIDENCE_CHARS])
         if known in self._m.evidence:
             return
         self._m.evidence_count += 1
         self._m.evidence.add(known)
         self._emit(
             ev.EvidenceSeen(
-                t=hit.t,
+                t=seen.t,
                 attempt=attempt,
-                failure=hit.failure,
-                role=hit.role,
+                failure=seen.failure,
+                role=seen.role,
                 text=text,
-                path=hit.path,
-                line=hit.line,
-                rank=hit.rank,
+                path=seen.path,
+                line=seen.line,
+                rank=seen.rank,
             )
         )
 

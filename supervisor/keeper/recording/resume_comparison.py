@@ -71,7 +71,7 @@ class ResumeComparison:
         if self._tables is None or self._tables.attempt != view.number:
             self._tables, self._early = _Tables(self._node.series, view.number), 0
         tables = self._tables
-        if tables.done or (view.compared is not None and not final and _is_settled(view.compared)):
+        if tables.done or (view.compared is not None and not final and _is_decided(view.compared)):
             return
         caught_up = tables.read(final=final)
         if not tables.before or not tables.after or not caught_up:
@@ -207,7 +207,7 @@ def _from_scratch(before: AttemptState | None) -> bool:
     return decision is not None and decision.change is not None and decision.change.from_scratch
 
 
-def _is_settled(compared: ev.ResumeCompared) -> bool:
+def _is_decided(compared: ev.ResumeCompared) -> bool:
     """Whether an earlier keeper, or an early look, already reached a judgement."""
     return compared.result is not Sameness.UNKNOWN
 

@@ -13,15 +13,14 @@ from typing import assert_never
 from msgspec import structs
 
 from supervisor.diagnosis.hang.stack_groups import Doing, RankPlace, alike
-from supervisor.diagnosis.hang.waits import BY_KIND, Kind
+from supervisor.diagnosis.hang.stacks import BY_KIND, Kind
 from supervisor.job.spec import HangSettings
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.stalls.stack_broker import StackBroker
 from supervisor.keeper.stalls.stack_rounds import Round
 from supervisor.policy.health.early_signs import Advice
 from supervisor.policy.health.ending import Act, LateRank, Silence, Wait, judge
-from supervisor.policy.health.output import phase_in_stack
-from supervisor.policy.health.stall import Stage, StallWatch, Threshold, moved
+from supervisor.policy.health.stall import Stage, StallWatch, Threshold, moved, phase_in_stack
 from supervisor.run import events as ev
 from supervisor.run.state import AttemptState
 
@@ -81,10 +80,10 @@ class HangWatch:
         self._known_since = float("-inf")
         self._clear()
 
-    def adopt(self, view: AttemptState, settled: float, written_t: float | None) -> None:
+    def adopt(self, view: AttemptState, read_again: float, written_t: float | None) -> None:
         """A silence that another keeper may have flagged.
 
-        `settled`: when this one has read the logs again. `written_t`: wall time of the last change of any rank's log.
+        `read_again`: when this one has read the logs again. `written_t`: wall time of the last change of any rank's log.
         """
         now, wall = self._clock.mono(), self._clock.wall()
         # What an earlier keeper did not flag was no silence yet, and what was written while there was none may be signs of life.
@@ -94,9 +93,9 @@ class HangWatch:
         if view.countdown is not None:
             # Neither forgotten nor carried out on another keeper's word: this one takes two rounds of its own first.
             left_s = view.countdown.until - wall
-            looks_s = settled - now + self._settings.rounds_apart_s + CONFIRM_S
+            rounds_s = read_again - now + self._settings.rounds_apart_s + CONFIRM_S
             self._count_down(
-                max(left_s, looks_s, self._settings.countdown_s), view.countdown.text, view.countdown.rule
+                max(left_s, rounds_s, self._settings.countdown_s), view.countdown.text, view.countdown.rule
             )
 
     def flag(self, watch: StallWatch, limit: Threshold, now: float) -> None:
@@ -259,7 +258,7 @@ class HangWatch:
                 ev.HangWithdrawn(t=wall, attempt=self._attempt, rule=ruling.rule, why=ruling.why[:400])
             )
         if (ruling.reported and self._reported) or self._last_rule[0]:
-            self._tell(ruling, silence, due=due)
+            self._report_wait(ruling, silence, due=due)
         if self._stacks.busy:
             return
         if not self._reported and self._rounds and now >= self._next_round:
@@ -272,7 +271,7 @@ class HangWatch:
                 if not (ruling.passing or self._changed):
                     self._gap_s = min(2 * self._gap_s, LONGEST_GAP_S)
 
-    def _tell(self, ruling: Wait, silence: Silence, *, due: bool) -> None:
+    def _report_wait(self, ruling: Wait, silence: Silence, *, due: bool) -> None:
         shown = (ruling.rule, ruling.why if ruling.reported else "")
         if shown != self._last_rule:
             self._last_rule = shown

@@ -20,7 +20,7 @@ from supervisor.keeper.base.background import BackgroundTask
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import (
     CheckpointSeen,
-    EvidenceHit,
+    EvidenceLine,
     LinesSeen,
     Observation,
     PhaseSeen,
@@ -38,9 +38,9 @@ from supervisor.run.journal import facts_in
 from supervisor.run.paths import AttemptPaths, NodePaths
 from supervisor.run.series import GPU, HOST, MACHINE_KEY, METRICS, Sample, SeriesReader
 from supervisor.run.state import AttemptState, RunState
-from supervisor.sources.file_facts import tree_bytes
+from supervisor.sources.checkpoint_layouts import tree_bytes
 
-SETTLE_S = 3.0
+READ_AGAIN_S = 3.0
 """An adopting keeper reads the logs again: what it sees in its first seconds happened earlier."""
 LOG_STEP_GAP_S = 0.05
 """Steps read from one batch of a log come at the same moment: only a gap between batches is one."""
@@ -101,11 +101,11 @@ class Health:
             return
         self._watch, past = resumed_watch(self._node, view, self._paces, self._settings, self._mono)
         self._past = past
-        self._settled = self._replayed = now + SETTLE_S
-        self._stacks.begin(attempt, probed=view.stack_source is not None)
+        self._read_again = self._replayed = now + READ_AGAIN_S
+        self._stacks.begin(attempt)
         for advisory in adopted.advisories:
             self._quota.said(advisory.code, now)
-        self._hangs.adopt(view, self._settled, past.written_t)
+        self._hangs.adopt(view, self._read_again, past.written_t)
         self._flagged_before = view.stall
         if view.slow_rank is not None:
             self._slow = (view.slow_rank.rank, view.slow_rank.unclear)
@@ -147,7 +147,7 @@ class Health:
                     watch.recall(seen.log, seen.lines)
                 else:
                     watch.printed(seen.log, seen.lines, self._mono(seen.t))
-            case EvidenceHit():
+            case EvidenceLine():
                 if not self._is_past(seen.t):
                     self._early.complaint(seen.rank, self._mono(seen.t), seen.failure, seen.text)
             case Sampled():
@@ -168,24 +168,21 @@ class Health:
         now = self._clock.mono()
         if now - self._last_tick > AWAY_S:
             # We slept, not the ranks: look at the logs first.
-            self._settled = max(self._settled, now + AWAY_S)
+            self._read_again = max(self._read_again, now + AWAY_S)
         self._last_tick = now
-        self._stacks.look()
-        if self._max_step >= 0:
-            self._stacks.probe()
         self._look_at_stacks(watch, now)
         self._look_for_stragglers(now)
         taken = self._stacks.poll()
         over = watch.ended_s()
         if over is not None:
             self._hangs.over(over)
-        if now < self._settled:
+        if now < self._read_again:
             return False
         limit = watch.flag(now)
         if limit is not None:
             self._hangs.flag(watch, limit, now)
         if self._flagged_before is not None:
-            self._settle_flagged(self._flagged_before, watch, now)
+            self._close_flagged(self._flagged_before, watch, now)
         if watch.flagged is None:
             return False
         return self._hangs.look(watch, watch.flagged, taken, now)
@@ -206,7 +203,7 @@ class Health:
         self._early = EarlySigns()
         self._stragglers = Stragglers()
         self._past = Past()
-        self._settled = self._replayed = float("-inf")
+        self._read_again = self._replayed = float("-inf")
         self._wire = False
         self._last_tick = self._clock.mono()
         self._max_step = self._max_epoch = -1.0
@@ -220,7 +217,7 @@ class Health:
         self._steps, self._step_mono, self._step_s = 0, float("-inf"), 0.0
         self._looked_steps, self._look_at = LOOK_AFTER_STEPS, float("inf")
 
-    def _settle_flagged(self, stall: ev.StallFlagged, watch: StallWatch, now: float) -> None:
+    def _close_flagged(self, stall: ev.StallFlagged, watch: StallWatch, now: float) -> None:
         """What the keeper before had flagged was found again by now, or is over."""
         self._flagged_before = None
         if watch.flagged is None:

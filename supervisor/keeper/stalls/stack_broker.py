@@ -12,9 +12,8 @@ from typing import Any
 from supervisor.diagnosis.hang.stack_groups import StackRound
 from supervisor.keeper.base.background import JOIN_S, Background, BackgroundTask
 from supervisor.keeper.base.keeper_clock import Clock
-from supervisor.keeper.stalls.stack_rounds import Round, Targets, glance, probe
+from supervisor.keeper.stalls.stack_rounds import Round, Targets, glance
 from supervisor.run import events as ev
-from supervisor.sources.stacks.python_stacks import StackSource
 
 MOST_BLIND = 3
 """So many looks in a row without Python stacks show that there are none to be had."""
@@ -46,17 +45,14 @@ class StackBroker:
         self._asked: BackgroundTask[Round, str] | None = None
         self._begin(0)
 
-    def begin(self, attempt: int, *, probed: bool = False) -> None:
-        """Another attempt; `probed`: what gives its stacks is in the journal already."""
+    def begin(self, attempt: int) -> None:
+        """Another attempt."""
         self.end()
         self._begin(attempt)
-        self._probed = probed
 
     def end(self) -> None:
         """The attempt has ended: what is being taken for the watch is left to finish by itself."""
-        self._left = [
-            work for work in (*self._left, self._taker, self._prober, self._glancer) if work.working
-        ]
+        self._left = [work for work in (*self._left, self._taker, self._glancer) if work.working]
 
     def close(self) -> None:
         """Wait for what is still being taken."""
@@ -75,22 +71,7 @@ class StackBroker:
     def working(self) -> bool:
         """Whether stacks are being taken now, for whomever."""
         asked = self._asked is not None and self._asked.working
-        return asked or any(work.working for work in (self._taker, self._prober, self._glancer))
-
-    def probe(self) -> None:
-        """Once an attempt: find out what will give stacks of its ranks. py-spy answers within some 30 ms."""
-        targets = None if self._probed else self._targets()
-        if targets is not None:
-            self._probed = True
-            self._prober.start(lambda: probe(targets))
-
-    def look(self) -> None:
-        """Journal what the probe found, once it has."""
-        found = self._prober.poll()
-        if found is not None:
-            source, note = found
-            now = self._clock.wall()
-            self._emit(ev.StacksProbed(t=now, attempt=self._attempt, source=str(source), note=note[:200]))
+        return asked or any(work.working for work in (self._taker, self._glancer))
 
     def glance(self) -> None:
         """Begin a look at several ranks, where Python stacks can be taken of them."""
@@ -120,7 +101,7 @@ class StackBroker:
         """The watch's round, once, when it is there."""
         taken = self._taker.poll()
         if taken is not None:
-            self._tell(taken, self._attempt)
+            self._journal(taken, self._attempt)
         return taken
 
     def ask(self) -> BackgroundTask[Round, str] | None:
@@ -135,7 +116,7 @@ class StackBroker:
             return None
 
         def finish(taken: Round) -> str:
-            self._tell(taken, attempt)
+            self._journal(taken, attempt)
             if taken.artifact is None:
                 raise OSError("the stacks could not be written: see keeper.log")
             return taken.artifact
@@ -145,9 +126,7 @@ class StackBroker:
 
     def _begin(self, attempt: int) -> None:
         self._attempt = attempt
-        self._probed = False
         self._taker: Background[Round] = Background("stoker-stacks")
-        self._prober: Background[tuple[StackSource, str]] = Background("stoker-probe")
         self._glancer: Background[list[StackRound | None]] = Background("stoker-glance")
         self._blind = 0
 
@@ -160,7 +139,7 @@ class StackBroker:
         finally:
             self._one_at_a_time.release()
 
-    def _tell(self, taken: Round, attempt: int) -> None:
+    def _journal(self, taken: Round, attempt: int) -> None:
         self._emit(
             ev.StacksTaken(
                 t=self._clock.wall(),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.diagnosis.hang.stack_groups import RankStack, StackRound, stack_round
-from supervisor.diagnosis.hang.stack_text import Frame, main_thread, parse_stack
+from supervisor.diagnosis.hang.stacks import Frame, main_thread, parse_stack
 from supervisor.diagnosis.hang.stuck_collectives import (
     ranks_at_fault,
     read_ras,
@@ -28,8 +28,7 @@ from supervisor.run import events as ev
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, private
 from supervisor.run.regular import open_regular
 from supervisor.run.state import AttemptState
-from supervisor.sources.host.activity import helper_cpu_s, io_bytes, own_cpu_s
-from supervisor.sources.processes import ProcessId, is_alive, read_environ
+from supervisor.sources.processes import ProcessId, helper_cpu_s, io_bytes, is_alive, own_cpu_s, read_environ
 from supervisor.sources.stacks.collective_records import (
     dump_prefixes,
     find_dumps,
@@ -39,11 +38,9 @@ from supervisor.sources.stacks.collective_records import (
 )
 from supervisor.sources.stacks.python_stacks import (
     Stack,
-    StackSource,
     collect_stacks,
     find_py_spy,
     glance_stacks,
-    probe_stacks,
 )
 from supervisor.sources.telemetry import measured_record
 from supervisor.text.redact import redact_text
@@ -167,13 +164,6 @@ def targets_of(
         since_t=view.started_t or view.planned_t,
         python=python,
     )
-
-
-def probe(targets: Targets) -> tuple[StackSource, str]:
-    """What will give stacks of these ranks, and why nothing better does."""
-    first = targets.ranks[min(targets.ranks)]
-    folder = targets.attempt_root / FAULT_FOLDER
-    return probe_stacks(first, py_spy=find_py_spy(targets.python), fault_folder=folder)
 
 
 def take_round(targets: Targets, clock: Clock) -> Round:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from supervisor.diagnosis.hang.waits import BY_KIND, Kind
+from supervisor.diagnosis.hang.stacks import BY_KIND, Kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,11 +30,11 @@ WAITING_CORES = 0.5
 BUSY_CORES = 0.3
 BUSY_FACTOR = 2.0
 """The others wait below so many cores, and one rank alone is busy if it uses so much more, in cores and as a multiple."""
-LOOKS = 10
+GLANCES = 10
 """So many looks at the ranks' stacks are compared,"""
-FOUND_LOOKS = 5
+FOUND_GLANCES = 5
 """and one rank is slow that the others waited for in so many of them,"""
-STRAY_LOOKS = 1
+STRAY_GLANCES = 1
 """if they waited for any other in at most so many."""
 PENDING = 64
 """Steps that some ranks have reported and others have not, at most."""
@@ -89,7 +89,7 @@ class Stragglers:
         self._gpus: dict[str, Mapping[str, float | None]] = {}
         self._machine: Mapping[str, float | None] = {}
         self._cores: dict[int, deque[float]] = {}
-        self._looks: deque[tuple[int | None, str]] = deque(maxlen=LOOKS)
+        self._glances: deque[tuple[int | None, str]] = deque(maxlen=GLANCES)
 
     def step(self, rank: int, t: float, values: Mapping[str, float], *, from_telemetry: bool) -> None:
         """One step of one rank; `t`: wall seconds at which it was reported. A log may name every tenth step only."""
@@ -136,12 +136,12 @@ class Stragglers:
 
     def looked(self, rank: int | None, where: str) -> None:
         """A look at all ranks' stacks found all but this one waiting; None: there was no such one."""
-        self._looks.append((rank, where))
+        self._glances.append((rank, where))
 
     @property
     def looked_enough(self) -> bool:
         """Whether there were as many looks as are compared."""
-        return len(self._looks) == LOOKS
+        return len(self._glances) == GLANCES
 
     def find(self) -> SlowRank | None:
         """The one rank that the others wait for, with the likely reason; None while there is none."""
@@ -223,13 +223,13 @@ class Stragglers:
         """The rank that looks at the stacks found elsewhere while the others waited."""
         if not self.looked_enough:
             return None
-        times = Counter(rank for rank, _ in self._looks if rank is not None)
+        times = Counter(rank for rank, _ in self._glances if rank is not None)
         (slow, count), *others = [*times.most_common(2), (None, 0)]
-        if slow is None or count < FOUND_LOOKS or others[0][1] > STRAY_LOOKS:
+        if slow is None or count < FOUND_GLANCES or others[0][1] > STRAY_GLANCES:
             return None
-        where, _ = Counter(where for rank, where in self._looks if rank == slow).most_common(1)[0]
-        text = f"rank {slow} holds the others up: in {count} of {LOOKS} looks at the stacks they waited, and it was at {where}"
-        return SlowRank(slow, gap_s * count / LOOKS, gap_s, Advice("straggler", text, slow))
+        where, _ = Counter(where for rank, where in self._glances if rank == slow).most_common(1)[0]
+        text = f"rank {slow} holds the others up: in {count} of {GLANCES} looks at the stacks they waited, and it was at {where}"
+        return SlowRank(slow, gap_s * count / GLANCES, gap_s, Advice("straggler", text, slow))
 
     def _reasons(self, rank: int) -> list[str]:
         # One rank a GPU, in order: what torchrun's local ranks are by convention.

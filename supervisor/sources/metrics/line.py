@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 
-from supervisor.sources.metrics.bars import find_bar, without_left_times
-from supervisor.sources.metrics.formats import read_formats, without_ordinal
-from supervisor.sources.metrics.judge import is_program_text, judge
-from supervisor.sources.metrics.named import LineValues
-from supervisor.sources.metrics.nameless import (
-    field_of_rate,
-    is_step_rate,
-    nameless,
+from supervisor.sources.metrics.counters import (
+    counted_up,
+    read_formats,
+    read_pair,
+    read_ratio,
+    without_ordinal,
 )
+from supervisor.sources.metrics.line_report import is_program_text, judge
 from supervisor.sources.metrics.names import (
     EPOCH,
     EPOCH_TIME,
@@ -27,9 +26,15 @@ from supervisor.sources.metrics.names import (
     meaning,
     words_of,
 )
-from supervisor.sources.metrics.pairs import add_last_of_many, counted_up, read_pair, read_ratio
 from supervisor.sources.metrics.prefix import logged_behind
+from supervisor.sources.metrics.progress_bars import find_bar, without_left_times
 from supervisor.sources.metrics.tokens import MASKED, Token, is_adjacent, mask, name_of
+from supervisor.sources.metrics.value_meaning import (
+    LineValues,
+    field_of_rate,
+    is_step_rate,
+    nameless,
+)
 from supervisor.sources.metrics.values import (
     BAR_RANK,
     NOTHING,
@@ -45,8 +50,6 @@ from supervisor.sources.metrics.words import (
     EPOCH_NAMES,
     EVAL_WORDS,
     EVALUATES,
-    LEADING_LETTER_NAMES,
-    LETTER_NAMES,
     SETTING_OF,
     SETTINGS,
     TAG,
@@ -54,23 +57,11 @@ from supervisor.sources.metrics.words import (
     TRAINS,
 )
 
-_AT_COUNTER = re.compile(
-    r"(?P<name>\S.*?) (?:at|after|in|for) (?P<counter>(?:global |train(?:ing)? )?(?:step|iteration|iter|epoch|batch|update))$",
-    re.IGNORECASE,
-)
 _LOSS_BEFORE = re.compile(
     r"\b((?:(?:train(?:ing)?|val(?:idation)?|test|eval(?:uation)?) )?loss)\b[^:=\d]*$", re.IGNORECASE
 )
 # A value of an option: "--loss 0.1".
 _OPTION = re.compile(r"(?:^|[\s\[('\"=,])--[A-Za-z][\w.-]*['\"]?[,=\s]*['\"]?$")
-# A product with its result, as a start prints its batch: "batch: 4 × accumulation 2 × 8 ranks = 64 samples a step". Neither the
-# numbers nor the result are readings.
-_OPERAND = r"\d+(?:[.,]\d+)*"
-_WORDS = r"(?: [^\W\d][\w-]*){0,3}"
-_PRODUCT = re.compile(
-    rf"\b{_OPERAND}{_WORDS}(?: ?[×*x] ?(?:[^\W\d][\w-]* ){{0,3}}{_OPERAND}{_WORDS})+ ?= ?(?:[^\W\d][\w-]* ){{0,3}}{_OPERAND}"
-)
-_TIMES_SIGNS = ("×", "*", " x ")
 # What of a counter before it a name may begin with: "Epoch38 Train Loss", "steps training loss".
 _LED = re.compile(
     r"(?:(?:epoch|ep|e|step|iter|it|iteration|batch|[SBI])\d+\s+|(?:steps|epochs|iters|iterations|batches)\s+(?!per\b|/))+(?=[^\W\d])",
@@ -87,9 +78,6 @@ _TIMES = frozenset({"time_batch", "time_step", "time_iter", "time_iteration"})
 _COUNTED = frozenset({"batches", "samples", "examples", "iterations", "steps"})
 
 
-# "epoch: 1/9, loss: 2.3epoch: 2/9, loss: 2.1": records without a break between them.
-_RECORD = re.compile(r"(?:.*\x01)?\W*(epoch|step|iter(?:ation)?)\b", re.IGNORECASE)
-_NEXT_RECORD = re.compile(r"(?<=[\d%)\]])(epoch|step|iter(?:ation)?)\s?[:=\[ ]\s?\[?\d", re.IGNORECASE)
 # What DeepSpeed prints as it starts, also in a program that counts its steps itself.
 _ENGINE_STARTS = re.compile(r"\bstep=0, skipped=0\b")
 # Keras: the mean of the numbers of the batches so far.
@@ -109,10 +97,6 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
         return NOTHING
     if _ENGINE_STARTS.search(masked):
         return NOTHING._replace(once=True)
-    if "=" in masked and any(sign in masked for sign in _TIMES_SIGNS):
-        masked = _PRODUCT.sub(lambda product: MASKED * len(product[0]), masked)
-    if record := _last_record(masked):
-        masked = MASKED * record + masked[record:]
     bar = find_bar(masked)
     if bar is None:
         masked = without_left_times(masked)
@@ -139,19 +123,6 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
     parsed = judge(found, masked, has_bar=bool(bar_readings), in_record=in_record)
     parsed = parsed._replace(evaluates=walker.evaluates and bool(parsed.readings))
     return parsed._replace(once=True) if walker.by_digits or (bar is not None and bar.is_new) else parsed
-
-
-def _last_record(masked: str) -> int:
-    """Where the last record begins of those that stand on one line without a break; 0 where there is one."""
-    first = _RECORD.match(masked)
-    if first is None:
-        return 0
-    begins = [
-        next_one.start()
-        for next_one in _NEXT_RECORD.finditer(masked)
-        if next_one[1].lower() == first[1].lower()
-    ]
-    return begins[-1] if begins else 0
 
 
 def _as_of_message(found: Found, begin: int) -> Found:
@@ -197,11 +168,9 @@ class _Walker:
             token = self._without_counter(found, place)
             line.evaluates = _evaluates(line, token, place)
             match token.kind:
-                case "frac" if (is_last := many.get(place)) is not None:
-                    if is_last:
-                        add_last_of_many(line, token)
                 case "frac":
-                    read_pair(line, token, place)
+                    if place not in many:
+                        read_pair(line, token, place)
                 case "dur":
                     self._duration(token)
                 case "num":
@@ -233,8 +202,6 @@ class _Walker:
         if field == ETA and not line.evaluates:
             is_of_part = not {"loop", "epoch"}.isdisjoint(words)
             line.add(ETA, token, 7 if is_of_part else 8, Conversion(How.DURATION))
-        elif field == STEP_TIME and "per" in words and not line.evaluates:
-            line.add(STEP_TIME, token, 7, Conversion(How.DURATION))
         elif field == EPOCH_TIME and not line.evaluates:
             line.add(EPOCH_TIME, token, 8, Conversion(How.DURATION))
         elif field == STEP_TIME:
@@ -249,7 +216,7 @@ class _Walker:
             line.add(RANK, token, 5, WHOLE)
             return
         token = self._named_elsewhere(token)
-        if not token.name or _is_letter(token, place):
+        if not token.name:
             reading = nameless(line.text, token, place, alone=not line.readings, evaluates=line.evaluates)
             line.readings += [reading] if reading is not None else []
         elif token.before[-1:] == "/" and token.before[-2:-1].isalpha():
@@ -270,13 +237,6 @@ class _Walker:
             line.after_epoch = True
             return
         is_counted = following is not None and _counts(following)
-        if is_counted and token.bare and (at := _AT_COUNTER.match(token.name)):
-            # "average positive_loss at step 200: 1.1": the name belongs to the value behind the counter.
-            self._name_to_come, token, words = (
-                at["name"],
-                token._replace(name=at["counter"]),
-                words_of(at["counter"]),
-            )
         found = _meaning_of(token, words)
         if found.field is None or (found.field in {LOSS, VAL_LOSS, ""} and _is_in_list(line.text, token)):
             return
@@ -306,7 +266,7 @@ class _Walker:
         return False
 
     def _named_elsewhere(self, token: Token) -> Token:
-        """The value with the name that an earlier value of the line, its own unit, a record or the only other cell holds."""
+        """The value with the name that an earlier value of the line, its own unit or the only other cell holds."""
         line = self._line
         if self._name_to_come and (not token.name or token.name in _COUNTED):
             token = token._replace(name=self._name_to_come, bare=False)
@@ -321,8 +281,6 @@ class _Walker:
         if not token.name and token.before.rstrip()[-1:] == "|" and is_last_cell:
             name, tail, _ = name_of(token.before.rstrip()[:-1])  # "train CrossEntropyLoss |  8.12"
             token = token._replace(name=name, tail=tail, bare=False)
-        if words_of(token.name) == ["value"] and (name := line.name_beside()):
-            token = token._replace(name=name)
         return token
 
     def _is_loss_of_set(self, token: Token) -> bool:
@@ -380,14 +338,6 @@ def _is_epoch_of_timm(token: Token, words: list[str], following: Token | None) -
         and following.kind == "frac"
         and is_adjacent(following.before)
     )
-
-
-def _is_letter(token: Token, place: int) -> bool:
-    """Whether a value's name is one letter without ":" or "=": one of those in `words` is a name."""
-    if not token.bare or len(token.name) != 1 or token.name in LETTER_NAMES:
-        return False
-    leads = place == 0 and token.before.strip(" \x01[(-|>") == token.name and token.text.isdigit()
-    return not (leads and token.name in LEADING_LETTER_NAMES)
 
 
 def _is_setting(token: Token) -> bool:

@@ -545,26 +545,38 @@ _TIMES = (
 )  # fmt: skip
 
 
-# What counts within a step of the training, or is no count of it.
-# "base" is a size: "roberta-base step".
-_OTHER_COUNTERS = (HIDING_WORDS - {"base"} | SCORES | LOSS_KINDS) | frozenset(
-    (
-        "time", "inner", "sub", "micro", "env", "environment", "noise", "total", "next", "every", "each", "per", "skipped",
-    )
-)  # fmt: skip
-_LABELLED_STEPS = frozenset({"step", "iter", "iteration", "update", "updates", "num_updates"})
-
-
-def _labelled_counter(name: _Name) -> Meaning | None:
-    """A counter behind one word that names what is trained: "gpt2 step", "run7 epoch"."""
-    label, _, counter = name.lower.rpartition(" ")
-    field = EPOCH if counter == "epoch" else STEP if counter in _LABELLED_STEPS else None
-    is_label = label and " " not in label and _OTHER_COUNTERS.isdisjoint(name.words)
-    return Meaning(field, 2, weak=True) if field is not None and is_label else None
-
-
 _OTHERS = (
-    _Rule("a counter behind a label", lambda n: _labelled_counter(n) is not None, _labelled_counter),
     _Rule("MFU", lambda n: n.has("mfu", "bf16mfu"), lambda n: Meaning(MFU, 9 if n.words[-1] == "mfu" else 5)),
     _Rule("a value of the log's own", lambda _: True, lambda n: Meaning("", weak=not is_score(n.name))),
 )
+
+
+# What is no loss of the training, though it is called one or is lowered.
+_NO_STAND_IN = EVAL_WORDS | {"scale", "weight", "best", "time", "rate"}
+_GENERATORS = frozenset({"g", "gen", "generator"})
+_DISCRIMINATORS = frozenset({"d", "dis", "disc", "discriminator"})
+_STAND_INS: tuple[Callable[[list[str], set[str]], bool], ...] = (
+    lambda words, _: "loss" in words,
+    lambda words, firsts: words[0] in _GENERATORS and not firsts.isdisjoint(_DISCRIMINATORS),
+    lambda words, firsts: words[-1] == "box" and "cls" in firsts,
+    lambda words, _: words[-2:] == ["cross", "entropy"] or not {"xent", "nll", "bce", "ce"}.isdisjoint(words),
+    lambda words, _: words in (["total"], ["train"]),
+    lambda words, _: words[0] == "l" and len(words) > 1,
+    lambda words, _: not {"mse", "rmse", "mae"}.isdisjoint(words),
+    lambda words, _: not {"cost", "objective", "elbo", "tot"}.isdisjoint(words),
+    lambda words, _: not {"perplexity", "ppl"}.isdisjoint(words),
+    lambda words, _: not {"err", "error"}.isdisjoint(words),
+)
+
+
+def loss_stand_in(names: Iterable[str]) -> str | None:
+    """Of a log's own values, where none of its losses is the whole: the name of that which its training lowers; None where none does.
+
+    The first that is called a loss before a generator's beside a discriminator's, a detector's boxes beside its classes, and what a log
+    without a word of a loss lowers.
+    """
+    known = [(name, words) for name in names if (words := words_of(name)) and _NO_STAND_IN.isdisjoint(words)]
+    known = [(name, words) for name, words in known if not any(word.startswith("pred") for word in words)]
+    firsts = {words[0] for _, words in known}
+    found = (next((name for name, words in known if lowers(words, firsts)), None) for lowers in _STAND_INS)
+    return next(filter(None, found), None)

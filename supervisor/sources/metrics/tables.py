@@ -6,9 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from supervisor.sources.metrics.bars import find_bar
-from supervisor.sources.metrics.judge import rivals
-from supervisor.sources.metrics.nameless import field_of_rate, is_step_rate
+from supervisor.sources.metrics.line_report import rivals
 from supervisor.sources.metrics.names import (
     EPOCH,
     ETA,
@@ -27,6 +25,7 @@ from supervisor.sources.metrics.names import (
     meaning,
     words_of,
 )
+from supervisor.sources.metrics.progress_bars import find_bar
 from supervisor.sources.metrics.tokens import MASKED, mask
 from supervisor.sources.metrics.values import (
     NOTHING,
@@ -43,7 +42,6 @@ from supervisor.sources.metrics.values import (
 )
 from supervisor.sources.metrics.words import (
     SETTINGS,
-    TRAIN_WORDS,
 )
 
 _CELL = re.compile(
@@ -66,8 +64,6 @@ _PARTS = frozenset({"box", "obj", "cls", "dfl"})
 # A column that ends with one of these counts what was evaluated, or for how long.
 _COUNTED_THINGS = frozenset({"images", "instances", "size", "time", "seen", "targets", "labels"})
 _VALUED = re.compile(r"\d\.\d|\(\d+/\d+\)|\s\d+$")
-_GROUPED = re.compile(r"[|│┃]\s*[\w.%/]+\s{2,}[\w.%/]+\s*(?:[|│┃]|$)")
-_NO_BARS = str.maketrans("|│┃", "   ")
 _RULE = re.compile(r"[\s|+:=─━┼-]*$")
 _PAIR_ROW = re.compile(
     r"\s*[|│┃]\s*(?P<name>[A-Za-z_][\w/ .@-]*?)\s*[|│┃]\s*(?P<value>[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|nan|inf))\s*[|│┃]\s*$",
@@ -87,14 +83,12 @@ _TWO = re.compile(
 class Header:
     r"""A header row. `style` is "," "\t" "|" "  " (columns of blanks) or "two" (a name, training, validation).
 
-    `starts`: where the columns begin, of a table of blanks: a row may leave cells empty. `grouped`: bars stand between groups of such
-    columns ("Ep │ TrainLoss   Tr_MSE │   LR").
+    `starts`: where the columns begin, of a table of blanks: a row may leave cells empty.
     """
 
     style: str
     names: tuple[str, ...]
     starts: tuple[int, ...] = ()
-    grouped: bool = False
 
 
 def is_rule(text: str) -> bool:
@@ -117,19 +111,13 @@ def find_header(text: str) -> Header | None:
         text = bar.rest.split(MASKED)[0].rstrip(" :")
     if text.lstrip().startswith("# "):
         text = text.replace("#", " ", 1)  # a comment mark, as numpy writes it, is no column
-    if grouped := _GROUPED.search(text) is not None:
-        text = text.translate(_NO_BARS)
     for style in (",", "\t", "|", "  "):
         places = _cells(text, style)
         cells = [cell.strip() for _, cell in places]
         if 2 <= len(cells) <= 40 and all(map(_COLUMN.match, cells)) and _heads_readings(cells, style):
             settings = sum("_".join(words_of(cell)) in SETTINGS for cell in cells)
             starts = tuple(start for start, _ in places) if style == "  " else ()
-            return (
-                Header(style, tuple(map(_whole, cells)), starts, grouped)
-                if settings * 2 < len(cells)
-                else None
-            )
+            return Header(style, tuple(map(_whole, cells)), starts) if settings * 2 < len(cells) else None
     return None
 
 
@@ -141,15 +129,15 @@ def _whole(cell: str) -> str:
 
 def _heads_readings(cells: list[str], style: str) -> bool:
     """Whether the names of columns are those of readings: a counter beside another field, or several scores."""
-    if _is_report(cells):
-        return False
+    if sum(_VALUED.search(cell) is not None for cell in cells) >= 2:
+        return False  # names with their values beside them
     meanings = [meaning(_plain(cell)) for cell in cells]
     fields = {found.field for found in meanings}
     is_counted = not fields.isdisjoint({STEP, EPOCH})
     if len(cells) == 2:
         return is_counted and not fields.isdisjoint({LOSS, VAL_LOSS})
     is_on_its_side = cells[0].lower() in _NAMES and not fields.isdisjoint({LOSS, VAL_LOSS, LR})
-    is_by_rate = style == "\t" and meanings[0].field == LR and any(map(_is_training_loss, cells))
+    is_by_rate = style == "\t" and meanings[0].field == LR
     has_scores = style != "," and sum(map(is_score, cells)) >= 2
     return (is_counted and len(fields - {None}) >= 2) or is_on_its_side or is_by_rate or has_scores
 
@@ -159,22 +147,10 @@ def is_counted(header: Header) -> bool:
     return any(meaning(_plain(name)).field in {STEP, EPOCH} for name in header.names)
 
 
-def _is_training_loss(cell: str) -> bool:
-    """Whether a column is training's loss by its name: tables of trials mostly have a bare `loss`."""
-    return meaning(cell).field == LOSS and not TRAIN_WORDS.isdisjoint(words_of(cell))
-
-
-def _is_report(cells: list[str]) -> bool:
-    """Whether names have their values beside them: no header, though it looks like one."""
-    return sum(_VALUED.search(cell) is not None for cell in cells) >= 2
-
-
 def read_row(header: Header, text: str) -> Parsed | None:
     """A row under its header; None when the line is none."""
     if header.style == "two":
         return _two(text)
-    if header.grouped:
-        text = text.translate(_NO_BARS)
     body, readings = _without_bar(header, text)
     cells = _cells(body, header.style)
     if header.names[0].lower() in _NAMES and cells[0][1].strip().lower() not in _VALUES:
@@ -286,8 +262,6 @@ def _readings(name: str, match: re.Match[str], start: int) -> list[Reading]:
     if found.field == STEP and name.lower().endswith("(time)"):
         scale = time_scale(unit)
         return [Reading(STEP_TIME, "", 5, *place, Conversion(How.NUMBER, scale))] if scale else []
-    if match["rate"]:
-        return _of_rate(match["rate"], name, place)
     if found.field in {EPOCH, STEP}:
         is_step = found.field == STEP
         whole = WHOLE if is_step or "." not in match["a"] else PLAIN
@@ -327,13 +301,6 @@ def _conversion(field: str, name: str, unit: str, text: str) -> Conversion | Non
             return None
         case _:
             return PLAIN
-
-
-def _of_rate(unit: str, name: str, place: tuple[int, int]) -> list[Reading]:
-    """A cell with its own unit: "3 samples/s", "12.3 it/s"."""
-    if (field := field_of_rate(unit)) is not None:
-        return [Reading(field, name, 6, *place, PLAIN)]
-    return [Reading(STEP_TIME, name, 5, *place, Conversion(How.INVERSE))] if is_step_rate(unit) else []
 
 
 def _plain(name: str) -> str:

@@ -166,7 +166,6 @@ class Parsed(NamedTuple):
     `heading`: the line holds a step or epoch and nothing else; the lines below may belong to it.
     `once`: the same line with other digits may mean something else, so nothing is to be learnt of it.
     `off_curve`: its loss is no point of the curve: a mean over the whole run, or one of the outputs that the total is made of.
-    `renamed`: the name of the loss, where the curve was of another loss until here.
     `evaluates`: what it names last is of held-out data.
     `plain_time`: nothing on it shows whether its time is that of one step or of all since the line before.
     """
@@ -177,7 +176,6 @@ class Parsed(NamedTuple):
     settings: bool = False
     once: bool = False
     off_curve: bool = False
-    renamed: str = ""
     evaluates: bool = False
     plain_time: bool = False
 

@@ -41,9 +41,6 @@ EPOCH_NAMES = {
     "train_epoch": 8, "training_epoch": 8, "trainer_epoch": 8, "_epoch": 7,
     "eval_epoch": 7, "global_epoch": 8, "valid_epoch": 7, "cur_epoch": 8, "epoch_float": 6, "epoch_out": 8, "outer_epoch": 8,
 }  # fmt: skip
-# Names of one letter that need no ":" or "=" before their value: anywhere, and at the beginning of a line.
-LETTER_NAMES = frozenset("#")
-LEADING_LETTER_NAMES = frozenset("E")
 LOSS_WORDS = frozenset(
     {"loss", "losses", "trl", "crossentropyloss", "xent", "logloss", "mlogloss", "cost", "objective"}
 )
@@ -173,8 +170,3 @@ TAG = re.compile(
     r"\[(?![^\]]*train)[^\]=:]*(?<![A-Za-z0-9])(?:val|valid(?:ation)?|test|eval(?:uation)?|dev)(?![A-Za-z0-9])[^\]=:]*\]",
     re.IGNORECASE,
 )
-
-
-def is_about_evaluation(words: str) -> bool:
-    """Whether words (a logger's name) are of held-out data, and not of training."""
-    return EVALUATES.search(words) is not None and TRAINS.search(words) is None

@@ -35,7 +35,7 @@ _MAX_THREADS = 64
 FAULT_SIGNAL = signal.SIGUSR2
 _FAULT_WAIT_S = 1.0
 _POLL_S = 0.02
-_SETTLE_S = 0.2
+_LET_GO_S = 0.2
 _FUTEX = {"x86_64": "202", "aarch64": "98"}
 
 
@@ -74,30 +74,6 @@ def find_py_spy(python: str | None = None) -> str | None:
         if beside is not None:
             return beside
     return None
-
-
-def probe_stacks(
-    process: ProcessId, *, py_spy: str | None, fault_folder: Path | None = None, timeout_s: float = 5.0
-) -> tuple[StackSource, str]:
-    """Which source gives the stacks of processes like this one, and in a few words why no better one does.
-
-    py-spy attaches once for it, without stopping the process (``--nonblocking``).
-    """
-    note = "py-spy is not installed"
-    if py_spy is not None:
-        argv = [py_spy, "dump", "--nonblocking", "--pid", str(process.pid)]
-        try:
-            done = subprocess.run(argv, capture_output=True, timeout=timeout_s, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            note = "py-spy did not answer"
-        else:
-            if done.returncode == 0:
-                return StackSource.PY_SPY, ""
-            text = _lines(done.stderr)
-            note = f"py-spy may not attach: {text[-1]}" if text else f"py-spy ended with {done.returncode}"
-    if fault_folder is not None and _fault_file(process, fault_folder) is not None:
-        return StackSource.FAULTHANDLER, note
-    return StackSource.PROC, note
 
 
 def collect_stacks(
@@ -217,7 +193,7 @@ def _finish(
             if child.returncode == 0 and out.strip():
                 lines = _lines(out)
                 idle = any("(idle)" in line and '"MainThread"' in line for line in lines)
-                call = _settled_call(process.pid, idle=idle)
+                call = _call_of_waiting(process.pid, idle=idle)
                 for_ever = _waits_for_ever(process.pid)
                 return Stack(process, StackSource.PY_SPY, lines, main_call=call, for_ever=for_ever)
             text = _lines(err)
@@ -260,10 +236,10 @@ def _waits_for_ever(pid: int) -> bool | None:
     return int(words[4], 16) == 0
 
 
-def _settled_call(pid: int, *, idle: bool) -> str | None:
+def _call_of_waiting(pid: int, *, idle: bool) -> str | None:
     """As `_main_call`; a thread that waits and was just let go by a tracer runs for a moment, until it waits again."""
     call = _main_call(pid)
-    deadline = time.monotonic() + (_SETTLE_S if idle else 0.0)
+    deadline = time.monotonic() + (_LET_GO_S if idle else 0.0)
     while call == "running" and time.monotonic() < deadline:
         time.sleep(_POLL_S)
         call = _main_call(pid)

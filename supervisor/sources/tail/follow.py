@@ -1,8 +1,8 @@
 """Reading one growing file: by offset, whole lines, through truncation and rotation.
 
 A file is the one that was read before when (device, inode) are the same and the bytes just before the offset
-still are what they were; the latter sees a file that was truncated and has grown past the old offset again. What of such
-a file had not been read is looked for in the copy that is made before (logrotate's copytruncate).
+still are what they were; the latter sees a file that was truncated and has grown past the old offset again. What was written
+between the last look and a truncation (logrotate's copytruncate), a quarter second at most, is not read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from supervisor.run.regular import open_regular
 from supervisor.text.lines import Line, LineSplitter
 
 _MARK_BYTES = 64
@@ -26,9 +25,6 @@ _PROGRESS_CAP_BYTES = 1 << 16
 # A rotated log's writer may write to the old file until it learns of the new one: the old one is left when the
 # new one has content, or after this long without a byte.
 _LINGER_S = 2.0
-# Of the files beside a truncated log so many are looked at, and of its copy at most so much is read: it is held at once.
-_MOST_COPIES = 100
-_COPY_CAP_BYTES = 16 << 20
 
 
 class NoteCode(StrEnum):
@@ -169,7 +165,6 @@ class FollowedFile:
         "_mark",
         "_note_to",
         "_quiet",
-        "_read_ns",
         "_reported",
         "_size",
         "feed",
@@ -193,7 +188,6 @@ class FollowedFile:
         self._size = 0
         self._mark = b""
         self._changed_ns = -1
-        self._read_ns = 0  # when it had been written last as we read it last
         self._reported: set[NoteCode] = set()
         self._last_byte = 0.0
         self._quiet = True
@@ -333,7 +327,6 @@ class FollowedFile:
         if not fresh:
             return batches, self.feed.offset < size
         self._note_read(data)
-        self._read_ns = now.st_mtime_ns
         batches.append(self.feed.feed(fresh))
         return batches, len(fresh) >= limit_bytes
 
@@ -369,36 +362,7 @@ class FollowedFile:
         batch = self.feed.quiet()
         return [batch] if batch is not None else []
 
-    def _rest_in_copy(self) -> bytes:
-        """What was copied before the log was truncated and is not read yet. Known by its place behind the bytes read last."""
-        if len(self._mark) < _MARK_BYTES:
-            return b""  # a few bytes may be the heading of every run
-        folder, name = os.path.split(self.path)
-        begin = self.feed.offset - len(self._mark)
-        copies: list[tuple[int, str]] = []
-        try:
-            beside = [
-                other for other in os.listdir(folder or ".") if other.startswith(name) and other != name
-            ]
-        except OSError:
-            return b""
-        for other in beside:
-            path = os.path.join(folder, other)
-            with contextlib.suppress(OSError):  # a link to nowhere hides no other
-                found = os.stat(path)
-                # An older log of the same beginning was written last before we read this one.
-                if found.st_size > self.feed.offset and found.st_mtime_ns >= self._read_ns:
-                    copies.append((found.st_mtime_ns, path))
-        for _, path in sorted(copies, reverse=True)[:_MOST_COPIES]:
-            with contextlib.suppress(OSError), open_regular(path) as file:
-                data = os.pread(file.fileno(), len(self._mark) + _COPY_CAP_BYTES, begin)
-                if data.startswith(self._mark):
-                    return data[len(self._mark) :]
-        return b""
-
     def _restart(self, batches: list[Batch]) -> None:
-        if self._mark and (rest := self._rest_in_copy()):
-            batches.append(self.feed.feed(rest))
         batches += self.finish()
         self._report(NoteCode.TRUNCATED, "truncated; read again from its start", again=True)
         self.feed.restart()

@@ -109,7 +109,7 @@ def _attempt_story(attempt: AttemptState, run: RunPaths) -> list[str]:
 
 
 def _resumed_story(state: RunState, before: AttemptState, attempt: AttemptState) -> str:
-    """From where an attempt continued and at which step; empty where it made no step, or is the first that did."""
+    """Where an attempt resumed and at which step it continued; empty if it made no step, or no earlier attempt made one."""
     if attempt.missed is not None:
         return english.sentence("moment", MomentKind.MISSED, values_of(attempt.missed))
     if attempt.resumed_step is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from supervisor.job.launch.rerun_command import real_command_of
+from supervisor.job.launch.plan import real_command_of
 from supervisor.job.spec import TrialSettings, steps_seen
 from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths

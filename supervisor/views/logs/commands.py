@@ -28,14 +28,12 @@ class LogAt(msgspec.Struct, frozen=True):
 
     Attributes:
         attempt: counted from 1; None: the newest.
-        who: the rank as text, or "agent".
         step: the training step whose line is wanted.
         t: wall time in seconds, where there is no line of that step.
         path: the file; `line` (from 1) or `offset` (in bytes) is a place within it.
     """
 
     attempt: int | None = None
-    who: str | None = None
     step: float | None = None
     t: float | None = None
     path: str | None = None

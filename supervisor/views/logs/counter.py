@@ -13,8 +13,7 @@ from supervisor.views.logs.commands import Tally
 from supervisor.views.logs.file import CHUNK_BYTES, STRIDE_BYTES, Counts, LogFile
 from supervisor.views.logs.merge import Place
 from supervisor.views.logs.query import Query
-from supervisor.views.logs.sources import LogRef
-from supervisor.views.logs.stream import Stream, matches_in
+from supervisor.views.logs.stream import Stream
 
 # Logs up to this size are counted unasked, for the number of lines alone: 64 ranks may have written gigabytes.
 COUNT_UNASKED_BYTES = 64 << 20
@@ -22,15 +21,19 @@ COUNT_UNASKED_BYTES = 64 << 20
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """One log's count of what a query means; without a query, of its newlines. `tail`: in what is not a whole chunk."""
+    """One log's count of what its query means; without a query, of its newlines. `tail`: in what is not a whole chunk."""
 
-    ref: LogRef
-    file: LogFile
+    stream: Stream
     query: Query | None = None
     counts: Counts = field(default_factory=Counts)
     tail: int = 0
     tail_size: int = -1
     generation: int = 0
+
+    @property
+    def file(self) -> LogFile:
+        """What is counted."""
+        return self.stream.file
 
     @property
     def done_bytes(self) -> int:
@@ -65,7 +68,7 @@ class Task:
             # A chunk's newlines: short of them only when the file was cut meanwhile, which the next look finds.
             self.counts.append(self.file.read(stop - CHUNK_BYTES, CHUNK_BYTES).count(b"\n"))
             return True
-        found = len(matches_in(self.file, chunk, self.query, self.ref))
+        found = len(self.stream.found_in(chunk))
         if stop > size or not self._is_final(stop, size):
             self.tail, self.tail_size = found, size
             return True
@@ -93,35 +96,33 @@ class LineCounter:
         self._check = check
         self._counts_unasked = counts_unasked
         self._streams: Sequence[Stream] = ()
-        self._searched = Query()
         self._lines: list[Task] = []
         self._shown: list[Task] = []
         self._found: list[Task] = []
 
     def plan(self, streams: Sequence[Stream], query: Query, searched: Query) -> None:
         """Say what has to be counted for these logs and queries; what is known already continues where it was left."""
-        known = {(task.ref, task.query): task for task in (*self._lines, *self._shown, *self._found)}
-
-        def tasks(wanted: Query | None) -> list[Task]:
-            found = []
-            for stream in included:
-                task = known.get((stream.ref, wanted))
-                if task is None or task.file is not stream.file:
-                    task = Task(stream.ref, stream.file, wanted)
-                    if wanted is None:
-                        task.counts = stream.file.newlines
-                found.append(task)
-            return found
-
-        included = [stream for stream in streams if not stream.is_excluded]
         both = query & searched
-        self._streams, self._searched = streams, searched
-        self._lines = tasks(None)
-        self._shown = tasks(query) if any(not stream.is_whole for stream in included) else []
-        self._found = tasks(both) if searched else []
-        self.finders = [Stream(stream.ref, stream.file, self._check) for stream in streams]
-        for finder in self.finders:
-            finder.filter_by(both)
+        finders = {(finder.ref, finder.query): finder for finder in self.finders}
+        known = {(task.stream, task.query): task for task in (*self._lines, *self._shown, *self._found)}
+        included = [stream for stream in streams if not stream.is_excluded]
+        is_thinned = any(not stream.is_whole for stream in included)
+        self._streams, self.finders = streams, []
+        for stream in streams:
+            finder = finders.get((stream.ref, both))
+            if finder is None or finder.file is not stream.file:
+                finder = Stream(stream.ref, stream.file, self._check)
+                finder.filter_by(both)
+            self.finders.append(finder)
+        sought = [finder for finder in self.finders if not finder.is_excluded] if searched else []
+
+        def task_of(stream: Stream, wanted: Query | None) -> Task:
+            counts = stream.file.newlines if wanted is None else Counts()
+            return known.get((stream, wanted)) or Task(stream, wanted, counts)
+
+        self._lines = [task_of(stream, None) for stream in included]
+        self._shown = [task_of(stream, query) for stream in included] if is_thinned else []
+        self._found = [task_of(finder, both) for finder in sought]
         self.use()
 
     def step(self, *, is_asked: bool) -> bool:

@@ -188,7 +188,7 @@ class Query:
         return bool(self.include or self.exclude or self.level)
 
     @cached_property
-    def _driver(self) -> Term | None:
+    def _sought_first(self) -> Term | None:
         """What is looked for first in a chunk: the words of a level, else the longest plain word, else a simple expression."""
         if self.level:
             return Term(NOTABLE.pattern, NOTABLE)
@@ -206,7 +206,7 @@ class Query:
         plain = data.isascii() and len(data.translate(None, _CONTROLS)) == len(data)
         text = data.decode() if plain else _cleaned(data)
         lowered = text.lower()
-        driver = self._driver
+        driver = self._sought_first
         at = place = 0  # in text; `place` follows it in data
         if len(lowered) != len(text):
             driver = None

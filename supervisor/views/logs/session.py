@@ -64,7 +64,6 @@ class LogSession:
     ) -> None:
         self._deliver = deliver
         self._commands: deque[lc.Command] = deque()
-        self._unfinished: lc.Match | None = None
         self._stop = threading.Event()
         self._urgent = threading.Event()
         # A command and that it came are one: else it may be taken first, and then interrupts itself.
@@ -80,7 +79,7 @@ class LogSession:
         self._came = threading.Event()
         self._awaited = False
         self._handing = threading.Lock()
-        self._began = 0.0
+        self._began = self._due = 0.0  # the command that is done; the next page of new lines
         self._checks = 0
         self._remarked_at = 0.0
         # A daemon, because a read from a dead network mount cannot be interrupted: leaving must still work.
@@ -104,7 +103,7 @@ class LogSession:
         for command in commands:
             with self._asking:
                 self._commands.append(command)
-                if not isinstance(command, _KEPT):
+                if not isinstance(command, (*_KEPT, lc.Match)):  # matches are gone to one after the other
                     self._urgent.set()
         self._poke()
 
@@ -152,11 +151,10 @@ class LogSession:
             self._deliver(lc.Remark(f"{part(done)} searched; Esc gives up", done_ratio=done))
 
     def _run(self) -> None:
-        due = 0.0
         pending = False
         while not self._stop.is_set():
             try:
-                pending |= self._count() or self._wait(due, pending=pending)
+                pending |= self._count() or self._wait(pending=pending)
                 if self._stop.is_set():
                     return
                 try:
@@ -165,12 +163,12 @@ class LogSession:
                     self._deliver(lc.Remark(str(error), good=False))
                     pending = True
                 now = time.monotonic()
-                if pending and self._page_s is not None and now >= due:
+                if pending and self._page_s is not None and now >= self._due:
                     self._begin()
                     self._hand_on(self._view.page())
                     pending = False
                     ended = time.monotonic()
-                    due = max(now + self._page_s, ended + REST_RATIO * (ended - now))
+                    self._due = max(now + self._page_s, ended + REST_RATIO * (ended - now))
             except Interrupted:
                 continue
             except Exception as error:  # noqa: BLE001 - a log view that stops without a word would lie
@@ -187,29 +185,23 @@ class LogSession:
         view, until = self._view, time.monotonic() + COUNT_S
         has_counted = False
         while not (self._commands or self._stop.is_set()) and self._page_s is not None:
-            if time.monotonic() > until or not view.logs.counter.step(is_asked=view.is_moved):
+            if time.monotonic() > until:
+                break
+            if not view.logs.counter.step(is_asked=view.is_moved):
+                self._due = 0.0  # all is counted: the next page says so
                 break
             has_counted = True
         if has_counted:
             view.counts_grew()
         return has_counted
 
-    def _drop_matches(self, way: int) -> None:
-        """Further matches the same way that were asked for meanwhile would look through the same log for the same answer."""
-        with self._asking:
-            while self._commands:
-                first = self._commands[0]
-                if not isinstance(first, lc.Match) or first.way != way:
-                    return
-                self._commands.popleft()
-
-    def _wait(self, due: float, *, pending: bool) -> bool:
+    def _wait(self, *, pending: bool) -> bool:
         """Until there is something to do. While a page is due, a log that grows on does not wake. False: no page is due by that."""
         if self._commands:
             return False
         now = time.monotonic()
         if self._page_s is None or pending or self._waker is None:
-            until = LOOK_S if self._page_s is None else due - now if pending else FIRST_LOOK_S
+            until = LOOK_S if self._page_s is None else self._due - now if pending else FIRST_LOOK_S
             self._asked.wait(max(until, 0.0))
         else:
             self._waker.wait(LOOK_S)
@@ -263,10 +255,7 @@ class LogSession:
             self._waker.watch(self._folders.pop())
 
     def _taken(self) -> Iterator[lc.Command]:
-        """What waits; scrolling adds up, and so do matches: one that another match interrupted is looked for first."""
-        unfinished, self._unfinished = self._unfinished, None
-        if unfinished is not None and self._commands and isinstance(self._commands[0], lc.Match):
-            yield unfinished
+        """What waits; scrolling adds up."""
         scrolled = 0
         while self._commands:
             with self._asking:
@@ -316,14 +305,7 @@ class LogSession:
             case lc.Find():
                 view.find(command.query, command.cursor)
             case lc.Match():
-                try:
-                    view.match(command.cursor, command.way, made=command.made)
-                except Interrupted:
-                    self._unfinished = command
-                    raise
-                except NothingThereError:
-                    self._drop_matches(command.way)
-                    raise
+                view.match(command.cursor, command.way, made=command.made)
             case lc.Copy():
                 self._deliver(view.copied(command.first, command.last))
             case lc.Point():

@@ -16,7 +16,8 @@ from supervisor.views.logs.file import CHUNK_BYTES, Counts, LogFile, TextLine, s
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import AGENT, LogRef, split_rank
 
-KEPT_CHUNKS = 32
+# So many lines that a query means are known at most, and chunks that hold none: 16 GB of a log with few.
+KEPT_FOUND = 1 << 16
 KEPT_SEGMENTS = 512
 # How many lines of a log are searched for a rank's newest line; the second, of a log of several ranks.
 LAST_LINES = 8
@@ -76,6 +77,7 @@ class Stream:
         self._start_t = start_t
         self._index = {} if index is None else index
         self._found: OrderedDict[int, tuple[int, tuple[int, ...]]] = OrderedDict()
+        self._found_size = 0
         self._last: tuple[int, int, dict[str, tuple[float, str]]] = (0, 0, {})
         self._writers: tuple[int, set[str]] = (-1, set())  # of which generation of the file
         self._shift: tuple[tuple[int, int], float | None] = ((-1, 0), None)
@@ -88,10 +90,12 @@ class Stream:
         self.query = query
         self.counts = None
         self._found.clear()
+        self._found_size = 0
 
     def reset(self) -> None:
         """The file holds something else now."""
         self._found.clear()
+        self._found_size = 0
         self.counts = None if self.counts is None else Counts()
 
     @property
@@ -114,11 +118,24 @@ class Stream:
         if kept is not None and kept[0] in {-1, self.file.size}:
             self._found.move_to_end(chunk)
             return kept[1]
-        found = matches_in(self.file, chunk, self.query, self.ref)
+        found = self._matches_in(chunk)
         self._found[chunk] = (-1 if (chunk + 2) * CHUNK_BYTES <= self.file.size else self.file.size, found)
-        if len(self._found) > KEPT_CHUNKS:
-            self._found.popitem(last=False)
+        self._found_size += 1 + len(found) - (1 + len(kept[1]) if kept is not None else 0)
+        while self._found_size > KEPT_FOUND and len(self._found) > 1:
+            _, (_, oldest) = self._found.popitem(last=False)
+            self._found_size -= 1 + len(oldest)
         return found
+
+    def _matches_in(self, chunk: int) -> tuple[int, ...]:
+        base, data = self.file.chunk_lines(chunk)
+        found = [base + at for at in self.query.offsets_in(data)] if data else []
+        if self.query.who and self.ref.is_mixed:
+            found = [at for at in found if self.query.is_by(self._writer_of(data, at - base))]
+        return tuple(found)
+
+    def _writer_of(self, data: bytes, at: int) -> str:
+        stop = data.find(b"\n", at)
+        return split_rank(clean(data[at : stop if stop >= 0 else len(data)]), self.ref.who)[0]
 
     def forward(self, offset: int) -> Iterator[TextLine]:
         """The lines that are meant, from `offset` on."""
@@ -364,17 +381,3 @@ class Stream:
                         break
             self._last = (file.generation, file.size, found)
         return self._last[2]
-
-
-def matches_in(file: LogFile, chunk: int, query: Query, ref: LogRef) -> tuple[int, ...]:
-    """Where the lines begin that a query means, of those that begin in `chunk` of a log."""
-    base, data = file.chunk_lines(chunk)
-    found = [base + at for at in query.offsets_in(data)] if data else []
-    if query.who and ref.is_mixed:
-        found = [at for at in found if query.is_by(split_rank(_line_at(data, at - base), ref.who)[0])]
-    return tuple(found)
-
-
-def _line_at(data: bytes, at: int) -> str:
-    stop = data.find(b"\n", at)
-    return clean(data[at : stop if stop >= 0 else len(data)])

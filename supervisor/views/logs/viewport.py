@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import time
 from collections.abc import Callable, Sequence
 from operator import or_
@@ -11,8 +10,7 @@ from operator import or_
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
 from supervisor.text.redact import redact_lines
-from supervisor.views.filter_words import Term
-from supervisor.views.format import ranges, whole
+from supervisor.views.format import ranges
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.file import TextLine
 from supervisor.views.logs.merge import Place, Row, rows_before, rows_from
@@ -30,8 +28,6 @@ CAUSE_LINES = 2000
 # A clipboard takes no more through a terminal; longer texts are for the pager.
 COPY_LINES = 5000
 COPY_CHARS = 500_000
-# Lines that hold a step's number and are tried as its own line.
-STEP_TRIES = 2000
 # Within so many lines one names a step.
 STEP_LINES = 200
 # What is reported where the search starts over.
@@ -369,11 +365,12 @@ class LogViewport:
             elif at.line is not None:
                 self.to_line(index, at.line)
             return
-        if at.step is not None and self._to_step(at.step, at.who):
-            return
-        if at.t is not None:
+        found = self._step_line(at.step) if at.step is not None else None
+        if found is not None and (found[2] == at.step or at.t is None):
+            self._go(found[0], found[1].offset)
+        elif at.t is not None:
             self._to_time(at.t)
-        elif at.step is not None and not self._after_step(at.step):
+        elif at.step is not None:
             raise NothingThereError(f"no line names step {at.step:g} or a later one")
 
     def to_attempt(self, choose: Callable[[], None]) -> None:
@@ -384,24 +381,9 @@ class LogViewport:
             self._place = (0,) * len(self.logs.streams)
             self._following, self._cursor, self._cause_sought = True, None, False
 
-    def _to_step(self, step: float, who: str | None) -> bool:
-        """The line that reports a step: of all that hold its number the one that the metrics' reader reads so."""
-        text = rf"(?<![\d.])0*{re.escape(f'{step:.0f}')}(?![\d.]*\d)"
-        number = Query((Term(text, re.compile(text)),))
-        for index, stream in enumerate(self.logs.streams):
-            if who is not None and stream.ref.who not in {who, ""}:
-                continue
-            finder = Stream(stream.ref, stream.file, self._check)
-            finder.filter_by(number)
-            for line in itertools.islice(finder.forward(0), STEP_TRIES):
-                writer, text = split_rank(line.text, stream.ref.who)
-                if _step_of(text) == step and (who is None or writer in {who, ""}):
-                    self._go(index, line.offset)
-                    return True
-        return False
-
-    def _after_step(self, step: float) -> bool:
-        """A line of the nearest later step, of the first log that has one: steps ascend in a log, so that halving it finds the line."""
+    def _step_line(self, step: float) -> tuple[int, TextLine, float] | None:
+        """The line of a step, else of the nearest later one, and its log; steps ascend in a log, so that halving it finds the line."""
+        nearest: tuple[int, TextLine, float] | None = None
         for index, stream in enumerate(self.logs.streams):
             file, found = stream.file, None
             low, high = 0, file.size
@@ -412,14 +394,13 @@ class LogViewport:
                 named = ((line, _step_of(split_rank(line.text, stream.ref.who)[1])) for line in ahead)
                 line, at = next(((each, at) for each, at in named if at is not None), (None, None))
                 if line is None or at is None or at >= step or line.offset >= high:
-                    found = line if line is not None and at is not None and at >= step else found
+                    found = (index, line, at) if line is not None and at is not None and at >= step else found
                     high = middle
                 else:
                     low = max(line.end, low + 1)
-            if found is not None:
-                self._go(index, found.offset)
-                return True
-        return False
+            if found is not None and (nearest is None or found[2] < nearest[2]):
+                nearest = found
+        return nearest
 
     def _go(self, index: int, offset: int) -> None:
         """A line of one log, the others as they stood when it was written; the nearest kept line where it is filtered out."""
@@ -427,40 +408,29 @@ class LogViewport:
         line = next(stream.file.forward(offset), None)
         if line is None:
             raise NothingThereError("that line is not there any more")
-        if stream.is_excluded or not stream.is_whole:
-            index, line = self._kept_line(index, line)
-            stream = self.logs.streams[index]
         place = self._beside(index, line)
+        if stream.is_excluded or not stream.is_whole:
+            kept = self._kept(index, line, place)
+            if kept is None:
+                raise NothingThereError("no line matches; f changes the filter, Esc clears it")
+            if kept != (index, line):
+                self._notes.append("that line is filtered out: here is the nearest that is kept")
+            index, line = kept
+            place = self._beside(index, line)
         if (trace := stream.trace_around(line.offset)) is not None and trace.block.is_report:
             self.folds = False
         self._stand()
         self._stand_on(index, line.offset)
         self._centre(place)
 
-    def _kept_line(self, index: int, wanted: TextLine) -> tuple[int, TextLine]:
-        """The first line at or after `wanted` that the query keeps, else the last before it; a note names both."""
+    def _kept(self, index: int, line: TextLine, place: Place) -> tuple[int, TextLine] | None:
+        """A line, where the query keeps it; else the first that is kept from its place on, else the last before it."""
         streams = self.logs.streams
-        line = next(streams[index].forward(wanted.offset), None)
-        if line is not None and line.offset == wanted.offset:
+        if next(streams[index].forward(line.offset), None) == line:
             return index, line
-        is_later, at = True, index
-        if line is None:  # of any log
-            place = self._beside(index, wanted)
-            row = next(rows_from(streams, place), None)
-            if row is None:
-                is_later, row = False, next(iter(rows_before(streams, place, 1)), None)
-            if row is None:
-                raise NothingThereError("no line matches; f changes the filter, Esc clears it")
-            at, line = row.parts[0]
-        number, kept = (streams[i].file.number_at(x.offset) for i, x in ((index, wanted), (at, line)))
-        name = f"line {whole(number + 1)}" if number is not None else "that line"
-        note = (
-            f"{name} is filtered out: here is the next line that is kept"
-            if is_later
-            else f"{name} is filtered out: here is the last line that is kept"
-        )
-        self._notes.append(f"{note}, {whole(kept + 1)}" if kept is not None and at == index else note)
-        return at, line
+        row = next(rows_from(streams, place, folds=self.folds), None)
+        row = row or next(iter(rows_before(streams, place, 1)), None)
+        return row.parts[0] if row is not None else None
 
     def _beside(self, index: int, line: TextLine) -> Place:
         """A line of one log, the others as they stood when it was written."""
@@ -512,16 +482,13 @@ class LogViewport:
         if cursor is None or self._following or len(cursor.place) != len(streams):
             return
         # A row's own place is before the lines that were hidden above it.
-        index, line = cursor.parts[0]
-        place = self._beside(index, line)
-        here = next(rows_from(streams, place, folds=self.folds), None)
-        if here is None:  # all that is kept was written before
+        place = self._beside(*cursor.parts[0])
+        kept = self._kept(*cursor.parts[0], place)
+        if kept is None:
             self._place, self._cursor = place, None
             return
-        if not any(at == index and x.offset == line.offset for at, x in here.parts):
-            index, line = here.parts[0]
-        self._stand_on(index, line.offset)
-        self._centre(place)
+        self._stand_on(kept[0], kept[1].offset)
+        self._centre(self._beside(*kept))
 
     def find(self, query: Query, cursor: Row | None) -> None:
         """Search up from the cursor (else from the end), down from the first line or where nothing is above.
@@ -638,11 +605,10 @@ class LogViewport:
             there = f"rank{'s' if len(ranks) > 1 else ''} {ranges(tuple(map(int, ranks)))}"
             return f"this log has {there}; f changes the filter, Esc clears it"
         query = self.logs.query
-        named = tuple(sorted(int(name) for name in query.who if name.isdigit()))
-        if named and not ranks:
-            if query.reads_text:
-                return f"no line that matches says that it is of rank {ranges(named)}; the log's lines name no ranks: filter by the words instead"
-            return f"no line says that it is of rank {ranges(named)}; the log's lines name no ranks: filter by the words instead"
+        if query.nodes and all(stream.ref.node not in query.nodes for stream in streams):
+            return f"there is no node {ranges(tuple(query.nodes))}; f changes the filter, Esc clears it"
+        if not ranks and any(map(str.isdigit, query.who)):
+            return "the lines name no ranks: filter by words instead; f changes the filter, Esc clears it"
         if query:
             return "no line matches; f changes the filter, Esc clears it"
         return "the ranks have not written a line yet"

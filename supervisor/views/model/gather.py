@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from supervisor.run import series as se
 from supervisor.run.series import Rollup, Sample
 from supervisor.run.state import RunState
+from supervisor.sources.metrics.names import loss_stand_in
 from supervisor.text.stamps import local_shift
 from supervisor.views.model.cause_context import Nearby
 from supervisor.views.model.history import Point, Recent, Track, Whole, single, smooth
@@ -38,21 +37,6 @@ LONGEST_STEP_S = 4 * 3600.0
 """What a log prints as its time is that since its start where it is longer: of 400 real logs no step took half an hour."""
 RECENT_METRICS = ("tokens_per_sec", "samples_per_sec", "step_time_s", "data_wait_s", "mfu")
 TOGETHER_S = 0.5
-_A_LOSS = re.compile(
-    r"^(?!.*(?:val|test|eval|dev|pred|scale|weight)).*(?:(?<![^\W_])loss(?![^\W_])|(?-i:(?<=[a-z\d])Loss$))",
-    re.IGNORECASE,
-)
-# What a log without a word of a loss lowers: it is drawn under its own name.
-_OBJECTIVE = re.compile(
-    r"^(?:train(?:ing)?[ /_])?(?:cross[-_ ]?entropy|xent|nll|b?ce|l_pix|r?mse|mae|cost|objective|elbo|perplexity|ppl|err(?:or)?)$",
-    re.IGNORECASE,
-)
-
-
-def _named_loss(names: Sequence[str]) -> str:
-    """Of several losses and no sum, the name of the first that the log names; "loss" where there is none."""
-    found = (next(filter(pattern.search, names), None) for pattern in (_A_LOSS, _OBJECTIVE))
-    return next(filter(None, found), "loss")
 
 
 class _Pool:
@@ -318,7 +302,7 @@ class Gatherer:
         if len(self._lost_track) != len(self._lost):
             self._lost_track = tuple(self._lost)
         if not metrics["loss"] and not self._lost:
-            loss_name = _named_loss([*self._others])
+            loss_name = loss_stand_in(self._others) or "loss"
             if loss_name == "loss" and metrics["val_loss"]:
                 loss_name = "val_loss"  # better than none
             metrics["loss"] = series.get(loss_name, ())

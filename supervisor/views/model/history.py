@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, groupby
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
@@ -36,9 +36,6 @@ class Point(NamedTuple):
 
 
 Track: TypeAlias = tuple[Point, ...]
-
-# So many trainings, one after the other, are told apart in one log; more often begins again what counts something else.
-MOST_TRAININGS = 5
 
 
 def single(t: float, step: float | None, value: float, attempt: int) -> Point:
@@ -135,7 +132,7 @@ SMOOTH_SHARE = 1 / 30
 
 
 def smooth(points: Sequence[Point], share: float = SMOOTH_SHARE) -> tuple[float, ...]:
-    """A moving mean of each training's means, exponential to both sides, over about `share` of what is shown.
+    """A moving mean of each attempt's means, exponential to both sides, over about `share` of what is shown.
 
     A trailing mean lags behind a falling loss; this one is centred on its values, and at the newest point it is
     that of the past alone. Its ends are corrected for what is missing (Kingma and Ba 2015, section 3, name it bias
@@ -144,7 +141,7 @@ def smooth(points: Sequence[Point], share: float = SMOOTH_SHARE) -> tuple[float,
     span = max(3.0, len(points) * share)
     keep = 1 - 2 / (span + 1)
     smoothed: list[float] = []
-    for mine in _trainings(points):
+    for _, mine in groupby(points, key=attrgetter("attempt")):
         values = [point.mean for point in mine]
         past = _sums(values, keep)
         future = _sums(values[::-1], keep)
@@ -155,24 +152,6 @@ def smooth(points: Sequence[Point], share: float = SMOOTH_SHARE) -> tuple[float,
         ):
             smoothed.append((before + after - value) / (left + right - 1.0))
     return tuple(smoothed)
-
-
-def _trainings(points: Sequence[Point]) -> list[list[Point]]:
-    """The points of each attempt; of a log that holds several trainings, those of each: the first losses of one are no upturn of the one before."""
-    found: list[list[Point]] = []
-    for _, group in groupby(points, key=attrgetter("attempt")):
-        mine = list(group)
-        starts = [at for at in range(1, len(mine)) if _begins_again(mine[at - 1], mine[at])]
-        if len(starts) > MOST_TRAININGS:
-            starts = []  # a counter of its own, which begins again with each epoch or the like
-        found += [mine[a:b] for a, b in pairwise([0, *starts, len(mine)])]
-    return found
-
-
-def _begins_again(before: Point, after: Point) -> bool:
-    if before.step is None or after.step is None or after.step >= before.step / 2:
-        return False
-    return before.epoch is None or after.epoch is None or after.epoch <= before.epoch
 
 
 def _sums(values: Sequence[float], keep: float) -> list[float]:

@@ -37,8 +37,6 @@ SPREAD_BYTES = 4 << 20
 # Some 1,300 samples, taken in within 25 ms and 1 MiB: what more there is comes with the next refresh.
 PIECE_BYTES = 1 << 17
 LIVENESS_S = 1.0
-# Bytes of the ranks' stream that a first frame reads: eight readings of each of 64 ranks.
-GLANCE_BYTES = 1 << 16
 
 
 class SnapshotReader:
@@ -48,8 +46,6 @@ class SnapshotReader:
         run: the run directory; it may not exist yet, or vanish.
         node: whose journal and series are read.
         monotonic: clock for how often the keeper's lock is looked at.
-        glance: the first `refresh` leaves run.json and the history of ranks to the second, where it is long: a screen is
-            painted without them a moment sooner.
         journal: the node's, where it was read already.
         presence: shows a live keeper that somebody is watching who can act; None: nobody can.
     """
@@ -60,7 +56,6 @@ class SnapshotReader:
         *,
         node: int = 0,
         monotonic: Callable[[], float] = time.monotonic,
-        glance: bool = False,
         journal: StateReader | None = None,
         presence: Presence | None = None,
     ) -> None:
@@ -77,10 +72,8 @@ class SnapshotReader:
         self._gathered = Gatherer()
         self._nearby = NearbyReader(run)
         self._nodes: NodesReader | None = None
-        self._glance = glance
         self._run_file: RunFile | None = None
         self._opened = False
-        self._glanced = False
         self._alive = False
         self._alive_due = float("-inf")
         self._was_gone = False
@@ -112,11 +105,8 @@ class SnapshotReader:
         if not self._opened:
             changed = self._opened = True
             self._open_series()
-        elif self._glanced:
-            changed = True
-            self._look_closer()
         changed |= self._read_series()
-        if self._state.state.nodes and (self._last is not None or not self._glance):
+        if self._state.state.nodes:
             changed |= self._look_at_nodes()
         nearby = self._nearby.refresh(self._state.state)
         changed |= self._look_around() or (self._last is not None and nearby is not self._last.nearby)
@@ -171,9 +161,7 @@ class SnapshotReader:
     def _open_series(self) -> None:
         """Place the readers: large streams at their tail, their past from the roll-ups."""
         for name, reader in self._series.items():
-            if self._glance and name == se.RANKS:
-                self._glanced = reader.seek_tail(GLANCE_BYTES)
-            elif self._state.state.mode == "observed" and name in {se.METRICS, se.RANKS}:
+            if self._state.state.mode == "observed" and name in {se.METRICS, se.RANKS}:
                 # Its minutes are those in which it was read: of them no curve can be made.
                 if reader.seek_tail(OBSERVED_BYTES) and name == se.METRICS:
                     for sample in reader.before(SPREAD_BYTES):
@@ -186,15 +174,6 @@ class SnapshotReader:
                         self._gathered.take_rollup(rollup)
                 for sample in first:
                     self._gathered.take(name, sample)
-
-    def _look_closer(self) -> None:
-        """Read the past of ranks, of which a first frame shows the newest alone; that stays what is newest."""
-        self._glanced = False
-        reader = self._series[se.RANKS] = SeriesReader(self._node.series, se.RANKS)
-        reader.seek_tail(TAIL_BYTES)
-        while samples := reader.read():
-            for sample in samples:
-                self._gathered.take(se.RANKS, sample)
 
     def _read_series(self) -> bool:
         """All when a run is opened; then a piece of each stream: log lines never wait for a backlog's charts."""
@@ -224,9 +203,7 @@ class SnapshotReader:
         changed = (alive, gone, misplaced) != (self._alive, self._was_gone, self._misplaced)
         self._alive, self._was_gone, self._misplaced = alive, gone, misplaced
         changed |= self._look_for_unseen()
-        if self._glance:
-            self._glance, self._alive_due = False, now
-        elif self._run_file is None and self._run.run_json.exists():
+        if self._run_file is None and self._run.run_json.exists():
             from supervisor.run.runfile import BadRunFile, read_run_file
 
             try:

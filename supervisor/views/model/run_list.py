@@ -17,7 +17,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from supervisor.job.arguments.assignments import settings_of
+from supervisor.job.arguments.command_line import settings_of
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import JobSpec
 from supervisor.run.events import Outcome

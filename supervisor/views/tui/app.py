@@ -27,11 +27,11 @@ from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import USUAL, Appearance, ThemeName
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard.screen import Dashboard
-from supervisor.views.tui.feeder import Feeder
-from supervisor.views.tui.key_order import KeyOrder, Passed
-from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
-from supervisor.views.tui.saved_layout import Kept, load, save
+from supervisor.views.tui.dashboard.run_screen import Dashboard
+from supervisor.views.tui.shell.feeder import Feeder
+from supervisor.views.tui.shell.key_order import KeyOrder, Passed
+from supervisor.views.tui.shell.request_client import Adopter, Answer, RequestClient
+from supervisor.views.tui.shell.saved_layout import Kept, load, save
 from supervisor.views.tui.terminal_signs import TerminalSigns
 from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.textual_theme import THEMES, ThemedApp
@@ -49,6 +49,8 @@ from supervisor.views.tui.runs.table import RunsPanel
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 FIRST_PAINT_LATEST_S = 0.15
+# How much later a list that is still being mounted gets what was read.
+MOUNTED_S = 0.005
 # A person whose terminal is gone is waited for no longer than this: what Textual still writes may never be taken.
 LEAVE_LATEST_S = 5
 
@@ -247,9 +249,13 @@ class StokerApp(ThemedApp):
 
     def _show_list(self, runs: RunList) -> None:
         """Show the list of runs, then let the thread read on."""
-        if self.is_running and self.browser is not None and self._dashboard is None:
-            (self.browser.take if self.browser.is_mounted else self.browser.begin_with)(runs)
-            self._feeders[-1].taken()
+        if not self.is_running or self.browser is None or self._dashboard is not None:
+            return
+        if not self.browser.is_mounted:
+            self.set_timer(MOUNTED_S, partial(self._show_list, runs))
+            return
+        self.browser.take(runs)
+        self._feeders[-1].taken()
 
     def _report_trouble(self, text: str) -> None:
         """Show what the reading thread failed at."""
@@ -425,7 +431,7 @@ class StokerApp(ThemedApp):
         journal, self._journal = self._journal, None
         presence = None if self._read_only else Presence(run.control)
         feeder: Feeder[Snapshot] = Feeder(
-            SnapshotReader(run, glance=True, journal=journal, presence=presence),
+            SnapshotReader(run, journal=journal, presence=presence),
             deliver=lambda snapshot: self.call_later(self._show_moment, dashboard, snapshot),
             trouble=partial(self.call_later, self._report_trouble),
         )

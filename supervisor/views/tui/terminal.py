@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from supervisor.run.journal import StateReader
     from supervisor.views.model.replay import Recording, ReplayClock
     from supervisor.views.model.run_list import Scope
-    from supervisor.views.tui.request_client import Adopter
+    from supervisor.views.tui.shell.request_client import Adopter
 
 # The reading thread gives way to a key within a millisecond; Python's own 5 ms are felt while logs pour in.
 SWITCH_S = 0.001

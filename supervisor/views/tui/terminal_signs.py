@@ -13,9 +13,8 @@ from supervisor.run.events import Outcome
 from supervisor.text.redact import redact_text
 from supervisor.views.appearance import Appearance, NoticeKind
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard.state_words import condition_span, hang_ends_in
+from supervisor.views.tui.panels.state_words import listed_span
 from supervisor.views.tui.widgets.paint import plain
-from supervisor.views.wording.kinds import reading_text
 from supervisor.views.wording.translate import Tr
 
 # Longer ones are cut by what shows them: a tab has about 30 characters, a notice about 200.
@@ -110,21 +109,10 @@ class TerminalSigns:
 
 def title_of(snapshot: Snapshot, now: float, tr: Tr) -> str:
     """State and name of a run in one line, without a number that moves: a title is not rewritten every second."""
-    state = snapshot.state
-    match state.condition:
-        case st.Backoff():
-            word = "↻ restarts by itself"
-        case st.HeldOpen():
-            word = "‖ waiting for you"
-        case st.Running() if hang_ends_in(snapshot, now) is not None:
-            word = "⚠ hang"
-        case st.Running() if reading_text(state):
-            word = "● reading"
-        case st.Running() if state.attempt is not None and state.attempt.quiet_since is not None:
-            word = "○ quiet"
-        case _:
-            word = condition_span(snapshot, now).text
-    return f"{tr(word)} · {state.run_id}"
+    word = listed_span(snapshot, now).text
+    if word.startswith("○ quiet"):
+        word = "○ quiet"
+    return f"{tr(word)} · {snapshot.state.run_id}"
 
 
 def worth_a_call(state: st.RunState) -> object:

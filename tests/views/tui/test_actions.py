@@ -21,9 +21,12 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.runfile import RunFile, read_run_file
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui import commands, request_client, screen_base
-from supervisor.views.tui.dashboard import actions, keys
-from supervisor.views.tui.request_client import Answer
+from supervisor.views.tui.dashboard import keys
+from supervisor.views.tui.panels import possible_actions as actions
+from supervisor.views.tui.shell import command_palette as commands
+from supervisor.views.tui.shell import request_client
+from supervisor.views.tui.shell.request_client import Answer
+from supervisor.views.tui.shell.screen_base import silence_of
 from supervisor.views.wording.translate import english
 from tests.views.tui import recorded
 from tests.views.tui.still import attempt_of, running, snapshot_of, state_of, verdict
@@ -294,17 +297,6 @@ def test_a_live_run_may_have_a_checkpoint_that_was_not_seen_yet(record: RunFile)
     assert actions.overwrite_warning(snapshot(HELD)).startswith("restarts from step 0, may overwrite")
 
 
-def test_a_run_that_trains_is_further_than_the_first_step_that_its_state_has(record: RunFile) -> None:
-    job = replace(record.job, knobs=replace(record.job.knobs, resume=None, self_resuming=False))
-
-    def warning(condition: st.Condition) -> str:
-        state = state_of(condition, attempt_of(last_step=1))
-        return actions.overwrite_warning(snapshot_of(state, run_file=changed(record, job)))
-
-    assert warning(running()), "the state is up to a second old"
-    assert not warning(HELD), "a first step is nothing to lose"
-
-
 def test_a_start_that_was_typed_is_believed(record: RunFile) -> None:
     knobs = replace(record.job.knobs, resume=None, resume_path="--resume", self_resuming=False)
     job = replace(record.job, cwd="/job", entry_args=("--resume", "c2.pt", "--out", "out"), knobs=knobs)
@@ -339,7 +331,7 @@ def test_a_typed_flag_is_believed_where_its_name_is_known_to_resume_and_doubted_
         )
 
     lost = "5 steps may be lost"
-    assert effect("--load", "x/c.pt") == f"stoker cannot tell whether --load resumes: if it does not, {lost}"
+    assert effect("--load", "x/c.pt").startswith(f"{lost}: the next attempt begins from the first step")
     assert effect("--lr", "2").startswith(f"{lost}: the next attempt begins from the first step")
     assert effect("--resume", "c.pt") == "the next attempt begins with --resume c.pt, as given"
 
@@ -424,9 +416,9 @@ def test_a_key_that_a_person_typed_and_that_does_nothing_is_named(
 ) -> None:
     screen: Any = SimpleNamespace(active_bindings={"q": None})
     screen.app = SimpleNamespace(screen=screen)
-    assert screen_base.silence_of(screen, events.Key(key, character)) == text
+    assert silence_of(screen, events.Key(key, character)) == text
     screen.app.screen = None
-    assert screen_base.silence_of(screen, events.Key(key, character)) is None, "something is open over it"
+    assert silence_of(screen, events.Key(key, character)) is None, "something is open over it"
 
 
 def test_what_became_of_a_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -456,38 +448,10 @@ def test_what_became_of_a_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert client.answers(state_of(answered={"7": "done"}), 0.0) == []
 
 
-def test_stacks_name_the_key_that_shows_them_and_who_is_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    client = request_client.RequestClient(RunPaths(tmp_path))
-    monkeypatch.setattr(request_client, "ask", lambda *_args, **_values: "7")
-
-    def answered(*odd: int, taken_t: float = 101.0) -> str:
-        client.sender(RequestKind.STACKS, 1, None, 100.0, lambda _: None)()
-        stacks = ev.StacksTaken(t=taken_t, attempt=1, text="", odd=odd)
-        (answer,) = client.answers(state_of(None, attempt_of(stacks=stacks), answered={"7": "done"}), 102.0)
-        return answer.text
-
-    assert answered() == "stacks: done · p shows them"
-    assert answered(1) == "stacks: done · p shows them · unlike the others: rank 1"
-    assert answered(1, 2) == "stacks: done · p shows them · unlike the others: ranks 1-2"
-    assert answered(1, taken_t=99.0) == "stacks: done · p shows them", "a round of before"
-
-
-def test_a_command_of_the_palette_is_a_key_a_name_and_a_sentence() -> None:
-    binding = Binding("H", "x", "hold", key_display="H", tooltip="hold the run")
-    line = commands._line(binding, english).plain
-    assert line.split() == ["H", "hold", "hold", "the", "run"]
-    assert line.index("hold the run") == commands.KEY_CELLS + 1 + commands.NAME_CELLS
-    found = commands._line(binding, english, Matcher("run"))
-    assert found.plain == line
-    assert found.spans != commands._line(binding, english).spans
-
-
 BINDINGS = [
     binding
     for binding in (*keys.KEYS, *commands.THEME_COMMANDS, commands.COMPARE)
-    if isinstance(binding, Binding)
+    if isinstance(binding, Binding) and not (binding.id or "").startswith("recorded.")
 ]
 
 

@@ -118,28 +118,6 @@ def measured(root: Path, *, fails: bool) -> RunPaths:
     return rec.close()
 
 
-def test_settings_of_one_value_are_asked_about_on_the_card_one_key_each(tmp_path: Path) -> None:
-    run = measured(tmp_path / "run", fails=True)
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        card = pane(app, "card")
-        assert "this run feeds 8 samples a rank on 2 ranks: which setting makes the 8?" in card
-        assert "6      --batch_size 8 makes the micro-batch: 4 × accumulation 2 × 2 ranks" in card
-        assert "7      --mini_batch_size 8 makes the micro-batch: 4 × accumulation 2 × 2 ranks" in card
-        assert "8      it is fixed in the code: no restart can change it" in card
-        assert "6 --batch_size  7 --mini_batch_size  8 code" in pane(app, "footer")
-        await pilot.press("7")
-        await until(pilot, lambda: bool(requests(run)), "a request")
-
-    drive(run, play)
-    (request,) = requests(run)
-    assert (request.kind, request.args.answer, request.if_attempt) == (
-        RequestKind.ANSWER,
-        "--mini_batch_size",
-        1,
-    )
-
-
 def test_it_is_asked_while_it_trains_and_one_key_answers(tmp_path: Path) -> None:
     run = measured(tmp_path / "run", fails=False)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.views.tui.test_real_terminal import Terminal, terminal
+from tests.views.tui.wire import Wire, terminal
 
 TRACEBACK = """\
 Traceback (most recent call last):
@@ -67,13 +67,13 @@ def test_a_backlog_is_said_with_per_cent_and_no_step_of_its_midst(tmp_path: Path
     for again in range(4):
         log = large(tmp_path / f"train{again}.log", end="")
         with terminal("attach", str(log), cwd=tmp_path) as screen:
-            screen.until(lambda: re.search(READING + "|quiet for 1 h", screen.read()))
-            shown = screen.read()
+            screen.until(lambda: re.search(READING + "|quiet for 1 h", screen.text()))
+            shown = screen.text()
             if not re.search("● " + READING, shown):
                 continue
             assert "no loss seen yet" not in shown
             assert "no step yet" not in shown
-            while "● reading" in (shown := screen.read()):
+            while "● reading" in (shown := screen.text()):
                 head = shown.splitlines()[0]
                 assert not re.search(r"step +\d", head), f"a step from the midst of the log: {head}"
             done = screen.wait_for("quiet for 1 h", "step ")
@@ -93,7 +93,7 @@ def test_the_verdict_on_a_large_log_stands_while_its_curve_is_read(tmp_path: Pat
         # The card comes with the first frame, before the header has been told of the end.
         assert re.search(rf"(✗ cuda_oom|ended, reading its logs) · {READING}", shown.splitlines()[0]), shown
         assert "before its first step" not in shown
-        screen.until(lambda: "reading" not in screen.read().splitlines()[0])
+        screen.until(lambda: "reading" not in screen.text().splitlines()[0])
         steps = int(re.findall(r"iter (\d+):", log.read_text(encoding="utf-8")[-600:])[-1])
         screen.press("M")  # its whole range, with its first and its last point
         screen.wait_for("loss", "1.250")
@@ -116,7 +116,7 @@ def test_a_log_without_steps_stands_by_what_it_names(tmp_path: Path) -> None:
     ):
         log = old(tmp_path / "train.log", text)
         with terminal("attach", str(log), cwd=tmp_path) as screen:
-            screen.until(lambda: re.search(labels, x_labels(screen.read())))  # noqa: B023 - called in this turn
+            screen.until(lambda: re.search(labels, x_labels(screen.text())))  # noqa: B023 - called in this turn
             shown = screen.wait_for(title, "quiet for")
             assert time.strftime("%H:%M") not in x_labels(shown), "the second of attaching"
             if title != "loss by reading":
@@ -140,20 +140,20 @@ def test_a_log_is_over_when_its_writer_here_has_ended(tmp_path: Path) -> None:
         screen.wait_for_exit()
 
 
-def other_axis(screen: Terminal) -> bool:
+def other_axis(screen: Wire) -> bool:
     """Whether `x` has led on to the readings; a key that comes before the chart has the focus is nobody's."""
     screen.press("x")
-    return "loss by reading" in screen.read()
+    return "loss by reading" in screen.text()
 
 
-def wait_until_seen(screen: Terminal) -> None:
+def wait_until_seen(screen: Wire) -> None:
     """Its writer is looked for in the first second or two: three more steps."""
     first = _step(screen)
     screen.until(lambda: _step(screen) >= first + 15)
 
 
-def _step(screen: Terminal) -> int:
-    found = re.search(r"step +(\d+) /", screen.read())
+def _step(screen: Wire) -> int:
+    found = re.search(r"step +(\d+) /", screen.text())
     return int(found[1]) if found is not None else 0
 
 
@@ -170,7 +170,7 @@ def test_what_is_said_of_a_search_is_true_at_every_moment(tmp_path: Path) -> Non
         screen.press("iter 2345:")
         seen: set[str] = set()
         end = time.monotonic() + 60
-        while "/iter 2345:: 1 of 1" not in (shown := screen.read()):
+        while "/iter 2345:: 1 of 1" not in (shown := screen.text()):
             assert time.monotonic() < end, shown
             stands = re.search(r"▌ *\d+ iter 2345:", shown)
             said = re.search(r"/iter 2345:: (.*)", shown)
@@ -180,5 +180,5 @@ def test_what_is_said_of_a_search_is_true_at_every_moment(tmp_path: Path) -> Non
         screen.press("\r")
         screen.wait_for("n ↑ older")
         screen.press("\x1b")
-        screen.until(lambda: "/iter 2345" not in screen.read())
-        assert "Esc back" in screen.read(), "Esc ended the search, not the screen"
+        screen.until(lambda: "/iter 2345" not in screen.text())
+        assert "Esc back" in screen.text(), "Esc ended the search, not the screen"

@@ -22,7 +22,7 @@ from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.help import HelpScreen
 from supervisor.views.tui.dialogs.prompts import OfferScreen
 from supervisor.views.tui.pages.metrics import MetricsPage
-from supervisor.views.tui.request_client import Adopter
+from supervisor.views.tui.shell.request_client import Adopter
 from tests.views.tui import recorded
 from tests.views.tui.driving import keeper_of, pane, requests, shown, until
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from supervisor.views.tui import external_editor
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.prompts import Confirm
-from supervisor.views.tui.external_editor import Spot, source_spot
 from supervisor.views.tui.logs.controls import LogControls
+from supervisor.views.tui.shell import external_editor
+from supervisor.views.tui.shell.external_editor import Spot, source_spot
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, pane, shown, until
 
@@ -88,7 +88,7 @@ def test_the_card_is_copied_whole_and_without_secrets(
     copied: list[str] = []
     monkeypatch.setattr(StokerApp, "copy_to_clipboard", lambda _app, text: copied.append(text))
     monkeypatch.setattr(
-        "supervisor.views.tui.dashboard.failure_card.again_text",
+        "supervisor.views.tui.panels.failure_card.again_text",
         lambda _snapshot: f"stoker run train.py {LONG} --token \x1b[31m{SECRET}",
     )
 

@@ -54,22 +54,6 @@ def test_text_in_lines(text: str, width: int, most: int, lines: list[str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("ratio", "text"),
-    [
-        (None, "────"),
-        (0.0, "────"),
-        (0.5, "━━──"),
-        (0.6, "━━╸─"),
-        (1.0, "━━━━"),
-        (9.0, "━━━━"),
-        (-1.0, "────"),
-    ],
-)
-def test_a_bar(ratio: float | None, text: str) -> None:
-    assert said(paint.bar(ratio, 4, TextStyle.LIVE)) == text
-
-
-@pytest.mark.parametrize(
     ("values", "width", "bounds", "text"),
     [
         ([], 3, (), "   "),

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from supervisor.views.tui import feeder as feeder_module
-from supervisor.views.tui.feeder import Feeder
+from supervisor.views.tui.shell import feeder as feeder_module
+from supervisor.views.tui.shell.feeder import Feeder
 from tests.conftest import wait_until
 
 

@@ -141,37 +141,6 @@ def test_the_key_of_the_log_opens_the_stacks_at_the_frame_and_leads_on_to_the_lo
     drive(hung(tmp_path / "run"), play)
 
 
-def test_stacks_that_are_gone_are_said_to_be(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("L")
-        await until(pilot, lambda: "No such file" in pane(app, "notice"), "the trouble")
-
-    drive(hung(tmp_path / "run", file=False), play)
-
-
-def test_ranks_are_gone_through(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("L")
-        await until(pilot, lambda: isinstance(app.screen, StackScreen), "the stacks")
-        await pilot.pause()
-        assert "▸  12" in shown(app), "however low the screen"
-        await pilot.press("G", "N")
-        await until(pilot, lambda: "· rank 0" in shown(app), "the rank before")
-        await pilot.press("n")
-        await until(pilot, lambda: "· rank 1" in shown(app), "the next rank")
-
-    drive(hung(tmp_path / "run"), play, size=(80, 10))
-
-
-def test_while_it_lasts_the_table_tells_who_is_stuck_and_who_waits(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        ranks = pane(app, "ranks").splitlines()
-        assert "⚠ stuck" in next(line for line in ranks if " 1 " in line[:8])
-        assert "waits" in next(line for line in ranks if " 0 " in line[:8])
-
-    drive(recorded.stalled(tmp_path / "run"), play)
-
-
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 def test_a_countdown_stands_in_the_header_and_esc_keeps_waiting(
     tmp_path: Path, size: tuple[int, int]

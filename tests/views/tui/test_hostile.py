@@ -29,7 +29,6 @@ from supervisor.run.runfile import KeeperSettings, RunFile, write_run_file
 from supervisor.run.series import METRICS
 from tests.views.tui import recorded
 from tests.views.tui.wire import (
-    SHOW_AND_LEAVE,
     SHOW_RUN,
     Wire,
     on_a_terminal,
@@ -236,18 +235,3 @@ def test_what_an_offer_names_begins_no_line_and_is_no_markup(tmp_path: Path) -> 
         rows = [row for row in look(wire).splitlines() if "⚠ it is" in row]
         assert rows
         assert all("pid 12" in row for row in rows)
-
-
-def test_leaving_prints_no_commands(tmp_path: Path) -> None:
-    rec = recorded.Recording(tmp_path / "run")
-    rec.fact(
-        ev.RunEnded(
-            t=rec.t, outcome=ev.Outcome.FAILED, exit_code=1, reason="".join(ATTACKS.values()) + " the end"
-        )
-    )
-    with on_a_terminal(SHOW_AND_LEAVE, rec.close().root) as wire:
-        wire.wait_for("failed")
-        wire.press("q")
-        left = b"\x1b[?1049l"
-        wire.until(lambda: b"the end" in wire.written.partition(left)[2], "the last lines")
-        assert strange(wire.written) == []

@@ -16,7 +16,7 @@ from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
 from supervisor.views.tui.dialogs.restart import EditScreen
-from supervisor.views.tui.key_order import RETRY_S, WAIT_S
+from supervisor.views.tui.shell.key_order import RETRY_S, WAIT_S
 from tests.views.tui import recorded
 from tests.views.tui.driving import clock_after, drive, keeper_of, on_dashboard, pane, requests, until
 

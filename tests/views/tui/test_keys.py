@@ -14,16 +14,14 @@ from textual.widgets import Input
 
 from supervisor.run.events import RequestDone, RequestKind, RequestRefused
 from supervisor.run.journal import JournalWriter
-from supervisor.run.ownership import KeeperLock, Offer
+from supervisor.run.ownership import Offer
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dashboard import bars
 from supervisor.views.tui.dashboard.keys import KEYS
-from supervisor.views.tui.dialogs.help import HelpScreen
 from supervisor.views.tui.dialogs.prompts import Confirm, OfferScreen
 from supervisor.views.tui.dialogs.restart import BatchScreen
-from supervisor.views.tui.request_client import Adopter
+from supervisor.views.tui.shell.request_client import Adopter
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, pane, requests, shown, until
 
@@ -108,19 +106,6 @@ def test_smaller_batch_shows_its_arithmetic(tmp_path: Path) -> None:
     assert request.args.micro_batch == 4
 
 
-def test_note_is_text_as_typed(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("m", *"q s [b]", "enter")
-        await until(pilot, lambda: bool(requests(run)), "a request")
-        assert on_dashboard(app)
-
-    drive(run, play)
-    (request,) = requests(run)
-    assert (request.kind, request.args.text, request.if_attempt) == (RequestKind.NOTE, "q s [b]", None)
-
-
 @pytest.mark.parametrize("refused", [False, True])
 def test_answer_is_shown(tmp_path: Path, refused: bool) -> None:
     run = recorded.held(tmp_path / "run")
@@ -142,17 +127,6 @@ def test_answer_is_shown(tmp_path: Path, refused: bool) -> None:
         writer.close()
         wanted = "restart refused: stale" if refused else "restart: accepted"
         await until(pilot, lambda: wanted in pane(app, "notice"), wanted)
-
-    drive(run, play)
-
-
-def test_control_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    run = recorded.held(tmp_path / "run")
-    run.control.rmdir()
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("r", "y")
-        await until(pilot, lambda: "restart: not sent" in pane(app, "notice"), "the refusal")
 
     drive(run, play)
 
@@ -237,60 +211,6 @@ def test_read_only_writes_nothing_whatever_key_is_pressed(tmp_path: Path, maker:
     assert after == before
 
 
-@pytest.mark.parametrize(
-    ("maker", "key", "said"),
-    [
-        (recorded.succeeded, "s", "the run is over: start it again with `stoker run "),
-        (recorded.empty, "r", "it is only starting: ask again when it runs"),
-        (recorded.held, "K", "nothing runs"),
-        (recorded.healthy, "A", "a supervisor process is there already"),
-    ],
-)
-def test_a_key_that_cannot_act_says_why(tmp_path: Path, maker: Maker, key: str, said: str) -> None:
-    run = maker(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press(key)
-        await until(pilot, lambda: said in pane(app, "notice"), said)
-
-    drive(run, play)
-    assert requests(run) == []
-
-
-def test_without_a_keeper_a_stop_offers_to_adopt(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-    adopted: list[KeeperLock] = []
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: "A adopts the run" in pane(app, "notice"), "the notice")
-        await pilot.press("s")
-        await until(
-            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
-        )
-        assert "stop: the supervisor process is gone, nobody would do it" in shown(app)
-        await pilot.press("n")
-        assert not adopted
-        await pilot.press("s")
-        await until(
-            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
-        )
-        await pilot.press("y")
-        await until(
-            pilot, lambda: "adopted: a new supervisor process" in pane(app, "notice"), "the new keeper"
-        )
-        await pilot.press("s")
-        assert "lost: 40 steps" in shown(app), "now it is asked for"
-
-    drive(
-        run,
-        play,
-        keeper=False,
-        adopt=lambda of: adopted.append(KeeperLock(of.node().lock, start_time=1.0)),
-    )
-    (lock,) = adopted
-    lock.release()
-
-
 def test_r_continues_a_run_that_is_over(tmp_path: Path) -> None:
     run, started = recorded.failed(tmp_path / "run"), list[RunPaths]()
     offer = Offer(actions=("attempt 2 resumes from its checkpoint at step 40",))
@@ -350,34 +270,6 @@ def test_leaving_ends_nothing(tmp_path: Path, key: str) -> None:
     assert run.node().journal.read_bytes() == before
 
 
-def test_help_is_made_of_the_live_bindings(tmp_path: Path) -> None:
-    run = recorded.backing_off(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("question_mark")
-        assert isinstance(app.screen, HelpScreen)
-        lines = {line.key: line for line in app.screen.lines}
-        assert lines["Enter"].word == "during a back-off: start the next attempt now"
-        assert "K" not in lines, "nothing runs"
-        assert app.screen.lines[0].group == "within this pane"
-        await pilot.press("escape")
-        assert on_dashboard(app)
-
-    drive(run, play)
-    assert requests(run) == [], "Esc closed the help and held nothing"
-
-
-def test_footer_can_be_clicked(tmp_path: Path) -> None:
-    run = recorded.backing_off(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.click("#footer", offset=(pane(app, "footer").index("Esc"), 0))
-        await until(pilot, lambda: bool(requests(run)), "a request")
-
-    drive(run, play)
-    assert requests(run)[0].kind is RequestKind.HOLD
-
-
 def test_a_key_that_does_nothing_says_so_once(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("w")
@@ -391,14 +283,3 @@ def test_a_key_that_does_nothing_says_so_once(tmp_path: Path) -> None:
         assert "F5 does nothing here" in pane(app, "notice")
 
     drive(recorded.healthy(tmp_path / "run"), play)
-
-
-def test_an_answer_fades_though_the_run_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bars, "ANSWER_S", 0.05)
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        app.dashboard.panes.notice.say("note: done")
-        assert "note: done" in pane(app, "notice")
-        await until(pilot, lambda: "note: done" not in pane(app, "notice"), "the answer to fade")
-
-    drive(recorded.succeeded(tmp_path / "run"), play)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -92,15 +91,6 @@ def body(made: LogPage, width: int = 30, height: int = 10) -> list[str]:
     return text_of(made.body(width, height)).splitlines()
 
 
-def test_a_line_is_shown_as_it_was_written_also_around_what_was_searched_for() -> None:
-    """Numbers used to be padded into the columns of the rows beside them: blanks stood around a match that no log had."""
-    texts = ["step 9 loss 2.5 in 7 ms", "step 1000 loss 12.25 in 107 ms"]
-    rows = [line_of(number, text) for number, text in enumerate(texts)]
-    for searched in (NOTHING, Query.search("loss")):
-        shown = body(pane(page_of(*rows, searched=searched))[0], 60)
-        assert [row[11:] for row in shown] == texts
-
-
 # -- the cursor ---------------------------------------------------------------------------------------------
 
 
@@ -121,14 +111,6 @@ def test_the_cursor_stays_on_its_line_when_the_page_moves() -> None:
     assert (made.cursor, made.row, made.selection) == (0, None, None)
     made.take(page_of(*lines(0, 3)))
     assert made.cursor == 0
-
-
-def test_a_line_of_another_log_at_the_same_byte_is_another_line() -> None:
-    made, _ = pane(page_of(line_of(1), line_of(2)))
-    made.cursor = 1
-    other = LogRow((15, 1), ("1",), "x", Tone.PLAIN, ((1, TextLine(20, 30, "x")),))
-    made.take(page_of(other, line_of(2)))
-    assert made.cursor == 1
 
 
 def test_where_a_page_puts_the_cursor() -> None:
@@ -208,43 +190,6 @@ def test_a_selection_reaches_from_its_mark_to_the_cursor() -> None:
     assert made.mark is None
 
 
-def test_the_mouse_puts_the_cursor_and_a_drag_selects(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = lines(0, 5)
-    made, sent = pane(page_of(*rows))
-    made.body(30, 10)
-    held: list[str] = []
-    app = SimpleNamespace(mouse_captured=None, _exit=True)
-    monkeypatch.setattr(LogPage, "app", app)
-    monkeypatch.setattr(made, "capture_mouse", lambda: held.append("captured"))
-    monkeypatch.setattr(made, "release_mouse", lambda: held.append("released"))
-
-    def mouse(kind: str, y: int, button: int = 1) -> None:
-        getattr(made, f"on_mouse_{kind}")(cast("Any", SimpleNamespace(y=y, button=button, stop=lambda: None)))
-
-    for y, button in ((0, 1), (6, 1), (2, 3)):
-        mouse("down", y, button)
-    assert (asked(sent), held, made.cursor) == ([], [], 0), "the frame, below the rows, another button"
-    made.mark = rows[0]
-    mouse("down", 2)
-    assert (asked(sent), held, made.cursor) == ([("Frozen", 0), ("Moved", 0)], ["captured"], 1)
-    assert made.mark is None
-    mouse("move", 4)
-    mouse("up", 4)
-    assert (asked(sent), held, made.cursor) == ([], ["captured"], 1), "somebody else's drag"
-    app.mouse_captured = made
-    mouse("move", 2)
-    assert made.mark is None, "still on its row"
-    mouse("move", 4)
-    mouse("move", 5)
-    assert made.selection == (rows[1], rows[4])
-    assert asked(sent) == [("Moved", 0), ("Moved", 0)]
-    mouse("up", 5)
-    assert held == ["captured", "released"]
-    mouse("scroll_up", 1)
-    mouse("scroll_down", 1)
-    assert asked(sent) == [("Beyond", -3), ("Beyond", 3)]
-
-
 # -- drawing --------------------------------------------------------------------------------------------------
 
 
@@ -264,29 +209,6 @@ def test_what_stands_before_a_line() -> None:
     assert body(pane(followed)[0]) == [" a"], "no cursor while the newest lines are followed"
     short = page_of(*lines(0, 2), numbers=(7,))
     assert body(pane(short)[0])[1] == "      line 1"
-
-
-def test_without_rows_it_says_why() -> None:
-    made, _ = pane()
-    assert not made.ready
-    assert body(made) == []
-    made.take(page_of())
-    assert body(made) == ["no line yet"]
-    assert made.in_sight == 1
-
-
-def test_the_cursor_is_in_sight_and_a_page_that_follows_shows_its_end() -> None:
-    made, _ = pane(page_of(*lines(0, 9)))
-    first = [line.split()[-1] for line in body(made, height=4)]
-    assert first == ["0", "1", "2", "3"]
-    for cursor, shown in ((3, "0123"), (4, "1234"), (8, "5678")):
-        made.cursor = cursor
-        assert "".join(line.split()[-1] for line in body(made, height=4)) == shown
-        assert made._row_at(1) == int(shown[0])
-        assert made._row_at(4) == int(shown[-1])
-        assert (made._row_at(0), made._row_at(5)) == (None, None)
-    made.take(page_of(*lines(0, 9), following=True))
-    assert "".join(line.split()[-1] for line in body(made, height=4)) == "5678"
 
 
 def test_long_lines_are_cut_and_moved_sideways_or_wrapped() -> None:
@@ -358,16 +280,12 @@ def status(page: lc.Page | None, here: int | None = None, width: int = 90) -> st
     ("values", "here", "text"),
     [
         ({}, None, "50% of 2K"),
-        ({"size_bytes": 1023}, None, "50% of 1023 B"),
-        ({"size_bytes": 1024}, None, "50% of 1K"),
         ({"size_bytes": 1 << 20}, None, "50% of 1M"),
         ({"size_bytes": 0}, None, "empty"),
         ({"rows": ()}, 0, "2K"),
         ({"counted_ratio": 0.25}, None, "counting lines 25% · 50% of 2K"),
         ({"line_count": 2000}, 0, "line 1 500 of 2 000 (75%) · 2K"),
         ({"line_count": 2000}, 1, "50% of 2K"),
-        ({"line_count": 2000}, None, "50% of 2K"),
-        ({}, 0, "50% of 2K"),
     ],
 )
 def test_where_the_page_stands(values: dict[str, Any], here: int | None, text: str) -> None:
@@ -389,29 +307,6 @@ def test_with_a_filter_line_and_per_cent_are_of_the_kept_lines(
 ) -> None:
     page = replace(page_of(*lines(0, 3), shown=lc.Tally(197, 1.0), line_count=5000), **values)
     assert status(page, here, 120) == f"{text} 197 of 5 000 lines"
-
-
-def test_a_remark_takes_the_place_until_what_goes_on_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped: list[str] = []
-    timers: list[float] = []
-
-    def timer(after_s: float, _then: object) -> object:
-        timers.append(after_s)
-        return SimpleNamespace(stop=lambda: stopped.append("stopped"))
-
-    made = LogStatus(id="s")
-    monkeypatch.setattr(made, "set_timer", timer)
-    assert text_of(made.body(40, 1)) == ""
-    for good, stays in ((None, False), (False, True), (True, True)):
-        made.say(lc.Remark("copying", good=good))
-        assert made.ready
-        assert text_of(made.body(40, 1)).strip() == "copying"
-        made.settle()
-        assert (text_of(made.body(40, 1)).strip() == "copying") is stays
-    assert (timers, stopped) == ([8.0] * 3, ["stopped"] * 2)
-    made.say(None)
-    assert not made.ready
-    assert len(stopped) == 3
 
 
 # -- what is asked of the session ---------------------------------------------------------------------------------
@@ -459,81 +354,25 @@ def test_follow_is_toggled_and_a_row_is_meant_only_while_it_stands_still() -> No
     assert session.commands.pop() == lc.Fold(row)
 
 
-def test_a_search_is_asked_for_once_and_a_bad_one_is_said() -> None:
-    controls, session, _, said = controls_of()
-    assert [controls.search("loss", None) for _ in range(2)] == ["", ""]
-    assert session.commands == [lc.Find(Query.search("loss"), None)]
-    assert "missing )" in controls.search("/(/", None)
-    assert len(session.commands) == 1
-    assert not said
-
-
-def test_the_title_names_what_is_filtered_and_searched_before_there_is_a_page_of_it() -> None:
+def test_until_there_is_a_page_of_a_filter_the_title_says_what_is_done() -> None:
     controls, _, shown, _ = controls_of()
-    old = page_of(*lines(0, 2), query=Query.parse("step"), shown=lc.Tally(7, 1.0))
-    controls.query = old.query
 
     def title() -> str:
         return text_of([pane(shown[-1])[0].titles()[0]])
 
-    controls.take(old)
-    assert title().endswith("“step”")
+    controls.take(old := page_of(*lines(0, 2)))
     controls.filter("epoch", None)
-    assert title().endswith("“epoch” · filtering…")
-    assert shown[-1].shown is None, "how many lines the filter before kept is old"
-    controls.progress(lc.Remark("none so far", done_ratio=0.371))
-    assert title().endswith("“epoch” · filtering… 37%")
-    controls.take(replace(old, made=2))
-    assert title().endswith("“epoch” · filtering…"), "a page of the filter before"
-    there = replace(old, made=3, query=controls.query)
-    controls.take(there)
+    assert title().endswith("0/stdout.log · filtering…")
+    controls.progress(lc.Remark("searched", done_ratio=0.371))
+    assert title().endswith("filtering… 37%")
+    controls.take(there := replace(old, made=3, query=controls.query))
     assert shown[-1] == there
     controls.search("loss", None)
     assert (shown[-1].searched.typed, shown[-1].search) == ("loss", None)
-    controls.progress(lc.Remark("none so far", done_ratio=0.5))
-    assert title().endswith("“epoch” · searching… 50%")
+    assert title().endswith("“epoch” · searching…")
     controls.take(found := replace(there, made=4, searched=controls.searched, search=lc.Tally(1, 1.0)))
-    assert shown[-1] == found
-    number = len(shown)
-    controls.progress(lc.Remark("1 so far", done_ratio=0.9))
-    assert len(shown) == number, "what is shown is of the newest search"
-
-
-def test_under_a_new_filter_only_rows_that_it_keeps_are_shown_before_its_own_page() -> None:
-    controls, _, shown, _ = controls_of()
-    rows = tuple(line_of(number, f"line {number}") for number in range(12))
-    controls.take(replace(page_of(*rows, numbers=tuple(range(12))), cursor=10, cause=2))
-    assert len(shown[-1].rows) == 12
-    controls.filter(f'"{rows[1].text}"', None)  # "line 1", which begins "line 10" and "line 11" too
-    assert shown[-1].rows == (rows[1], rows[10], rows[11])
-    assert (shown[-1].numbers, shown[-1].cursor, shown[-1].cause) == ((1, 10, 11), 1, None)
-    controls.filter("level:warn", None)
-    assert not shown[-1].rows
-    assert shown[-1].empty_why == "filtering…"
-    controls.progress(lc.Remark("none so far", done_ratio=0.14))
-    assert not shown[-1].rows
-    assert shown[-1].empty_why == "filtering… 14%"
-    controls.filter("", None)
-    assert shown[-1].rows == rows, "what is seen of all lines stays"
-
-
-def test_a_rank_that_a_log_of_several_is_not_seen_to_have_is_answered_before_the_scan() -> None:
-    controls, session, shown, _ = controls_of()
-    log = LogRef(1, "", "stdout", Path("/runs/a/train.log"))
-    controls.take(page_of(*lines(0, 3), logs=(log,), ranks=("0", "1", "10")))
-    assert controls.filter("r7", None) == ""
-    assert session.commands[-1] == lc.Show(controls.query, None), "it may stand in the midst of the log"
-    why = "no rank 7 seen, but ranks 0-1,10; looking through all of it…"
-    assert (shown[-1].rows, shown[-1].empty_why) == ((), why)
-    controls.progress(lc.Remark("none so far", done_ratio=0.5))
-    assert (shown[-1].empty_why, shown[-1].doing) == (why, "filtering… 50%")
-    assert controls.filter("r1,7", None) == ""
-    assert shown[-1].empty_why == "filtering…"
-    assert controls.filter("r2", None) == ""
-    assert shown[-1].empty_why.startswith("no rank 2 seen")
-    controls.take(page_of(*lines(0, 3), made=2, logs=(log,), query=controls.query))
-    assert controls.filter("r3", None) == ""
-    assert shown[-1].empty_why.startswith("the log does not say which rank wrote a line")
+    controls.progress(lc.Remark("searched", done_ratio=0.9))
+    assert shown[-1] == found, "what is shown is of the newest search"
 
 
 def test_ranks_and_streams_go_round() -> None:
@@ -567,18 +406,6 @@ def test_clearing_takes_the_search_first_then_the_filter() -> None:
     assert not controls.query
     assert session.commands[-1] == lc.Show(Query(), None)
     assert not controls.clear()
-
-
-def test_folding_is_offered_where_there_is_something_folded() -> None:
-    controls, _, _, _ = controls_of()
-    assert not controls.can_fold
-    for made, tone, folds, can in (
-        (1, Tone.PLAIN, True, False),
-        (2, Tone.FOLDED, True, True),
-        (3, Tone.PLAIN, False, True),
-    ):
-        controls.take(page_of(line_of(0, "x", tone=tone), made=made, folds=folds))
-        assert controls.can_fold is can
 
 
 def tally(found: int, ordinal: int | None, done: float) -> lc.Tally:

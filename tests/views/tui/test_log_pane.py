@@ -9,15 +9,12 @@ from pathlib import Path
 import pytest
 from textual import events
 from textual.pilot import Pilot
-from textual.widgets import Input
 
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.views.logs.commands import Page
 from supervisor.views.logs.merge import Row
-from supervisor.views.logs.query import Query
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.widgets.paint import TextStyle
 from tests.diagnosis.launcher_logs import REPORT
 from tests.views.tui import recorded
@@ -72,18 +69,6 @@ def test_hostile_lines_are_plain_text(tmp_path: Path) -> None:
     drive(run, play, size=(120, 70))
 
 
-def test_last_line_longer_than_what_is_read(tmp_path: Path) -> None:
-    rec = recorded.Recording(tmp_path / "run")
-    rec.launch("first start")
-    rec.say(0, "y" * (3 << 20))
-    run = rec.close()
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: "yyyy" in pane(app, "log"), "the end of the line")
-
-    drive(run, play)
-
-
 def test_filter_by_rank_and_words(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
 
@@ -104,42 +89,6 @@ def test_filter_by_rank_and_words(tmp_path: Path) -> None:
         assert logs.query.who == {"1"}
         await pilot.press("right_square_bracket")
         assert not logs.query
-
-    drive(run, play)
-
-
-def test_filter_speaks_the_log_screens_language(tmp_path: Path) -> None:
-    rec = recorded.Recording(tmp_path / "run")
-    rec.launch("first start")
-    for number in range(20):
-        rec.say(0, f"step {number}")
-    rec.say(1, "UserWarning: slow disk", "stderr")
-    rec.say(0, "RuntimeError: out")
-    run = rec.close()
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        async def lines(typed: str) -> set[str]:
-            before = app.dashboard.logs.page
-            await pilot.press("f", "end", "ctrl+u", *typed, "enter")
-            await until(
-                pilot,
-                lambda: (
-                    (page := app.dashboard.logs.page) is not before
-                    and page is not None
-                    and page.query.typed == typed
-                ),
-                typed,
-            )
-            return {each.text for each in rows(app)}
-
-        assert await lines("level:error") == {"RuntimeError: out"}
-        of_all = re.compile(r" 1 of \d+ lines")
-        await until(pilot, lambda: of_all.search(pane(app, "log")) is not None, "how many of all lines")
-        assert await lines("stream:stderr") == {"UserWarning: slow disk"}
-        assert await lines("-step level:warn") == {"UserWarning: slow disk", "RuntimeError: out"}
-        assert await lines("/step 1[89]$/") == {"step 18", "step 19"}
-        await pilot.press("f", "end", "ctrl+u", *"level:loud", "enter")
-        await until(pilot, lambda: "there are level:warn and level:error" in shown(app), "what is wrong")
 
     drive(run, play)
 
@@ -244,15 +193,6 @@ def test_wheel_scrolls_and_follows_again(tmp_path: Path) -> None:
     drive(run, play)
 
 
-def test_equal_lines_of_ranks_are_one(tmp_path: Path) -> None:
-    run = recorded.many(tmp_path / "run", ranks=12, gpus=2)
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "0-11 ×12" in pane(app, "log")
-
-    drive(run, play)
-
-
 def long_run(tmp_path: Path) -> RunPaths:
     """An observed log of many pages."""
     log = tmp_path / "long.log"
@@ -307,21 +247,6 @@ def test_scrolling_back_goes_on_into_the_attempts_before(tmp_path: Path) -> None
         assert "── attempt 2 ─" in pane(app, "log")
 
     drive(run, play)
-
-
-def test_oldest_and_search_reach_the_whole_log(tmp_path: Path) -> None:
-    run = long_run(tmp_path)
-
-    async def oldest(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("g")
-        await until(pilot, lambda: "line 00000" in pane(app, "log"), "the oldest line")
-
-    async def search(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("slash", *"line 00017", "enter")
-        await until(pilot, lambda: "line 00017" in pane(app, "log"), "the match")
-
-    drive(run, oldest)
-    drive(run, search)
 
 
 def reported(tmp_path: Path, more: int = 0) -> tuple[RunPaths, recorded.Recording]:
@@ -419,113 +344,3 @@ def test_torchruns_own_traceback_is_one_line_until_it_is_opened(tmp_path: Path) 
         await until(pilot, lambda: found in pane(app, "log"), "found in what was folded")
 
     drive(run, play, size=(120, 50))
-
-
-def test_nothing_is_offered_to_open_where_nothing_is_folded(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("o")
-        assert app.dashboard.panes.log.following
-        assert app.dashboard.logs.page is not None
-        assert app.dashboard.logs.page.folds
-
-    drive(run, play)
-
-
-TYPED = [
-    "",
-    "step",
-    '"step 3"',
-    "-step",
-    "/^step [24]/",
-    "-/step|slow/",
-    "r0",
-    "r1 step",
-    "ragent",
-    "level:warn",
-    "level:error",
-    "stream:stdout",
-    "stream:stderr -error",
-    "zzz",
-]
-
-
-def said_by_all(root: Path) -> RunPaths:
-    """Few lines of every kind, so that all fit the pane."""
-    rec = recorded.Recording(root)
-    rec.launch("first start")
-    for number in range(1, 5):
-        for rank in (0, 1):
-            rec.say(rank, f"step {number} loss {2 / number:.2f}")
-    rec.say(1, "UserWarning: slow disk", "stderr")
-    rec.say(0, "RuntimeError: out", "stderr")
-    return rec.close()
-
-
-def test_each_filter_shows_the_same_lines_in_the_pane_and_on_the_log_screen(tmp_path: Path) -> None:
-    run = said_by_all(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        async def after(controls: LogControls, typed: str) -> list[tuple[tuple[str, ...], str]]:
-            await pilot.press("f")
-            app.screen.query_one(Input).value = typed
-            await pilot.press("enter")
-
-            def page() -> Page | None:
-                found = controls.page
-                is_it = found is not None and found.query.typed == typed
-                return found if is_it and found is not None and found.query == Query.parse(typed) else None
-
-            await until(pilot, lambda: page() is not None, typed)
-            found = page()
-            return [(each.who, each.text) for each in found.rows] if found is not None else []
-
-        in_pane = {typed: await after(app.dashboard.logs, typed) for typed in TYPED}
-        await pilot.press("f")
-        app.screen.query_one(Input).value = ""
-        await pilot.press("enter")
-        screen = await opened(app, pilot)
-        on_screen = {typed: await after(screen._controls, typed) for typed in TYPED}
-        assert in_pane == on_screen
-        assert [typed for typed in TYPED if not in_pane[typed]] == ["zzz"]
-
-    drive(run, play, size=(120, 60))
-
-
-@pytest.mark.parametrize(
-    ("typed", "wanted"),
-    [
-        ("out", "RuntimeError: out"),
-        ("STEP 4", "step 4"),
-        ("/step [12] /", "step 2"),
-        ("r0", ""),
-        ("-out", ""),
-    ],
-)
-def test_each_search_finds_the_same_line_in_the_pane_and_on_the_log_screen(
-    tmp_path: Path, typed: str, wanted: str
-) -> None:
-    run = said_by_all(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        async def found_by(controls: LogControls) -> str:
-            def found() -> str | None:
-                page = controls.page
-                if page is None or page.searched.typed != typed or page.search is None:
-                    return None
-                if page.search.done_ratio < 1 or (page.search.found and page.cursor is None):
-                    return None
-                return page.rows[page.cursor].text if page.cursor is not None else ""
-
-            await pilot.press("slash", *typed, "enter")
-            await until(pilot, lambda: found() is not None, typed)
-            return found() or ""
-
-        in_pane = await found_by(app.dashboard.logs)
-        await pilot.press("escape")
-        assert in_pane == await found_by((await opened(app, pilot))._controls)
-        assert in_pane.startswith(wanted)
-        assert bool(in_pane) == bool(wanted)
-
-    drive(run, play, size=(120, 60))

@@ -13,10 +13,10 @@ from textual.app import App, SuspendNotSupported
 from textual.pilot import Pilot
 
 from supervisor.views.logs.commands import LogAt
-from supervisor.views.tui import external_editor as outside
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.external_editor import Spot, editor_argv, pager_argv
 from supervisor.views.tui.logs import screen as log_screen
+from supervisor.views.tui.shell import external_editor as outside
+from supervisor.views.tui.shell.external_editor import Spot, editor_argv, pager_argv
 from tests.diagnosis.launcher_logs import REPORT
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, shown
@@ -106,32 +106,6 @@ def test_torchruns_own_traceback_is_one_line_until_enter(tmp_path: Path) -> None
         await settled(pilot, lambda: "copied" in shown(app), "the copy")
         await pilot.press("slash", *"root cause", "enter")
         await settled(pilot, lambda: cursor(screen).startswith("Root Cause"), "found in what was folded")
-
-    drive(run, play)
-
-
-def test_a_comparison_is_told_to_be_none_of_a_log(tmp_path: Path) -> None:
-    run, _ = counted(tmp_path / "run", 10)
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await opened(app, pilot)
-        await pilot.press("f", *"loss<x")
-        await settled(pilot, lambda: "x is no number" in shown(app), "what is wrong with it")
-
-    drive(run, play)
-
-
-def test_how_large_a_small_log_is(tmp_path: Path) -> None:
-    run, rec = counted(tmp_path / "run", 0)
-    agent = run.node().attempt(1).agent_log
-    agent.write_bytes(b"")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await opened(app, pilot)
-        await settled(pilot, lambda: " empty" in shown(app), "nothing yet")
-        assert "0K" not in shown(app)
-        rec.say(0, "hello")
-        await settled(pilot, lambda: "(100%) · 6 B" in shown(app), "some bytes")
 
     drive(run, play)
 

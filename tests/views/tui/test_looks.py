@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import Appearance, ThemeName
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.saved_layout import load
+from supervisor.views.tui.shell.saved_layout import load
 from tests.views.tui import recorded
 from tests.views.tui.driving import clock_after, is_read, keeper_of, pane, until
 
@@ -100,22 +100,3 @@ def test_panes_are_resized_and_stay_so(tmp_path: Path) -> None:
     assert heights[1] == heights[0] + 4
     assert widths[1] == widths[0] + 4
     assert load(keep).side_more == 4
-
-
-def test_ranks_are_sorted_by_key_and_by_click(tmp_path: Path) -> None:
-    keep = tmp_path / "ui.json"
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        def first() -> str:
-            return pane(app, "ranks").splitlines()[2].strip("│ ").split()[0]
-
-        assert first() == "0"
-        await pilot.press("3", "o", "o", "o")
-        assert "by ms/step" in pane(app, "ranks")
-        assert first() == "17", "the slow one comes first"
-        header = pane(app, "ranks").splitlines()[1]
-        await pilot.click("#ranks", offset=(header.index("step"), 1))
-        assert "by step" in pane(app, "ranks")
-
-    drive(recorded.many(tmp_path / "run"), play, Appearance(), keep, (200, 50))
-    assert load(keep).ranks_by == "step"

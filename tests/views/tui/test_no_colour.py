@@ -18,7 +18,7 @@ from supervisor.views.tui.widgets.palette import PALETTES, Palette
 from tests.integration.harness import STOKER, environment
 from tests.views.tui import recorded
 from tests.views.tui.driving import keeper_of
-from tests.views.tui.test_real_terminal import COLUMNS, ROWS, Terminal
+from tests.views.tui.wire import SIZE, Wire
 
 
 def colours_in(sent: str) -> list[str]:
@@ -57,8 +57,8 @@ def test_what_colours_told_is_told_otherwise(palette: Palette) -> None:
     assert told(palette.foreground, palette.panel) == "", "a bar"
 
 
-def lacks(screen: Terminal, text: str) -> bool:
-    return text not in screen.read()
+def lacks(screen: Wire, text: str) -> bool:
+    return text not in screen.text()
 
 
 def test_no_colour_is_sent(tmp_path: Path) -> None:
@@ -67,10 +67,10 @@ def test_no_colour_is_sent(tmp_path: Path) -> None:
     command, *rest = [*STOKER, "attach", str(run.root)]
     sent = io.BytesIO()
     with keeper_of(run):
-        process = pexpect.spawn(command, rest, cwd=str(tmp_path), env=env, dimensions=(ROWS, COLUMNS))
+        process = pexpect.spawn(command, rest, cwd=str(tmp_path), env=env, dimensions=(SIZE[1], SIZE[0]))
         process.logfile_read = sent
         try:
-            screen = Terminal(process)
+            screen = Wire(process, SIZE)
             screen.wait_for("cuda_oom", "rank 1")
             for key, shown in (("?", "Esc closes"), ("v", "what followed"), ("L", "merged by arrival")):
                 screen.press(key)

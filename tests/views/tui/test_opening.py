@@ -170,17 +170,6 @@ def test_interrupted_while_it_starts_nothing_is_left_on_the_terminal(tmp_path: P
     assert process.exitstatus == 130
 
 
-@pytest.mark.parametrize("args", [("--no-ui",), ("--detach",)])
-def test_without_the_screen_the_terminal_is_not_entered(tmp_path: Path, args: tuple[str, ...]) -> None:
-    with on_a_terminal("run", *args, "--", "true", cwd=tmp_path) as process:
-        process.expect(pexpect.EOF)
-        assert ENTERED not in process.before
-        assert LEFT not in process.before
-    process.wait()
-    run = only_run(tmp_path)
-    assert wait_until(lambda: not keeper_is_alive(run.node().lock), 30)
-
-
 def test_the_list_of_runs_without_a_run(tmp_path: Path) -> None:
     with on_a_terminal("--ascii", cwd=tmp_path) as process:
         process.expect_exact("stoker attach train.log")
@@ -188,30 +177,6 @@ def test_the_list_of_runs_without_a_run(tmp_path: Path) -> None:
         process.expect(pexpect.EOF)
     process.wait()
     assert process.exitstatus == 0
-
-
-INTERRUPTED = """
-import sys
-from supervisor.cli import open_app as screen
-from supervisor.cli.main import main
-def interrupted():
-    raise KeyboardInterrupt
-screen.load_app = interrupted
-sys.exit(main(["run", "--", "true"]))
-"""
-
-
-def test_interrupted_once_the_run_has_begun_its_name_is_said(tmp_path: Path) -> None:
-    with on_a_terminal("-c", INTERRUPTED, cwd=tmp_path, program=()) as process:
-        process.expect(pexpect.EOF)
-        after = process.before
-        assert ENTERED not in after
-    process.wait()
-    assert process.exitstatus == 130
-    run = only_run(tmp_path)
-    assert f"the run has begun: `stoker attach {run.run_id}` shows it".encode() in after
-    assert wait_until(lambda: is_over(run), 30)
-    assert wait_until(lambda: not keeper_is_alive(run.node().lock), 30)
 
 
 def is_over(run: RunPaths) -> bool:

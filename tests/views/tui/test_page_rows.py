@@ -23,11 +23,11 @@ from supervisor.run.records import (
 )
 from supervisor.views import format as fm
 from supervisor.views.model.replay import Recording, ReplayClock
-from supervisor.views.tui.dashboard import failure_card as card
 from supervisor.views.tui.dashboard.playback import ReplayBar
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
 from supervisor.views.tui.pages import failure, run_pages
 from supervisor.views.tui.pages.text_page import Page
+from supervisor.views.tui.panels import failure_card as card
 from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import Row, Span
 from supervisor.views.tui.widgets.panel import Panel, View
@@ -291,6 +291,10 @@ class Numbers(ListPanel):
     def __init__(self, count: int) -> None:
         super().__init__(id="numbers")
         self._rows_there = count
+
+    @property
+    def ready(self) -> bool:
+        return True
 
     def heading(self, width: int) -> list[Row]:
         return [(Span("head"),)] * self.rows_of_heading

@@ -2,51 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
 from supervisor.run import events as ev
-from supervisor.run.paths import RunPaths
 from supervisor.run.series import GPU, HOST
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dashboard.ranks import ORDERS
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, pane, shown, until
+from tests.views.tui.driving import drive, pane
 from tests.views.tui.recording import GIB, Recording
-
-
-class Shared(Recording):
-    """A run whose second GPU somebody else uses too."""
-
-    def fact(self, event: ev.Event) -> None:
-        super().fact(event)
-        if isinstance(event, ev.NoteAdded):
-            values: dict[str, float | None] = {
-                "util_ratio": 0.9,
-                "memory_used_bytes": 50 * GIB,
-                "memory_total_bytes": 80 * GIB,
-                "own_memory_bytes": 44 * GIB,
-                "others_memory_bytes": 5 * GIB,
-                "others_pid": 4711.0,
-            }
-            self.series.append(GPU, self.t, "1", self.number, values)
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
-def test_a_shared_gpu_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
-    monkeypatch.setattr(recorded, "Recording", Shared)
-    run = recorded.healthy(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        devices = pane(app, "devices").splitlines()
-        assert [line for line in devices if "5.0G pid 4711" in line] == [
-            line for line in devices if line.lstrip("│ ").startswith("GPU 1")
-        ]
-
-    drive(run, play, size=size)
 
 
 @pytest.mark.parametrize("others_bytes", [5 * GIB, 0.0])
@@ -66,21 +32,6 @@ def test_a_shared_gpu_is_advised_of_while_it_is_shared(tmp_path: Path, others_by
     drive(rec.close(), play)
 
 
-def test_last_line_of_a_rank_stands_beside_it_or_below(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("3")
-        assert pane(app, "ranks").splitlines()[-2].startswith("│rank 0  step  1840 | loss")
-        await pilot.press("j")
-        assert pane(app, "ranks").splitlines()[-2].startswith("│rank 1  step  1840 | loss")
-        await pilot.resize_terminal(200, 50)
-        await until(pilot, lambda: "last line" in pane(app, "ranks"), "the column")
-        assert all("step  1840 | loss" in line for line in pane(app, "ranks").splitlines()[2:4])
-
-    drive(run, play, size=(80, 24))
-
-
 def test_a_rank_that_lives_and_does_not_step_grows_old(tmp_path: Path) -> None:
     rec = Recording(tmp_path / "run")
     rec.launch("first start")
@@ -94,48 +45,9 @@ def test_a_rank_that_lives_and_does_not_step_grows_old(tmp_path: Path) -> None:
     drive(rec.close(), play, later_s=42.0)
 
 
-def test_ranks_are_sorted_by_every_column(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-    shown = set(ORDERS) - {"compute", "peak"}  # which no rank of this run reports
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("3", "z")
-        seen = set()
-        for _ in ORDERS:
-            await pilot.press("o")
-            seen.add(app.dashboard.panes.ranks.by)
-            assert len([line for line in pane(app, "ranks").splitlines() if "stepping" in line]) == 2
-        assert seen == shown
-        app.dashboard.panes.ranks.sort_by("skew")
-        assert pane(app, "ranks").splitlines()[2].startswith("│    1 "), "the slow one first"
-
-    drive(run, play, size=(200, 50))
-
-
 def test_a_stall_is_counted_and_promises_no_end(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         assert "No progress for 12 s: 1 rank in all_reduce" in pane(app, "notice")
         assert "ETA --:--:--" in pane(app, "header")
 
     drive(recorded.stalled(tmp_path / "run"), play)
-
-
-@pytest.mark.parametrize("opens", ["v", "L", "M", "question_mark", "slash", "colon"])
-@pytest.mark.parametrize("state", [recorded.succeeded, recorded.held])
-def test_what_was_covered_is_there_again(
-    tmp_path: Path, state: Callable[[Path], RunPaths], opens: str
-) -> None:
-    """Of a run in which nothing moves any more no tick paints what a page has covered."""
-    run = state(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("4")
-        await pilot.pause()
-        before = shown(app).splitlines()[3:-3]
-        for _ in range(2):
-            await pilot.press(opens)
-            await pilot.pause()
-            await pilot.press("escape")
-            await until(pilot, lambda: shown(app).splitlines()[3:-3] == before, "the same dashboard")
-
-    drive(run, play)

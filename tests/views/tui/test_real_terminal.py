@@ -5,12 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import pexpect
-import pyte
 import pytest
 
 from supervisor.run import events as ev
@@ -18,104 +14,23 @@ from supervisor.run.journal import read_state
 from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
-from supervisor.run.state import Backoff, Finished, HeldOpen, Running, RunState
+from supervisor.run.state import Backoff, Finished, HeldOpen, Running
 from tests.conftest import wait_until
 from tests.integration.harness import (
     JOB,
     ROOT,
-    STOKER,
-    environment,
     facts,
     wait_for_run,
     wait_for_state,
 )
 from tests.views.tui import recorded
+from tests.views.tui.wire import terminal
 
 
 def has_reached(run: RunPaths, step: int) -> bool:
     """Whether the newest attempt has done `step`."""
     attempt = read_state(run.node().journal).attempt
     return attempt is not None and attempt.last_step is not None and attempt.last_step >= step
-
-
-ROWS, COLUMNS = 40, 120
-
-
-class Terminal:
-    """A pseudo-terminal with a screen that can be read."""
-
-    def __init__(self, process: pexpect.spawn) -> None:
-        self.process = process
-        self._screen = pyte.Screen(COLUMNS, ROWS)
-        self._stream = pyte.ByteStream(self._screen)
-
-    def read(self) -> str:
-        """The screen as it stands after taking in what was written: until it is quiet, or for half a second.
-
-        An app that paints a step every 50 ms is never quiet, least of all where this process is the slower one.
-        """
-        end = time.monotonic() + 0.5
-        try:
-            while time.monotonic() < end:
-                self._stream.feed(self.process.read_nonblocking(1 << 16, timeout=0.05))
-        except (pexpect.TIMEOUT, pexpect.EOF):
-            pass
-        return "\n".join(self._screen.display)
-
-    def wait_for(self, *texts: str, deadline_s: float = 60.0) -> str:
-        """The first screen that shows all of `texts`."""
-        end = time.monotonic() + deadline_s
-        while True:
-            screen = self.read()
-            if all(text in screen for text in texts):
-                return screen
-            assert time.monotonic() < end, f"{texts} never came; the screen shows:\n{screen}"
-
-    def until(self, condition: Callable[[], object], deadline_s: float = 60.0) -> None:
-        """Wait for a condition outside the terminal; reading continues, or a full pty would stop the app."""
-        end = time.monotonic() + deadline_s
-        while not condition():
-            screen = self.read()
-            assert time.monotonic() < end, f"it never came; the screen shows:\n{screen}"
-
-    def until_state(self, run: RunPaths, *conditions: type, deadline_s: float = 60.0) -> RunState:
-        """The state once its condition is one of `conditions`."""
-        self.until(lambda: isinstance(read_state(run.node().journal).condition, conditions), deadline_s)
-        return read_state(run.node().journal)
-
-    def press(self, keys: str) -> None:
-        """Send keys."""
-        self.process.send(keys)
-
-    def wait_for_exit(self, deadline_s: float = 20.0) -> int:
-        """The exit status of the command."""
-        end = time.monotonic() + deadline_s
-        while self.process.isalive():
-            self.read()
-            assert time.monotonic() < end, f"it did not leave; the screen shows:\n{self.read()}"
-        self.process.close()
-        assert self.process.exitstatus is not None, f"ended by signal {self.process.signalstatus}"
-        return int(self.process.exitstatus)
-
-
-@contextmanager
-def terminal(*args: str, cwd: Path, env: dict[str, str] | None = None) -> Iterator[Terminal]:
-    """`stoker ARGS` in a pseudo-terminal."""
-    command, *rest = [*STOKER, *args]
-    env = environment({"TERM": "xterm-256color", "COLORTERM": "truecolor", **(env or {})})
-    env.pop("NO_COLOR", None)
-    process = pexpect.spawn(
-        command,
-        rest,
-        cwd=str(cwd),
-        env=env,
-        dimensions=(ROWS, COLUMNS),
-        timeout=60,
-    )
-    try:
-        yield Terminal(process)
-    finally:
-        process.close(force=True)
 
 
 def gated_run(folder: Path) -> tuple[Path, tuple[str, ...]]:
@@ -290,7 +205,7 @@ def test_keys_typed_before_the_screen_is_there_are_kept(tmp_path: Path) -> None:
         screen.press("n/loss 1")
         screen.wait_for("search loss 1")
         screen.press("\r")
-        screen.until(lambda: "search loss 1" not in screen.read())
+        screen.until(lambda: "search loss 1" not in screen.text())
         screen.press("Sy")
         screen.until_state(run, Finished)
 

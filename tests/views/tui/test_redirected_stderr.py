@@ -12,7 +12,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from tests.integration.harness import ROOT, environment, put, wait_for_run, wait_for_state
 from tests.views.tui import recorded
-from tests.views.tui.test_real_terminal import COLUMNS, ROWS, Terminal
+from tests.views.tui.wire import SIZE, Wire
 
 # The command line, with a part of stoker that logs something while the screen is open.
 LOGS_LATER = """\
@@ -27,15 +27,15 @@ sys.exit(code)
 """
 
 
-def opened(*args: str, cwd: Path) -> Terminal:
+def opened(*args: str, cwd: Path) -> Wire:
     """`stoker ARGS 2>err.log` in a pseudo-terminal."""
     words = shlex.join([sys.executable, "-c", LOGS_LATER, *args])
     env = environment({"TERM": "xterm-256color", "PYTHONPATH": str(ROOT)})
     env.pop("NO_COLOR", None)
     process = pexpect.spawn(
-        "bash", ["-c", f"{words} 2>err.log"], cwd=str(cwd), env=env, dimensions=(ROWS, COLUMNS), timeout=60
+        "bash", ["-c", f"{words} 2>err.log"], cwd=str(cwd), env=env, dimensions=(SIZE[1], SIZE[0]), timeout=60
     )
-    return Terminal(process)
+    return Wire(process, SIZE)
 
 
 def test_a_run_s_dashboard_opens_and_the_log_lands_in_the_file(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_run_s_dashboard_opens_and_the_log_lands_in_the_file(tmp_path: Path) -
         screen.press("?")
         screen.wait_for("Esc closes")
         screen.press("?")
-        screen.until(lambda: "Esc closes" not in screen.read())
+        screen.until(lambda: "Esc closes" not in screen.text())
         screen.press("q")
         assert screen.wait_for_exit() == 0
     finally:

@@ -7,29 +7,26 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from textual.geometry import Size
 
-from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import Outcome
-from supervisor.run.ownership import Offer
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import (
     Decision,
     DecisionKind,
     FailureClass,
-    Finding,
-    FindingLevel,
 )
 from supervisor.views import format as fm
 from supervisor.views.model.history import Track, single
 from supervisor.views.model.run_list import RunRow
-from supervisor.views.model.snapshot import Machine, Rank, Snapshot
-from supervisor.views.tui.dashboard import bars, devices, header, ranks, tiles, timeline
-from supervisor.views.tui.dashboard.tiles import TrendPanel, trends
-from supervisor.views.tui.widgets import footer
-from supervisor.views.tui.widgets.paint import TextStyle, cells
+from supervisor.views.model.snapshot import Rank, Snapshot
+from supervisor.views.tui.panels import header
+from supervisor.views.tui.panels import notice as bars
+from supervisor.views.tui.panels import ranks_table as ranks
+from supervisor.views.tui.panels import trends as tiles
+from supervisor.views.tui.panels.trends import trends
+from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import Panel, View
 from supervisor.views.wording.translate import english
 from tests.views.tui.still import (
@@ -88,16 +85,6 @@ def test_when_it_will_be_done(
     assert header.eta_s(snapshot_of(state_of(total_steps=total), pace_s=pace_s)) is None, "no step is known"
 
 
-def test_after_a_restart_the_estimate_of_a_moved_bar_does_not_count() -> None:
-    attempt = attempt_of(number=2, first_step=5064, last_step=5070)
-    state = state_of(None, attempt, total_steps=9000, progress=progress(5070, eta_s=1.0, attempt=2))
-    assert header.eta_s(snapshot_of(state, pace_s=0.2, pace=())) is None, "too few steps for a rate"
-    pace = tuple(single(float(step), step, 0.2, 2) for step in range(3))
-    assert header.eta_s(snapshot_of(state, pace_s=0.2, pace=pace)) == pytest.approx(3930 * 0.2)
-    near = replace(state, progress=progress(5070, eta_s=700.0, attempt=2))
-    assert header.eta_s(snapshot_of(near, pace_s=0.2, pace=())) == 700.0, "it agrees with the first steps"
-
-
 @pytest.mark.parametrize(
     ("condition", "step_s", "now", "quiet"),
     [
@@ -129,51 +116,6 @@ def test_a_flagged_stall_counts_from_its_last_sign_of_life() -> None:
     assert header.quiet_s(snapshot_of(state), 62.0) == 12.0
 
 
-@pytest.mark.parametrize(
-    ("batch", "fullest", "shortest"),
-    [
-        (
-            BatchSpec(8, 2, 4),
-            "micro-batch 8 × accumulation 2 × 4 ranks = global batch 64",
-            "global batch 64",
-        ),
-        (BatchSpec(8, 2, 1), "micro-batch 8 × accumulation 2 × 1 rank = global batch 16", "global batch 16"),
-        (
-            BatchSpec(8, 2, 1, unit=BatchUnit.TOKENS, tokens_per_sample=1024),
-            "micro-batch 8 × 1 024 tokens × accumulation 2 × 1 rank = global batch 16 384 tokens",
-            "global batch 16 384 tokens",
-        ),
-    ],
-)
-def test_the_batch_in_words(batch: BatchSpec, fullest: str, shortest: str) -> None:
-    forms = header.batch_forms(batch)
-    assert (forms[0], forms[-1]) == (fullest, shortest)
-    assert [len(form) for form in forms] == sorted((len(form) for form in forms), reverse=True)
-    assert all("accumulation 2" in form for form in forms[:-1]), (
-        "where there is room for more than the global batch"
-    )
-
-
-@pytest.mark.parametrize(
-    ("step", "total", "text"),
-    [
-        (None, 100, "no step yet "),
-        (5, None, "step 5 "),
-        (101, 100, "step 101 "),
-        (100, 100, "step 100 / 100 "),
-        (5, 1000, "step     5 / 1 000 "),
-    ],
-)
-def test_how_far_it_is(step: int | None, total: int | None, text: str) -> None:
-    panel = header.HeaderPanel(id="header")
-    state = state_of(None, attempt_of(last_step=step), total_steps=total)
-    snapshot = snapshot_of(state)
-    said = "".join(span.text for span in panel._progress(snapshot, 80, in_epochs=False))
-    assert said.startswith(text)
-    assert ("%" in said) == (total is not None and step is not None and step <= total)
-    assert cells(panel._progress(snapshot, 30, in_epochs=False)) <= 30
-
-
 def test_without_a_time_of_a_step_that_of_an_epoch_stands_and_gives_the_eta() -> None:
     track = tuple(single(10.0 * n, None, 20.0 + n, 1)._replace(epoch=float(n)) for n in range(1, 4))
     losses = tuple(point._replace(t=22.0 * (point.epoch or 0)) for point in track)
@@ -191,28 +133,6 @@ def test_without_a_time_of_a_step_that_of_an_epoch_stands_and_gives_the_eta() ->
     timed = snapshot_of(state, metrics={"loss": losses, "epoch_time_s": track, "step_time_s": track})
     assert "epoch time" not in said(timed)[1]
     assert tiles.epoch_time_text(timed) == ""
-
-
-def test_header_and_chart_name_the_same_step() -> None:
-    metrics: dict[str, Track] = {"loss": (single(10.0, 30.0, 2.5, 1),)}
-    state = state_of(running(), attempt_of(last_step=25, log_checked=True), total_steps=100)
-    panel = header.HeaderPanel(id="header")
-    for snapshot, step in (
-        (snapshot_of(state, metrics=metrics), "30"),
-        (snapshot_of(replace(state, mode="observed"), metrics=metrics), "30"),
-        (snapshot_of(replace(state, progress=ev.Progress(t=9.0, attempt=1)), metrics=metrics), "30"),
-        # Another training began in the same log; its first loss is not there yet.
-        (snapshot_of(replace(state, progress=ev.Progress(t=11.0, attempt=1)), metrics=metrics), "25"),
-        (snapshot_of(state_of(None, attempt_of(last_step=25)), metrics={}), "25"),
-        (
-            snapshot_of(
-                state_of(st.Ended(attempt=1, exit_code=0), attempt_of(last_step=25)), metrics=metrics
-            ),
-            "25",
-        ),
-    ):
-        said = "".join(span.text for span in panel._progress(snapshot, 80, in_epochs=False))
-        assert said.split()[1] == step
 
 
 def test_a_log_that_counts_epochs_says_of_how_many_and_its_step_within_one() -> None:
@@ -306,27 +226,6 @@ def notice(snapshot_state: st.RunState, now: float = 0.0, width: int = 100, **va
     return drawn(panel, snapshot_of(snapshot_state, **values), width, 1, now=now)  # type: ignore[arg-type]
 
 
-def test_a_matched_line_is_no_news_where_training_continues_below_it() -> None:
-    seen = st.Moment(
-        t=5.0,
-        attempt=1,
-        kind=st.MomentKind.EVIDENCE,
-        tone=st.Tone.BAD,
-        values={"failure": "missing_file", "text": "no config"},
-    )
-    saved = st.Moment(t=4.0, attempt=1, kind=st.MomentKind.CHECKPOINT, tone=st.Tone.GOOD, values={"step": 9})
-
-    def said(last: int | None, seen_at: int | None, quiet_since: float | None = None) -> str:
-        attempt = attempt_of(last_step=last, step_at_evidence=seen_at, quiet_since=quiet_since)
-        return notice(state_of(None, attempt, timeline=(saved, seen)))
-
-    assert "no config" in said(None, None)
-    assert "no config" in said(12, 12)
-    assert "no config" in said(14, 12, quiet_since=9.0), "the log does not grow: it may be what ended it"
-    assert "checkpoint at step 9" in said(14, 12)
-    assert "checkpoint at step 9" in said(3, None)
-
-
 def test_the_most_urgent_comes_first() -> None:
     state = state_of(None, unknown_events=3)
     assert "3 facts of a newer version" in notice(state)
@@ -335,16 +234,6 @@ def test_the_most_urgent_comes_first() -> None:
     assert "moved here" in notice(state, keeper=False, misplaced="moved here")
     assert "directory is gone" in notice(state, keeper=False, misplaced="moved here", gone=True)
     assert "no journal yet" in notice(state_of(started_t=None), keeper=False)
-
-
-def test_who_may_adopt_is_told_the_key_and_others_the_command() -> None:
-    panel = bars.NoticeBar(id="notice")
-    snapshot = snapshot_of(state_of(), keeper=False)
-    panel.adoption = Offer()
-    assert "A adopts the run; `stoker continue`" in drawn(panel, snapshot, 140, 1)
-    assert "stoker continue" not in drawn(panel, snapshot, 80, 1), "a narrow line has the first way only"
-    panel.read_only = True
-    assert "`stoker attach --adopt` adopts the run" in drawn(panel, snapshot, 140, 1)
 
 
 def advisory(code: str = "gpu_hot_0", t: float = 0.0, attempt: int = 1) -> ev.Advisory:
@@ -370,72 +259,7 @@ def test_an_advisory_stands_while_it_holds(found: ev.Advisory, now: float, is_sh
     assert bars.current_advisory(snapshot_of(state_of(held, advisories=(found,)), gpus=gpus), now) is None
 
 
-def test_a_stall_is_counted_and_where_it_stands_is_said() -> None:
-    assert "No progress for 12 s" in notice(state_of(None, attempt_of(stall=STALL)), now=62.0)
-    stacks = ev.StacksTaken(t=61.0, attempt=1, text="rank 1 sleeps")
-    said = notice(state_of(None, attempt_of(stall=STALL, stacks=stacks)), now=62.0)
-    assert "No progress for 12 s: rank 1 sleeps" in said
-    assert said.rstrip().endswith("a why")
-
-
-def test_warnings_of_pre_flight_are_news_at_the_start() -> None:
-    shm = Finding(FindingLevel.WARNING, "shm", "64 MiB")
-    one = state_of(findings=(Finding(FindingLevel.OK, "port", "free"), shm))
-    assert "shm: 64 MiB" in notice(one)
-    assert notice(one).rstrip().endswith("P why")
-    assert "1 more P why" in notice(state_of(findings=(shm, shm)))
-    panel = bars.NoticeBar(id="notice")
-    panel.recorded = True
-    assert "shm" not in drawn(panel, snapshot_of(one), 100, 1), "in a replay nothing can be done about it"
-    panel.recorded = False
-    panel.page = "preflight"
-    assert "why" not in drawn(panel, snapshot_of(one), 100, 1), "there it stands"
-
-
-def test_the_footer_drops_keys_from_the_end_and_keeps_the_way_out() -> None:
-    panel = footer.FooterBar(id="footer")
-    assert not panel.ready
-    hints = tuple(footer.Hint(key, f"word {key}", key) for key in "abcdefghij")
-    panel.offer(hints, footer.Hint("q", "leave (training continues)", "leave"))
-    wide = drawn(panel, snapshot_of(state_of()), 160, 1)
-    assert "j word j" in wide
-    assert wide.rstrip().endswith("q leave (training continues)")
-    narrow = drawn(panel, snapshot_of(state_of()), 60, 1)
-    assert narrow.rstrip().endswith("q leave"), "keys that do something come before the words"
-    shown = [key for key in "abcdefghij" if f"{key} word {key}" in narrow]
-    assert shown == list("abcdefghij")[: len(shown)]
-    assert 0 < len(shown) < 10
-    assert len(narrow) == 60
-    for start, stop, action in panel._places:
-        assert narrow[start:stop].startswith("q" if action == "leave" else action)
-
-
 # -- tiles and trends ---------------------------------------------------------------------------------
-
-
-def test_a_tile_for_each_number_that_the_log_tells() -> None:
-    metrics = {"lr": track(1e-4, 3e-4), "grad_norm": track(0.5, 0.25), "step_time_s": track(1.0, 1.21)}
-    panel = tiles.TilesPanel(id="tiles")
-    said = drawn(panel, snapshot_of(state_of(), metrics=metrics), 120, 1)
-    assert said.split()[:2] == ["lr", "3.0e-4"]
-    assert "grad 0.25" in said
-    assert "step 1.21 s" in said
-    assert "data wait" not in said, "what this script never tells takes no room"
-    assert "grad" not in drawn(panel, snapshot_of(state_of(), metrics=metrics), 39, 1), (
-        "nor what does not fit"
-    )
-    assert "data wait" in drawn(panel, snapshot_of(state_of()), 120, 1), "before the first step all are there"
-    assert panel.body(120, 0) == []
-
-
-@pytest.mark.parametrize(
-    ("wait", "text", "style"),
-    [(0.1, "10 %", TextStyle.STRONG), (0.11, "11 %", TextStyle.WARN), (None, "–", TextStyle.DIM)],
-)
-def test_waiting_for_data_is_a_share_of_a_step(wait: float | None, text: str, style: TextStyle) -> None:
-    metrics = {"step_time_s": track(1.0)} | ({"data_wait_s": track(wait)} if wait is not None else {})
-    found = tiles._tiles(snapshot_of(state_of(), metrics=metrics))[4]
-    assert (found[1].strip(), found[2]) == (text, style)
 
 
 def test_the_speed_in_the_words_of_the_log_else_derived_from_its_steps() -> None:
@@ -470,20 +294,6 @@ def test_the_most_telling_curves_come_first_and_a_single_point_is_none() -> None
         TextStyle.LOSS,
         TextStyle.PLAIN,
     ]
-
-
-def test_a_curve_by_time_counts_from_the_start_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    began = 1_700_000_000.0
-    rates = tuple(single(began + 600.0 * n, None, 3e-4 / (n + 1), 1) for n in range(6))
-    state = state_of(None, attempt_of(started_t=began))
-    panel = TrendPanel(id="trend0", place=0)
-    panel.view = View(snapshot_of(state, metrics={"lr": rates}), began)
-    drawn = "\n".join("".join(span.text for span in one) for one in panel.body(40, 8))
-    assert "40 m" in drawn
-    monkeypatch.setattr(TrendPanel, "size", Size(60, 10))
-    assert "".join(span.text for span in panel.titles()[0]) == "lr by time since the start"
-    monkeypatch.setattr(TrendPanel, "size", Size(30, 10))
-    assert "".join(span.text for span in panel.titles()[0]) == "lr"
 
 
 # -- ranks ---------------------------------------------------------------------------------------------
@@ -543,34 +353,6 @@ def test_a_printed_step_time_alone_blames_no_rank(state: st.RunState, shown: str
     assert "1" not in text_of([panel.titles()[1]])
 
 
-def test_how_many_ranks_are_gone() -> None:
-    gone = st.RankState(local_rank=2, rank=2, exited=True, exit_code=1)
-    left, right = rank_panel(three_ranks(_2=gone)).titles()
-    assert text_of([left]) == "ranks · 3"
-    assert text_of([right]) == "✗ 1 gone"
-    done = replace(gone, exit_code=0)
-    assert text_of([rank_panel(three_ranks(_2=done), {}).titles()[1]]) == ""
-    state = three_ranks(_2=gone)
-    over = replace(state, attempts=(replace(state.attempts[0], exit_code=0),))
-    assert text_of([rank_panel(over, {}).titles()[1]]) == "", "torchrun ended well"
-
-
-@pytest.mark.parametrize(
-    ("age_s", "ended", "text", "style"),
-    [
-        (None, False, "–", TextStyle.PLAIN),
-        (9.0, False, "9 s", TextStyle.PLAIN),
-        (10.0, False, "10 s", TextStyle.DIM),
-        (60.0, False, "1 m ⚠", TextStyle.WARN),
-        (60.0, True, "1 m", TextStyle.DIM),
-    ],
-)
-def test_what_was_not_seen_for_long_shows_it(
-    age_s: float | None, ended: bool, text: str, style: TextStyle
-) -> None:
-    assert ranks._age(age_s, ended=ended) == (text, style)
-
-
 @pytest.mark.parametrize(
     ("stopped", "title", "ages"),
     [
@@ -592,12 +374,6 @@ def test_a_rank_that_logs_no_more_while_others_do_is_marked_at_once(
         age.split() for age in ages
     ]
     assert text_of([panel.titles()[1]]) == title
-
-
-def test_before_any_rank_there_is_a_word_for_it() -> None:
-    assert "no rank has started yet" in text_of(rank_panel(state_of(), {}).body(80, 5))
-    stepped = state_of(None, attempt_of(last_step=3))
-    assert "no process says its rank" in text_of(rank_panel(stepped, {}).body(80, 5))
 
 
 @pytest.mark.parametrize(
@@ -647,70 +423,4 @@ def test_columns_come_as_there_is_room_and_the_last_line_when_much_is(
 # -- devices -------------------------------------------------------------------------------------------
 
 
-def device_panel(**values: object) -> devices.DevicesPanel:
-    panel = devices.DevicesPanel(id="devices")
-    panel.view = View(snapshot_of(state_of(), **values), 0.0)  # type: ignore[arg-type]
-    return panel
-
-
-def test_a_gpu_in_one_line() -> None:
-    full = gpu_of(
-        1,
-        util_ratio=0.97,
-        memory_used_bytes=40 * GIB,
-        memory_total_bytes=80 * GIB,
-        temperature_c=71.0,
-        power_w=612.0,
-        sm_clock_mhz=1980.0,
-        throttle=float(0x20),
-    )
-    said = text_of(device_panel(gpus=(full,)).body(120, 3))
-    for part in ("GPU 1", "97 %", "40.0/80 GiB", "⚠  71 °C", "612 W", "1980 MHz", "thermal"):
-        assert part in said
-    assert "lost" in text_of(device_panel(gpus=(gpu_of(0, lost=1.0),)).body(120, 3))
-    cool = gpu_of(0, temperature_c=71.0)
-    assert "⚠" not in text_of(device_panel(gpus=(cool,)).body(120, 3))
-
-
-def test_what_stoker_takes_stands_with_the_machine() -> None:
-    values = {"cpu_ratio": 0.5, "stoker_cpu_ratio": 0.0061, "stoker_rss_bytes": 48.0 * 2**20}
-    said = text_of(device_panel(machine=Machine(0.0, values, (), ())).body(120, 3))  # type: ignore[arg-type]
-    assert "stoker  0.6 % 48M" in said
-    assert "stoker" not in text_of(
-        device_panel(machine=Machine(0.0, {"cpu_ratio": 0.5}, (), ())).body(120, 3)
-    )
-
-
 # -- attempts and the timeline ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("attempt", "text", "style"),
-    [
-        (attempt_of(), "● 1 m 40 s", TextStyle.LIVE),
-        (attempt_of(ended_t=61.0, exit_code=0), "✓ 1 m 01 s", TextStyle.DIM),
-        (attempt_of(ended_t=61.0, exit_code=1), "✗ 1 m 01 s", TextStyle.BAD),
-        (attempt_of(ended_t=61.0), "✗ 1 m 01 s", TextStyle.BAD),
-        (
-            attempt_of(ended_t=61.0, exit_code=1, verdict=verdict(FailureClass.CUDA_OOM)),
-            "✗ cuda_oom 1 m 01 s",
-            TextStyle.BAD,
-        ),
-        (attempt_of(ended_t=61.0, verdict=verdict(FailureClass.HEALTHY)), "✓ 1 m 01 s", TextStyle.DIM),
-        (
-            attempt_of(ended_t=61.0, verdict=verdict(FailureClass.HEALTHY, confidence=0.94)),  # steps alone
-            "○ 1 m 01 s",
-            TextStyle.DIM,
-        ),
-        (
-            attempt_of(ended_t=61.0, verdict=verdict(FailureClass.HEALTHY), verdict_provisional=True),
-            "✗ 1 m 01 s",
-            TextStyle.BAD,
-        ),
-        (attempt_of(ended_t=9.0, exit_code=0, found_over=True, started_t=None), "✓ ", TextStyle.DIM),
-    ],
-)
-def test_how_an_attempt_went(attempt: st.AttemptState, text: str, style: TextStyle) -> None:
-    end = timeline._end(attempt, 100.0)
-    assert text_of([timeline._words(attempt, end, english)]) == text
-    assert timeline._style(attempt) is style

@@ -24,13 +24,13 @@ from supervisor.views.model.run_list import (
     Scope,
     SortKey,
 )
-from supervisor.views.tui import external_editor as editor
 from supervisor.views.tui.charts.axes import Axis
 from supervisor.views.tui.charts.braille import Scale
 from supervisor.views.tui.charts.curves import Look, Plot
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.pages.stacks_screen import StackPage
 from supervisor.views.tui.runs import table
+from supervisor.views.tui.shell import external_editor as editor
 from supervisor.views.tui.widgets import filters
 from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import TextStyle

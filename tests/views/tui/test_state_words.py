@@ -12,13 +12,11 @@ from supervisor.run import state as st
 from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Reason
-from supervisor.views.model.history import Track, single
 from supervisor.views.model.run_filter import filtered
 from supervisor.views.model.run_list import RunRow
-from supervisor.views.tui.dashboard import state_words as words
+from supervisor.views.tui.panels import state_words as words
 from supervisor.views.tui.runs.table import STATE_CELLS
 from supervisor.views.tui.widgets.paint import TextStyle
-from supervisor.views.wording.kinds import place_of_end
 from tests.views.tui.still import attempt_of, running, snapshot_of, state_of, verdict
 
 NOW = 100.0
@@ -203,43 +201,6 @@ def test_a_rank_that_fails_is_said_before_a_stall(exited: bool, sign: ev.Failure
     assert words.leave_word(snapshot) == "leave (the run continues)"
 
 
-@pytest.mark.parametrize(
-    ("condition", "failing"),
-    [
-        (running(), True),
-        (st.Stopping(attempt=1, why=ev.StopWhy.RANK_DIED, by="keeper"), True),
-        (st.Stopping(attempt=1, why=ev.StopWhy.REQUEST, by="me"), False),
-        (st.Ended(attempt=1, exit_code=1), True),
-        (diagnosed(FailureClass.CUDA_OOM), False),
-        (finished(Outcome.FAILED), False),
-    ],
-)
-def test_a_failure_counts_so_far_until_there_is_a_verdict(condition: st.Condition, failing: bool) -> None:
-    assert words.is_failing(snapshot_of(state_of(condition, attempt_of(failing=FAILING)))) is failing
-
-
-@pytest.mark.parametrize(
-    ("condition", "shows"),
-    [
-        (running(), False),
-        (st.Launching(attempt=2), False),
-        (st.Ended(attempt=1, exit_code=1), True),
-        (diagnosed(FailureClass.CUDA_OOM), True),
-        (st.Backoff(attempt=1, until=0, decision=AGAIN), True),
-        (st.HeldOpen(attempt=1, reason="", decision=None), True),
-        (finished(Outcome.FAILED), True),
-        (finished(Outcome.GAVE_UP), True),
-        (finished(Outcome.LOST), True),
-        (finished(Outcome.SUCCEEDED), False),
-        (finished(Outcome.STOPPED), False),
-    ],
-)
-def test_when_the_failure_card_is_shown(condition: st.Condition, shows: bool) -> None:
-    failed = attempt_of(verdict=verdict(FailureClass.CUDA_OOM))
-    assert words.shows_failure(snapshot_of(state_of(condition, failed))) is shows
-    assert not words.shows_failure(snapshot_of(state_of(condition, attempt_of())))
-
-
 def rank_word(
     rank: st.RankState, attempt: st.AttemptState, condition: st.Condition | None = None
 ) -> tuple[str, TextStyle]:
@@ -248,22 +209,6 @@ def rank_word(
 
 def gone(code: int | None, rank: int = 0) -> st.RankState:
     return st.RankState(local_rank=rank, rank=rank, exited=True, exit_code=code)
-
-
-@pytest.mark.parametrize(
-    ("code", "word", "style"),
-    [
-        (0, "✓ done", TextStyle.DIM),
-        (1, "✗ exit 1", TextStyle.BAD),
-        (-9, "✗ SIGKILL", TextStyle.BAD),
-        (-15, "✗ SIGTERM", TextStyle.WARN),
-        (-99, "✗ signal 99", TextStyle.BAD),
-        (None, "✗ gone", TextStyle.BAD),
-    ],
-)
-def test_how_a_rank_ended(code: int | None, word: str, style: TextStyle) -> None:
-    assert rank_word(gone(code), attempt_of()) == (word, style)
-    assert rank_word(gone(code), attempt_of(exit_code=1)) == (word, style)
 
 
 def test_of_a_hang_the_ranks_that_were_late_are_named() -> None:
@@ -283,37 +228,3 @@ def test_while_it_stands_still_the_rank_that_the_others_wait_for_is_stuck() -> N
     before = attempt_of(stall=STALL, stacks=stacks(STALL.since - 1, 1))
     assert rank_word(late, before) == ("stepping", TextStyle.LIVE), "stacks of before say nothing of now"
     assert rank_word(late, attempt_of(stacks=stacks(70.0, 1))) == ("stepping", TextStyle.LIVE)
-
-
-def test_a_rank_that_lives_does_what_the_run_does() -> None:
-    rank = st.RankState(local_rank=0, rank=0)
-    unsure = words.rank_state(rank, state_of(), is_live=False)
-    assert unsure == ("stepping", TextStyle.PLAIN)
-    stopping = st.Stopping(attempt=1, why=ev.StopWhy.REQUEST, by="me")
-    assert rank_word(rank, attempt_of(), stopping) == ("stopping", TextStyle.WARN)
-    assert rank_word(rank, attempt_of(), finished(Outcome.LOST)) == ("ended", TextStyle.DIM)
-
-
-def test_a_log_that_nobody_has_looked_at_yet_is_neither_live_nor_quiet() -> None:
-    """On a busy machine the watcher may take seconds; the clock does not tell when it is done."""
-    unseen = attempt_of()
-    watched = state_of(running(phase=ev.Phase.RENDEZVOUS), unseen, mode="observed")
-    assert words.condition_span(snapshot_of(watched), NOW).text == "● reading"
-    assert place_of_end(watched, snapshot_of(watched).step, unseen) == "before its first step"
-    stepped = msgspec.structs.replace(watched, attempts=(msgspec.structs.replace(unseen, last_step=3),))
-    assert words.condition_span(snapshot_of(stepped), NOW).text == "● reading", "a step of a finished log"
-    seen = msgspec.structs.replace(unseen, log_checked=True)
-    live = msgspec.structs.replace(watched, attempts=(seen,))
-    assert words.condition_span(snapshot_of(live), NOW).text == "● live"
-    named = msgspec.structs.replace(live, progress=ev.Progress(t=1.0, attempt=1, epoch=46, total_epochs=100))
-    assert place_of_end(named, snapshot_of(named).step, seen) == "epoch 46 / 100"
-
-
-def test_a_card_names_the_step_of_the_header() -> None:
-    """The journal has a step up to a second after its loss."""
-    losses: dict[str, Track] = {"loss": (single(0.0, 3.0, 1.0, 1), single(NOW, 5.0, 1.0, 1))}
-    attempt = attempt_of(failing=FAILING, last_step=3)
-    state = state_of(running(), attempt, progress=ev.Progress(t=50.0, attempt=1, step=3))
-    snapshot = snapshot_of(state, metrics=losses)
-    assert snapshot.step == 5
-    assert place_of_end(snapshot.state, snapshot.step, attempt) == "step 5"

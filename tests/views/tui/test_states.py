@@ -9,9 +9,8 @@ from textual.pilot import Pilot
 
 from supervisor.run import events as ev
 from supervisor.run.records import Difference, FailureClass, Sameness
-from supervisor.run.series import HOST, METRICS
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dashboard.tiles import TrendPanel
+from supervisor.views.tui.panels.trends import TrendPanel
 from tests.keeper.fakes import verdict_of
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, until
@@ -28,65 +27,10 @@ def test_a_stall_is_no_stepping_and_has_no_eta(tmp_path: Path) -> None:
     drive(recorded.stalled(tmp_path / "run"), play)
 
 
-def test_old_readings_of_a_run_that_goes_on_show_their_age(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.pause()
-        assert "12 s ⚠" in pane(app, "util").splitlines()[0]
-
-    drive(recorded.stalled(tmp_path / "run"), play)
-
-
-def test_ranks_without_room_stand_side_by_side_and_the_slow_one_stands_out(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.pause()
-        (rest,) = [line for line in pane(app, "ranks").splitlines() if "more" in line]
-        bars = rest.partition("ms/step ")[2].strip(" │")
-        assert bars.count(max(bars)) == 1
-        assert abs(bars.index(max(bars)) - (17 - 2) * len(bars) / 62) <= 1
-
-    drive(recorded.many(tmp_path / "run"), play)
-
-
 def curves(app: StokerApp) -> list[str]:
     """The titles of the curves beside the loss."""
     panels = [panel for panel in app.dashboard.query(TrendPanel) if panel.size.height]
     return [pane(app, str(panel.id)).splitlines()[0].strip("╭╮─ ") for panel in panels]
-
-
-def test_a_total_that_was_passed_was_none(tmp_path: Path) -> None:
-    rec = recorded.Recording(tmp_path / "run", total_steps=4)
-    rec.launch("first start")
-    rec.steps(1, 30)
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.pause()
-        header = pane(app, "header")
-        assert "step 30" in header
-        assert "/ 4" not in header
-        assert "%" not in header
-        assert "ETA --:--:--" in header
-
-    drive(rec.close(), play)
-
-
-def test_a_watched_log_of_one_job_has_its_step_in_its_one_row(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.pause()
-        (line,) = [line for line in pane(app, "ranks").splitlines() if " 0 " in line and "stepping" in line]
-        assert " 20 " in line
-        assert "~500" in line
-
-    rec = recorded.Recording(tmp_path / "run", mode="observed", gpus=0, total_steps=None)
-    rec.number = 1
-    rec.fact(ev.LaunchIntended(t=rec.t, attempt=1, argv=(), reason="watching train.log"))
-    rec.fact(ev.AttemptStarted(t=rec.t, attempt=1, pid=0, start_time=0.0))
-    rec.fact(ev.RankStarted(t=rec.t, attempt=1, local_rank=0, stdout=str(tmp_path / "train.log")))
-    for step in range(1, 21):
-        rec.t += 0.5
-        rec.series.append(METRICS, rec.t, "job", 1, {"step": step, "loss": 3.0})
-        rec.series.append(HOST, rec.t, "machine", 1, {"cpu_ratio": 0.5})
-        rec.fact(ev.Progress(t=rec.t, attempt=1, step=step, loss=3.0))
-    drive(rec.close(), play)
 
 
 def test_how_far_a_log_is_read_stands_in_the_header_while_the_reading_is_behind(tmp_path: Path) -> None:
@@ -98,20 +42,6 @@ def test_how_far_a_log_is_read_stands_in_the_header_while_the_reading_is_behind(
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.pause()
         assert "· log read to 120 of 600 MB" in pane(app, "header")
-
-    drive(rec.close(), play)
-
-
-def test_a_failure_is_on_the_card_while_its_logs_are_still_being_read(tmp_path: Path) -> None:
-    rec = recorded.Recording(tmp_path / "run")
-    rec.launch("first start")
-    rec.steps(1, 30)
-    rec.fact(ev.ProcessesGone(t=rec.t, attempt=1, exit_code=1))
-    rec.fact(ev.Diagnosed(t=rec.t, attempt=1, verdict=verdict_of(FailureClass.HOST_OOM), provisional=True))
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: "it broke" in pane(app, "card"), "the card")
-        assert "ended, reading its logs" in pane(app, "header")
 
     drive(rec.close(), play)
 

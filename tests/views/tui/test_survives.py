@@ -16,16 +16,14 @@ import pexpect
 import pytest
 from textual.pilot import Pilot
 
-from supervisor.run import events as ev
 from supervisor.run.events import RequestKind
-from supervisor.run.journal import JournalWriter
 from supervisor.run.ownership import Offer
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.text.decode import strip_escapes
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.prompts import OfferScreen
-from supervisor.views.tui.request_client import Answer, RequestClient
+from supervisor.views.tui.shell.request_client import Answer, RequestClient
 from tests.conftest import wait_until
 from tests.disks import fill, small_disk
 from tests.integration.harness import environment
@@ -139,23 +137,6 @@ def test_keeper_is_gone(tmp_path: Path) -> None:
     drive(run, play, keeper=False, adopt=lambda orphan: adopted.append(orphan == run))
 
 
-def test_adoption_that_fails_is_said(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-
-    def refuse(_run: RunPaths) -> None:
-        raise OSError("no such host")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("A")
-        await until(
-            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
-        )
-        await pilot.press("y")
-        await until(pilot, lambda: "no such host" in pane(app, "notice"), "the reason")
-
-    drive(run, play, keeper=False, adopt=refuse)
-
-
 def test_an_adoption_that_is_refused_says_why_and_asks_nothing(tmp_path: Path) -> None:
     offer = Offer(refusals=("nothing of it lives", "and more"))
 
@@ -192,16 +173,6 @@ def test_a_copy_is_only_looked_at(tmp_path: Path) -> None:
         assert not requests(copy)
 
 
-def test_keeper_is_gone_and_nobody_can_adopt(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "`stoker attach --adopt` adopts" in pane(app, "notice")
-        await pilot.press("A")
-
-    drive(run, play, keeper=False)
-
-
 SIZES = [(80, 24), (120, 40), (200, 50), (60, 15), (40, 10), (20, 5), (300, 80), (99, 29), (100, 30)]
 
 
@@ -218,23 +189,6 @@ def test_every_size_paints_whole_rows(tmp_path: Path, name: str) -> None:
             assert {strip.cell_length for strip in strips} == {width}
             assert "stoker" in shown(app) or width < 100  # the step comes before our name
             assert "q" in pane(app, "footer")
-
-    drive(run, play)
-
-
-def test_new_facts_move_the_screen(tmp_path: Path) -> None:
-    run = recorded.backing_off(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "restarts by itself in 8 s" in pane(app, "card")
-        writer = JournalWriter(run.node().journal)
-        writer.append(ev.LaunchIntended(t=recorded.T0 + 300, attempt=2, argv=(), reason="smaller"))
-        writer.append(ev.AttemptStarted(t=recorded.T0 + 301, attempt=2, pid=5, start_time=1.0))
-        writer.close()
-        await until(pilot, lambda: "rendezvous" in pane(app, "header"), "attempt 2")
-        assert not app.dashboard.query_one("#card").display
-        assert app.dashboard.query_one("#loss").display
-        assert "Enter" not in pane(app, "footer")
 
     drive(run, play)
 
@@ -256,25 +210,6 @@ def test_signals_leave_and_give_the_terminal_back(tmp_path: Path, number: signal
         assert process.exitstatus == 0
     finally:
         process.close(force=True)
-
-
-@pytest.mark.parametrize("pane_key", ["1", "2", "3", "4", "5"])
-def test_panes_by_number_and_zoom(tmp_path: Path, pane_key: str) -> None:
-    run = recorded.healthy(tmp_path / "run")
-    names = {"1": "loss", "2": "devices", "3": "ranks", "4": "log", "5": "timeline"}
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press(pane_key)
-        assert app.focused is not None
-        assert app.focused.id == names[pane_key]
-        assert app.focused.size.height > 1, "a pane without room is zoomed"
-        await pilot.press("escape")
-        await pilot.press("4", "z")
-        assert app.dashboard.panes.log.size.height > 15
-        await pilot.press("z")
-        assert app.dashboard.panes.log.size.height < 15
-
-    drive(run, play, size=(80, 24))
 
 
 @pytest.mark.e2e

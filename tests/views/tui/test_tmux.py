@@ -164,7 +164,7 @@ def test_launch_filter_help_fail_restart_smaller_leave_attach_stop(tmp_path: Pat
         pane.until(lambda: isinstance(read_state(run.node().journal).condition, Finished), "the end", 90)
         whole(pane.wait_for("stopped"))
         pane.keys("q")
-        pane.wait_for("stopped on request")  # said on the plain terminal: the shell reads again
+        pane.wait_for(f"{run.run_id}: stopped")  # said on the plain terminal: the shell reads again
         pane.type("echo it gave $?")
         pane.wait_for("it gave 5")
     end = read_state(run.node().journal).condition

@@ -13,7 +13,7 @@ from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Backoff, Finished, HeldOpen
 from tests.integration.harness import JOB, facts, wait_for_run
-from tests.views.tui.test_real_terminal import Terminal, terminal
+from tests.views.tui.wire import Wire, terminal
 
 pytestmark = pytest.mark.e2e
 
@@ -25,7 +25,7 @@ def asked(run: RunPaths) -> list[ev.RequestKind]:
     return [fact.request for fact in facts(run) if isinstance(fact, ev.RequestDone)]
 
 
-def end_any(screen: Terminal, run: RunPaths) -> None:
+def end_any(screen: Wire, run: RunPaths) -> None:
     """A person ends a run in whatever state it is."""
     screen.press("S")
     screen.wait_for("y yes")
@@ -33,7 +33,7 @@ def end_any(screen: Terminal, run: RunPaths) -> None:
     screen.until_state(run, Finished)
 
 
-def end(screen: Terminal, run: RunPaths) -> None:
+def end(screen: Wire, run: RunPaths) -> None:
     """A person ends the held run."""
     screen.press("s")
     screen.wait_for("end the run now?")

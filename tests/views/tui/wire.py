@@ -12,9 +12,15 @@ from pathlib import Path
 import pexpect
 import pyte
 
-from tests.integration.harness import environment
+from supervisor.run.journal import read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import RunState
+from tests.integration.harness import STOKER, environment
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
+# An app that paints a step every 50 ms is never quiet, least of all where this process is the slower one.
+TAKING_S = 0.5
+SIZE = (120, 40)
 STANDING_S = 0.1
 # The app's own title (OSC 2): one line of text, and nothing that ends or turns it.
 _TITLE = r"\x1b\]2;[^\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]*\x1b\\"
@@ -46,15 +52,16 @@ class Wire:
 
     def take(self, timeout_s: float = 0.05) -> int:
         """Take in what was written; how many bytes that were."""
-        taken = 0
+        taken, end = 0, time.monotonic() + TAKING_S
         try:
-            while True:
+            while time.monotonic() < end:
                 data = self.process.read_nonblocking(1 << 16, timeout=timeout_s)
                 self.written += data
                 self._stream.feed(data)
                 taken += len(data)
         except (pexpect.TIMEOUT, pexpect.EOF):
-            return taken
+            pass
+        return taken
 
     @property
     def rows(self) -> list[str]:
@@ -71,12 +78,28 @@ class Wire:
         self.until(lambda: all(text in "\n".join(self._screen.display) for text in texts), texts, deadline_s)
         return self.text()
 
-    def until(self, condition: Callable[[], object], what: object, deadline_s: float = DEADLINE_S) -> None:
+    def until(
+        self, condition: Callable[[], object], what: object = "it", deadline_s: float = DEADLINE_S
+    ) -> None:
         """Wait for a condition; reading continues, or a full pty would stop the app."""
         end = time.monotonic() + deadline_s
         while not condition():
             self.take()
             assert time.monotonic() < end, f"{what} never came; the screen shows:\n{self.text()}"
+
+    def until_state(self, run: RunPaths, *conditions: type, deadline_s: float = DEADLINE_S) -> RunState:
+        """The state of a run once its condition is one of `conditions`."""
+        self.until(
+            lambda: isinstance(read_state(run.node().journal).condition, conditions), conditions, deadline_s
+        )
+        return read_state(run.node().journal)
+
+    def wait_for_exit(self, deadline_s: float = 20.0) -> int:
+        """The exit status of the command."""
+        self.until(lambda: not self.process.isalive(), "its end", deadline_s)
+        self.process.close()
+        assert self.process.exitstatus is not None, f"ended by signal {self.process.signalstatus}"
+        return int(self.process.exitstatus)
 
     def settle(self, deadline_s: float = 10.0) -> str:
         """The screen once nothing was written for a while (a clock's tick may still come)."""
@@ -119,19 +142,39 @@ def _attributes(sgr: str) -> set[str]:
 def on_a_terminal(
     script: str,
     *args: str | Path,
-    size: tuple[int, int] = (120, 40),
+    size: tuple[int, int] = SIZE,
     env: Mapping[str, str] | None = None,
 ) -> Iterator[Wire]:
     """A Python program on a pseudo-terminal; ended with the block."""
-    surroundings = environment(
-        {"TERM": "xterm-256color", "COLORTERM": "truecolor", "TZ": "UTC", **(env or {})}
-    )
-    columns, rows = size
+    with running(
+        sys.executable, "-c", script, *map(str, args), size=size, env={"TZ": "UTC", **(env or {})}
+    ) as wire:
+        yield wire
+
+
+@contextmanager
+def terminal(*args: str, cwd: Path, env: Mapping[str, str] | None = None) -> Iterator[Wire]:
+    """`stoker ARGS` on a pseudo-terminal; ended with the block."""
+    with running(*STOKER, *args, cwd=cwd, env=env) as wire:
+        yield wire
+
+
+@contextmanager
+def running(
+    *command: str,
+    size: tuple[int, int] = SIZE,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[Wire]:
+    """A command on a pseudo-terminal; ended with the block."""
+    surroundings = environment({"TERM": "xterm-256color", "COLORTERM": "truecolor", **(env or {})})
+    surroundings.pop("NO_COLOR", None)
     process = pexpect.spawn(
-        sys.executable,
-        ["-c", script, *map(str, args)],
+        command[0],
+        list(command[1:]),
+        cwd=str(cwd) if cwd is not None else None,
         env=surroundings,
-        dimensions=(rows, columns),
+        dimensions=(size[1], size[0]),
         timeout=DEADLINE_S,
     )
     try:
@@ -143,7 +186,7 @@ def on_a_terminal(
 SHOW_RUN = """
 import sys; from pathlib import Path; from supervisor.run.paths import RunPaths
 from supervisor.views.tui.terminal import run_tui
-from supervisor.views.tui.request_client import Adopter; from supervisor.run.ownership import Offer
+from supervisor.views.tui.shell.request_client import Adopter; from supervisor.run.ownership import Offer
 adopter = Adopter(lambda _run: Offer(actions=("takes over what lives of it: pid 12 (python3)",)), lambda _run: None)
 run_tui(RunPaths(Path(sys.argv[1])), adopter=adopter)
 """

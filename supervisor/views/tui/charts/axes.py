@@ -1,8 +1,8 @@
-"""What the x axis of a chart counts: the step, else the epoch, else the lines' own time, else the readings (pure).
+"""What the x axis of a chart counts: steps, or else epochs, times in the log, or readings (pure).
 
-A log that was read after it was written says nothing by when it was read: that time is on no axis. An axis is offered where the
-points can stand on it: nearly all of them have its value, the values differ, and they never fall far back within an attempt, as
-a counter does that starts again with each epoch.
+For a log that is read after it was written, the time of reading means nothing and is on no axis. An axis is offered if nearly all
+points have a value for it, the values differ, and they never drop sharply within an attempt, as a counter does that restarts with
+each epoch.
 """
 
 from __future__ import annotations

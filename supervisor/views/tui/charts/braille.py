@@ -286,7 +286,7 @@ def ticks(low: float, high: float, most: int, *, least: float = 0.0) -> list[flo
 
 
 def even_bounds(low: float, high: float, rows: int) -> tuple[float, float, float]:
-    """Bounds a little wider, between which round numbers stand a whole number of rows apart, and how far apart; 0 where that takes too much.
+    """Slightly wider bounds whose round numbers are a whole number of rows apart, and the step between them; 0 if that would widen them too much.
 
     A number stands in the row that holds its dot: else some are two rows apart and some three, as on an axis that is not linear.
     """
@@ -382,7 +382,7 @@ def log_bounds(points: Sequence[Point], smoothed: Sequence[float]) -> tuple[floa
 
 
 def loss_bounds(points: Sequence[Point], smoothed: Sequence[float]) -> tuple[float, float]:
-    """What the y axis spans: all that is smooth, and the raw values but their upper fiftieth.
+    """The range of the y axis: all smoothed values, and the raw values without their top two percent.
 
     One wild value would press the curve flat. So would the first steps: the smoothed values of the first twentieth do not count.
     """

@@ -53,7 +53,7 @@ NONE: Mapping[int, float] = MappingProxyType({})
 
 
 class Look(msgspec.Struct, frozen=True):
-    """How a person looks at a chart. `axis`: the x axis, None for the best; `window` and `cursor` are values of it.
+    """The view settings of a chart. `axis`: the x axis, None for the best one; `window` and `cursor` are values on it.
 
     `smoothing`: place in `SMOOTHING`.
     """
@@ -138,7 +138,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class Plot(NamedTuple):
-    """What was drawn, and the scale of its x axis for what points at it. `left`: cells before the first column.
+    """A drawn chart, with the scale of its x axis for cursor and mouse. `left`: cells before the first column.
 
     `height`: of the rows, those above the axis.
     """

@@ -273,7 +273,7 @@ def start_of(state: RunState, tracks: Iterable[Track]) -> float:
 
 
 def attempt_marks(state: RunState) -> list[Mark]:
-    """Failures, where each later attempt began, where the log changed the loss it prints; the newest first, so that it keeps its label.
+    """Marks for failures, starts of later attempts, and changes of the loss that the log prints; newest first, so that the newest keeps its label.
 
     None while a log is read that was written before: what is read last is not where it ended.
     """

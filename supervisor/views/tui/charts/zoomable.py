@@ -24,7 +24,7 @@ PAN = 0.25
 
 
 class ChartPanel(Panel, can_focus=True):
-    """Keeps how a person looks at it. A subclass gives `tracks` (the first is what the cursor reads) and draws."""
+    """A chart with its view settings. A subclass provides `tracks`, of which the cursor reads the first, and draws them."""
 
     rests = True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.binding import Binding, BindingType
 
-from supervisor.views.tui.dashboard.actions import ANSWER_KEYS
+from supervisor.views.tui.panels.possible_actions import ANSWER_KEYS
 
 GROUPS = {
     "recorded": "recorded time",

@@ -15,12 +15,12 @@ from supervisor.views.logs.sources import Tone
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.zoomable import STEPS as CHART_STEPS
 from supervisor.views.tui.charts.zoomable import ChartPanel
-from supervisor.views.tui.dashboard.failure_card import own_line_of
 from supervisor.views.tui.dashboard.panes import Panes
-from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.pages.text_page import PAGES
-from supervisor.views.tui.request_client import Answer, RequestClient
+from supervisor.views.tui.panels.failure_card import own_line_of
+from supervisor.views.tui.shell.feeder import Feeder
+from supervisor.views.tui.shell.request_client import Answer, RequestClient
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.phrases import is_stacks
 
@@ -59,6 +59,7 @@ class LogOfRun:
             session, self._show, self._report, lambda: self._panes.log.row, panes.offer
         )
         self._known: tuple[object, ...] = ()
+        self._shown: tuple[object, object] = (None, None)  # what the log screen knows
         self._could_fold = False
         self._progress = ""  # what was reported of a search that is not done
         self._is_read = False
@@ -93,8 +94,9 @@ class LogOfRun:
         if known != self._known:
             self._known = known
             self.controls.ask(lc.Update(snapshot.state, snapshot.recorded_t, nodes), lc.KeepCause(line))
-        if self._screen is not None:
+        if self._screen is not None and (snapshot.state is not self._shown[0] or nodes is not self._shown[1]):
             self._screen.take(snapshot.state, nodes)
+        self._shown = snapshot.state, nodes
 
     def pace(self, *, is_seen: bool) -> None:
         """Read only while somebody can see it."""
@@ -370,7 +372,7 @@ class Looking:
     def action_open_code(self) -> None:
         """That line in the person's own editor; a file outside the job's folder only after a yes."""
         from supervisor.views.tui.dialogs.prompts import Confirm
-        from supervisor.views.tui.external_editor import editor_argv, run_outside, source_spot
+        from supervisor.views.tui.shell.external_editor import editor_argv, run_outside, source_spot
 
         own, snapshot, app = self._own_code(), self.panes.snapshot, self.panes.screen.app
         if own is None:

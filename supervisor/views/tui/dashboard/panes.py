@@ -11,19 +11,19 @@ from textual.screen import Screen
 
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.live import LossPanel, UsePanel
-from supervisor.views.tui.dashboard.bars import NoticeBar
-from supervisor.views.tui.dashboard.devices import DevicesPanel, devices_of
-from supervisor.views.tui.dashboard.failure_card import FailureCard
-from supervisor.views.tui.dashboard.header import HeaderPanel
-from supervisor.views.tui.dashboard.layout import TRENDS_MOST, Layout, Needs, card_width, plan
-from supervisor.views.tui.dashboard.ranks import RanksPanel
-from supervisor.views.tui.dashboard.state_words import shows_failure
-from supervisor.views.tui.dashboard.tiles import TilesPanel, TrendPanel, trends
-from supervisor.views.tui.dashboard.timeline import AttemptsBar, TimelinePanel
+from supervisor.views.tui.dashboard.layout import LOW, TRENDS_MOST, Layout, Needs, card_width, plan
 from supervisor.views.tui.logs.pane import LogPanel
 from supervisor.views.tui.pages.text_page import PAGES, new_page
-from supervisor.views.tui.request_client import Answer
-from supervisor.views.tui.saved_layout import memory_of
+from supervisor.views.tui.panels.attempts import AttemptsBar, TimelinePanel
+from supervisor.views.tui.panels.devices import DevicesPanel, devices_of
+from supervisor.views.tui.panels.failure_card import FailureCard
+from supervisor.views.tui.panels.header import HeaderPanel
+from supervisor.views.tui.panels.notice import NoticeBar
+from supervisor.views.tui.panels.ranks_table import RanksPanel
+from supervisor.views.tui.panels.state_words import shows_failure
+from supervisor.views.tui.panels.trends import TilesPanel, TrendPanel, trends
+from supervisor.views.tui.shell.request_client import Answer
+from supervisor.views.tui.shell.saved_layout import memory_of
 from supervisor.views.tui.widgets.footer import FooterBar
 from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import Panel, View, tr_of
@@ -182,6 +182,7 @@ class Panes:
     def arrange(self) -> None:
         """Place the panes for the size of the terminal and what there is to show."""
         size, needs = self.screen.size, self._needs()
+        self.header.is_low = size.height < LOW
         layout = plan(size.width, size.height, needs)
         if layout != self._layout:
             self._layout = layout

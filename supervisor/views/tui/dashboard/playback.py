@@ -14,8 +14,8 @@ from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.keys import MOMENTS
 from supervisor.views.tui.dashboard.panes import Panes
 from supervisor.views.tui.dialogs.prompts import AskLine, ask_over
-from supervisor.views.tui.feeder import Feeder
-from supervisor.views.tui.request_client import Answer
+from supervisor.views.tui.shell.feeder import Feeder
+from supervisor.views.tui.shell.request_client import Answer
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, cells, row
 from supervisor.views.tui.widgets.panel import Panel
 

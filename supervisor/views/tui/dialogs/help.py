@@ -17,7 +17,7 @@ from textual.content import Content
 from textual.dom import DOMNode
 from textual.widgets import Static
 
-from supervisor.views.tui.screen_base import OverScreen
+from supervisor.views.tui.shell.screen_base import OverScreen
 from supervisor.views.tui.widgets.paint import fit, wrap
 from supervisor.views.tui.widgets.panel import tr_of
 

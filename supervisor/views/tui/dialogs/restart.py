@@ -15,7 +15,7 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Input, Label, TextArea
 
-from supervisor.job.arguments.assignments import set_value, settings_of
+from supervisor.job.arguments.command_line import set_value, settings_of
 from supervisor.job.batch import (
     BatchChange,
     BatchSpec,
@@ -28,7 +28,7 @@ from supervisor.job.errors import JobError
 from supervisor.text.redact import redact
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, lines_of
 from supervisor.views.tui.dialogs.prompts import key_line
-from supervisor.views.tui.screen_base import OverScreen
+from supervisor.views.tui.shell.screen_base import OverScreen
 from supervisor.views.tui.widgets.panel import tr_of
 
 

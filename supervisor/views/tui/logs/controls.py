@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from msgspec.structs import replace
 from textual.app import App
 
 from supervisor.views import format as fm
 from supervisor.views.filter_words import BadQueryError
-from supervisor.views.format import ranges
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.merge import Row as LogRow
 from supervisor.views.logs.query import Query
@@ -17,6 +17,7 @@ from supervisor.views.logs.session import LogSession
 from supervisor.views.logs.sources import Tone
 from supervisor.views.tui.dialogs.prompts import SEARCH_HINT, AskLine
 
+T = TypeVar("T")
 FILTER_HINT = "words, -without, /expression/, r0-3, node:1, level:warn, stream:stderr"
 STREAMS = ("", "stdout", "stderr")
 
@@ -45,7 +46,6 @@ class LogControls:
         self.session = session
         self.page: lc.Page | None = None
         self.query, self.searched = Query(), Query()
-        self._kept: LogRow | None = None  # the row that filters led away from
         self._show = show
         self._report = report
         self._row = row
@@ -64,13 +64,10 @@ class LogControls:
             self._show(page)
 
     def _awaiting(self, page: lc.Page, done_ratio: float | None = None) -> lc.Page:
-        """The page with the newest filter and search, and what is being done where it is not theirs yet."""
+        """The page, with what is being done where it is not yet of the newest filter and search."""
         part = f" {fm.part(done_ratio)}" if done_ratio is not None else ""
         if page.query != self.query:
-            doing = f"filtering…{part}" if self.query else ""
-            why = _unseen_ranks(page, self.query) or doing or "searching…"
-            page = _only(page, self.query)
-            return replace(page, query=self.query, shown=None, empty_why=why, doing=doing)
+            return replace(page, doing=f"filtering…{part}")
         if page.searched != self.searched:
             doing = f"searching…{part}" if self.searched else ""
             return replace(page, searched=self.searched, search=None, doing=doing)
@@ -79,7 +76,6 @@ class LogControls:
     def ask(self, *commands: lc.Command) -> None:
         """Ask for something that is answered by a page."""
         if not all(isinstance(command, (lc.Update, lc.Size)) for command in commands):
-            self._kept = None
             self._asked()
         self.session.ask(*commands)
 
@@ -172,74 +168,34 @@ class LogControls:
             query = Query.parse(typed)
         except BadQueryError as error:
             return str(error)
-        trouble = self._nobody(query)
-        if not trouble:
-            self.show_only(query, row)
-        return trouble
-
-    def _nobody(self, query: Query) -> str:
-        """Which rank or node a query names that is not there; empty: none, or it is not known."""
-        page = self.page
-        if page is None:
-            return ""
-        if query.nodes and not page.node_count:
-            return "these logs are of one node: leave node: out"
-        if beyond := {number for number in query.nodes if number >= page.node_count}:
-            known = ranges(tuple(range(page.node_count)))
-            return f"there is no node {ranges(tuple(beyond))}: name nodes as node:1 or node:0-3; nodes {known} are there"
-        missing = _missing_ranks(page, query)
-        if not missing or _may_name_more(page):
-            return ""
-        return (
-            f"there is no rank {ranges(missing)}: name ranks as r0 or r0-3,7; this log has {_ranks_of(page)}"
-        )
+        self.show_only(query, row)
+        return ""
 
     def show_only(self, query: Query, row: LogRow | None) -> None:
         """Let only these lines through; the row stays in sight. A query that holds already is not begun again."""
-        if self._kept is not None and self._is_where_filters_led(row):
-            row = self._kept
-        begins, self.query = query != self.query, query
-        if not begins:
-            return
-        self._show_begun()
-        self.ask(lc.Show(query, row))
-        self._kept = row
-        self._changed()
-
-    def _is_where_filters_led(self, row: LogRow | None) -> bool:
-        """Whether nobody has moved since a filter was asked for: from one rank to the next the time stays that of the line before all of them."""
-        page = self.page
-        if page is None or page.following:
-            return False
-        return page.query != self.query or (page.cursor is not None and page.rows[page.cursor] == row)
+        if query != self.query:
+            self.query = query
+            self._show_begun()
+            self.ask(lc.Show(query, row))
+            self._changed()
 
     def next_rank(self, way: int) -> None:
-        """One rank alone: none, 0, 1, … and round again; where the page stands still, from none to the one under the cursor."""
+        """One rank alone: none, 0, 1, … and round again."""
         names = self.page.ranks if self.page is not None else ()
-        if not names and self.page is not None:
+        if names:
+            chosen = _next((frozenset[str](), *(frozenset([name]) for name in names)), self.query.who, way)
+            self.show_only(self.query.of(chosen), self.frozen_row)
+        elif self.page is not None:
             self._report(lc.Remark("the log does not say which rank wrote a line", good=False))
-        if not names:
-            return
-        row = self.frozen_row
-        here = [name for name in names if row is not None and name in row.who]
-        if here and not self.query.who and not (self._kept is not None and self._is_where_filters_led(row)):
-            chosen = frozenset([here[0 if way > 0 else -1]])
-        else:
-            circle = [frozenset[str](), *(frozenset([name]) for name in names)]
-            now = circle.index(self.query.who) if self.query.who in circle else 0
-            chosen = circle[(now + way) % len(circle)]
-        self.show_only(self.query.of(chosen), row)
 
     def next_node(self, numbers: Sequence[int], way: int) -> None:
         """One node alone: none, 0, 1, … and round again."""
-        circle = [frozenset[int](), *(frozenset([number]) for number in numbers)]
-        now = circle.index(self.query.nodes) if self.query.nodes in circle else 0
-        self.show_only(self.query.at(*circle[(now + way) % len(circle)]), self.frozen_row)
+        chosen = _next((frozenset[int](), *(frozenset([n]) for n in numbers)), self.query.nodes, way)
+        self.show_only(self.query.at(*chosen), self.frozen_row)
 
     def next_stream(self) -> None:
         """Both streams, stdout alone, stderr alone."""
-        now = STREAMS.index(self.query.stream) if self.query.stream in STREAMS else 0
-        self.show_only(self.query.on(STREAMS[(now + 1) % len(STREAMS)]), self.frozen_row)
+        self.show_only(self.query.on(_next(STREAMS, self.query.stream, 1)), self.frozen_row)
 
     @property
     def can_fold(self) -> bool:
@@ -262,55 +218,7 @@ class LogControls:
         return True
 
 
-def _only(page: lc.Page, query: Query) -> lc.Page:
-    """The page with those of its rows that another query lets through too: what is shown under a query is always of it."""
-
-    def is_kept(row: LogRow) -> bool:
-        if row.tone is Tone.FOLDED and query:
-            return False
-        for index, line in row.parts:
-            log = page.logs[index] if index < len(page.logs) else None
-            if query.accepts(line.text) and (
-                log is None
-                or (query.stream in {"", log.stream} and (not query.nodes or log.node in query.nodes))
-            ):
-                return query.is_by(*row.who)
-        return False
-
-    kept = [number for number, row in enumerate(page.rows) if is_kept(row)]
-    if len(kept) == len(page.rows):
-        return page
-    return replace(
-        page,
-        rows=tuple(page.rows[number] for number in kept),
-        numbers=tuple(page.numbers[number] for number in kept) if page.numbers else (),
-        cursor=kept.index(page.cursor) if page.cursor in kept else None,
-        cause=kept.index(page.cause) if page.cause in kept else None,
-    )
-
-
-def _may_name_more(page: lc.Page) -> bool:
-    """Whether a log of several ranks may name more of them in its midst."""
-    return any(log.is_mixed and not log.who for log in page.logs)
-
-
-def _missing_ranks(page: lc.Page, query: Query) -> tuple[int, ...]:
-    """The ranks that a query names and that are not known to write these logs; none where no writer is known."""
-    named = {int(name) for name in query.who if name.isdigit()}
-    return tuple(sorted(named - set(map(int, page.ranks)))) if page.ranks else ()
-
-
-def _ranks_of(page: lc.Page) -> str:
-    return f"rank{'s' if len(page.ranks) > 1 else ''} {ranges(tuple(map(int, page.ranks)))}"
-
-
-def _unseen_ranks(page: lc.Page, query: Query) -> str:
-    """What is known at once of a query for ranks none of which is seen in a log of several; empty: some are, or it names none."""
-    named = tuple(sorted(int(name) for name in query.who if name.isdigit()))
-    if not named or len(named) < len(query.who) or not page.rows or not _may_name_more(page):
-        return ""
-    if not page.ranks:
-        return "the log does not say which rank wrote a line; looking through all of it…"
-    if _missing_ranks(page, query) != named:
-        return ""
-    return f"no rank {ranges(named)} seen, but {_ranks_of(page)}; looking through all of it…"
+def _next(circle: Sequence[T], now: T, way: int) -> T:
+    """What stands beside the present choice."""
+    at = circle.index(now) if now in circle else 0
+    return circle[(at + way) % len(circle)]

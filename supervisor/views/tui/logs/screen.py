@@ -23,14 +23,14 @@ from supervisor.views.logs.commands import BadJumpError, LogAt, LogPoint, parse_
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import LogSession
 from supervisor.views.logs.sources import NodeLogs
-from supervisor.views.tui.commands import SYNONYMS, nearest, unknown
 from supervisor.views.tui.dialogs.help import HelpScreen, bindings_of, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine
-from supervisor.views.tui.external_editor import Spot, editor_argv, pager_argv, run_outside
 from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.logs.page import LogPage
 from supervisor.views.tui.logs.rows import lines_text
-from supervisor.views.tui.screen_base import KeyScreen
+from supervisor.views.tui.shell.command_palette import SYNONYMS, nearest, unknown
+from supervisor.views.tui.shell.external_editor import Spot, editor_argv, pager_argv, run_outside
+from supervisor.views.tui.shell.screen_base import KeyScreen
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, row
 from supervisor.views.tui.widgets.panel import Panel, tr_of

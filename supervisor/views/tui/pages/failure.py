@@ -16,8 +16,8 @@ from supervisor.views import format as fm
 from supervisor.views.logs.commands import LogAt
 from supervisor.views.model.cause_context import AFTER_LINES, BEFORE_LINES
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard.actions import resume_text, suggested_batch, with_resume_declared
-from supervisor.views.tui.dashboard.failure_card import (
+from supervisor.views.tui.pages.text_page import Page, labelled, resumed_rows, section
+from supervisor.views.tui.panels.failure_card import (
     LABEL,
     UNSURE,
     change_text,
@@ -26,8 +26,8 @@ from supervisor.views.tui.dashboard.failure_card import (
     own_line_of,
     reason_text,
 )
-from supervisor.views.tui.dashboard.state_words import failures
-from supervisor.views.tui.pages.text_page import Page, labelled, resumed_rows, section
+from supervisor.views.tui.panels.possible_actions import resume_text, suggested_batch, with_resume_declared
+from supervisor.views.tui.panels.state_words import failures
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, fit, row, wrap
 from supervisor.views.tui.widgets.panel import UNWRAPPED_CELLS, View, copied_rows
 from supervisor.views.wording.kinds import place_of_end

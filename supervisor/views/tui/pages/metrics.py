@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from textual import events
 from textual.binding import Binding, BindingType
 
-from supervisor.job.arguments.assignments import differing
+from supervisor.job.arguments.command_line import differing
 from supervisor.run.paths import RunPaths
 from supervisor.run.summaries import name_given
 from supervisor.views import format as fm
@@ -79,7 +79,7 @@ smoothed_usually = of_track(smooth)
 
 @dataclass(frozen=True, slots=True)
 class OtherRun:
-    """A run that is laid beside this one. `cuts`: see `curves.Curve`. `start_t`: its time counts from there. `given`: its name, if a person gave it one.
+    """A run compared with this one. `cuts`: see `curves.Curve`. `start_t`: where its time axis starts. `given`: the name a person gave it, if any.
 
     `arguments`: see `own_arguments`.
     """
@@ -107,7 +107,7 @@ class Cell(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A chart as it was drawn last, and what it was drawn of: it is drawn again where one of that is another."""
+    """The last drawing of a chart and its inputs; it is drawn again only if an input changed."""
 
     tracks: Sequence[object]
     how: tuple[object, ...]

@@ -16,7 +16,7 @@ from supervisor.text.decode import clean
 from supervisor.views.logs.query import Query
 from supervisor.views.tui.logs.rows import marked
 from supervisor.views.tui.pages.text_page import ScrolledPanel, open_page_search
-from supervisor.views.tui.screen_base import KeyScreen
+from supervisor.views.tui.shell.screen_base import KeyScreen
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, fit, row, wrap
 
@@ -108,7 +108,7 @@ class StackPage(ScrolledPanel):
 
 
 class StackScreen(KeyScreen, Screen[bool]):
-    """Stacks to read; closes with True where the log is wanted next.
+    """Shows stacks; closes with True if the log should open next.
 
     Args:
         name: the file, as a person may look for it.

@@ -14,12 +14,12 @@ from textual.screen import Screen
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Backoff, HeldOpen
 from supervisor.views.model.run_list import RunList, Scope, SortKey, sort_named
-from supervisor.views.tui.dashboard.bars import NoticeBar
 from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine, Confirm, ask_over
-from supervisor.views.tui.request_client import Answer
+from supervisor.views.tui.panels.notice import NoticeBar
 from supervisor.views.tui.runs.table import RunsPanel
-from supervisor.views.tui.screen_base import FIRST_READ_S, LEAVING, KeyScreen, key_commands, silence_of
+from supervisor.views.tui.shell.request_client import Answer
+from supervisor.views.tui.shell.screen_base import FIRST_READ_S, LEAVING, KeyScreen, key_commands, silence_of
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
 from supervisor.views.tui.widgets.paint import TextStyle
 

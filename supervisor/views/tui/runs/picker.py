@@ -20,9 +20,9 @@ from supervisor.views.model.run_list import RunList, RunsReader, Scope
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
 from supervisor.views.tui.dialogs.prompts import key_line
-from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.runs.table import RunsPanel
-from supervisor.views.tui.screen_base import OverScreen
+from supervisor.views.tui.shell.feeder import Feeder
+from supervisor.views.tui.shell.screen_base import OverScreen
 from supervisor.views.tui.widgets.panel import tr_of
 
 KEYS = (
@@ -36,7 +36,7 @@ KEYS = (
 
 
 class RunPicker(OverScreen[Sequence[RunPaths] | None]):
-    """Marks any number of runs; the answer is those, in the order in which they were marked, None where it was left.
+    """Lets a person mark any number of runs; returns them in the order of marking, or None if the dialog is closed.
 
     Args:
         run: the one that is open: it is not listed.

@@ -25,8 +25,8 @@ from supervisor.views.model.run_list import (
     ordered,
 )
 from supervisor.views.tui.charts.hues import run_style
-from supervisor.views.tui.dashboard.state_words import listed_span
 from supervisor.views.tui.dialogs.prompts import AskLine
+from supervisor.views.tui.panels.state_words import listed_span
 from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, clip, fit, row, spoken, wrap
 from supervisor.views.wording.translate import Tr
@@ -380,7 +380,7 @@ class RunsPanel(ListPanel):
         return self.scope.everywhere and self.can_widen
 
     def on_click(self, event: events.Click) -> None:
-        """A click on a column's name sorts by it, on the same again it reverses; rows are `click_row`'s."""
+        """Sort by the column whose name was clicked, or reverse the order; clicks on rows go to `click_row`."""
         if event.y == 1 and (key := self._key_at(event.x - 1)) is not None:
             self.sort_by(key, reverse=key is self.sort and not self.reverse)
 

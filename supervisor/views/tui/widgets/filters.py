@@ -106,7 +106,7 @@ DIM_BELOW: Final = 0.72
 
 
 class NoColourFilter(LineFilter):
-    """Takes every colour out of a line (https://no-color.org asks for that); bold, dim and reversed characters say what it meant.
+    """Removes all colors from a line (https://no-color.org); bold, dim and reversed text keep their meaning.
 
     Args:
         foreground: the theme's own; text that is much nearer to the background is dim.

@@ -102,7 +102,8 @@ class ListPanel(MovingPanel):
 
     def go_to(self, index: int) -> None:
         """Put the cursor on a row, the nearest that there is."""
-        self.cursor = min(max(index, 0), max(self.count() - 1, 0))
+        last = max(self.count() - 1, 0) if self.ready else 0
+        self.cursor = min(max(index, 0), last)
         self.repaint()
 
     def action_move(self, rows: int) -> None:
@@ -111,7 +112,7 @@ class ListPanel(MovingPanel):
 
     def action_edge(self, way: int) -> None:
         """First or last row."""
-        self.go_to(0 if way < 0 else self.count() - 1)
+        self.go_to(0 if way < 0 else self._count - 1)
 
     def action_page(self, pages: int) -> None:
         """One page up or down."""
@@ -120,7 +121,7 @@ class ListPanel(MovingPanel):
     def row_at(self, event: events.MouseEvent) -> int | None:
         """The row under the mouse; None beside all rows."""
         at = event.y - (1 if self.framed else 0) - self._heading_rows
-        return self._top + at if 0 <= at < min(self._page, self.count() - self._top) else None
+        return self._top + at if 0 <= at < min(self._page, self._count - self._top) else None
 
     def on_click(self, event: events.Click) -> None:
         """A click on a row."""

@@ -43,7 +43,7 @@ NAMED = {theme.name: theme for theme in THEMES.values()}
 
 
 class ThemedApp(App[None]):
-    """Textual builds its stylesheet in its own theme and rebuilds it when another is set: here it is built once.
+    """An app that starts in one of our themes. Textual would build its stylesheet in its own theme first, then again in ours.
 
     Args:
         appearance: the theme that was asked for, None for the one that is remembered; whether in plain ASCII.

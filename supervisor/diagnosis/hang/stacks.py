@@ -1,0 +1,326 @@
+"""Stacks of a Python process as frames, and what its main thread waits for, as named kinds.
+
+py-spy dump: ``Thread 12 (idle): "MainThread"`` and below it ``    main (/job/train.py:19)``, innermost first.
+faulthandler: ``Current thread 0x… (most recent call first):`` and ``  File "/job/train.py", line 19 in main``.
+
+The kind comes from the frames that the thread's own line called, else from its system call. A silence is ended only where the late rank waits
+for something that does not come by itself. A pause, a slow disk or server, a program that it started may each take their time in a healthy
+job: a rank in one of these is reported and never ended. What is not in the table is taken for one of them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from supervisor.text.numbers import whole
+
+_SPY_THREAD = re.compile(r'Thread (0x[0-9A-Fa-f]+|\d+)(?: \(([^)]*)\))?(?:: "(.*)")?')
+_SPY_FRAME = re.compile(r"\s+(\S.*?) \((.*?)(?::(\d+))?\)\s*$")
+_FAULT_THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):")
+_FAULT_FRAME = re.compile(r'\s+File "(.*)", line (\d+|\?\?\?) in (.*)$')
+_INSTALLED = re.compile(
+    r"(?:^|/)(?:site-packages|dist-packages)/|/python\d[.\d]*t?/|^<frozen|^<string>|\.so(?:\.|$)"
+)
+_LIBRARIES = frozenset(
+    ("torch", "numpy", "accelerate", "deepspeed", "lightning", "transformers", "multiprocessing")
+)
+_MAX_FRAMES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One call: `file` as the tool printed it, `line` 1-based, None for a frame of native code."""
+
+    function: str
+    file: str
+    line: int | None
+
+    @property
+    def name(self) -> str:
+        """The function's own name: newer py-spy puts that of its class before it."""
+        return self.function.rpartition(".")[2]
+
+    @property
+    def is_library(self) -> bool:
+        """Whether it is code that was installed, not the user's own."""
+        if _INSTALLED.search(self.file) is not None:
+            return True
+        first, _, rest = self.file.partition("/")
+        module = first.removesuffix(".py")
+        # py-spy shortens paths: ``torch/_tensor.py``, ``threading.py``.
+        return first in _LIBRARIES if rest else module in sys.stdlib_module_names and first.endswith(".py")
+
+    @property
+    def place(self) -> str:
+        """The last parts of the path, and the line: ``data/loader.py:41``."""
+        short = "/".join(self.file.rsplit("/", 2)[-2:]) if self.is_library else self.file.rsplit("/", 1)[-1]
+        return short if self.line is None else f"{short}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStack:
+    """One thread, innermost frame first. `idle`: it waits in the kernel; None where the tool does not say.
+
+    `at`: which of the lines that were parsed each frame is, from 0.
+    """
+
+    frames: tuple[Frame, ...]
+    idle: bool | None = None
+    is_main: bool = False
+    at: tuple[int, ...] = ()
+
+
+def parse_stack(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
+    """The threads in the output of py-spy or of faulthandler; empty when it is neither."""
+    if any(_FAULT_THREAD.match(line) for line in lines):
+        return _from_faulthandler(lines)
+    return _from_py_spy(lines)
+
+
+def main_thread(threads: Sequence[ThreadStack]) -> ThreadStack | None:
+    """The thread that runs the script."""
+    return next((thread for thread in threads if thread.is_main), threads[0] if len(threads) == 1 else None)
+
+
+def _from_py_spy(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
+    found: list[ThreadStack] = []
+    name, idle, frames, at = "", None, list[Frame](), list[int]()
+
+    def close() -> None:
+        if frames:
+            found.append(ThreadStack(tuple(frames), idle, is_main=name == "MainThread", at=tuple(at)))
+
+    for index, line in enumerate(lines):
+        if (head := _SPY_THREAD.match(line)) is not None:
+            close()
+            name, frames, at = head[3] or head[1], [], []
+            idle = None if head[2] is None else head[2].startswith("idle")
+        elif (seen := _SPY_FRAME.match(line)) is not None and len(frames) < _MAX_FRAMES:
+            frames.append(Frame(seen[1], seen[2], whole(seen[3]) if seen[3] else None))
+            at.append(index)
+    close()
+    if found and not any(thread.is_main for thread in found):
+        # A thread without a name (no threading module) is the only one, or the last listed.
+        last = found.pop()
+        found.append(replace(last, is_main=True))
+    return tuple(found)
+
+
+def _from_faulthandler(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
+    found: list[ThreadStack] = []
+    is_main, frames, at = False, list[Frame](), list[int]()
+
+    def close() -> None:
+        if frames:
+            found.append(ThreadStack(tuple(frames), is_main=is_main, at=tuple(at)))
+
+    for index, line in enumerate(lines):
+        if (head := _FAULT_THREAD.match(line)) is not None:
+            close()
+            # A signal's handler runs in the main thread (signal(7) lets any take it; CPython's main one does).
+            is_main, frames, at = head[1] == "Current thread", [], []
+        elif (seen := _FAULT_FRAME.match(line)) is not None and len(frames) < _MAX_FRAMES:
+            number = whole(seen[2]) if seen[2].isdecimal() else None
+            frames.append(Frame(seen[3], seen[1], number))
+            at.append(index)
+    close()
+    return tuple(found)
+
+
+# System calls as x86-64's /proc numbers them. On other machines nothing is known by its number.
+CALL_NAMES: Final = MappingProxyType(
+    {
+        "0": "read", "1": "write", "2": "open", "4": "stat", "5": "fstat", "6": "lstat", "7": "poll", "8": "lseek",
+        "17": "pread64", "18": "pwrite64", "19": "readv", "20": "writev", "23": "select", "34": "pause", "35": "sleep",
+        "40": "sendfile", "42": "connect", "43": "accept", "44": "sendto", "45": "recvfrom", "46": "sendmsg", "47": "recvmsg",
+        "61": "wait4", "72": "fcntl", "73": "flock", "74": "fsync", "75": "fdatasync", "78": "getdents", "82": "rename",
+        "87": "unlink", "128": "sigtimedwait", "130": "sigsuspend", "162": "sync", "202": "futex", "208": "io_getevents",
+        "217": "getdents64", "230": "sleep", "232": "epoll_wait", "247": "waitid", "257": "openat", "262": "newfstatat",
+        "270": "pselect6", "271": "ppoll", "281": "epoll_pwait", "285": "fallocate", "288": "accept4", "295": "preadv",
+        "296": "pwritev", "299": "recvmmsg", "306": "syncfs", "326": "copy_file_range", "332": "statx", "426": "io_uring_enter",
+        "219": "restart_syscall", "running": "no system call",
+    }
+)  # fmt: skip
+
+
+class Kind(StrEnum):
+    """What a rank is at, as far as that decides whether anything may still come of it."""
+
+    PEERS = "peers"
+    SLEEP = "sleep"
+    NETWORK = "network"
+    PROCESS = "process"
+    FILE = "file"
+    DEVICE = "device"
+    TIMED = "timed"
+    THREAD = "thread"
+    LOCK = "lock"
+    RUNS = "runs"
+    STOPPED = "stopped"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One kind. `words`: what a rank does, for a person. `may_end`: nothing comes by itself, or nobody can tell but by its length.
+
+    `files`: of the code that a rank's own line called. `calls`: names of system calls.
+    """
+
+    kind: Kind
+    words: str
+    may_end: bool = False
+    files: re.Pattern[str] | None = None
+    calls: frozenset[str] = frozenset()
+
+
+def _modules(names: str) -> re.Pattern[str]:
+    """Files of these modules and packages, as `_module_file` gives them."""
+    listed = "|".join(re.escape(name) for name in names.split())
+    return re.compile(rf"(?:<frozen )?(?:{listed})(?:\.py|/|>|\.)")
+
+
+# In this order: a download that writes a file waits for the network, a program's output is read from a pipe.
+WAITINGS: Final = (
+    Waiting(Kind.SLEEP, "sleeps", calls=frozenset(("sleep", "pause", "sigtimedwait", "sigsuspend"))),
+    Waiting(
+        Kind.NETWORK,
+        "waits for the network",
+        files=_modules(
+            "socket ssl http urllib ftplib smtplib imaplib xmlrpc asyncio urllib3 requests httpx httpcore h11 h2 aiohttp anyio "
+            "websocket websockets huggingface_hub hf_transfer hf_xet modelscope boto3 botocore s3transfer aiobotocore s3fs "
+            "s3torchconnector gcsfs fsspec adlfs azure google oss2 minio smart_open streaming grpc zmq redis psycopg psycopg2 "
+            "pymongo pymysql paramiko kazoo ray wandb mlflow neptune comet_ml clearml swanlab torch/hub gdown nltk/downloader"
+        ),
+        calls=frozenset(
+            ("poll", "select", "pselect6", "ppoll", "epoll_wait", "epoll_pwait", "connect", "accept", "accept4", "sendto",
+             "recvfrom", "sendmsg", "recvmsg", "recvmmsg")
+        ),
+    ),
+    Waiting(
+        Kind.PROCESS,
+        "waits for a process that it started",
+        files=_modules(
+            "subprocess multiprocessing concurrent/futures/process pty pexpect joblib loky dask billiard torch/multiprocessing "
+            "torch/utils/data torch/utils/cpp_extension torch/_inductor triton"
+        ),
+        calls=frozenset(("wait4", "waitid")),
+    ),
+    Waiting(
+        Kind.FILE,
+        "reads or writes",
+        files=_modules(
+            "io _pyio os importlib zipimport codecs gzip bz2 lzma zipfile tarfile shutil pathlib genericpath posixpath glob fileinput "
+            "tempfile mmap sqlite3 filelock portalocker torch/serialization torch/distributed/checkpoint safetensors h5py zarr pyarrow lmdb "
+            "webdataset datasets numpy/lib/npyio numpy/lib/_npyio_impl numpy/lib/format numpy/core/memmap numpy/_core/memmap "
+            "pandas/io PIL/Image PIL/ImageFile soundfile torchaudio torchvision/io decord"
+        ),
+        calls=frozenset(
+            ("read", "write", "open", "openat", "stat", "fstat", "lstat", "newfstatat", "statx", "lseek", "pread64", "pwrite64",
+             "readv", "writev", "preadv", "pwritev", "sendfile", "copy_file_range", "fcntl", "flock", "fsync", "fdatasync",
+             "syncfs", "sync", "fallocate", "getdents", "getdents64", "rename", "unlink", "io_getevents", "io_uring_enter")
+        ),
+    ),
+    Waiting(Kind.DEVICE, "waits for its GPU"),
+    # A wait with a time limit that a tracer interrupted is gone on with so (restart_syscall(2)).
+    Waiting(Kind.TIMED, "waits with a time limit", calls=frozenset(("restart_syscall",))),
+    Waiting(Kind.THREAD, "waits for a thread of its own that is at work"),
+    Waiting(Kind.STOPPED, "is stopped by a signal"),
+    Waiting(Kind.UNKNOWN, "waits for something that cannot be told"),
+    Waiting(Kind.PEERS, "waits for other ranks", may_end=True),
+    Waiting(Kind.LOCK, "waits for a lock that nobody gives back", may_end=True),
+    Waiting(Kind.RUNS, "computes", may_end=True),
+)  # fmt: skip
+NAMELESS: Final = frozenset(("running", "219"))
+"""Calls that say nothing of what was called."""
+BY_KIND: Final = MappingProxyType({waiting.kind: waiting for waiting in WAITINGS})
+
+_ABOVE = re.compile(r".*(?:(?:site|dist)-packages|/python\d[.\d]*t?)/")
+# What a wait for a lock goes through, and the functions at whose bottom the interpreter waits for it.
+_LOCKING: Final = _modules("threading queue concurrent/futures")
+_LOCKED: Final = frozenset(("wait", "acquire", "join", "_wait_for_tstate_lock", "wait_for", "__enter__"))
+# Threads that libraries keep for themselves: what they wait for is new work, and no main thread's lock depends on it. Who waits
+# for a tracker's or a loader's thread has its frames in the main thread too.
+_SERVICES: Final = _modules(
+    "tqdm/_monitor torch/utils/data/_utils/pin_memory torch/_inductor/compile_worker tensorboard wandb mlflow neptune comet_ml "
+    "clearml swanlab"
+)
+# The outermost functions of threads that Python made, and of the main one.
+_BOTTOMS: Final = frozenset(("_bootstrap", "_bootstrap_inner", "<module>"))
+# A pool's thread without work, a queue's with nothing to send.
+_IDLE_WORKERS: Final = frozenset(("_worker", "_feed"))
+
+
+def kind_of_wait(
+    thread: ThreadStack, others: Sequence[ThreadStack], call: str | None, *, for_ever: bool | None
+) -> Kind:
+    """What a thread that is in no collective waits for.
+
+    Args:
+        thread: the main thread.
+        others: the process's other Python threads.
+        call: the main thread's system call, as /proc numbers it, or "running"; None: not known.
+        for_ever: it waits for a lock without a time limit; None: not known, or for no lock.
+    """
+    called = called_frames(thread.frames)
+    if (found := _by_files(called)) is not None:
+        return found
+    name = CALL_NAMES.get(call or "")
+    for waiting in WAITINGS:
+        if name in waiting.calls:
+            return waiting.kind
+    if _is_locked(called) and all(_LOCKING.match(_module_file(frame)) for frame in called):
+        match for_ever:
+            case None:
+                return Kind.UNKNOWN
+            case False:
+                return Kind.TIMED
+            case True:
+                return Kind.LOCK if all(map(_is_idle, others)) else Kind.THREAD
+    return Kind.RUNS if thread.idle is False or call == "running" else Kind.UNKNOWN
+
+
+def hook_thread(others: Sequence[ThreadStack]) -> ThreadStack | None:
+    """The thread in which autograd calls Python back while the main thread waits in the backward pass; None: it calls nothing.
+
+    autograd makes its threads itself, one for each device: below a hook there is no frame of Python's own threading.
+    """
+    return next((thread for thread in others if thread.frames[-1].name not in _BOTTOMS), None)
+
+
+def called_frames(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """What the user's own line called, innermost first."""
+    own = next((at for at, frame in enumerate(frames) if not frame.is_library), len(frames))
+    return frames[:own]
+
+
+def _module_file(frame: Frame) -> str:
+    """A library's file below where it is installed: ``huggingface_hub/file_download.py``."""
+    above = _ABOVE.match(frame.file)
+    return frame.file[above.end() :] if above is not None else frame.file
+
+
+def _by_files(frames: Sequence[Frame]) -> Kind | None:
+    for frame in frames:
+        for waiting in WAITINGS:
+            if waiting.files is not None and waiting.files.match(_module_file(frame)):
+                return waiting.kind
+    return None
+
+
+def _is_locked(called: Sequence[Frame]) -> bool:
+    return bool(called) and called[0].name in _LOCKED
+
+
+def _is_idle(thread: ThreadStack) -> bool:
+    """Whether nothing can come of a thread: it is locked itself, or one that waits for work."""
+    if any(_SERVICES.match(_module_file(frame)) for frame in thread.frames):
+        return True
+    first = thread.frames[0]
+    return _LOCKING.match(_module_file(first)) is not None and first.name in _LOCKED | _IDLE_WORKERS

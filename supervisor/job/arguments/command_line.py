@@ -1,0 +1,411 @@
+"""What a command line says: the settings that it names, and what it starts: through which launchers, how many ranks, which script.
+
+Settings are found and set as ``--name value``, ``--name=value``, ``-n value``, ``key=value``, ``KEY.NAME value``. Read are the launchers of
+one machine and of several: torchrun and its older spellings, accelerate, deepspeed, composer, srun, mpirun, and any of them behind
+another. A count that is not given is unknown until it is measured, never 1.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+# yacs' keys (`CfgNode.merge_from_list`), each followed by its value: in capitals, or before a number; any other pair may be two files.
+_PAIRED = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)+ .*|([A-Za-z_]\w*(\.\w+)+|[A-Z][A-Z_]+) \d+", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One ``--name value``, ``--name=value``, ``-n value``, ``key=value`` or yacs' ``TRAIN.LR value`` of a command line."""
+
+    name: str
+    value: str | None
+    at: int
+    joined: bool  # value in the same word
+
+
+def set_value(args: Sequence[str], name: str, value: str) -> tuple[str, ...]:
+    """`args` with one flag set: in place and in the user's spelling, else appended as ``--name=value``.
+
+    An empty value makes it a switch. A name without dashes is a ``key=value`` setting. Where a flag is
+    given twice the last one counts for argparse, so all are set. A ``key=value`` setting whose value holds an equals sign
+    (Lightning's ``epoch=3-step=40.ckpt``) is written in quotes: Hydra reads no second one outside of them.
+    """
+    if not name.startswith("-") and "=" in value and not _is_quoted(value):
+        value = f'"{value}"' if "'" in value else f"'{value}'"
+    result = list(args)
+    found = [s for s in settings_of(args) if _same(s.name, name)]
+    for setting in reversed(found):
+        if not value:
+            continue
+        if setting.joined:
+            result[setting.at] = f"{setting.name}={value}"
+        elif setting.value is not None:
+            result[setting.at + 1] = value
+        else:
+            result.insert(setting.at + 1, value)
+    if not found:
+        if not value:
+            result.append(name)
+        elif name.startswith("-") and not name.startswith("--"):
+            result += [name, value]
+        else:
+            result.append(f"{name}={value}")
+    return tuple(result)
+
+
+def names_of(args: Sequence[str]) -> list[str]:
+    """Every setting that a command line names, in order."""
+    return [s.name for s in settings_of(args)]
+
+
+def value_of(args: Sequence[str], name: str) -> str | None:
+    """The last value that `args` give to a flag, or None."""
+    return next(reversed(values_of(args, name)), None)
+
+
+def values_of(args: Sequence[str], name: str) -> list[str | None]:
+    """Every value that `args` give to a flag, in order; None for each time that it stands there as a switch."""
+    return list(_values_of(tuple(args)).get(_spelled(name), ()))
+
+
+def differing(*lines: Sequence[str]) -> list[tuple[str, tuple[str | None, ...]]]:
+    """The settings that these command lines do not have alike, in order: a name as it is written first, and its value in each line.
+
+    None: it does not stand there; empty: a switch. Of one that is given several times all values count.
+    """
+    known = [_values_of(tuple(args)) for args in lines]
+    names = {_spelled(name): name for args in reversed(lines) for name in reversed(names_of(args))}
+    order = dict.fromkeys(_spelled(name) for args in lines for name in names_of(args))
+    found = []
+    for spelled in order:
+        values = tuple(
+            " ".join(each or "" for each in values[spelled]) if spelled in values else None
+            for values in known
+        )
+        if len(set(values)) > 1:
+            found.append((names[spelled], values))
+    return found
+
+
+def settings_of(args: Sequence[str]) -> Sequence[Setting]:
+    """Every setting of a command line, in order; what is neither a flag nor ``key=value`` is passed over."""
+    return _settings_of(tuple(args))
+
+
+@lru_cache(maxsize=8)  # each candidate for a batch setting asks for its value: 2,000 words took 60 s
+def _settings_of(args: tuple[str, ...]) -> Sequence[Setting]:
+    found: list[Setting] = []
+    for at, word in enumerate(args):
+        if word.startswith("-") and not _is_number(word):
+            name, equals, value = word.partition("=")
+            if equals:
+                found.append(Setting(name, value, at, joined=True))
+                continue
+            ahead = args[at + 1] if at + 1 < len(args) else None
+            is_value = ahead is not None and (not ahead.startswith("-") or _is_number(ahead))
+            found.append(Setting(name, ahead if is_value else None, at, joined=False))
+        elif _PAIRED.fullmatch(" ".join(args[at : at + 2])):
+            found.append(Setting(word, args[at + 1], at, joined=False))
+        else:
+            match = re.fullmatch(r"\+{0,2}([A-Za-z_][\w./@]*)=(.*)", word, re.DOTALL)
+            if match:
+                value = match[2][1:-1] if _is_quoted(match[2]) else match[2]
+                found.append(Setting(word.partition("=")[0], value, at, joined=True))
+    return tuple(found)
+
+
+def _is_quoted(value: str) -> bool:
+    return len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+
+
+def _is_number(word: str) -> bool:
+    return re.fullmatch(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", word) is not None
+
+
+@lru_cache(maxsize=8)  # asked for name by name: 120 kB of words took over 10 s
+def _values_of(args: tuple[str, ...]) -> dict[str, list[str | None]]:
+    found: dict[str, list[str | None]] = {}
+    for setting in _settings_of(args):
+        found.setdefault(_spelled(setting.name), []).append(setting.value)
+    return found
+
+
+def _spelled(name: str) -> str:
+    """Dashes and underscores within a name are one to argparse's users; leading dashes are not."""
+    return name.lstrip("+").replace("_", "-")
+
+
+def _same(left: str, right: str) -> bool:
+    return _spelled(left) == _spelled(right)
+
+
+_TORCHRUN: Final = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
+ACCELERATE: Final = frozenset({"accelerate", "accelerate-launch", "accelerate.commands.launch"})
+_DEEPSPEED: Final = frozenset({"deepspeed", "ds", "deepspeed.launcher.runner"})
+_MPI: Final = frozenset({"mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.hydra"})
+_COMPOSER: Final = frozenset({"composer", "composer.cli.launcher"})
+_SRUN: Final = frozenset({"srun"})
+LAUNCHERS: Final = _TORCHRUN | ACCELERATE | _DEEPSPEED | _MPI | _COMPOSER | _SRUN
+# Flags of launchers that take no value; any other one takes the next word, unless that is the script.
+_SWITCHES: Final = frozenset(
+    {
+        "--standalone", "--no-python", "--no_python", "-m", "--module", "--use-env", "--use_env", "--run-path", "--run_path", "--multi_gpu",
+        "--multi-gpu", "--cpu", "--use_cpu", "--use-cpu", "--use_fsdp", "--use_deepspeed", "--use-deepspeed", "--tpu", "--same_network",
+        "--use_megatron_lm", "--debug", "--quiet", "-q", "--use_xpu", "--ipex", "--use_ipex", "--enable_cpu_affinity", "--no_local_rank",
+        "--no_ssh", "--force_multi", "--bind_cores_to_rank", "--save_pid", "--allow-run-as-root", "--oversubscribe", "--label", "-l",
+        "--exclusive", "--unbuffered", "-u", "-v", "--verbose", "--tag-output", "--report-bindings", "--no-tee", "-O", "-OO", "-s", "-E", "-I", "-B",
+    }
+)  # fmt: skip
+_TWO_VALUES: Final = frozenset({"-mca", "--mca", "-env", "-genv"})
+_WRAPPERS: Final = frozenset({"env", "nohup", "time", "timeout", "numactl", "nice", "stdbuf", "taskset", "uv", "poetry", "pipenv", "conda", "sudo", "exec", "unbuffer", "run"})  # fmt: skip
+_MACHINES: Final = ("--num_machines", "--num_nodes", "--nnodes", "--hostfile", "-H", "--mpirun_hostfile", "--host", "--world_size", "--include", "-i", "--exclude", "-e")  # fmt: skip
+_ON_CPU: Final = frozenset({"--cpu", "--use_cpu", "--use-cpu"})
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a command line starts its ranks, and what it runs.
+
+    `launchers`: their names, outermost first. `ranks`: of the whole job; None where it is not given. `args_at`: where the
+    arguments of the script begin. `own`: the launchers' own flags.
+    """
+
+    launchers: tuple[str, ...] = ()
+    ranks: int | None = None
+    script: str | None = None
+    module: str | None = None
+    program: str | None = None
+    args_at: int = 0
+    own: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What runs, as a framework's program is known: a console program or module in full, a script without its folder."""
+        return self.program or self.module or posixpath.basename(self.script or "")
+
+
+def read_launch(words: Sequence[str], *, gpus: int = 0) -> Launch:
+    """Reads a command line.
+
+    Args:
+        words: program and arguments.
+        gpus: GPUs that the job would see; 0: not known.
+    """
+    launchers: list[str] = []
+    counts: list[int | None] = []
+    own: list[str] = []
+    at = 0
+    as_module = False
+    while at < len(words):
+        name = _name(words, at)
+        if name in _WRAPPERS or _is_assignment(words[at]):
+            at = _after_wrapper(words, at)
+            continue
+        if name is None or name not in LAUNCHERS:
+            break
+        skip = 3 if re.fullmatch(r"python[\d.]*", posixpath.basename(words[at])) else 1
+        if name == "accelerate":
+            if tuple(words[at + skip : at + skip + 1]) != ("launch",):
+                break
+            skip += 1
+        end, as_module = _own_words(words, at + skip, free=name in _SRUN | _MPI)
+        flags = tuple(words[at + skip : end])
+        launchers.append(name)
+        own += flags
+        counts.append(_count(name, flags, gpus))
+        at = end
+    script, module, program, args_at = _what(words, at, as_module=as_module, launched=bool(launchers))
+    # Of several launchers behind each other the innermost, which starts the ranks, says the whole world.
+    ranks = counts[-1] if counts else None
+    return Launch(tuple(launchers), ranks, script, module, program, args_at, tuple(own))
+
+
+def names_machines(launch: Launch) -> bool:
+    """Whether a launcher's own flags speak of several machines, or of some by name."""
+    return _names_machines(launch.own)
+
+
+def _names_machines(flags: Sequence[str]) -> bool:
+    return any((value_of(flags, flag) or "1") not in {"1", "1:1"} for flag in _MACHINES)
+
+
+def with_one_rank(words: Sequence[str], launch: Launch) -> tuple[str, ...] | None:
+    """The same command line with its launcher told to start one rank; None where no flag is known to do that alone.
+
+    accelerate refuses one process with ``--multi_gpu`` (`_validate_launch_command` of its commands/launch.py). deepspeed's
+    ``--num_gpus`` makes it pass over CUDA_VISIBLE_DEVICES, so that its one rank would take another GPU.
+    """
+    if len(launch.launchers) != 1 or names_machines(launch):
+        return None
+    if launch.launchers[0] in _TORCHRUN:
+        flag = "--nproc_per_node"
+    elif launch.launchers[0] in ACCELERATE:
+        flag = "--num_processes"
+    else:
+        return None
+    size = len(launch.own)
+    start = 1 if launch.launchers[0] != "accelerate" else 2
+    at = next((i for i in range(start, len(words)) if tuple(words[i : i + size]) == launch.own), None)
+    if at is None:
+        return None
+    own = set_value([word for word in launch.own if word not in {"--multi_gpu", "--multi-gpu"}], flag, "1")
+    return (*words[:at], *own, *words[at + size :])
+
+
+_CONTAINERS: Final = {
+    "docker": "run",
+    "podman": "run",
+    "nerdctl": "run",
+    "apptainer": "exec",
+    "singularity": "exec",
+}
+
+
+def container_options(words: Sequence[str], folders: Sequence[str], variables: Sequence[str]) -> str:
+    """What a container's own command needs for what runs in it to be measured; empty where a command line starts none.
+
+    Args:
+        words: program and arguments.
+        folders: what must be mounted under its own name, the first of them writable.
+        variables: what must be passed on; apptainer passes all, unless it is told otherwise.
+    """
+    for at, word in enumerate(words):
+        name = posixpath.basename(word)
+        if not {_CONTAINERS.get(name), "run"} & set(words[at + 1 :]) or name not in _CONTAINERS:
+            continue
+        if _CONTAINERS[name] == "exec":
+            return f"{name} --bind {','.join(folders)}"
+        mounts = [f"-v {folder}:{folder}{':ro' if number else ''}" for number, folder in enumerate(folders)]
+        return " ".join([f"{name} run", *mounts, *(f"-e {variable}" for variable in variables)])
+    return ""
+
+
+def _name(words: Sequence[str], at: int) -> str | None:
+    """The launcher's name at this word; of ``python -m torch.distributed.run`` the module."""
+    base = posixpath.basename(words[at])
+    if re.fullmatch(r"python[\d.]*", base) and words[at + 1 : at + 2] and words[at + 1] == "-m":
+        module = words[at + 2] if at + 2 < len(words) else ""
+        return module if module in LAUNCHERS else None
+    return base
+
+
+def _is_assignment(word: str) -> bool:
+    return re.match(r"[A-Za-z_]\w*=", word) is not None and not word.endswith(".py")
+
+
+def _after_wrapper(words: Sequence[str], at: int) -> int:
+    """The next word that is a program: the wrapper's own flags and values are passed over."""
+    for index in range(at + 1, len(words)):
+        word = words[index]
+        base = posixpath.basename(word)
+        if (
+            base in LAUNCHERS
+            or base in _WRAPPERS
+            or re.fullmatch(r"python[\d.]*", base)
+            or _is_assignment(word)
+        ):
+            return index
+    return next((i for i in range(at + 1, len(words)) if not words[i].startswith("-")), len(words))
+
+
+def _own_words(words: Sequence[str], at: int, *, free: bool) -> tuple[int, bool]:
+    """Where a launcher's own flags end, and whether what follows is a module."""
+    as_module = False
+    while at < len(words):
+        word = words[at]
+        if not word.startswith("-"):
+            return at, as_module
+        if word == "--":
+            return at + 1, as_module
+        as_module = as_module or (word in {"-m", "--module"} and not free)
+        if word in _TWO_VALUES:
+            at += 3
+        elif "=" in word or word in _SWITCHES or _is_program(words[at + 1 : at + 2]) or _joined(word):
+            at += 1
+        else:
+            at += 2
+    return len(words), as_module
+
+
+def _is_program(ahead: Sequence[str]) -> bool:
+    if not ahead or ahead[0].startswith("-"):
+        return bool(ahead)
+    base = posixpath.basename(ahead[0])
+    return base.endswith(".py") or base in LAUNCHERS or re.fullmatch(r"python[\d.]*", base) is not None
+
+
+def _joined(word: str) -> bool:
+    """``-n4``: a short flag with its value in the same word."""
+    return re.fullmatch(r"-[a-zA-Z]\d+", word) is not None
+
+
+def _what(
+    words: Sequence[str], at: int, *, as_module: bool, launched: bool
+) -> tuple[str | None, str | None, str | None, int]:
+    """Script, module or console program, and where its arguments begin."""
+    if at >= len(words):
+        return None, None, None, len(words)
+    word = words[at]
+    if re.fullmatch(r"python[\d.]*", posixpath.basename(word)):
+        at += 1
+        while at < len(words) and words[at].startswith("-") and words[at] != "-m":
+            at += 2 if words[at] in {"-W", "-X"} else 1
+        if words[at : at + 1] and words[at] == "-m":
+            return None, words[at + 1] if at + 1 < len(words) else None, None, min(at + 2, len(words))
+        word = words[at] if at < len(words) else ""
+    if as_module:
+        return None, word, None, at + 1
+    if word.endswith(".py") or (launched and "/" in word and not word.endswith(".sh")):
+        return word, None, None, at + 1
+    return None, None, word or None, at + 1
+
+
+def _count(name: str, flags: Sequence[str], gpus: int) -> int | None:
+    """The ranks that one launcher starts; None where it is not given."""
+    if name in _MPI:
+        return _first(flags, "-n", "-np", "--np", "-c", "--n")
+    if name in _SRUN:
+        return _srun_count(flags)
+    if name in _COMPOSER:
+        given = _first(flags, "--world_size", "-n", "--nproc")
+        return given if given is not None else gpus or None
+    if name in ACCELERATE:
+        return _accelerate_count(flags)
+    many = _names_machines(flags)
+    if name in _DEEPSPEED:
+        return None if many else _first(flags, "--num_gpus", "--num-gpus") or gpus or None
+    ranks = _first(flags, "--nproc-per-node", "--nproc_per_node")
+    nodes = value_of(flags, "--nnodes") or "1"
+    if ranks is None or not nodes.isdigit():
+        return None
+    return ranks * int(nodes)
+
+
+def _srun_count(flags: Sequence[str]) -> int | None:
+    total = _first(flags, "-n", "--ntasks")
+    if total is not None:
+        return total
+    each, nodes = _first(flags, "--ntasks-per-node"), _first(flags, "-N", "--nodes")
+    return each * (nodes or 1) if each is not None else None
+
+
+def _accelerate_count(flags: Sequence[str]) -> int | None:
+    """The ranks by accelerate's flags: one on the CPU, whatever the count, unless mpirun starts them."""
+    if _names_machines(flags):
+        return None
+    return 1 if not _ON_CPU.isdisjoint(flags) else _first(flags, "--num_processes")
+
+
+def _first(flags: Sequence[str], *names: str) -> int | None:
+    for name in names:
+        text = value_of(flags, name) or next(
+            (w[len(name) :] for w in flags if len(name) == 2 and w.startswith(name) and _joined(w)), ""
+        )
+        if text.isascii() and text.isdigit() and 0 < len(text) < 7 and int(text):
+            return int(text)
+    return None

@@ -1,0 +1,580 @@
+"""Whole checkpoints that a foreign script left in its folders, recognised by their layout. Nothing is unpickled.
+
+`LAYOUTS` is the table: how each is recognised, which step it is of, and what is written last, so that it can be called whole. A file of
+`torch.save` is a zip, and its directory of members stands at its end (torch/serialization.py): what is a zip was written to its end. Of a
+file in an older form nobody can tell, so it is only ever named to a person.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from pathlib import Path
+from typing import Final
+
+from supervisor.run.paths import is_run_directory
+from supervisor.run.regular import open_regular, read_regular
+
+MAX_ENTRIES = 20_000
+MAX_COUNTED = 10_000
+MAX_DEPTH = 5
+MAX_STATE_BYTES = 64 << 20
+MAX_FOUND = 20
+MAX_TEXT_BYTES = 256
+MAX_PICKLE_BYTES = 16 << 20
+LIKE_DEPTH = 3
+LIKE_CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors")
+TRANSFORMERS: Final = "transformers"
+PLAIN: Final = "torch.save"
+SAVED_DEPTH: Final = 3
+"""A part of a checkpoint lies at most so deep in its folder: Megatron's ``iter_0000100/mp_rank_00/model_optim_rng.pt``."""
+
+_HF_NAME = re.compile(r"checkpoint-(\d{1,12})")
+_WEIGHTS = re.compile(
+    r"(?:pytorch_model|model|adapter_model|tf_model)[\w.-]*\.(?:bin|safetensors)|pytorch_model_fsdp_\d+|global_step\d+"
+)
+_RANDOM_STATES = re.compile(r"random_states_(\d{1,6})\.pkl")
+_OPTIMIZER = re.compile(r"optimizer(_\d{1,6})?\.bin")
+_NO_WEIGHTS = re.compile(r"(optimizer|scheduler|sampler|dl_state_dict)[\w.-]*")
+_MODEL_STATES = re.compile(r".*model_states\.pt")
+_SHARDS = re.compile(r".*(?:model|optim)_states\.pt")
+_TUNE_WEIGHTS = re.compile(r".*\.(?:safetensors|bin|pt)")
+_STEP = re.compile(
+    r"(?:^|[-_.])(?:global[-_]?)?(?:step|iter|iteration)s?[-_=]?(\d{1,12})(?=[-_.]|$)", re.IGNORECASE
+)
+_NUMBER = re.compile(r"\d{1,12}")
+_PLAIN = re.compile(r"(?P<stem>.+?)\.(?:pt|pth|ckpt)(?:\.tar)?", re.IGNORECASE)
+_STATE_NAME = re.compile(
+    r"checkpoint|ckpt|chkpt|snapshot|last|latest|current|epoch|step|iter|state|resume|model", re.IGNORECASE
+)
+_NO_STATE_NAME = re.compile(r"best|optim|ema|rng|random|scaler|sched|infer|export|weights", re.IGNORECASE)
+# A text of 3 to 63 bytes in a pickle of protocol 2, torch.save's own: the keys of a dict that training continues from, not weights alone.
+_STATE_KEYS = re.compile(
+    rb"X[\x03-\x3f]\x00\x00\x00(?:optim|opt_state|epoch|step|iter|(?:global|train|training|current|cur|last|n|num)_(?:step|epoch|iter))",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCheckpoint:
+    """A whole checkpoint. `path` as a script takes it, absolute; `t`: wall seconds of its last part.
+
+    `step` None: its name says none. `number`: the last number in its name, whatever it counts. `counted`: of one that a process was
+    measured to save, the optimizer steps that this process had made.
+    """
+
+    path: str
+    step: int | None
+    t: float
+    layout: str = ""
+    number: int | None = None
+    counted: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """One folder's entries. `ranks`: how many there are, where that is known."""
+
+    path: str
+    entries: dict[str, os.DirEntry[str]]
+    ranks: int | None = None
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+    def written(self, name: str) -> float:
+        """When an entry was last changed."""
+        return self.entries[name].stat(follow_symlinks=False).st_mtime
+
+    def is_file(self, name: str) -> bool:
+        entry = self.entries.get(name)
+        return entry is not None and entry.is_file(follow_symlinks=False)
+
+    def is_dir(self, name: str) -> bool:
+        entry = self.entries.get(name)
+        return entry is not None and entry.is_dir(follow_symlinks=False)
+
+    def matching(self, pattern: re.Pattern[str]) -> list[str]:
+        return [name for name in self.entries if pattern.fullmatch(name)]
+
+    def inner(self, *names: str) -> str:
+        return os.path.join(self.path, *names)
+
+    def text(self, name: str) -> str | None:
+        """A short text file's only line."""
+        if not self.is_file(name):
+            return None
+        with open_regular(self.inner(name)) as file:
+            data = file.read(MAX_TEXT_BYTES + 1)
+        return data.decode("utf-8", "replace").strip() if len(data) <= MAX_TEXT_BYTES else None
+
+
+class _What(Enum):
+    """What a layout's `find` is given, and what the path it gives is."""
+
+    FOLDER = auto()  # the listing of a folder that is the checkpoint itself
+    HOLDER = auto()  # the listing of a folder that holds them; a script is given that folder
+    FILE = auto()  # the listing of the folder of one file
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How one framework lays out its checkpoints.
+
+    Attributes:
+        name: for people and the journal.
+        what: what `find` looks at.
+        find: the checkpoint in a listing, if it is whole: (path, step, time). For `FILE` it is also given the file's name.
+        marker: what is written last, for the table in the docs.
+        takes: whether the folder is this layout's, whole or torn, so that nothing within it is looked at.
+    """
+
+    name: str
+    what: _What
+    find: Callable[[_Listing, str], FoundCheckpoint | None]
+    marker: str
+    takes: Callable[[_Listing], bool] = field(default=lambda _listing: False)
+
+
+def _transformers(here: _Listing, _file: str) -> FoundCheckpoint | None:
+    match = _HF_NAME.fullmatch(here.name)
+    if match is None or not here.is_file("trainer_state.json"):
+        return None
+    if here.entries["trainer_state.json"].stat().st_size > MAX_STATE_BYTES:
+        return None
+    parsed = json.loads(read_regular(Path(here.inner("trainer_state.json"))))
+    step = int(match[1])
+    if not isinstance(parsed, dict) or parsed.get("global_step") != step or not here.matching(_WEIGHTS):
+        return None
+    return FoundCheckpoint(here.path, step, here.written("trainer_state.json"), TRANSFORMERS, step)
+
+
+def _accelerate(here: _Listing, _file: str) -> FoundCheckpoint | None:
+    """Each rank writes its random state after everything else (accelerate/checkpointing.py, save_accelerator_state)."""
+    states = here.matching(_RANDOM_STATES)
+    numbers = sorted(int(match[1]) for name in states if (match := _RANDOM_STATES.fullmatch(name)))
+    if not states or len(states) == len(here.entries) or numbers != list(range(len(numbers))):
+        return None
+    if here.ranks is not None and len(numbers) < here.ranks and not _saved_by_one(here, numbers):
+        return None
+    if not all(is_zip(here.inner(name)) for name in states):
+        return None
+    # checkpoint_3 is the third that was saved (ProjectConfiguration.automatic_checkpoint_naming), checkpoint-3 diffusers' step.
+    named = _HF_NAME.fullmatch(here.name)
+    step = int(named[1]) if named else _step_of(here.name)
+    return FoundCheckpoint(
+        here.path, step, max(map(here.written, states)), "accelerate", _number_of(here.name)
+    )
+
+
+def _saved_by_one(here: _Listing, numbers: list[int]) -> bool:
+    """Whether it is that of the main process alone, with all that load_state needs: it continues without the random states of the others.
+
+    diffusers' scripts call save_state on one process. Sharded states (FSDP, DeepSpeed) have no ``optimizer.bin``.
+    """
+    optimizers = here.matching(_OPTIMIZER)
+    has_weights = any(
+        here.is_dir(name) or name.endswith((".safetensors", ".bin"))
+        for name in here.entries
+        if not _NO_WEIGHTS.fullmatch(name)
+    )
+    whole = all(is_zip(here.inner(name)) for name in optimizers)
+    return numbers == [0] and bool(optimizers) and has_weights and whole
+
+
+def _distributed(here: _Listing, _file: str) -> FoundCheckpoint | None:
+    """torch.distributed.checkpoint; Lightning's FSDP folders write `meta.pt` after it."""
+    if not here.is_file(".metadata") or not any(name.endswith(".distcp") for name in here.entries):
+        return None
+    last = ".metadata"
+    if here.name.endswith(".ckpt"):
+        last = "meta.pt"
+        if not here.is_file(last) or not is_zip(here.inner(last)):
+            return None
+    with open_regular(here.inner(".metadata")) as file:
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b".":  # the end of a pickle
+            return None
+    return FoundCheckpoint(
+        here.path,
+        _step_of(here.name),
+        here.written(last),
+        "torch.distributed.checkpoint",
+        _number_of(here.name),
+    )
+
+
+def _torchtune(here: _Listing, _file: str) -> FoundCheckpoint | None:
+    """The recipe's state is written after the weights, in the folder or beside it."""
+    weights = [name for name in here.matching(_TUNE_WEIGHTS) if name != "recipe_state.pt"]
+    if not re.fullmatch(r"(epoch|step)_\d+", here.name) or not weights:
+        return None
+    above = os.path.dirname(here.path)
+    for place in (
+        here.inner("recipe_state.pt"),
+        os.path.join(above, "recipe_state", "recipe_state.pt"),
+        os.path.join(above, "recipe_state.pt"),
+    ):
+        if os.path.isfile(place) and is_zip(place):
+            written = os.stat(place).st_mtime
+            if written < max(map(here.written, weights)):
+                return None  # an older epoch's
+            step = _step_of(here.name)
+            return FoundCheckpoint(here.path, step, written, "torchtune", _number_of(here.name))
+    return None
+
+
+def _names_a_folder(here: _Listing) -> bool:
+    tag = here.text("latest")
+    return bool(tag) and here.is_dir(tag or "")
+
+
+def _deepspeed(here: _Listing, _file: str) -> FoundCheckpoint | None:
+    """`latest` names the folder of the newest, once all ranks have written theirs (deepspeed/runtime/engine.py)."""
+    tag = here.text("latest")
+    if not tag or "/" in tag or not here.is_dir(tag):
+        return None
+    inside = _listing(here.inner(tag))
+    if inside is None or not inside.matching(_MODEL_STATES):
+        return None
+    if not all(is_zip(inside.inner(name)) for name in inside.matching(_SHARDS)):
+        return None
+    return FoundCheckpoint(here.path, _step_of(tag), here.written("latest"), "DeepSpeed", _number_of(tag))
+
+
+def _megatron(here: _Listing, _file: str) -> FoundCheckpoint | None:
+    """The tracker is written once all ranks have saved (megatron/training/checkpointing.py)."""
+    parsed = here.text("latest_checkpointed_iteration.txt")
+    if parsed is None or not parsed.isdecimal() or len(parsed) > 12:
+        return None
+    inside = (
+        _listing(here.inner(f"iter_{int(parsed):07d}")) if here.is_dir(f"iter_{int(parsed):07d}") else None
+    )
+    if inside is None or not inside.entries:
+        return None
+    written = here.written("latest_checkpointed_iteration.txt")
+    return FoundCheckpoint(here.path, int(parsed), written, "Megatron", int(parsed))
+
+
+def _lightning(here: _Listing, file: str) -> FoundCheckpoint | None:
+    if not file.endswith(".ckpt") or "=" not in file:
+        return None
+    if not is_zip(here.inner(file)):
+        return None
+    found = re.search(r"(?:^|[-_])step=(\d{1,12})(?:[-_.]|$)", file)
+    step = int(found[1]) if found else None
+    return FoundCheckpoint(here.inner(file), step, here.written(file), "Lightning", _number_of(file))
+
+
+def _plain(here: _Listing, file: str) -> FoundCheckpoint | None:
+    """One file that the script itself wrote with torch.save, with more than weights in it."""
+    match = _PLAIN.fullmatch(file)
+    if match is None or not _STATE_NAME.search(match["stem"]) or _NO_STATE_NAME.search(match["stem"]):
+        return None
+    if not _has_training_state(here.inner(file)):
+        return None
+    step = _step_of(match["stem"])
+    return FoundCheckpoint(here.inner(file), step, here.written(file), PLAIN, _number_of(match["stem"]))
+
+
+LAYOUTS: Final[tuple[Layout, ...]] = (
+    Layout(
+        TRANSFORMERS,
+        _What.FOLDER,
+        _transformers,
+        "trainer_state.json of that step",
+        lambda here: _HF_NAME.fullmatch(here.name) is not None,
+    ),
+    Layout(
+        "accelerate",
+        _What.FOLDER,
+        _accelerate,
+        "random_states_<rank>.pkl of every rank, or of rank 0 alone beside model and optimizer",
+        lambda here: bool(here.matching(_RANDOM_STATES)),
+    ),
+    Layout(
+        "torch.distributed.checkpoint",
+        _What.FOLDER,
+        _distributed,
+        ".metadata",
+        lambda here: any(name.endswith(".distcp") for name in here.entries),
+    ),
+    Layout(
+        "torchtune", _What.FOLDER, _torchtune, "recipe_state.pt", lambda here: here.is_file("recipe_state.pt")
+    ),
+    Layout("DeepSpeed", _What.HOLDER, _deepspeed, "latest", _names_a_folder),
+    Layout(
+        "Megatron",
+        _What.HOLDER,
+        _megatron,
+        "latest_checkpointed_iteration.txt",
+        lambda here: here.is_file("latest_checkpointed_iteration.txt"),
+    ),
+    Layout("Lightning", _What.FILE, _lightning, "the end of the zip"),
+    Layout(PLAIN, _What.FILE, _plain, "the end of the zip"),
+)
+
+
+HOLDERS: Final = frozenset(row.name for row in LAYOUTS if row.what is _What.HOLDER)
+"""Layouts whose path is a folder of many checkpoints, of which it names the newest."""
+
+
+def find_checkpoints(
+    folders: Iterable[Path],
+    since_t: float,
+    *,
+    ranks: int | None = None,
+    depth: int = MAX_DEPTH,
+    most: int = MAX_FOUND,
+) -> list[FoundCheckpoint]:
+    """The newest whole checkpoints below `folders` that were written from `since_t` on, at most `most`, in the order of their writing.
+
+    Symbolic links are not followed: Lightning's ``last.ckpt`` and many a ``latest`` name what is found anyway. `ranks`: how many
+    there are, where that is known; layouts with a file of each rank are whole only with all of them. Run directories are passed
+    over; a script's own folders beside them, in ``runs``, are not.
+    """
+    left = [MAX_ENTRIES]
+    found: dict[str, FoundCheckpoint] = {}
+    for folder in folders:
+        for one in _below(os.path.abspath(folder), since_t, left, depth, ranks):
+            found.setdefault(one.path, one)
+    return sorted(found.values(), key=lambda one: (one.t, one.step or 0))[-most:]
+
+
+def whole_at(path: str, *, ranks: int | None = None) -> FoundCheckpoint | None:
+    """The checkpoint at `path` as a script is given it; None where there is none of a known layout, or not a whole one.
+
+    A file of `torch.save` may have any name: it is known to be one, by whoever asks.
+    """
+    path = os.path.abspath(path)
+    if os.path.isdir(path):
+        here = _listing(path, ranks=ranks)
+        layouts = [row for row in LAYOUTS if row.what is not _What.FILE]
+        return next((one for row in layouts if here is not None and (one := _tried(row, here))), None)
+    here = _listing(os.path.dirname(path), ranks=ranks)
+    name = os.path.basename(path)
+    if here is None or not here.is_file(name):
+        return None
+    files = [row for row in LAYOUTS if row.what is _What.FILE]
+    found = next((one for row in files if (one := _tried(row, here, name))), None)
+    if found is not None or not _has_training_state(path):
+        return found
+    stem = _stem(name)
+    return FoundCheckpoint(path, _step_of(stem), here.written(name), PLAIN, _number_of(stem))
+
+
+def _stem(name: str) -> str:
+    match = _PLAIN.fullmatch(name)
+    return match["stem"] if match is not None else name
+
+
+def whole_saved(
+    path: str, since_t: float, until_t: float, *, ranks: int | None = None
+) -> FoundCheckpoint | None:
+    """The whole checkpoint that a process saved at `path`, or a part of it there; None where there is none.
+
+    Of a folder's layout the last part comes later than a save within it. A file is the save's own if it was written by `until_t`; its
+    name need not be that of a checkpoint.
+    """
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    for _ in range(SAVED_DEPTH):
+        if (here := _listing(folder, ranks=ranks)) is not None:
+            rows = [row for row in LAYOUTS if row.what is not _What.FILE]
+            # A folder may have the name of one layout and the files of another.
+            one = next((one for row in rows if (one := _tried(row, here)) is not None), None)
+            if one is not None or any(_takes(row, here) for row in rows):
+                return one if one is not None and one.t >= since_t else None
+        folder = os.path.dirname(folder)
+    if not os.path.isfile(path) or _NO_STATE_NAME.search(_stem(os.path.basename(path))):
+        return None
+    file = whole_at(path)
+    return file if file is not None and since_t <= file.t <= until_t else None
+
+
+def files_of(path: str, layout: str = "", number: int | None = None) -> dict[str, str]:
+    """The files of one checkpoint, by their names below `path`; of one that is a file itself that name is empty.
+
+    Of a folder of many they are those of `number`, and what lies beside these, as the file that names the newest.
+    """
+    if os.path.isfile(path):
+        return {"": path}
+    found: dict[str, str] = {}
+    for folder, inner, names in os.walk(path):
+        if folder == path and layout in HOLDERS:
+            inner[:] = [name for name in inner if _number_of(name) == number]
+        files = (os.path.join(folder, name) for name in names)
+        found |= {os.path.relpath(file, path): file for file in files if os.path.isfile(file)}
+    return found
+
+
+def tree_bytes(path: Path) -> int | None:
+    """Bytes of a file, or of all files below a folder; None when it is gone, or has more entries than are worth counting."""
+    total = count = 0
+    try:
+        if not path.is_dir():
+            return path.stat().st_size
+        for root, _, names in os.walk(path):
+            for name in names:
+                count += 1
+                if count > MAX_COUNTED:
+                    return None
+                total += os.lstat(os.path.join(root, name)).st_size
+    except OSError:
+        return None
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class LikelyFile:
+    """A file with a checkpoint's name. `path`: absolute; `t`: wall seconds of its last change."""
+
+    path: str
+    t: float
+
+
+def newest_like_checkpoint(
+    folders: Iterable[Path], since_t: float, counts: Callable[[str, float], bool] = lambda _path, _t: True
+) -> LikelyFile | None:
+    """The newest file below `folders` that is named like a checkpoint, was written from `since_t` on, and `counts` by its path and time.
+
+    Only names and times are looked at, of at most `MAX_ENTRIES` entries, `LIKE_DEPTH` folders deep; hidden folders and
+    symbolic links are passed over.
+    """
+    left = [MAX_ENTRIES]
+    found: LikelyFile | None = None
+    for folder in folders:
+        for entry in _files(folder, left, LIKE_DEPTH):
+            if not entry.name.lower().endswith(LIKE_CHECKPOINTS):
+                continue
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if not status.st_size or status.st_mtime < max(
+                since_t, found.t if found is not None else since_t
+            ):
+                continue
+            if counts(entry.path, status.st_mtime):
+                found = LikelyFile(os.path.abspath(entry.path), status.st_mtime)
+    return found
+
+
+def is_zip(path: str) -> bool:
+    """Whether a file is a zip to its end; an unreadable one counts as incomplete."""
+    try:
+        return zipfile.is_zipfile(path)
+    except OSError:
+        return False
+
+
+def _files(folder: Path, left: list[int], depth: int) -> Iterator[os.DirEntry[str]]:
+    """The files of a folder, then those of the folders in it."""
+    deeper: list[Path] = []
+    try:
+        with os.scandir(folder) as listing:
+            for entry in listing:
+                left[0] -= 1
+                if left[0] < 0:
+                    return
+                if entry.is_file(follow_symlinks=False):
+                    yield entry
+                elif depth > 1 and not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+                    deeper.append(Path(entry.path))
+    except OSError:
+        return
+    for inner in deeper:
+        yield from _files(inner, left, depth - 1)
+
+
+def _listing(path: str, left: list[int] | None = None, ranks: int | None = None) -> _Listing | None:
+    """A folder's entries; None where it cannot be read, or not within what is `left` to be looked at."""
+    left = left if left is not None else [MAX_ENTRIES]
+    entries: dict[str, os.DirEntry[str]] = {}
+    try:
+        with os.scandir(path) as found:
+            for entry in found:
+                left[0] -= 1
+                if left[0] < 0:
+                    return None
+                entries[entry.name] = entry
+    except OSError:
+        return None
+    return _Listing(path, entries, ranks)
+
+
+def _below(
+    folder: str, since_t: float, left: list[int], depth: int, ranks: int | None
+) -> Iterator[FoundCheckpoint]:
+    here = _listing(folder, left, ranks)
+    if here is None or (here.is_dir("nodes") and is_run_directory(Path(folder))):
+        return
+    taken = False
+    for row in LAYOUTS:
+        if row.what is not _What.FILE:
+            one = _tried(row, here)
+            taken = taken or one is not None or _takes(row, here)
+            if one is not None:
+                if one.t >= since_t:
+                    yield one
+                break
+    if taken:
+        return
+    for name, entry in here.entries.items():
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                if depth > 1 and not name.startswith("."):
+                    yield from _below(entry.path, since_t, left, depth - 1, ranks)
+            elif entry.is_file(follow_symlinks=False) and here.written(name) >= since_t:
+                files = (row for row in LAYOUTS if row.what is _What.FILE)
+                found = next((one for row in files if (one := _tried(row, here, name))), None)
+                if found is not None:
+                    yield found
+        except OSError:
+            continue
+
+
+def _tried(row: Layout, here: _Listing, file: str = "") -> FoundCheckpoint | None:
+    """What cannot be read, or reads as nonsense, is no whole checkpoint."""
+    try:
+        return row.find(here, file)
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _takes(row: Layout, here: _Listing) -> bool:
+    try:
+        return row.takes(here)
+    except OSError:
+        return False
+
+
+def _step_of(name: str) -> int | None:
+    found = _STEP.findall(name)
+    return int(found[-1]) if found else None
+
+
+def _number_of(name: str) -> int | None:
+    found = _NUMBER.findall(name)
+    return int(found[-1]) if found else None
+
+
+def _has_training_state(path: str) -> bool:
+    """Whether a file of torch.save is whole and holds more than weights: its pickle has the keys of a training's state."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            inner = next((one for one in archive.infolist() if one.filename.endswith("data.pkl")), None)
+            if (
+                inner is None
+                or inner.compress_type != zipfile.ZIP_STORED
+                or inner.file_size > MAX_PICKLE_BYTES
+            ):
+                return False
+            return _STATE_KEYS.search(archive.read(inner)) is not None
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError):
+        return False

@@ -1,1 +1,0 @@
-"""The machine, out of /proc and the control groups."""

@@ -1,0 +1,180 @@
+"""What the kernel says of memory: the limits and kills of the control group (versions 1 and 2), and its log of kills.
+
+Files and their meaning: the kernel's Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst and ABI/testing/dev-kmsg. A kill
+by the group's limit leaves nothing in a log but exit -9: its counter here is the confirmation. Reading /dev/kmsg needs rights that
+ordinary users mostly lack (kernel.dmesg_restrict): then there is nothing to say.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from supervisor.sources.processes import read_proc
+from supervisor.text.numbers import whole
+
+# v1 shows "no limit" as the largest page-aligned number; nothing real comes near it.
+_NO_LIMIT_BYTES = 1 << 60
+KMSG = "/dev/kmsg"
+RECORD_BYTES = 8192
+MOST_RECORDS = 20_000
+# mm/oom_kill.c since 2.6: "Out of memory: Killed process 123 (python) ...", "Memory cgroup out of memory: Kill process 123 ..."
+_KILLED = re.compile(r"Kill(?:ed)? process (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupMemory:
+    """Memory of a process's control group. `limit_bytes`: the tightest on the way up; None: no limit.
+
+    `used_bytes`: in the group that has this limit, without file pages that the kernel gives up first when memory runs
+    short (inactive_file, as docker and Kubernetes count): after a dataset was read, these fill any limit.
+
+    `oom_kills` counts processes of the group killed for memory, since the group was made; only a rise means
+    something. `version`: 1 or 2.
+    """
+
+    version: int
+    used_bytes: int | None
+    limit_bytes: int | None
+    oom_kills: int | None
+
+
+def read_cgroup_memory(pid: int | None = None, root: str = "/") -> CgroupMemory | None:
+    """The memory group of a process (by default our own); None where there is no such thing to read."""
+    listing = _read(os.path.join(root, f"proc/{pid if pid is not None else 'self'}/cgroup"))
+    unified = v1 = None
+    for line in listing.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            unified = path
+        elif "memory" in controllers.split(","):
+            v1 = path
+    if v1 is not None:
+        found = _read_v1(os.path.join(root, "sys/fs/cgroup/memory"), v1)
+        if found is not None:
+            return found
+    if unified is not None:
+        return _read_v2(os.path.join(root, "sys/fs/cgroup"), unified)
+    return None
+
+
+def memory_kills() -> int | None:
+    """Processes of our own group killed for memory since it was made; None where nobody counts."""
+    found = read_cgroup_memory()
+    return found.oom_kills if found is not None else None
+
+
+def oom_kills(pids: Collection[int], *, since_s: float, path: str = KMSG) -> str:
+    """The log's lines that report one of `pids` as killed for memory, one a line; "" where there is none.
+
+    Args:
+        pids: whose death is asked about, as the kernel's own pid namespace numbers them.
+        since_s: monotonic seconds since boot; older records are about an earlier process with that pid.
+        path: the device.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    found = []
+    try:
+        for _ in range(MOST_RECORDS):
+            try:
+                record = os.read(fd, RECORD_BYTES)
+            except BrokenPipeError:
+                continue  # records were overwritten while we read: the next read continues behind them
+            except OSError:
+                break  # EAGAIN: the end of the log
+            if not record:
+                break
+            text = about(record, pids, since_s)
+            if text is not None:
+                found.append(text)
+    finally:
+        os.close(fd)
+    return "\n".join(found)
+
+
+def about(record: bytes, pids: Collection[int], since_s: float) -> str | None:
+    """The message of one record (``priority,sequence,microseconds,flags;message``) if it is about `pids`."""
+    head, _, body = record.partition(b";")
+    parts = head.split(b",")
+    if len(parts) < 3 or not parts[2].isdigit() or whole(parts[2].decode()) / 1e6 < since_s:
+        return None
+    text = body.split(b"\n", 1)[0].decode("utf-8", "replace")
+    killed = _KILLED.search(text)
+    return text if killed is not None and whole(killed[1]) in pids else None
+
+
+def _read_v2(mount: str, path: str) -> CgroupMemory | None:
+    folders = _upwards(mount, path, "memory.current")
+    if not folders:
+        return None
+    limits = {folder: _number(folder, "memory.max") for folder in folders}
+    group, limit = _tightest(limits)
+    return CgroupMemory(
+        version=2,
+        used_bytes=_used(group, "memory.current", "inactive_file"),
+        limit_bytes=limit,
+        oom_kills=_field(folders[0], "memory.events", "oom_kill"),
+    )
+
+
+def _read_v1(mount: str, path: str) -> CgroupMemory | None:
+    folders = _upwards(mount, path, "memory.usage_in_bytes")
+    if not folders:
+        return None
+    limits = {folder: _number(folder, "memory.limit_in_bytes") for folder in folders}
+    real = {folder: limit if limit and limit < _NO_LIMIT_BYTES else None for folder, limit in limits.items()}
+    group, limit = _tightest(real)
+    return CgroupMemory(
+        version=1,
+        used_bytes=_used(group, "memory.usage_in_bytes", "total_inactive_file"),
+        limit_bytes=limit,
+        oom_kills=_field(folders[0], "memory.oom_control", "oom_kill"),
+    )
+
+
+def _tightest(limits: Mapping[str, int | None]) -> tuple[str, int | None]:
+    """The group whose limit is the lowest, and that; without any, the nearest group."""
+    limited = [(limit, folder) for folder, limit in limits.items() if limit is not None]
+    if not limited:
+        return next(iter(limits)), None
+    limit, folder = min(limited, key=lambda each: each[0])  # of equal ones the nearest
+    return folder, limit
+
+
+def _used(folder: str, name: str, given_up_first: str) -> int | None:
+    used = _number(folder, name)
+    return None if used is None else max(used - (_field(folder, "memory.stat", given_up_first) or 0), 0)
+
+
+def _upwards(mount: str, path: str, needed: str) -> list[str]:
+    """The group's folder and those above it, nearest first, as far as they have the file `needed`.
+
+    In a container the listed path is the host's and does not exist under our mount: the mount itself is
+    the group then.
+    """
+    parts = [part for part in path.split("/") if part and part != ".."]
+    folders = [os.path.join(mount, *parts[:depth]) for depth in range(len(parts), -1, -1)]
+    return [folder for folder in folders if os.path.exists(os.path.join(folder, needed))]
+
+
+def _number(folder: str, name: str) -> int | None:
+    text = _read(os.path.join(folder, name)).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _field(folder: str, name: str, key: str) -> int | None:
+    for line in _read(os.path.join(folder, name)).splitlines():
+        found, _, value = line.partition(" ")
+        if found == key and value.strip().isdigit():
+            return int(value)
+    return None
+
+
+def _read(path: str) -> str:
+    return (read_proc(path, 1 << 16) or b"").decode("utf-8", "replace")

@@ -1,0 +1,272 @@
+"""The machine and its processes, by psutil: CPU, memory, threads, I/O, full disks; what each network interface and RDMA port carries.
+
+RDMA ports are read from their own counters, which those of the interfaces leave out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from supervisor.sources.kernel_memory import CgroupMemory, read_cgroup_memory
+from supervisor.sources.periodic import PeriodicSampler
+from supervisor.sources.processes import ProcessId, is_alive
+
+SHM = "/dev/shm"  # noqa: S108 - looked at, never written to
+# Bridges and the ends of containers' cables: what begins so leads to no other machine.
+INNER: Final = ("docker", "br-", "veth", "virbr", "cni", "flannel", "lxc", "podman")
+INFINIBAND: Final = Path("/sys/class/infiniband")
+# docs.kernel.org/admin-guide/abi-stable.html: port_rcv_data and port_xmit_data count octets divided by 4.
+WORD_BYTES: Final = 4
+# The busiest since boot: a machine with containers has hundreds.
+MOST_LINKS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSample:
+    """One reading of one process. Ratios count cores: 1.0 is one core busy, more are more.
+
+    `cpu_ratio` covers the time since the reading before, so the first has None. The byte counters are since
+    the process began and need the same user.
+    """
+
+    t: float
+    key: str
+    process: ProcessId
+    alive: bool
+    cpu_ratio: float | None = None
+    rss_bytes: int | None = None
+    threads: int | None = None
+    read_bytes: int | None = None
+    write_bytes: int | None = None
+
+    def values(self) -> dict[str, float | None]:
+        """The numbers of it, by the names that series hold."""
+        return {
+            "cpu_ratio": self.cpu_ratio,
+            "rss_bytes": self.rss_bytes,
+            "threads": self.threads,
+            "read_bytes": self.read_bytes,
+            "write_bytes": self.write_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFill:
+    """How full the filesystem under `path` is."""
+
+    path: str
+    total_bytes: int
+    available_bytes: int
+
+    @property
+    def used_ratio(self) -> float:
+        """Share that is not available to an ordinary user, 0–1."""
+        return 1.0 - self.available_bytes / self.total_bytes if self.total_bytes else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRate:
+    """One interface or RDMA port: bytes a second since the reading before."""
+
+    name: str
+    received_bytes_per_s: float
+    sent_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostSample:
+    """One reading of the machine. `cpu_ratio`: share of all cores, 0–1, since the reading before."""
+
+    t: float
+    cpu_ratio: float | None = None
+    load_1m: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    cgroup: CgroupMemory | None = None
+    disks: tuple[DiskFill, ...] = ()
+    links: tuple[LinkRate, ...] = ()
+
+
+class ProcessReader:
+    """Reads one process again and again. Not thread-safe."""
+
+    def __init__(self, key: str, process: ProcessId) -> None:
+        self.key = key
+        self.process = process
+        self._before: tuple[float, float] | None = None
+        self._psutil: psutil.Process | None = None
+        with contextlib.suppress(psutil.Error, ValueError):
+            self._psutil = psutil.Process(process.pid)
+
+    def read(self) -> ProcessSample:
+        """One sample; `alive` is False once the process is gone, a zombie, or was another all along."""
+        now, t = time.monotonic(), time.time()
+        gone = ProcessSample(t, self.key, self.process, alive=False)
+        if self._psutil is None or not is_alive(self.process):
+            return gone
+        try:
+            with self._psutil.oneshot():
+                times, memory = self._psutil.cpu_times(), self._psutil.memory_info()
+                threads = self._psutil.num_threads()
+        except psutil.Error:
+            return gone
+        try:
+            counters = self._psutil.io_counters()
+        except (psutil.Error, AttributeError):  # another user's process; a system without such counters
+            counters = None
+        cpu_s = times.user + times.system
+        before, self._before = self._before, (now, cpu_s)
+        ratio = None
+        if before is not None and now > before[0]:
+            ratio = max(0.0, (cpu_s - before[1]) / (now - before[0]))
+        return ProcessSample(
+            t=t,
+            key=self.key,
+            process=self.process,
+            alive=True,
+            cpu_ratio=ratio,
+            rss_bytes=memory.rss,
+            threads=threads,
+            read_bytes=counters.read_bytes if counters is not None else None,
+            write_bytes=counters.write_bytes if counters is not None else None,
+        )
+
+
+class LinkReader:
+    """Reads the counters again and again. Not thread-safe.
+
+    Args:
+        infiniband: where the kernel lists RDMA devices.
+    """
+
+    def __init__(self, infiniband: Path = INFINIBAND) -> None:
+        self._infiniband = infiniband
+        self._before: tuple[float, dict[str, tuple[int, int]]] | None = None
+
+    def read(self) -> tuple[LinkRate, ...]:
+        """The busiest links since boot, the busiest first; none at the first reading."""
+        now, counts = time.monotonic(), dict(self._counts())
+        before, self._before = self._before, (now, counts)
+        if before is None or now <= before[0]:
+            return ()
+        took_s = now - before[0]
+        busiest = sorted(counts, key=lambda name: -sum(counts[name]))[:MOST_LINKS]
+        rates = []
+        for name in busiest:
+            received, sent = counts[name]
+            was = before[1].get(name)
+            if was is not None and received >= was[0] and sent >= was[1]:  # else it was reset
+                rates.append(LinkRate(name, (received - was[0]) / took_s, (sent - was[1]) / took_s))
+        return tuple(rates)
+
+    def _counts(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        """Bytes received and sent since boot, of all that have carried any."""
+        for name, each in psutil.net_io_counters(pernic=True).items():
+            if each.bytes_recv + each.bytes_sent and not name.startswith(INNER):
+                yield name, (each.bytes_recv, each.bytes_sent)
+        for counters in sorted(self._infiniband.glob("*/ports/*/counters")):
+            try:
+                received, sent = (
+                    int((counters / name).read_text()) for name in ("port_rcv_data", "port_xmit_data")
+                )
+            except (OSError, ValueError):
+                continue
+            port, device = counters.parent.name, counters.parents[2].name
+            if received + sent:
+                yield (
+                    device if port == "1" else f"{device}/{port}",
+                    (received * WORD_BYTES, sent * WORD_BYTES),
+                )
+
+
+class HostReader:
+    """Reads the machine again and again. Not thread-safe.
+
+    `disks`: folders whose filesystems to look at; one that cannot be read is left out.
+    """
+
+    def __init__(self, disks: Sequence[str] = (SHM,)) -> None:
+        self._disks = tuple(disks)
+        self._links = LinkReader()
+        self._before: tuple[float, float] | None = None
+
+    def read(self) -> HostSample:
+        """One sample."""
+        memory = psutil.virtual_memory()
+        return HostSample(
+            t=time.time(),
+            cpu_ratio=self._cpu(),
+            load_1m=os.getloadavg()[0],
+            memory_used_bytes=memory.total - memory.available,
+            memory_total_bytes=memory.total,
+            cgroup=read_cgroup_memory(),
+            disks=tuple(fill for path in self._disks if (fill := disk_fill(path)) is not None),
+            links=self._links.read(),
+        )
+
+    def _cpu(self) -> float | None:
+        # Of times since boot, so that two readers do not shorten each other's interval, as psutil.cpu_percent would.
+        # Guest time is within user and nice (proc(5)).
+        times = psutil.cpu_times()._asdict()
+        total: float = sum(value for name, value in times.items() if not name.startswith("guest"))
+        idle: float = times["idle"] + times.get("iowait", 0.0)
+        before, self._before = self._before, (total, idle)
+        if before is None or total <= before[0]:
+            return None
+        return min(1.0, max(0.0, 1.0 - (idle - before[1]) / (total - before[0])))
+
+
+class HostSampler(PeriodicSampler):
+    """A thread that reads the machine and the ranks' processes every `interval_s`.
+
+    Args:
+        stop: ends the thread.
+        processes: says whom to read now: a key (the rank) for each process.
+        on_samples: gets the machine's sample and those of the processes, in the order given.
+        disks: folders whose filesystems to look at.
+        interval_s: how often.
+    """
+
+    def __init__(
+        self,
+        stop: threading.Event,
+        processes: Callable[[], Mapping[str, ProcessId]],
+        on_samples: Callable[[HostSample, Sequence[ProcessSample]], None],
+        *,
+        disks: Sequence[str] = (SHM,),
+        interval_s: float,
+    ) -> None:
+        super().__init__("stoker-host", stop)
+        self._processes = processes
+        self._on_samples = on_samples
+        self._host = HostReader(disks)
+        self._interval_s = interval_s
+        self._readers: dict[str, ProcessReader] = {}
+
+    def sample(self) -> float:
+        """Read once; returns the seconds until the next reading."""
+        wanted = self._processes()
+        known = {k: r for k, r in self._readers.items() if wanted.get(k) == r.process}
+        self._readers = {
+            key: known.get(key) or ProcessReader(key, process) for key, process in wanted.items()
+        }
+        self._on_samples(self._host.read(), [reader.read() for reader in self._readers.values()])
+        return self._interval_s
+
+
+def disk_fill(path: str) -> DiskFill | None:
+    """How full the filesystem of `path` is; None where it cannot be read."""
+    try:
+        found = psutil.disk_usage(path)
+    except OSError:
+        return None
+    return DiskFill(path, found.total, found.free)

@@ -1,0 +1,404 @@
+"""What the lines above mean for the next one: headers of tables, tracebacks, blocks of settings, headings."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+from typing import NamedTuple
+
+from supervisor.sources.metrics.line import parse_line
+from supervisor.sources.metrics.line_report import is_program_text
+from supervisor.sources.metrics.names import (
+    EPOCH,
+    ETA,
+    LOSS,
+    SAMPLES,
+    SOLE_RANK,
+    STEP,
+    STEP_TIME,
+    TOTAL_STEPS,
+    VAL_LOSS,
+    words_of,
+)
+from supervisor.sources.metrics.prefix import json_message, message_start
+from supervisor.sources.metrics.progress_bars import begins_other_work, find_bar, is_other_work
+from supervisor.sources.metrics.tables import (
+    Header,
+    find_header,
+    is_counted,
+    is_rule,
+    is_section_row,
+    read_pair_row,
+    read_row,
+)
+from supervisor.sources.metrics.tokens import MASKED, mask
+from supervisor.sources.metrics.values import BAR_RANK, NOTHING, Parsed, shifted
+from supervisor.sources.metrics.words import EVAL_WORDS, EVALUATES, TRAINS
+
+MAX_HEADING = 120
+# Blanks that are none to most of the patterns: no-break, thin, ideographic.
+_BLANKS = dict.fromkeys((0xA0, 0x2007, 0x2009, 0x202F, 0x3000), " ")
+_TRACE = "Traceback (most recent call last)"
+# "Training arguments:", "----- config -----", "optimizer:". One expression for the first two would try each word at each place.
+_BLOCK_WORD = re.compile(
+    r"(?:config\w*|arguments?|args|hyper-?parameters?|options|settings|parameters)\b[\w .]*[:\s=*-]*$",
+    re.IGNORECASE,
+)
+_BEFORE_BLOCK_WORD = re.compile(r"\s*[-*=# ]*[\w .-]*$")
+_BLOCK_NAME = re.compile(r"\s*[\w.-]+:\s*$")
+# "Test Error:" with its values on the lines below.
+_EVALUATION = re.compile(
+    r"(?:(?:test|val|valid|validation|eval|evaluation|dev)\s+\w[ \w]{0,22}|.{0,80}\bon the (?:test|validation|evaluation|dev) set):\s*$",
+    re.IGNORECASE,
+)
+# "--> EVAL PERFORMANCE" with its values indented below, until training's next heading.
+_DECORATED = r"[\s>*=#-]*(?:-->|>|\*+|=+|#+)\s*"
+_EVALUATION_BELOW = re.compile(_DECORATED + r"(?:eval\w*|valid\w*|test\w*)(?: \w+)?[\s*=#-]*$", re.IGNORECASE)
+_TRAINING_BELOW = re.compile(_DECORATED + r"(?:train\w*|epoch|time)\b", re.IGNORECASE)
+# "Eval begin...", "Start validation": a pass over held-out data, until a line names training, an epoch or the set itself.
+_PASS_BEGINS = re.compile(
+    r"\W*(?:(?:eval\w*|valid\w*|test\w*)\s+(?:begins?|starts?|started)|(?:begin|start)\w*\s+(?:eval\w*|valid\w*|test\w*))\b[^\d:=]*$",
+    re.IGNORECASE,
+)
+# "Validating...", "Validation", "Evaluating the model on the dev set", "Run validation at step 100": its values and bars stand below.
+_SET_NAMED = re.compile(
+    r"\W*(?:(?:now|run|running|start|starting|begin|beginning) )?(?:the )?(?:(?:evaluat|validat|predict)(?:e|ing|ion)|testing|test(?= (?:at|after|for)))"
+    r"(?: (?:the|on|at|after|in|for|of|model|phase|loop|set|split|data|test|dev|validation|eval|epoch|steps?|iteration|iter|batches|samples|examples|\d+))*\W*$",
+    re.IGNORECASE,
+)
+# "epoch 3 validation": its counters and values stand below.
+_PASS_OF_EPOCH = re.compile(
+    r"\W*epoch\W{0,3}\d+(?:\s*/\s*\d+)?\W+(?:val|valid\w*|eval\w*|test\w*)\W*$", re.IGNORECASE
+)
+# "Validation:", "验证集:": a set's name and nothing else.
+_SET_ALONE = re.compile(r"[\W_]*([^\W\d_]{3,12})(?:[ _][Ss]et)?\s*[:：][\s*=#-]*$")
+# " * Acc@1 71.2 loss 1.2": how a pass over held-out data ends.
+_STARRED = re.compile(r"\s?\* (?!.*\b(?:epoch|step|iter\w*|train\w*)\b)[A-Za-z]", re.IGNORECASE)
+# "Batch 39/66: loss: 5.27 || , for evaluation data": the set's name stands last.
+_ENDS_WITH_SET = re.compile(
+    r"\b(?:for|on|of) (?:the )?(?:val\w*|eval\w*|test\w*|dev\w*|held-?out) (?:data|set|dataset|split)\W*$",
+    re.IGNORECASE,
+)
+# "Averaged stats: loss: 0.31": of the pass before.
+_MEANS = re.compile(r"\s*Averaged? (?:stats|metrics|results)\s*:", re.IGNORECASE)
+_EPOCH = re.compile(r"\bepoch\b", re.IGNORECASE)
+# "***** train metrics *****": a table of means over the whole run.
+_SUMMARY = re.compile(r"\W*(?:train|training|final) (?:metrics|results|summary)\W*$", re.IGNORECASE)
+# Whose loss a held-out one is, where a log has both.
+_VALIDATION = re.compile(
+    r"(?<![A-Za-z])(?:val|valid\w*|dev)(?![A-Za-z])|(?<![A-Za-z])val(?=loss)", re.IGNORECASE
+)
+_TEST = re.compile(r"(?<![A-Za-z])test(?:ing)?(?![A-Za-z])", re.IGNORECASE)
+_BEST = re.compile(
+    r"best (?:iteration|epoch|step|model|result)\w*(?: (?:is|was|at|in|of|from|on)\b[\w ]{0,30})?\s*:\s*$",
+    re.IGNORECASE,
+)
+# In a block that looks like settings, a number with at least this many digits was computed, not chosen.
+_MEASURED = re.compile(r":\s*-?\d+\.\d{7,}(?:e-?\d+)?\s*$")
+
+# Caffe: "Train net output #1: loss = 3.4 (* 1 = 3.4 loss)", below the iteration's total.
+_OUTPUT = re.compile(r"\boutput #\d+:")
+# "TrainConfig(" with its fields on the lines below.
+_CALL = re.compile(r"\s*(?:[\w.]+\s?[=:]\s?)?[A-Za-z_][\w.]*\($")
+# "lr=0.1,": transformers does not indent the fields of its arguments.
+_FIELD = re.compile(r"[A-Za-z_]\w*=")
+# scikit-learn's report on classes, one of which may be called "loss".
+_REPORT = re.compile(r"\s*precision\s+recall\s+f1-?score\s+support\s*$")
+_REPORT_ROW = re.compile(r"\s*\S.*\s[\d.e-]+\s+\d+\s*$")
+
+
+# "Timer: 0.6698", "time: 0.21 sec.": a time on a line of its own.
+_LONE_TIME = re.compile(
+    r"\W*(?:(?:batch|iter|step)[ _])?timer?\s*[:=]\s*\d+\.\d+\s*(?:s|secs?|seconds?)?\W*$", re.IGNORECASE
+)
+
+
+_FULL_BAR = re.compile(r"100%\|[█#=]+\|")
+# What a bar or a nameless counter may show beside its count where it is not the training's.
+_OF_COUNTER = frozenset({STEP, TOTAL_STEPS, STEP_TIME, SAMPLES, ETA})
+
+# A call or a table that continues for longer is none; transformers' arguments are some 130 lines.
+MAX_BLOCK = 200
+
+
+class Below(Enum):
+    """What the lines below a heading of held-out data are."""
+
+    OTHER = auto()
+    RESULTS = auto()  # the next line is the first: INDENTED or SET, as it is indented or not
+    INDENTED = auto()  # its values, as far as they are indented
+    SET = auto()  # its values, until a counter: it is training's
+    PASS = auto()  # a pass over it, with counters of its own
+
+
+class State(NamedTuple):
+    """What the lines above mean for the next one.
+
+    `evaluated`: the line before that reported was of held-out data. `outer`: the header of a table with a counter, which continues behind one without ("Class  Images  mAP50"). `in_call`, `in_summary`: how many more lines the block may have; 0 outside of one. `only_loss`: the one
+    that was believed to be the whole as each was the only one of its line ("focal_loss"); None once the log named a whole, or another
+    kind: they are parts.
+    """
+
+    header: Header | None = None
+    outer: Header | None = None
+    in_trace: bool = False
+    in_record: bool = False
+    evaluated: bool = False
+    in_settings: bool = False
+    in_section: bool = False
+    skip_next: bool = False
+    below: Below = Below.OTHER
+    after_val_loss: bool = False
+    in_call: int = 0
+    in_summary: int = 0
+    in_report: bool = False
+    in_best: bool = False
+    only_loss: str | None = ""
+    validates: bool = False
+    beside: bool = False
+
+
+def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
+    """What a line reports in a state, the state after it, and whether it was a row of a table."""
+    if not text.isascii():
+        text = text.translate(_BLANKS)
+    if (wrapped := json_message(text)) is not None:
+        begin, end, message = wrapped
+        around = parse_line(text[:begin] + MASKED * (end - begin) + text[end:])
+        if not any(reading.field for reading in around.readings):
+            parsed, after, is_row = parse(message, state)
+            return shifted(parsed, begin), after, is_row
+    begin = message_start(text)
+    message = text[begin:]
+    if not message.strip():
+        return NOTHING, state._replace(in_settings=False), False
+    if (below := _in_block(message, state)) is not None:
+        return NOTHING, below, False
+    state = state._replace(in_call=0, in_report=False, in_best=False)
+    row, after = _from_table(message, state)
+    if row is not None:
+        row, after = _whole_loss(row, after)
+        return shifted(row, begin), after, True
+    if after.below is Below.RESULTS:
+        after = after._replace(below=Below.INDENTED if _is_indented(message) else Below.SET)
+    if not _is_indented(message):
+        after = after._replace(in_record=False, in_summary=0)
+        if after.below is Below.INDENTED:
+            after = after._replace(below=Below.OTHER)
+    if len(message) <= MAX_HEADING and (below := _heads(message, after)) is not None:
+        return NOTHING, below, False
+    if after.in_settings and _is_indented(message) and not _MEASURED.search(message) and not _is_bar(message):
+        # What looked like a set's name is a key of settings.
+        return NOTHING, after._replace(below=Below.OTHER) if after.below is Below.SET else after, False
+    parsed, after = _of_line(text, begin, after)
+    return *_whole_loss(parsed, after), False
+
+
+def _whole_loss(parsed: Parsed, state: State) -> tuple[Parsed, State]:
+    """Of a kind of loss that is the only one of its line: whether it is the whole, by the lines before."""
+    found = next((reading for reading in parsed.readings if reading.field == LOSS), None)
+    if found is None or parsed.off_curve:
+        return parsed, state
+    if found.rank > SOLE_RANK:
+        return parsed, state._replace(only_loss=None)
+    if state.only_loss in {"", found.name}:
+        return parsed, state._replace(only_loss=found.name)
+    readings = tuple(one._replace(field="") if one is found else one for one in parsed.readings)
+    return parsed._replace(readings=readings), state._replace(only_loss=None)
+
+
+def _of_validation(parsed: Parsed, message: str, state: State) -> tuple[Parsed, State]:
+    """Off the curve the loss of a test set, where the log names that of a validation: the two are not one curve."""
+    found = [one for one in parsed.readings if one.field == VAL_LOSS]
+    if not found:
+        return parsed, state
+    if any(_VALIDATION.search(one.name) for one in found) or _VALIDATION.search(message):
+        return parsed, state._replace(validates=True)
+    return parsed._replace(
+        off_curve=parsed.off_curve or (state.validates and _TEST.search(message) is not None)
+    ), state
+
+
+def _heads(message: str, state: State) -> State | None:
+    """The state below a heading; None where the line is none."""
+    evaluated = state._replace(beside=True)
+    if (alone := _SET_ALONE.match(message)) is not None and EVAL_WORDS.issuperset(words_of(alone[1])):
+        # "val:" and "TEST:" may be keys of settings, whose values are indented.
+        return evaluated._replace(
+            below=Below.SET, in_settings=message.isascii() and (message.islower() or message.isupper())
+        )
+    if _SET_NAMED.match(message):
+        return evaluated._replace(below=Below.SET)
+    if _heads_block(message):
+        return state._replace(in_settings=True)
+    if _EVALUATION.match(message):
+        return evaluated._replace(below=Below.RESULTS)
+    if _EVALUATION_BELOW.match(message):
+        return evaluated._replace(below=Below.INDENTED)
+    if _PASS_BEGINS.match(message):
+        return evaluated._replace(below=Below.PASS)
+    if _SUMMARY.match(message):
+        return state._replace(in_summary=MAX_BLOCK)
+    return None
+
+
+def _is_indented(message: str) -> bool:
+    return message[:1] in " \t" or message[:2] == "- "
+
+
+def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
+    """What a line reports whose message begins at `begin`, and the state after it."""
+    message = text[begin:]
+    indented = _is_indented(message)
+    if state.below is not Below.OTHER and _ends_evaluation(message, state.below):
+        state = state._replace(below=Below.OTHER)
+    in_record = state.in_record or (state.in_settings and indented)
+    evaluates = state.below is not Below.OTHER and (state.below is Below.INDENTED or not _is_bar(message))
+    evaluates = evaluates or _STARRED.match(message) is not None or _ENDS_WITH_SET.search(message) is not None
+    evaluates = evaluates or (state.evaluated and _MEANS.match(message) is not None)
+    if _LONE_TIME.match(message):
+        in_record = False  # of how many steps is unknown
+    parsed = _with_message(text, begin, in_record=in_record, evaluates=evaluates)
+    fields = {reading.field for reading in parsed.readings}
+    if state.below is Below.SET and not fields.isdisjoint((STEP, EPOCH)):
+        state = state._replace(below=Below.OTHER)
+        parsed = _with_message(text, begin, in_record=in_record, evaluates=False)
+    if state.after_val_loss and _is_breakdown(parsed):
+        parsed = parse_line(text, evaluates=True)
+    if state.in_summary or _OUTPUT.search(message):
+        parsed = parsed._replace(off_curve=True)
+    beside = _is_beside(message, parsed, state)
+    if beside is None:
+        return NOTHING._replace(once=parsed.once), state._replace(beside=_FULL_BAR.search(message) is None)
+    state = state._replace(beside=beside)
+    parsed, state = _of_validation(parsed, message, state)
+    if parsed.evaluates or not fields.isdisjoint((STEP, LOSS)):
+        state = state._replace(evaluated=parsed.evaluates)
+    if parsed.heading and (parsed.evaluates or _PASS_OF_EPOCH.match(message)) and not _is_bar(message):
+        state = state._replace(below=Below.PASS)  # "Eval epoch: 24"
+    return parsed, state._replace(
+        after_val_loss=[reading.field for reading in parsed.readings] == [VAL_LOSS],
+        in_settings=state.in_settings if indented else parsed.settings and not parsed.readings,
+        in_record=state.in_record or parsed.heading,
+        in_summary=max(0, state.in_summary - 1),
+    )
+
+
+def _is_beside(message: str, parsed: Parsed, state: State) -> bool | None:
+    """Whether the next bar or nameless counter is of work beside the training; None where this line is one.
+
+    A heading announces it: "Pre-fetching 2266 images", "Evaluation". A full bar ends it, and so does a line that reports.
+    """
+    is_bar = _is_bar(message)
+    if begins_other_work(message) and not parsed.readings and not is_bar:
+        return True
+    counts = {reading.field for reading in parsed.readings} <= _OF_COUNTER and all(
+        one.weak or one.rank == BAR_RANK for one in parsed.readings if one.field == STEP
+    )
+    if not state.beside or TRAINS.search(message) or _EPOCH.search(message):
+        return False
+    if counts and (is_bar or any(one.field == STEP for one in parsed.readings)):
+        return None
+    return not parsed.readings and (is_other_work(message) or _is_indented(message))
+
+
+def _ends_evaluation(message: str, below: Below) -> bool:
+    """Whether a line is not of the held-out data that a heading above announced."""
+    if below is Below.INDENTED:
+        return _TRAINING_BELOW.match(message) is not None
+    # A line that names the set itself sums it up.
+    return any(words.search(message) for words in (TRAINS, EVALUATES, _EPOCH))
+
+
+def _with_message(text: str, begin: int, *, in_record: bool, evaluates: bool) -> Parsed:
+    """What a line reports, or its message alone where that reports more: "[50]", a counter, a bar without words begin a message."""
+    parsed = parse_line(text, in_record=in_record, evaluates=evaluates)
+    if not begin:
+        return parsed
+    message = text[begin:]
+    if parsed.readings and is_program_text(mask(message)):
+        return NOTHING
+    if _is_whole(parsed) or is_program_text(mask(text)):
+        return parsed
+    alone = parse_line(message, in_record=in_record, evaluates=evaluates)
+    return shifted(alone, begin) if _weight(alone) > _weight(parsed) or not parsed.readings else parsed
+
+
+def _heads_block(text: str) -> bool:
+    """Whether a line is a heading over settings."""
+    if _BLOCK_NAME.match(text):
+        return True
+    word = _BLOCK_WORD.search(text)
+    return word is not None and _BEFORE_BLOCK_WORD.match(text[: word.start()]) is not None
+
+
+def _in_block(message: str, state: State) -> State | None:
+    """The state after a line that belongs to a block of which nothing is read; None when it belongs to none, as a bar does, indented or not."""
+    if state.skip_next:
+        return state._replace(skip_next=False)
+    if _is_bar(message):
+        return None
+    stripped, indented = message.strip(), _is_indented(message)
+    if state.in_trace and not indented and _is_whole(parse_line(message)):
+        return None  # the other stream's line, among those of the traceback
+    if state.in_trace or _TRACE in message:
+        goes_on = indented or stripped.startswith(("During handling", "The above exception", _TRACE))
+        return state._replace(in_trace=goes_on or not state.in_trace)
+    if state.in_best and indented:
+        return state
+    if _BEST.search(message):
+        return state._replace(skip_next=True, in_best=not indented)
+    if state.in_call and _goes_on_in_call(message, indented=indented):
+        return state._replace(in_call=0 if message[0] in ")]}" else state.in_call - 1)
+    if _CALL.match(message) and not indented:
+        return state._replace(in_call=MAX_BLOCK)
+    if _REPORT.match(message):
+        return state._replace(in_report=True)
+    return state if state.in_report and _REPORT_ROW.match(message) else None
+
+
+def _goes_on_in_call(message: str, *, indented: bool) -> bool:
+    """Whether a line is a field of the call above, or its end: no report, which such lines may look like."""
+    is_field = indented or message[0] in ")]}" or _FIELD.match(message) is not None
+    return is_field and message.rstrip()[-1] in ",([{)]}" and not _is_whole(parse_line(message))
+
+
+def _is_whole(parsed: Parsed) -> bool:
+    """Whether a line reports both where training is and how it does."""
+    fields = {reading.field for reading in parsed.readings}
+    return not fields.isdisjoint((STEP, EPOCH)) and not fields.isdisjoint((LOSS, VAL_LOSS))
+
+
+def _weight(parsed: Parsed) -> int:
+    """How many canonical fields a line reports."""
+    return sum(bool(reading.field) for reading in parsed.readings)
+
+
+def _is_bar(message: str) -> bool:
+    return "%|" in message and find_bar(message) is not None
+
+
+def _is_breakdown(parsed: Parsed) -> bool:
+    """Whether a line names a loss beside its parts, and no step: below "Val loss: 0.41" that is the same loss again."""
+    fields = [reading.field for reading in parsed.readings]
+    return LOSS in fields and len(fields) > 1 and set(fields) <= {LOSS, ""}
+
+
+def _from_table(text: str, state: State) -> tuple[Parsed | None, State]:
+    if is_rule(text):
+        return NOTHING, state
+    if is_section_row(text):
+        return NOTHING, state._replace(in_section=True)
+    row = read_pair_row(text, in_section=state.in_section)
+    if row is not None:
+        return row, state
+    state = state._replace(in_section=False)
+    for known in (state.header, state.outer):
+        if known is not None and (row := read_row(known, text)) is not None:
+            return row, state
+    header = find_header(text)
+    if header is not None:
+        before = state.header
+        outer = before if before is not None and is_counted(before) else state.outer
+        return NOTHING, state._replace(header=header, outer=None if is_counted(header) else outer)
+    return None, state

@@ -1,0 +1,524 @@
+"""Which of a line's readings count, and whether the line reports on training at all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from supervisor.sources.metrics.names import (
+    EPOCH,
+    EPOCH_TIME,
+    ETA,
+    GRAD_NORM,
+    LOSS,
+    LR,
+    MEMORY,
+    MFU,
+    PART_RANK,
+    RUN_TIME,
+    SAMPLES,
+    SOLE_RANK,
+    STEP,
+    STEP_TIME,
+    TOKENS,
+    TOTAL_EPOCHS,
+    TOTAL_STEPS,
+    VAL_LOSS,
+    words_of,
+)
+from supervisor.sources.metrics.progress_bars import is_other_work
+from supervisor.sources.metrics.tokens import MASKED
+from supervisor.sources.metrics.values import (
+    NOTHING,
+    PLAIN,
+    RANK,
+    Found,
+    Parsed,
+    Reading,
+)
+from supervisor.sources.metrics.words import EVAL_WORDS, TRAINS
+
+# What is about numbers but reports none: checkpoints, plans, settings, best values, schedules.
+_TALK = re.compile(
+    r"(?:^|[\s\]|:*>(\x01-])(?:export\b|sav(?:e|ed|es|ing)\b(?! dict)|(?<!epoch )load(?:ed|ing)?\b|resum\w*|restor\w*|download\w*|best\b|early stopping|will\b|initial\b|goal\b|aim\b|lowest\b|continuing\b|upload\w*|stop when\b|training until\b|the paper\b|target:|evaluating loss|initializ\w*|"
+    r"adjusting|reduc(?:e|ing) learning|setting|using\b|no improvement|patience|expected|announc\w*|warning\b|did not improve|improved from|config\w*|hyper-?param\w*|"
+    r"arguments?\b|args\b|namespace|param_groups?|overflow|skipping|commit\b|head is now|attempted|requirement|collecting|version\b|cloning|remote:|wandb\x01*:|COMET|"
+    r"starting\b|begin\b|resolving|receiving objects|checkpoint(?:ing)? (?:saved|written|at|every)|wrote\b|writing\b|removed?\b|deleting|total steps|num(?:ber)? of|num_(?!updates)\w+|scheduler\b|"
+    r"memory report|see_memory|packet\b|building\b|compil(?:ing|ed)\b|warming|datasets?\b(?! eval)|tokeniz\w+|vocab\w*|parsed\b|parsing\b|found \d|found (?:a )?(?:better|new)\b|elapsed since|start\w* training|number of\b)",
+    re.IGNORECASE,
+)
+_TALK_ANYWHERE = re.compile(
+    r"improved from|did not improve|\bsaving (?:model|checkpoint)|stopping training|no[nt][ -]finite|aborting|@\[|\bRegion \d+|checkpoint saved|will be saved|oom_score|\bmeta: \{|保存|最佳|最优|最好|早停|加载|恢复训练|[\"'](?:config|hparams|hyperparameters|arg(?:uments|s)|settings)[\"']|\bspike\b|\dx the (?:running )?(?:mean|average|median)|\d\s*(?:-+>|=>|→)\s*[-\d.]|memory usage for model",
+    re.IGNORECASE,
+)
+_RECORD = re.compile(r"(?:.*\x01)?\s*\{.*\}\s*")
+_GERUND = re.compile(r"[\s\])}:|-]*([A-Za-z]\w*ing)\b")
+# A row of results that begins with the name of other data: "cifar100  train : [loss = 1.05], valid : [loss = 1.4]".
+_OTHER_DATA = re.compile(
+    r"(?:.*\x01)?\W*(?!train|epoch|step|iter|loss)[A-Za-z][\w-]*\s+train\w*\s*:\s*\[[^\]]*\],?\s*(?:val|test)\w*\s*:\s*\[",
+    re.IGNORECASE,
+)
+# The text of a dialogue with a model.
+_SPEECH = re.compile(
+    r"\W*(?:prompt|completion|generated|response|question|answer|user|assistant|human|system|input|output|[qa])(?: text)?\s?:\s",
+    re.IGNORECASE,
+)
+_CONFIG_PAIR = re.compile(
+    r"(?<![\w.-])[A-Za-z_][\w.-]*+\s?[=:]\s*(?![Nn]/?[Aa]\b|(?i:nan|inf)\b)(?:['\"]?[A-Za-z/.][\w./-]*['\"]?|\[|\{|True|False|None)(?=[,\s)}\]]|$)"
+)
+_PER_STEP = re.compile(r"step|iter|batch")
+# "epoch 1, total time 81.21": an epoch and how long it took.
+_EPOCH_AND_TIME = re.compile(
+    r"[^A-Za-z\d]*epoch\W{0,3}\d+\W+[a-z ]{0,20}time[a-z ]*\W{1,3}[\d.:]+(?: ?[a-z]+)?\W*$", re.IGNORECASE
+)
+# A line above the means of a whole epoch, or with them: "Epoch train finished, avg_loss=4.4822, …".
+_ENDS_EPOCH = re.compile(r"\bepoch\b[^\d:=]{0,40}\b(?:finished|done|completed?|ended)\b", re.IGNORECASE)
+# Parts of a loss, beside which "total" is their sum.
+_PARTS = frozenset(
+    {"policy", "value", "mse", "reg", "kl", "rec", "recon", "ce", "box", "cls", "obj", "dfl", "adv", "aux"}
+)
+# One entry of a dictionary that is printed over several lines: the loss of a kind may be a part of one below.
+_ENTRY = re.compile(r"\s+['\"][\w/ .-]+['\"]\s*:\s*[-+.\deE]+,?\s*$")
+# "tokens_per_second": 2, in a model's configuration.
+_WHOLE_ENTRY = re.compile(r"(?:.*\x01)?\s*['\"]\w+['\"]\s*:\s*\d+,?\s*$")
+_NEVER_NEGATIVE = frozenset((STEP, TOTAL_STEPS, TOKENS, SAMPLES, STEP_TIME, MEMORY, ETA))
+# A list of losses: "Losses: [0.3, 0.1]".
+_LOSSES = re.compile(r"(?<![a-z])losses(?![a-z])", re.IGNORECASE)
+# A weight is given with one decimal or two.
+_COMPUTED = re.compile(r"\.\d{3,}")
+# Losses of a router, which stand beside the loss and are no part of it.
+_BESIDE = frozenset({"balance", "balancing", "router", "z"})
+_WORDS = re.compile(r"[A-Za-z_一-鿿]{2,}")
+_LONE_ETA = re.compile(
+    r"(?:.*\x01)?[\W\d]*[A-Za-z-]+(?: [A-Za-z]+){0,3}\s*[:=]?\s*(?:[\d:.]+|(?:\d+(?:\.\d+)?\s?(?:d|h|m|s|days?|hours?|hrs?|min(?:ute)?s?|sec(?:ond)?s?)\b[,\s]*)+)"
+    r"(?:\W+time (?:passed|elapsed|spent)\b.*)?\W*$",
+    re.IGNORECASE,
+)
+# "The learning rate is 0.1", "->>lr:0.1": what it is now, and no setting.
+_LONE_RATE = re.compile(
+    r"(?:.*\x01)?\W*(?:(?:the|now) )?(?:learning[ _]rate|lr) is:? [\d.e+-]+\W*$|(?:.*\x01)?\s*-+>+\s*lr\b",
+    re.IGNORECASE,
+)
+# "Iteration: 12" at the line's start, "Learning iteration 66/30000" anywhere.
+_LONE_COUNTER = re.compile(
+    r"(?:(?:iter(?:ation)?|global[ _]step)\s*[:=]\s*\d+|\s*(?:learning |training )?(?:iteration|iter|step)\s+\[?\d+\s*(?:/|of)\s*\d+\]?:?|\s*batch\s+[\d,]+\s+of\s+[\d,]+\.?\s+elapsed: [\d:.]+)\s*$",
+    re.IGNORECASE,
+)
+# "Starting epoch 3/10", "Begin of training epoch 3", "Start training epoch 9, 3511 iters per inner epoch."
+_STARTS_EPOCH = re.compile(
+    r"(?:.*\x01)?\W*(?:start(?:ing|ed)?|begin(?:ning)?)\s+(?:of\s+)?(?:train(?:ing)?\W{1,2})?(?:for\s+)?epoch\W{0,3}\d+(?:\s*(?:/|of)\s*\d+)?"
+    r"(?:\W{1,3}\d+ (?:iter(?:ation)?s?|steps|batches)\b[a-z ]*)?\W*$",
+    re.IGNORECASE,
+)
+_BARE_COUNT = re.compile(
+    r"\b(?:(?:train[ _])?(?:mini-?)?batch(?:[ _]size)?|(?:max|num|total)?[ _]?steps)\s*[:=]?\s*$",
+    re.IGNORECASE,
+)
+# What part of a step a time is, and "0.86s (0.91s)": the mean behind a value.
+_PHASES = frozenset({"data", "load", "model", "forward", "backward", "infer"})
+_MEAN = re.compile(r"\s?(?:s|secs?|seconds)?\s?\(\s?(?:avg|mean)?\W?\d")
+# What was done at a step, where nothing was measured.
+_SAVED = re.compile(r"\b(?:saved|saving|checkpoint|snapshot)\b", re.IGNORECASE)
+_DUMP = re.compile(r"\w ?\.{4}|^\s*[-*]{2}\s(?![Ee]poch|EPOCH)|Namespace\(|\bSummary\b.*\bparams\b")
+# Exceptions, results of tests, warnings: they quote numbers.
+_FAILURE = re.compile(
+    r"::\w+\[|\b(?:PASSED|FAILED)\b|\b(?:warn|print|raise|logger\.\w+)\(|(?:^|[\s\]:(])(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning)\b(?::|$|\()|\bTraceback\b|^\s+File \"|\bassert(?:ion)?\b|^\s*\^+\s*$|Watchdog caught|timed out|\s//\s|\s\*\*\s",
+)
+# Lines of programs: listings, differences, what `if` and `return` lead.
+_CODE = re.compile(
+    r"^\s*>>> \w[\w.]* = |^Step \d+/\d+ : [A-Z]{3,}\b|=\s*[-\d.e+]+ \* [A-Za-z_]|=\s*[A-Za-z_][\w.]*\s*[*/]\s*[\d.]|^\s*return\s+[{(]|^\s*(?:el)?if\s.*:\s*$|>::\w|\blambda\s+\w+\s*:|^\s*def\s+\w+\("
+    r"|^\s*[+-] {4,}\w[\w.]* = |^\s*>?\s*\d+ {4,}\w[\w.]* = |^\s*\d+ \| {4,}\w[\w.]* = |^\s*-+>\s*\d+ |^\s*\d+ -> \w+ = |(?:^|\s)\x01+:\s{3,}\w[\w.]* = "
+)
+
+
+def is_program_text(masked: str) -> bool:
+    """Whether a (masked) line is an exception, a test's result or a line of code."""
+    return _FAILURE.search(masked) is not None or _CODE.search(masked) is not None
+
+
+class _Case:
+    """A line about to be judged.
+
+    Attributes:
+        best: of each field the reading that is meant.
+        own: values under the log's own names.
+        pair: a counter and a total that count only if the named step is the same.
+    """
+
+    def __init__(self, found: Found, masked: str, *, has_bar: bool, in_record: bool) -> None:
+        self.found = found
+        self.masked = masked
+        self.has_bar = has_bar
+        self.in_record = in_record
+        if not has_bar and not in_record and (size := _size_of_batch(found.readings, masked)) is not None:
+            kept = [reading for reading in found.readings if reading is not size]
+            self.found = found = found._replace(readings=kept, settings=found.settings + 1)
+        best, self.own = _chosen(found.readings, masked, in_record=in_record)
+        self.best, self.pair = _same_counter(best, found.readings)
+        self.has_loss = not {LOSS, VAL_LOSS}.isdisjoint(self.best)
+        self.is_counted = not {STEP, EPOCH}.isdisjoint(self.best)
+        took = self.best.get(EPOCH_TIME)
+        is_of_line = self._sums_up_epoch or (in_record and not self._is_within_epoch)
+        if took is not None and (self._is_within_epoch or (took.weak and not is_of_line)):
+            del self.best[EPOCH_TIME]
+            if took.weak and took.name:
+                self.own.setdefault(took.name, took._replace(field="", conversion=PLAIN))
+
+    @property
+    def fields(self) -> set[str]:
+        """The fields that were found, without the rank."""
+        return set(self.best) - {RANK}
+
+    @property
+    def measured(self) -> set[str]:
+        """The fields that are more than counters."""
+        return self.fields - {STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS}
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether the line holds values that only training or evaluation reports."""
+        return not all(reading.weak for reading in self.own.values())
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether the line holds several computed losses, each of something else (a GAN's), below a line with the counter."""
+        return sum(map(self._is_computed_loss, self.own.values())) > 1
+
+    def _is_computed_loss(self, reading: Reading) -> bool:
+        words = words_of(reading.name)
+        return (
+            words[-1:] == ["loss"] and _COMPUTED.search(self.masked, reading.start, reading.end) is not None
+        )
+
+    @property
+    def is_record(self) -> bool:
+        """Whether the line is a record of a counter and a computed loss: some scripts write their settings into each."""
+        losses = [self.best[field] for field in (LOSS, VAL_LOSS) if field in self.best]
+        is_record = _RECORD.fullmatch(self.masked) is not None and self.is_counted and self.has_named_counter
+        return is_record and any(_COMPUTED.search(self.masked, one.start, one.end) for one in losses)
+
+    @property
+    def has_named_counter(self) -> bool:
+        """Whether the counter has a name."""
+        return not all(self.best[field].weak for field in (STEP, EPOCH) if field in self.best)
+
+    @property
+    def is_heading(self) -> bool:
+        """Whether the line is a counter, at most with the time that is left."""
+        return (
+            self.is_counted and self.has_named_counter and not self.measured - {ETA} and not self.has_scores
+        )
+
+    @property
+    def says_rate(self) -> bool:
+        """Whether the line says what the learning rate is now, and nothing else."""
+        return LR in self.best and _LONE_RATE.match(self.masked) is not None
+
+    def drop_doubtful(self) -> None:
+        """Leave out a time that belongs to no step, or else to no epoch, and a total without its counter."""
+        if STEP not in self.best and not self.in_record and not self.has_bar:
+            timed = self.best.get(STEP_TIME)
+            if timed is not None and timed.weak:
+                # A time without a step is that of an epoch, or of anything else.
+                del self.best[STEP_TIME]
+                if self._sums_up_epoch:
+                    self.best.setdefault(EPOCH_TIME, timed._replace(field=EPOCH_TIME))
+                elif timed.name:
+                    self.own.setdefault(timed.name, timed._replace(field="", conversion=PLAIN))
+        if STEP not in self.best:
+            self.best.pop(TOTAL_STEPS, None)
+        is_placed = self.is_counted or self.in_record or self.has_bar
+        for field in (LOSS, VAL_LOSS):
+            if not is_placed and field in self.best and words_of(self.best[field].name) == ["cost"]:
+                del self.best[field]  # that of anything
+                self.has_loss = not {LOSS, VAL_LOSS}.isdisjoint(self.best)
+        if TOKENS in self.best and _WHOLE_ENTRY.match(self.masked):
+            del self.best[TOKENS]  # of how many tokens a second of a video is made
+        if self._is_record_of_scores:
+            for field in (STEP, TOTAL_STEPS, STEP_TIME):
+                self.best.pop(field, None)
+        if LOSS in self.best and VAL_LOSS not in self.best and self._reports_best_score:
+            self.best[VAL_LOSS] = self.best.pop(LOSS)._replace(field=VAL_LOSS)
+
+    @property
+    def _sums_up_epoch(self) -> bool:
+        """Whether the line is of a whole epoch: it names one, or the end of one, and no step, share of an epoch or time of data within it."""
+        epoch = self.best.get(EPOCH)
+        if self._is_within_epoch or (epoch is None and not _ENDS_EPOCH.search(self.masked)):
+            return False
+        if epoch is not None and "." in self.masked[epoch.start : epoch.end]:
+            return False
+        beside = {word for name in self.own for word in words_of(name)}
+        return "data" not in beside and (self.has_loss or EVAL_WORDS.isdisjoint(beside))
+
+    @property
+    def _is_within_epoch(self) -> bool:
+        """Whether the line is of a step, or of a bar."""
+        return STEP in self.best or self.has_bar
+
+    @property
+    def _is_record_of_scores(self) -> bool:
+        """Whether the line is a record of scores and of how long they took, as MMEngine writes of an evaluation: its step counts batches of it."""
+        is_trained = self.has_loss or LR in self.best or GRAD_NORM in self.best
+        return not is_trained and self.masked[:1] == "{" and "data_time" in self.own and self.has_scores
+
+    @property
+    def _reports_best_score(self) -> bool:
+        """Whether the line has no counter and the best score so far, as an evaluation's does ("Loss: 0.88, mIoU: 0.62, best_mIoU: 0.63")."""
+        if self.is_counted or self.in_record or self.has_bar or TRAINS.search(self.masked):
+            return False
+        words = [words_of(name) for name in self.own]
+        return any(len(one) > 1 and one[0] == "best" and "loss" not in one for one in words)
+
+
+def _size_of_batch(readings: list[Reading], masked: str) -> Reading | None:
+    """The reading of a step that may as well be how many samples or steps: "batch=8", "steps 90" beside whole numbers alone."""
+    steps = [reading for reading in readings if reading.field == STEP]
+    others = [reading for reading in readings if reading.field not in {STEP, RANK}]
+    is_measured = any(
+        one.field not in {"", LR} or (not one.field and "." in masked[one.start : one.end]) for one in others
+    )
+    if len(steps) != 1 or not others or is_measured:
+        return None
+    return steps[0] if _BARE_COUNT.search(masked, 0, steps[0].start) else None
+
+
+def _is_stage(case: _Case) -> bool:
+    """Whether a line is a stage of the program: a nameless pair, then what is done, as in "[1/6] Loading data (dt=0.05s)", and no loss or score."""
+    step, total = case.best.get(STEP), case.best.get(TOTAL_STEPS)
+    if step is None or total is None or not step.weak or case.has_bar or case.has_loss or case.has_scores:
+        return False
+    begun = _GERUND.match(case.masked, total.end)
+    return begun is not None and (_TALK.match(begun[1]) is not None or is_other_work(begun[1]))
+
+
+def _talks(case: _Case) -> bool:
+    first = min((reading.start for reading in case.best.values()), default=len(case.masked))
+    talks = _TALK.search(case.masked[:first]) or _TALK_ANYWHERE.search(case.masked)
+    return talks is not None and not case.has_bar and not _STARTS_EPOCH.match(case.masked)
+
+
+def _chosen(
+    readings: list[Reading], masked: str, *, in_record: bool
+) -> tuple[dict[str, Reading], dict[str, Reading]]:
+    """Of each field the reading that is meant, and all others under names of their own."""
+    best: dict[str, Reading] = {}
+    own: dict[str, Reading] = {}
+    is_counted = any(reading.field in {STEP, EPOCH} for reading in readings)
+    for reading in readings:
+        if reading.field in _NEVER_NEGATIVE and masked[reading.start : reading.start + 1] == "-":
+            continue  # "recall = tps / tps[-1]", of a program
+        if reading.field == "":
+            own.setdefault(reading.name, reading)
+            continue
+        if reading.field in {LOSS, VAL_LOSS} and reading.rank <= PART_RANK:
+            is_alone = reading.rank > SOLE_RANK or (
+                is_counted and not in_record and not _LOSSES.search(masked)
+            )
+            if not is_alone or rivals(readings, reading):
+                own.setdefault(reading.name, reading._replace(field=""))
+                continue
+        held = best.get(reading.field)
+        if held is None or reading.rank > held.rank:
+            if held is not None and held.name:
+                own.setdefault(held.name, held._replace(field="", conversion=PLAIN))
+            best[reading.field] = reading
+        elif reading.name and reading.field not in {STEP_TIME, MEMORY, LR}:
+            own.setdefault(reading.name, reading._replace(field="", conversion=PLAIN))
+    if LOSS in best and best[LOSS].rank <= PART_RANK and _ENTRY.match(masked):
+        part = best.pop(LOSS)
+        own.setdefault(part.name, part._replace(field=""))
+    if in_record and LOSS in best and best[LOSS].rank in {3, 4}:
+        part = best.pop(LOSS)  # a policy's loss in a block of many lines: the total has a line of its own
+        own.setdefault(part.name, part._replace(field=""))
+    if LOSS not in best and "total" in own and len(_PARTS & own.keys()) >= 2:
+        best[LOSS] = own.pop("total")._replace(field=LOSS)
+    return best, own
+
+
+def _is_configuration(case: _Case) -> bool:
+    """Whether a line lists what was chosen, beside which next to nothing was measured."""
+    settings = case.found.settings
+    rates = not {GRAD_NORM, TOKENS, SAMPLES, STEP_TIME}.isdisjoint(case.best)
+    return (
+        (settings >= 2 and not rates)
+        or (settings > 0 and not (case.has_loss or case.has_bar or rates))
+        or (
+            not case.has_loss
+            and "{" not in case.masked  # a record
+            and len(_CONFIG_PAIR.findall(case.masked)) >= 2
+        )
+    )
+
+
+def rivals(readings: list[Reading], one: Reading) -> bool:
+    """Whether a part-loss stands beside other parts: then none of them is the total."""
+    return any(
+        other is not one
+        and (
+            (other.field == one.field and other.rank > SOLE_RANK)
+            or (
+                (not other.field or other.rank == SOLE_RANK)
+                and "loss" in other.name.lower()
+                and "scale" not in other.name
+                and _BESIDE.isdisjoint(words_of(other.name))
+            )
+        )
+        for other in readings
+    )
+
+
+def _same_counter(
+    best: dict[str, Reading], readings: list[Reading]
+) -> tuple[dict[str, Reading], tuple[Reading, Reading] | None]:
+    """A named counter beside a pair `i/N`: the total belongs to the pair, and counts only if both are one counter."""
+    step = best.get(STEP)
+    if step is None or TOTAL_STEPS not in best:
+        return best, None
+    total = best[TOTAL_STEPS]
+    pairs = [r for r in readings if r.field == STEP and r.rank == total.rank]
+    mine = next((p for p in pairs if p.end <= total.start and total.start - p.end <= 12), None)
+    if mine is None or mine == step or total.weak:
+        return best, None
+    kept = {field: reading for field, reading in best.items() if field != TOTAL_STEPS}
+    return kept, (mine, total)
+
+
+def _is_heading(masked: str, fields: set[str]) -> bool:
+    """`Epoch 1/5`, `epoch:  6`, `[step=2000/739328,epoch=0]`: a counter, and next to nothing else."""
+    masked = masked.rsplit(MASKED, 1)[-1]
+    words = _WORDS.findall(masked)
+    if _LONE_COUNTER.match(masked) or _STARTS_EPOCH.match(masked):
+        return True
+    if EPOCH in fields:
+        return len(words) <= 2 or (
+            ("/" in masked or TOTAL_EPOCHS in fields)
+            and len(words) <= 8
+            and masked.rstrip(" ]).")[-1:].isdigit()
+        )
+    if {word.lower() for word in words} <= {
+        "step",
+        "global",
+        "global_step",
+        "epoch",
+        "iter",
+        "iteration",
+        "time",
+        "train",
+        "total",
+    }:
+        return masked.lstrip()[:1] in "[(=-#*>"
+    return len(words) <= 2 and masked.lstrip()[:1] in "[(=-#*" and masked.rstrip()[-1:] in "]:)=-#*"
+
+
+def _stands_alone(best: dict[str, Reading], *, is_said: bool) -> bool:
+    """Measurements that need no step beside them: throughput, MFU, the GPU's memory, a rate that the line says to be the one of now."""
+    if LR in best and (_is_current(best[LR].name) or is_said):
+        return True
+    timed = best.get(STEP_TIME)
+    if (
+        timed is not None
+        and not timed.weak
+        and ("speed" in (name := timed.name.lower()) or _PER_STEP.search(name))
+    ):
+        return True  # by its unit or its name per step
+    return any(
+        field in {TOKENS, SAMPLES, MFU, MEMORY, GRAD_NORM} and not reading.weak and reading.rank >= 5
+        for field, reading in best.items()
+    )
+
+
+def _is_current(name: str) -> bool:
+    lower = name.lower()
+    return "current" in lower or "当前" in name or lower.startswith(("train/", "optim/"))
+
+
+def _names_settings(case: _Case) -> bool:
+    return case.found.settings > 0 or "onfig" in case.masked or "rguments" in case.masked
+
+
+class _Refusal(NamedTuple):
+    """Why a line reports nothing: when that is so, and whether the lines below it are settings too."""
+
+    why: str
+    when: Callable[[_Case], bool]
+    begins_settings: Callable[[_Case], bool]
+
+
+_REFUSALS = (
+    _Refusal("about numbers, but no report", _talks, _names_settings),
+    _Refusal("a stage of the program", _is_stage, lambda _: False),
+    _Refusal("a dump", lambda case: _DUMP.search(case.masked) is not None, _names_settings),
+    _Refusal(
+        "a model's text",
+        lambda case: _SPEECH.match(case.masked) is not None,
+        _names_settings,
+    ),
+    _Refusal("a configuration", _is_configuration, lambda _: True),
+    _Refusal(
+        "a row of results on data of another name",
+        lambda case: not case.is_counted and not case.has_bar and _OTHER_DATA.match(case.masked) is not None,
+        lambda _: False,
+    ),
+)
+# What makes a line a report: one of these is enough.
+_REPORTS: tuple[tuple[str, Callable[[_Case], object]], ...] = (
+    ("a bar of training's", lambda case: case.has_bar),
+    ("a loss", lambda case: case.has_loss),
+    ("losses of several parts", lambda case: case.has_parts and not case.found.settings),
+    (
+        "a counter and a measurement",  # "1017000: lr=1.0" is a time and a setting
+        lambda case: case.is_counted and case.measured - (set() if case.has_named_counter else {LR}),
+    ),
+    (
+        "a counter and a value of the log's own",
+        lambda case: case.is_counted and case.own and (case.has_named_counter or case.has_scores),
+    ),
+    ("an entry below a heading", lambda case: case.in_record and (case.fields or case.own)),
+    ("a heading", lambda case: case.is_heading and _is_heading(case.masked, case.fields)),
+    ("an epoch and its time", lambda case: EPOCH in case.best and _EPOCH_AND_TIME.match(case.masked)),
+    (
+        "a lone ETA",
+        lambda case: case.fields == {ETA} and case.best[ETA].rank == 8 and _LONE_ETA.match(case.masked),
+    ),
+    (
+        "a measurement that needs no counter",
+        lambda case: not case.is_counted and _stands_alone(case.best, is_said=case.says_rate),
+    ),
+    (
+        "scores, and little else",
+        lambda case: not case.is_counted and case.has_scores and len(case.found.readings) <= 6,
+    ),
+)
+
+
+def _refusal(case: _Case) -> _Refusal | None:
+    return None if case.is_record else next((one for one in _REFUSALS if one.when(case)), None)
+
+
+def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parsed:
+    """Choose between readings of one field, and decide whether the line reports at all."""
+    case = _Case(found, masked, has_bar=has_bar, in_record=in_record)
+    if (refusal := _refusal(case)) is not None:
+        return NOTHING._replace(settings=refusal.begins_settings(case))
+    case.drop_doubtful()
+    if not case.measured and not case.has_scores and _SAVED.search(masked):
+        return NOTHING
+    if not any(when(case) for _, when in _REPORTS):
+        return NOTHING._replace(settings=found.settings > 0 or (LR in case.best and not case.is_counted))
+    is_heading = case.is_heading
+    readings = (*case.best.values(), *case.own.values())
+    return Parsed(
+        readings, case.pair, is_heading, off_curve=RUN_TIME in case.own, plain_time=_is_plain_time(case)
+    )
+
+
+def _is_plain_time(case: _Case) -> bool:
+    """Whether nothing shows that a line's time is that of one step: its name, milliseconds, a mean in brackets, or a rate, an ETA or the time of a part of the step beside it."""
+    timed = case.best.get(STEP_TIME)
+    if timed is None or not timed.weak or timed.conversion.scale < 1.0:
+        return False
+    has_parts = any(not _PHASES.isdisjoint(words_of(name)) for name in case.own)
+    is_rated = not case.fields.isdisjoint({SAMPLES, TOKENS, MFU, ETA})
+    return not has_parts and not is_rated and _MEAN.match(case.masked, timed.end) is None

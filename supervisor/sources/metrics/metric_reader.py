@@ -1,0 +1,545 @@
+"""Reads the lines of one log in order: the user's rules, what was learnt of known shapes, and the grammar for the rest.
+
+The grammar takes some 0.6 ms a line, so it reads each shape once. A shape is the line without its digits; what is learnt of it is one
+regular expression, made of the line that was read: its text as it stands, `[0-9]+` where digits may change, and a group around each
+value. It costs some 2 µs a line of five values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count, pairwise, repeat, zip_longest
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import msgspec
+
+from supervisor.sources.metrics.blocks import State, parse
+from supervisor.sources.metrics.names import CANONICAL, LOSS, STEP, TOTAL_STEPS
+from supervisor.sources.metrics.prefix import who
+from supervisor.sources.metrics.progress_bars import find_bar
+from supervisor.sources.metrics.tokens import MASKED, mask, tokens
+from supervisor.sources.metrics.values import PLAIN, RANK, WHOLE, Conversion, Parsed, convert, numbers
+from supervisor.text.decode import clean
+from supervisor.text.patterns import LinearPattern, compile_linear
+
+_RUN = re.compile(r"[0-9]+|[^0-9]+")
+_ORDER = {name: place for place, name in enumerate(CANONICAL)}
+
+
+class Place(NamedTuple):
+    """Where a value stands in a line, in characters, and how it becomes a number."""
+
+    begin: int
+    end: int
+    conversion: Conversion
+
+
+class Layout:
+    """The values of a line: where they stand, and which of the sample's numbers each is.
+
+    Args:
+        parsed: what the grammar found in the line behind its launcher's prefix.
+        prefix: how many characters that prefix has.
+        rank_at: where in it the rank stands.
+    """
+
+    def __init__(self, parsed: Parsed, prefix: int, rank_at: tuple[int, int] | None) -> None:
+        def place(reading: tuple[int, int], conversion: Conversion) -> Place:
+            return Place(prefix + reading[0], prefix + reading[1], conversion)
+
+        fields: dict[str, Place] = {}
+        other: dict[str, Place] = {}
+        ranks = [Place(*rank_at, WHOLE)] if rank_at is not None else []
+        for one in parsed.readings:
+            at = place((one.start, one.end), one.conversion)
+            if one.field == RANK:
+                ranks.append(at)
+            elif one.field:
+                fields[one.field] = at
+            else:
+                other[one.name] = at
+        pair = [place((one.start, one.end), one.conversion) for one in parsed.pair or ()]
+        # Some values stand twice: a step that is also the first of a pair.
+        self.places = sorted(
+            {(at.begin, at.end) for at in (*fields.values(), *other.values(), *ranks[:1], *pair)}
+        )
+
+        def cells(some: Mapping[str, Place]) -> list[_Cell]:
+            return [
+                _Cell(name, self.places.index((at.begin, at.end)), at.conversion) for name, at in some.items()
+            ]
+
+        self._fields = cells(dict(sorted(fields.items(), key=lambda field: _ORDER[field[0]])))
+        self._other = cells(other)
+        self._rank = cells({RANK: ranks[0]} if ranks else {})
+        self._sums_up = parsed.off_curve
+        self._evaluates = parsed.evaluates
+        self._plain_time = parsed.plain_time
+        self._pair = cells(dict(zip((STEP, TOTAL_STEPS), pair, strict=False)))
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a value stands within another."""
+        return any(one[1] > two[0] for one, two in pairwise(self.places))
+
+    def columns(self, line: str) -> Columns:
+        """The numbers of the line itself."""
+        return self.convert([[line[begin:end]] for begin, end in self.places])
+
+    def convert(self, texts: Sequence[Sequence[str]]) -> Columns:
+        """The numbers of many lines: for each of `places` the texts of all lines."""
+
+        def numbers_of(cells: Sequence[_Cell]) -> dict[str, Sequence[float | None]]:
+            return {cell.name: numbers(cell.conversion, texts[cell.column]) for cell in cells}
+
+        values = numbers_of(self._fields)
+        if self._pair and STEP in values:
+            pair = numbers_of(self._pair)
+            # The total counts where the pair is the named step, or one off it.
+            values[TOTAL_STEPS] = [
+                total if mine is not None and step is not None and abs(mine - step) <= 1 else None
+                for mine, total, step in zip(pair[STEP], pair[TOTAL_STEPS], values[STEP], strict=True)
+            ]
+        own = numbers_of(self._other)
+        ranks = cast("Sequence[int | None] | None", numbers_of(self._rank).get(RANK))
+        return Columns(values, own, ranks, self._sums_up, self._evaluates, self._plain_time)
+
+
+class _Cell(NamedTuple):
+    """One number of a line: its name, its place among the line's values, and how it is converted."""
+
+    name: str
+    column: int
+    conversion: Conversion
+
+
+class Columns(NamedTuple):
+    """The numbers of one or many lines of a shape, by name. None: the line has no such number after all.
+
+    `off_curve`, `evaluates`, `plain_time`: see `Parsed`.
+    """
+
+    values: Mapping[str, Sequence[float | None]] = {}
+    other: Mapping[str, Sequence[float | None]] = {}
+    ranks: Sequence[int | None] | None = None
+    off_curve: bool = False
+    evaluates: bool = False
+    plain_time: bool = False
+
+    def reporting(self, rows: Sequence[int]) -> tuple[Sequence[int], Columns]:
+        """Those of `rows` that have a number (a rate of 0 steps a second is none), and their numbers."""
+        cells = (*self.values.values(), *self.other.values())
+        if not all(None in column for column in cells):
+            return rows, self
+        return self.only(
+            rows, [at for at in range(len(rows)) if any(column[at] is not None for column in cells)]
+        )
+
+    def only(self, rows: Sequence[int], kept: Sequence[int]) -> tuple[Sequence[int], Columns]:
+        """The rows at these places of `rows`, and their numbers."""
+
+        def cut(columns: Mapping[str, Sequence[float | None]]) -> dict[str, Sequence[float | None]]:
+            return {name: [column[at] for at in kept] for name, column in columns.items()}
+
+        ranks = None if self.ranks is None else [self.ranks[at] for at in kept]
+        return [rows[at] for at in kept], self._replace(
+            values=cut(self.values), other=cut(self.other), ranks=ranks
+        )
+
+    def step(self, at: int) -> float | None:
+        """The step of row `at`; None where its line names none."""
+        steps = self.values.get(STEP)
+        return steps[at] if steps else None
+
+    def losses(self, rows: int) -> Sequence[float | None]:
+        """The training losses of `rows` lines; None where a line names none that is a point of the curve."""
+        known = self.values.get(LOSS) if not self.off_curve else None
+        return (None,) * rows if known is None else known
+
+
+class MetricSample(msgspec.Struct, frozen=True, gc=False):
+    """What one line reports: a row of columns. Its dictionaries are made when asked for; of a backlog most are not."""
+
+    columns: Columns
+    at: int
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Canonical names (`names.CANONICAL`) to numbers in base units: seconds, bytes, ratios.
+
+        `step` and `total_steps` are ints; NaN and infinities are kept.
+        """
+        return self._row(self.columns.values)
+
+    @property
+    def other(self) -> dict[str, float]:
+        """Names of the log's own to values as printed."""
+        return self._row(self.columns.other)
+
+    def _row(self, columns: Mapping[str, Sequence[float | None]]) -> dict[str, float]:
+        at = self.at
+        return {name: value for name, column in columns.items() if (value := column[at]) is not None}
+
+    @property
+    def rank(self) -> int | None:
+        """The rank, only where the line itself names it."""
+        return self.columns.ranks[self.at] if self.columns.ranks is not None else None
+
+    @property
+    def step(self) -> int | None:
+        """The training step, if the line names it."""
+        step = self.columns.values[STEP][self.at] if STEP in self.columns.values else None
+        return int(step) if step is not None else None
+
+    @property
+    def loss(self) -> float | None:
+        """The training loss, if the line names it."""
+        return self.columns.values[LOSS][self.at] if LOSS in self.columns.values else None
+
+    @property
+    def off_curve(self) -> bool:
+        """Whether the line's loss is no point of the curve (see `Parsed`)."""
+        return self.columns.off_curve
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the line is of held-out data."""
+        return self.columns.evaluates
+
+
+def sample_of(
+    values: Mapping[str, float], other: Mapping[str, float], rank: int | None, *, off_curve: bool = False
+) -> MetricSample:
+    """A sample of these numbers."""
+    columns = Columns(
+        {name: (value,) for name, value in values.items()},
+        {name: (value,) for name, value in other.items()},
+        (rank,),
+        off_curve,
+    )
+    return MetricSample(columns, 0)
+
+
+class Form:
+    """Reads the lines of one shape.
+
+    Args:
+        line: the line that the grammar read.
+        layout: what it found there.
+        free: a byte a character; 1 where digits may change from line to line, 0 where they belong to a name.
+    """
+
+    def __init__(self, line: str, layout: Layout, free: bytearray) -> None:
+        self._line = line
+        self._free = free
+        self._layout = layout
+
+    @cached_property
+    def _rows(self) -> Callable[[str], list[Any]]:
+        """Finds the values of lines. It takes a millisecond to compile, and many a shape never comes again."""
+        line, end = self._line, 0
+        parts = []
+        for begin, stop in self._layout.places:
+            parts += [
+                _literal(line, end, begin, self._free),
+                "(",
+                _RUN.sub(_any_digits, line[begin:stop]),
+                ")",
+            ]
+            end = stop
+        parts.append(_literal(line, end, len(line), self._free))
+        return re.compile(f"^{''.join(parts)}\n", re.MULTILINE).findall
+
+    def read(self, lines: Sequence[bytes]) -> Columns | None:
+        """The numbers of lines of this shape; None if a line differs where it must not."""
+        rows = self._rows(b"\n".join([*lines, b""]).decode("utf-8", "surrogatepass"))
+        if len(rows) != len(lines):
+            return None
+        # Of a pattern with one group findall gives the texts themselves.
+        return self._layout.convert([rows] if len(self._layout.places) == 1 else [*zip(*rows, strict=True)])
+
+
+def _any_digits(run: re.Match[str]) -> str:
+    return "[0-9]+" if run[0][0] in "0123456789" else re.escape(run[0])
+
+
+def _literal(line: str, begin: int, end: int, free: bytearray) -> str:
+    """The text between two values, as a pattern."""
+    return "".join(
+        _any_digits(run) if free[begin + run.start()] else re.escape(run[0])
+        for run in _RUN.finditer(line[begin:end])
+    )
+
+
+def free_digits(line: str, prefix: int, *, is_row: bool) -> bytearray:
+    """A byte a character: 1 where digits may change in the next line of the shape, 0 where they belong to a name.
+
+    They may change in a launcher's prefix, a table's row, what is masked (time stamps, places in a source) and in values.
+    """
+    free = bytearray(len(line))
+    free[:prefix] = b"\1" * prefix
+    if is_row:
+        return bytearray(b"\1" * len(line))
+    masked = mask(line[prefix:])
+    if (bar := find_bar(masked)) is not None:
+        masked = bar.rest
+    for place, character in enumerate(masked, prefix):
+        free[place] |= character == MASKED
+    for token in tokens(masked):
+        begin, end = prefix + token.start, prefix + token.stop
+        free[begin:end] = b"\1" * (end - begin)
+    return free
+
+
+# In characters. A longer line is read by its beginning.
+MAX_LINE = 8192
+MAX_SHAPES = 4096
+# Lines of one shape may differ in digits that belong to names ("Acc@1", "Acc@5"): at most this many forms of a shape are kept.
+MAX_FORMS = 8
+_DIGITS = b"0123456789"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRule:
+    """A rule of the user's (`[[metrics]] name, regex`): the first group of `regex` is the value of `name`."""
+
+    name: str
+    regex: LinearPattern
+
+
+def compile_rules(rules: Iterable[tuple[str, str]]) -> tuple[MetricRule, ...]:
+    """Make rules of (name, regex) pairs.
+
+    Raises:
+        ValueError: a pattern does not compile, could hang, or has no group; the message names it.
+    """
+    made = []
+    for name, pattern in rules:
+        try:
+            regex = compile_linear(pattern)
+        except ValueError as error:
+            raise ValueError(f"metric {name!r}: {pattern!r} {error}") from None
+        if regex.groups < 1:
+            raise ValueError(f"metric {name!r}: {pattern!r} has no group: put the number in (...)")
+        made.append(MetricRule(name, regex))
+    return tuple(made)
+
+
+class _Known(NamedTuple):
+    """How to read a shape in a state (None: it reports nothing), and what is known in the state after it."""
+
+    form: Form | None
+    after: _Shapes
+
+
+DrawnState: TypeAlias = tuple[float | None, float | None]
+
+
+def standing_states(states: Sequence[DrawnState], before: DrawnState | None = None) -> list[bool]:
+    """Which of the (step, loss) that a bar showed one after the other are points of a curve; the newest state always stands.
+
+    Where count and loss are set one after the other, tqdm draws twice a step: ``update`` and then ``set_postfix`` show the same step, first
+    with the loss of the step before; in ``for batch in bar`` it is ``set_postfix`` first, which shows the same loss with the step before.
+    Both are written at once, so the newest state with a step is the later one of such a pair, and shows which of the two it is. Where no
+    step is drawn twice, an equal loss is nothing but an equal loss. A bar may stand at one step while several losses come (tqdm's
+    ``miniters``): each of them stands. A state that is drawn again stands once, and of an evaluation's bar, which has no step, the last.
+
+    Args:
+        states: in the order in which they were drawn.
+        before: the state that was read last, which tells whether the first of these draws its step again.
+    """
+    if not states:
+        return []
+    known = states if before is None else [before, *states]
+    counted = [one for one, after in zip_longest(known, known[1:]) if one[0] is not None and one != after]
+    pairs = list(pairwise(counted))
+    same_step = bool(pairs) and pairs[-1][0][0] == pairs[-1][1][0]
+    drawn_twice = any(one[0] == after[0] for one, after in pairs)
+    same_loss = drawn_twice and not same_step and pairs[-1][0][1] == pairs[-1][1][1]
+
+    def stands(shown: DrawnState, state: DrawnState, after: DrawnState | None) -> bool:
+        step, loss = state
+        if after is None or step is None:
+            return after is None or loss is not None or after[0] is not None
+        again = after == state or (same_step and step == after[0] and loss == shown[1])
+        return loss is not None and not again and not (same_loss and loss == after[1])
+
+    return list(map(stands, [before or states[0], *states], states, [*states[1:], None]))
+
+
+class _Shapes:
+    """What is known in one state, by shape.
+
+    Attributes:
+        steady: the shapes that leave the state as it is.
+    """
+
+    __slots__ = ("by_shape", "state", "steady")
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.by_shape: dict[bytes, tuple[_Known, ...]] = {}
+        self.steady: set[bytes] = set()
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.by_shape.clear()
+        self.steady.clear()
+
+    def learn(self, shape: bytes, form: Form | None, after: _Shapes) -> None:
+        """Keep how a shape is read."""
+        forms = self.by_shape.get(shape, ())
+        self.by_shape[shape] = (*forms, _Known(form, after))
+        if after is not self:
+            self.steady.discard(shape)
+        elif not forms:
+            self.steady.add(shape)
+
+
+class MetricReader:
+    """Reads the lines of one stream, in order: it remembers table headers, what block it is in, and shapes.
+
+    Args:
+        rules: a user's own rules; they come first, and what they find is kept.
+    """
+
+    def __init__(self, rules: Sequence[MetricRule] = ()) -> None:
+        self._rules = tuple(rules)
+        self._states: dict[State, _Shapes] = {}
+        self._known = self._shapes_of(State())
+        self._count = 0
+
+    def read(self, lines: Sequence[bytes]) -> list[MetricSample | None]:
+        """Read lines as they stand in the log, without newlines; None for those that report nothing."""
+        found: list[MetricSample | None] = [None] * len(lines)
+        for row, columns, at, _ in self.read_rows(lines):
+            found[row] = MetricSample(columns, at)
+        return found
+
+    def read_rows(self, lines: Sequence[bytes]) -> list[tuple[int, Columns, int, float | None]]:
+        """The same without a sample a line: (which line, its columns, the row in them, its loss), by line.
+
+        For a backlog, of which few lines are kept: the rest need no object of their own.
+        """
+        if self._rules:
+            samples = ((row, self.feed(clean(raw))) for row, raw in enumerate(lines))
+            return [
+                (row, one.columns, one.at, None if one.off_curve else one.loss)
+                for row, one in samples
+                if one is not None
+            ]
+        found = [
+            cell
+            for rows, columns in self.read_columns(lines)
+            for cell in zip(rows, repeat(columns), count(), columns.losses(len(rows)))
+        ]
+        found.sort(key=itemgetter(0))
+        return found
+
+    def read_columns(self, lines: Sequence[bytes]) -> Iterator[tuple[Sequence[int], Columns]]:
+        """The same in columns, for a program that reads millions of lines: which of the lines, and their numbers.
+
+        Lines that report nothing are left out. The user's rules are not applied.
+
+        Lines of known shapes that leave the state as it is may be read in any order, so they are read a shape at a time.
+        """
+        shapes = [raw.translate(None, _DIGITS) for raw in lines]
+        begin = 0
+        while begin < len(lines):
+            steady = self._known.steady
+            end = next((row for row in range(begin, len(lines)) if shapes[row] not in steady), len(lines))
+            together = self._read_together(lines, shapes, range(begin, end))
+            if together is None:
+                together = [((row,), self._read_clean(clean(lines[row]))) for row in range(begin, end)]
+            if end < len(lines):
+                together.append(((end,), self._read_clean(clean(lines[end]))))
+            for rows, columns in together:
+                with_numbers = columns.reporting(rows)
+                if with_numbers[0]:
+                    yield with_numbers
+            begin = end + 1
+
+    def _read_together(
+        self, lines: Sequence[bytes], shapes: Sequence[bytes], rows: Sequence[int]
+    ) -> list[tuple[Sequence[int], Columns]] | None:
+        """Read lines of steady shapes; None if they must be read one after the other.
+
+        Shapes were learnt of clean lines, so these need no cleaning.
+        """
+        by_shape: dict[bytes, list[int]] = {}
+        for row in rows:
+            by_shape.setdefault(shapes[row], []).append(row)
+        found: list[tuple[Sequence[int], Columns]] = []
+        for shape, mine in by_shape.items():
+            some = [lines[row] for row in mine]
+            form = self._known.by_shape[shape][0].form
+            if form is not None:
+                columns = form.read(some) if max(map(len, some)) <= MAX_LINE else None
+                if columns is None:
+                    return None
+                found.append((mine, columns))
+        return found
+
+    def feed(self, line: str) -> MetricSample | None:
+        """Read a clean line (see `text.decode.clean`); None when it reports nothing."""
+        rows, columns = self._read_clean(line).reporting((0,))
+        sample = MetricSample(columns, 0) if rows else None
+        return self._with_rules(sample, line) if self._rules else sample
+
+    def _read_clean(self, line: str) -> Columns:
+        line = line[:MAX_LINE]
+        raw = line.encode("utf-8", "surrogatepass")
+        shape = raw.translate(None, _DIGITS)
+        for form, after in self._known.by_shape.get(shape, ()):
+            columns = form.read([raw]) if form is not None else Columns()
+            if columns is not None:
+                self._known = after
+                return columns
+        return self._learn(line, shape)
+
+    def _learn(self, line: str, shape: bytes) -> Columns:
+        known = self._known
+        rank, body, rank_at = who(line)
+        parsed, state, is_row = parse(body, known.state)
+        if self._count >= MAX_SHAPES:
+            # A log of ever new shapes: what was learnt is dropped, and learnt again.
+            known.clear()
+            self._states = {known.state: known}
+            self._count = 0
+        self._known = self._shapes_of(state)
+        prefix = len(line) - len(body)
+        layout = Layout(parsed, prefix, rank_at)
+        # Nothing is learnt of a line whose digits decide what it means, or whose rank stands nowhere or in several places.
+        is_plain = not layout.overlaps and (rank is None or rank_at is not None)
+        more = len(known.by_shape.get(shape, ())) < MAX_FORMS
+        if more and not parsed.once and (is_plain or not parsed.readings):
+            free = free_digits(line, prefix, is_row=is_row)
+            form = Form(line, layout, free) if parsed.readings else None
+            known.learn(shape, form, self._known)
+            self._count += 1
+        columns = layout.columns(line)
+        return columns if rank is None else columns._replace(ranks=(rank,))
+
+    def _shapes_of(self, state: State) -> _Shapes:
+        if state not in self._states:
+            self._states[state] = _Shapes(state)
+        return self._states[state]
+
+    def _with_rules(self, sample: MetricSample | None, line: str) -> MetricSample | None:
+        values = sample.values if sample is not None else {}
+        other = sample.other if sample is not None else {}
+        rank = sample.rank if sample is not None else None
+        for rule in self._rules:
+            match = rule.regex.search(line)
+            value = convert(PLAIN, match.group(1) or "") if match is not None else None
+            if value is not None:
+                rank = rank if sample is not None else who(line)[0]
+                target = values if rule.name in CANONICAL else other
+                whole = rule.name in {STEP, TOTAL_STEPS} and value == value // 1
+                target[rule.name] = int(value) if whole else value
+        off_curve = sample is not None and sample.off_curve
+        return sample_of(values, other, rank, off_curve=off_curve) if values or other else None

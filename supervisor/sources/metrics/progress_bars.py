@@ -1,0 +1,295 @@
+"""Progress bars: tqdm, rich, Keras, fastprogress and others. A bar is cut out, so that the rest can be read as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+from supervisor.sources.metrics.names import (
+    EPOCH,
+    ETA,
+    LOSS,
+    STEP,
+    STEP_TIME,
+    TOTAL_EPOCHS,
+    TOTAL_STEPS,
+)
+from supervisor.sources.metrics.tokens import MASKED
+from supervisor.sources.metrics.values import WHOLE, Conversion, How, magnitude
+
+# The end of a longer bar that stood on the line: "…it/s]5:31:16,  3.24it/s]".
+_LEFT = re.compile(r"^[^\[=]{0,40}?\d(?:it/s|s/it)\]")
+# Of a longer bar the end with its times, which counts something else: "…, 4.76it/s]  iter50000.pt[00:27<00:00, 71704.73 examples/s]".
+_LEFT_TIMES = re.compile(
+    r"\S{0,60}?(?<!\d)\d{1,4}:\d\d(?::\d\d)?<[\d:?]{1,9},\s?[\d.?]{1,12} ?[A-Za-z]{1,12}/[A-Za-z]{1,12}\]"
+)
+# In steps a second.
+FASTEST = 10_000
+# "1/1 [======] - 1s 1s/step", "1/1 ━━━━ 0s 33ms/step": nothing follows.
+_KERAS_ENDS = re.compile(r"\s*(?:-\s*\S+s\s+)?\S+s/(?:step|epoch|sample)\s*$")
+# Of tqdm's ``[00:00<?, ?it/s]``: neither how long it will take nor how fast it is, as nothing was counted yet.
+NOTHING_COUNTED = "<?, ?"
+
+_BARS = (
+    # tqdm: 12%|█▎  | 25/1617 [00:51<54:07,  2.04s/it, loss=1.42]
+    re.compile(
+        r"(?P<pct>\d{1,3})%(?:\|[^|]*\||(?=\s))\s*(?P<n>\d[\d.,]*[kKMGT]?)/(?P<N>\d[\d.,]*[kKMGT]?|\?)\s*\[(?P<el>[\d:]+)<(?P<rem>[^,\]]*)"
+        r"(?:,\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>[A-Za-z]*/[A-Za-z]+))?(?P<close>\])?"
+    ),
+    # tqdm's, without a share and a drawing: 41/100 [00:03<00:05, 6.30it/s, loss=0.3]
+    re.compile(
+        r"(?<![\w./])(?P<n>\d+)/(?P<N>\d+) \[(?P<el>[\d:]+)<(?P<rem>[\d:]+|\?)"
+        r"(?:,\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>[A-Za-z]*/[A-Za-z]+))?(?P<close>\])?"
+    ),
+    # tqdm without a total: 20it [00:03,  6.30it/s]
+    re.compile(r"(?<![\w.])(?P<n>\d+)\s?(?P<what>[A-Za-z]+) \[(?P<el>[\d:]+),\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>[A-Za-z]*/[A-Za-z]+)(?P<close>\])?"),
+    # levanter: 1.21kit/50.0kit rate:1.2it/s remaining:11:12 elapsed:16:41
+    re.compile(r"(?<![\w.])(?P<n>[\d.]+[kM]?)it/(?P<N>[\d.]+[kM]?)it rate:(?P<rate>[\d.]+)(?P<unit>it/s|s/it) remaining:(?P<rem>[\d:]+) elapsed:[\d:]+(?: postfix:)?"),
+    # rich: ━━━╺━━ 736/1875 0:00:12 • 0:00:19 60.02it/s
+    re.compile(
+        r"(?<![━╸╺─█░▒▓])[━╸╺─█░▒▓][━╸╺─█░▒▓ ]{2,}+(?P<n>\d+)\s?/\s?(?P<N>\d+)\s+(?P<el>\d+:\d\d(?::\d\d)?)\s+[•·]\s+(?P<rem>[\d:]+|-:--:--)\s+(?P<rate>[\d.]+)\s?(?P<unit>it/s|s/it)"
+    ),
+    # 100% ━━━━━━ 157/157 5.1it/s 31.0s
+    re.compile(
+        r"(?P<pct>\d{1,3})%\s+[━╸╺─█░▒▓][━╸╺─█░▒▓ ]{2,}+(?P<n>\d+)/(?P<N>\d+)\s+(?:(?P<rate>[\d.]+)\s?(?P<unit>it/s|s/it)\s+)?(?P<el>[\d.:]+)s?(?:<(?P<rem>[\d.:]+)s?)?"
+    ),
+    # fastprogress: 34.78% [32/92 00:04<00:08 0.0812]
+    re.compile(r"(?<![\d.])[\d.]++% \[(?P<n>\d+)/(?P<N>\d+) (?P<el>[\d:]+)<(?P<rem>[\d:]+)(?: (?P<loss>[\d.]+|nan|inf))?\]"),
+    # mmcv's, of an evaluation: [>>>>  ] 12/68, 3.1 task/s, elapsed: 4s, ETA: 18s
+    re.compile(
+        r"\[[> ]*\]\s*(?P<n>\d+)/(?P<N>\d+),\s*(?P<rate>[\d.]+)\s(?P<unit>task/s),\s*elapsed:\s*(?P<el>\d+)s(?:,\s*ETA:\s*(?P<rem>\d+)s)?"
+    ),
+    # Keras, of a length that it does not know: 109/Unknown - 12s 11ms/step
+    re.compile(r"^\s*(?P<n>\d+)/Unknown\s+-?\s*(?P<el>\d+m?s)\b"),
+    # Keras: 938/1875 [=====>......] - ETA: 3s    and    938/1875 ━━━━━━━━━ 3s 2ms/step
+    re.compile(r"^\s*(?P<n>\d+)/(?P<N>\d+)\s+(?:\[[=>.\s]*\]|[━─]{3,}[━─ ]*(?P<el>\S+s))"),
+)  # fmt: skip
+_UNITS_OF_TRAINING = frozenset(
+    {"it", "step", "steps", "batch", "batches", "iter", "iters", "iteration", "iterations", "update", "updates", "opt", "epoch", "epochs", "ep"}
+)  # fmt: skip
+_OTHER_WORK = re.compile(
+    r"\b(?:val(?:id(?:at\w+)?)?|eval\w*|test(?:ing)?|sanity|load\w*|download\w*|upload\w*|fetch\w*|map|filter\w*|tokeniz\w*|predict\w*|generat\w*|infer\w*|sampl\w*|"
+    r"extract\w*|process\w*|preprocess\w*|pre-processing|prepar\w*|comput\w*|calculat\w*|measur\w*|scan\w*|cach\w*|collect\w*|shards?|checkpoints?|files?|index\w*|saving|writ\w*|merg\w*|cast\w*|flatten\w*|"
+    r"group\w*|pack\w*|read\w*|receiv\w*|resolv\w*|count\w*|encod\w*|decod\w*|convert\w*|materializ\w*|captur\w*|calibrat\w*|quantiz\w*|compil\w*|warm\w*|build\w*|creat\w*|"
+    r"concat\w*|format\w*|truncat\w*|apply\w*|add\w*|split|examples|dataset|datasets|tokens|rollout\w*|scor\w*|search\w*|decoding|bleu|wer|unpack\w*|install\w*|copy\w*|export\w*|"
+    r"pulling|push\w*|run(?:ning)? (?:eval|test)\w*|parquet|arrow|images?|videos?|weights|parameters|clean\w*|render\w*|mel\w*|feature\w*|vae|latents?|embedding\w*|captions?)\b|\.(?:json|bin|safetensors|pt|zip|tar|gz|txt|parquet|jsonl)\b",
+    re.IGNORECASE,
+)  # fmt: skip
+# "Encoding 17562 texts", "encode all the data: 75722": what is begun, and on how many. Not "Loaded 60000 images": that is done, and
+# "Load val: 9508 samples" mostly too.
+_BEGUN = re.compile(
+    r"\W*(?P<work>(?:pre-?)?(?!load)(?:\w+ing|(?:en|de)code|tokeni[sz]e|download|fetch|extract|compute|generate|convert))(?=\s)"
+    r"(?=.*(?<![\w.=/-])\d[\d,]*\d(?![\w.=/]))",
+    re.IGNORECASE,
+)
+_OF_STEPS = re.compile(r"\b(?:train\w*|epochs?|steps?|iter\w*)\b", re.IGNORECASE)
+_EVALUATION = re.compile(
+    r"\b(?:val(?:id(?:at\w+)?)?|eval\w*|test(?:ing)?|dev|infer\w*|sanity|predict\w*)\b", re.IGNORECASE
+)
+# "Test Iter:   24/ 157 …": whose bar it is stands first, whatever follows.
+_EVALUATION_LED = re.compile(
+    r"\W*(?:val(?:id(?:at\w+)?)?|eval\w*|test(?:ing)?|dev)\s+(?:iter\w*|steps?|batch\w*|epochs?|it)\b",
+    re.IGNORECASE,
+)
+_TRAINING = re.compile(
+    r"\b(?:train\w*|epochs?|ep|steps?|iter\w*|it|global|progress|round|episodes?|optimiz\w*|finetun\w*|pretrain\w*|batch\w*|update\w*|sft|dpo|grpo|ppo|loss|lr|fit\w*)\b|^\s*$",
+    re.IGNORECASE,
+)
+_EPOCHS = re.compile(r"(?:^|[\s:|\]])(?:epochs?|training epochs?|ep)(?: progress)?\s*:?\s*$", re.IGNORECASE)
+# A metric and its value. "Computing mean PPL" names one and has none to show.
+_METRIC_HINT = re.compile(
+    r"(?:loss|\blr\b|learning|acc|ppl|grad|reward|kl\b|损失)[^\d,;|]{0,24}(?:\d|nan)", re.IGNORECASE
+)
+
+
+_LOSSES = re.compile(r"(?:[A-Za-z]{2,} )?[\w/.-]*loss\b", re.IGNORECASE)
+_HELD_OUT = re.compile(r"val|eval|test|dev", re.IGNORECASE)
+# "d: 0.43; g: 2.13", "d:0.43;g:2.13": values before the bar.
+_PAIRS = re.compile(r"\w\s*[:=]\s*[-\d.]+(?:[^\s,;|]*[,;|]\s*|\S*\s+)\w[\w ]*[:=]\s*[-\d.]+")
+
+
+def begins_other_work(text: str) -> bool:
+    """Whether a line announces work that is no training on a number of things."""
+    begun = _BEGUN.match(text)
+    return begun is not None and is_other_work(begun["work"]) and _OF_STEPS.search(text) is None
+
+
+def is_other_work(text: str) -> bool:
+    """Whether words are of work that is no training."""
+    return _OTHER_WORK.search(text) is not None
+
+
+def is_beside_training(name: str) -> bool:
+    """Whether a name is of work beside the training, and of none of it: what loads, prepares, evaluates."""
+    return is_other_work(name) and _TRAINING.search(name) is None
+
+
+class BarReading(NamedTuple):
+    """One value of a bar: canonical field, where it stands, how to convert it."""
+
+    field: str
+    start: int
+    end: int
+    conversion: Conversion
+
+
+class Bar(NamedTuple):
+    """A bar found in a line. `rest` is the line with the bar masked; `readings` is empty where it is not training's.
+
+    `is_new`: it is a bare one in its first second, which is training's or not by its digits alone. `end`: where it ends.
+    """
+
+    rest: str
+    readings: tuple[BarReading, ...]
+    evaluates: bool
+    works_on_other: bool
+    is_new: bool = False
+    end: int = 0
+
+
+@lru_cache(maxsize=4)
+def find_bar(text: str, *, in_row: bool = False) -> Bar | None:
+    """The first bar of a (masked) line. `in_row`: it ends a row of a table of training, so it needs no words."""
+    for pattern in _BARS:
+        match = pattern.search(text)
+        if match is not None:
+            return _bar(text, match, in_row=in_row)
+    return None
+
+
+class _Drawn:
+    """A bar that a pattern found, and what stands around it.
+
+    Attributes:
+        described: the text before it, behind what is masked.
+        after: the text behind it.
+        top: what its rate counts, and `bottom` in what: "it" and "s".
+        is_row: it ends a row of a table of training.
+    """
+
+    def __init__(self, text: str, match: re.Match[str], *, in_row: bool) -> None:
+        self.match = match
+        self.groups = match.groupdict()
+        self.described = text[: match.start()].rsplit(MASKED, 1)[-1]
+        self.after = text[match.end() :]
+        self.unit = (self.groups.get("unit") or "").lower()
+        top, _, bottom = self.unit.partition("/")
+        self.top: str = top
+        self.bottom: str = bottom
+        self.is_row = in_row
+        hinted = _METRIC_HINT.search(self.described + self.after) is not None
+        self.is_other_work = not hinted and _OTHER_WORK.search(self.described) is not None
+        self.is_named = (
+            hinted
+            or _TRAINING.search(self.described) is not None
+            or _PAIRS.search(self.described) is not None
+        )
+
+    @property
+    def counts_epochs(self) -> bool:
+        """Whether its steps are epochs."""
+        return _EPOCHS.search(self.described) is not None or "epoch" in {self.top, self.bottom}
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether its unit is one of steps, or it has none."""
+        return not self.unit or not _UNITS_OF_TRAINING.isdisjoint({self.top, self.bottom})
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether it is an evaluation's: by the words before it, or as all its losses are held out."""
+        if _EVALUATION_LED.match(self.described):
+            return True
+        if _EVALUATION.search(self.described) and not _METRIC_HINT.search(self.described):
+            return True
+        is_lightning = "v_num" in self.after  # it shows the last validation's loss beside training's
+        losses = [] if is_lightning else _LOSSES.findall(self.described + self.after)
+        return bool(losses) and all(_HELD_OUT.search(name) for name in losses)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it is a bare one in its first second."""
+        return not self.described.strip() and self.groups.get("el") == "00:00"
+
+    @property
+    def is_too_fast(self) -> bool:
+        """Whether it counts more a second than a training does."""
+        rate = self.groups.get("rate") or "?"
+        return self.bottom == "s" and rate != "?" and float(rate) > FASTEST
+
+    @property
+    def predicts(self) -> bool:
+        """Whether it is one of Keras' bars at its end, and without the loss that a training's has."""
+        return self.match.re is _BARS[-1] and _KERAS_ENDS.match(self.after) is not None
+
+    def readings(self) -> tuple[BarReading, ...]:
+        """Its values, if it is training's."""
+        rate = {
+            "s": Conversion(How.NUMBER),
+            "sec": Conversion(How.NUMBER),
+            "ks": Conversion(How.NUMBER, 1e3),
+        }.get(self.top, Conversion(How.INVERSE))
+        fields = (
+            ("n", EPOCH if self.counts_epochs else STEP, WHOLE),
+            ("N", TOTAL_EPOCHS if self.counts_epochs else TOTAL_STEPS, WHOLE),
+            ("rem", ETA, Conversion(How.DURATION)),
+            ("rate", "" if self.counts_epochs else STEP_TIME, rate),
+            ("loss", LOSS, Conversion(How.NUMBER)),
+        )
+        return tuple(self._reading(*field) for field in fields if field[1] and self._has(field[0]))
+
+    def _has(self, name: str) -> bool:
+        value = self.groups.get(name)
+        return bool(value) and "?" not in value and "-" not in value  # type: ignore[operator]
+
+    def _reading(self, name: str, field: str, conversion: Conversion) -> BarReading:
+        value = self.groups[name]
+        begin, end = self.match.span(name)
+        if value[-1] in "kM" and conversion is WHOLE:
+            end, conversion = end - 1, Conversion(How.WHOLE, magnitude(value[-1]))
+        return BarReading(field, begin, end, conversion)
+
+
+_NOT_OF_TRAINING: tuple[tuple[str, Callable[[_Drawn], bool]], ...] = (
+    ("an evaluation", lambda bar: bar.evaluates),
+    ("it counts no steps", lambda bar: not bar.counts_steps),
+    ("its words are of other work", lambda bar: not bar.is_row and bar.is_other_work),
+    ("it has no words of training", lambda bar: not bar.is_row and not bar.is_named),
+    (
+        "a file is read, as in 180000it [00:08, 22208.38it/s]",
+        lambda bar: (
+            "N" not in bar.groups and not bar.described.strip() and not _METRIC_HINT.search(bar.after)
+        ),
+    ),
+    ("a prediction of Keras', which shows no loss", lambda bar: bar.predicts),
+    ("a file is read, at once", lambda bar: bar.is_new and bar.is_too_fast),
+    (
+        "a list was read, all within a second",
+        lambda bar: bar.is_new and bar.groups.get("n") == bar.groups.get("N"),
+    ),
+)
+
+
+def without_left_times(text: str) -> str:
+    """Text without a bar of its own, where what an earlier, longer bar left behind it is masked."""
+    return _LEFT_TIMES.sub(_masked, text) if "<" in text else text
+
+
+def _masked(found: re.Match[str]) -> str:
+    return MASKED * len(found[0])
+
+
+def _bar(text: str, match: re.Match[str], *, in_row: bool) -> Bar:
+    # A second bar is what an earlier one left on the line.
+    behind = _BARS[1].sub(_masked, text[match.end() :])
+    behind = without_left_times(behind)
+    if match.groupdict().get("close") is not None:
+        behind = _LEFT.sub(_masked, behind)
+    rest = text[: match.start()] + MASKED * (match.end() - match.start()) + behind
+    drawn = _Drawn(text, match, in_row=in_row)
+    evaluates = drawn.evaluates
+    if any(when(drawn) for _, when in _NOT_OF_TRAINING):
+        return Bar(rest, (), evaluates, not evaluates, drawn.is_new, match.end())
+    return Bar(rest, drawn.readings(), False, False, drawn.is_new, match.end())

@@ -1,0 +1,481 @@
+"""What the keys of the dashboard ask of the keeper, and why one that cannot be asked now does nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from textual import events
+from textual.binding import Binding
+from textual.screen import ScreenResultType
+
+from supervisor.run.control import RequestArgs
+from supervisor.run.events import RequestKind
+from supervisor.run.index import give_name, give_note
+from supervisor.run.ownership import Offer
+from supervisor.run.state import Backoff, HeldOpen
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.dashboard.keys import KEYS, action_name
+from supervisor.views.tui.dashboard.panes import Panes
+from supervisor.views.tui.dialogs.prompts import (
+    ADOPT,
+    CONTINUE,
+    AskLine,
+    Confirm,
+    OfferWords,
+    ask_over,
+    offer_first,
+)
+from supervisor.views.tui.panels.possible_actions import (
+    ACTING,
+    ANSWER_KEYS,
+    batch_copy,
+    batch_flag,
+    checkpoint_words,
+    continue_text,
+    current_batch,
+    is_passing,
+    offer,
+    offer_warning,
+    overwrite_warning,
+    possible,
+    question,
+    restart_effect,
+    set_to_resume,
+    suggested_batch,
+    why_no_batch,
+    why_not,
+)
+from supervisor.views.tui.panels.state_words import is_live, wait_ends_in
+from supervisor.views.tui.shell.feeder import Feeder
+from supervisor.views.tui.shell.request_client import Adopter, Answer, RequestClient
+from supervisor.views.tui.shell.screen_base import FIRST_READ_S, LEAVING, OverScreen
+from supervisor.views.wording.kinds import changed_text
+
+VETOES = ("keep_waiting", "hold")
+# A key that is not possible yet waits while the run's state is passing, else for the next reading: the screen shows what was so a
+# moment ago.
+NEWER_READ_S = 0.3
+PASSING_S = 4.0
+SECOND_ENTER_S = 30.0
+"""So long a warning holds: a second Enter within it does what was warned of."""
+# A run without a keeper is looked at so often for whether it can be taken over: that reads /proc.
+ADOPTION_S = 10.0
+# Keys that are never silent, and what they ask for.
+EXPLAINED = {
+    binding.key: action_name(binding)
+    for binding in KEYS
+    if isinstance(binding, Binding) and action_name(binding) in ACTING and len(binding.key) == 1
+}
+
+
+class Requests:
+    """Actions that ask something of the keeper, or make one.
+
+    Args:
+        panes: what the person looks at.
+        client: where requests are put.
+        feeder: the reading thread; requests are put in it too.
+        read_only: no requests.
+        is_recorded: the run is a recording: what a key cannot do is explained so.
+        adopter: takes over a run whose keeper died; None where that is not offered.
+        continuer: starts the next attempt of a run that is over; None where that is not offered.
+    """
+
+    def __init__(
+        self,
+        panes: Panes,
+        client: RequestClient,
+        feeder: Feeder[Snapshot],
+        *,
+        read_only: bool,
+        is_recorded: bool,
+        adopter: Adopter | None,
+        continuer: Adopter | None,
+    ) -> None:
+        self.panes = panes
+        self.possible: frozenset[str] = frozenset()
+        self._client, self._feeder = client, feeder
+        self._read_only, self._is_recorded = read_only, is_recorded
+        self._adopter, self._continuer = adopter, continuer
+        self._adopting = False
+        self._adoption: Offer | None = None  # what taking the run over would do; None: not looked at yet
+        self._adoption_due = 0.0
+        self._warned: tuple[int | None, float] = (None, 0.0)
+        self._dialog: OverScreen[Any] | None = None  # one about the next attempt, while it is open
+        self._made_t = time.monotonic()
+        self._early: events.Event | None = None
+        self._early_t = 0.0
+
+    # -- what is possible now ------------------------------------------------------------------------------
+
+    def renew(self) -> None:
+        """The run's state has changed: other actions are possible, and an open dialog says other things."""
+        self.report_answers()
+        snapshot = self.panes.snapshot
+        if snapshot is None:
+            return
+        if self._adopting and snapshot.keeper_alive:
+            self._adopting = False
+            self.panes.tell(Answer("adopted: a new supervisor process looks after the run", True))
+        self._find_possible(snapshot)
+        self._stop_restart_for_dialog()
+        if (dialog := self._open_dialog()) is not None:
+            dialog.renew()
+
+    def report_answers(self) -> None:
+        """Show what became of requests, and look whether the run can be taken over."""
+        if (snapshot := self.panes.snapshot) is not None:
+            for answer in self._client.answers(snapshot.state, self.panes.clock()):
+                self.panes.tell(answer)
+            self._look_for_adoption(snapshot)
+
+    def _find_possible(self, snapshot: Snapshot) -> None:
+        can_adopt = self._adoption is not None and not self._adoption.refusals
+        self.possible = possible(snapshot, read_only=self._read_only, can_adopt=can_adopt)
+
+    def _open_dialog(self) -> OverScreen[Any] | None:
+        asking = self.panes.screen.app.screen
+        return asking if isinstance(asking, OverScreen) and asking.is_mounted else None
+
+    def _look_for_adoption(self, snapshot: Snapshot) -> None:
+        """The key is offered only where the run can be taken over: of one without a keeper, that is looked at now and then."""
+        adopter, now = self._adopter, time.monotonic()
+        if adopter is None or self._read_only:
+            return
+        if snapshot.keeper_alive or not is_live(snapshot) or snapshot.state.mode == "observed":
+            self._adoption, self._adoption_due = None, 0.0
+        elif now >= self._adoption_due:
+            self._adoption_due = now + ADOPTION_S
+
+            def examine() -> None:
+                self.panes.screen.app.call_later(self._take_adoption, adopter.examine(self._client.run))
+
+            self._feeder.submit(examine)
+
+    def _take_adoption(self, found: Offer) -> None:
+        self._adoption = found
+        if self.panes.snapshot is not None and self.panes.screen.is_mounted:
+            self.panes.notice.adoption = found
+            self._find_possible(self.panes.snapshot)
+            self.panes.offer()
+            self.panes.notice.repaint()
+
+    def is_wait_ending(self) -> bool:
+        """Whether a held run is about to end because nobody decided."""
+        snapshot = self.panes.snapshot
+        return (
+            snapshot is not None
+            and wait_ends_in(snapshot, snapshot.state.now(self.panes.clock())) is not None
+        )
+
+    def can_continue(self) -> bool:
+        """Whether the next attempt of a run that is over can be started."""
+        snapshot = self.panes.snapshot
+        if snapshot is None or snapshot.gone or snapshot.misplaced or snapshot.keeper_alive:
+            return False
+        return self._continuer is not None and bool(continue_text(snapshot))
+
+    def can(self, name: str, at: int = 0) -> bool:
+        """Whether an action would be carried out now. `at`: of an answer."""
+        snapshot = self.panes.snapshot
+        match name:
+            case "continue_run":
+                return self.can_continue()
+            case "keep_waiting" if snapshot is not None:
+                held = isinstance(snapshot.state.condition, HeldOpen)
+                return name in self.possible and (self.is_wait_ending() or not held)
+            case "answer":
+                asked = snapshot.state.open_question if snapshot is not None else None
+                return name in self.possible and asked is not None and at < len(asked.answers)
+            case "smaller_batch":
+                return "restart" in self.possible  # where no batch is known the key says why
+            case _:
+                return name in self.possible
+
+    def is_early(self, event: events.Event) -> bool:
+        """Whether a key should be looked at a moment later, because what it asks for may be possible then.
+
+        So it is while the run is only starting, or a decision is being made.
+        """
+        now, snapshot = time.monotonic(), self.panes.snapshot
+        if isinstance(event, events.Key) and event.key in LEAVING:
+            return False
+        if snapshot is None or not self.panes.screen.is_mounted:
+            return now - self._made_t < FIRST_READ_S
+        name = EXPLAINED.get(event.character or "") if isinstance(event, events.Key) else None
+        # The answers are to what is read on the card: one that comes before the question is no answer to it.
+        if name is None or name == "answer" or self._read_only or self.can(name):
+            return False
+        if self._early is not event:
+            self._early, self._early_t = event, now
+        waited_s = now - self._early_t
+        if waited_s >= (PASSING_S if is_passing(snapshot) else NEWER_READ_S):
+            return False
+        if not is_passing(snapshot):
+            return True
+        text = f"{name.replace('_', ' ')}: not possible yet, a moment…"
+        if self.panes.notice.says != text:
+            self.panes.tell(Answer(text, None))
+        return True
+
+    def explain(self, event: events.Key) -> bool:
+        """Say why a key that would ask something of a keeper cannot now; whether it is such a key."""
+        name, snapshot = EXPLAINED.get(event.character or ""), self.panes.snapshot
+        if name is None:
+            return False
+        if snapshot is None:
+            self.panes.tell(Answer("nothing of the run is read yet: ask again", False))
+            return True
+        at = ANSWER_KEYS.index(event.character) if name == "answer" and event.character else 0
+        continues = (
+            name == "restart" and self.can_continue()
+        )  # of a run that is over the same key continues it
+        if continues or self.can(name, at) or self.panes.screen.app.screen is not self.panes.screen:
+            return True
+        event.stop()
+        can_adopt = "adopt" in self.possible
+        if can_adopt and name != "adopt":
+            self.action_adopt(f"{name.replace('_', ' ')}: the supervisor process is gone, nobody would do it")
+        elif name == "adopt" and self._adoption is not None and self._adoption.refusals:
+            self.panes.tell(Answer(f"not adopted: {self._adoption.refusals[0]}", False))
+        else:
+            width = self.panes.screen.size.width
+            text = why_not(name, snapshot, read_only=self._read_only, can_adopt=can_adopt, width=width)
+            replayed = "this is a replay: the run cannot be acted on"
+            self.panes.tell(Answer(replayed if self._is_recorded else text, False))
+        return True
+
+    # -- actions without a dialog of their own -------------------------------------------------------------
+
+    def action_adopt(self, why: str = "") -> None:
+        """Say what it would be to let a new keeper take the run over, and ask. `why`: what a person wanted that needs one."""
+        if self._adopter is None:
+            return
+
+        def accepted() -> None:
+            self._adopting = True
+
+        self._offer_first(self._adopter, ADOPT, why, accepted)
+
+    def action_continue_run(self) -> None:
+        """Say what the next attempt of a run that is over would be, and ask."""
+        if self._continuer is not None:
+            self._offer_first(self._continuer, CONTINUE)
+
+    def _offer_first(
+        self,
+        adopter: Adopter,
+        words: OfferWords,
+        why: str = "",
+        accepted: Callable[[], object] = lambda: None,
+    ) -> None:
+        screen, submit, tell = self.panes.screen, self._feeder.submit, self.panes.tell
+        offer_first(screen, submit, adopter, self._client.run, words, tell, why=why, accepted=accepted)
+
+    def action_accept(self) -> None:
+        """Restart a held run with what is on offer; where something would be lost, only the second time."""
+        snapshot = self.panes.snapshot
+        attempt = snapshot.state.attempt if snapshot is not None else None
+        if snapshot is None or attempt is None:
+            return
+        warning, now = offer_warning(snapshot), time.monotonic()
+        number, until = self._warned
+        if warning and not (number == attempt.number and now < until):
+            self._warned = attempt.number, now + SECOND_ENTER_S
+            self.panes.card.confirm(attempt.number, warning, now + SECOND_ENTER_S)
+            self.panes.tell(Answer(f"Enter again: {warning}", False))
+            return
+        self._warned = None, 0.0
+        self.panes.card.confirm(None, "", 0.0)
+        self._send(RequestKind.RESTART_WITH, RequestArgs(offered=True))
+
+    def action_answer(self, at: int) -> None:
+        """Answer what is asked on the card; the keeper then plans with it."""
+        asked = self.panes.snapshot.state.open_question if self.panes.snapshot is not None else None
+        if asked is not None and at < len(asked.answers):
+            self._send(RequestKind.ANSWER, RequestArgs(answer=asked.answers[at].value))
+
+    def action_note(self) -> None:
+        """Ask what is to be noted."""
+        ask_over(self.panes.screen, AskLine("note"), self.note_for)
+
+    def note_for(self, words: str) -> None:
+        """Mark the timeline; of a run that is over, whose folder is no longer written to, the note is kept in this user's index."""
+        run, text, snapshot = self._client.run, words.strip(), self.panes.snapshot
+        if text and snapshot is not None and snapshot.state.is_over:
+            self._change_index(lambda: f"noted: {give_note(run, text, os.environ)}")
+        elif text:
+            self._send(RequestKind.NOTE, RequestArgs(text=text))
+
+    def action_name(self) -> None:
+        """Ask what the run is to be called."""
+        ask_over(self.panes.screen, AskLine("name", self.panes.header.name_given), self.name_for)
+
+    def name_for(self, words: str) -> None:
+        """Call the run so, in this user's index alone: its folder may be anybody's."""
+
+        def named() -> str:
+            name = give_name(self._client.run, words, os.environ)
+            self.panes.screen.app.call_later(self._show_name, name)
+            return f"named {name}"
+
+        self._change_index(named)
+
+    def _show_name(self, name: str) -> None:
+        self.panes.header.name_given = name
+        self.panes.header.repaint()
+
+    def _change_index(self, change: Callable[[], str]) -> None:
+        """Change this user's index in the reading thread; report what `change` returns, or what stands against it."""
+
+        def act() -> None:
+            try:
+                self.panes.report(Answer(change(), True))
+            except (ValueError, OSError) as error:
+                self.panes.report(Answer(str(error), False))
+
+        self._feeder.submit(act)
+
+    # -- restarts and stops, with a dialog -----------------------------------------------------------------
+
+    def action_smaller_batch(self) -> None:
+        """Restart with another batch."""
+        from supervisor.views.tui.dialogs.restart import BatchScreen
+
+        snapshot = self.panes.snapshot
+        if snapshot is not None and "smaller_batch" not in self.possible:
+            offered = offer(snapshot)
+            batch = offered.batch if offered is not None else None
+            if batch is not None and batch.changes_global and "accept" in self.possible:
+                self.action_accept()  # a smaller global batch cannot be typed, but this one is on offer
+            else:
+                self.panes.tell(Answer(why_no_batch(snapshot), False))
+            return
+        now = current_batch(snapshot) if snapshot else None
+        wanted = suggested_batch(snapshot) if snapshot else None
+        if snapshot is None or now is None or wanted is None:
+            return
+
+        def closed(number: int | None) -> None:
+            if number is not None:
+                self._send(RequestKind.RESTART_WITH, RequestArgs(micro_batch=number))
+            else:
+                self._tell_not_restarted(asks)
+
+        asks = BatchScreen(
+            now,
+            wanted.micro_batch_per_rank,
+            lambda: restart_effect(self.panes.snapshot or snapshot),
+            lambda: overwrite_warning(self.panes.snapshot or snapshot),
+            batch_flag(snapshot) or batch_copy(snapshot),
+        )
+        self._open_restart_dialog(asks, closed)
+
+    def action_edit(self) -> None:
+        """Restart with other arguments or environment."""
+        from supervisor.run.next_job import next_job, undecided
+        from supervisor.views.tui.dialogs.restart import Checkpoint, Edited, EditScreen
+
+        snapshot = self.panes.snapshot
+        if snapshot is None or snapshot.run_file is None:
+            return
+        job, offered, attempt = snapshot.run_file.job, offer(snapshot), snapshot.state.attempt
+        now, ran = next_job(job, snapshot.state), next_job(job, undecided(snapshot.state))
+        proposed = now.after(offered, attempt.number).words if offered and attempt else now.words
+        # Of a change that is partly an argument the whole is made with the words as they are proposed.
+        batch = offered.batch.after if offered and offered.batch and proposed == now.words else None
+        place = batch_copy(snapshot) if batch is not None else ""
+        copied = f"{changed_text(offered)}, {place}" if offered and place else ""
+
+        def closed(edited: Edited | None) -> None:
+            unchanged = edited == Edited(None, {})
+            if edited is None:
+                self._tell_not_restarted(asks)
+            elif unchanged and not (asks.is_restart_stopped and now.words != ran.words):
+                text = "nothing changed; not restarted"
+                if asks.is_restart_stopped:
+                    text = "nothing changed; not restarted; the run waits for you"
+                self.panes.tell(Answer(text, None))
+            elif unchanged or edited in (Edited(proposed, {}), Edited(None, {}, with_copy=True)):
+                # As it was about to begin, or with what belongs to the plan besides arguments.
+                self._send(RequestKind.RESTART_WITH, RequestArgs(offered=True))
+            else:
+                micro = batch.micro_batch_per_rank if batch is not None and edited.with_copy else None
+                args = RequestArgs(micro_batch=micro, argv=edited.argv, env=edited.env)
+                self._send(RequestKind.RESTART_WITH, args)
+
+        def effect(typed: tuple[str, ...] | None) -> list[str]:
+            newest = self.panes.snapshot or snapshot
+            added = set_to_resume(newest, typed)
+            lines = [f"added at the launch: {added}"] if added else []
+            return [*lines, restart_effect(newest, typed)]
+
+        flag, path = checkpoint_words(snapshot) or (None, "")
+        found = Checkpoint(path, flag) if path else None
+        asks = EditScreen(job.entry, now.words, effect, found, proposed, copied, ran.words)
+        self._open_restart_dialog(asks, closed)
+
+    def action_ask(self, name: str) -> None:
+        """Ask the keeper for what a kind of request says, after a question where something would be lost."""
+        kind = RequestKind(name)
+        asked = question(kind, self.panes.snapshot) if self.panes.snapshot else None
+        if asked is None:
+            self._send(kind)
+            return
+
+        def words() -> str:
+            return (question(kind, self.panes.snapshot) if self.panes.snapshot else None) or asked
+
+        def closed(yes: bool | None) -> None:
+            if yes:
+                self._send(kind)
+            elif asks.is_restart_stopped:
+                self._tell_not_restarted(asks)
+            else:
+                self.panes.tell(Answer("not stopped" if stops else "not restarted", None))
+
+        asks, stops = Confirm(words), kind in {RequestKind.STOP, RequestKind.STOP_NOW}
+        if stops:
+            self.panes.screen.app.push_screen(asks, closed)
+        else:
+            self._open_restart_dialog(asks, closed)
+
+    def _open_restart_dialog(
+        self, dialog: OverScreen[ScreenResultType], closed: Callable[[ScreenResultType | None], None]
+    ) -> None:
+        """Open a dialog about the next attempt; none starts by itself with the old arguments while a person is in it."""
+
+        def close(result: ScreenResultType | None) -> None:
+            self._dialog = None
+            closed(result)
+
+        self._dialog = dialog
+        self._stop_restart_for_dialog()
+        self.panes.screen.app.push_screen(dialog, close)
+
+    def _stop_restart_for_dialog(self) -> None:
+        dialog, snapshot = self._dialog, self.panes.snapshot
+        if dialog is None or snapshot is None:
+            return
+        state = snapshot.state
+        waits = isinstance(state.condition, Backoff) and "hold" in self.possible
+        by_itself = state.attempt is not None and state.attempt.decided_by == "policy"
+        if waits and by_itself and not dialog.is_restart_stopped:
+            self._send(RequestKind.HOLD)
+            dialog.show_stopped(True)
+        elif dialog.is_restart_stopped and not isinstance(state.condition, (Backoff, HeldOpen)):
+            dialog.show_stopped(False)  # it had begun already, or somebody else started or ended it
+
+    def _tell_not_restarted(self, dialog: OverScreen[Any]) -> None:
+        """After a dialog that was left without an answer: what became of the restart that it stopped."""
+        if dialog.is_restart_stopped:
+            self.panes.tell(Answer("not restarted; the run waits for you", None))
+
+    def _send(self, kind: RequestKind, args: RequestArgs | None = None) -> None:
+        snapshot = self.panes.snapshot
+        attempt = snapshot.state.attempt if snapshot is not None else None
+        number = attempt.number if attempt and kind is not RequestKind.NOTE else None
+        self._feeder.submit(self._client.sender(kind, number, args, self.panes.clock(), self.panes.report))

@@ -1,0 +1,456 @@
+"""The dashboard: one run on one screen. It has panes, requests to the keeper, ways to look around, and, of a recording, a playback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import is_not
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from supervisor.job.spec import Unread
+from supervisor.views.logs import commands as lc
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.charts.zoomable import ChartPanel
+from supervisor.views.tui.dashboard.acting import VETOES, Requests
+from supervisor.views.tui.dashboard.keys import GROUPS, KEYS, MOMENTS, PLAYBACK, action_name
+from supervisor.views.tui.dashboard.looking import STEPS, LogOfRun, Looking
+from supervisor.views.tui.dashboard.panes import Panes
+from supervisor.views.tui.dashboard.playback import Playback, ReplayBar
+from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, bindings_of, lines_of
+from supervisor.views.tui.logs.pane import LogPanel
+from supervisor.views.tui.pages.text_page import PAGES
+from supervisor.views.tui.panels.notice import recommended
+from supervisor.views.tui.panels.possible_actions import ACTING, ANSWER_KEYS
+from supervisor.views.tui.panels.ranks_table import RanksPanel
+from supervisor.views.tui.panels.state_words import (
+    hang_ends_in,
+    is_live,
+    leave_word,
+    restarts_in,
+    shows_failure,
+    wait_ends_in,
+)
+from supervisor.views.tui.shell.feeder import Feeder
+from supervisor.views.tui.shell.request_client import Adopter, Answer, RequestClient
+from supervisor.views.tui.shell.screen_base import KeyScreen, key_commands, silence_of
+from supervisor.views.tui.widgets.footer import FooterBar, Hint
+from supervisor.views.tui.widgets.panel import tr_of
+
+if TYPE_CHECKING:
+    from textual.command import Provider
+
+TICK_S = 1.0
+PLAYBACK_TICK_S = 0.25
+# Below this width the footer's words are short, so that the card's keys fit.
+ROOMY_FOOTER = 100
+# In the footer of a run that trains: looking at it is what a person mostly does, and at 80 columns seven keys fit.
+PLAYBACK_FIRST = frozenset({"play", "fact(1)", "fact(-1)", "speed(1)"})
+LOOKS = frozenset({"back", "node", "open_reports", "open_code", "copy", "match"})
+"""Actions that change what is seen only in some states."""
+USUAL_FIRST = ("ask('stop')", "search", "filter", "open_log", "zoom", "page('metrics')", "ask('restart')")
+
+
+class Dashboard(KeyScreen, Screen[None]):
+    """One run on one screen.
+
+    Args:
+        client: where requests are put.
+        feeder: the reading thread; requests are put in it too.
+        clock: wall time.
+        read_only: no requests.
+        adopter: takes over a run whose keeper died; None where that is not offered.
+        continuer: starts the next attempt of a run that is over; None where that is not offered.
+        back: goes back to the list of runs; None where the run was not opened from one.
+        name: what the run is called in the index; empty: it is not known there.
+        playback: recorded time; None: the run is looked at as it is now.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = KEYS
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {key_commands}
+    # Without a key of their own.
+    MORE_COMMANDS: ClassVar[tuple[Binding, ...]] = (
+        Binding("g", "jump", "go", key_display=" ", tooltip=MOMENTS),
+        Binding("x", "go_step", "step", key_display=" ", tooltip=STEPS),
+    )
+
+    def __init__(
+        self,
+        client: RequestClient,
+        feeder: Feeder[Snapshot],
+        clock: Callable[[], float],
+        *,
+        read_only: bool = False,
+        adopter: Adopter | None = None,
+        continuer: Adopter | None = None,
+        back: Callable[[], None] | None = None,
+        name: str = "",
+        playback: Playback | None = None,
+    ) -> None:
+        super().__init__()
+        self._feeder = feeder
+        self._name_given, self._read_only = name, read_only
+        self.playback = playback
+        self.panes = Panes(self, clock, self._offer)
+        self.log_of_run = LogOfRun(self.panes, client, self._deliver_log)
+        self.logs = self.log_of_run.controls
+        self.looking = Looking(self.panes, client, feeder, self.log_of_run, back)
+        self.requests = Requests(
+            self.panes,
+            client,
+            feeder,
+            read_only=read_only,
+            is_recorded=playback is not None,
+            adopter=adopter,
+            continuer=continuer,
+        )
+        self._take_actions(self.looking, self.requests, playback)
+        self._first: Snapshot | None = None
+        self._is_composed = self._is_stale = self._ends_soon = False
+
+    def _take_actions(self, *parts: object) -> None:
+        """Textual and the palette look for `action_…` and `…_for` on the screen: each is that of the part that has it."""
+        for part in parts:
+            for name in dir(part):
+                if name.startswith("action_") or name.endswith("_for"):
+                    setattr(self, name, getattr(part, name))
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The newest moment."""
+        return self.panes.snapshot
+
+    # -- its life ------------------------------------------------------------------------------------------
+
+    def compose(self) -> ComposeResult:
+        """The panes; the bar of a recording stands above the notice."""
+        for widget in self.panes.compose():
+            if widget.id == "notice" and self.playback is not None:
+                yield self.playback.bar
+            yield widget
+
+    def on_mount(self) -> None:
+        """Begin to tick; the log has the keys."""
+        self._is_composed = True
+        notice, header = self.panes.notice, self.panes.header
+        notice.read_only, notice.recorded = self._read_only, self.playback is not None
+        header.name_given = self._name_given
+        self.panes.log.focus()
+        self.log_of_run.mounted()
+        if self._first is not None:
+            self.take(self._first)
+            self._first = None
+        else:
+            self.panes.arrange()
+            self._offer()
+        self.set_interval(TICK_S, self._tick)
+        if self.playback is not None:
+            self.playback.begin(self.panes, self._feeder)
+            self.set_interval(PLAYBACK_TICK_S, self.playback.tick)
+
+    def on_unmount(self) -> None:
+        """End the threads that read the logs."""
+        self.logs.session.stop()
+
+    def begin_with(self, snapshot: Snapshot) -> None:
+        """The moment that is there when this is mounted, with its newest lines where those are read soon enough."""
+        self._first = snapshot
+        self.log_of_run.begin(snapshot)
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Show a new moment of the run, once there are panes to show it."""
+        if not self._is_composed:
+            self._first = snapshot
+            return
+        before, self.panes.snapshot = self.panes.snapshot, snapshot
+        self.log_of_run.update(snapshot)
+        if before is None or any(map(is_not, before.facts(), snapshot.facts())):
+            if before is not None and _stage(before) != _stage(snapshot):
+                self.panes.notice.drop_older()
+            self.requests.renew()
+            self._ends_soon = self.requests.is_wait_ending()
+            self.panes.arrange()
+            self._offer()
+            self._announce_countdown(before, snapshot)
+        self._is_stale = self._is_covered()
+        if not self._is_stale:
+            self.panes.show()
+
+    def _tick(self) -> None:
+        """Times and ages move once a second while something lives."""
+        covered = self._is_covered()
+        if not covered:
+            self._catch_up()
+        snapshot = self.snapshot
+        if snapshot is None or snapshot.state.is_over:
+            return
+        self.requests.report_answers()
+        if covered:
+            self._is_stale = True
+            return
+        if self._ends_soon != self.requests.is_wait_ending():  # time alone brings that
+            self._ends_soon = not self._ends_soon
+            self._offer()
+        self.panes.tick()
+
+    def _is_covered(self) -> bool:
+        """Whether nothing of this is seen, as under the log: what is painted here has Textual compose all of that again."""
+        stack = self.app.screen_stack
+        above = stack[stack.index(self) + 1 :] if self in stack else []
+        return any(screen.styles.background.a == 1 for screen in above)
+
+    def _catch_up(self) -> None:
+        """Paint what was not painted while this was covered."""
+        self.log_of_run.pace(is_seen=not self._is_covered())
+        if self._is_stale:
+            self._is_stale = False
+            self.panes.show()
+
+    def _announce_countdown(self, before: Snapshot | None, snapshot: Snapshot) -> None:
+        """A countdown stands in the header: on another screen a message says that it began."""
+        if self.app.screen is self or self._read_only:
+            return
+        now = snapshot.state.now(self.panes.clock())
+        for ends_in in (hang_ends_in, restarts_in, wait_ends_in):
+            left_s = ends_in(snapshot, now)
+            if not left_s or (before is not None and ends_in(before, now) is not None):
+                continue
+            text = f"hang: ending in {left_s:.0f} s, Esc on the dashboard keeps waiting"
+            if ends_in is restarts_in:
+                text = f"the run restarts in {left_s:.0f} s, Esc on the dashboard stops that"
+            elif ends_in is wait_ends_in:
+                text = (
+                    f"the run that waits for you ends in {left_s:.0f} s, Esc on the dashboard keeps waiting"
+                )
+            self.app.notify(tr_of(self)(text), severity="warning", timeout=left_s, markup=False)
+
+    def _deliver_log(self, answer: lc.Answer) -> None:
+        """From the reading thread. What comes before this screen runs is asked for again once it does."""
+        if self.is_running:
+            self.call_later(self.log_of_run.take, answer)
+
+    # -- what happens on it --------------------------------------------------------------------------------
+
+    def on_screen_suspend(self) -> None:
+        """Something is opened over this: it has the keys, Esc too."""
+        self.panes.notice.drop_older()
+        self.call_later(self._catch_up)
+        self.call_later(self._offer)
+
+    def on_screen_resume(self) -> None:
+        """In front again, with its keys."""
+        self._catch_up()
+        self._offer()
+
+    def on_resize(self, _event: events.Resize) -> None:
+        """Another size, another layout, other words in the footer."""
+        self.panes.arrange()
+        if self.is_mounted:
+            self._offer()
+
+    def on_descendant_focus(self, _event: events.DescendantFocus) -> None:
+        """Another pane has the keys: other keys do something."""
+        self._offer()
+
+    def on_panel_keys_changed(self) -> None:
+        """A page or pane may have other keys than before, or Esc something else to end."""
+        self._offer()
+
+    def on_log_panel_moved(self, message: LogPanel.Moved) -> None:
+        """Other lines."""
+        self.logs.ask(message.move)
+
+    def on_log_panel_sized(self, message: LogPanel.Sized) -> None:
+        """Another number of lines."""
+        self.logs.ask(lc.Size(message.rows))
+
+    def on_ranks_panel_folded(self, _message: RanksPanel.Folded) -> None:
+        """Another number of rows, perhaps another layout."""
+        self.panes.arrange()
+
+    def on_ranks_panel_chosen(self, message: RanksPanel.Chosen) -> None:
+        """Enter on a rank shows its log; on a node those of its ranks."""
+        self.looking.show_rank(message.who, message.node)
+
+    def on_chart_panel_chosen(self, message: ChartPanel.Chosen) -> None:
+        """Enter on a point of a chart shows its line."""
+        point = message.point
+        if point.step is None and point.time is None:
+            self.tell(Answer("its line names no step and no time to find it by", False))
+        else:
+            self.log_of_run.open(lc.LogAt(attempt=point.attempt, step=point.step, t=point.time))
+
+    def on_replay_bar_moved(self, message: ReplayBar.Moved) -> None:
+        """A click on the bar."""
+        if self.playback is not None:
+            clock = self.playback.clock
+            self.playback.seek(clock.start_t + message.share * (clock.end_t - clock.start_t))
+
+    def tell(self, answer: Answer) -> None:
+        """Show one line for a person."""
+        self.panes.tell(answer)
+
+    # -- keys ----------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Only what a keeper would do now, or what changes something here, is possible."""
+        name = str(parameters[0]) if action == "ask" else action
+        if name in PLAYBACK or name == "jump":
+            if self.playback is None:
+                return False
+            searched = name == "fact" and parameters == (1,) and self.check_action("match", (1,))
+            return name == "jump" or (self.app.screen is self and not searched)
+        if "failure" in {name, *parameters}:
+            state = self.snapshot.state if self.snapshot is not None else None
+            return state is not None and any(a.failure or a.compared for a in state.attempts)
+        if name in VETOES and self.is_mounted and self.looking.closes():
+            return False  # Esc closes that first: nobody stops a restart by leaving a page
+        if name in ACTING or name == "continue_run":
+            return self.requests.can(name, int(str(parameters[0])) if name == "answer" and parameters else 0)
+        return self.is_mounted and self.looking.can(name) if name in LOOKS else True
+
+    def is_early(self, event: events.Event) -> bool:
+        """Whether a key should be looked at a moment later, because what it asks for may be possible then."""
+        return self.requests.is_early(event)
+
+    def on_key(self, event: events.Key) -> None:
+        """A key that does nothing now says why: silence would look like a hang."""
+        if not self.requests.explain(event):
+            text = silence_of(self, event)
+            if text is not None and text != self.panes.notice.says:  # not again for each repeat
+                self.tell(Answer(text, None))
+
+    def command_of(self, typed: str) -> str:
+        """What was typed without a command: a moment of a recording, or a step of the chart."""
+        moment = self.playback.command_of(typed) if self.playback is not None else None
+        return moment or self.looking.command_of(typed)
+
+    def action_leave(self) -> None:
+        """Leave; training continues."""
+        self.app.exit()
+
+    def action_help(self) -> None:
+        """The keys that do something now, those of what has the keys first."""
+        inside = self.panes.focused
+        lines: list[HelpLine] = []
+        for group, title in GROUPS.items():
+            if group == "move":
+                lines += lines_of(inside, title, bindings_of(inside)) if inside is not None else []
+                continue
+            bindings = [
+                binding
+                for binding in KEYS
+                if isinstance(binding, Binding)
+                and (binding.id or "").startswith(f"{group}.")
+                and self.offers(binding)
+                # The keys of a question's answers are one line.
+                and (action_name(binding) != "answer" or binding.key == ANSWER_KEYS[0])
+            ]
+            lines += [
+                line._replace(key=" ".join(ANSWER_KEYS)) if line.key == ANSWER_KEYS[0] else line
+                for line in lines_of(self, title, bindings)
+            ]
+        self.app.push_screen(HelpScreen(lines))
+
+    def offers(self, binding: Binding) -> bool:
+        """Whether a key that may be pressed is shown: not one that only explains itself, and of two that do the same one."""
+        match binding.action:
+            case "smaller_batch":
+                return "smaller_batch" in self.requests.possible
+            case "freeze":
+                return bool(self.logs.freeze_word())
+            case "zoom":
+                return self.panes.zoomed not in PAGES and self.looking.closes() != "end zoom"
+            case _:
+                return True
+
+    def word_of(self, binding: Binding) -> str:
+        """What the footer says of a key: what it does now."""
+        match binding.action:
+            case "back":
+                return self.looking.closes() or "to the list"
+            case "smaller_batch" if self.app.size.width < ROOMY_FOOTER:
+                return "batch"
+            case "freeze":
+                return self.logs.freeze_word()
+            case "zoom" if self.panes.zoomed is not None:
+                return "end zoom"
+            case "play" if self.playback is not None and self.playback.clock.paused:
+                return "play"
+            case action if action.startswith("answer("):
+                return self._answer_word(ANSWER_KEYS.index(binding.key)) or binding.description
+            case _:
+                return binding.description
+
+    def _answer_word(self, at: int) -> str:
+        """An answer to what is asked on the card, as short as it is."""
+        question = self.snapshot.state.open_question if self.snapshot is not None else None
+        if question is None or at >= len(question.answers):
+            return ""
+        value = question.answers[at].value
+        return value.replace("_", " ") if question.what is Unread.SCOPE else value
+
+    def _offer(self) -> None:
+        """The footer's keys, from the live bindings; the one that is recommended first."""
+        snapshot, zoomed = self.snapshot, self.panes.zoomed
+        wanted = recommended(snapshot, zoomed) if snapshot is not None else ""
+        hints = [
+            Hint(
+                active.binding.key_display or active.binding.key,
+                self.word_of(active.binding),
+                active.binding.action,
+                active.binding.action == wanted,
+            )
+            for active in self.active_bindings.values()
+            if active.binding.show and active.enabled and active.node is self and self.offers(active.binding)
+        ]
+        hints = [hint for hint in hints if hint.action not in {"leave", f"page('{zoomed}')"}]
+        inner = self._inner_hints()
+        unique = list({hint.key: hint for hint in [*hints, *inner]}.values())
+        unique.sort(key=self._footer_place(wanted, inner))
+        word = leave_word(snapshot) if snapshot is not None and self.playback is None else "leave"
+        self.query_one(FooterBar).offer(tuple(unique), Hint("q", word, "leave"))
+        vetoes = self.app.screen is self and any(self.check_action("ask", (kind,)) for kind in VETOES)
+        header = self.panes.header
+        if header.esc_vetoes != vetoes:
+            header.esc_vetoes = vetoes
+            header.repaint()
+
+    def _inner_hints(self) -> list[Hint]:
+        """Of a search that is open, and the own keys of what stands alone."""
+        own: list[Hint] = []
+        if self.panes.focused is not None and (word := self.panes.focused.closes()):
+            own.append(Hint("Esc", word, "focused.plain"))
+        page = self.looking.searchable()
+        for key, word, way in (("n", "next match", 1), ("N", "match before", -1)):
+            if self.check_action("match", (way,)):
+                own.append(Hint(key, self.logs.match_word(way) if page is None else word, f"match({way})"))
+        if self.panes.zoomed is not None:
+            own += [Hint(*key) for key in self.panes.find(self.panes.zoomed).inner_keys()]
+        return own
+
+    def _footer_place(self, wanted: str, inner: list[Hint]) -> Callable[[Hint], int]:
+        """Which hints come first: the recommended one, help, Esc and Enter; a page's own keys; then what a person mostly needs."""
+        live = self.snapshot is not None and is_live(self.snapshot) and not shows_failure(self.snapshot)
+        usual = USUAL_FIRST if live and not wanted else ()
+
+        def place(hint: Hint) -> int:
+            if hint.action == wanted:
+                return 0
+            if hint.key in {"?", "Esc", "Enter"}:
+                return 1
+            if hint in inner or hint.action in PLAYBACK_FIRST:
+                return 2
+            if (hint.action == "freeze" and not self.logs.following) or (inner and hint.action == "search"):
+                return 3  # the way back, and another search
+            return 4 + usual.index(hint.action) if hint.action in usual else 4 + len(usual)
+
+        return place
+
+
+def _stage(snapshot: Snapshot) -> tuple[object, ...]:
+    """What makes news of before old: another state, another attempt, a failure on the screen."""
+    return type(snapshot.state.condition), len(snapshot.state.attempts), shows_failure(snapshot)

@@ -1,0 +1,344 @@
+"""The two lines at the top: is it alive, how far is it, when will it be done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from supervisor.job.batch import BatchSpec, BatchUnit, describe
+from supervisor.run.events import Phase, Progress, is_share_of_epochs
+from supervisor.run.state import Preflight, Running, RunState, Stopping
+from supervisor.views import format as fm
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.charts.axes import Axis, axis_for
+from supervisor.views.tui.panels.state_words import (
+    condition_span,
+    hang_ends_in,
+    is_failing,
+    is_live,
+    restarts_in,
+    wait_ends_in,
+)
+from supervisor.views.tui.panels.trends import epoch_time_text
+from supervisor.views.tui.widgets.paint import (
+    EMPTY,
+    Row,
+    Span,
+    TextStyle,
+    bar,
+    between,
+    cells,
+    clip,
+    row,
+    spoken,
+)
+from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.wording.kinds import epoch_text, is_unread, reading_ratio, reading_text, unread_text
+from supervisor.views.wording.translate import Tr
+
+# A run that steps is called quiet after this many seconds, or steps if those are longer.
+QUIET_S = 30.0
+QUIET_STEPS = 10
+# An ETA needs so many gaps between steps of the attempt that runs; where the job itself gives one, so many steps.
+ETA_GAPS = 3
+ETA_STEPS = 5
+# From this width on the batch stands in full beside all times.
+ROOMY = 150
+
+
+class HeaderPanel(Panel):
+    """Run, attempt, state and progress; job, elapsed time and ETA."""
+
+    framed = False
+    uses_clock = True
+    # What a person named the run, where that is known; else its script's or log's name is shown.
+    name_given = ""
+    is_low = False  # whether the terminal has no room for the tiles, which have the time of a step
+    esc_vetoes = False  # whether Esc reaches the keeper: nothing else is open that it would close
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """Two rows."""
+        if self.view is None:
+            return []
+        snapshot, tr = self.view.snapshot, self.tr
+        condition, left, progress = self._condition(snapshot, self.view.now), EMPTY, EMPTY
+        for is_roomy in (True, False):  # ours and the attempt give way to the step
+            left = (*self._who(snapshot.state, is_roomy=is_roomy), Span(" · "), *condition)
+            progress = self._progress(
+                snapshot,
+                width - cells(left) - 2,
+                in_epochs=_counts_within_epochs(snapshot),
+            )
+            if cells(left) + cells(progress) < width:
+                times = self._times(snapshot, width)
+                job = _job(snapshot, self.name_given, width - cells(times) - 2, tr)
+                return [between(left, progress, width), between(job, times, width)][:height]
+        first = left if cells(left) <= width else clip((Span(" "), *condition), width)
+        return [first, self._how_far(snapshot, progress, width)][:height]
+
+    def _how_far(self, snapshot: Snapshot, progress: Row, width: int) -> Row:
+        """The second line where the first has no room for it: step and loss before all else, each whole."""
+        loss = self._loss(snapshot)[:-1]
+        forms = [progress[:end] for end in range(len(progress), 1, -1)] or [progress]
+        lines = [(Span(" "), *form, Span(" "), *loss) for form in forms]
+        return next((line for line in lines if cells(line) <= width), clip((Span(" "), *forms[-1]), width))
+
+    def _who(self, state: RunState, *, is_roomy: bool) -> Row:
+        """Its name, and whether it is watched; where there is room also ours, and the attempt."""
+        left = [
+            Span(" stoker  " if is_roomy else " ", TextStyle.DIM),
+            Span(fm.short_id(state.run_id) or "…", TextStyle.STRONG),
+        ]
+        if state.attempt is not None and state.mode != "observed" and is_roomy:
+            left.append(Span(self.tr(f" · attempt {state.attempt.number}")))
+        if state.mode == "observed":
+            left.append(Span(self.tr(" · observed"), TextStyle.DIM))
+        return tuple(left)
+
+    def _condition(self, snapshot: Snapshot, now: float) -> Row:
+        """The state, and what it needs saying beside it."""
+        state, tr = snapshot.state, self.tr
+        left = [spoken(condition_span(snapshot, now), tr)]
+        quiet = quiet_s(snapshot, now)
+        if is_failing(snapshot):
+            pass  # why no step comes is said
+        elif veto := self._veto(snapshot, now):
+            left.append(Span(tr(veto), TextStyle.WARN))
+        elif hang_ends_in(snapshot, now) is not None:
+            pass
+        elif quiet is not None:
+            left.append(Span(tr(f" · no step for {fm.age(quiet)}"), TextStyle.WARN))
+        behind = unread_text(state.progress) if state.progress is not None and is_live(snapshot) else ""
+        if reading := reading_text(state):
+            behind = "" if isinstance(state.condition, Running | Preflight) else reading
+        if behind:
+            left.append(Span(tr(f" · {behind}"), TextStyle.WARN))
+        if is_live(snapshot) and not snapshot.keeper_alive and state.started_t is not None:
+            left.append(Span(tr(" ⚠ supervisor process is gone"), TextStyle.BAD))
+        return tuple(left)
+
+    def _veto(self, snapshot: Snapshot, now: float) -> str:
+        """What Esc would do about what is counted down; empty where it would do something else."""
+        if not self.esc_vetoes:
+            return ""
+        if restarts_in(snapshot, now) is not None:
+            return ", Esc stops that"
+        ends = hang_ends_in(snapshot, now), wait_ends_in(snapshot, now)
+        return ", Esc keeps waiting" if ends != (None, None) else ""
+
+    def _progress(self, snapshot: Snapshot, room: int, *, in_epochs: bool) -> Row:
+        state = snapshot.state
+        attempt, total = state.attempt, state.planned_steps
+        step = (attempt.last_step if attempt else None) if in_epochs else snapshot.step
+        read = reading_ratio(state)
+        if is_unread(state):
+            return EMPTY
+        if read is not None:  # a step that stands far before the end is nobody's progress
+            size = min(room - 8, 32)
+            drawn = bar(read, size, TextStyle.DIM) if size >= 6 else ()
+            return (*drawn, Span(f" {math.floor(100 * read)} % ", TextStyle.PLAIN))
+        if step is None and attempt is not None and attempt.first_loss is not None:
+            return row(Span(self.tr(epoch_text(state) or "no step named"), TextStyle.PLAIN), " ")
+        if step is None:
+            return row(Span(self.tr(f"{epoch_text(state)} ".lstrip() or "no step yet "), TextStyle.DIM))
+        epoch = self.tr(epoch_text(state))
+        shown, of = step, total
+        progress = state.progress
+        if epoch and progress is not None and progress.step is not None and progress.epoch_step is not None:
+            # As the log counts, so that the two can be compared; the bar is of the whole training.
+            of = progress.epoch_steps
+            shown = min(progress.epoch_step + step - progress.step, of or step)
+        number = fm.whole(shown)
+        if of and shown <= of:  # what the arguments said may be no total
+            size = len(fm.whole(of))
+            count = (Span(number.rjust(size), TextStyle.STRONG), Span(f" / {fm.whole(of)} "))
+        else:
+            count = (Span(number, TextStyle.STRONG), Span(" "))
+        ratio = step / total if total and step <= total else None
+        if ratio is not None and progress is not None and not _is_of_whole(progress, ratio):
+            ratio = None
+        tail = row(Span(f" {fm.percent(ratio):>5} ")) if ratio is not None else EMPTY
+        text = row(Span(self.tr("step "), TextStyle.DIM), *count)
+        behind_epoch = row(Span(epoch, TextStyle.PLAIN), Span(" · ", TextStyle.DIM), *text)
+        needs_epoch = in_epochs or shown != step
+        if epoch and (needs_epoch or cells(behind_epoch) + cells(tail) <= room):
+            text = behind_epoch
+        if ratio is None:
+            return text
+        size = min(room - cells(text) - cells(tail), 32)
+        style = TextStyle.DIM if state.is_over else TextStyle.PLAIN
+        return (*text, *(bar(ratio, size, style) if size >= 6 else ()), *tail)
+
+    def _times(self, snapshot: Snapshot, width: int) -> Row:
+        assert self.view is not None
+        tr = self.tr
+        state = snapshot.state
+        began_t = None if is_unread(state) else state.began_t
+        has_keeper = snapshot.keeper_alive
+        elapsed = state.elapsed_s(self.view.now, has_keeper=has_keeper) if began_t is not None else None
+        attempt = state.attempt
+        has_card = attempt is not None and attempt.failure is not None and not attempt.verdict_provisional
+        loss = self._loss(snapshot) if has_card else EMPTY  # else the chart has it
+        spans = [*loss, *self._pace(snapshot)]
+        spans += [Span(tr("elapsed "), TextStyle.DIM), Span(fm.clock(elapsed))]
+        if width >= ROOMY and elapsed is not None and state.waited_s >= 1.0:
+            spans.append(Span(tr(" (waiting left out)"), TextStyle.DIM))
+        if isinstance(state.condition, (Running, Stopping)):
+            still = state.attempt is not None and state.attempt.quiet_since is not None
+            still = still or is_failing(snapshot)
+            moves = not still and quiet_s(snapshot, self.view.now) is None
+            spans += [Span("  ETA ", TextStyle.DIM), Span(fm.clock(eta_s(snapshot) if moves else None))]
+        if width >= 100:
+            spans += [Span(tr("  started "), TextStyle.DIM), Span(began_text(state, began_t, self.view.now))]
+        return (*spans, Span(" "))
+
+    def _loss(self, snapshot: Snapshot) -> Row:
+        loss = snapshot.latest("loss")
+        if loss is None and not snapshot.not_finite("loss"):
+            return EMPTY
+        name = self.tr("loss ") if snapshot.loss_name == "loss" else f"{snapshot.loss_name} "
+        if odd := snapshot.not_finite("loss"):
+            return row(Span(name, TextStyle.DIM), Span(self.tr(odd), TextStyle.BAD), "  ")
+        return row(Span(name, TextStyle.DIM), Span(fm.loss(loss)), "  ")
+
+    def _pace(self, snapshot: Snapshot) -> Row:
+        """The time of a step, or else of an epoch, where the terminal is too low for the tiles."""
+        took_s, is_derived = snapshot.step_time_s
+        if not self.is_low or not isinstance(snapshot.state.condition, Running):
+            return EMPTY
+        text = epoch_time_text(snapshot)
+        if took_s is not None:
+            text = f"{(fm.about(fm.seconds) if is_derived else fm.seconds)(took_s)}/step"
+        return row(Span(self.tr(text), TextStyle.PLAIN), "  ") if text else EMPTY
+
+
+def began_text(state: RunState, began_t: float | None, now: float) -> str:
+    """When the job began; `~` where its log names no day and only clocks."""
+    if began_t is None:
+        return fm.DASH
+    is_guess = state.attempt is not None and state.attempt.day_guessed
+    return f"{'~' * is_guess}{fm.day_and_time(began_t, now)}"
+
+
+def _is_of_whole(progress: Progress, ratio: float) -> bool:
+    """Whether the share of the steps may be that of the training, as far as its log names epochs."""
+    epoch, epochs = progress.epoch, progress.total_epochs
+    if epoch is None or not epochs or epoch > epochs:
+        return True
+    return is_share_of_epochs(ratio, epoch, epochs)
+
+
+def _counts_within_epochs(snapshot: Snapshot) -> bool:
+    """Whether the steps of a log that is watched begin again with each epoch, so that they alone say nothing."""
+    track = snapshot.metrics.get("loss", ())
+    if snapshot.state.mode != "observed" or not track:
+        return False
+    return axis_for(None, [track]) is Axis.EPOCH
+
+
+def quiet_s(snapshot: Snapshot, now: float) -> float | None:
+    """Seconds without a step, where the keeper flagged that or it is longer than a run is ever quiet; else None."""
+    condition, attempt = snapshot.state.condition, snapshot.state.attempt
+    if attempt is not None and attempt.quiet_since is not None:
+        return None  # the state itself says so
+    if isinstance(condition, Running) and attempt is not None and attempt.stall is not None:
+        return now - attempt.stall.since
+    if snapshot.state.progress is not None and snapshot.state.progress.lag_bytes:
+        return None  # the steps stand in what is not read yet
+    if (
+        attempt is not None
+        and attempt.last_step is not None
+        and attempt.last_step == snapshot.state.total_steps
+    ):
+        return None  # the last one is made: it saves, or ends
+    steps = snapshot.metrics["step_time_s"] or snapshot.metrics["loss"]
+    if not isinstance(condition, Running) or condition.phase is not Phase.STEPPING or not steps:
+        return None
+    last_t = steps[-1].t
+    if attempt is not None and snapshot.state.mode != "observed":
+        # Before it began, or began to make steps, there were none to come.
+        last_t = max(last_t, attempt.started_t or attempt.planned_t, attempt.phase_t or 0.0)
+    quiet = now - last_t
+    usual = snapshot.step_time_s[0] or 0.0
+    return quiet if quiet > max(QUIET_S, QUIET_STEPS * usual) else None
+
+
+def eta_s(snapshot: Snapshot) -> float | None:
+    """Seconds to the last step, by the run's own word or by the newest steps' rate; None while nothing moves.
+
+    None for the first steps of an attempt too: they are slow, or were read at once. A bar that was resumed counts the steps that it
+    skipped as done, so after a restart only the rate counts.
+    """
+    progress, total = snapshot.state.progress, snapshot.state.planned_steps
+    attempt = snapshot.state.attempt
+    if progress is None or attempt is None or attempt.stall is not None or reading_text(snapshot.state):
+        return None
+    gaps, rate_s = snapshot.gaps, snapshot.gap_s
+    if snapshot.pace and not gaps:
+        gaps, (rate_s, _) = snapshot.pace, snapshot.step_time_s  # by the log's own step time
+    by_rate, step = None, snapshot.step if progress.step is not None else None
+    if step is not None and total and step <= total and rate_s is not None and len(gaps) >= ETA_GAPS:
+        by_rate = (total - step) * rate_s
+    done = (attempt.last_step or 0) - (attempt.first_step or 0)
+    by_job = progress.eta_s if done >= ETA_STEPS or progress.step is None else None
+    if attempt.number > 1 and progress.step is not None:
+        by_job = None
+    if by_job is not None or by_rate is not None:
+        return by_job if by_job is not None else by_rate
+    (epoch_s, _), epoch, epochs = snapshot.epoch_time_s, progress.epoch, progress.total_epochs
+    if epoch_s is not None and epoch is not None and epochs and epoch <= epochs:
+        return (epochs - epoch) * epoch_s
+    return None
+
+
+def _job(snapshot: Snapshot, name: str, room: int, tr: Tr) -> Row:
+    """Name, ranks and the effective batch, in as many words as there is space for."""
+    state = snapshot.state
+    parts = [Span(f" {name or state.name}", TextStyle.PLAIN)]
+    count = ranks_of(state)
+    if count is not None and state.mode != "observed":
+        ranks = f" · {count} rank{'s' if count != 1 else ''}"
+        parts.append(Span(tr(ranks), TextStyle.DIM))
+    batch = state.attempt.shown_batch if state.attempt else None
+    forms: list[tuple[str, ...]] = [(form,) for form in batch_forms(batch)] if batch is not None else []
+    sample = sample_text(state)
+    forms = [*((*form, sample) for form in forms[:3] if sample), *forms]
+    left = room - cells(tuple(parts))
+    text = next(
+        (text for form in forms if cells((Span(text := f" · {', '.join(map(tr, form))}"),)) <= left), ""
+    )
+    return (*parts, Span(text, TextStyle.DIM))
+
+
+def sample_text(state: RunState) -> str:
+    """What the model is given of one sample: ``sequence 1024``, ``sample 3 × 224 × 224``; empty where that was not measured, or varies."""
+    seen = state.attempt.measured if state.attempt is not None else None
+    if seen is None or not seen.sample_shape:
+        return ""
+    return f"{'sequence' if seen.sequence_length else 'sample'} {' × '.join(map(str, seen.sample_shape))}"
+
+
+def ranks_of(state: RunState) -> int | None:
+    """The ranks of the job, or of more where more are seen: a script may start its own; None where neither is known."""
+    attempt = state.attempt
+    numbers = [own.rank for own in attempt.ranks.values() if own.rank is not None] if attempt else []
+    return max([state.world_size or 0, *(number + 1 for number in numbers)]) or None
+
+
+def batch_forms(batch: BatchSpec) -> tuple[str, ...]:
+    """The batch in words, the fullest first; each number has its name."""
+    tokens = batch.unit is BatchUnit.TOKENS
+    unit = " tokens" if tokens else ""
+    if not batch.ranks_known:
+        return (f"micro-batch {describe(batch)}",)
+    whole = f"global batch {fm.whole(batch.global_batch)}{unit}"
+    ranks = f"{batch.world_size} rank{'s' if batch.world_size != 1 else ''}"
+    each = f" × {fm.whole(batch.tokens_per_sample)} tokens" if tokens else ""
+    micro, times = f"micro-batch {batch.micro_batch_per_rank}", f"accumulation {batch.accumulation_steps}"
+    short = f"micro {batch.micro_batch_per_rank}, {times}, global {fm.whole(batch.global_batch)}{unit}"
+    return (
+        f"{micro}{each} × {times} × {ranks} = {whole}",
+        f"{micro}, {times}, {whole}",
+        short if batch.accumulation_steps > 1 else f"{micro}, {whole}",
+        whole,
+    )

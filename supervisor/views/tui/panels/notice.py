@@ -1,0 +1,233 @@
+"""The line above the footer: what needs saying; and which key is recommended now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+from rich.cells import cell_len
+from textual.timer import Timer
+
+from supervisor.run.events import ON_OOM, Advisory, Phase
+from supervisor.run.ownership import Offer
+from supervisor.run.records import Sameness
+from supervisor.run.state import Finished, MomentKind, Running
+from supervisor.views import format as fm
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.panels.possible_actions import ANSWER_KEYS, offer
+from supervisor.views.tui.panels.state_words import is_live, shows_failure, stall_text
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, between, cells, fit, row, spoken
+from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.wording.kinds import values_of
+from supervisor.views.wording.phrases import question_text
+from supervisor.views.wording.start_warnings import in_one_line, shown_at_start
+
+# An answer is shown for so long, a refusal longer: it is read.
+ANSWER_S = 6.0
+REFUSAL_S = 20.0
+# An advisory stands in this line for so long; the page `a` keeps all of them.
+ADVISORY_S = 600.0
+STALL = "stall"
+# The code of the advisory on a GPU that others use too, before its index (keeper/monitoring/sensors.py).
+SHARED = "gpu_shared_"
+
+
+class NoticeBar(Panel):
+    """One line, by urgency: folder gone, an answer, a copy, keeper gone, the newest advisory, a warning of pre-flight."""
+
+    framed = False
+    uses_clock = True
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self._answer: Span | None = None
+        self._fading: Timer | None = None
+        self.adoption: Offer | None = None  # whether it can be taken over; None: not looked at yet
+        self.read_only = False
+        self.recorded = False  # what is missing for a restart is no news in a recording
+        self.page: str | None = None  # what stands alone above this line
+
+    def say(self, text: str, style: TextStyle = TextStyle.PLAIN) -> None:
+        """Show an answer for a while, or until the next one."""
+        self._answer = Span(text, style)
+        if self._fading is not None:
+            self._fading.stop()
+        # A timer of its own: of a run that is over nothing else moves, and recorded time may stand still.
+        self._fading = self.set_timer(
+            REFUSAL_S if style in {TextStyle.WARN, TextStyle.BAD} else ANSWER_S, self._fade
+        )
+        self.repaint()
+
+    @property
+    def says(self) -> str:
+        """The answer that is shown, empty without one."""
+        return self._answer.text if self._answer is not None else ""
+
+    def drop_older(self) -> None:
+        """The run's state has changed: what was said before that is old, as "copied" below a failure card."""
+        if self._answer is not None:
+            self._fade()
+
+    def withdraw(self, text: str) -> None:
+        """This answer no longer holds; another one stays."""
+        if self.says == text:
+            self._fade()
+
+    def _fade(self) -> None:
+        self._answer = None
+        self.repaint()
+
+    @property
+    def ready(self) -> bool:
+        """An answer is shown also before anything was read."""
+        return self.view is not None or self._answer is not None
+
+    def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
+        """The line."""
+        if self.view is None:
+            return [row(" ", spoken(self._answer, self.tr))] if self._answer is not None else []
+        snapshot, tr = self.view.snapshot, self.tr
+        state = snapshot.state
+        if snapshot.gone:
+            text = " ✗ the run directory is gone: what you see is the last that was read"
+            return [row(Span(tr(text), TextStyle.BAD))]
+        if self._answer is not None:
+            return [row(" ", spoken(self._answer, tr))]
+        if state.started_t is None:
+            text = " no journal yet: the supervisor process has not begun, or this is not a run directory"
+            return [row(Span(tr(text), TextStyle.WARN))]
+        if snapshot.misplaced:
+            text = f" ⚠ {snapshot.misplaced}"
+            return [row(Span(fit(tr(text), width), TextStyle.WARN if is_live(snapshot) else TextStyle.DIM))]
+        if is_live(snapshot) and not snapshot.keeper_alive:
+            if state.mode == "observed":
+                return [row(Span(tr(" ⚠ it is no longer watched"), TextStyle.WARN))]
+            return [row(Span(self._without_keeper(width), TextStyle.BAD))]
+        worth_saying = self._warning(snapshot, self.view.now, width)
+        if worth_saying is not None:
+            return [worth_saying]
+        if state.unknown_events:
+            text = f" {state.unknown_events} facts of a newer version are not shown"
+            return [row(Span(tr(text), TextStyle.DIM))]
+        past = {MomentKind.EVIDENCE} if is_past_evidence(snapshot) else frozenset()
+        newest = next((moment for moment in reversed(state.timeline) if moment.kind not in past), None)
+        if newest is None:
+            return []
+        text, more = f" {fm.time_of_day(newest.t)} {tr.moment(newest)}", EMPTY
+        if newest.kind is MomentKind.COMPARED and cell_len(text) > width:
+            headline = tr.sentence("comparison", "headline", newest.values)
+            text, more = f" {fm.time_of_day(newest.t)} {headline}", self._key_for_more("v", "more")
+        return [between(row(Span(text, TextStyle.DIM)), more, width)]
+
+    def _key_for_more(self, key: str, word: str) -> Row:
+        """A key and what it shows, at the right end of the line."""
+        return row(Span(key, TextStyle.KEY), Span(f" {self.tr(word)} ", TextStyle.DIM))
+
+    def _without_keeper(self, width: int) -> str:
+        """The line for a run without a supervisor process; how to start its next attempt only where there is space."""
+        offered = self.adoption is not None and not self.read_only
+        if offered and self.adoption is not None and self.adoption.refusals:
+            return fit(self.tr(f" ⚠ the supervisor process is gone; {self.adoption.refusals[0]}"), width)
+        then = "A adopts the run" if offered else "`stoker attach --adopt` adopts the run"
+        more = "`stoker continue` starts the next attempt"
+        whole = self.tr(f" ⚠ the supervisor process is gone; ranks may live on. {then}; {more}")
+        return whole if cell_len(whole) < width else self.tr(f" ⚠ the supervisor process is gone; {then}")
+
+    def _warning(self, snapshot: Snapshot, now: float, width: int) -> Row | None:
+        """A stall, else the newest advisory, else a warning of pre-flight; and the key that shows more."""
+        state, tr = snapshot.state, self.tr
+        attempt = state.attempt
+        stall = attempt.stall if attempt is not None else None
+        if attempt is not None and stall is not None and isinstance(state.condition, Running):
+            # The advisory has how long it was when it was written; here it is counted.
+            text = stall_text(stall, now)
+            where = f": {attempt.stacks.text}" if attempt.stacks is not None else ""
+            return _warned(
+                tr(f"{text}{where}"),
+                self._key_for_more("a", "why"),
+                width,
+            )
+        compared = attempt.compared if attempt is not None else None
+        if (
+            compared is not None
+            and compared.result is Sameness.DIFFERS
+            and not compared.asked
+            and isinstance(state.condition, (Running, Finished))
+            and not shows_failure(snapshot)
+        ):
+            text = tr.sentence("comparison", "card", values_of(compared))
+            if cell_len(text) + 3 < width:
+                return _warned(text, (), width)
+            brief = tr.sentence("comparison", "brief", values_of(compared))
+            return _warned(brief, self._key_for_more("v", "more"), width)
+        newest = current_advisory(snapshot, now)
+        if newest is not None:
+            others = len(state.advisories) - 1
+            count = tr(f"{others} more ") if others else ""
+            has_more = others or newest.code.startswith(ON_OOM)
+            more = row(Span(count, TextStyle.DIM), Span("a ", TextStyle.KEY)) if has_more else ()
+            question = state.open_question
+            if newest.code.startswith(ON_OOM) and question is not None:
+                keys = zip(ANSWER_KEYS, question.answers, strict=False)
+                spans = [(Span(f" {key}", TextStyle.KEY), Span(f" {one.value}")) for key, one in keys]
+                return _warned(question_text(question, tr), row(*chain(*spans), " "), width)
+            if newest.code == f"{ON_OOM}restarts":  # no warning
+                text = fit(f" {tr(newest.text)}", width - cells(more) - 1).rstrip()
+                return between(row(Span(text)), more, width)
+            return _warned(tr(newest.text), more, width)
+        warnings = shown_at_start(state, now) if not self.recorded else []
+        if not warnings:
+            return None
+        count = tr(f"{len(warnings) - 1} more ") if len(warnings) > 1 else ""
+        more = row(
+            Span(count, TextStyle.DIM), Span("P", TextStyle.KEY), Span(f" {tr('why')} ", TextStyle.DIM)
+        )
+        if self.page == "preflight":
+            more = ()  # there it stands
+        return _warned(tr(in_one_line(warnings[0])), more, width)
+
+
+def _warned(text: str, more: Row, width: int) -> Row:
+    """A warning, cut where the key that shows more would not fit."""
+    cut = fit(f" ⚠ {text}", width - cells(more) - 1).rstrip()
+    return between(row(Span(cut, TextStyle.WARN)), more, width)
+
+
+def is_past_evidence(snapshot: Snapshot) -> bool:
+    """Whether training continues below the lines that a signature matched: they are no news then, and stay on the timeline."""
+    attempt, condition = snapshot.state.attempt, snapshot.state.condition
+    if attempt is None or not isinstance(condition, Running) or condition.phase is not Phase.STEPPING:
+        return False
+    return attempt.quiet_since is None and attempt.last_step not in {None, attempt.step_at_evidence}
+
+
+def current_advisory(snapshot: Snapshot, now: float) -> Advisory | None:
+    """The newest advisory, while it holds: of the attempt that runs, not yet old, and only until its cause is over."""
+    state = snapshot.state
+    if not state.advisories or not isinstance(state.condition, Running) or state.attempt is None:
+        return None
+    newest = state.advisories[-1]
+    if newest.attempt != state.attempt.number or now - newest.t > ADVISORY_S:
+        return None
+    is_over = newest.code == STALL and state.attempt.stall is None
+    if newest.code.startswith(SHARED):
+        index = newest.code.removeprefix(SHARED)
+        gpus = (gpu for gpu in snapshot.gpus if str(gpu.index) == index)
+        is_over = any(gpu.values.get("others_memory_bytes") == 0 for gpu in gpus)
+    slow = state.attempt.slow_rank
+    if slow is not None:
+        is_over |= newest.code == "straggler" and newest.rank != slow.rank
+        is_over |= newest.code == "step_times_differ" and not slow.unclear
+    return None if is_over else newest
+
+
+def recommended(snapshot: Snapshot, page: str | None) -> str:
+    """The action of the key that a run which waits for its person should get next; empty where none is wanted. `page`: in sight."""
+    state = snapshot.state
+    if is_live(snapshot) and not snapshot.keeper_alive and state.mode != "observed":
+        return "adopt"
+    if state.open_question is not None:
+        return ""  # only the person knows which answer is right
+    if offer(snapshot) is not None and snapshot.keeper_alive:
+        return "accept"
+    return "page('failure')" if shows_failure(snapshot) and page != "failure" else ""
