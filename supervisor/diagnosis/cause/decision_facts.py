@@ -272,10 +272,13 @@ class Facts:
             )
             rank = self.case.ranks.of_exit(item) if item.task is None else item.rank
             if not usual and rank is not None and rank not in complaining:
-                # By SIGINT a program prints its KeyboardInterrupt, which needs no firmer word.
-                stop = self.firm_stop or (next(iter(self.stops), None) if item.code == -2 else None)
-                return None if stop is not None and stop.line < item.hit.line else item
+                return None if self._stopped_before(item) else item
         return None
+
+    def _stopped_before(self, item: Exit) -> bool:
+        """Whether a stop explains an exit. By SIGINT a program prints its KeyboardInterrupt, which needs no firmer word."""
+        stop = self.firm_stop or (next(iter(self.stops), None) if item.code == -2 else None)
+        return stop is not None and stop.line < item.hit.line
 
     @cached_property
     def bad_exits(self) -> list[Exit]:

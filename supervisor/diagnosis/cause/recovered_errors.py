@@ -76,17 +76,26 @@ def without_recovered(
     left = [
         item
         for item in found
-        if not _only_warns(item)
-        and not _went_on_to_next(item, found, steps[item.source])
-        and not _recovered(item, scans[item.source], steps[item.source], died)
-        and not (not died and item.has(Trait.ENDS_TRACEBACK) and item.soft)
+        if not _went_on_to_next(item, found, steps[item.source])
+        and not _survived(item, scans[item.source], steps[item.source], died)
     ]
     left = [item for item in left if not _gave_way(item, left)]
-    raised = any(_is_exception(item) and not item.soft for item in left)
-    trouble = any(not _TROUBLE.isdisjoint(hit.signature.traits) for scan in scans for hit in scan.hits)
-    if died or raised or trouble:
+    if died or _shows_trouble(left, scans):
         return left
     return [item for item in left if not (is_notice(item) and (stepped or item.soft or _informed_on(item)))]
+
+
+def _shows_trouble(found: Sequence[Candidate], scans: Sequence[SourceScan]) -> bool:
+    """Whether an exception was raised, or any log shows a traceback or a process that ended."""
+    traits = {trait for scan in scans for hit in scan.hits for trait in hit.signature.traits}
+    return not _TROUBLE.isdisjoint(traits) or any(_is_exception(item) and not item.soft for item in found)
+
+
+def _survived(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], died: bool) -> bool:
+    """Whether the line or what follows it says that the program continued."""
+    if _only_warns(item) or _recovered(item, scan, steps, died):
+        return True
+    return not died and item.soft and item.has(Trait.ENDS_TRACEBACK)
 
 
 def _only_warns(item: Candidate) -> bool:

@@ -316,17 +316,24 @@ def _is_one_process(case: Case) -> bool:
 
 
 def _own_line(item: Candidate, peers: Sequence[Candidate]) -> Candidate:
-    """The same words in the rank's own log, where the chosen ones stand in a launcher's summary."""
+    """The same words in the rank's own log, where the chosen ones stand in a launcher's summary or come a moment later."""
     origin = item.hit.origin
-    if origin.local_rank is not None or origin.rank is not None:
+    of_ranks = [other for other in peers if other.hit.origin.local_rank is not None]
+    if origin.local_rank is not None:
+        earlier = (
+            other
+            for other in of_ranks
+            if abs(other.order - item.order) <= 2
+            and other.signature.id == item.signature.id
+            and other.source < item.source
+        )
+        return next(earlier, item)
+    if origin.rank is not None:
         return item
     own = (
         other
-        for other in peers
-        if other.source != item.source
-        and other.failure is item.failure
-        and other.hit.origin.local_rank is not None
-        and _same_words(other, item)
+        for other in of_ranks
+        if other.source != item.source and other.failure is item.failure and _same_words(other, item)
     )
     return next(own, item)
 
