@@ -47,7 +47,6 @@ from supervisor.sources.metrics.words import (
     TOKEN_NAMES,
     TOKEN_WORDS,
     TRAIN_WORDS,
-    UNCALLED_LOSSES,
 )
 
 STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS = "step", "total_steps", "epoch", "total_epochs"
@@ -296,16 +295,7 @@ def _sole_loss(name: _Name) -> Meaning:
     return _a_loss(SOLE_RANK)(name)._replace(weak=True)
 
 
-def _names_its_set(name: _Name) -> bool:
-    """Whether all words beside "loss" stand before the set's, and say which set it is: "private validation loss"."""
-    first = next((at for at, word in enumerate(name.words) if word in EVAL_WORDS), 0)
-    return " " in name.name and "_" not in name.name and set(_beside_loss(name)) <= set(name.words[:first])
-
-
 _LOSSES = (
-    _Rule("llm.c's test loss; `trl` is its training loss", lambda n: n.words == ["tel"], lambda _: Meaning(VAL_LOSS, 5, is_eval=True)),
-    _Rule("a held-out set's cross entropy", lambda n: n.is_held_out and "_".join(n.rest) in UNCALLED_LOSSES, _a_loss(2)),
-    _Rule("L_total, beside L_adv", lambda n: n.joined in {"l_total", "l_tot", "total_l"}, _a_loss(8)),
     _Rule("no word for a loss", _is_no_loss, lambda _: None),
     _Rule("a setting of a loss", lambda n: n.words[-1] in NO_READING_BEHIND, lambda _: _NOTHING),
     _Rule("a loss's scale", lambda n: n.has("scale"), lambda n: _own(n)._replace(is_eval=False)),
@@ -325,7 +315,6 @@ _LOSSES = (
         lambda n: _kinds_of_loss(n) <= LOSS_KINDS and _kinds_of_loss(n) != {"entropy"},
         _a_loss(2),
     ),
-    _Rule("that of one held-out set of several", _names_its_set, _sole_loss),
     _Rule("another kind of loss", lambda n: _KIND_OF_LOSS.match(n.name) is not None, _sole_loss),
     _Rule("another loss", lambda _: True, _own),
 )  # fmt: skip
@@ -368,7 +357,6 @@ _LEARNING_RATES = (
 )
 _NORMS = (
     _Rule("a bare norm", lambda n: n.words in (["norm"], ["total", "norm"], ["grad"]), lambda _: Meaning(GRAD_NORM, 4, weak=True)),
-    _Rule("a norm in one word, of others", lambda n: n.words[-1] in _GRAD_NORMS and n.has("loss", "param"), lambda _: None),
     _Rule("a norm in one word", lambda n: n.words[-1] in _GRAD_NORMS, lambda _: Meaning(GRAD_NORM, 8)),
     _Rule("g_norm", lambda n: n.words[-2:] == ["g", "norm"] or n.words == ["g", "n"], lambda _: Meaning(GRAD_NORM, 7)),
     _Rule("no norm", lambda n: not n.has(*GRAD_WORDS) or not n.has("norm"), lambda _: None),
@@ -420,7 +408,6 @@ _THROUGHPUTS = (
         lambda n: "samplespersec" in n.joined.replace("_", "") and not n.has(*DEVICE_WORDS),
         lambda n: Meaning(SAMPLES, 4 if n.has("running", "avg") else 8),
     ),
-    _Rule("tokens of source and target", lambda n: _is_rate(n) and {"source", "target"} <= n.have, lambda _: _WEAK),
     _Rule("a rate", _is_rate, _rate),
     _Rule(
         "throughput",
