@@ -22,7 +22,7 @@ from supervisor.run.state import Finished
 from supervisor.sources.stacks.python_stacks import find_py_spy
 from tests.conftest import wait_until
 from tests.integration.harness import background, facts, only_run, stoker, wait_for_run
-from tests.views.tui.test_real_terminal import terminal
+from tests.views.tui.wire import terminal
 
 COLLECTIVE = """
 import os, socket
@@ -137,7 +137,7 @@ def test_a_pause_survives_however_the_run_is_watched_and_whether_or_not_it_resum
 
         def over() -> bool:
             for screen in screens:
-                screen.read()  # a full pty would stop the app
+                screen.take()  # a full pty would stop the app
             return all(read_state(only_run(cwd).node().journal).is_over for cwd in runs.values())
 
         assert wait_until(over, 150, 0.3)
