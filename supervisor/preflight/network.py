@@ -13,7 +13,7 @@ from supervisor.job.spec import EntryKind
 from supervisor.preflight.context import CheckContext, ok, refuse, warn
 from supervisor.preflight.ports import is_free, port_holder
 from supervisor.run.records import Finding
-from supervisor.sources.machine import INNER
+from supervisor.sources import INNER_LINKS
 
 RESOLVE_S: Final = 3.0
 FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
@@ -120,7 +120,7 @@ def _nccl_choice(addresses: Mapping[str, list[str]]) -> Finding:
         [name for name in names if name.startswith("docker")],
     )
     chosen = next((group[0] for group in groups if group), "lo")
-    if chosen == "lo" or chosen.startswith(INNER):
+    if chosen == "lo" or chosen.startswith(INNER_LINKS):
         what = f"NCCL would choose {chosen}, which leads to no other machine"
         return warn("interface", what, f"NCCL_SOCKET_IFNAME={_outer(addresses)}")
     return ok("interface", f"NCCL will choose {chosen}")
@@ -135,7 +135,7 @@ def _gloo_choice(addresses: Mapping[str, list[str]]) -> Finding:
     found = resolved(host) or []
     for name, own in addresses.items():
         address = next((each for each in found if each in own), "")
-        if address and name != "lo" and not name.startswith(INNER):
+        if address and name != "lo" and not name.startswith(INNER_LINKS):
             return ok("interface", f"gloo will choose {name} ({host} is {address})")
     # 127.0.1.1 stands on no interface and can be bound all the same, as all of 127.0.0.0/8.
     told = found[0] if found else "unknown"
@@ -145,7 +145,7 @@ def _gloo_choice(addresses: Mapping[str, list[str]]) -> Finding:
 
 def _outer(addresses: Mapping[str, list[str]]) -> str:
     """An interface that may lead to other machines, or words for it."""
-    outer = [name for name in sorted(addresses) if name != "lo" and not name.startswith(INNER)]
+    outer = [name for name in sorted(addresses) if name != "lo" and not name.startswith(INNER_LINKS)]
     return outer[0] if outer else "the one that leads to the others"
 
 

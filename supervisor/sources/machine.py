@@ -16,13 +16,12 @@ from typing import Final
 
 import psutil
 
+from supervisor.sources import INNER_LINKS
 from supervisor.sources.kernel_memory import CgroupMemory, read_cgroup_memory
 from supervisor.sources.periodic import PeriodicSampler
 from supervisor.sources.processes import ProcessId, is_alive
 
 SHM = "/dev/shm"  # noqa: S108 - looked at, never written to
-# Bridges and the ends of containers' cables: what begins so leads to no other machine.
-INNER: Final = ("docker", "br-", "veth", "virbr", "cni", "flannel", "lxc", "podman")
 INFINIBAND: Final = Path("/sys/class/infiniband")
 # docs.kernel.org/admin-guide/abi-stable.html: port_rcv_data and port_xmit_data count octets divided by 4.
 WORD_BYTES: Final = 4
@@ -171,7 +170,7 @@ class LinkReader:
     def _counts(self) -> Iterator[tuple[str, tuple[int, int]]]:
         """Bytes received and sent since boot, of all that have carried any."""
         for name, each in psutil.net_io_counters(pernic=True).items():
-            if each.bytes_recv + each.bytes_sent and not name.startswith(INNER):
+            if each.bytes_recv + each.bytes_sent and not name.startswith(INNER_LINKS):
                 yield name, (each.bytes_recv, each.bytes_sent)
         for counters in sorted(self._infiniband.glob("*/ports/*/counters")):
             try:
