@@ -32,6 +32,8 @@ STAMP_LINES = 2000
 STAMP_SEGMENTS = 32
 # torchrun looks at its ranks every 0.1 s: what it says of them within one look of the tailer, they wrote before.
 REACTION_S = 0.05
+# A log without times that took less than this part of its attempt, at the speed of the busiest, was written at its end.
+SHORT = 0.25
 
 
 class Trace(NamedTuple):
@@ -281,14 +283,16 @@ class Stream:
         return trace.end if trace is not None else at
 
     def _spread(self) -> tuple[float, float]:
-        """When its first byte was written, and bytes a second, as if no rank's log were slower than the busiest of its attempt."""
+        """When its first byte was written, and bytes a second: as if it were written at the speed of the busiest log of its attempt.
+
+        A log that is short beside that one, such as a traceback alone in its file, was written at once; so was the launcher's report.
+        """
         size, written_t = max(self.whole.size, 1), self.written_t
         begin_t = min(self._start_t or written_t, written_t)
-        if (
-            self.busiest_bytes_per_s
-        ):  # a traceback alone in its file was written at once; so was the launcher's report
-            took_s = 0.0 if self.ref.who == AGENT else size / self.busiest_bytes_per_s
-            begin_t = max(begin_t, written_t - took_s)
+        if self.busiest_bytes_per_s:
+            took_s = size / self.busiest_bytes_per_s
+            is_short = self.ref.who == AGENT or took_s < SHORT * (written_t - begin_t)
+            begin_t = max(begin_t, written_t - (0.0 if is_short else took_s))
         return begin_t, size / max(written_t - begin_t, 1e-3)
 
     def _stamps_shift(self) -> float | None:
