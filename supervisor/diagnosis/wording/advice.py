@@ -110,7 +110,6 @@ def _row(
 _MOUNT_ERROR: Final = r"\[Errno (?:5|116|107|121)\]|Stale file handle|Transport endpoint is not connected"
 # getaddrinfo(3), urllib3's NameResolutionError.
 _NAME_ERROR: Final = r"gaierror|NameResolutionError|[Nn]ame or service not known|[Tt]emporary failure in name resolution|nodename nor servname|No address associated with hostname"
-_UNRESOLVED: Final = "could not be resolved: check the spelling, and this node's DNS and network; logging in does not help. Without a network: download once where there is one, and set HF_HUB_OFFLINE=1 (wandb: WANDB_MODE=offline)."
 _F = FailureClass
 _FILES: Final = (_F.DISK_FULL, _F.PERMISSION_DENIED)
 _DEVICE: Final = (_F.CUDA_ERROR, _F.NCCL_ERROR)
@@ -128,8 +127,10 @@ _ROWS: Final = (
          "No gradient on rank {0} for the parameters at {1} of model.parameters(); TORCH_DISTRIBUTED_DEBUG=INFO shows their names."),
     _row((_F.DDP_MISMATCH,), r"Parameter at index (\d+)(?: with name [\w.]+)? has been marked as ready twice",
          "Used twice in one backward: the parameter at {0}."),
-    _row((_F.AUTH_OR_HUB,), rf"host='([\w.-]+)'.*(?:{_NAME_ERROR})", "The name {0} " + _UNRESOLVED, alone=True),
-    _row((_F.AUTH_OR_HUB,), _NAME_ERROR, "A host's name " + _UNRESOLVED, alone=True),
+    _row((_F.AUTH_OR_HUB,), rf"host='([\w.-]+)'.*(?:{_NAME_ERROR})",
+         "The name {0} could not be resolved: check the spelling, and this node's DNS and network; logging in does not help. Without a network: download once where there is one, and set HF_HUB_OFFLINE=1 (wandb: WANDB_MODE=offline).", alone=True),
+    _row((_F.AUTH_OR_HUB,), _NAME_ERROR,
+         "A host's name could not be resolved: check the spelling, and this node's DNS and network; logging in does not help. Without a network: download once where there is one, and set HF_HUB_OFFLINE=1 (wandb: WANDB_MODE=offline).", alone=True),
     _row((_F.AUTH_OR_HUB,), r"wandb|WANDB",
          "wandb: run `wandb login` on this node or set WANDB_API_KEY; WANDB_MODE=offline runs without it."),
     _row((_F.AUTH_OR_HUB,), r"huggingface\.co/(?:api/(?:models|datasets)/|datasets/)?([\w.-]+/[\w.-]+)",
