@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from supervisor.text.numbers import whole
@@ -80,6 +81,10 @@ MIN_NUMBERED_LINES = 8
 MIN_NUMBERED_SHARE = 0.5
 # The mark in a set of hosts that says: a bare number in brackets leads the lines.
 NUMBERED = "[N]"
+# How a template of TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE may begin a line: `n1/g0:2 | `, `[trainer-2-6]:`.
+_TEMPLATED = Lazy(r"(?=[^\s|#]{0,60}?\d)[^\s|#]{1,60}?(?:\]:? ?| ?\| ?|: )(?=\S|$|  )")
+# Ranks write in turns, and a counter comes to each of its numbers once: so often the numbers change for each that there is.
+CHANGES_OF_A_RANK = 2
 # What a script's own logger puts before a message: times, levels, names of loggers and files, all in brackets or with signs between.
 _LOGGED_FIRST = Lazy(
     r"(?:\[[^\[\]]{1,60}\]|\(?\d[\d:.,/TZ+-]*\)?|[A-Z][a-z]{2}(?=,? \d)|(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b|[IWEF]\d{4}\b"
@@ -123,6 +128,11 @@ def split_prefix(text: str, hosts: Collection[str] = ()) -> tuple[Origin, str]:
 
 def _one(text: str, hosts: Collection[str], so_far: Origin) -> tuple[Origin | None, str]:
     """The outermost prefix of a line and what follows it; None where there is none."""
+    template = next((host for host in hosts if host[0] == "^"), None)
+    if template is not None and so_far.local_rank is None and (match := re.match(template, text)):
+        parts = match.groupdict()
+        rank, local_rank = (int(parts[name]) if parts.get(name) else None for name in ("rank", "local_rank"))
+        return Origin(rank, local_rank, parts.get("node")), text[match.end() :]
     for read in _STYLES.get(_kind_of(text[:1]), _OTHER_STYLES):
         if (found := read(text, so_far)) is not None:
             origin, end = found
@@ -233,17 +243,24 @@ def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
 
     A word before `: `, ` | ` or in brackets is taken as a host when several such words that differ only in
     their last letters or digits lead at least a third of the lines together. `NUMBERED` is in the result
-    where a bare number in brackets leads the lines, as Intel MPI and Hydra print.
+    where a bare number in brackets leads the lines, as Intel MPI and Hydra print; a pattern that begins with ``^``
+    where torchrun's prefix follows a template of the user's.
     """
     families: dict[
         tuple[str, str], Counter[str]
     ] = {}  # by the signs around the name and what its cluster shares
     total = bare = 0
+    # By form: the numbers, and the rank that the line names behind them.
+    templates: dict[str, list[tuple[tuple[int, ...], int | None]]] = {}
     for line in lines:
         if not line.strip():
             continue
         total += 1
-        _, rest = split_prefix(line)
+        origin, rest = split_prefix(line)
+        if origin == NOWHERE and (match := _TEMPLATED.match(line)):
+            digits = tuple(map(int, re.findall(r"\d{1,6}", match.group())))
+            behind = split_prefix(line[match.end() :])[0].rank
+            templates.setdefault(re.sub(r"\d{1,6}", "#", match.group()), []).append((digits, behind))
         bare += _BARE_TASK.match(rest) is not None
         # A collector may stand before the hosts, and hosts before the ranks.
         match = _HOST.match(line) or _HOST.match(rest)
@@ -262,7 +279,42 @@ def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
     }
     if total >= MIN_NUMBERED_LINES and bare >= MIN_NUMBERED_SHARE * total:
         found.add(NUMBERED)
+    for form, rows in templates.items():
+        if len(rows) >= MIN_NUMBERED_SHARE * total and (roles := _roles(rows)):
+            found.add(_template_pattern(form, roles))
     return frozenset(found)
+
+
+def _roles(rows: Sequence[tuple[tuple[int, ...], int | None]]) -> dict[int, str]:
+    """What the numbers of a template are, by their place in it; empty where that does not show.
+
+    The last one that differs is the rank where it tells all prefixes apart; else it is the local rank, and the one before it the node's.
+    Of one number alone nothing shows but by the ranks that lines name behind it.
+    """
+    digits = list(dict.fromkeys(numbers for numbers, _ in rows))
+    differing = [at for at in range(len(digits[0])) if len({numbers[at] for numbers in digits}) > 1]
+    changes = sum(one[0] != other[0] for one, other in pairwise(rows))
+    if not differing or changes < CHANGES_OF_A_RANK * len(digits):
+        return {}
+    last = differing[-1]
+    if len(differing) == 1:
+        return {last: "local_rank"} if any(rank is not None for _, rank in rows) else {}
+    if len({numbers[last] for numbers in digits}) == len(digits):
+        return {last: "rank"}
+    return {last: "local_rank", differing[-2]: "node"}
+
+
+def _template_pattern(form: str, roles: Mapping[int, str]) -> str:
+    """The pattern of a template whose numbers are `#` in `form`. A node's name is its number with the letters before it: n1."""
+    pattern = "^"
+    for at, part in enumerate(re.split(r"([A-Za-z]*#)", form)):
+        letters, number = re.escape(part.removesuffix("#")), r"\d{1,6}" if at % 2 else ""
+        role = roles.get(at // 2) if at % 2 else None
+        if role == "node":
+            pattern += f"(?P<node>{letters}{number})"
+        else:
+            pattern += letters + (f"(?P<{role}>{number})" if role else number)
+    return pattern
 
 
 def _host_in(match: re.Match[str]) -> str:

@@ -73,6 +73,33 @@ def test_hosts_are_learnt_by_recurrence() -> None:
 
 
 @pytest.mark.parametrize(
+    ("form", "line", "origin"),
+    [
+        ("n{node}/g0:{local} | {text}", "n1/g0:2 | boom", Origin(local_rank=2, node="n1")),
+        ("[trainer-{local}-{rank}]:{text}", "[trainer-2-6]:boom", Origin(rank=6)),
+        ("p{node}:w{local} | {text}", "p1:w3 | boom", Origin(local_rank=3, node="p1")),
+        ("w{local} | [rank{rank}]: {text}", "w2 | boom", Origin(local_rank=2)),
+    ],
+)
+def test_a_template_of_torchruns_prefix_is_learnt(form: str, line: str, origin: Origin) -> None:
+    lines = [
+        form.format(node=node, local=local, rank=4 * node + local, text=f"step {step} loss 0.5")
+        for step in range(4)
+        for node in (0, 1)
+        for local in range(4)
+    ]
+    assert split_prefix(line, learn_hosts(lines)) == (origin, "boom")
+
+
+@pytest.mark.parametrize(
+    "form", ["[{epoch}/3][{batch}/8] loss 0.5", "E{epoch}/B{batch} | loss 0.5", "batch{batch}: loss 0.5"]
+)
+def test_a_counter_is_no_template(form: str) -> None:
+    lines = [form.format(epoch=epoch, batch=batch) for epoch in range(3) for batch in range(8)]
+    assert not [host for host in learn_hosts(lines) if host.startswith("^")]
+
+
+@pytest.mark.parametrize(
     ("path", "origin"),
     [
         ("logs/none_ab12/attempt_0/1/stderr.log", Origin(local_rank=1, stream="stderr")),

@@ -92,7 +92,12 @@ def steps_seen(scans: Sequence[SourceScan]) -> bool:
 def candidates_of(scans: Sequence[SourceScan], *, stepped: bool) -> list[Candidate]:
     """All candidates of a job, log by log. `stepped`: what `steps_seen` gives."""
     day_t = day_of(line for scan in scans for line in (*scan.head[:100], *scan.tail[-50:]))
-    made = [_candidate(hit, scans, day_t, stepped) for scan in scans for hit in _best_matches(scan)]
+    made = [
+        _candidate(hit, scans, day_t, stepped, informs=informs)
+        for scan in scans
+        for informs in [_all_informed(scan)]
+        for hit in _best_matches(scan)
+    ]
     return _without_context([item for item in made if item is not None])
 
 
@@ -130,7 +135,15 @@ def _best_matches(scan: SourceScan) -> Iterator[Hit]:
             yield best
 
 
-def _candidate(hit: Hit, scans: Sequence[SourceScan], day_t: float, stepped: bool) -> Candidate | None:
+def _all_informed(scan: SourceScan) -> bool:
+    """Whether each line bears the label INFO: then a log collector put it there, and it says nothing about the line."""
+    lines = [line for line in (*scan.head[:40], *scan.tail[-40:]) if line.strip()]
+    return bool(lines) and all(INFORMS.search(line[:120]) for line in lines)
+
+
+def _candidate(
+    hit: Hit, scans: Sequence[SourceScan], day_t: float, stepped: bool, *, informs: bool
+) -> Candidate | None:
     if is_quoted_code(hit.text) or below_its_frame(hit) or is_echo(hit):
         return None
     if _is_wrapper(hit, scans):
@@ -146,7 +159,7 @@ def _candidate(hit: Hit, scans: Sequence[SourceScan], day_t: float, stepped: boo
     ).in_passing:
         return None  # a message was not formatted; where it could not be written, a full disk shows itself
     settled = _settled(hit, scans, stepped)
-    soft = _is_soft(hit, settled)
+    soft = _is_soft(hit, settled, informs=informs)
     is_cause = hit.signature.role is Role.CAUSE
     if settled.failure is FailureClass.CODE_ERROR and raised_by_instrument(frames_above(hit), hit.text):
         settled = settled._replace(reason=Reason.INSTRUMENT)
@@ -242,11 +255,11 @@ def _in_worker(line: int, text: str, hit: Hit, scans: Sequence[SourceScan], step
     return _Settled(FailureClass.DATALOADER_WORKER, Reason.RAISED, hit.signature.strength, line, text)
 
 
-def _is_soft(hit: Hit, settled: _Settled) -> bool:
-    """Whether the line is a warning or a notice."""
+def _is_soft(hit: Hit, settled: _Settled, *, informs: bool) -> bool:
+    """Whether the line is a warning or a notice. `informs`: a collector put INFO before each line."""
     if hit.has(Trait.FIRM) or (hit.has(Trait.FIRM_WHEN_ENDING) and _ENDS.search(hit.text)):
         return False
-    text = hit.text
+    text = INFORMS.sub(" ", hit.text) if informs else hit.text
     return (
         settled.in_helper
         or (hit.has(Trait.ENDS_TRACEBACK) and frames_above(hit).logged)
