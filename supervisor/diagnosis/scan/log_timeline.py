@@ -58,9 +58,9 @@ LATEST_T: Final = 4070908800.0  # 2099: no stamp is of later
 def when(text: str, day_t: float = SOME_DAY_T, *, bare_clock: bool = True) -> float | None:
     """The time that a line names at its head, as seconds in an unnamed zone; None if it names none.
 
-    Whole seconds: nothing is made of an order within a second.
+    Whole seconds: nothing is made of an order within a second. SLURM's time of a cancellation stands behind the node's name.
     """
-    t = stamp_of(text, day_t, LATEST_T, bare_clock=bare_clock)
+    t = stamp_of(text[max(text.find("CANCELLED AT "), 0) :], day_t, LATEST_T, bare_clock=bare_clock)
     return None if t is None else float(int(t))
 
 
