@@ -60,7 +60,9 @@ def when(text: str, day_t: float = SOME_DAY_T, *, bare_clock: bool = True) -> fl
 
     Whole seconds: nothing is made of an order within a second. SLURM's time of a cancellation stands behind the node's name.
     """
-    t = stamp_of(text[max(text.find("CANCELLED AT "), 0) :], day_t, LATEST_T, bare_clock=bare_clock)
+    t = stamp_of(text, day_t, LATEST_T, bare_clock=bare_clock)
+    if t is None and "CANCELLED AT " in text:
+        t = stamp_of(text.partition("CANCELLED AT ")[2], day_t, LATEST_T, bare_clock=bare_clock)
     return None if t is None else float(int(t))
 
 
