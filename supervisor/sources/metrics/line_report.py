@@ -115,6 +115,11 @@ _BARE_COUNT = re.compile(
     r"\b(?:(?:train[ _])?(?:mini-?)?batch(?:[ _]size)?|(?:max|num|total)?[ _]?steps)\s*[:=]?\s*$",
     re.IGNORECASE,
 )
+# What stands beside the size of a batch, and not beside its number.
+_BESIDE_SIZE = re.compile(
+    r"\b(?:(?:gradient|grad)?[ _]?accum(?:ulation)?(?:[ _]steps)?|acc[ _]steps|grad[ _]acc|gas?|micro|global|effective|world(?:[ _]size)?|ranks|gpus|nodes|workers)\s*[:=]?\s*\d",
+    re.IGNORECASE,
+)
 # What part of a step a time is, and "0.86s (0.91s)": the mean behind a value.
 _PHASES = frozenset({"data", "load", "model", "forward", "backward", "infer"})
 _MEAN = re.compile(r"\s?(?:s|secs?|seconds)?\s?\(\s?(?:avg|mean)?\W?\d")
@@ -153,7 +158,7 @@ class _Case:
         self.in_record = in_record
         if not has_bar and not in_record and (size := _size_of_batch(found.readings, masked)) is not None:
             kept = [reading for reading in found.readings if reading is not size]
-            self.found = found = found._replace(readings=kept, settings=found.settings + 1)
+            self.found = found = found._replace(readings=kept, settings=max(1, found.settings))
         best, self.own = _chosen(found.readings, masked, in_record=in_record)
         self.best, self.pair = _same_counter(best, found.readings)
         self.has_loss = not {LOSS, VAL_LOSS}.isdisjoint(self.best)
@@ -273,15 +278,17 @@ class _Case:
 
 
 def _size_of_batch(readings: list[Reading], masked: str) -> Reading | None:
-    """The reading of a step that may as well be how many samples or steps: "batch=8", "steps 90" beside whole numbers alone."""
+    """The reading of a step that may as well be how many samples or steps: "batch=8", "steps 90" beside whole numbers alone, "batch 8 accum 4"."""
     steps = [reading for reading in readings if reading.field == STEP]
     others = [reading for reading in readings if reading.field not in {STEP, RANK}]
     is_measured = any(
         one.field not in {"", LR} or (not one.field and "." in masked[one.start : one.end]) for one in others
     )
-    if len(steps) != 1 or not others or is_measured:
+    if len(steps) != 1 or not others or not (bare := _BARE_COUNT.search(masked, 0, steps[0].start)):
         return None
-    return steps[0] if _BARE_COUNT.search(masked, 0, steps[0].start) else None
+    is_counted = any(one.field in {EPOCH, TOTAL_STEPS} for one in others)
+    is_size = not is_counted and "batch" in bare[0].lower() and _BESIDE_SIZE.search(masked) is not None
+    return steps[0] if is_size or not is_measured else None
 
 
 def _is_stage(case: _Case) -> bool:
@@ -477,6 +484,12 @@ _REPORTS: tuple[tuple[str, Callable[[_Case], object]], ...] = (
     ),
     ("an entry below a heading", lambda case: case.in_record and (case.fields or case.own)),
     ("a heading", lambda case: case.is_heading and _is_heading(case.masked, case.fields)),
+    (
+        "memory beside the times of a loop",
+        lambda case: (
+            MEMORY in case.best and "time" in case.own and not {"data", "data_time"}.isdisjoint(case.own)
+        ),
+    ),
     ("an epoch and its time", lambda case: EPOCH in case.best and _EPOCH_AND_TIME.match(case.masked)),
     (
         "a lone ETA",
