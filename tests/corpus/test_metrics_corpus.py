@@ -86,5 +86,5 @@ def test_formats_of_other_projects_are_read() -> None:
     report = "\n".join(missed)
     assert not [one for one in invented if re.search(r"\b(?:val_)?loss=|\blr=", one)]
     assert len(invented) <= 2
-    assert hit["loss"] >= 0.985 * want["loss"], report
+    assert hit["loss"] >= 0.99 * want["loss"], report
     assert hit.total() >= 0.97 * want.total(), report

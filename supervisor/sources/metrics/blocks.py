@@ -16,6 +16,7 @@ from supervisor.sources.metrics.names import (
     SOLE_RANK,
     STEP,
     STEP_TIME,
+    TOTAL_EPOCHS,
     TOTAL_STEPS,
     VAL_LOSS,
     words_of,
@@ -32,8 +33,8 @@ from supervisor.sources.metrics.tables import (
     read_row,
 )
 from supervisor.sources.metrics.tokens import MASKED, mask
-from supervisor.sources.metrics.values import BAR_RANK, NOTHING, Parsed, shifted
-from supervisor.sources.metrics.words import EVAL_WORDS, EVALUATES, TRAINS
+from supervisor.sources.metrics.values import BAR_RANK, NOTHING, Parsed, convert, shifted
+from supervisor.sources.metrics.words import EVAL_WORDS, EVALUATES, TRAIN_WORDS, TRAINS
 
 MAX_HEADING = 120
 # Blanks that are none to most of the patterns: no-break, thin, ideographic.
@@ -119,6 +120,9 @@ _OF_COUNTER = frozenset({STEP, TOTAL_STEPS, STEP_TIME, SAMPLES, ETA})
 
 # A call or a table that continues for longer is none; transformers' arguments are some 130 lines.
 MAX_BLOCK = 200
+# Few trainings have more epochs, and few report a step of fewer by the name of its set.
+MAX_EPOCHS = 1000
+_OF_SET = EVAL_WORDS | TRAIN_WORDS
 
 
 class Below(Enum):
@@ -136,7 +140,8 @@ class State(NamedTuple):
 
     `evaluated`: the line before that reported was of held-out data. `outer`: the header of a table with a counter, which continues behind one without ("Class  Images  mAP50"). `in_call`, `in_summary`: how many more lines the block may have; 0 outside of one. `only_loss`: the one
     that was believed to be the whole as each was the only one of its line ("focal_loss"); None once the log named a whole, or another
-    kind: they are parts.
+    kind: they are parts. `beside`, `beside_full`: the next bar is of work beside the training, or only if it is full, as the one above.
+    `pairs_are_epochs`: what a nameless `[1/15]` counts; None until it is known.
     """
 
     header: Header | None = None
@@ -156,6 +161,8 @@ class State(NamedTuple):
     only_loss: str | None = ""
     validates: bool = False
     beside: bool = False
+    beside_full: bool = False
+    pairs_are_epochs: bool | None = None
 
 
 def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
@@ -219,9 +226,28 @@ def _of_validation(parsed: Parsed, message: str, state: State) -> tuple[Parsed, 
     ), state
 
 
+def _of_pair(parsed: Parsed, text: str, state: State) -> tuple[Parsed, State]:
+    """A nameless `[1/15]` counts epochs if the first before the loss of a named set is 0 or 1, of at most MAX_EPOCHS, and the log names no epoch."""
+    by_field = {one.field: one for one in parsed.readings}
+    if EPOCH in by_field:
+        return parsed, state._replace(pairs_are_epochs=False)
+    step, total = by_field.get(STEP), by_field.get(TOTAL_STEPS)
+    if step is None or total is None or not step.weak:
+        return parsed, state
+    losses = [one.name for one in parsed.readings if one.field in {LOSS, VAL_LOSS}]
+    if state.pairs_are_epochs is None and not _OF_SET.isdisjoint(words_of(" ".join(losses))):
+        count, of_all = (convert(one.conversion, text[one.start : one.end]) or 0 for one in (step, total))
+        state = state._replace(pairs_are_epochs=count <= 1 and of_all <= MAX_EPOCHS)
+    if not state.pairs_are_epochs:
+        return parsed, state
+    fields = {STEP: EPOCH, TOTAL_STEPS: TOTAL_EPOCHS}
+    readings = tuple(one._replace(field=fields.get(one.field, one.field)) for one in parsed.readings)
+    return parsed._replace(readings=readings), state
+
+
 def _heads(message: str, state: State) -> State | None:
     """The state below a heading; None where the line is none."""
-    evaluated = state._replace(beside=True)
+    evaluated = state._replace(beside=True, beside_full=False)
     if (alone := _SET_ALONE.match(message)) is not None and EVAL_WORDS.issuperset(words_of(alone[1])):
         # "val:" and "TEST:" may be keys of settings, whose values are indented.
         return evaluated._replace(
@@ -269,9 +295,11 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
         parsed = parsed._replace(off_curve=True)
     beside = _is_beside(message, parsed, state)
     if beside is None:
-        return NOTHING._replace(once=parsed.once), state._replace(beside=_FULL_BAR.search(message) is None)
-    state = state._replace(beside=beside)
+        is_full = _FULL_BAR.search(message) is not None
+        return NOTHING._replace(once=parsed.once), state._replace(beside_full=is_full)
+    state = state._replace(beside=beside, beside_full=False)
     parsed, state = _of_validation(parsed, message, state)
+    parsed, state = _of_pair(parsed, text, state)
     if parsed.evaluates or not fields.isdisjoint((STEP, LOSS)):
         state = state._replace(evaluated=parsed.evaluates)
     if parsed.heading and (parsed.evaluates or _PASS_OF_EPOCH.match(message)) and not _is_bar(message):
@@ -287,7 +315,7 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
 def _is_beside(message: str, parsed: Parsed, state: State) -> bool | None:
     """Whether the next bar or nameless counter is of work beside the training; None where this line is one.
 
-    A heading announces it: "Pre-fetching 2266 images", "Evaluation". A full bar ends it, and so does a line that reports.
+    A heading announces it: "Pre-fetching 2266 images", "Evaluation". A full bar, which may be drawn again, ends it, and so does a line that reports.
     """
     is_bar = _is_bar(message)
     if begins_other_work(message) and not parsed.readings and not is_bar:
@@ -298,8 +326,9 @@ def _is_beside(message: str, parsed: Parsed, state: State) -> bool | None:
     if not state.beside or TRAINS.search(message) or _EPOCH.search(message):
         return False
     if counts and (is_bar or any(one.field == STEP for one in parsed.readings)):
-        return None
-    return not parsed.readings and (is_other_work(message) or _is_indented(message))
+        return None if _FULL_BAR.search(message) or not state.beside_full else False
+    goes_on = not parsed.readings and not state.beside_full
+    return goes_on and (is_other_work(message) or _is_indented(message))
 
 
 def _ends_evaluation(message: str, below: Below) -> bool:

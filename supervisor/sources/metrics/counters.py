@@ -10,6 +10,7 @@ from typing import NamedTuple
 from supervisor.sources.metrics.names import (
     EPOCH,
     LOSS,
+    LR,
     MEMORY,
     STEP,
     TOTAL_EPOCHS,
@@ -137,6 +138,14 @@ FORMATS: tuple[Format, ...] = (
         Where.FIRST,
         5,
         re.compile(r"\W*\[(?P<e>\d+),\s*(?P<s>\d+)\]\s+(?:train(?:ing)?[ _])?loss\b", re.IGNORECASE),
+    ),
+    Format("[2][2080/7610], loss=2.45", Where.FIRST, 5, re.compile(r"\W*(?:\[[Tt]rain\]\s?)?\[ *(?P<e>\d+)\]\s?\[ *(?P<s>\d+)/ *(?P<S>\d+)\]")),
+    # The epoch of all, and the step of the whole training.
+    Format(
+        "[41/41] 49300), Loss: 0.037",
+        Where.FIRST,
+        5,
+        re.compile(r"\W*\[ *(?P<e>\d+)/(?P<E>\d+)\] +(?P<s>\d+)(?:\),?|[,:|]| [-|]) +(?=[A-Za-z][\w ]*[:=])"),
     ),
     Format("[  3]    1200 || loss: 3.1", Where.FIRST, 5, re.compile(r"\s*\[ *(?P<e>\d+)\] +(?P<s>\d+) \|\| ")),
     Format(
@@ -308,8 +317,11 @@ def _add_counter(line: LineValues, token: Token, rank: int, *, weak: bool = Fals
 
 
 def read_ratio(line: LineValues, token: Token) -> None:
-    """Add what a pair with decimals is of: used and total memory, rates of two groups, or two losses; the first of both is meant."""
+    """Add what a pair with decimals is of: used and total memory, or rates of two groups; the first of both is meant."""
     found = meaning(token.name) if token.name else Meaning(None)
+    if found.field == LR and not token.bare:  # "LR: (0.00002/0.001)"
+        first = token.text.partition("/")[0].rstrip()
+        line.add(LR, token._replace(end=token.start + len(first)), found.rank, PLAIN, name=token.name)
     match = _MEMORY_PAIR.match(line.text, token.start)
     if match is None:
         return

@@ -70,6 +70,15 @@ _LED = re.compile(
 _MORE_OF_LIST = re.compile(r",\s*['\"]?[-+]?\d|\), tensor\(")
 _LOSS_OF_SETS = re.compile(r"\bloss\s*[-:=(|]+\s*$", re.IGNORECASE)
 _LOSS_BEHIND = re.compile(r"\s+loss\b(?!\s*[:=(\d])", re.IGNORECASE)
+# The counter behind a name, before its value: "average positive_loss at step 200: 1.1".
+_AT_COUNTER = re.compile(
+    r"(?P<name>\S.*?) (?:at|after|in|for) (?P<counter>(?:global |train(?:ing)? )?(?:step|iteration|iter|epoch|batch|update))$",
+    re.IGNORECASE,
+)
+# The name is a member of its own: {"name": "loss", "step": 12, "value": 3.9}.
+_NAME_OF_VALUE = re.compile(
+    r"[\"'](?:name|metric|metric_name|tag|key)[\"']\s*:\s*[\"']([A-Za-z_][\w/. -]{0,40})[\"']", re.IGNORECASE
+)
 _COUNTERS = frozenset({"step", "epoch", "steps", "iter", "update", "updates", "iteration"})
 _SETS = TRAIN_WORDS | EVAL_WORDS
 # A message that was printed while a bar stood on the line: it begins where the bar ends.
@@ -78,6 +87,11 @@ _TIMES = frozenset({"time_batch", "time_step", "time_iter", "time_iteration"})
 _COUNTED = frozenset({"batches", "samples", "examples", "iterations", "steps"})
 
 
+# "epoch: 1/9, loss: 2.3epoch: 2/9, loss: 2.1": records without a break between them.
+_RECORD = re.compile(r"(?:.*\x01)?\W*(epoch|step|iter(?:ation)?)\b", re.IGNORECASE)
+_NEXT_RECORD = re.compile(
+    r"(?<=[\d%)\]}])(?<!:\d\d\])[{'\"]*(epoch|step|iter(?:ation)?)['\"]?\s?[:=\[ ]\s?\[?\d", re.IGNORECASE
+)
 # What DeepSpeed prints as it starts, also in a program that counts its steps itself.
 _ENGINE_STARTS = re.compile(r"\bstep=0, skipped=0\b")
 # Keras: the mean of the numbers of the batches so far.
@@ -97,6 +111,8 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
         return NOTHING
     if _ENGINE_STARTS.search(masked):
         return NOTHING._replace(once=True)
+    record = _last_record(masked)
+    masked = MASKED * record + masked[record:]
     bar = find_bar(masked)
     if bar is None:
         masked = without_left_times(masked)
@@ -123,6 +139,13 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
     parsed = judge(found, masked, has_bar=bool(bar_readings), in_record=in_record)
     parsed = parsed._replace(evaluates=walker.evaluates and bool(parsed.readings))
     return parsed._replace(once=True) if walker.by_digits or (bar is not None and bar.is_new) else parsed
+
+
+def _last_record(masked: str) -> int:
+    """Where the last record begins of those that stand on one line without a break; 0 where there is one."""
+    first = _RECORD.match(masked)
+    again = _NEXT_RECORD.finditer(masked) if first is not None else ()
+    return max((one.start() for one in again if first and one[1].lower() == first[1].lower()), default=0)
 
 
 def _as_of_message(found: Found, begin: int) -> Found:
@@ -204,6 +227,9 @@ class _Walker:
             line.add(ETA, token, 7 if is_of_part else 8, Conversion(How.DURATION))
         elif field == EPOCH_TIME and not line.evaluates:
             line.add(EPOCH_TIME, token, 8, Conversion(How.DURATION))
+        elif field == STEP_TIME and "per" in words:
+            if not line.evaluates:
+                line.add(STEP_TIME, token, 7, Conversion(How.DURATION))
         elif field == STEP_TIME:
             self._sums_up = self._sums_up or token.text[:1] != "0"
             if not line.evaluates and words == ["time"]:
@@ -237,6 +263,9 @@ class _Walker:
             line.after_epoch = True
             return
         is_counted = following is not None and _counts(following)
+        if is_counted and token.bare and (at := _AT_COUNTER.match(token.name)):
+            self._name_to_come, token = at["name"], token._replace(name=at["counter"])
+            words = words_of(token.name)
         found = _meaning_of(token, words)
         if found.field is None or (found.field in {LOSS, VAL_LOSS, ""} and _is_in_list(line.text, token)):
             return
@@ -266,7 +295,7 @@ class _Walker:
         return False
 
     def _named_elsewhere(self, token: Token) -> Token:
-        """The value with the name that an earlier value of the line, its own unit or the only other cell holds."""
+        """The value with the name that an earlier value of the line, its own unit, a record or the only other cell holds."""
         line = self._line
         if self._name_to_come and (not token.name or token.name in _COUNTED):
             token = token._replace(name=self._name_to_come, bare=False)
@@ -277,6 +306,9 @@ class _Walker:
                 token.unit,
                 token._replace(unit=""),
             )  # "lr 0.0003 toks/s 12012", "loss 0.3 iter/s 12"
+        if token.name == "value" and line.has(STEP, EPOCH):
+            names = _NAME_OF_VALUE.findall(line.text)
+            token = token._replace(name=names[0]) if len(names) == 1 else token
         is_last_cell = line.text.count("|") == 1 and not line.text[token.stop :].strip()
         if not token.name and token.before.rstrip()[-1:] == "|" and is_last_cell:
             name, tail, _ = name_of(token.before.rstrip()[:-1])  # "train CrossEntropyLoss |  8.12"

@@ -105,6 +105,9 @@ _LONE_COUNTER = re.compile(
     r"(?:(?:iter(?:ation)?|global[ _]step)\s*[:=]\s*\d+|\s*(?:learning |training )?(?:iteration|iter|step)\s+\[?\d+\s*(?:/|of)\s*\d+\]?:?|\s*batch\s+[\d,]+\s+of\s+[\d,]+\.?\s+elapsed: [\d:.]+)\s*$",
     re.IGNORECASE,
 )
+_COUNTER_WORDS = frozenset(
+    {"step", "global", "global_step", "epoch", "iter", "iteration", "time", "train", "total"}
+)
 # "Starting epoch 3/10", "Begin of training epoch 3", "Start training epoch 9, 3511 iters per inner epoch."
 _STARTS_EPOCH = re.compile(
     r"(?:.*\x01)?\W*(?:start(?:ing|ed)?|begin(?:ning)?)\s+(?:of\s+)?(?:train(?:ing)?\W{1,2})?(?:for\s+)?epoch\W{0,3}\d+(?:\s*(?:/|of)\s*\d+)?"
@@ -113,6 +116,11 @@ _STARTS_EPOCH = re.compile(
 )
 _BARE_COUNT = re.compile(
     r"\b(?:(?:train[ _])?(?:mini-?)?batch(?:[ _]size)?|(?:max|num|total)?[ _]?steps)\s*[:=]?\s*$",
+    re.IGNORECASE,
+)
+# What stands beside the size of a batch, and not beside its number.
+_BESIDE_SIZE = re.compile(
+    r"\b(?:(?:gradient|grad)?[ _]?accum(?:ulation)?(?:[ _]steps)?|acc[ _]steps|grad[ _]acc|gas?|micro|global|effective|world(?:[ _]size)?|ranks|gpus|nodes|workers)\s*[:=]?\s*\d",
     re.IGNORECASE,
 )
 # What part of a step a time is, and "0.86s (0.91s)": the mean behind a value.
@@ -137,7 +145,7 @@ def is_program_text(masked: str) -> bool:
     return _FAILURE.search(masked) is not None or _CODE.search(masked) is not None
 
 
-class _Case:
+class _Line(NamedTuple):
     """A line about to be judged.
 
     Attributes:
@@ -146,24 +154,27 @@ class _Case:
         pair: a counter and a total that count only if the named step is the same.
     """
 
-    def __init__(self, found: Found, masked: str, *, has_bar: bool, in_record: bool) -> None:
-        self.found = found
-        self.masked = masked
-        self.has_bar = has_bar
-        self.in_record = in_record
-        if not has_bar and not in_record and (size := _size_of_batch(found.readings, masked)) is not None:
-            kept = [reading for reading in found.readings if reading is not size]
-            self.found = found = found._replace(readings=kept, settings=found.settings + 1)
-        best, self.own = _chosen(found.readings, masked, in_record=in_record)
-        self.best, self.pair = _same_counter(best, found.readings)
-        self.has_loss = not {LOSS, VAL_LOSS}.isdisjoint(self.best)
-        self.is_counted = not {STEP, EPOCH}.isdisjoint(self.best)
-        took = self.best.get(EPOCH_TIME)
-        is_of_line = self._sums_up_epoch or (in_record and not self._is_within_epoch)
-        if took is not None and (self._is_within_epoch or (took.weak and not is_of_line)):
-            del self.best[EPOCH_TIME]
-            if took.weak and took.name:
-                self.own.setdefault(took.name, took._replace(field="", conversion=PLAIN))
+    found: Found
+    masked: str
+    has_bar: bool
+    in_record: bool
+    best: dict[str, Reading]
+    own: dict[str, Reading]
+    pair: tuple[Reading, Reading] | None
+
+    def has(self, *fields: str) -> bool:
+        """Whether one of these fields is read."""
+        return not self.best.keys().isdisjoint(fields)
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether the line holds a loss, of training or of held-out data."""
+        return self.has(LOSS, VAL_LOSS)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the line says where the training is."""
+        return self.has(STEP, EPOCH)
 
     @property
     def fields(self) -> set[str]:
@@ -181,24 +192,6 @@ class _Case:
         return not all(reading.weak for reading in self.own.values())
 
     @property
-    def has_parts(self) -> bool:
-        """Whether the line holds several computed losses, each of something else (a GAN's), below a line with the counter."""
-        return sum(map(self._is_computed_loss, self.own.values())) > 1
-
-    def _is_computed_loss(self, reading: Reading) -> bool:
-        words = words_of(reading.name)
-        return (
-            words[-1:] == ["loss"] and _COMPUTED.search(self.masked, reading.start, reading.end) is not None
-        )
-
-    @property
-    def is_record(self) -> bool:
-        """Whether the line is a record of a counter and a computed loss: some scripts write their settings into each."""
-        losses = [self.best[field] for field in (LOSS, VAL_LOSS) if field in self.best]
-        is_record = _RECORD.fullmatch(self.masked) is not None and self.is_counted and self.has_named_counter
-        return is_record and any(_COMPUTED.search(self.masked, one.start, one.end) for one in losses)
-
-    @property
     def has_named_counter(self) -> bool:
         """Whether the counter has a name."""
         return not all(self.best[field].weak for field in (STEP, EPOCH) if field in self.best)
@@ -210,93 +203,123 @@ class _Case:
             self.is_counted and self.has_named_counter and not self.measured - {ETA} and not self.has_scores
         )
 
-    @property
-    def says_rate(self) -> bool:
-        """Whether the line says what the learning rate is now, and nothing else."""
-        return LR in self.best and _LONE_RATE.match(self.masked) is not None
 
-    def drop_doubtful(self) -> None:
-        """Leave out a time that belongs to no step, or else to no epoch, and a total without its counter."""
-        if STEP not in self.best and not self.in_record and not self.has_bar:
-            timed = self.best.get(STEP_TIME)
-            if timed is not None and timed.weak:
-                # A time without a step is that of an epoch, or of anything else.
-                del self.best[STEP_TIME]
-                if self._sums_up_epoch:
-                    self.best.setdefault(EPOCH_TIME, timed._replace(field=EPOCH_TIME))
-                elif timed.name:
-                    self.own.setdefault(timed.name, timed._replace(field="", conversion=PLAIN))
-        if STEP not in self.best:
-            self.best.pop(TOTAL_STEPS, None)
-        is_placed = self.is_counted or self.in_record or self.has_bar
-        for field in (LOSS, VAL_LOSS):
-            if not is_placed and field in self.best and words_of(self.best[field].name) == ["cost"]:
-                del self.best[field]  # that of anything
-                self.has_loss = not {LOSS, VAL_LOSS}.isdisjoint(self.best)
-        if TOKENS in self.best and _WHOLE_ENTRY.match(self.masked):
-            del self.best[TOKENS]  # of how many tokens a second of a video is made
-        if self._is_record_of_scores:
-            for field in (STEP, TOTAL_STEPS, STEP_TIME):
-                self.best.pop(field, None)
-        if LOSS in self.best and VAL_LOSS not in self.best and self._reports_best_score:
-            self.best[VAL_LOSS] = self.best.pop(LOSS)._replace(field=VAL_LOSS)
+def _line(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> _Line:
+    """A line with the readings that are meant, without the doubtful ones."""
+    if not has_bar and not in_record and (size := _size_of_batch(found.readings, masked)) is not None:
+        kept = [reading for reading in found.readings if reading is not size]
+        found = found._replace(readings=kept, settings=max(1, found.settings))
+    best, own = _chosen(found.readings, masked, in_record=in_record)
+    pair = _pair_beside(best, found.readings)
+    line = _Line(found, masked, has_bar, in_record, best, own, pair)
+    _place_times(line)
+    _drop_doubtful(line)
+    return line
 
-    @property
-    def _sums_up_epoch(self) -> bool:
-        """Whether the line is of a whole epoch: it names one, or the end of one, and no step, share of an epoch or time of data within it."""
-        epoch = self.best.get(EPOCH)
-        if self._is_within_epoch or (epoch is None and not _ENDS_EPOCH.search(self.masked)):
-            return False
-        if epoch is not None and "." in self.masked[epoch.start : epoch.end]:
-            return False
-        beside = {word for name in self.own for word in words_of(name)}
-        return "data" not in beside and (self.has_loss or EVAL_WORDS.isdisjoint(beside))
 
-    @property
-    def _is_within_epoch(self) -> bool:
-        """Whether the line is of a step, or of a bar."""
-        return STEP in self.best or self.has_bar
+def _keep_own(own: dict[str, Reading], reading: Reading) -> None:
+    """Keep a reading under the name that the log gives it, as printed."""
+    if reading.name:
+        own.setdefault(reading.name, reading._replace(field="", conversion=PLAIN))
 
-    @property
-    def _is_record_of_scores(self) -> bool:
-        """Whether the line is a record of scores and of how long they took, as MMEngine writes of an evaluation: its step counts batches of it."""
-        is_trained = self.has_loss or LR in self.best or GRAD_NORM in self.best
-        return not is_trained and self.masked[:1] == "{" and "data_time" in self.own and self.has_scores
 
-    @property
-    def _reports_best_score(self) -> bool:
-        """Whether the line has no counter and the best score so far, as an evaluation's does ("Loss: 0.88, mIoU: 0.62, best_mIoU: 0.63")."""
-        if self.is_counted or self.in_record or self.has_bar or TRAINS.search(self.masked):
-            return False
-        words = [words_of(name) for name in self.own]
-        return any(len(one) > 1 and one[0] == "best" and "loss" not in one for one in words)
+def _place_times(line: _Line) -> None:
+    """Leave out the time of an epoch on a line within one; a time without a step is that of an epoch, or of anything else."""
+    best, own = line.best, line.own
+    is_within_epoch = STEP in best or line.has_bar
+    sums_up = not is_within_epoch and _sums_up_epoch(line)
+    took, timed = best.get(EPOCH_TIME), best.get(STEP_TIME)
+    if took is not None and (is_within_epoch or (took.weak and not sums_up and not line.in_record)):
+        del best[EPOCH_TIME]
+        if took.weak:
+            _keep_own(own, took)
+    if timed is not None and timed.weak and not is_within_epoch and not line.in_record:
+        del best[STEP_TIME]
+        if sums_up:
+            best.setdefault(EPOCH_TIME, timed._replace(field=EPOCH_TIME))
+        else:
+            _keep_own(own, timed)
+
+
+def _sums_up_epoch(line: _Line) -> bool:
+    """Whether a line without a step is of a whole epoch: it names one, or the end of one, and no share of an epoch or time of data within it."""
+    epoch = line.best.get(EPOCH)
+    if epoch is None and not _ENDS_EPOCH.search(line.masked):
+        return False
+    if epoch is not None and "." in line.masked[epoch.start : epoch.end]:
+        return False
+    beside = {word for name in line.own for word in words_of(name)}
+    return "data" not in beside and (line.has_loss or EVAL_WORDS.isdisjoint(beside))
+
+
+def _drop_doubtful(line: _Line) -> None:
+    """Leave out a total without its counter, and what only looks like a loss, a throughput or a step of training."""
+    best = line.best
+    if STEP not in best:
+        best.pop(TOTAL_STEPS, None)
+    is_placed = line.is_counted or line.in_record or line.has_bar
+    for field in (LOSS, VAL_LOSS):
+        if not is_placed and field in best and words_of(best[field].name) == ["cost"]:
+            del best[field]  # that of anything
+    if TOKENS in best and _WHOLE_ENTRY.match(line.masked):
+        del best[TOKENS]  # of how many tokens a second of a video is made
+    is_trained = line.has(LOSS, VAL_LOSS, LR, GRAD_NORM)
+    if not is_trained and line.masked[:1] == "{" and "data_time" in line.own and line.has_scores:
+        # MMEngine's record of an evaluation: its step counts batches of that, in that time.
+        for field in (STEP, TOTAL_STEPS, STEP_TIME):
+            best.pop(field, None)
+    # "Loss: 0.88, mIoU: 0.62, best_mIoU: 0.63": an evaluation's, with the best score so far.
+    if not is_placed and LOSS in best and VAL_LOSS not in best and not TRAINS.search(line.masked):
+        words = [words_of(name) for name in line.own]
+        if any(len(one) > 1 and one[0] == "best" and "loss" not in one for one in words):
+            best[VAL_LOSS] = best.pop(LOSS)._replace(field=VAL_LOSS)
+
+
+def _is_computed(masked: str, reading: Reading) -> bool:
+    """Whether a value has as many decimals as a computed one."""
+    return _COMPUTED.search(masked, reading.start, reading.end) is not None
+
+
+def _has_parts(line: _Line) -> bool:
+    """Whether a line holds several computed losses, each of something else (a GAN's), below a line with the counter."""
+    losses = [one for one in line.own.values() if words_of(one.name)[-1:] == ["loss"]]
+    return sum(_is_computed(line.masked, one) for one in losses) > 1
+
+
+def _is_record(line: _Line) -> bool:
+    """Whether a line is a record of a counter and a computed loss: some scripts write their settings into each."""
+    losses = [line.best[field] for field in (LOSS, VAL_LOSS) if field in line.best]
+    is_counted_record = line.is_counted and line.has_named_counter and _RECORD.fullmatch(line.masked)
+    return bool(is_counted_record) and any(_is_computed(line.masked, one) for one in losses)
 
 
 def _size_of_batch(readings: list[Reading], masked: str) -> Reading | None:
-    """The reading of a step that may as well be how many samples or steps: "batch=8", "steps 90" beside whole numbers alone."""
+    """The reading of a step that may as well be how many samples or steps: "batch=8", "steps 90" beside whole numbers alone, "batch 8 accum 4"."""
     steps = [reading for reading in readings if reading.field == STEP]
     others = [reading for reading in readings if reading.field not in {STEP, RANK}]
     is_measured = any(
         one.field not in {"", LR} or (not one.field and "." in masked[one.start : one.end]) for one in others
     )
-    if len(steps) != 1 or not others or is_measured:
+    if len(steps) != 1 or not others or not (bare := _BARE_COUNT.search(masked, 0, steps[0].start)):
         return None
-    return steps[0] if _BARE_COUNT.search(masked, 0, steps[0].start) else None
+    is_counted = any(one.field in {EPOCH, TOTAL_STEPS} for one in others)
+    is_size = not is_counted and "batch" in bare[0].lower() and _BESIDE_SIZE.search(masked) is not None
+    return steps[0] if is_size or not is_measured else None
 
 
-def _is_stage(case: _Case) -> bool:
+def _is_stage(line: _Line) -> bool:
     """Whether a line is a stage of the program: a nameless pair, then what is done, as in "[1/6] Loading data (dt=0.05s)", and no loss or score."""
-    step, total = case.best.get(STEP), case.best.get(TOTAL_STEPS)
-    if step is None or total is None or not step.weak or case.has_bar or case.has_loss or case.has_scores:
+    step, total = line.best.get(STEP), line.best.get(TOTAL_STEPS)
+    if step is None or total is None or not step.weak or line.has_bar or line.has_loss or line.has_scores:
         return False
-    begun = _GERUND.match(case.masked, total.end)
+    begun = _GERUND.match(line.masked, total.end)
     return begun is not None and (_TALK.match(begun[1]) is not None or is_other_work(begun[1]))
 
 
-def _talks(case: _Case) -> bool:
-    first = min((reading.start for reading in case.best.values()), default=len(case.masked))
-    talks = _TALK.search(case.masked[:first]) or _TALK_ANYWHERE.search(case.masked)
-    return talks is not None and not case.has_bar and not _STARTS_EPOCH.match(case.masked)
+def _talks(line: _Line) -> bool:
+    first = min((reading.start for reading in line.best.values()), default=len(line.masked))
+    talks = _TALK.search(line.masked[:first]) or _TALK_ANYWHERE.search(line.masked)
+    return talks is not None and not line.has_bar and not _STARTS_EPOCH.match(line.masked)
 
 
 def _chosen(
@@ -309,45 +332,38 @@ def _chosen(
     for reading in readings:
         if reading.field in _NEVER_NEGATIVE and masked[reading.start : reading.start + 1] == "-":
             continue  # "recall = tps / tps[-1]", of a program
-        if reading.field == "":
-            own.setdefault(reading.name, reading)
-            continue
-        if reading.field in {LOSS, VAL_LOSS} and reading.rank <= PART_RANK:
-            is_alone = reading.rank > SOLE_RANK or (
-                is_counted and not in_record and not _LOSSES.search(masked)
-            )
-            if not is_alone or rivals(readings, reading):
-                own.setdefault(reading.name, reading._replace(field=""))
-                continue
         held = best.get(reading.field)
-        if held is None or reading.rank > held.rank:
-            if held is not None and held.name:
-                own.setdefault(held.name, held._replace(field="", conversion=PLAIN))
+        is_alone = reading.rank > SOLE_RANK or (is_counted and not in_record and not _LOSSES.search(masked))
+        is_part = reading.field in {LOSS, VAL_LOSS} and reading.rank <= PART_RANK
+        if not reading.field or (is_part and (not is_alone or rivals(readings, reading))):
+            _keep_own(own, reading)
+        elif held is None or reading.rank > held.rank:
             best[reading.field] = reading
-        elif reading.name and reading.field not in {STEP_TIME, MEMORY, LR}:
-            own.setdefault(reading.name, reading._replace(field="", conversion=PLAIN))
-    if LOSS in best and best[LOSS].rank <= PART_RANK and _ENTRY.match(masked):
-        part = best.pop(LOSS)
-        own.setdefault(part.name, part._replace(field=""))
-    if in_record and LOSS in best and best[LOSS].rank in {3, 4}:
-        part = best.pop(LOSS)  # a policy's loss in a block of many lines: the total has a line of its own
-        own.setdefault(part.name, part._replace(field=""))
+            if held is not None:
+                _keep_own(own, held)
+        elif reading.field not in {STEP_TIME, MEMORY, LR}:
+            _keep_own(own, reading)
+    part = best.get(LOSS)
+    # A policy's loss in a block of many lines: the total has a line of its own.
+    is_of_block = part is not None and in_record and part.rank in {3, 4}
+    if part is not None and (is_of_block or (part.rank <= PART_RANK and _ENTRY.match(masked))):
+        _keep_own(own, best.pop(LOSS))
     if LOSS not in best and "total" in own and len(_PARTS & own.keys()) >= 2:
         best[LOSS] = own.pop("total")._replace(field=LOSS)
     return best, own
 
 
-def _is_configuration(case: _Case) -> bool:
+def _is_configuration(line: _Line) -> bool:
     """Whether a line lists what was chosen, beside which next to nothing was measured."""
-    settings = case.found.settings
-    rates = not {GRAD_NORM, TOKENS, SAMPLES, STEP_TIME}.isdisjoint(case.best)
+    settings = line.found.settings
+    rates = not {GRAD_NORM, TOKENS, SAMPLES, STEP_TIME}.isdisjoint(line.best)
     return (
         (settings >= 2 and not rates)
-        or (settings > 0 and not (case.has_loss or case.has_bar or rates))
+        or (settings > 0 and not (line.has_loss or line.has_bar or rates))
         or (
-            not case.has_loss
-            and "{" not in case.masked  # a record
-            and len(_CONFIG_PAIR.findall(case.masked)) >= 2
+            not line.has_loss
+            and "{" not in line.masked  # a record
+            and len(_CONFIG_PAIR.findall(line.masked)) >= 2
         )
     )
 
@@ -369,156 +385,124 @@ def rivals(readings: list[Reading], one: Reading) -> bool:
     )
 
 
-def _same_counter(
-    best: dict[str, Reading], readings: list[Reading]
-) -> tuple[dict[str, Reading], tuple[Reading, Reading] | None]:
-    """A named counter beside a pair `i/N`: the total belongs to the pair, and counts only if both are one counter."""
-    step = best.get(STEP)
-    if step is None or TOTAL_STEPS not in best:
-        return best, None
-    total = best[TOTAL_STEPS]
+def _pair_beside(best: dict[str, Reading], readings: list[Reading]) -> tuple[Reading, Reading] | None:
+    """Take a pair `i/N` beside a named counter out of the best readings: its total counts only if both are one counter."""
+    step, total = best.get(STEP), best.get(TOTAL_STEPS)
+    if step is None or total is None or total.weak:
+        return None
     pairs = [r for r in readings if r.field == STEP and r.rank == total.rank]
     mine = next((p for p in pairs if p.end <= total.start and total.start - p.end <= 12), None)
-    if mine is None or mine == step or total.weak:
-        return best, None
-    kept = {field: reading for field, reading in best.items() if field != TOTAL_STEPS}
-    return kept, (mine, total)
+    return (mine, best.pop(TOTAL_STEPS)) if mine is not None and mine != step else None
 
 
-def _is_heading(masked: str, fields: set[str]) -> bool:
+def _is_lone_counter(line: _Line) -> bool:
     """`Epoch 1/5`, `epoch:  6`, `[step=2000/739328,epoch=0]`: a counter, and next to nothing else."""
-    masked = masked.rsplit(MASKED, 1)[-1]
+    masked = line.masked.rsplit(MASKED, 1)[-1]
     words = _WORDS.findall(masked)
     if _LONE_COUNTER.match(masked) or _STARTS_EPOCH.match(masked):
         return True
-    if EPOCH in fields:
+    if EPOCH in line.best:
         return len(words) <= 2 or (
-            ("/" in masked or TOTAL_EPOCHS in fields)
+            ("/" in masked or TOTAL_EPOCHS in line.best)
             and len(words) <= 8
             and masked.rstrip(" ]).")[-1:].isdigit()
         )
-    if {word.lower() for word in words} <= {
-        "step",
-        "global",
-        "global_step",
-        "epoch",
-        "iter",
-        "iteration",
-        "time",
-        "train",
-        "total",
-    }:
+    if {word.lower() for word in words} <= _COUNTER_WORDS:
         return masked.lstrip()[:1] in "[(=-#*>"
     return len(words) <= 2 and masked.lstrip()[:1] in "[(=-#*" and masked.rstrip()[-1:] in "]:)=-#*"
 
 
-def _stands_alone(best: dict[str, Reading], *, is_said: bool) -> bool:
-    """Measurements that need no step beside them: throughput, MFU, the GPU's memory, a rate that the line says to be the one of now."""
-    if LR in best and (_is_current(best[LR].name) or is_said):
-        return True
-    timed = best.get(STEP_TIME)
-    if (
-        timed is not None
-        and not timed.weak
-        and ("speed" in (name := timed.name.lower()) or _PER_STEP.search(name))
-    ):
-        return True  # by its unit or its name per step
-    return any(
-        field in {TOKENS, SAMPLES, MFU, MEMORY, GRAD_NORM} and not reading.weak and reading.rank >= 5
-        for field, reading in best.items()
+def _stands_alone(line: _Line) -> bool:
+    """Measurements that need no step beside them: throughput, MFU, the GPU's memory, a rate that the line says to be the one of now, a time by its unit or name per step."""
+    rate = line.best[LR].name.lower() if LR in line.best else ""
+    is_current = "current" in rate or "当前" in rate or rate.startswith(("train/", "optim/"))
+    timed = line.best.get(STEP_TIME)
+    name = timed.name.lower() if timed is not None and not timed.weak else None
+    return (
+        is_current
+        or (LR in line.best and _LONE_RATE.match(line.masked) is not None)
+        or (name is not None and ("speed" in name or _PER_STEP.search(name) is not None))
+        or any(
+            field in {TOKENS, SAMPLES, MFU, MEMORY, GRAD_NORM} and not reading.weak and reading.rank >= 5
+            for field, reading in line.best.items()
+        )
     )
 
 
-def _is_current(name: str) -> bool:
-    lower = name.lower()
-    return "current" in lower or "当前" in name or lower.startswith(("train/", "optim/"))
+def _names_settings(line: _Line) -> bool:
+    return line.found.settings > 0 or "onfig" in line.masked or "rguments" in line.masked
 
 
-def _names_settings(case: _Case) -> bool:
-    return case.found.settings > 0 or "onfig" in case.masked or "rguments" in case.masked
-
-
-class _Refusal(NamedTuple):
-    """Why a line reports nothing: when that is so, and whether the lines below it are settings too."""
-
-    why: str
-    when: Callable[[_Case], bool]
-    begins_settings: Callable[[_Case], bool]
-
-
-_REFUSALS = (
-    _Refusal("about numbers, but no report", _talks, _names_settings),
-    _Refusal("a stage of the program", _is_stage, lambda _: False),
-    _Refusal("a dump", lambda case: _DUMP.search(case.masked) is not None, _names_settings),
-    _Refusal(
-        "a model's text",
-        lambda case: _SPEECH.match(case.masked) is not None,
-        _names_settings,
-    ),
-    _Refusal("a configuration", _is_configuration, lambda _: True),
-    _Refusal(
+# Why a line reports nothing: one of these is enough.
+_REFUSALS: tuple[tuple[str, Callable[[_Line], object]], ...] = (
+    ("about numbers, but no report", _talks),
+    ("a stage of the program", _is_stage),
+    ("a dump", lambda line: _DUMP.search(line.masked)),
+    ("a model's text", lambda line: _SPEECH.match(line.masked)),
+    (
         "a row of results on data of another name",
-        lambda case: not case.is_counted and not case.has_bar and _OTHER_DATA.match(case.masked) is not None,
-        lambda _: False,
+        lambda line: not line.is_counted and not line.has_bar and _OTHER_DATA.match(line.masked),
     ),
 )
 # What makes a line a report: one of these is enough.
-_REPORTS: tuple[tuple[str, Callable[[_Case], object]], ...] = (
-    ("a bar of training's", lambda case: case.has_bar),
-    ("a loss", lambda case: case.has_loss),
-    ("losses of several parts", lambda case: case.has_parts and not case.found.settings),
+_REPORTS: tuple[tuple[str, Callable[[_Line], object]], ...] = (
+    ("a bar of training's", lambda line: line.has_bar),
+    ("a loss", lambda line: line.has_loss),
+    ("losses of several parts", lambda line: _has_parts(line) and not line.found.settings),
     (
         "a counter and a measurement",  # "1017000: lr=1.0" is a time and a setting
-        lambda case: case.is_counted and case.measured - (set() if case.has_named_counter else {LR}),
+        lambda line: line.is_counted and line.measured - (set() if line.has_named_counter else {LR}),
     ),
     (
         "a counter and a value of the log's own",
-        lambda case: case.is_counted and case.own and (case.has_named_counter or case.has_scores),
+        lambda line: line.is_counted and line.own and (line.has_named_counter or line.has_scores),
     ),
-    ("an entry below a heading", lambda case: case.in_record and (case.fields or case.own)),
-    ("a heading", lambda case: case.is_heading and _is_heading(case.masked, case.fields)),
-    ("an epoch and its time", lambda case: EPOCH in case.best and _EPOCH_AND_TIME.match(case.masked)),
+    ("an entry below a heading", lambda line: line.in_record and (line.fields or line.own)),
+    ("a heading", lambda line: line.is_heading and _is_lone_counter(line)),
+    (
+        "memory beside the times of a loop",
+        lambda line: (
+            MEMORY in line.best and "time" in line.own and not {"data", "data_time"}.isdisjoint(line.own)
+        ),
+    ),
+    ("an epoch and its time", lambda line: EPOCH in line.best and _EPOCH_AND_TIME.match(line.masked)),
     (
         "a lone ETA",
-        lambda case: case.fields == {ETA} and case.best[ETA].rank == 8 and _LONE_ETA.match(case.masked),
+        lambda line: line.fields == {ETA} and line.best[ETA].rank == 8 and _LONE_ETA.match(line.masked),
     ),
     (
         "a measurement that needs no counter",
-        lambda case: not case.is_counted and _stands_alone(case.best, is_said=case.says_rate),
+        lambda line: not line.is_counted and _stands_alone(line),
     ),
     (
         "scores, and little else",
-        lambda case: not case.is_counted and case.has_scores and len(case.found.readings) <= 6,
+        lambda line: not line.is_counted and line.has_scores and len(line.found.readings) <= 6,
     ),
 )
-
-
-def _refusal(case: _Case) -> _Refusal | None:
-    return None if case.is_record else next((one for one in _REFUSALS if one.when(case)), None)
 
 
 def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parsed:
     """Choose between readings of one field, and decide whether the line reports at all."""
-    case = _Case(found, masked, has_bar=has_bar, in_record=in_record)
-    if (refusal := _refusal(case)) is not None:
-        return NOTHING._replace(settings=refusal.begins_settings(case))
-    case.drop_doubtful()
-    if not case.measured and not case.has_scores and _SAVED.search(masked):
+    line = _line(found, masked, has_bar=has_bar, in_record=in_record)
+    if not _is_record(line):
+        if any(when(line) for _, when in _REFUSALS):
+            return NOTHING._replace(settings=_names_settings(line))
+        if _is_configuration(line):
+            return NOTHING._replace(settings=True)
+    if not line.measured and not line.has_scores and _SAVED.search(masked):
         return NOTHING
-    if not any(when(case) for _, when in _REPORTS):
-        return NOTHING._replace(settings=found.settings > 0 or (LR in case.best and not case.is_counted))
-    is_heading = case.is_heading
-    readings = (*case.best.values(), *case.own.values())
-    return Parsed(
-        readings, case.pair, is_heading, off_curve=RUN_TIME in case.own, plain_time=_is_plain_time(case)
-    )
+    if not any(when(line) for _, when in _REPORTS):
+        return NOTHING._replace(settings=found.settings > 0 or (LR in line.best and not line.is_counted))
+    readings = (*line.best.values(), *line.own.values())
+    sums_up, plain_time = RUN_TIME in line.own, _is_plain_time(line)
+    return Parsed(readings, line.pair, line.is_heading, off_curve=sums_up, plain_time=plain_time)
 
 
-def _is_plain_time(case: _Case) -> bool:
+def _is_plain_time(line: _Line) -> bool:
     """Whether nothing shows that a line's time is that of one step: its name, milliseconds, a mean in brackets, or a rate, an ETA or the time of a part of the step beside it."""
-    timed = case.best.get(STEP_TIME)
+    timed = line.best.get(STEP_TIME)
     if timed is None or not timed.weak or timed.conversion.scale < 1.0:
         return False
-    has_parts = any(not _PHASES.isdisjoint(words_of(name)) for name in case.own)
-    is_rated = not case.fields.isdisjoint({SAMPLES, TOKENS, MFU, ETA})
-    return not has_parts and not is_rated and _MEAN.match(case.masked, timed.end) is None
+    has_parts = any(not _PHASES.isdisjoint(words_of(name)) for name in line.own)
+    is_rated = not line.fields.isdisjoint({SAMPLES, TOKENS, MFU, ETA})
+    return not has_parts and not is_rated and _MEAN.match(line.masked, timed.end) is None

@@ -357,6 +357,7 @@ _LEARNING_RATES = (
 )
 _NORMS = (
     _Rule("a bare norm", lambda n: n.words in (["norm"], ["total", "norm"], ["grad"]), lambda _: Meaning(GRAD_NORM, 4, weak=True)),
+    _Rule("a norm in one word, of others", lambda n: n.words[-1] in _GRAD_NORMS and n.has("loss", "param"), lambda _: None),
     _Rule("a norm in one word", lambda n: n.words[-1] in _GRAD_NORMS, lambda _: Meaning(GRAD_NORM, 8)),
     _Rule("g_norm", lambda n: n.words[-2:] == ["g", "norm"] or n.words == ["g", "n"], lambda _: Meaning(GRAD_NORM, 7)),
     _Rule("no norm", lambda n: not n.has(*GRAD_WORDS) or not n.has("norm"), lambda _: None),

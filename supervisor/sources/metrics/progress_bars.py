@@ -11,6 +11,7 @@ from supervisor.sources.metrics.names import (
     EPOCH,
     ETA,
     LOSS,
+    SAMPLES,
     STEP,
     STEP_TIME,
     TOTAL_EPOCHS,
@@ -69,6 +70,7 @@ _BARS = (
 _UNITS_OF_TRAINING = frozenset(
     {"it", "step", "steps", "batch", "batches", "iter", "iters", "iteration", "iterations", "update", "updates", "opt", "epoch", "epochs", "ep"}
 )  # fmt: skip
+_SAMPLES = frozenset({"img", "imgs", "image", "images", "sample", "samples", "ex", "example", "examples"})
 _OTHER_WORK = re.compile(
     r"\b(?:val(?:id(?:at\w+)?)?|eval\w*|test(?:ing)?|sanity|load\w*|download\w*|upload\w*|fetch\w*|map|filter\w*|tokeniz\w*|predict\w*|generat\w*|infer\w*|sampl\w*|"
     r"extract\w*|process\w*|preprocess\w*|pre-processing|prepar\w*|comput\w*|calculat\w*|measur\w*|scan\w*|cach\w*|collect\w*|shards?|checkpoints?|files?|index\w*|saving|writ\w*|merg\w*|cast\w*|flatten\w*|"
@@ -198,6 +200,16 @@ class _Drawn:
         return not self.unit or not _UNITS_OF_TRAINING.isdisjoint({self.top, self.bottom})
 
     @property
+    def counts_samples(self) -> bool:
+        """Whether it counts the samples of an epoch, beside a loss."""
+        is_of_epoch = self.unit.endswith("/s") and "epoch" in self.described.lower()
+        return (
+            is_of_epoch
+            and self.top in _SAMPLES
+            and _METRIC_HINT.search(self.described + self.after) is not None
+        )
+
+    @property
     def evaluates(self) -> bool:
         """Whether it is an evaluation's: by the words before it, or as all its losses are held out."""
         if _EVALUATION_LED.match(self.described):
@@ -226,6 +238,8 @@ class _Drawn:
 
     def readings(self) -> tuple[BarReading, ...]:
         """Its values, if it is training's."""
+        if self.counts_samples:
+            return (self._reading("rate", SAMPLES, Conversion(How.NUMBER)),)
         rate = {
             "s": Conversion(How.NUMBER),
             "sec": Conversion(How.NUMBER),
@@ -254,7 +268,7 @@ class _Drawn:
 
 _NOT_OF_TRAINING: tuple[tuple[str, Callable[[_Drawn], bool]], ...] = (
     ("an evaluation", lambda bar: bar.evaluates),
-    ("it counts no steps", lambda bar: not bar.counts_steps),
+    ("it counts no steps", lambda bar: not bar.counts_steps and not bar.counts_samples),
     ("its words are of other work", lambda bar: not bar.is_row and bar.is_other_work),
     ("it has no words of training", lambda bar: not bar.is_row and not bar.is_named),
     (

@@ -27,6 +27,7 @@ from supervisor.sources.metrics.names import (
 )
 from supervisor.sources.metrics.progress_bars import find_bar
 from supervisor.sources.metrics.tokens import MASKED, mask
+from supervisor.sources.metrics.value_meaning import field_of_rate
 from supervisor.sources.metrics.values import (
     NOTHING,
     PLAIN,
@@ -259,6 +260,8 @@ def _readings(name: str, match: re.Match[str], start: int) -> list[Reading]:
     found = meaning(_plain(name))
     unit = (match["unit"] or "").lower()
     place = (start + match.start("a"), start + match.end("a"))
+    if (rate := field_of_rate(match["rate"] or "")) is not None:
+        return [Reading(rate, name, 6, *place, PLAIN)]  # "3 samples/s"
     if found.field == STEP and name.lower().endswith("(time)"):
         scale = time_scale(unit)
         return [Reading(STEP_TIME, "", 5, *place, Conversion(How.NUMBER, scale))] if scale else []

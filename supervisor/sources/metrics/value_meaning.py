@@ -51,6 +51,8 @@ _AFTER = re.compile(
 )
 # Names behind their values all along the line.
 _LOSS_AND_RATE = re.compile(r"\d loss\b.*\d (?:LR|lr|rate)\b")
+# "1000: 2.1", "100 | loss …", "70<tab>images/sec: 152.2".
+_BEHIND_COUNTER = re.compile(r"\s*(?::|\| )|\t[^\W\d]")
 # "[120 | 312.41] loss=2.31": the step, and the time since the start.
 _TIMED = re.compile(r"\|\s*[\d.:]+\s*\]")
 _PER = re.compile(r"[_ ]per[_ ]")
@@ -202,7 +204,7 @@ def _leads(text: str, token: Token) -> bool:
     tail = text[token.stop :].lstrip()
     bracketed = head[-1:] == "[" and not head.strip("[] ") and tail.startswith("]")
     timed = head == "[" and _TIMED.match(tail) is not None
-    return bracketed or timed or (not head and tail.startswith((":", "| ")))
+    return bracketed or timed or (not head and _BEHIND_COUNTER.match(text, token.stop) is not None)
 
 
 def field_of_rate(unit: str) -> str | None:
