@@ -84,7 +84,7 @@ def test_a_time_longer_than_any_step_is_the_one_since_the_start() -> None:
         (["val_mse", "NLL", "mse"], "NLL"),
         (["l_pix", "l_freq"], "l_pix"),
         (["accuracy", "RMSE"], "RMSE"),
-        (["PERPLEXITY", "TRAIN CROSS-ENTROPY"], "PERPLEXITY"),
+        (["PERPLEXITY", "TRAIN CROSS-ENTROPY"], "TRAIN CROSS-ENTROPY"),
         (["mem total", "total_reward", "train_acc"], "loss"),
         (["predict_loss", "predict_mse"], "loss"),
         (["acc", "val_loss"], "val_loss"),

@@ -154,7 +154,7 @@ def test_b_takes_a_second_enter_there_too(tmp_path: Path, knobs: dict[str, Any],
     [
         (
             SpecChange(set_args=(("--num_workers", "4"),)),
-            "restart? the same --num_workers 8 ran out of host memory, Enter on the card restarts with --num_workers 4",
+            "restart? the same settings ran out of host memory, Enter on the card restarts with --num_workers 4",
         ),
         (SpecChange(), "restart? the same micro-batch 16 ran out of host memory"),
     ],

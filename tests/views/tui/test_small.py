@@ -46,10 +46,11 @@ def test_what_opens_over_it_fits(tmp_path: Path) -> None:
             await until(pilot, lambda word=word: word in shown(app), word)  # type: ignore[misc]
             assert shown(app).count("╮") == shown(app).count("╯") == 1, "its right edge"
             await pilot.press("escape")
-        await pilot.press("f", *"rank:1", "enter")
-        await until(pilot, lambda: "rank:1: name ranks" in shown(app), "what is wrong")
+        await pilot.press("f", *"rank:x", "enter")
+        await until(pilot, lambda: "rank:x: name ranks" in shown(app), "what is wrong")
         assert app.screen.query_one(Input).size.width >= 20
         await pilot.press("escape", "v")
-        await until(pilot, lambda: "waiting for you" in pane(app, "failure"), "what happens next")
+        await until(pilot, lambda: "ran out of GPU memory" in pane(app, "failure"), "the page")
+        assert all(word in shown(app) for word in ("waiting for you", "Enter accept")), "what happens next"
 
     drive(recorded.held(tmp_path / "run"), play, size=SMALL)
