@@ -4,13 +4,21 @@ People append to one file: `nohup … >> train.log`, a batch script that starts 
 processes. What ended an earlier job explains nothing of the last one.
 
 A job begins at a line that shells, schedulers and launchers print as they start one (trait `job_start`), or at a launcher's
-restart after which training made steps, if something had ended since the last beginning.
+restart after which training made steps, if something had ended since the last beginning; of one process also between two
+exceptions that nobody caught, since each ended a program.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from supervisor.diagnosis.cause.root_cause import plain_form
+from supervisor.diagnosis.scan.log_timeline import bar_went_on
 from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
+from supervisor.text.patterns import Lazy
 
 # Two starts this close are one: a batch script prints several lines as it begins.
 SAME_START_LINES = 5
@@ -21,6 +29,22 @@ _ENDED = frozenset(
     (Trait.SCHEDULER_REPORT, Trait.TASK_EXIT, Trait.BAD_END, Trait.LAUNCHER_END, Trait.GOOD_END)
 )
 _APPENDS = "nohup: ignoring input"
+# So many programs that ended by themselves are runs one after the other, though only their errors were kept.
+ENDS_OF_A_SWEEP = 3
+BEFORE_LINES = 80
+_MAIN = Lazy(r", in (?:<module>|_run_module_as_main)$")  # the outermost frame of a script, and of `python -m`
+# A chained exception, and one that was logged, ended nothing.
+_NO_END = Lazy(
+    r"During handling of the above|direct cause of the following|\b(?:INFO|WARN(?:ING)?|DEBUG|ERROR|CRITICAL)\b|Exception ignored in"
+)
+_OF_A_CHILD = Lazy(
+    r"ChildFailedError|CalledProcessError|SignalException|RayTaskError|ProcessRaisedException|ProcessExitedException"
+)
+# What goes with an end, and begins no program.
+_NO_START = Lazy(
+    r"^\s|^\W*$|Traceback|KeyboardInterrupt|[Ee]rror|ERROR|FATAL|[Ff]ail|[Kk]ill|[Aa]bort|CANCEL|exit|signal|SIG[A-Z]{3}|srun|slurmstepd"
+    r"|torch[/.]distributed|\[rank\d|^wandb: |^swanlab: "
+)
 
 
 def job_starts(scan: SourceScan, *, one_process: bool) -> list[int]:
@@ -44,7 +68,57 @@ def job_starts(scan: SourceScan, *, one_process: bool) -> list[int]:
         if begins:
             starts.append(hit.line)
             since = hit.line
+    if one_process:
+        starts = sorted({*starts, *_starts_between_ends(scan)})
     return starts[1:][-(MOST_JOBS - 1) :]
+
+
+def _starts_between_ends(scan: SourceScan) -> Iterator[int]:
+    """Where a program begins that ends by itself below the end of another one.
+
+    Two ends are of two programs where what stands between them begins as the log did before the first one; of more, as in the
+    stderr of a sweep, where anything does, or where the exceptions differ.
+    """
+    ends = [end for hit in scan.hits if (end := _end_of_program(hit)) is not None]
+    for one, other in pairwise(ends):
+        if other.hit.line <= one.last:
+            continue
+        below = enumerate(one.hit.lines_after(400), start=one.hit.line + 1)
+        own = [(n, line) for n, line in below if one.last < n < other.hit.line and not _NO_START.search(line)]
+        if len(ends) >= ENDS_OF_A_SWEEP:
+            if own or one.raised != other.raised:
+                yield own[0][0] if own else other.hit.line
+            continue
+        above = (*scan.head[:BEFORE_LINES], *one.hit.lines_before(BEFORE_LINES))
+        if one.is_usage or {plain_form(line) for _, line in own} & {plain_form(line) for line in above}:
+            yield own[0][0] if own else other.hit.line
+
+
+class _End(NamedTuple):
+    """The end of a program: where its report begins and ends, and the exception in its plain form."""
+
+    hit: Hit
+    last: int
+    raised: str = ""
+    is_usage: bool = False
+
+
+def _end_of_program(hit: Hit) -> _End | None:
+    """An uncaught exception of a program's main thread, or an argument parser's last words."""
+    if hit.has(Trait.USAGE_EXIT):
+        return _End(hit, hit.line, is_usage=True)
+    if not hit.text.startswith("Traceback") or bar_went_on(hit.before, hit.after):
+        return None
+    above = next((line for line in reversed(hit.lines_before(4)) if line.strip()), "")
+    below = hit.lines_after(200)
+    if not below or not _MAIN.search(below[0]) or _NO_END.search(above):
+        return None
+    raised = next(
+        (n for n, line in enumerate(below) if line.strip() and not line.startswith((" ", "\t"))), None
+    )
+    if raised is None or _OF_A_CHILD.search(below[raised]):
+        return None
+    return _End(hit, hit.line + 1 + raised, plain_form(below[raised]))
 
 
 def parts_of(scan: SourceScan, starts: list[int]) -> list[SourceScan]:

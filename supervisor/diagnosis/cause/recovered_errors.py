@@ -7,6 +7,7 @@ training's own lines follow it, or a good end? Is it only a mention of a failure
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
@@ -17,6 +18,7 @@ from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.diagnosis.scan.tracebacks import end_of_chain, frames_above
 from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import Lazy
+from supervisor.text.prefixes import Origin
 
 # Training's own lines after an error that show that the job recovered from it: fewer, the surer they belong to it.
 STEPS_AFTER_NOTICE = 1  # after a line that is no exception and raises no alarm
@@ -73,10 +75,13 @@ def without_recovered(
         stepped: training's own lines were seen.
     """
     steps = [scan.tail_steps() for scan in scans]
+    # A process ends once: what it logged more than once of one type, it catches.
+    times = Counter(_by_whom(item) for item in found if _is_exception(item) and frames_above(item.hit).caught)
     left = [
         item
         for item in found
-        if not _went_on_to_next(item, found, steps[item.source])
+        if (died or times[_by_whom(item)] < 2)
+        and not _went_on_to_next(item, found, steps[item.source])
         and not _survived(item, scans[item.source], steps[item.source], died)
     ]
     left = [item for item in left if not _gave_way(item, left)]
@@ -153,6 +158,11 @@ def _is_mention(item: Candidate) -> bool:
 def _informed_on(item: Candidate, need: int = INFORMED_AFTER_NOTICE) -> bool:
     """Whether the program continued to inform of other things: a start that has not come to its first step yet, or a server."""
     return sum(INFORMS.search(line[:200]) is not None for line in item.hit.lines_after()) >= need
+
+
+def _by_whom(item: Candidate) -> tuple[int, Origin, str]:
+    """Who raised what: the log, its rank and process, the exception's type."""
+    return item.source, item.hit.origin, item.text.split(":", 1)[0]
 
 
 def _is_exception(item: Candidate) -> bool:
