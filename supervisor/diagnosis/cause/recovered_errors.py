@@ -124,9 +124,8 @@ def _gave_way(item: Candidate, found: Sequence[Candidate]) -> bool:
         return any(other.failure is FailureClass.CUDA_OOM for other in below)
     if _is_exception(item):
         ends = [other for other in found if other.is_cause and other.failure is FailureClass.TERMINATED]
-        return frames_above(item.hit).logged and not all(
-            frames_above(other.hit).logged for other in (*raised, *ends)
-        )
+        others = [other for other in raised if not frames_above(other.hit).logged]
+        return frames_above(item.hit).logged and bool(others or ends)
     return _is_mention(item) and any(_is_another(item, other) for other in below)
 
 
