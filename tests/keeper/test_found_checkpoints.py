@@ -404,6 +404,16 @@ def test_whose_a_checkpoint_is_by_what_each_run_names(
     assert [reason for _, reason in found.unclear] == ([] if why in {None, "theirs"} else [why])
 
 
+def test_a_run_that_ended_right_before_this_one_is_no_other_run(tmp_path: Path) -> None:
+    """Files are looked for from a second before the start, since stamps are coarse; runs are asked for from the start itself."""
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), output_prefixes=("a",))
+    saved_by_torch(tmp_path / "a" / "ckpt.pt", T)
+    asked: list[float] = []
+    began_t = T - 5
+    search(job, began_t - SETTLE_S, lambda since_t: asked.append(since_t) or [])  # type: ignore[func-returns-value]
+    assert asked == [began_t]
+
+
 def test_a_newer_one_that_was_not_taken_is_named(tmp_path: Path) -> None:
     began_t = INTENDED.t
     job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=("checkpoints",))
