@@ -18,7 +18,9 @@ SURE = 0.9
 
 def judged(stoker: list[str], log: Path) -> dict[str, object]:
     """The object that `diagnose --json` prints."""
-    done = subprocess.run([*stoker, "diagnose", "--json", str(log)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*stoker, "diagnose", "--json", str(log)], capture_output=True, text=True, check=False
+    )
     found: dict[str, object] = json.loads(done.stdout or "{}")
     return found
 
@@ -31,7 +33,11 @@ def main() -> int:
     args = parser.parse_args()
     rows = [json.loads(line) for line in (HERE / "truth.jsonl").read_text(encoding="utf-8").splitlines()]
     logs = {path.name.removesuffix(".gz").removesuffix(".log"): path for path in (HERE / "logs").iterdir()}
-    answers, wrong, counts = [], [], dict.fromkeys(("right", "alarms", "sure", "sure_wrong", "line", "lines", "rank", "ranks"), 0)
+    answers, wrong, counts = (
+        [],
+        [],
+        dict.fromkeys(("right", "alarms", "sure", "sure_wrong", "line", "lines", "rank", "ranks"), 0),
+    )
     for row in rows:
         found = judged(args.stoker.split(), logs[str(row["id"])])
         said, confidence = found.get("failure"), float(str(found.get("confidence") or 0))
@@ -44,14 +50,26 @@ def main() -> int:
         counts["sure_wrong"] += confidence >= SURE and not is_right
         if row["failure"] not in {*QUIET, "unknown"}:
             counts["lines"] += row["line"] is not None
-            counts["line"] += row["line"] is not None and isinstance(line, int) and abs(line - row["line"]) <= 2
+            counts["line"] += (
+                row["line"] is not None and isinstance(line, int) and abs(line - row["line"]) <= 2
+            )
             counts["ranks"] += row["rank"] is not None
             counts["rank"] += row["rank"] is not None and found.get("rank") == row["rank"]
-        answers.append({"id": row["id"], "failure": said, "confidence": confidence, "line": line, "rank": found.get("rank")})
+        answers.append(
+            {
+                "id": row["id"],
+                "failure": said,
+                "confidence": confidence,
+                "line": line,
+                "rank": found.get("rank"),
+            }
+        )
         if not is_right:
             wrong.append(f"{row['id']}: {row['failure']} -> {said} ({confidence:.2f})")
-    print(f"{counts['right']} of {len(rows)} classes right; {counts['alarms']} alarms; {counts['sure_wrong']} of {counts['sure']} sure ones wrong; "
-          f"line within two {counts['line']} of {counts['lines']}; rank {counts['rank']} of {counts['ranks']}")
+    print(
+        f"{counts['right']} of {len(rows)} classes right; {counts['alarms']} alarms; {counts['sure_wrong']} of {counts['sure']} sure ones wrong; "
+        f"line within two {counts['line']} of {counts['lines']}; rank {counts['rank']} of {counts['ranks']}"
+    )
     print("\n".join(wrong))
     if args.keep:
         args.keep.write_text("".join(json.dumps(answer) + "\n" for answer in answers), encoding="utf-8")
