@@ -123,10 +123,15 @@ def _gave_way(item: Candidate, found: Sequence[Candidate]) -> bool:
     if item.failure is FailureClass.IMPORT_ERROR:
         return any(other.failure is FailureClass.CUDA_OOM for other in below)
     if _is_exception(item):
-        ends = [other for other in found if other.is_cause and other.failure is FailureClass.TERMINATED]
-        others = [other for other in raised if not frames_above(other.hit).logged]
-        return frames_above(item.hit).logged and bool(others or ends)
+        return frames_above(item.hit).logged and _ended_otherwise(raised, found)
     return _is_mention(item) and any(_is_another(item, other) for other in below)
+
+
+def _ended_otherwise(raised: Sequence[Candidate], found: Sequence[Candidate]) -> bool:
+    """Whether an exception that no logger printed was raised, or somebody reports an end."""
+    return any(not frames_above(other.hit).logged for other in raised) or any(
+        other.is_cause and other.failure is FailureClass.TERMINATED for other in found
+    )
 
 
 def _is_another(mention: Candidate, raised: Candidate) -> bool:

@@ -91,7 +91,7 @@ def test_layout_leaves_room_for_the_log(width: int, height: int, devices: int, r
     assert {"header", "notice", "footer"} <= layout.shown
     assert "log" in layout.shown or (card and height < 13), "a log without a line is none"
     assert ("card" in layout.shown) == bool(card)
-    assert "timeline" not in layout.shown or width >= 160
+    assert "timeline" not in layout.shown or width >= 150
     if height >= 24 and layout.middle_height is not None:
         bars = 4 + len(layout.shown & {"attempts", "tiles"})
         assert height - bars - layout.middle_height >= 5
