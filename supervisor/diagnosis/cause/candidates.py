@@ -92,12 +92,10 @@ def steps_seen(scans: Sequence[SourceScan]) -> bool:
 def candidates_of(scans: Sequence[SourceScan], *, stepped: bool) -> list[Candidate]:
     """All candidates of a job, log by log. `stepped`: what `steps_seen` gives."""
     day_t = day_of(line for scan in scans for line in (*scan.head[:100], *scan.tail[-50:]))
-    made = [
-        _candidate(hit, scans, day_t, stepped, informs=informs)
-        for scan in scans
-        for informs in [_all_informed(scan)]
-        for hit in _best_matches(scan)
-    ]
+    made = []
+    for scan in scans:
+        informs = _all_informed(scan)
+        made += [_candidate(hit, scans, day_t, stepped, informs=informs) for hit in _best_matches(scan)]
     return _without_context([item for item in made if item is not None])
 
 
@@ -136,7 +134,7 @@ def _best_matches(scan: SourceScan) -> Iterator[Hit]:
 
 
 def _all_informed(scan: SourceScan) -> bool:
-    """Whether each line bears the label INFO: then a log collector put it there, and it says nothing about the line."""
+    """Whether every line has the label INFO. A log collector put it there, so it says nothing about the line."""
     lines = [line for line in (*scan.head[:40], *scan.tail[-40:]) if line.strip()]
     return bool(lines) and all(INFORMS.search(line[:120]) for line in lines)
 

@@ -29,7 +29,7 @@ _ENDED = frozenset(
     (Trait.SCHEDULER_REPORT, Trait.TASK_EXIT, Trait.BAD_END, Trait.LAUNCHER_END, Trait.GOOD_END)
 )
 _APPENDS = "nohup: ignoring input"
-# So many programs that ended by themselves are runs one after the other, though only their errors were kept.
+# This many programs that ended by themselves are runs one after the other, even if the log has only their errors.
 ENDS_OF_A_SWEEP = 3
 BEFORE_LINES = 80
 _MAIN = Lazy(r", in (?:<module>|_run_module_as_main)$")  # the outermost frame of a script, and of `python -m`
@@ -40,7 +40,7 @@ _NO_END = Lazy(
 _OF_A_CHILD = Lazy(
     r"ChildFailedError|CalledProcessError|SignalException|RayTaskError|ProcessRaisedException|ProcessExitedException"
 )
-# What goes with an end, and begins no program.
+# Output that belongs to an end and does not begin a program.
 _NO_START = Lazy(
     r"^\s|^\W*$|Traceback|KeyboardInterrupt|[Ee]rror|ERROR|FATAL|[Ff]ail|[Kk]ill|[Aa]bort|CANCEL|exit|signal|SIG[A-Z]{3}|srun|slurmstepd"
     r"|torch[/.]distributed|\[rank\d|^wandb: |^swanlab: "
@@ -74,10 +74,10 @@ def job_starts(scan: SourceScan, *, one_process: bool) -> list[int]:
 
 
 def _starts_between_ends(scan: SourceScan) -> Iterator[int]:
-    """Where a program begins that ends by itself below the end of another one.
+    """The first line of each program that ended by itself after another one had.
 
-    Two ends are of two programs where what stands between them begins as the log did before the first one; of more, as in the
-    stderr of a sweep, where anything does, or where the exceptions differ.
+    With two ends, the second program is a new one if it prints lines that the first one printed. With three or more (the stderr
+    of a sweep), any output between two ends, or another exception, is enough.
     """
     ends = [end for hit in scan.hits if (end := _end_of_program(hit)) is not None]
     for one, other in pairwise(ends):

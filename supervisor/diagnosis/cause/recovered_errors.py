@@ -75,7 +75,7 @@ def without_recovered(
         stepped: training's own lines were seen.
     """
     steps = [scan.tail_steps() for scan in scans]
-    # A process ends once: what it logged more than once of one type, it catches.
+    # A process ends only once, so an exception type that it logged more than once is one that it catches.
     times = Counter(_by_whom(item) for item in found if _is_exception(item) and frames_above(item.hit).caught)
     left = [
         item
@@ -128,7 +128,7 @@ def _gave_way(item: Candidate, found: Sequence[Candidate]) -> bool:
 
 
 def _ended_otherwise(raised: Sequence[Candidate], found: Sequence[Candidate]) -> bool:
-    """Whether an exception that no logger printed was raised, or somebody reports an end."""
+    """Whether an exception was raised that no logger printed, or another line reports the end."""
     return any(not frames_above(other.hit).logged for other in raised) or any(
         other.is_cause and other.failure is FailureClass.TERMINATED for other in found
     )

@@ -58,7 +58,7 @@ LATEST_T: Final = 4070908800.0  # 2099: no stamp is of later
 def when(text: str, day_t: float = SOME_DAY_T, *, bare_clock: bool = True) -> float | None:
     """The time that a line names at its head, as seconds in an unnamed zone; None if it names none.
 
-    Whole seconds: nothing is made of an order within a second. SLURM's time of a cancellation stands behind the node's name.
+    Whole seconds: the order within a second is not used. SLURM prints the time of a cancellation behind the node's name.
     """
     t = stamp_of(text, day_t, LATEST_T, bare_clock=bare_clock)
     if t is None and "CANCELLED AT " in text:

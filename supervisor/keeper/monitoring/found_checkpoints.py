@@ -149,7 +149,7 @@ def search(job: JobSpec, since_t: float, others: Others) -> Search:
             look(absolute(job, name), MAX_DEPTH)
         if not found:
             look(Path(job.cwd), OWN_FOLDER_DEPTH)
-    # A run that had ended when this one began is none, also where the two follow at once, as in a shell's loop.
+    # A run that ended before this one began does not count, even if it ended a moment ago, as in a shell's loop.
     beside = others(since_t + SETTLE_S) if found else ()
     ours: list[FoundCheckpoint] = []
     unclear: list[tuple[FoundCheckpoint, str]] = []

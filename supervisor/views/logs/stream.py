@@ -32,7 +32,7 @@ STAMP_LINES = 2000
 STAMP_SEGMENTS = 32
 # torchrun looks at its ranks every 0.1 s: what it says of them within one look of the tailer, they wrote before.
 REACTION_S = 0.05
-# A log without times that took less than this part of its attempt, at the speed of the busiest, was written at its end.
+# A log without times is taken to be written at its attempt's end if, at the busiest log's speed, it took less than this share.
 SHORT = 0.25
 
 
@@ -283,9 +283,9 @@ class Stream:
         return trace.end if trace is not None else at
 
     def _spread(self) -> tuple[float, float]:
-        """When its first byte was written, and bytes a second: as if it were written at the speed of the busiest log of its attempt.
+        """When its first byte was written, and bytes per second, at the speed of the busiest log of its attempt.
 
-        A log that is short beside that one, such as a traceback alone in its file, was written at once; so was the launcher's report.
+        A log that is short beside that one (a traceback alone in its file) was written at once, and so was the launcher's report.
         """
         size, written_t = max(self.whole.size, 1), self.written_t
         begin_t = min(self._start_t or written_t, written_t)
