@@ -96,7 +96,8 @@ def test_it_trains_without_them_and_later_runs_start_so(
         assert later.code == 0, later.out + later.err
         told = [line for line in (later.out + later.err).splitlines() if "got further without it" in line]
         assert len(told) == 1
-        started = next(path for path in (tmp_path / "later").iterdir() if not path.is_symlink())
+        later_runs = (tmp_path / "later").iterdir()
+        started = next(path for path in later_runs if path.is_dir() and not path.is_symlink())
         assert not read_run_file(RunPaths(started).run_json).job.instrument
 
 
