@@ -135,8 +135,8 @@ def own_rules_in(paths: list[str]) -> dict[OwnSignature, ClassOverride | None]:
     if not texts:
         return {}
     from supervisor.job.config.files import parse_config
-    from supervisor.job.config.setting_keys import SIGNATURE
     from supervisor.job.config.settings import ConfigFile, nearest_signatures, own_signatures
+    from supervisor.job.setting_keys import SIGNATURE
     from supervisor.run.failures import FailureClass
 
     classes = frozenset(str(failure) for failure in FailureClass)

@@ -86,7 +86,7 @@ def test_pet_variables_are_torchruns_own_defaults() -> None:
         ("--max-retries x train.py", "whole number"),
         ("--max-retries", "needs a value"),
         ("--lr 3e-4 train.py", "after it"),
-        ("--grace soon train.py", "seconds"),
+        ("--grace soon train.py", "wants a number"),
         ("--env NOVALUE- train.py", "KEY=VALUE"),
         ("--batch-scope world train.py", "per_rank"),
         ("--no-ui=perhaps train.py", "switch"),

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, nearest
-from supervisor.job.config.setting_keys import CLASS_KEYS, FLAT, SETTINGS, Setting, shown, unit_of
 from supervisor.job.config.trainer_table import ALIASES, TRAINER_KEYS
 from supervisor.job.errors import JobError
 from supervisor.job.launch.env import (
@@ -18,6 +17,7 @@ from supervisor.job.launch.env import (
     WIRE_REASON,
     environment_layers,
 )
+from supervisor.job.setting_keys import CLASS_KEYS, FLAT, SETTINGS, Setting, shown, unit_of
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.text.redact import redact
 

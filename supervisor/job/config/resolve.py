@@ -12,19 +12,18 @@ from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.batch import resolve as resolve_batch
 from supervisor.job.config.script_settings import trial_notes, with_knobs
-from supervisor.job.config.setting_keys import FLAT, OF_NO_JOB, SETTINGS
 from supervisor.job.config.settings import (
     ConfigFile,
     FileSettings,
     Resolver,
     check_file,
-    held_value,
     nearest_signatures,
 )
 from supervisor.job.config.trainer_table import ALIASES, TRAINER_KEYS
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.conventions import find_loader, longer_than_usual
 from supervisor.job.launch.env import VISIBLE, WIRE_NAMES, refuse_unreached
+from supervisor.job.setting_keys import FLAT, OF_NO_JOB, SETTINGS
 from supervisor.job.spec import (
     ClassOverride,
     EntryKind,
@@ -451,11 +450,11 @@ def _with_trainer(
         # The wire's own names are not settings: STOKER_TELEMETRY_DIR comes from an outer stoker.
         name = f"STOKER_{key.upper()}"
         if name in inputs.env and name not in WIRE_NAMES:
-            put(key, held_value(name, setting, inputs.env[name]), f"env {name}")
+            put(key, setting.held(name, inputs.env[name]), f"env {name}")
     for given, text in inputs.parsed.spec_keys:
         key = ALIASES.get(given, given)
         if key in TRAINER_KEYS:
-            put(key, held_value(f"--{given}", TRAINER_KEYS[key], text), f"flag --{given}")
+            put(key, TRAINER_KEYS[key].held(f"--{given}", text), f"flag --{given}")
     for name, key in (("batch.micro", "device_batch_size"), ("batch.global", "total_batch_size")):
         number = look.get(name)
         if number is not None:

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, TypeAlias, assert_never
 
-from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, FlagKind
+from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag
 from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
 from supervisor.job.errors import JobError
 from supervisor.job.launch.oom_plan import four_lines, resume_plan
+from supervisor.job.setting_keys import SETTINGS
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.text.hostlist import host_names
 from supervisor.text.redact import redact, redact_argv, redact_text
@@ -239,17 +240,8 @@ def _flag(table: Iterable[Flag], key: str) -> Flag | None:
 
 
 def _typed(flag: Flag, value: str) -> Setting:
-    match flag.kind:
-        case FlagKind.SWITCH:
-            return value == "true"
-        case FlagKind.INT:
-            return int(value)
-        case FlagKind.SECONDS:
-            return float(value)
-        case FlagKind.TEXT:
-            return int(value) if flag.key in {"nproc_per_node", "nnodes"} and value.isdigit() else value
-        case _:
-            assert_never(flag.kind)
+    is_count = flag.key in {"nproc_per_node", "nnodes"} and value.isdigit()
+    return int(value) if is_count else SETTINGS[flag.setting].held(flag.name, value)
 
 
 def with_file(choices: Choices, name: str) -> Choices:
