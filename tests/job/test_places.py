@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -181,11 +180,3 @@ def test_a_restart_sets_flags_and_variables() -> None:
     by_env = Knobs("env:BATCH_SIZE", KnobScope.PER_RANK, "env:ACCUM")
     second = plan_of(by_env, (), 2, BatchSpec(12, 4, 1))
     assert diff_lines(plan_of(by_env, (), 1), second, {}) == ("+ ACCUM=4", "+ BATCH_SIZE=12")
-
-
-def test_this_checkouts_own_configs_can_be_read(tmp_path: Path) -> None:
-    del tmp_path
-    root = Path(__file__).parents[2] / "configs"
-    files = [p for p in root.rglob("*") if p.suffix in {".toml", ".yaml"}]
-    assert files
-    assert all(read_values(p.name, p.read_text(encoding="utf-8")) for p in files)

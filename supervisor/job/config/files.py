@@ -297,40 +297,15 @@ def config_words(args: Sequence[str]) -> tuple[str, ...]:
 def read_values(name: str, text: str) -> dict[str, Scalar]:
     """Every scalar of a config file by its dotted key; empty where it is not one that can be read."""
     try:
-        return dict(_scalars(_parsed(name, text), ""))
+        if name.lower().endswith(".json"):
+            if len(text) > MAX_BYTES:
+                return {}
+            parsed = json.loads(text)
+        else:
+            parsed = parse_config(name, text.encode())
+        return dict(_scalars(parsed, "")) if isinstance(parsed, dict) else {}
     except (ValueError, RecursionError, JobError):
         return {}
-
-
-def _parsed(name: str, text: str) -> Mapping[str, Any]:
-    if len(text) > MAX_BYTES:
-        raise JobError(f"{name}: too large for a config file")
-    lower = name.lower()
-    if lower.endswith(".json"):
-        parsed = json.loads(text)
-    elif lower.endswith(".toml"):
-        parsed = toml_values(text)
-    else:
-        import yaml
-
-        try:
-            # SafeLoader's child: it makes plain data only, and of a tag that it does not know (!ref) the text behind it.
-            parsed = yaml.load(text, Loader=_tolerant(yaml))  # noqa: S506 - see above
-        except yaml.YAMLError as error:
-            raise JobError(f"{name}: not valid YAML") from error
-    return parsed if isinstance(parsed, dict) else {}
-
-
-def _tolerant(yaml: Any) -> Any:
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """The safe loader, for which an unknown tag is no error."""
-
-    def plain(loader: Any, suffix: str, node: Any) -> object:
-        del loader, suffix
-        return str(node.value) if isinstance(node, yaml.ScalarNode) else None
-
-    Loader.add_multi_constructor("", plain)
-    return Loader
 
 
 def _scalars(values: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Scalar]]:

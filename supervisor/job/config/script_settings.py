@@ -22,6 +22,7 @@ from supervisor.job.arguments.command_line import (
     value_of,
     with_one_rank,
 )
+from supervisor.job.arguments.command_line import Setting as Argument
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config.files import read_values
 from supervisor.job.config.settings import Resolver
@@ -29,7 +30,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.knobs import set_batch as kn
 from supervisor.job.knobs.conventions import find_convention, find_loader
 from supervisor.job.knobs.named_settings import SMALLER_GLOBAL, find_knobs
-from supervisor.job.knobs.resume_settings import find_outputs, find_prefixes
+from supervisor.job.knobs.resume_settings import find_outputs
 from supervisor.job.knobs.set_batch import as_number
 from supervisor.job.knobs.setting_names import (
     Place,
@@ -78,8 +79,8 @@ def with_knobs(
     asked, opened = _Asked.of(look), read or (lambda _: None)
     as_given = spec.entry_args
     if alone:
-        spec = _with_one_rank(spec, gpus, alone)
-    launch, at = _launch(spec, gpus)
+        spec = _with_one_rank(spec, alone)
+    launch, at = _launch(spec)
     world = _world(spec, look, world, launch, gpus)
     program = launch.name
     env = {**look.env, **dict(spec.env)}
@@ -119,7 +120,6 @@ def with_knobs(
         batch=batch,
         loader=find_loader(args),
         outputs=find_outputs(own),
-        output_prefixes=find_prefixes(own),
         set_knobs=tuple(set_knobs.items()),
         notes=notes,
         total_steps=spec.total_steps
@@ -137,19 +137,18 @@ def _rank_batch(knobs: Knobs, wanted: int) -> str:
     return knobs.batch
 
 
-def _with_one_rank(spec: JobSpec, gpus: int, flag: str) -> JobSpec:
+def _with_one_rank(spec: JobSpec, flag: str) -> JobSpec:
     """The job with its launcher told to start one rank, where another than torchrun of ours starts them.
 
     Raises:
         JobError: it starts several, and what would make it start one is not known for certain.
     """
     for setting in settings_of(spec.entry_args):
-        is_count = setting.name.lstrip("-+").replace("-", "_") in _DEVICES
-        if is_count and (as_number(setting.value) or 1) > 1:
+        if _is_of_ranks(setting) and (as_number(setting.value) or 1) > 1:
             raise JobError(f"{flag} wants one rank, and {setting.name} says {setting.value}: say 1")
     if spec.entry_kind is not EntryKind.COMMAND:
         return spec
-    launch, _ = _launch(spec, gpus)
+    launch, _ = _launch(spec)
     # Without a count, accelerate's own configuration file may have one.
     by_config = launch.ranks is None and not ACCELERATE.isdisjoint(launch.launchers)
     if launch.ranks in {None, 1} and not (by_config or names_machines(launch)):
@@ -320,7 +319,7 @@ def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int
     return known, BatchUnit(unit) if unit else None, tokens or 1
 
 
-def _launch(spec: JobSpec, gpus: int) -> tuple[Launch, int]:
+def _launch(spec: JobSpec) -> tuple[Launch, int]:
     """What the job runs, and where the script's own arguments begin within `entry_args`."""
     match spec.entry_kind:
         case EntryKind.SCRIPT:
@@ -329,26 +328,23 @@ def _launch(spec: JobSpec, gpus: int) -> tuple[Launch, int]:
             return Launch(("torchrun",), None, module=spec.entry), 0
         case EntryKind.COMMAND | EntryKind.TRAINER:
             words = (spec.entry, *spec.entry_args)
-            launch = read_launch(words, gpus=gpus)
+            launch = read_launch(words)
             return launch, max(launch.args_at - 1, 0)
 
 
-_DEVICES: Final = frozenset(
-    f"{prefix}{name}"
-    for prefix in ("", "trainer.")
-    for name in ("devices", "gpus", "ngpu", "ngpus", "num_gpus", "num_devices")
-)
-"""How many devices a script takes by itself; Lightning refuses more than are visible, or than torchrun started."""
-
 _OWN_RANKS: Final = re.compile(
-    r"^-{0,2}(trainer\.)?(devices|gpus|ngpus?|num_gpus|num_devices|nproc|multiprocessing_distributed|world_size|nprocs)$"
+    r"^[-+]{0,2}(trainer\.)?(devices|gpus|ngpus?|num_gpus|num_devices|nproc|multiprocessing_distributed|world_size|nprocs)$"
 )
+"""Settings by which a script takes devices or starts ranks by itself; Lightning refuses more than torchrun started."""
+
+
+def _is_of_ranks(setting: Argument) -> bool:
+    return _OWN_RANKS.match(setting.name.replace("-", "_").replace("__", "--", 1)) is not None
 
 
 def _starts_own_ranks(args: Sequence[str]) -> bool:
     """Whether the arguments of a script that is run directly tell it how many ranks or GPUs to use."""
-    names = ((s.name.replace("-", "_").replace("__", "--", 1), s.value) for s in settings_of(args))
-    return any(_OWN_RANKS.match(name) and value not in {"1", "0"} for name, value in names)
+    return any(_is_of_ranks(s) and s.value not in {"1", "0"} for s in settings_of(args))
 
 
 def is_python(program: str) -> bool:
