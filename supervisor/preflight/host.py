@@ -1,4 +1,4 @@
-"""The machine that a job will run on: folders, disk, memory, limits, its clock, and whether its processes may be looked into."""
+"""The machine that a job will run on: folders, disk, memory, limits, and whether its processes may be looked into."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ RANK_BYTES: Final = 1 * GIB
 PTRACE_SCOPE: Final = "/proc/sys/kernel/yama/ptrace_scope"
 NO_ATTACH: Final = 3  # Documentation/admin-guide/LSM/Yama.rst: nobody may attach, and the setting stays
 CAP_SYS_PTRACE: Final = 19
-TIME_ERROR: Final = 5
 # Each rank and each DataLoader worker holds some tens of descriptors; 1024 is the usual soft limit.
 FILES_PER_RANK: Final = 128
 
@@ -193,33 +192,6 @@ def check_cores(context: CheckContext) -> Iterator[Finding]:
         yield note("ranks", what, "ranks share GPUs, unless the script runs on CPU")
     else:
         yield note("ranks", what)
-
-
-def check_clock(context: CheckContext) -> Iterator[Finding]:
-    """Whether the kernel knows the clock to be right (adjtimex(2)): of one machine it matters little, of several their logs would not fit."""
-    if not context.spec.several_nodes:
-        return
-    state = _clock_state()
-    if state == TIME_ERROR:
-        yield warn(
-            "clock",
-            "the clock is not synchronised: times of several machines will not fit together",
-            "chronyc makestep, or timedatectl set-ntp true",
-        )
-    elif state is not None:
-        yield ok("clock", "synchronised")
-
-
-def _clock_state() -> int | None:
-    """What adjtimex(2) answers; None where it cannot be asked."""
-    import ctypes
-
-    try:
-        # struct timex is 208 bytes on 64-bit Linux; with modes 0 nothing is set.
-        state = int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)))
-    except (OSError, AttributeError):
-        return None
-    return state if state >= 0 else None  # -1: it was refused (a sandbox)
 
 
 FAULTHANDLER = "[hang] faulthandler = true: ranks then write their stacks themselves"

@@ -14,7 +14,7 @@ from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.batch import BatchSpec
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.set_batch import batch_of, batch_values
+from supervisor.job.knobs.set_batch import batch_of
 from supervisor.job.launch.oom_plan import OomPlan, OomRefusal, missing_words, oom_notice, oom_plan
 from supervisor.job.spec import AccumulationCounts, JobSpec, Knobs, KnobScope
 
@@ -234,23 +234,6 @@ def _counted(scope: KnobScope, counts: AccumulationCounts, batch: int, steps: in
     return batch * world * steps
 
 
-def test_a_batch_without_ranks_is_shown_so() -> None:
-    spec = job(f"-- accelerate launch train.py {HF}")
-    assert spec.batch == BatchSpec(8, 4, 1, ranks_known=False)
-    assert batch_values(spec.knobs, BatchSpec(4, 8, 1, ranks_known=False)) == (
-        ("--per_device_train_batch_size", "4"),
-        ("--gradient_accumulation_steps", "8"),
-    )
-
-
-@pytest.mark.parametrize(
-    "source", ["x = " + "+".join(["a"] * 5000), "x = [" * 150 + "]" * 150, "\x00", "def f(:\n"]
-)
-def test_a_hostile_source_is_unknown_and_never_an_error(source: str) -> None:
-    plan = oom_plan(job("train.py --batch_size 8 --accum 2", {"train.py": source}))
-    assert isinstance(plan, OomRefusal)
-
-
 KNOWN = Knobs(batch="--bs", batch_scope=KnobScope.PER_RANK, accumulation="--acc", self_resuming=True)
 
 
@@ -299,14 +282,6 @@ def test_what_an_out_of_memory_failure_would_do_is_one_line(knobs: Knobs, text: 
     assert found == text
     assert restarts is not bool(missing_words(spec))
     assert oom_notice(spec, waits=True)[0] == text.replace("would end this run", "would wait for you")
-
-
-def test_what_a_restart_will_only_try_is_said_before_the_first_step() -> None:
-    spec = replace(job("train.py", {"train.py": ""}), knobs=KNOWN, batch=BatchSpec(8, 2, 2))
-    assert oom_notice(spec, waits=False, tries=["--bs", "--acc"]) == (
-        "out of memory before the first step: restarts with micro-batch 4 × accumulation 4 from step 0, to try --bs, --acc",
-        True,
-    )
 
 
 def test_a_restart_from_scratch_that_was_allowed_begins_at_step_0() -> None:

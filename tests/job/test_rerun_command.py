@@ -124,18 +124,3 @@ def test_each_flag_that_was_given_is_printed(flags: set[Flag]) -> None:
     assert printed(again.stoker) == printed(parsed.stoker)
     if {"trial", "single_gpu"}.isdisjoint(dict(parsed.stoker)):  # one rank meets no other
         assert printed(again.torchrun) == printed(parsed.torchrun)
-
-
-@pytest.mark.parametrize("flag", [*REPEATED, *OF_TORCHRUN], ids=lambda flag: flag.key)
-def test_a_flag_is_printed_alone(flag: Flag) -> None:
-    line = [*words_of(flag), "train.py", "--bs", "8", "--ga", "1"]
-    knobs = ["--batch-knob", "--bs", "--batch-scope", "per_rank", "--accumulation-knob", "--ga"]
-    needs = {
-        "trial_steps": ["--trial"],
-        "node_rank": ["--nnodes", "2"],
-        "micro_batch": knobs,
-        "global_batch": knobs,
-    }.get(flag.key, [])
-    command = command_of(resolve_job(JobInputs(parse_run_argv([*needs, *line]), {}, "/w")))
-    assert command is not None
-    assert flag.name in command.split(" train.py")[0].replace("=", " ").split()

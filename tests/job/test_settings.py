@@ -16,7 +16,6 @@ from supervisor.job.config.settings import (
     FileSettings,
     Resolver,
     check_file,
-    nearest_signatures,
     own_signatures,
 )
 from supervisor.job.config.trainer_table import TRAINER_KEYS
@@ -42,18 +41,6 @@ def test_no_setting_is_without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(SETTINGS) - asked == ASKED_ELSEWHERE
 
 
-def test_the_level_of_the_console_comes_from_flag_variable_and_file() -> None:
-    def level(*argv: str, env: dict[str, str] | None = None) -> str:
-        file = ConfigFile("stoker.toml", {"run": {"log_level": "error"}})
-        return resolve_job(
-            JobInputs(parse_run_argv([*argv, "train.py"]), env or {}, "/w", project=file)
-        ).log_level
-
-    assert level() == "error"
-    assert level(env={"STOKER_LOG_LEVEL": "debug"}) == "debug"
-    assert level("--log-level", "warning", env={"STOKER_LOG_LEVEL": "debug"}) == "warning"
-
-
 @pytest.mark.parametrize(
     ("kind", "given", "held"),
     [
@@ -73,26 +60,6 @@ def test_the_level_of_the_console_comes_from_flag_variable_and_file() -> None:
 def test_a_value_becomes_what_the_setting_holds(kind: KeyType, given: object, held: object) -> None:
     done = Setting(kind, "").held("--x", given)
     assert (type(done), done) == (type(held), held)
-
-
-@pytest.mark.parametrize(
-    ("kind", "given", "message"),
-    [
-        (KeyType.INT, "1.5", "--x wants a whole number, got '1.5'"),
-        (KeyType.INT, True, "--x wants a whole number, got True"),
-        (KeyType.FLOAT, "nan", "--x wants a number, got 'nan'"),
-        (KeyType.FLOAT, float("inf"), "--x wants a number, got inf"),
-        (KeyType.FLOAT, [1], r"--x wants a number, got \[1\]"),
-        (KeyType.SWITCH, "perhaps", "--x wants true or false, got 'perhaps'"),
-        (KeyType.TEXT, True, "--x wants text, got True: quote it"),
-        (KeyType.TEXT, None, "--x wants text, got None"),
-    ],
-)
-def test_a_value_of_another_kind_is_one_line_that_names_the_setting(
-    kind: KeyType, given: object, message: str
-) -> None:
-    with pytest.raises(JobError, match=f"^{message}$"):
-        Setting(kind, "").held("--x", given)
 
 
 CLASSES = frozenset({"hang", "cuda_oom", "healthy", "unknown", "code_error"})
@@ -192,14 +159,6 @@ def test_what_a_users_signature_has_done_about_it(
     )
 
 
-def test_a_failure_that_only_has_a_users_own_name() -> None:
-    assert signature(**{"class": None, "name": f" {'n' * 101} "})[0] == OwnSignature(
-        "mine", "boom", "code_error", "n" * 100
-    )
-    told = signature(role="advice", start="before_first_step")[0]
-    assert (told.role, told.start) == ("advice", "before_first_step")
-
-
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
@@ -245,11 +204,6 @@ def test_users_signatures_have_names_of_their_own_and_are_not_too_many() -> None
         assert refused.value.message == f"f.toml: {message}"
 
 
-def test_of_signatures_of_one_name_the_nearest_files_counts() -> None:
-    near, far, other = signature(), signature(regex="bang"), signature(id="other", action="stop")
-    assert nearest_signatures([[near], [far, other]]) == dict([near, other])
-
-
 RANGED = {key: setting for key, setting in {**SETTINGS, **TRAINER_KEYS}.items() if setting.range is not None}
 
 
@@ -293,19 +247,3 @@ def test_where_a_setting_comes_from_first_found_wins() -> None:
     assert found([], {}, project, user) == (key, "5", "project stoker.toml")
     assert found([], {}, user) == (key, "6", "user config.toml")
     assert found([], {}) == (key, "1", "default")
-
-
-def test_other_programs_levels_are_theirs() -> None:
-    def level(value: str) -> str:
-        return str(Resolver(parse_run_argv(["train.py"]), {"LOG_LEVEL": value}, ()).get("run.log_level"))
-
-    assert level("DEBUG") == "debug"
-    assert level("TRACE") == "info"
-
-
-def test_a_setting_that_nobody_names_leaves_no_trace() -> None:
-    resolver = Resolver(parse_run_argv(["train.py"]), {}, ())
-    assert resolver.get("policy.min_ranks") is None
-    assert resolver.origins == []
-    with pytest.raises(JobError, match=r"^STOKER_RESUME_KNOB wants the name of a flag, got none$"):
-        Resolver(parse_run_argv(["train.py"]), {"STOKER_RESUME_KNOB": ""}, ()).get("resume.knob")

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import json
+import operator
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -226,30 +227,27 @@ def _number(name: str, node: ast.expr, known: Mapping[str, Any], depth: int) -> 
     return _bounded(name, node, value)
 
 
+_OPERATORS: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+
+
 def _arithmetic(name: str, node: ast.expr, op: ast.operator, first: float, second: float) -> int | float:
-    match op:
-        case ast.Add():
-            return first + second
-        case ast.Sub():
-            return first - second
-        case ast.Mult():
-            return first * second
-        case ast.Div():
-            return first / second
-        case ast.FloorDiv():
-            return first // second
-        case ast.Mod():
-            return first % second
-        case ast.Pow():
-            # Both sides are at most MAX_BITS long here; the exponent decides how long the answer gets.
-            if abs(second) > MAX_EXPONENT:
-                raise _refusal(name, node, f"exponent {second} is too large (at most {MAX_EXPONENT})")
-            power: object = first**second
-            if not isinstance(power, int | float):  # a root of a negative number is complex
-                raise _refusal(name, node, "not a real number")
-            return power
-        case _:
-            raise _refusal(name, node, "only + - * / // % ** are read here")
+    if type(op) not in _OPERATORS:
+        raise _refusal(name, node, "only + - * / // % ** are read here")
+    # Both sides are at most MAX_BITS long here; the exponent decides how long the answer gets.
+    if isinstance(op, ast.Pow) and abs(second) > MAX_EXPONENT:
+        raise _refusal(name, node, f"exponent {second} is too large (at most {MAX_EXPONENT})")
+    result: object = _OPERATORS[type(op)](first, second)
+    if not isinstance(result, int | float):  # a root of a negative number is complex
+        raise _refusal(name, node, "not a real number")
+    return result
 
 
 def _bounded(name: str, node: ast.expr, value: float) -> int | float:

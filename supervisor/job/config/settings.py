@@ -99,34 +99,16 @@ def check_file(file: ConfigFile | None, *, classes: frozenset[str], is_job: bool
         checked.attempt(checked.add, key, value)
     if checked.wrong:
         raise JobError(*checked.wrong)
-    return FileSettings(
-        file.name,
-        checked.settings,
-        checked.trainer,
-        checked.env,
-        checked.args,
-        checked.classes,
-        checked.metrics,
-        checked.signatures,
-        checked.spelt,
-        file,
-    )
+    return FileSettings(file.name, file=file, **checked.found)
 
 
 class _Checked:
-    """What of one settings file was found to be right; lives for one call."""
+    """What of one settings file was found to be right, by the fields of `FileSettings`; lives for one call."""
 
     def __init__(self, file: ConfigFile, known_classes: frozenset[str], is_job: bool) -> None:
         self.file, self.known_classes, self.is_job = file, known_classes, is_job
         self.wrong: list[str] = []
-        self.settings: dict[str, Any] = {}
-        self.trainer: dict[str, Any] = {}
-        self.env: dict[str, str] = {}
-        self.args: tuple[str, ...] | None = None
-        self.classes: dict[str, Mapping[str, Any]] = {}
-        self.metrics: tuple[tuple[str, str], ...] = ()
-        self.signatures: tuple[tuple[OwnSignature, ClassOverride | None], ...] = ()
-        self.spelt: dict[str, str] = {}
+        self.found: dict[str, Any] = {"settings": {}, "trainer": {}, "classes": {}, "spelt": {}}
 
     def attempt(self, take: Callable[..., None], *what: object) -> None:
         """Take a key, or note what is wrong with it: a person mends all of a file at once."""
@@ -139,17 +121,19 @@ class _Checked:
         """One key at the top of the file."""
         file = self.file
         if key == METRICS:
-            self.metrics = _metric_rules(file, value)
+            self.found["metrics"] = _metric_rules(file, value)
         elif key == SIGNATURE:
-            self.signatures = own_signatures(file, value, self.known_classes)
+            self.found["signatures"] = own_signatures(file, value, self.known_classes)
         elif key == "env":
-            self.env = {n: _env_value(file, n, inner) for n, inner in _table(file, key, value).items()}
+            self.found["env"] = {
+                n: _env_value(file, n, inner) for n, inner in _table(file, key, value).items()
+            }
         elif key in LAUNCH_SECTIONS or (key in OF_NO_JOB and not self.is_job):
             for name, inner in _table(file, key, value).items():
                 self.attempt(self._in_section, key, name, inner)
         elif self.is_job and key in FLAT:
-            self.settings[FLAT[key]] = _converted(file, key, SETTINGS[FLAT[key]], value)
-            self.spelt[FLAT[key]] = key
+            self.found["settings"][FLAT[key]] = _converted(file, key, SETTINGS[FLAT[key]], value)
+            self.found["spelt"][FLAT[key]] = key
         elif self.is_job and (name := ALIASES.get(key, key)) in TRAINER_KEYS:
             self._of_trainer(key, name, value)
         elif key in OF_NO_JOB:
@@ -162,19 +146,19 @@ class _Checked:
     def _in_section(self, section: str, name: str, value: object) -> None:
         dotted = f"{section}.{name}"
         if dotted == "run.args":
-            self.args = _args(self.file, value)
+            self.found["args"] = _args(self.file, value)
         elif dotted in SETTINGS:
-            self.settings[dotted] = _converted(self.file, dotted, SETTINGS[dotted], value)
+            self.found["settings"][dotted] = _converted(self.file, dotted, SETTINGS[dotted], value)
         elif section == "policy" and name in self.known_classes:
-            self.classes[name] = _class_table(self.file, name, _table(self.file, dotted, value))
+            self.found["classes"][name] = _class_table(self.file, name, _table(self.file, dotted, value))
         else:
             raise _unknown(self.file, dotted, _siblings(section, self.known_classes))
 
     def _of_trainer(self, key: str, name: str, value: object) -> None:
-        if name in self.trainer:
+        if name in self.found["trainer"]:
             raise self.file.error(key, f"{key!r} is another name of {name!r}, which is set too")
-        self.trainer[name] = _converted(self.file, key, TRAINER_KEYS[name], value)
-        self.spelt[name] = key
+        self.found["trainer"][name] = _converted(self.file, key, TRAINER_KEYS[name], value)
+        self.found["spelt"][name] = key
 
 
 def _metric_rules(file: ConfigFile, value: object) -> tuple[tuple[str, str], ...]:

@@ -36,7 +36,6 @@ from supervisor.job.knobs.setting_names import (
     is_path_in,
     is_tokens,
     is_total,
-    is_workers,
     last_part,
     place_of,
     plain,
@@ -136,7 +135,6 @@ class MeasuredBatch:
         accumulation_setting: makes the accumulation; a name, "derived", "none", or None where it is not known.
         accumulation_knob: the setting of that name.
         accumulation_scope: what it counts: a rank's passes, or those of all ranks.
-        workers: the setting that makes the training loader's worker processes.
         has_loaded: a checkpoint or a pretrained model was loaded.
         loader_at: ``file:line`` of the training loader's call.
         micro, accumulated, set_by, accumulated_by: how certain micro-batch, accumulation and their two settings are.
@@ -154,7 +152,6 @@ class MeasuredBatch:
     accumulation_setting: str | None
     accumulation_knob: Setting | None
     accumulation_scope: KnobScope | None
-    workers: Setting | None
     has_loaded: bool
     loader_at: str | None
     micro: Derivation
@@ -257,7 +254,6 @@ def measured_batch(
         accumulation_setting=answer,
         accumulation_knob=knob,
         accumulation_scope=None if knob is None else _counted_on(knob, times, given),
-        workers=_workers(loader, settings),
         has_loaded=bool(facts.loaded),
         loader_at=fed_by.at,
         micro=seen,
@@ -581,12 +577,3 @@ def _without_accumulation(
     # Something makes it: the code, or a configuration that was not seen.
     equal = [s for s in others if s.number in numbers.accumulations and _may_be_batch(s)]
     return None, None, _asked(Why.BY_VALUE, equal) if equal else _refused(Why.FIXED_IN_CODE)
-
-
-def _workers(loader: Loader | None, settings: Sequence[Setting]) -> Setting | None:
-    if loader is None or loader.workers is None:
-        return None
-    return next(
-        (s for s in settings if is_workers(s.name) and s.value == loader.workers and type(s.value) is int),
-        None,
-    )
