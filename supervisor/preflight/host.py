@@ -212,16 +212,14 @@ def check_stacks(context: CheckContext) -> Iterator[Finding]:
         )
         return
     scope = _yama(PTRACE_SCOPE)
-    if scope == NO_ATTACH:
-        what = f"py-spy may not look into ranks (kernel.yama.ptrace_scope is {scope}, for everybody)"
-        fix = "it cannot be changed before the next boot"
-        yield note("stacks", what, fix if offer is None else f"{fix}; {offer}")
-    elif scope and not _has_capability(CAP_SYS_PTRACE):
-        what = f"py-spy may not look into ranks (kernel.yama.ptrace_scope is {scope})"
-        fix = "sudo sysctl kernel.yama.ptrace_scope=0; in a container --cap-add SYS_PTRACE"
-        yield note("stacks", what, fix if offer is None else f"{fix}; or {offer}")
-    else:
+    if not scope or (scope != NO_ATTACH and _has_capability(CAP_SYS_PTRACE)):
         yield ok("stacks", "py-spy may look into ranks")
+        return
+    fix = "sudo sysctl kernel.yama.ptrace_scope=0; in a container --cap-add SYS_PTRACE"
+    if scope == NO_ATTACH:
+        fix = "it cannot be changed before the next boot"
+    what = f"py-spy may not look into ranks (kernel.yama.ptrace_scope is {scope})"
+    yield note("stacks", what, fix if offer is None else f"{fix}; or {offer}")
 
 
 def _yama(path: str) -> int:

@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import operator
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import strategies as st
 
 from supervisor.job.config.files import MAX_BYTES, parse_config, read_values
 from supervisor.job.errors import JobError
@@ -102,17 +99,6 @@ def test_size_and_encoding_are_bounded() -> None:
         parse_config("a.toml", b"#" * (MAX_BYTES + 1))
     with pytest.raises(JobError, match="UTF-8"):
         parse_config("a.toml", b"a = '\xff'")
-
-
-OPERATORS: dict[str, Callable[[int, int], float]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "/": operator.truediv,
-}
-numbers = st.integers(-1000, 1000)
 
 
 @pytest.mark.parametrize("text", [

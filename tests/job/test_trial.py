@@ -187,3 +187,18 @@ def test_what_a_preset_expects_of_memory_holds_for_its_own_model_and_batch() -> 
     assert resolved("--expected_memory_gib=5", job_file=preset).expected_memory_bytes == 5 * 2**30
     with pytest.raises(JobError, match="above 0"):
         resolved("", job_file=ConfigFile("p.toml", {"depth": 16, "expected_memory_gib": 0}))
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("deepspeed --num_gpus 4 train.py", "--num_gpus says 4: say 1"),
+        ("deepspeed --include localhost:0,1 train.py", "names machines: make it start one"),
+        ("mpirun -n 4 python train.py", "starts 4: make it start one"),
+        ("srun --ntasks-per-node=4 python train.py", "starts several, perhaps: make it start one"),
+        ("python train.py trainer=ddp trainer.devices=4", "trainer.devices says 4: say 1"),
+    ],
+)
+def test_what_is_not_known_to_start_one_rank_alone_is_refused(command: str, why: str) -> None:
+    with pytest.raises(JobError, match=why):
+        resolved(f"--trial -- {command}")

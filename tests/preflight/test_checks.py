@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import sys
 from collections import namedtuple
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import pytest
 
 from supervisor.job.errors import JobError
 from supervisor.job.spec import NAMED_UNSEEN, EntryKind, JobSpec
-from supervisor.preflight import host, interpreter, network, target
+from supervisor.preflight import host, interpreter, target
 from supervisor.preflight.checks import BEFORE, refused, run_checks
 from supervisor.preflight.context import Check, CheckContext
 from supervisor.preflight.interpreter import find_interpreter
@@ -23,14 +21,6 @@ SCRIPT = JobSpec("t", EntryKind.SCRIPT, "train.py", nproc_per_node=1)
 Usage = namedtuple("Usage", "total used free")  # noqa: PYI024 - stands in for shutil's own named tuple
 
 
-@pytest.fixture
-def listener() -> Iterator[int]:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        yield server.getsockname()[1]
-
-
 def found_by(check: Check, spec: JobSpec, folder: Path) -> Finding:
     (finding,) = check(CheckContext(spec, folder / "runs", {}))
     return finding
@@ -38,17 +28,6 @@ def found_by(check: Check, spec: JobSpec, folder: Path) -> Finding:
 
 def found_before(spec: JobSpec, runs: Path) -> list[Finding]:
     return run_checks(BEFORE, CheckContext(spec, runs, {}))
-
-
-def test_a_taken_port_names_its_holder_and_refuses(listener: int, tmp_path: Path) -> None:
-    assert not network.is_free(listener)
-    holder = network.port_holder(listener)
-    assert holder is not None
-    assert str(os.getpid()) in holder
-    finding = found_by(network.check_port, replace(SCRIPT, master_port=listener), tmp_path)
-    assert finding.level is FindingLevel.REFUSE
-    assert str(listener) in finding.what
-    assert "--master-port" in finding.fix
 
 
 def test_a_run_folder_that_cannot_be_made_is_refused_and_nothing_is_left(
@@ -116,7 +95,6 @@ def fake_python(folder: Path, answer: str) -> str:
 
 HAS_TORCH = """echo '{"python": "3.11.2", "torch": "2.13.0"}'"""
 NO_TORCH = """echo '{"python": "3.11.2", "torch": null}'"""
-OLD = """echo '{"python": "3.9.1", "torch": "2.1.0"}'"""
 
 
 def test_the_first_place_with_torch_wins(tmp_path: Path) -> None:
@@ -171,12 +149,6 @@ def test_a_target_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Mon
         find_interpreter(
             replace(SCRIPT, python=fake_python(tmp_path, "exec sleep 30")), {"PATH": os.environ["PATH"]}
         )
-
-
-def test_flags_of_the_target(tmp_path: Path) -> None:
-    listing = fake_python(tmp_path, "echo '  --new-flag X, --new_flag X   something --other'")
-    assert interpreter.torchrun_flags(listing, {}) == {"--new-flag", "--new_flag", "--other"}
-    assert interpreter.torchrun_flags(str(tmp_path / "nope"), {}) == frozenset()
 
 
 def test_a_script_that_no_resume_is_known_of_is_told_how_to_declare_one(tmp_path: Path) -> None:

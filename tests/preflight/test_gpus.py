@@ -82,18 +82,6 @@ def test_as_many_gpus_as_ranks(
     assert finding.what.startswith(what)
 
 
-def test_cards_of_two_kinds_may_be_counted_otherwise_by_cuda(nvml: StandIn) -> None:
-    first, second = cards(2)
-    nvml.show(replace(first, name="NVIDIA T4"), second)
-    assert findings(visible="0,1")["GPUs"][0].what.startswith(
-        "CUDA_VISIBLE_DEVICES=0,1: CUDA counts the fastest"
-    )
-    assert len(findings()["GPUs"]) == 1, "no number was named"
-    assert len(findings(visible="GPU-0,GPU-1")["GPUs"]) == 1
-    in_order = replace(TWO_RANKS, env=(("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),))
-    assert len(findings(in_order, visible="0,1")["GPUs"]) == 1
-
-
 def test_a_build_for_other_cards(nvml: StandIn) -> None:
     nvml.show(*cards(2))
     finding = only(findings(torch=replace(TORCH, torch_cuda=None, torch_hip="6.4"))["driver"])

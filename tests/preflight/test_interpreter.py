@@ -39,9 +39,6 @@ def test_a_commands_own_interpreter(tmp_path: Path) -> None:
     assert of("no-such-program") == "/otherwise"
 
 
-ANSWER = """echo asked >> "$ASKED"; echo '{"python": "3.12.4", "torch": "2.4.1"}'"""
-
-
 def test_an_interpreter_is_named_by_its_path_or_found_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

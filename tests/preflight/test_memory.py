@@ -54,13 +54,6 @@ def test_a_micro_batch_that_failed_before_or_a_larger_one_is_warned_of(
         assert fix == "--fit-batch finds what fits"
 
 
-def test_the_largest_that_fitted_below_the_failed_one_is_proposed(env: dict[str, str]) -> None:
-    trial(env, 8, fitted=False)
-    for micro in (2, 4, 8, 3):  # 8 fitted once, and failed; 3 does not divide the global batch
-        trial(env, micro, fitted=True)
-    assert (found(env) or (None, "", None))[2] == "4 fitted: --micro-batch 4"
-
-
 def test_jobs_are_alike_but_for_settings_that_need_no_memory(tmp_path: Path) -> None:
     kind = kind_of(JOB)
     same = [

@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from supervisor.job.errors import JobError
 from supervisor.preflight import network
-
-
-@pytest.fixture
-def taken() -> Iterator[int]:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen(1)
-        yield server.getsockname()[1]
-
-
-def test_a_port_that_somebody_listens_on_is_not_free(taken: int) -> None:
-    assert not network.is_free(taken)
-    holder = network.port_holder(taken)
-    assert holder is not None
-    assert holder.endswith(f"(pid {os.getpid()})")
 
 
 def test_a_free_port_lies_outside_the_ephemeral_range() -> None:

@@ -170,65 +170,6 @@ def test_ptrace_denied(tmp_path: Path) -> None:
 # -- names and interfaces ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("change", "level", "what"),
-    [
-        ({"master_addr": "no-such-host.invalid"}, WARNING, "no machine is known by the name no-such-host.invalid"),
-        ({"torchrun_flags": ("--rdzv-endpoint=no-such-host.invalid:29400",)}, WARNING, "no machine is known by the name"),
-        ({"master_addr": "127.0.0.1", "nnodes": "2"}, WARNING, "127.0.0.1 is 127.0.0.1, which other machines take for themselves"),
-        ({"master_addr": "127.0.0.1"}, OK, "the ranks meet at 127.0.0.1 (127.0.0.1)"),
-        ({"torchrun_flags": ("--rdzv-endpoint=[::1]:29400",)}, OK, "the ranks meet at ::1 (::1)"),
-        ({"torchrun_flags": ("--rdzv-endpoint=[::1]",)}, OK, "the ranks meet at ::1 (::1)"),
-        ({"torchrun_flags": ("--rdzv-endpoint=::1:29400",)}, OK, "the ranks meet at ::1 (::1)"),
-        ({"torchrun_flags": ("--rdzv-endpoint=fe80::ab:29400",)}, OK, "the ranks meet at fe80::ab (fe80::ab)"),
-        ({"torchrun_flags": ("--rdzv-endpoint=::1",)}, WARNING, "no machine is known by the name :"),
-    ],
-)  # fmt: skip
-def test_where_the_ranks_are_told_to_meet(
-    tmp_path: Path, change: dict[str, object], level: FindingLevel, what: str
-) -> None:
-    (finding,) = found_by(network.check_master, replace(SCRIPT, **change), tmp_path)  # type: ignore[arg-type]
-    assert finding.level is level
-    assert finding.what.startswith(what)
-    assert not found_by(network.check_master, SCRIPT, tmp_path), "one machine, and nobody named it"
-
-
-LINKS = (
-    "ip link set lo up && ip link add fast0 type veth peer name fast1 && "
-    "ip link add docker0 type veth peer name veth1 && ip link set docker0 up && ip link set veth1 up && "
-    "ip address add 172.17.0.1/16 dev docker0"
-)
-
-
-def interfaces(links: str, nodes: str = "1", **env: str) -> list[tuple[str, str]]:
-    """What is found in a network namespace with these links."""
-    given = {**os.environ, "PYTHONPATH": str(ROOT), **env}
-    own = [sys.executable, "-c", ONE.replace('"train.py",', f'"train.py", nnodes="{nodes}",')]
-    done = subprocess.run(
-        [*in_namespace(links), *own, "network", "check_interfaces", "2", ""],
-        env=given, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    if done.returncode and "Traceback" not in done.stderr:
-        pytest.skip(f"no interfaces of our own here: {done.stderr.strip()[-200:]}")
-    assert done.returncode == 0, done.stderr
-    return [(level, what) for level, what, _ in json.loads(done.stdout)]
-
-
-@pytest.mark.parametrize(
-    ("named", "level", "what"),
-    [
-        ("lo", "ok", "GLOO_SOCKET_IFNAME=lo means lo"),
-        ("l", "warning", "GLOO_SOCKET_IFNAME=l: no interface of this machine is meant by l ("),
-        ("lo,eth7", "warning", "GLOO_SOCKET_IFNAME=lo,eth7: no interface of this machine is meant by eth7 ("),
-        ("lo,fast0", "warning", "GLOO_SOCKET_IFNAME=lo,fast0: fast0: down"),
-    ],
-)
-def test_gloo_takes_whole_names_and_needs_each_of_them(named: str, level: str, what: str) -> None:
-    (found,) = interfaces(LINKS, GLOO_SOCKET_IFNAME=named)
-    assert found[0] == level
-    assert found[1].startswith(what)
-
-
 # -- the job --------------------------------------------------------------------------------------------------------
 
 
@@ -243,19 +184,6 @@ def test_a_broken_venv_does_not_run(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 3
     assert f"x interpreter: --python {python}: no such interpreter" in done.stdout
-
-
-def test_files_that_are_missing(tmp_path: Path) -> None:
-    spec = JobSpec("t", EntryKind.TRAINER, "trainer", cwd=str(tmp_path))
-    there = tmp_path / "train.bin"
-    there.write_bytes(struct.pack("<8H", *range(8)))
-    args = ("--train_data_path=train.bin", "--valid_data_path=gone.bin")
-    good, bad = found_by(target.check_data, replace(spec, entry_args=args), tmp_path)
-    assert (good.level, good.what) == (OK, "train_data_path: train.bin is there")
-    assert (bad.level, bad.what) == (
-        REFUSE,
-        "valid_data_path names gone.bin, and there is no such file or folder",
-    )
 
 
 @pytest.mark.e2e  # torch is imported
