@@ -22,7 +22,7 @@ from supervisor.keeper.monitoring.observations import (
     StepHint,
     StepSeen,
 )
-from supervisor.keeper.recording.recorder import MAX_EVIDENCE, MOST_PHASES, SPEAKER_WAIT_S, Recorder
+from supervisor.keeper.recording.recorder import MAX_EVIDENCE, MOST_PHASES, Recorder
 from supervisor.run import events as ev
 from supervisor.run.events import Phase
 from supervisor.run.fold import replay
@@ -184,37 +184,24 @@ def test_telemetry_is_believed_alone(bench: Bench) -> None:
 
 def test_one_rank_speaks_for_the_job(bench: Bench) -> None:
     bench.see(*(step(n, rank, wire=False) for n in (1, 2) for rank in (3, 2)))
-    assert bench.series(METRICS) == [], "rank 0 may only be late"
-    bench.clock.now += SPEAKER_WAIT_S
-    bench.recorder.tick()
     assert bench.series(METRICS) == [("job", 1.0), ("job", 2.0)], "the first that spoke"
     bench.see(*(step(n, rank, wire=False) for n in (3, 4) for rank in (0, 3, 2)))
     assert bench.series(METRICS)[2:] == [("job", 3.0), ("job", 4.0)], "rank 0 once it speaks"
 
 
-def test_a_rank_that_was_read_before_rank_0_leaves_no_points(bench: Bench) -> None:
-    bench.see(*(step(n, rank, wire=False) for rank in (1, 0) for n in (1, 2)))
-    bench.recorder.flush()
-    assert bench.series(METRICS) == [("job", 1.0), ("job", 2.0)]
-    assert len(bench.series(RANKS)) == 4
-
-
 def test_samples_without_a_step_are_not_written_again_after_an_adoption(tmp_path: Path) -> None:
-    def said(loss: float) -> StepSeen:
-        return StepSeen(1.0, 0, {"loss": loss, "epoch": 0.5}, from_telemetry=False)
+    def said(loss: float, *, again: bool = False) -> StepSeen:
+        return StepSeen(1.0, 0, {"loss": loss, "epoch": 0.5}, from_telemetry=False, again=again)
 
     bar = StepSeen(1.0, 0, {"step": 5.0, "total_steps": 9.0}, from_telemetry=False, drawn=True)
     bench = Bench(tmp_path)
-    bench.see(said(3.0), bar, said(2.5), said(2.5), said(float("nan")))
+    bench.see(said(3.0), bar, said(2.5))
     bench.recorder.close()
-    before = [sample.v for sample in SeriesReader(tmp_path, METRICS).read()]
-    assert len(before) == 5
     bench = Bench(tmp_path, BEFORE)
-    bench.see(said(3.0), said(2.5), bar, said(2.5), said(float("nan")), said(2.5))
+    bench.see(said(3.0, again=True), bar, said(2.5, again=True), said(2.5))
     bench.recorder.close()
     after = [sample.v for sample in SeriesReader(tmp_path, METRICS).read()]
-    assert after[:5] == before
-    assert [v.get("loss") for v in after[5:]] == [2.5], "what came after the adoption"
+    assert [v.get("loss") for v in after] == [None, 3.0, 2.5, 2.5], "the last came after the adoption"
 
 
 def test_phases_checkpoints_and_warnings_are_said_once(bench: Bench) -> None:

@@ -19,7 +19,7 @@ from supervisor.run import state as st
 from supervisor.run.answers import AnswerLine, remember_answer
 from supervisor.run.fold import replay
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Decision, DecisionKind, Difference, Sameness, SpecChange
+from supervisor.run.records import Difference, Sameness
 from supervisor.run.series import JOB_KEY, METRICS, SeriesWriter
 from supervisor.views.headless.console import Level, event_lines
 from supervisor.views.wording.translate import english
@@ -140,28 +140,6 @@ def test_a_start_from_step_0_is_said_with_its_first_steps(resumed: Resumed) -> N
     (said,) = resumed.trains(part(Log(range(1, 51)), 1, 8))
     assert said.difference is Difference.STEP
     assert said.numbers["resume_step"] == 100
-
-
-@pytest.mark.parametrize(
-    ("by", "typed", "asked"),
-    [
-        ("kim", ("--lr=1e-4", "--epochs", "3"), "--lr=1e-4"),
-        ("kim", ("--lr", "3e-4", "--epochs", "3"), ""),
-        ("policy", ("--lr=1e-4",), ""),
-    ],
-)
-def test_another_learning_rate_that_a_person_typed_is_reported_as_asked_for(
-    tmp_path: Path, by: str, typed: tuple[str, ...], asked: str
-) -> None:
-    before = st.AttemptState(
-        number=1,
-        planned_t=1.0,
-        argv=("torchrun", "train.py", "--lr", "3e-4"),
-        decision=Decision(DecisionKind.RESTART, "asked", change=SpecChange(argv=typed)),
-        decided_by=by,
-    )
-    view = st.AttemptState(number=2, planned_t=2.0)
-    assert resume_comparison._asked_rate(st.RunState(attempts=(before, view)), view) == asked
 
 
 def test_what_was_asked_for_is_said_with_the_difference_and_is_no_warning() -> None:

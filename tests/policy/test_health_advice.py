@@ -205,11 +205,7 @@ def test_when_its_lines_come_decides_not_the_step_time_that_a_rank_prints(
 
 def test_printed_step_times_that_differ_alone_name_nobody() -> None:
     """Rank 0 may be slow and measure its own work, or wait for rank 1 within what it measures."""
-    found = printed({0: 1.0, 1: 0.3}, late_s={}).find()
-    assert found is not None
-    assert found.rank is None
-    assert found.advice.code == "step_times_differ"
-    assert printed({0: 1.0, 1: 0.81}, late_s={}).find() is None
+    assert printed({0: 1.0, 1: 0.3}, late_s={}).find() is None
 
 
 def test_measures_that_contradict_each_other_name_nobody() -> None:

@@ -152,20 +152,6 @@ def test_how_long_a_start_takes_says_nothing_of_later_silences() -> None:
     assert limit.act_s == 300
 
 
-def test_lines_alone_are_a_pace_only_after_a_while_and_are_acted_on_later() -> None:
-    watch = StallWatch(Paces(), HangSettings(), started=0.0)
-    watch.step(1.0)
-    for line in range(200):
-        watch.line(2.0 + line / 1000)
-    assert watch.threshold() is None, "a burst of lines at the start is no pace"
-    for second in range(40):
-        watch.line(3.0 + 1.1 * second)
-    limit = watch.threshold()
-    assert limit is not None
-    assert limit.stage is Stage.LOG
-    assert limit.act_s == pytest.approx(5 * 300)
-
-
 def test_switched_off_it_sees_nothing_and_without_act_it_only_flags() -> None:
     off = StallWatch(Paces(), HangSettings(enabled=False), started=0.0)
     for step in range(20):

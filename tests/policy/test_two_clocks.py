@@ -287,17 +287,6 @@ def test_who_reports_that_he_waits_holds_the_flag_back_for_seconds(text: str) ->
     assert run.ended == ("/" not in text)
 
 
-def test_a_script_without_readable_steps_is_watched_by_its_lines() -> None:
-    run = Run(HangSettings())
-    run.watch.step(1.0)
-    run.now = 1.0
-    run.print_for(60.0, 1.5, (f"still at it {n}" for n in range(100)))
-    assert not run.flags
-    began = run.now
-    run.wait(10)
-    assert [at - began for at in run.flags] == [pytest.approx(4.5, abs=0.3)]
-
-
 # -- a person's own limits -----------------------------------------------------------------------------------
 
 

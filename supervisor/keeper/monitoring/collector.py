@@ -64,6 +64,7 @@ class Collector:
             on_agent=self._on_agent,
             engine_ready=engine_ready,
             arrived=self._on_arrival,
+            read_before=lambda name: self._arrivals.end_of(name) if self._arrivals is not None else 0,
         )
         self._arrivals: ArrivalWriter | None = None
 

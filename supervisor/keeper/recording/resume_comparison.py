@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +18,7 @@ from supervisor.policy.same_training import Judgement, Restart, began_below, jud
 from supervisor.run import events as ev
 from supervisor.run.answers import recalled
 from supervisor.run.nodes import LEADER
-from supervisor.run.records import Difference, Sameness
+from supervisor.run.records import Sameness
 from supervisor.run.series import JOB_KEY, METRICS, Sample, SeriesReader
 from supervisor.run.state import AttemptState, RunState
 
@@ -36,10 +35,6 @@ TAIL_BYTES: Final = 16 << 20
 MOST_IN_A_SECOND: Final = 2_000
 """4 MiB hold about 20,000 samples, so a read with fewer reached the end."""
 
-_RATE: Final = re.compile(
-    r"-{0,2}(?:[\w.-]*[._-])?(?:lr|learning[-_]rate|warmup|scheduler|sched)(?:[._-]\w+)*(?:=|$)",
-    re.IGNORECASE,
-)
 MEASURED: Final = frozenset({"loss", "lr", "grad_norm"})
 """A step without any of these was not trained, or nothing about it was logged."""
 
@@ -85,14 +80,12 @@ class ResumeComparison:
         rows = len(tables.after)
         if final or rows >= MOST_ROWS or beyond >= NEW_ROWS:
             tables.done = True
-            self._record_judgement(
-                state, view, judge(tables.before, tables.after, self._restart(state, view))
-            )
+            self._record_judgement(view, judge(tables.before, tables.after, self._restart(state, view)))
         elif self._early < len(EARLY_ROWS) and rows >= EARLY_ROWS[self._early]:
             self._early += 1
             found = judge(tables.before, tables.after, self._restart(state, view))
             if found.certain:
-                self._record_judgement(state, view, found)
+                self._record_judgement(view, found)
 
     def _missed(self, state: RunState, view: AttemptState, tables: _Tables) -> ev.ResumeMissed | None:
         """The event for an attempt that began below its checkpoint; None if its script is known to start the step count over at 0."""
@@ -141,7 +134,7 @@ class ResumeComparison:
         loaded += [(a, a.resumed_step) for a in state.attempts[:-1] if a.resumed_step is not None]
         return any(a.first_step is not None and a.first_step + 1 < step for a, step in loaded)
 
-    def _record_judgement(self, state: RunState, view: AttemptState, found: Judgement) -> None:
+    def _record_judgement(self, view: AttemptState, found: Judgement) -> None:
         known = view.compared
         if known is not None and (known.result, known.difference) == (found.result, found.difference):
             return
@@ -155,7 +148,6 @@ class ResumeComparison:
                 numbers={name: value for name, value in found.numbers if math.isfinite(value)},
                 steps_twice=found.twice,
                 steps_new=found.new,
-                asked=_asked_rate(state, view) if found.difference is Difference.LEARNING_RATE else "",
             )
         )
 
@@ -178,27 +170,6 @@ class ResumeComparison:
             micro=pair(lambda batch: batch.micro_batch_per_rank),
             total_steps=self._tables.totals if self._tables is not None else None,
         )
-
-
-def _asked_rate(state: RunState, view: AttemptState) -> str:
-    """The learning-rate arguments that a person changed for the attempt: ``--lr 1e-4``; empty if there are none."""
-    before = next((a for a in reversed(state.attempts) if a.number < view.number), None)
-    decision = before.decision if before is not None else None
-    typed = decision.change.argv if decision is not None and decision.change is not None else None
-    if before is None or typed is None or before.decided_by == "policy":
-        return ""
-    new, old = rate_arguments(typed), rate_arguments(before.argv)
-    return ", ".join(word for word in new if word not in old)
-
-
-def rate_arguments(argv: Sequence[str]) -> list[str]:
-    """The command-line arguments that set a learning rate or its schedule, each with its value."""
-    found = []
-    for at, word in enumerate(argv):
-        if _RATE.match(word):
-            value = argv[at + 1] if "=" not in word and at + 1 < len(argv) else ""
-            found.append(f"{word} {value}".strip())
-    return found
 
 
 def _from_scratch(before: AttemptState | None) -> bool:

@@ -20,7 +20,7 @@ from supervisor.keeper.stalls.stack_broker import StackBroker
 from supervisor.keeper.stalls.stack_rounds import Round
 from supervisor.policy.health.early_signs import Advice
 from supervisor.policy.health.ending import Act, LateRank, Silence, Wait, judge
-from supervisor.policy.health.stall import Stage, StallWatch, Threshold, moved, phase_in_stack
+from supervisor.policy.health.stall import StallWatch, Threshold, moved, phase_in_stack
 from supervisor.run import events as ev
 from supervisor.run.state import AttemptState
 
@@ -240,10 +240,8 @@ class HangWatch:
         if same or taken.shows_a_wait:
             self._reported = True
             stalled_s = watch.stalled_s(self._clock.mono())
-            is_log = limit.stage is Stage.LOG
-            lasts = f"No output for {stalled_s:.0f} s" if is_log else f"No progress for {stalled_s:.0f} s"
             usual = f" (normally {limit.pace_s:.2g} s)" if limit.pace_s else ""
-            text = f"{lasts}{usual}: {taken.stacks.text}"
+            text = f"No progress for {stalled_s:.0f} s{usual}: {taken.stacks.text}"
             self._say([Advice("stall", text, taken.odd[0] if len(taken.odd) == 1 else None)])
 
     # -- what is done about a ruling -------------------------------------------------------------

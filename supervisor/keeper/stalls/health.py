@@ -65,7 +65,7 @@ class Health:
 
     _flagged_before: ev.StallFlagged | None
     _last_tick: float
-    _slow: tuple[int | None, bool]
+    _slow: int | None
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Health:
         self._hangs.adopt(view, self._read_again, past.written_t)
         self._flagged_before = view.stall
         if view.slow_rank is not None:
-            self._slow = (view.slow_rank.rank, view.slow_rank.unclear)
+            self._slow = view.slow_rank.rank
 
     def end(self) -> None:
         """The attempt has ended: no more looks. A round that is being taken is left to finish by itself."""
@@ -143,7 +143,7 @@ class Health:
                     self._stragglers.pause()
                     self._say(self._early.checkpoint(tree_bytes(Path(seen.path))))
             case LinesSeen():
-                if self._clock.mono() < self._replayed:
+                if seen.again:
                     watch.recall(seen.log, seen.lines)
                 else:
                     watch.printed(seen.log, seen.lines, self._mono(seen.t))
@@ -213,7 +213,7 @@ class Health:
         self._hangs.begin(attempt)
         self._flagged_before = None
         self._next_straggler = float("-inf")
-        self._slow = (None, False)
+        self._slow = None
         self._steps, self._step_mono, self._step_s = 0, float("-inf"), 0.0
         self._looked_steps, self._look_at = LOOK_AFTER_STEPS, float("inf")
 
@@ -238,13 +238,9 @@ class Health:
         self._wire = self._wire or seen.from_telemetry
         if self._wire and not seen.from_telemetry:
             return  # the console line of what telemetry says exactly
+        if seen.again:
+            return
         step = seen.values.get("step")
-        if not seen.from_telemetry:
-            known = self._past.last_step
-            if self._clock.mono() < self._replayed or (
-                step is not None and known is not None and step <= known
-            ):
-                return
         mono, epoch = self._mono(seen.t), seen.values.get("epoch", -1.0)
         is_next_epoch, self._max_epoch = epoch > self._max_epoch >= 0, max(epoch, self._max_epoch)
         if step is not None:
@@ -287,7 +283,6 @@ class Health:
             self._stragglers.gpu(seen.key, seen.values)
             self._say(self._early.gpu(seen.key, mono, seen.values))
         elif seen.stream == HOST and seen.key == MACHINE_KEY:
-            self._stragglers.machine(seen.values)
             self._say(self._early.machine(mono, seen.values))
         elif (cores := seen.values.get("cpu_ratio")) is not None and seen.key.isdigit():
             self._stragglers.processor(int(seen.key), cores)  # of a rank
@@ -322,9 +317,9 @@ class Health:
         slow = ev.SlowRankFound(t=self._clock.wall(), attempt=self._attempt)
         if found is not None:
             numbers = {"lost_s": round(found.lost_s, 4), "step_s": round(found.gap_s, 4)}
-            slow = replace(slow, rank=found.rank, unclear=found.rank is None, **numbers)
-        if (slow.rank, slow.unclear) != self._slow:
-            self._slow = (slow.rank, slow.unclear)
+            slow = replace(slow, rank=found.rank, **numbers)
+        if slow.rank != self._slow:
+            self._slow = slow.rank
             self._emit(slow)
         self._say([found.advice] if found is not None else [])
 
@@ -352,7 +347,6 @@ class Past:
     """Where the attempt stood. `last_t`: wall time of the last step or change of phase. `written_t`: of the last change of any of its logs."""
 
     last_t: float | None = None
-    last_step: float | None = None
     written_t: float | None = None
 
 
@@ -366,18 +360,17 @@ def resumed_watch(
     for fact in facts_in(node.journal):
         if isinstance(fact, ev.StallEnded):
             paces.returned(fact.stalled_s)  # a later silence as long is not ended either
-    last_t, steps = view.first_step_t, list[float]()
+    last_t, resumed = view.first_step_t, False
     for sample in _steps(node, view.number):
         at = mono(sample.t)
-        if not steps:  # those before it are not read: it ends no gap
+        if not resumed:  # those before it are not read: it ends no gap
             watch.resume(None, at)
         watch.step(at)
-        steps.append(sample.v["step"] or 0.0)
-        last_t = sample.t
+        resumed, last_t = True, sample.t
     if view.phase is not None and view.phase_t is not None and view.phase_t >= (last_t or 0.0):
         watch.enter(view.phase, mono(view.phase_t))
         last_t = view.phase_t
-    return watch, Past(last_t, max(steps, default=None), _last_change(node.attempt(view.number)))
+    return watch, Past(last_t, _last_change(node.attempt(view.number)))
 
 
 def _last_change(paths: AttemptPaths) -> float | None:

@@ -23,11 +23,9 @@ POINTS = 60
 THIRDS = 3
 NEAR_LIMIT = 0.85
 SOON_S = 1800.0
-RETRIES = 3
 SPIKE_STEPS = 3
 SPIKE_SPREADS = 8.0
 MIN_STEPS = 30
-SCALE_FALLS = 4
 DATA_SHARE = 0.3
 DATA_SHARE_ALONE = 0.5
 BUSY_GPU = 0.6
@@ -193,14 +191,6 @@ class _Spike:
 
 
 @dataclass(slots=True)
-class _Rank:
-    """What is remembered of one rank."""
-
-    memory: Creep = field(default_factory=Creep)
-    retries: float | None = None
-
-
-@dataclass(slots=True)
 class _Gpu:
     """What is remembered of one GPU."""
 
@@ -215,12 +205,9 @@ class EarlySigns:
     """Takes readings of one attempt and gives advice; the caller says it as often as it helps (see `Quota`)."""
 
     def __init__(self) -> None:
-        self._ranks: dict[int | None, _Rank] = {}
         self._gpus: dict[str, _Gpu] = {}
         self._host = Creep()
         self._spikes = {name: _Spike() for name in SPIKES}
-        self._scale: float | None = None
-        self._falls = 0
         self._waits = Typical(50)
         self._disk_free: float | None = None
         self._free_after_save: float | None = None
@@ -234,23 +221,6 @@ class EarlySigns:
     def step(self, rank: int | None, t: float, values: Mapping[str, float]) -> Iterator[Advice]:
         """A step's numbers by their canonical names; `t` in seconds of any one clock."""
         yield from self._went_on_unsaved(rank, t)
-        known = self._ranks.setdefault(rank, _Rank())
-        retries = values.get("alloc_retries")
-        if retries is not None and math.isfinite(retries):
-            if known.retries is not None and retries - known.retries >= RETRIES:
-                yield Advice(
-                    "alloc_retries",
-                    f"rank {rank if rank is not None else 0} had to free cached GPU memory {retries - known.retries:.0f} "
-                    "times to continue: memory is tight; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or a smaller micro-batch helps",
-                    rank,
-                )
-                known.retries = retries
-            known.retries = retries if known.retries is None else known.retries
-        used, limit = values.get("memory_used_bytes"), values.get("memory_total_bytes")
-        if used is not None:
-            known.memory.add(t, used)
-            if limit:
-                yield from _creeps(known.memory, used, limit, f"rank {rank}", "memory_creeping", rank)
         if rank in {None, 0}:
             yield from self._numbers(values)
 
@@ -260,7 +230,7 @@ class EarlySigns:
         used, total = values.get("memory_used_bytes"), values.get("memory_total_bytes")
         if used is not None and total:
             known.memory.add(t, used)
-            yield from _creeps(known.memory, used, total, f"GPU {index}", "gpu_memory_creeping", None)
+            yield from _creeps(known.memory, used, total, f"GPU {index}", "gpu_memory_creeping")
         temperature = values.get("temperature_c")
         known.hot = known.hot + 1 if temperature is not None and temperature >= HOT_C else 0
         if temperature is not None and known.hot == HOT_READINGS:
@@ -292,7 +262,7 @@ class EarlySigns:
         limit = values.get("cgroup_limit_bytes") or values.get("memory_total_bytes")
         if used is not None and limit:
             self._host.add(t, used)
-            yield from _creeps(self._host, used, limit, "host memory", "host_memory_creeping", None)
+            yield from _creeps(self._host, used, limit, "host memory", "host_memory_creeping")
         free = values.get("disk_free_bytes")
         if free is not None:
             self._disk_free = free
@@ -336,17 +306,6 @@ class EarlySigns:
             code, factor = SPIKES[name]
             if value is not None and spike.lasts(value, factor):
                 yield Advice(code, _spike_text(name, value, spike.usual.median))
-        scale = values.get("loss_scale")
-        if scale is not None and math.isfinite(scale):
-            if self._scale is not None and scale != self._scale:
-                self._falls = self._falls + 1 if scale < self._scale else 0
-                if self._falls == SCALE_FALLS:
-                    yield Advice(
-                        "loss_scale_falling",
-                        f"the fp16 loss scale fell {SCALE_FALLS} times in a row, to {scale:g}: gradients overflow and NaN may follow; "
-                        "bfloat16, a lower learning rate or clipping helps",
-                    )
-            self._scale = scale
         yield from self._data(values)
 
     def _data(self, values: Mapping[str, float]) -> Iterator[Advice]:
@@ -366,9 +325,7 @@ class EarlySigns:
             )
 
 
-def _creeps(
-    level: Creep, used: float, limit: float, whose: str, code: str, rank: int | None
-) -> Iterator[Advice]:
+def _creeps(level: Creep, used: float, limit: float, whose: str, code: str) -> Iterator[Advice]:
     if used < NEAR_LIMIT * limit:
         return
     left_s = level.full_in_s(limit)
@@ -377,5 +334,4 @@ def _creeps(
             code,
             f"{whose} grows without pause: {used / _GIB:.1f} of {limit / _GIB:.1f} GiB, full in about {max(1, round(left_s / 60))} min; "
             "look for tensors kept with their graph (loss without .item()), growing lists or caches",
-            rank,
         )

@@ -4,7 +4,7 @@ With DDP every rank's steps take as long as the slowest one's: the others wait f
 script prints as its step time does not tell them apart: where it includes that wait, the ranks that wait print the longer
 one, and where it leaves out the slow part, so does the slow rank itself. What decides is the time that a rank spends before
 it comes to the others: its wait for data, the time between its steps as telemetry reports them, and how much later than the
-others it reports the same step. What its device or machine says is the reason. Of ranks without GPUs, which wait in an
+others it reports the same step. What its device says is the reason. Of ranks without GPUs, which wait in an
 exchange without computing, the one that alone keeps a core busy is the slow one. Where nothing of this tells, it is the one that
 looks at the ranks' Python stacks, at different moments of different steps, found elsewhere while all others waited.
 """
@@ -56,7 +56,6 @@ class _Own:
     """Medians of one rank's window: seconds that it spends before it comes to the others."""
 
     gap_s: float
-    took_s: float | None
     outside_s: float
     data_s: float
     late_s: float
@@ -68,12 +67,9 @@ class _Own:
 
 @dataclass(frozen=True, slots=True)
 class SlowRank:
-    """The rank that the others wait for: by `lost_s` of every step of `gap_s`, 0 where only its device shows it.
+    """The rank that the others wait for: by `lost_s` of every step of `gap_s`."""
 
-    `rank` None: step times differ from rank to rank, and nothing shows which one is slow.
-    """
-
-    rank: int | None
+    rank: int
     lost_s: float
     gap_s: float
     advice: Advice
@@ -87,7 +83,6 @@ class Stragglers:
         self._reported: dict[float, dict[int, float]] = {}
         self._named: int | None = None
         self._gpus: dict[str, Mapping[str, float | None]] = {}
-        self._machine: Mapping[str, float | None] = {}
         self._cores: dict[int, deque[float]] = {}
         self._glances: deque[tuple[int | None, str]] = deque(maxlen=GLANCES)
 
@@ -126,10 +121,6 @@ class Stragglers:
         """The newest reading of a GPU."""
         self._gpus[index] = values
 
-    def machine(self, values: Mapping[str, float | None]) -> None:
-        """The newest reading of the machine."""
-        self._machine = values
-
     def processor(self, rank: int, cores: float) -> None:
         """How many cores a rank kept busy since the reading before."""
         self._cores.setdefault(rank, deque(maxlen=CPU_READINGS)).append(cores)
@@ -158,12 +149,7 @@ class Stragglers:
         late = self._worst(own, lambda item: item.late_s, max(SHARE * gap_s, LATE_LEAST_S))
         found = max(filter(None, (apart, late)), key=lambda each: each[1], default=None)
         if found is None:
-            slow = (
-                self._by_device(sorted(full), gap_s)
-                or self._by_processor(full, gap_s)
-                or self._by_stacks(gap_s)
-                or _unclear(own, gap_s)
-            )
+            slow = self._by_processor(full, gap_s) or self._by_stacks(gap_s)
         elif apart is not None and late is not None and apart[0] != late[0]:
             slow = None  # two measures that contradict each other
         else:
@@ -187,19 +173,10 @@ class Stragglers:
         where = "fetching data" if mine.data_s >= mine.outside_s else "outside of the step"
         if is_late:
             where = "before it reports the step"
-        reason = "; ".join([*self._reasons(slow), *self._host_reasons()])
+        reason = "; ".join(self._reasons(slow))
         text = f"rank {slow} holds the others up by {lost_s:.2g} s in every step of {gap_s:.2g} s: it spends them {where}"
         advice = Advice("straggler", f"{text}{f' ({reason})' if reason else ''}", slow)
         return SlowRank(slow, lost_s, gap_s, advice)
-
-    def _by_device(self, ranks: list[int], gap_s: float) -> SlowRank | None:
-        """Ranks that come alike late, but one of them on a device that says it is slowed down."""
-        reported = {rank: reasons for rank in ranks if (reasons := self._reasons(rank))}
-        if len(reported) != 1:
-            return None
-        rank, reasons = next(iter(reported.items()))
-        text = f"rank {rank} is likely to hold the others up: {'; '.join(reasons)}"
-        return SlowRank(rank, 0.0, gap_s, Advice("straggler", text, rank))
 
     def _by_processor(self, ranks: Collection[int], gap_s: float) -> SlowRank | None:
         """The rank that computes while the others wait. With GPUs that is not seen: a rank that waits in NCCL keeps a core busy."""
@@ -247,34 +224,13 @@ class Stragglers:
             found.append(f"GPU {rank} has uncorrected memory errors")
         return found
 
-    def _host_reasons(self) -> list[str]:
-        cpu = self._machine.get("cpu_ratio")
-        return ["the machine's cores are all busy"] if cpu is not None and cpu > 0.95 else []
-
 
 def _own(known: _Rank) -> _Own:
-    took = [took for _, took, _ in known.rows if took is not None]
     outside = [max(0.0, gap - took) for gap, took, _ in known.rows if took is not None]
     return _Own(
         gap_s=median(gap for gap, _, _ in known.rows),
-        took_s=median(took) if len(took) == WINDOW else None,
         # Telemetry's step time includes the waits. What a log prints may be any part of the step.
         outside_s=median(outside) if outside and known.has_telemetry else 0.0,
         data_s=median(wait for _, _, wait in known.rows),
         late_s=median(known.late) if len(known.late) == WINDOW else 0.0,
     )
-
-
-def _unclear(own: Mapping[int, _Own], gap_s: float) -> SlowRank | None:
-    """Printed step times that differ though all ranks end their steps together: either the longest or the shortest is the slow one's."""
-    took = {rank: item.took_s for rank, item in own.items() if item.took_s is not None}
-    if len(took) < len(own):
-        return None
-    most, least = max(took, key=lambda rank: took[rank]), min(took, key=lambda rank: took[rank])
-    if took[most] - took[least] < SHARE * took[most]:
-        return None
-    text = (
-        f"rank {most} prints {took[most]:.2g} s for a step and rank {least} {took[least]:.2g} s, but both end their steps together: "
-        "one of them waits for the other, and what they print does not show which (K shows where each rank is)"
-    )
-    return SlowRank(None, 0.0, gap_s, Advice("step_times_differ", text))
