@@ -204,10 +204,3 @@ def test_a_probe_of_the_bundled_trainer_saves_into_its_own_folder(
     )
     assert paths.root == context.node.root / "probes" / "1"
     context.ledger.close()
-
-
-def test_without_a_fit_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
-    prober, context = made(tmp_path, job(tmp_path, "true", fit=None))
-    assert ticked(prober, context) == []
-    assert context.ledger.state.fitted is None
-    assert prober.fit == FitSettings()

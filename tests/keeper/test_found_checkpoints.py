@@ -19,7 +19,6 @@ from supervisor.keeper.monitoring.found_checkpoints import (
     LOOK_EVERY_MOST_S,
     LOOK_EVERY_S,
     SETTLE_S,
-    WATCHED_EVERY_S,
     ConcurrentRun,
     FoundCheckpoints,
     Outputs,
@@ -147,19 +146,6 @@ def test_a_look_is_taken_every_few_seconds(tmp_path: Path, monkeypatch: pytest.M
     made.finish(st.RunState())
     assert len(begun) == 2, "a script that reports its checkpoints is not searched for"
     made.close()
-
-
-def test_folders_that_take_long_are_looked_at_less_often_and_more_often_while_a_screen_is_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, clock, _ = follower(tmp_path)
-    begun = looked(made, monkeypatch)
-    for late_s, watched, looks in ((19.0, False, 0), (1.0, False, 1), (WATCHED_EVERY_S, True, 2)):
-        clock.now += late_s
-        made._took_s = 0.2
-        made.look(BEGUN, watched=watched)
-        assert wait_until(lambda: not made._looker.working, 10.0)
-        assert len(begun) == looks
 
 
 def saved_by_torch(path: Path, t: float) -> None:
@@ -399,16 +385,6 @@ def test_whose_a_checkpoint_is_by_what_each_run_names(
     saved_by_torch(tmp_path / path, T)
     found = search(of(ours), 0.0, lambda _since_t: [ConcurrentRun("able-ant", Outputs.of(of(theirs)))])
     assert (bool(found.ours), found.shared_with is not None) == (taken, shared)
-
-
-def test_a_run_that_ended_right_before_this_one_is_no_other_run(tmp_path: Path) -> None:
-    """Files are looked for from a second before the start, since stamps are coarse; runs are asked for from the start itself."""
-    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), output_prefixes=("a",))
-    saved_by_torch(tmp_path / "a" / "ckpt.pt", T)
-    asked: list[float] = []
-    began_t = T - 5
-    search(job, began_t - SETTLE_S, lambda since_t: asked.append(since_t) or [])  # type: ignore[func-returns-value]
-    assert asked == [began_t]
 
 
 @pytest.mark.fault(

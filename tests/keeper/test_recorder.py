@@ -31,7 +31,6 @@ from supervisor.run.series import HOST, METRICS, RANKS, SeriesReader
 from supervisor.sources.signature_files import default_cache_dir, load_engine
 from supervisor.sources.tail.tailer import Backlog
 from supervisor.text.prefixes import Origin
-from supervisor.views.tui.charts.live import attempt_marks
 from tests.conftest import wait_until
 from tests.keeper.fakes import Emitted, FakeClock
 
@@ -134,14 +133,6 @@ def test_an_adopting_keeper_does_not_journal_a_lost_loss_again(tmp_path: Path) -
     bench.recorder.close()
 
 
-def test_a_loss_that_changed_its_name_is_marked_in_old_journals() -> None:
-    told = ev.Advisory(
-        t=2.0, attempt=1, code="loss_renamed_2_clm_loss", text="the loss is clm_loss from step 2 on"
-    )
-    (mark,) = attempt_marks(replay((*BEFORE, told)))
-    assert (mark.step, mark.text) == (2, "clm_loss")
-
-
 def test_an_evaluation_that_counts_anew_is_no_progress(bench: Bench) -> None:
     """A second program scores the checkpoints of all epochs: it prints a step and no loss."""
 
@@ -160,20 +151,6 @@ def test_an_evaluation_that_counts_anew_is_no_progress(bench: Bench) -> None:
     last = bench.of(ev.Progress)[-1]
     assert isinstance(last, ev.Progress)
     assert last.epoch == 1, "the heading of another training"
-
-
-def test_an_evaluations_batches_are_no_steps_where_not_all_lines_are_kept(bench: Bench) -> None:
-    def line(epoch: int, number: int, **values: float) -> StepSeen:
-        return StepSeen(
-            10.0, None, {"epoch": float(epoch), "step": float(number), **values}, from_telemetry=False
-        )
-
-    bench.see(line(1, 0, loss=0.7), line(1, 100, val_loss=0.6))  # the training's 100 to 400 are left out
-    bench.see(line(2, 400, loss=0.5), line(2, 100, val_loss=0.4))
-    bench.recorder.flush()
-    last = bench.of(ev.Progress)[-1]
-    assert isinstance(last, ev.Progress)
-    assert (last.epoch, last.step) == (2, 400)
 
 
 def test_telemetry_is_believed_alone(bench: Bench) -> None:
@@ -365,18 +342,6 @@ def test_while_the_reading_is_behind_that_is_told_every_ten_seconds_at_least(tmp
         bench.clock.now += 0.1
         bench.recorder.tick()
     assert lags(bench)[4:] == [(None, None)], "once: it has caught up"
-    bench.recorder.close()
-
-
-def test_what_was_written_at_once_and_is_read_at_once_is_no_lag(tmp_path: Path) -> None:
-    sizes: list[Backlog | None] = [Backlog(0, 50 << 20)]
-    bench = behind(tmp_path, sizes)
-    bench.recorder.tick()
-    bench.clock.now += 0.9
-    sizes.append(Backlog(50 << 20, 50 << 20))
-    bench.clock.now += 0.2
-    bench.recorder.tick()
-    assert lags(bench) == []
     bench.recorder.close()
 
 

@@ -121,25 +121,12 @@ def test_what_more_steps_would_not_change_is_said_early(resumed: Resumed) -> Non
     assert len(resumed.said()) == 1
 
 
-def test_an_attempt_that_ends_early_is_judged_by_what_there_is(resumed: Resumed) -> None:
-    assert resumed.trains(part(AFTER, 101, 102)) == []
-    (said,) = resumed.trains(part(AFTER, 103, 103), final=True)
-    assert said.result is Sameness.UNKNOWN
-    assert "too few steps" in said.text
-
-
 def test_the_bar_that_jumps_to_the_step_it_resumes_from_is_no_step_0(resumed: Resumed) -> None:
     """tqdm draws 0/150 before transformers' Trainer skips to step 101."""
     resumed.series.append(METRICS, 5.0, JOB_KEY, 2, {"step": 0.0, "total_steps": 150.0})
     resumed.trains(part(AFTER, 101, 149))
     (said,) = resumed.trains(part(AFTER, 150, 150))
     assert said.result is Sameness.SAME
-
-
-def test_a_start_from_step_0_is_said_with_its_first_steps(resumed: Resumed) -> None:
-    (said,) = resumed.trains(part(Log(range(1, 51)), 1, 8))
-    assert said.difference is Difference.STEP
-    assert said.numbers["resume_step"] == 100
 
 
 def test_what_was_asked_for_is_said_with_the_difference_and_is_no_warning() -> None:
@@ -166,15 +153,6 @@ def test_another_keeper_does_not_say_it_again(resumed: Resumed) -> None:
     again.look(resumed.ledger.state)
     again.look(resumed.ledger.state, final=True)
     assert len(resumed.said()) == 1
-
-
-def test_of_a_long_training_the_newest_steps_are_kept(
-    resumed: Resumed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resume_comparison, "MOST_KEPT", 45)
-    resumed.trains(part(AFTER, 101, 130))
-    (said,) = resumed.trains(part(AFTER, 131, 150))
-    assert (said.result, said.steps_twice) == (Sameness.SAME, 30)
 
 
 def test_only_whole_steps_of_the_job_with_a_measured_value_are_compared(tmp_path: Path) -> None:
@@ -223,12 +201,6 @@ def missed_of(folder: Path, after: Rows, **made: Any) -> ev.ResumeMissed | None:
         resumed.close()
 
 
-def test_an_attempt_that_begins_below_its_checkpoint_did_not_resume(tmp_path: Path) -> None:
-    missed = missed_of(tmp_path, rows_at(10, 20))
-    assert missed is not None
-    assert (missed.attempt, missed.step, missed.began, missed.certain) == (2, 100, 0, False)
-
-
 @pytest.mark.parametrize(
     ("after", "why"),
     [
@@ -241,10 +213,6 @@ def test_an_attempt_that_begins_below_its_checkpoint_did_not_resume(tmp_path: Pa
 )
 def test_what_is_no_false_resume(tmp_path: Path, after: Rows, why: str) -> None:
     assert missed_of(tmp_path, after) is None, why
-
-
-def test_without_a_planned_resume_nothing_is_accused(tmp_path: Path) -> None:
-    assert missed_of(tmp_path, rows_at(10, 20), resume_at=None) is None
 
 
 def test_a_checkpoint_that_is_named_by_another_count_than_the_logs_is_compared_by_its_time(

@@ -73,12 +73,6 @@ def test_a_gpu_is_hot_after_half_a_minute_above_the_bound(heat: float, count: in
     assert [item.code for item in found] == ["gpu_hot_0"] * told
 
 
-def test_a_throttled_gpu_is_told_once() -> None:
-    early = EarlySigns()
-    found = [item for t in range(90) for item in early.gpu("3", float(t), {"throttle": 1.0})]
-    assert [item.code for item in found] == ["gpu_throttled_3"]
-
-
 def test_new_memory_errors_are_told_and_old_ones_are_not() -> None:
     early = EarlySigns()
     told = [len(list(early.gpu("0", 0.0, {"ecc_uncorrected": count}))) for count in (5.0, 5.0, 6.0, 6.0, 7.0)]
@@ -213,18 +207,3 @@ def test_a_rank_holds_the_others_up_from_a_fifth_of_a_step_on(
         assert (slow.rank if slow is not None else None) == who
         if slow is not None:
             assert ("fetching data" if data else "outside of the step") in slow.advice.text
-
-
-def test_only_steps_that_follow_each_other_are_measured() -> None:
-    found = Stragglers()
-    for step in range(0, 4 * WINDOW, 2):
-        for rank in (0, 1):
-            values = {"step": float(step), "step_time_s": 1.0 - 0.9 * rank}
-            found.step(rank, float(step), values, from_telemetry=True)
-    assert found.find() is None
-    same_time = Stragglers()
-    for step in range(2 * WINDOW):
-        for rank in (0, 1):
-            values = {"step": float(step), "step_time_s": 1.0 - 0.9 * rank}
-            same_time.step(rank, 5.0, values, from_telemetry=True)
-    assert same_time.find() is None, "what was read at once has no gaps"
