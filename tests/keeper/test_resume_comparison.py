@@ -12,8 +12,8 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind, Knobs, RetrySettings
 from supervisor.keeper.base.ledger import Ledger, RunContext
 from supervisor.keeper.planning.launch_plans import counter_question
-from supervisor.keeper.recording import resume_comparison
-from supervisor.keeper.recording.resume_comparison import ResumeComparison
+from supervisor.keeper.recording import recovery_report
+from supervisor.keeper.recording.recovery_report import ResumeComparison
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.answers import AnswerLine, remember_answer
@@ -170,7 +170,7 @@ def test_only_whole_steps_of_the_job_with_a_measured_value_are_compared(tmp_path
     ):
         writer.append(METRICS, 60_000.0, key, attempt, values)
     writer.close()
-    tables = resume_comparison._Tables(tmp_path, 2)
+    tables = recovery_report._Tables(tmp_path, 2)
     assert tables.totals is None
     assert tables.read(final=True)
     assert tables.before == {0: loss}

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from supervisor.keeper.monitoring.observations import StepSeen
-from supervisor.keeper.recording.job_progress import MAX_MINIMA, RunningMinima
-from supervisor.keeper.recording.recorder import Recorder
+from supervisor.keeper.recording.recorder import MAX_MINIMA, Recorder, RunningMinima
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.series import METRICS, SeriesReader

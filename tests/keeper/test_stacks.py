@@ -16,8 +16,7 @@ from supervisor.keeper.base.background import BackgroundTask
 from supervisor.keeper.base.control_input import CONTROL_INTERVAL_S, ControlInput, Powerless
 from supervisor.keeper.base.request_rules import Refused
 from supervisor.keeper.process.child import own_identity
-from supervisor.keeper.stalls.stack_broker import StackBroker
-from supervisor.keeper.stalls.stack_rounds import Round, Targets, take_round, write_stacks
+from supervisor.keeper.stalls.stack_rounds import Round, StackBroker, Targets, take_round, write_stacks
 from supervisor.policy.health.stall import Activity
 from supervisor.run import control
 from supervisor.run import events as ev

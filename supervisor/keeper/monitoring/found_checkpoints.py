@@ -379,7 +379,9 @@ class FoundCheckpoints:
         if one.step is not None:
             return one.step, False
         t = one.t - self._clock.ahead_s()
-        steps = steps_seen(self._series) or (list(self._measured.steps) if self._measured is not None else [])
+        steps = logged_steps(self._series) or (
+            list(self._measured.steps) if self._measured is not None else []
+        )
         counted = self._counted_step(one, t, state, steps)
         if counted is not None:
             return counted, False
@@ -405,7 +407,7 @@ class FoundCheckpoints:
 # -- the step at a time ----------------------------------------------------------------------------
 
 
-def steps_seen(series: Path | None) -> list[tuple[float, float]]:
+def logged_steps(series: Path | None) -> list[tuple[float, float]]:
     """Wall time and step of the newest samples that name a step, in the order in which they came."""
     if series is None:
         return []

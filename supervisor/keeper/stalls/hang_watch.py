@@ -16,8 +16,7 @@ from supervisor.diagnosis.hang.stack_groups import Doing, RankPlace, alike
 from supervisor.diagnosis.hang.stacks import BY_KIND, Kind
 from supervisor.job.spec import HangSettings
 from supervisor.keeper.base.keeper_clock import Clock
-from supervisor.keeper.stalls.stack_broker import StackBroker
-from supervisor.keeper.stalls.stack_rounds import Round
+from supervisor.keeper.stalls.stack_rounds import Round, StackBroker
 from supervisor.policy.health.early_signs import Advice
 from supervisor.policy.health.ending import Act, LateRank, Silence, Wait, judge
 from supervisor.policy.health.stall import StallWatch, Threshold, moved, phase_in_stack

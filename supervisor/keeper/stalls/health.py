@@ -28,8 +28,7 @@ from supervisor.keeper.monitoring.observations import (
     StepSeen,
 )
 from supervisor.keeper.stalls.hang_watch import HangContext, HangWatch
-from supervisor.keeper.stalls.stack_broker import StackBroker
-from supervisor.keeper.stalls.stack_rounds import Round, Targets, glance, take_round
+from supervisor.keeper.stalls.stack_rounds import Round, StackBroker, Targets, glance, take_round
 from supervisor.policy.health.early_signs import Advice, EarlySigns, Quota
 from supervisor.policy.health.stall import Paces, StallWatch
 from supervisor.policy.health.straggler import Stragglers
