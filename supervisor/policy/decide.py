@@ -411,29 +411,41 @@ def _resume_can_be_asked(history: PolicyInput) -> bool:
 def _why_not_resumed(history: PolicyInput) -> str:
     """What is missing before a restart could continue, what to type for it, and a file that may be worth a look."""
     flag, found = history.knobs.resume_path, history.newest_checkpoint
-    switch = history.knobs.resume or history.knobs.resume_step
-    no_whole_one = "no whole checkpoint of this run was found"
     if history.not_now:
         return f"steps were made and {history.not_now}"
     if found is not None:
         why = f"{found} was found, but not the flag that resumes from it: name it (--resume-knob FLAG=PATH)"
-    elif history.given_start is not None and history.interactive:
+        return _with_resumes(why, history)
+    if history.given_start is not None and history.interactive:
         # It is no progress of this run: going on from it by itself would write over what came after it.
-        why = (
-            f"steps were made since {history.given_start}, and {no_whole_one}: "
-            "e gives another path, r starts from that one again"
+        return _with_resumes(
+            f"steps were made since {history.given_start}, and no whole checkpoint of this run was found: "
+            "e gives another path, r starts from that one again",
+            history,
         )
-    elif flag is not None:
-        spelt = f"{flag} PATH" if flag.startswith("-") else f"{flag}=PATH"
-        how = f"press e and add {spelt}, or start" if history.interactive else "start"
-        why = f"steps were made and {no_whole_one} for {flag}; {how} with --resume-knob '{flag}=DIR/FILE'"
-    elif switch is not None:
-        why = f"steps were made and {no_whole_one} for {switch}, and a restart may overwrite what is there"
-    else:
-        why = (
-            "steps were made and the script's resume flag is not known, so a restart may overwrite its checkpoint; "
-            "name it: --resume-knob FLAG=PATH"
-        )
+    switch = history.knobs.resume or history.knobs.resume_step
+    if flag is None and switch is not None:
+        why = f"steps were made and no whole checkpoint of this run was found for {switch}, and a restart may overwrite what is there"
+        return _with_resumes(why, history)
+    if flag is not None:
+        why = f"steps were made and no whole checkpoint of this run was found for {flag}"
+        if history.interactive:
+            return _with_resumes(
+                f"{why}; press e and add {_spelt(flag)}, or start with --resume-knob '{flag}=DIR/FILE'",
+                history,
+            )
+        return _with_resumes(f"{why}; start with --resume-knob '{flag}=DIR/FILE'", history)
+    why = (
+        "steps were made and the script's resume flag is not known, so a restart may overwrite its checkpoint"
+    )
+    return _with_resumes(f"{why}; name it: --resume-knob FLAG=PATH", history)
+
+
+def _spelt(flag: str) -> str:
+    return f"{flag} PATH" if flag.startswith("-") else f"{flag}=PATH"
+
+
+def _with_resumes(why: str, history: PolicyInput) -> str:
     return "; ".join(filter(None, (why, history.knobs.resumes)))
 
 
