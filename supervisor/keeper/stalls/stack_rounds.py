@@ -1,6 +1,6 @@
-"""One round of stacks: all ranks side by side, grouped, with what NCCL, PyTorch and the logs' heads know, written as an artifact.
+"""A round of stacks: all ranks side by side in groups, with what NCCL, PyTorch and the measurements know, written as an artifact.
 
-Taken in a thread of its own: py-spy may need seconds, and the keeper's loop must continue.
+Rounds are taken in a thread of their own, one at a time: py-spy may need seconds and stops each process for a moment.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ from supervisor.text.redact import redact_text
 
 STACKS_S = 5.0
 FAULT_FOLDER = "stacks"
-# Ranks that all do something different show no pattern: at most this many of them are journalled.
+# If every rank does something different, there is no pattern; at most this many groups are journalled.
 MOST_GROUPS = 32
 HEAD_BYTES = 1 << 18
-"""The first record of a rank's measurements holds the timeout of its process groups."""
+"""The first record of a rank's measurements contains the timeout of its process groups."""
 # Launchers' names for how many ranks this node has: torchrun's, DeepSpeed's, Open MPI's and MPICH's.
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Whom to look at, and where the round is written.
+    """Which processes to look at, and where to write the round.
 
     `ranks`: by global rank. `attempt_root`: the attempt's folder. `env`: the job's environment. `since_t`: wall time
-    of the attempt's start; older dumps are of others.
+    of the attempt's start; older dumps belong to other runs.
     """
 
     attempt: int
@@ -76,10 +76,10 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a round gave. `mono`: when, by the keeper's clock. `lines`: where each rank's own frame stands, 1-based.
+    """The result of a round. `mono`: its time, by the keeper's clock. `lines`: the artifact's line of each rank's own frame, 1-based.
 
-    `cpu_s`: what each rank's process has used so far. `here` and `world`: ranks of this node and of the job, as the ranks were
-    told. `group_timeout_s`: as the ranks were measured to ask for it.
+    `cpu_s`: CPU seconds that each rank's process has used. `here` and `world`: the ranks on this node and in the job, according to the
+    ranks' environment. `group_timeout_s`: the timeout that the ranks were measured to request.
     """
 
     mono: float
@@ -97,15 +97,15 @@ class Round:
 
     @property
     def odd(self) -> tuple[int, ...]:
-        """Who keeps the others waiting: by the stacks, else by NCCL or the flight recorder."""
+        """The ranks that keep the others waiting, according to the stacks, or else to NCCL or the flight recorder."""
         return self.stacks.odd or self.absent
 
     @property
     def shows_a_wait(self) -> bool:
-        """Whether this round alone says that somebody is waited for who does not run, or that all wait.
+        """Whether this round alone shows that the others wait for a rank that does not run, or that all wait.
 
-        A rank that computes while the others wait for it is at a long step: a script that lengthens its sequences at
-        once looks so. Only a second round can tell that from an endless loop.
+        A rank that computes while the others wait may be in a long step, for example after the sequences became longer. Only a second
+        round can tell that from an endless loop.
         """
         if self.absent:
             return True
@@ -114,13 +114,13 @@ class Round:
 
     @property
     def line_at(self) -> str | None:
-        """The odd one's own line."""
+        """The line of the first rank that keeps the others waiting."""
         place = self.stacks.place_of(self.odd[0]) if self.odd else None
         return place.line_at if place is not None else None
 
     @property
     def groups(self) -> tuple[ev.RanksAt, ...]:
-        """The ranks by what they do, as they are journalled: those who keep the others waiting first."""
+        """The ranks grouped by what they do, for the journal; those that keep the others waiting come first."""
         odd, lines = set(self.odd), self.lines or {}
         found = sorted(self.stacks.groups, key=lambda group: not odd.issuperset(group.ranks))
         return tuple(
@@ -144,7 +144,7 @@ def targets_of(
     env: Mapping[str, str],
     python: str,
 ) -> Targets | None:
-    """Whom to look at now; None while no process of the attempt is known."""
+    """Which processes to look at now; None while no process of the attempt is known."""
     known = {
         (rank.rank if rank is not None and rank.rank is not None else local): process
         for local, process in live.ranks.items()
@@ -152,7 +152,7 @@ def targets_of(
         for rank in [view.ranks.get(local)]
     }
     if not known and job.entry_kind is EntryKind.COMMAND:
-        # A plain `python train.py`: its own process, or the innermost that a wrapper of it started first.
+        # A plain `python train.py`: its own process, or the innermost process that a wrapper started.
         tree = live.child.tree()
         known = {0: tree[0]} if tree else {}
     if not known:
@@ -169,7 +169,7 @@ def targets_of(
 
 
 def take_round(targets: Targets, clock: Clock) -> Round:
-    """Stacks, NCCL's counts and flight-recorder dumps of all ranks, written to artifacts/."""
+    """Take stacks, NCCL's counts and flight-recorder dumps of all ranks, and write them to artifacts/."""
     order = sorted(targets.ranks)
     processes = [targets.ranks[rank] for rank in order]
     taken = collect_stacks(
@@ -203,7 +203,7 @@ def take_round(targets: Targets, clock: Clock) -> Round:
 
 
 def glance(targets: Targets) -> StackRound | None:
-    """Where the ranks of a healthy job are at this moment; none of them is stopped for it. None where that cannot be seen."""
+    """Where the ranks of a healthy job are at this moment, without stopping any of them; None if that cannot be seen."""
     order = sorted(targets.ranks)
     taken = glance_stacks(
         [targets.ranks[rank] for rank in order],
@@ -228,7 +228,7 @@ def _size(env: Mapping[str, str], *names: str) -> int | None:
 
 
 def _group_timeout(paths: AttemptPaths) -> float | None:
-    """The longest timeout of a process group that the ranks were seen to ask for."""
+    """The longest timeout of a process group that the ranks were measured to request."""
     found = []
     for path in paths.telemetry.glob("measured*.jsonl*"):
         try:
@@ -241,14 +241,14 @@ def _group_timeout(paths: AttemptPaths) -> float | None:
 
 
 def _collectives(targets: Targets) -> tuple[list[str], str | None, tuple[int, ...]]:
-    """Sections for the artifact, the one-line finding, and who did not come."""
+    """Sections for the artifact, the finding in one line, and the ranks that did not arrive."""
     sections: list[str] = []
     finding: str | None = None
     absent: tuple[int, ...] = ()
     pids = {process.pid: rank for rank, process in targets.ranks.items()}
     address = ras_address(targets.env)
     report = query_ras(address) if address is not None else None
-    # The port is the machine's: what answers may be another job.
+    # The port belongs to the machine, so another job may answer.
     if report is not None and any(f"process {pid} " in report for pid in pids):
         sections += ["== NCCL RAS", *report.splitlines(), ""]
         lags = read_ras(report)
@@ -265,7 +265,7 @@ def _collectives(targets: Targets) -> tuple[list[str], str | None, tuple[int, ..
     return sections, finding, tuple(rank for rank in absent if rank in targets.ranks)
 
 
-# Two rounds, one for a person and one for the watch, may end within a second, and so may some more.
+# Several rounds may end within one second.
 MOST_A_SECOND = 9
 
 log = logging.getLogger("stoker.keeper")
@@ -273,10 +273,10 @@ log = logging.getLogger("stoker.keeper")
 
 @dataclass(frozen=True, slots=True)
 class StackFile:
-    """Where a round lies.
+    """Where a round was written.
 
-    `name`: below the run directory; None where it could not be written. `lines`: by rank, 1-based, where the user's innermost
-    frame stands, or else the innermost of all.
+    `name`: relative to the run directory; None if it could not be written. `lines`: for each rank, the line (1-based) of the user's
+    innermost frame, or else of the innermost frame.
     """
 
     name: str | None
@@ -286,7 +286,7 @@ class StackFile:
 def write_stacks(
     artifacts: Path, attempt: int, wall: float, head: str, stacks: Mapping[int, Stack], extra: list[str]
 ) -> StackFile:
-    """Write a round: `head` is its first line, `stacks` are by rank, `extra` follows them."""
+    """Write a round: `head`, then `stacks` by rank, then `extra`."""
     parts = [head, ""]
     lines: dict[int, int] = {}
     for rank, stack in stacks.items():
@@ -308,7 +308,7 @@ def write_stacks(
 
 
 def _own_frame(stack: Stack) -> int:
-    """Which line of a stack is to be looked at, from 1: the main thread's innermost frame that is the user's, or else its innermost."""
+    """The line of a stack to look at, from 1: the main thread's innermost frame in the user's code, or else its innermost frame."""
     thread = main_thread(parse_stack(stack.lines))
     if thread is None or not thread.at:
         return 1
@@ -319,15 +319,15 @@ def _own_frame(stack: Stack) -> int:
 # -- who wants stacks, and when they come --------------------------------------------------------------
 
 MOST_BLIND = 3
-"""So many looks in a row without Python stacks show that there are none to be had."""
+"""After this many looks in a row without Python stacks, none are expected."""
 
 
 class StackBroker:
-    """Takes rounds of one attempt after the other. Used by the keeper's one thread.
+    """Takes rounds of one attempt after another. Used by the keeper's only thread.
 
     Args:
-        emit: journals a fact.
-        targets: whom stacks are to be taken of now; None while no rank is known.
+        emit: journals an event.
+        targets: the processes to look at now; None while no rank is known.
         take: takes one round; called in a thread.
         glance: looks at the ranks without stopping them; called in a thread.
     """
@@ -354,11 +354,11 @@ class StackBroker:
         self._begin(attempt)
 
     def end(self) -> None:
-        """The attempt has ended: what is being taken for the watch is left to finish by itself."""
+        """The attempt has ended; a round in progress finishes by itself."""
         self._left = [work for work in (*self._left, self._taker, self._glancer) if work.working]
 
     def close(self) -> None:
-        """Wait for what is still being taken."""
+        """Wait for rounds in progress."""
         self.end()
         for work in self._left:
             work.close()
@@ -367,23 +367,23 @@ class StackBroker:
 
     @property
     def busy(self) -> bool:
-        """Whether a round is being taken for the watch, or waits to be fetched."""
+        """Whether a round for the watch is in progress or waits to be fetched."""
         return self._taker.busy
 
     @property
     def working(self) -> bool:
-        """Whether stacks are being taken now, for whomever."""
+        """Whether any stacks are being taken now."""
         asked = self._asked is not None and self._asked.working
         return asked or any(work.working for work in (self._taker, self._glancer))
 
     def glance(self) -> None:
-        """Begin a look at several ranks, where Python stacks can be taken of them."""
+        """Begin a look at the ranks, if there are several and their Python stacks can be taken."""
         targets = self._targets() if self._blind < MOST_BLIND and self._glancer.is_idle() else None
         if targets is not None and len(targets.ranks) > 1:
             self._glancer.start(lambda: [self._glance(targets)])
 
     def glanced(self) -> StackRound | None:
-        """What the look gave, once. Where several gave nothing, there are no more of this attempt."""
+        """The result of the look, once. After several looks without a result, this attempt gets no more."""
         found = self._glancer.poll()
         if found is None:
             return None
@@ -393,7 +393,7 @@ class StackBroker:
         return found[0]
 
     def start(self) -> bool:
-        """Begin a round for the watch; False where there is nobody to look at, or one is under way."""
+        """Begin a round for the watch; False if no rank is known or a round is in progress."""
         targets = None if self._taker.busy else self._targets()
         if targets is None:
             return False
@@ -401,16 +401,16 @@ class StackBroker:
         return True
 
     def poll(self) -> Round | None:
-        """The watch's round, once, when it is there."""
+        """The watch's round, once, when it is done."""
         taken = self._taker.poll()
         if taken is not None:
             self._journal(taken, self._attempt)
         return taken
 
     def ask(self) -> BackgroundTask[Round, str] | None:
-        """A round for a person, whose answer is the artifact's name; None where there is nobody to look at.
+        """A round for a person, whose answer is the artifact's name; None if no rank is known.
 
-        Who asks while one is being taken for somebody gets that one.
+        A second person who asks meanwhile gets the same round.
         """
         if self._asked is not None and self._asked.working:
             return self._asked
@@ -434,7 +434,7 @@ class StackBroker:
         self._blind = 0
 
     def _round(self, targets: Targets) -> Round:
-        # Two tracers cannot hold one process: whoever comes second waits, no longer than a round may take.
+        # Two tracers cannot hold one process, so the second waits, but no longer than a round may take.
         if not self._one_at_a_time.acquire(timeout=JOIN_S):
             raise TimeoutError("stacks are still being taken: ask again")
         try:
