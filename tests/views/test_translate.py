@@ -62,7 +62,7 @@ RECORDS = [
     ROOT / "keeper/process/takeover.py",
     ROOT / "keeper/stalls/hang_watch.py",
     ROOT / "keeper/observer/observer.py",
-    ROOT / "keeper/monitoring/sensors.py",
+    ROOT / "keeper/monitoring/collector.py",
     *sorted((ROOT / "views/logs").glob("*.py")),
     *(ROOT / "views/wording" / f"{name}.py" for name in ("start_warnings", "phrases")),
     ROOT / "views/model/cause_context.py",

@@ -22,9 +22,9 @@ from supervisor.keeper.base.background import Background, BackgroundTask
 from supervisor.keeper.base.control_input import ControlInput, Powerless
 from supervisor.keeper.base.keeper_clock import Clock, ClockWatch, SystemClock
 from supervisor.keeper.base.request_rules import Refused
+from supervisor.keeper.monitoring.collector import Sensors
 from supervisor.keeper.monitoring.log_monitor import LastReading, LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import EvidenceLine, Observation, RankGone, Sampled
-from supervisor.keeper.monitoring.sensors import Sensors
 from supervisor.keeper.observer.log_ends import end_of, last_written_t, span_of_logs
 from supervisor.keeper.observer.observed_run import ATTEMPT, PIPE_NAME, ObservedRun, Target
 from supervisor.keeper.observer.watched_ends import PipeCopy, RankEnds, Writers
