@@ -11,8 +11,8 @@ from pathlib import Path
 from supervisor.job.launch.oom_plan import RESUME_KNOB, missing_words, oom_notice
 from supervisor.job.spec import EntryKind
 from supervisor.keeper.base.background import BackgroundTask
+from supervisor.keeper.base.control_input import Refused
 from supervisor.keeper.base.ledger import RunContext
-from supervisor.keeper.base.request_rules import Refused
 from supervisor.keeper.monitoring.collector import Collector
 from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints, concurrent_runs
 from supervisor.keeper.monitoring.log_monitor import LastReading

@@ -18,11 +18,10 @@ from msgspec.structs import replace as replace_fields
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.job.errors import JobError, NotResumableError
 from supervisor.keeper.base.background import BackgroundTask
-from supervisor.keeper.base.control_input import ControlInput
+from supervisor.keeper.base.control_input import ControlInput, Refused
 from supervisor.keeper.base.job_secrets import redactor_of
 from supervisor.keeper.base.keeper_clock import SET_S, Clock, ClockWatch, SystemClock
 from supervisor.keeper.base.ledger import Ledger, RunContext
-from supervisor.keeper.base.request_rules import Refused
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.launching import Launching, Planner, StillAlive
 from supervisor.keeper.process.child import Child, ExitStatus, own_identity, read_exit

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.spec import HangSettings
-from supervisor.keeper.base.request_rules import Refused, RequestAction, judge
 from supervisor.keeper.monitoring.observations import PhaseSeen
 from supervisor.policy.health.stall import Activity
-from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run.events import Phase
 from supervisor.run.fold import replay
@@ -214,20 +212,6 @@ def test_a_person_who_keeps_waiting_does_so_for_this_silence_alone(bench: Bench)
     assert not bench.wait(3 * 5310 + 15), "it came back from 5310 s"
     assert len(bench.facts(ev.HangCountdown)) == 2, "a later silence counts down again"
     assert bench.wait(60)
-
-
-def test_keeping_waiting_is_refused_where_nothing_is_counted_down(bench: Bench) -> None:
-    by = control.Requester(uid=1, host="box", user="ada")
-    request = control.Request(id="1", kind=ev.RequestKind.KEEP_WAITING, by=by, if_attempt=1)
-    bench.steps(30)
-    assert not bench.wait(290)
-    with pytest.raises(Refused, match="neither a hang nor a run that waits for you"):
-        judge(request, state_of(bench))
-    assert not bench.wait(20)
-    assert judge(request, state_of(bench)) is RequestAction.KEEP_WAITING
-    bench.health.keep_waiting("ada")
-    with pytest.raises(Refused):
-        judge(request, state_of(bench))
 
 
 @pytest.mark.fault("recovery", "a job lives again during the countdown", "it is not ended")

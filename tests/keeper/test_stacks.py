@@ -14,8 +14,7 @@ import pytest
 
 from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
 from supervisor.keeper.base.background import BackgroundTask
-from supervisor.keeper.base.control_input import CONTROL_INTERVAL_S, ControlInput, Powerless
-from supervisor.keeper.base.request_rules import Refused
+from supervisor.keeper.base.control_input import CONTROL_INTERVAL_S, ControlInput, Powerless, Refused
 from supervisor.keeper.process.child import own_identity
 from supervisor.keeper.stalls.stack_broker import StackBroker
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, take_round, write_stacks

@@ -1,7 +1,7 @@
-"""Signals and requests: what people and schedulers request of a keeper, and how it answers.
+"""Signals and requests: what people and schedulers ask of a keeper, when it makes sense, and how the keeper answers.
 
-A signal handler only queues a number; a request is a file. Both are looked at by the keeper's one
-thread, which alone acts.
+A signal handler only queues a number; a request is a file. The keeper's one thread looks at both, and it alone acts. Every
+request is answered by an event.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ from typing import Any, Protocol, assert_never
 
 from supervisor.keeper.base.background import BackgroundTask
 from supervisor.keeper.base.keeper_clock import Clock
-from supervisor.keeper.base.request_rules import NOT_OURS, Refused, RequestAction, judge
 from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
+from supervisor.run.events import RequestKind
 from supervisor.run.paths import RunPaths
 
+NOT_OURS = "stoker did not start this job: it only watches"
 CONTROL_INTERVAL_S = 0.2
 LAST_ANSWER_S = 2.0
 """How long a keeper that leaves waits for what it is still asked: of ended ranks there is soon nothing more to see."""
+
+
+class Refused(Exception):  # noqa: N818 - a state of affairs, not an error
+    """The request makes no sense now: the reason in a few words."""
 
 
 class Actor(Protocol):
@@ -75,7 +80,7 @@ class Actor(Protocol):
 
 
 class Powerless:
-    """The part of an actor that only watches: `judge` refuses these first, and so does this."""
+    """The part of an actor that only watches: none of this is asked of an observed run, and it would be refused."""
 
     def stop(self, *_args: object, **_kwargs: object) -> None:
         """Refused."""
@@ -156,15 +161,14 @@ class ControlInput:
             self._refuse(request.id, "?", "?", request.reason)
             return
         try:
-            action = judge(request, self._actor.state)
-            if action is RequestAction.STACKS:
-                self._tasks[request.id] = (request, self._actor.dump_stacks())
-                return
-            self._do(action, request, _who(request))
+            task = self._carry_out(request)
         except (Refused, OSError) as refused:
             self._refuse(request.id, request.kind, _who(request), str(refused))
             return
-        self._done(request)
+        if task is not None:
+            self._tasks[request.id] = (request, task)
+        else:
+            self._done(request)
 
     def _finish(self, request: control.Request, task: BackgroundTask[Any, str]) -> None:
         """What was done beside the loop is there, or will not be."""
@@ -194,40 +198,80 @@ class ControlInput:
         now = self._clock.wall()
         self._actor.emit(ev.RequestRefused(t=now, request_id=request_id, request=kind, by=by, reason=reason))
 
-    def _do(self, action: RequestAction, request: control.Request, by: str) -> None:
-        actor = self._actor
-        match action:
-            case RequestAction.STOP:
-                actor.stop(ev.StopWhy.REQUEST, by)
-            case RequestAction.STOP_NOW:
-                actor.stop(ev.StopWhy.REQUEST, by, now=True)
-            case RequestAction.END:
-                actor.end_stopped(by)
-            case RequestAction.RESTART:
-                actor.restart(request.args, by, stop_first=False)
-            case RequestAction.STOP_THEN_RESTART:
-                actor.restart(request.args, by, stop_first=True)
-            case RequestAction.START_NOW:
-                actor.start_now()
-            case RequestAction.HOLD:
-                actor.hold(f"{by} stopped the restart")
-            case RequestAction.PROFILE:
-                actor.profile()
-            case RequestAction.KEEP_WAITING:
-                actor.keep_waiting(by)
-            case RequestAction.KEEP_HOLDING:
-                condition = actor.state.condition
-                assert isinstance(condition, st.HeldOpen), "judged so"
-                actor.hold(condition.reason)
-            case RequestAction.ANSWER:
-                actor.answer(request.args.answer or "", by)
-            case RequestAction.STACKS:
-                raise AssertionError("done beside the loop")
-            case RequestAction.NOTE:
+    def _carry_out(self, request: control.Request) -> BackgroundTask[Any, str] | None:
+        """Do what is asked; a task where it takes a while.
+
+        Raises:
+            Refused: it is stale, or makes no sense in this condition.
+        """
+        actor, state, by = self._actor, self._actor.state, _who(request)
+        condition = state.condition
+        current = state.attempt.number if state.attempt else 0
+        _require(request.if_attempt in {None, current}, "stale")
+        only_looks = request.kind in {RequestKind.NOTE, RequestKind.STACKS}
+        _require(only_looks or state.mode != "observed", NOT_OURS)
+        match request.kind:
+            case RequestKind.NOTE:
+                _require(bool(request.args.text), "a note without text")
                 text = (request.args.text or "")[:500]
                 actor.emit(ev.NoteAdded(t=self._clock.wall(), text=text, by=by))
+            case RequestKind.STACKS:
+                _require(isinstance(condition, st.Running | st.Stopping), "nothing runs")
+                return actor.dump_stacks()
+            case RequestKind.PROFILE:
+                _require(isinstance(condition, st.Running), "nothing runs")
+                actor.profile()
+            case RequestKind.KEEP_WAITING:
+                self._keep_waiting(condition, by)
+            case RequestKind.ANSWER:
+                question = state.open_question
+                if question is None:
+                    raise Refused("there is no open question")
+                known = request.args.answer in {answer.value for answer in question.answers}
+                _require(known, "that is no answer to what is asked")
+                actor.answer(request.args.answer or "", by)
+            case RequestKind.STOP | RequestKind.STOP_NOW:
+                _require(not isinstance(condition, st.Finished), "the run is over")
+                if isinstance(condition, st.Launching | st.Running | st.Stopping):
+                    actor.stop(ev.StopWhy.REQUEST, by, now=request.kind is RequestKind.STOP_NOW)
+                else:
+                    actor.end_stopped(by)
+            case RequestKind.RESTART | RequestKind.RESTART_WITH:
+                lives = isinstance(condition, st.Launching | st.Running)
+                if not lives and not isinstance(condition, st.Backoff | st.HeldOpen | st.Ended):
+                    raise Refused(_why_no_restart(condition))
+                actor.restart(request.args, by, stop_first=lives)
+            case RequestKind.START_NOW:
+                _require(isinstance(condition, st.Backoff | st.Ended), "no restart is waiting")
+                actor.start_now()
+            case RequestKind.HOLD:
+                _require(isinstance(condition, st.Backoff), "no restart is waiting")
+                actor.hold(f"{by} stopped the restart")
             case _ as unreachable:
                 assert_never(unreachable)
+        return None
+
+    def _keep_waiting(self, condition: st.Condition, by: str) -> None:
+        attempt = self._actor.state.attempt
+        if isinstance(condition, st.HeldOpen) and condition.until is not None:
+            self._actor.hold(condition.reason)
+        elif isinstance(condition, st.Running) and attempt is not None and attempt.countdown is not None:
+            self._actor.keep_waiting(by)
+        else:
+            raise Refused("neither a hang nor a run that waits for you is about to be ended")
+
+
+def _require(holds: bool, refusal: str) -> None:
+    if not holds:
+        raise Refused(refusal)
+
+
+def _why_no_restart(condition: st.Condition) -> str:
+    if isinstance(condition, st.Stopping):
+        return "it is stopping: ask again when it has ended"
+    if isinstance(condition, st.Finished):
+        return "the run is over: start it again with `stoker run`"
+    return "a decision is being made: ask again"
 
 
 def _who(request: control.Request) -> str:

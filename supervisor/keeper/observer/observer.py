@@ -19,9 +19,8 @@ from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.keeper.base.background import Background, BackgroundTask
-from supervisor.keeper.base.control_input import ControlInput, Powerless
+from supervisor.keeper.base.control_input import ControlInput, Powerless, Refused
 from supervisor.keeper.base.keeper_clock import Clock, ClockWatch, SystemClock
-from supervisor.keeper.base.request_rules import Refused
 from supervisor.keeper.monitoring.log_monitor import LastReading, LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import EvidenceLine, Observation, RankGone, Sampled
 from supervisor.keeper.monitoring.sensors import Sensors
