@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from msgspec.structs import replace as replace_fields
 
@@ -64,38 +64,47 @@ UNWATCHED_S = 30.0
 """After this long without a dashboard a held run whose failure only an edit helps is over."""
 
 
-class Group(Protocol):
-    """What a keeper of one of several nodes does beside its own loop: `keeper.leader` leads, `keeper.follower` follows."""
+class Group:
+    """The nodes of a run, as one of their keepers acts on the others. As it stands, the run has no other node.
 
-    leads: bool
-    """Whether this node decides, and answers requests."""
-    others: tuple[int, ...]
-    """The nodes whose evidence counts for a verdict."""
+    Attributes:
+        alone: there is no other node.
+        leads: this node decides, and answers requests.
+        others: the nodes whose evidence counts for a verdict.
+        planner: plans for all nodes; None: the keeper plans for its own.
+    """
 
-    @property
-    def planner(self) -> Planner | None:
-        """Plans for all nodes; None: this node's plans are made from orders."""
+    alone = True
+    leads = True
+    others: tuple[int, ...] = ()
+    planner: Planner | None = None
 
     def join(self, keeper: Keeper) -> None:
         """The keeper holds its lock, and begins."""
 
     def begin(self, continued_by: str) -> None:
-        """Its loop begins; `continued_by`: the person who has the run continued."""
+        """The keeper's loop begins; `continued_by`: the person who has the run continued."""
 
     def step(self, *, hurried: bool) -> bool:
         """Look at the other nodes, and act; whether the keeper has nothing else to do in this pass."""
+        del hurried
+        return False
 
     def publish(self) -> None:
         """Tell the other nodes what changed."""
 
     def patience_s(self) -> float | None:
         """How long the next pass may wait for the sensors; None: as on one machine."""
+        return None
 
     def may_launch(self, reason: str) -> str | None:
         """The reason for a launch as it is journalled; None where nothing is launched now."""
+        return reason
 
     def stop(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
         """A stop was asked for; whether the group carries it out."""
+        del why, by, now
+        return False
 
     def close(self, *, superseded: bool) -> None:
         """The keeper leaves. `superseded`: another one leads the run, and the other nodes are told nothing."""
@@ -104,7 +113,7 @@ class Group(Protocol):
 class Keeper:
     """Takes one run from its state to its end. Holds the lock from construction to `close`.
 
-    `group`: the other nodes of the run; None: it runs on one machine.
+    `group`: the nodes of the run; None: it runs on one machine.
 
     Raises (on construction):
         LockTaken: another keeper lives.
@@ -127,7 +136,8 @@ class Keeper:
         self._record = record
         self._env = dict(env)
         self._clock = clock or SystemClock()
-        self._continued_by, self._group, self._superseded = continued_by, group, ""
+        self._continued_by, self._superseded = continued_by, ""
+        self._group = group or Group()
         self._life_due = float("-inf")
         self._missing, self._astray, self._told_late = False, "", 0
         self._viewers, self._watched_t = Viewers(run.control), self._clock.mono()
@@ -138,13 +148,12 @@ class Keeper:
         self._ledger = Ledger(self._node, redactor_of(record.job, self._env))
         self._same_boot = self._ledger.state.boot_id in {None, boot_id()}
         self._engine = EngineLoader(begin=False, own=record.job.signatures)
-        self._control = ControlInput(run, self, self._clock, answers=group is None or group.leads)
+        self._control = ControlInput(run, self, self._clock, answers=self._group.leads)
         self._clock_watch = ClockWatch(self._clock, self.emit)
-        others = group.others if group is not None else ()
+        others = self._group.others
         self.context = RunContext(run, self._node, record, self._env, self._clock, self._ledger, others)
-        if group is not None:
-            group.join(self)
-        self.launching = Launching(self.context, group.planner if group is not None else None)
+        self._group.join(self)
+        self.launching = Launching(self.context, self._group.planner)
         self._made: Components | None = None
         self._later_checks = LaterChecks(self.context)
         for fact in opening(
@@ -211,8 +220,7 @@ class Keeper:
     def _run_loop(self) -> int:
         if self._continued_by:
             self._go_on(self._continued_by)
-        if self._group is not None:
-            self._group.begin(self._continued_by)
+        self._group.begin(self._continued_by)
         while not isinstance(self.state.condition, st.Finished):
             self._show_life()
             if not self._launches_first():
@@ -321,7 +329,7 @@ class Keeper:
     def _launches_first(self) -> bool:
         """Whether nothing runs yet and nothing is to be tried before the first launch."""
         return (
-            self._group is None
+            self._group.alone
             and isinstance(self.state.condition, st.Preflight)
             and self._record.job.fit is None
         )
@@ -333,7 +341,7 @@ class Keeper:
 
     def _patience_s(self) -> float:
         """How long the next look may wait for the sensors: between attempts nothing is worth waiting for."""
-        if self._group is not None and (patience_s := self._group.patience_s()) is not None:
+        if (patience_s := self._group.patience_s()) is not None:
             return patience_s
         match self.state.condition:
             case st.Ended() if self.reads_on:
@@ -356,8 +364,7 @@ class Keeper:
 
     def close(self, why: str = "the run ended") -> None:
         """Stop the sensors, close the files, let the lock go. Children are left as they are."""
-        if self._group is not None:
-            self._group.close(superseded=bool(self._superseded))
+        self._group.close(superseded=bool(self._superseded))
         why = self._superseded or why
         self._control.close()
         if self._made is not None:
@@ -371,9 +378,6 @@ class Keeper:
 
     def _act(self, *, hurried: bool = False) -> None:
         """`hurried`: nobody waits for a verdict that reads all of large logs."""
-        if self._group is None:
-            self._act_alone(hurried=hurried)
-            return
         if not self._group.step(hurried=hurried):
             self._act_alone(hurried=hurried)
         self._group.publish()
@@ -475,13 +479,11 @@ class Keeper:
 
     def launch(self, reason: str) -> None:
         """Start the next attempt, or hold or end the run where it cannot be started."""
-        if self._group is not None:
-            allowed = self._group.may_launch(reason)
-            if allowed is None:
-                return
-            reason = allowed
+        allowed = self._group.may_launch(reason)
+        if allowed is None:
+            return
         try:
-            child = self.launching.launch(reason)
+            child = self.launching.launch(allowed)
         except NotResumableError as error:
             self.hold_or_fail(self._attempt_number(), error.message)
             return
@@ -587,7 +589,7 @@ class Keeper:
 
     def stop(self, why: ev.StopWhy, by: str, *, now: bool = False) -> None:
         """End the attempt by the stop sequence, or the run where no attempt lives."""
-        if self._group is not None and self._group.stop(why, by, now=now):
+        if self._group.stop(why, by, now=now):
             return
         if isinstance(self.state.condition, st.Finished) or self.stop_attempt(why, by, now=now):
             return
