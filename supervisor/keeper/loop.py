@@ -57,7 +57,7 @@ MIN_TICK_S = 0.005
 ENDING_TICK_S = 0.02
 LIFE_S = 5.0
 AGAIN_S = 1.0
-"""A folder that is not in its place is looked for once more after this long before it counts as deleted or moved."""
+"""A folder that is not in its place is looked for once more after this long, as a mount may be away for a moment."""
 EXIT_INTERRUPTED = 130
 LATE = "journal_written_late_"
 UNWATCHED_S = 30.0
@@ -139,7 +139,7 @@ class Keeper:
         self._continued_by, self._superseded = continued_by, ""
         self._group = group or Group()
         self._life_due = float("-inf")
-        self._missing, self._astray, self._told_late = False, "", 0
+        self._astray, self._told_late = "", 0
         self._viewers, self._watched_t = Viewers(run.control), self._clock.mono()
         for folder in (self._node.root, run.control, run.artifacts):
             make_private(folder)
@@ -290,17 +290,16 @@ class Keeper:
     def _look_for_folder(self) -> None:
         """Notice that the run's folder was deleted or moved. Training continues; nothing is made where the folder was."""
         where = self._ledger.astray()
-        if where and not self._missing:
-            self._life_due = self._clock.mono() + AGAIN_S
-        elif where and where != self._astray:
+        if where and not self._astray:
+            time.sleep(AGAIN_S)
+            where = self._ledger.astray()
+        if where and where != self._astray:
             log.error(
                 "%s was %s: training continues, and no other attempt will be started", self._node.root, where
             )
-            self._astray = where
         elif self._astray and not where:
             log.warning("%s is in its place again", self._node.root)
-            self._astray = ""
-        self._missing = bool(where)
+        self._astray = where
 
     def _report_trouble(self) -> None:
         """Once an attempt that the journal cannot be written: those who read it later see why there is a gap in its times."""
@@ -423,14 +422,11 @@ class Keeper:
         lives = isinstance(condition, st.Launching | st.Running | st.Stopping | st.Finished)
         if lives or self.reads_on:
             return False
-        if isinstance(condition, st.HeldOpen):  # that may last for hours, and is looked at every few seconds
-            return bool(self._astray)
-        where = self._ledger.astray()
-        if where and not self._astray:  # a mount may have been away for a moment
-            time.sleep(AGAIN_S)
-            where = self._ledger.astray()
-        self._astray = where
-        return bool(where)
+        if not isinstance(
+            condition, st.HeldOpen
+        ):  # that may last for hours, and is looked at every few seconds
+            self._look_for_folder()
+        return bool(self._astray)
 
     def _is_left_alone(self, held: st.HeldOpen) -> bool:
         """Whether nobody has watched for a while a run that no restart helps: a typo must not keep a process for a day."""
