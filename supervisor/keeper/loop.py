@@ -36,7 +36,6 @@ from supervisor.run.answers import (
     AnswerLine,
     remember_answer,
 )
-from supervisor.run.control import Viewers
 from supervisor.run.fold import fold
 from supervisor.run.nodes import Superseded
 from supervisor.run.ownership import KeeperLock
@@ -140,7 +139,7 @@ class Keeper:
         self._group = group or Group()
         self._life_due = float("-inf")
         self._astray, self._told_late = "", 0
-        self._viewers, self._watched_t = Viewers(run.control), self._clock.mono()
+        self._watched_t = self._clock.mono()
         for folder in (self._node.root, run.control, run.artifacts):
             make_private(folder)
         me = own_identity()
@@ -148,7 +147,7 @@ class Keeper:
         self._ledger = Ledger(self._node, redactor_of(record.job, self._env))
         self._same_boot = self._ledger.state.boot_id in {None, boot_id()}
         self._engine = EngineLoader(begin=False, own=record.job.signatures)
-        self._control = ControlInput(run, self, self._clock, answers=self._group.leads)
+        self._control = ControlInput(run, self, self._clock, actor=self, answers=self._group.leads)
         self._clock_watch = ClockWatch(self._clock, self.emit)
         others = self._group.others
         self.context = RunContext(run, self._node, record, self._env, self._clock, self._ledger, others)
@@ -432,9 +431,8 @@ class Keeper:
         """Whether nobody has watched for a while a run that no restart helps: a typo must not keep a process for a day."""
         view, now = self.state.find(held.attempt), self._clock.mono()
         verdict = view.verdict if view is not None else None
-        self._viewers.look(now)
         stays = verdict is None or rule_for(verdict.failure, verdict.reason).held_unwatched
-        if stays or self._viewers.watched(now):
+        if stays or self.monitor.is_watched():
             self._watched_t = now
         return now - self._watched_t >= UNWATCHED_S
 

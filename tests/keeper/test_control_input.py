@@ -87,7 +87,9 @@ def input_of(tmp_path: Path, state: st.RunState) -> tuple[ControlInput, Noting, 
     run = RunPaths(tmp_path / "run")
     run.control.mkdir(parents=True)
     actor, clock = Noting(state), FakeClock()
-    return ControlInput(run, cast("Any", actor), clock), actor, clock, run
+    may_act = state.mode != "observed"
+    asked = ControlInput(run, cast("Any", actor), clock, actor=cast("Any", actor) if may_act else None)
+    return asked, actor, clock, run
 
 
 def looked_until(seen: ControlInput, done: Callable[[], bool]) -> bool:

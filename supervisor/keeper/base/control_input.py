@@ -30,72 +30,61 @@ class Refused(Exception):  # noqa: N818 - a state of affairs, not an error
     """The request makes no sense now: the reason in a few words."""
 
 
-class Actor(Protocol):
-    """What a request can make a keeper do."""
+class Watcher(Protocol):
+    """What a request can make any keeper do, also one that only watches."""
 
     @property
     def state(self) -> st.RunState:
         """The folded state."""
-        ...
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
         """Journal and fold a fact."""
-        ...
-
-    def stop(self, why: ev.StopWhy, by: str, *, now: bool = False) -> None:
-        """End the attempt, or the run between attempts."""
-        ...
-
-    def end_stopped(self, by: str) -> None:
-        """End a run that has no live attempt."""
-        ...
-
-    def restart(self, args: control.RequestArgs, by: str, *, stop_first: bool) -> None:
-        """Relaunch with what `args` change; BadChange when it cannot be."""
-        ...
-
-    def start_now(self) -> None:
-        """Cut a back-off short."""
-        ...
-
-    def hold(self, reason: str) -> None:
-        """Turn a back-off into a hold."""
-        ...
 
     def dump_stacks(self) -> BackgroundTask[Any, str]:
         """Begin to write the stacks of all ranks; the answer is the artifact's name."""
-        ...
+
+
+class Actor(Protocol):
+    """What a request can make a keeper do with the job that it started."""
+
+    def stop(self, why: ev.StopWhy, by: str, *, now: bool = False) -> None:
+        """End the attempt, or the run between attempts."""
+
+    def end_stopped(self, by: str) -> None:
+        """End a run that has no live attempt."""
+
+    def restart(self, args: control.RequestArgs, by: str, *, stop_first: bool) -> None:
+        """Relaunch with what `args` change; BadChange when it cannot be."""
+
+    def start_now(self) -> None:
+        """Cut a back-off short."""
+
+    def hold(self, reason: str) -> None:
+        """Turn a back-off into a hold."""
 
     def profile(self) -> None:
         """Ask the trainer for a trace of its next steps."""
-        ...
 
     def keep_waiting(self, by: str) -> None:
         """Leave the silence that is about to be ended alone."""
-        ...
 
     def answer(self, value: str, by: str) -> None:
         """Take a person's answer about the batch, and decide again."""
-        ...
-
-
-class Powerless:
-    """The part of an actor that only watches: none of this is asked of an observed run, and it would be refused."""
-
-    def stop(self, *_args: object, **_kwargs: object) -> None:
-        """Refused."""
-        raise Refused(NOT_OURS)
-
-    end_stopped = restart = start_now = hold = profile = keep_waiting = answer = stop
 
 
 class ControlInput:
-    """Polls signals and control/ and makes the actor act. `answers`: requests are for this keeper; else for that of another node."""
+    """Polls signals and control/ and makes a keeper act.
 
-    def __init__(self, run: RunPaths, actor: Actor, clock: Clock, *, answers: bool = True) -> None:
+    `actor`: the keeper itself, where it may act; None: it only watches. `answers`: requests are for this keeper; else for that of
+    another node.
+    """
+
+    def __init__(
+        self, run: RunPaths, keeper: Watcher, clock: Clock, *, actor: Actor | None, answers: bool = True
+    ) -> None:
         self._answers = answers
         self._run = run
-        self._actor = actor
+        self._keeper, self._actor = keeper, actor
         self._clock = clock
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._next_look = 0.0
@@ -123,7 +112,7 @@ class ControlInput:
             self._next_look = now + CONTROL_INTERVAL_S
             for request in control.pending(self._run.control):
                 # Answered already: its keeper died before it could take the file away.
-                if request.id not in self._actor.state.answered and request.id not in self._tasks:
+                if request.id not in self._keeper.state.answered and request.id not in self._tasks:
                     self._answer(request)
                 self._take_away(request.id)
         for request, task in list(self._tasks.values()):
@@ -134,7 +123,7 @@ class ControlInput:
         """Answer what lies in control/ already with a refusal: nobody may mean it any more."""
         for request in control.pending(self._run.control):
             if isinstance(request, control.Request):
-                if request.id not in self._actor.state.answered:
+                if request.id not in self._keeper.state.answered:
                     self._refuse(request.id, request.kind, _who(request), reason)
                 self._take_away(request.id)
 
@@ -154,7 +143,8 @@ class ControlInput:
         self.interrupts += number is signal.SIGINT
         why = ev.StopWhy.REQUEUE if number is signal.SIGUSR1 else ev.StopWhy.SIGNAL
         by = ev.CTRL_C if number is signal.SIGINT else number.name
-        self._actor.stop(why, by, now=self.interrupts >= 2)
+        if self._actor is not None:
+            self._actor.stop(why, by, now=self.interrupts >= 2)
 
     def _answer(self, request: control.Request | control.BadRequest) -> None:
         if isinstance(request, control.BadRequest):
@@ -188,7 +178,7 @@ class ControlInput:
 
     def _done(self, request: control.Request, detail: str = "") -> None:
         now = self._clock.wall()
-        self._actor.emit(
+        self._keeper.emit(
             ev.RequestDone(
                 t=now, request_id=request.id, request=request.kind, by=_who(request), detail=detail
             )
@@ -196,7 +186,7 @@ class ControlInput:
 
     def _refuse(self, request_id: str, kind: str, by: str, reason: str) -> None:
         now = self._clock.wall()
-        self._actor.emit(ev.RequestRefused(t=now, request_id=request_id, request=kind, by=by, reason=reason))
+        self._keeper.emit(ev.RequestRefused(t=now, request_id=request_id, request=kind, by=by, reason=reason))
 
     def _carry_out(self, request: control.Request) -> BackgroundTask[Any, str] | None:
         """Do what is asked; a task where it takes a while.
@@ -204,25 +194,26 @@ class ControlInput:
         Raises:
             Refused: it is stale, or makes no sense in this condition.
         """
-        actor, state, by = self._actor, self._actor.state, _who(request)
+        actor, state, by = self._actor, self._keeper.state, _who(request)
         condition = state.condition
         current = state.attempt.number if state.attempt else 0
         _require(request.if_attempt in {None, current}, "stale")
-        only_looks = request.kind in {RequestKind.NOTE, RequestKind.STACKS}
-        _require(only_looks or state.mode != "observed", NOT_OURS)
+        if request.kind is RequestKind.NOTE:
+            _require(bool(request.args.text), "a note without text")
+            text = (request.args.text or "")[:500]
+            self._keeper.emit(ev.NoteAdded(t=self._clock.wall(), text=text, by=by))
+            return None
+        if request.kind is RequestKind.STACKS:
+            _require(isinstance(condition, st.Running | st.Stopping), "nothing runs")
+            return self._keeper.dump_stacks()
+        if actor is None:
+            raise Refused(NOT_OURS)
         match request.kind:
-            case RequestKind.NOTE:
-                _require(bool(request.args.text), "a note without text")
-                text = (request.args.text or "")[:500]
-                actor.emit(ev.NoteAdded(t=self._clock.wall(), text=text, by=by))
-            case RequestKind.STACKS:
-                _require(isinstance(condition, st.Running | st.Stopping), "nothing runs")
-                return actor.dump_stacks()
             case RequestKind.PROFILE:
                 _require(isinstance(condition, st.Running), "nothing runs")
                 actor.profile()
             case RequestKind.KEEP_WAITING:
-                self._keep_waiting(condition, by)
+                _keep_waiting(actor, state, by)
             case RequestKind.ANSWER:
                 question = state.open_question
                 if question is None:
@@ -251,14 +242,15 @@ class ControlInput:
                 assert_never(unreachable)
         return None
 
-    def _keep_waiting(self, condition: st.Condition, by: str) -> None:
-        attempt = self._actor.state.attempt
-        if isinstance(condition, st.HeldOpen) and condition.until is not None:
-            self._actor.hold(condition.reason)
-        elif isinstance(condition, st.Running) and attempt is not None and attempt.countdown is not None:
-            self._actor.keep_waiting(by)
-        else:
-            raise Refused("neither a hang nor a run that waits for you is about to be ended")
+
+def _keep_waiting(actor: Actor, state: st.RunState, by: str) -> None:
+    condition, attempt = state.condition, state.attempt
+    if isinstance(condition, st.HeldOpen) and condition.until is not None:
+        actor.hold(condition.reason)
+    elif isinstance(condition, st.Running) and attempt is not None and attempt.countdown is not None:
+        actor.keep_waiting(by)
+    else:
+        raise Refused("neither a hang nor a run that waits for you is about to be ended")
 
 
 def _require(holds: bool, refusal: str) -> None:

@@ -19,7 +19,7 @@ from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.keeper.base.background import Background, BackgroundTask
-from supervisor.keeper.base.control_input import ControlInput, Powerless, Refused
+from supervisor.keeper.base.control_input import ControlInput, Refused
 from supervisor.keeper.base.keeper_clock import ClockWatch
 from supervisor.keeper.monitoring.log_monitor import LastReading, LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import EvidenceLine, Observation, RankGone, Sampled
@@ -66,7 +66,7 @@ CLEAR = 0.9
 NO_FAILURE = frozenset((FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED))
 
 
-class Observer(Powerless):
+class Observer:
     """Watches a target until it ends or `leave` is called. Judges it whenever its logs fall quiet, and at its end.
 
     A pipe is over at its end; processes, once all have ended; a log, once those who were seen to write it have. Where
@@ -101,7 +101,7 @@ class Observer(Powerless):
         if target.pipe is not None:
             copy = observed.node.attempt(ATTEMPT).root / PIPE_NAME
             self._pipe = PipeCopy(target.pipe, copy, self._stop)
-        self._control = ControlInput(observed.run, self, self._clock)
+        self._control = ControlInput(observed.run, self, self._clock, actor=None)
         self._clock_watch = ClockWatch(self._clock, self.emit)
         disk = str(observed.run.root)
         self._sensors = Sensors(self._stop, self._queue.put, self._clock, interval_s=interval_s, disk=disk)
