@@ -57,7 +57,7 @@ RECORDS = [
     ROOT / "cli/check_job.py",
     ROOT / "run/trash.py",
     ROOT / "run/ownership.py",
-    ROOT / "keeper/base/request_rules.py",
+    ROOT / "keeper/base/control_input.py",
     *(ROOT / "keeper/planning" / f"{name}.py" for name in ("readiness", "fit_batch")),
     ROOT / "keeper/process/takeover.py",
     ROOT / "keeper/stalls/hang_watch.py",
@@ -86,6 +86,7 @@ PARTS = frozenset(
     for text in (
         " since the checkpoint ~",
         ", no checkpoint is known",
+        "uid ~",
         "A collective timed out: ~ never joined it",
         "A collective timed out: rank ~ never joined it",
         "waited for ~ ~",
