@@ -38,7 +38,7 @@ from supervisor.sources.processes import ProcessId, is_alive
 from supervisor.sources.signature_files import EngineLoader
 from supervisor.sources.stacks.python_stacks import collect_stacks
 from supervisor.sources.tail.tailer import Backlog
-from supervisor.text.numbers import read_to
+from supervisor.text.lines import read_to
 from supervisor.text.prefixes import Origin
 
 TICK_S = 0.1

@@ -39,7 +39,7 @@ from supervisor.run.runfile import RunFile
 from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.checkpoint_layouts import find_checkpoints, newest_like_checkpoint
 from supervisor.sources.gpu import probe_gpus, visible_devices
-from supervisor.text.numbers import read_to
+from supervisor.text.lines import read_to
 
 
 def decide_next(
