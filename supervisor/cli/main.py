@@ -23,7 +23,6 @@ VERBS: dict[str, tuple[str, str]] = {
     "gc": ("gc", "delete old runs; it lists them first"),
     "diagnose": ("diagnose", "say why a log or a run failed"),
     "troubleshoot": ("troubleshoot", "from a symptom to its cause: what stoker does, what you can do"),
-    "signatures": ("signatures", "try your own failure signatures on a log"),
     "metrics": ("metrics", "print the metrics found in a log"),
     "policy": ("policy", "explain what policy did over a run, or would do with other settings"),
     "replay": ("replay", "play a recorded run again: pause, scrub, jump to the next fact"),

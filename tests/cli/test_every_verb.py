@@ -106,8 +106,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "job-7.out").write_text(LOG)
     key = json.dumps(f"k{ATTACK}")
     (folder / f"bad{ATTACK}.toml").write_text(f"{key} = 1\n[policy]\n{key} = {key}\nmax_retries = {key}\n")
-    signature = f'[[signature]]\nid = "mine"\nclass = "code_error"\ntitle = {key}\nregex = "ValueError"\n'
-    (folder / f"own{ATTACK}.toml").write_text(signature)
     (folder / f"tokens{ATTACK}.bin").write_bytes(b"\1")
     status = {
         "host": f"h{ATTACK}",
@@ -149,7 +147,6 @@ WORDS: dict[str, list[tuple[str, ...]]] = {
     "gc": [("--keep", f"x{ATTACK}"), ("--keep", "1h")],
     "diagnose": [(RANK,), ("--explain", LOGS), ("--json", "--explain", RANK), (RUN,), ("--json", RUN), (f"gone{ATTACK}",)],
     "troubleshoot": [(f"symptom{ATTACK}",)],
-    "signatures": [("test", RANK, "--settings", f"own{ATTACK}.toml"), ("test", f"gone{ATTACK}", "--settings", f"own{ATTACK}.toml")],
     "metrics": [(LOGS,), ("--json", LOGS), ("--csv", LOGS), (RUN,), (f"gone{ATTACK}",)],
     "policy": [("explain", RUN), ("explain", "--config", f"bad{ATTACK}.toml", RUN), ("explain", f"gone{ATTACK}")],
     "replay": [(f"gone{ATTACK}",), ("--speed", ATTACK, RUN)],
@@ -158,7 +155,6 @@ WORDS: dict[str, list[tuple[str, ...]]] = {
     "slurm": [
         ("script", "--job-name", f"j{ATTACK}", *JOB), ("script", "--setup", f"echo {ATTACK}", *JOB), ("script", *JOB),
         ("submit", *JOB), ("logs", "7"), ("watch", "7"), ("cancel", "--yes", "7"), ("cancel", f"7{ATTACK}"),
-        ("script", "--options", f"bad{ATTACK}.toml", *JOB),
     ],
     "nodes": [
         ("status", *HOSTS), ("stop", "--timeout", "0", *HOSTS), ("logs", *HOSTS), ("status", f"gone{ATTACK}"),

@@ -43,7 +43,7 @@ TYPED: dict[str, list[str]] = {
     "config": ["explain", "optim.lr"],
     "check": [],
 }
-NEEDS_NO_FOLDER = {"troubleshoot", "signatures", "slurm", "nodes"}
+NEEDS_NO_FOLDER = {"troubleshoot", "slurm", "nodes"}
 
 
 def answer(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
@@ -200,7 +200,8 @@ def test_what_acts_without_a_name_takes_a_run_of_this_folder(
     "hostile input", "an empty name, as of an unset variable", "refused: the newest is not meant"
 )
 @pytest.mark.parametrize(
-    "words", [["stop"], ["attach", "--no-ui"], ["attach", "--adopt"], ["continue", "--yes"], ["export", "--chart"]]
+    "words",
+    [["stop"], ["attach", "--no-ui"], ["attach", "--adopt"], ["continue", "--yes"], ["export", "--chart"]],
 )
 @pytest.mark.parametrize("name", ["", " "])
 def test_an_empty_name_is_no_run(
