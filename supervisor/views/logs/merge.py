@@ -78,7 +78,8 @@ class _Head:
 
     def _unit(self, first: tuple[TextLine, str, str]) -> _Unit:
         taken = [first]
-        is_inside = TRACEBACK.search(first[2]) is not None
+        # A page may begin in the midst of a traceback.
+        is_inside = first[2][:1] in {" ", "\t"} or TRACEBACK.search(first[2]) is not None
         while (line := next(self._lines, None)) is not None and len(taken) < MOST_UNIT_LINES:
             is_indented = line[2][:1] in {" ", "\t"}
             if line[1] != first[1] or not (is_indented or is_inside):

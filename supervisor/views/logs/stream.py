@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 
@@ -220,8 +221,7 @@ class Stream:
             return max(arrivals.batches[-1].t, self.written_t)  # the tailer is about to read it
         if self.is_stamped:
             return self._stamped_t(line)
-        begin_t, bytes_per_s = self._spread()
-        return begin_t + line.end / bytes_per_s
+        return self.written_t - (self.file.full_size - line.end) / self._bytes_per_s()
 
     def offset_at(self, t: float) -> int:
         """Where the first line begins that was written at `t` or later."""
@@ -231,14 +231,17 @@ class Stream:
             return file.full_size if is_later else file.line_start(arrivals.offset_at(t))
         if self.is_stamped:
             return self._offset_of_stamp(t)
-        begin_t, bytes_per_s = self._spread()
-        return file.line_start(min(max(int((t - begin_t) * bytes_per_s), 0), file.full_size))
+        left_s, bytes_per_s = self.written_t - t, self._bytes_per_s()
+        if math.isinf(bytes_per_s) or left_s < 0:
+            return 0 if left_s >= 0 else file.full_size
+        return file.line_start(max(file.full_size - int(left_s * bytes_per_s), 0))
 
-    def _spread(self) -> tuple[float, float]:
-        """When its first byte was written, and bytes per second; a short log (a traceback alone in its file) was written at once."""
-        size, written_t = max(self.file.full_size, 1), self.written_t
-        begin_t = min(self._start_t or written_t, written_t) if size > SEGMENT_BYTES else written_t
-        return begin_t, size / max(written_t - begin_t, 1e-3)
+    def _bytes_per_s(self) -> float:
+        """How fast it was written, evenly; a short log (a traceback alone in its file) at once."""
+        took_s = self.written_t - self._start_t if self._start_t else 0.0
+        return (
+            self.file.full_size / took_s if self.file.full_size > SEGMENT_BYTES and took_s > 0 else math.inf
+        )
 
     def _stamps_shift(self) -> float | None:
         """What makes the lines' stamps wall time; None: too few carry one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from operator import or_
@@ -384,20 +385,21 @@ class LogViewport:
         streams = self.logs.streams
         if next(streams[index].forward(line.offset), None) == line:
             return index, line
-        place = self._beside(index, line)
+        place = self._beside(index, line, in_order=False)
         row = next(rows_from(streams, place), None) or next(iter(rows_before(streams, place, 1)), None)
         return row.parts[0] if row is not None else None
 
-    def _beside(self, index: int, line: TextLine) -> Place:
-        """A line of one log, the others as they stood when it was written."""
+    def _beside(self, index: int, line: TextLine, *, in_order: bool = True) -> Place:
+        """A line of one log, the others as they stood when it was written. `in_order`: lines of one time stand in the order of their logs."""
         stream = self.logs.streams[index]
         attempt, t = stream.ref.attempt, stream.time_of(line)
+        later = math.nextafter(t, math.inf) if in_order else t
         place = []
         for i, other in enumerate(self.logs.streams):
             if i == index:
                 place.append(line.offset)
             elif other.ref.attempt == attempt:
-                place.append(min(other.offset_at(t), other.file.size))
+                place.append(min(other.offset_at(t if i > index else later), other.file.size))
             else:
                 place.append(other.file.size if other.ref.attempt < attempt else 0)
         return tuple(place)
