@@ -278,8 +278,8 @@ def own_rules() -> tuple[OwnSignature, ...]:
     if not texts:
         return ()
     from supervisor.job.config.files import parse_config
-    from supervisor.job.setting_keys import SIGNATURE
     from supervisor.job.config.settings import ConfigFile, nearest_signatures, own_signatures
+    from supervisor.job.setting_keys import SIGNATURE
 
     classes = frozenset(str(failure) for failure in FailureClass)
     files = [

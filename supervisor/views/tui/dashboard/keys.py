@@ -94,15 +94,6 @@ KEYS: list[BindingType] = [
     _key("slash", "search", "search", "/", "look", "search the page, else the log"),
     _key("f,backslash", "filter", "filter", "f", "look", "filter the log by words and ranks"),
     _key("L", "open_log", "logs", "L", "look", "the whole log: any size, any rank, search with a count"),
-    _key(
-        "o,O",
-        "open_reports",
-        "open",
-        "O",
-        "look",
-        "in the log, open torchrun's own traceback, or fold it again",
-        show=False,
-    ),
     _key("space", "freeze", "freeze", "Space", "look", "freeze the log, or follow it again"),
     _key("z", "zoom", "zoom", "z", "look", "the focused pane alone, or all panes"),
     _key(
