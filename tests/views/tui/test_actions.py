@@ -297,6 +297,11 @@ def test_a_live_run_may_have_a_checkpoint_that_was_not_seen_yet(record: RunFile)
     assert actions.overwrite_warning(snapshot(HELD)).startswith("restarts from step 0, may overwrite")
 
 
+def starts(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> tuple[str, str]:
+    """Where the next attempt would begin, and why."""
+    return actions.resume_text(snapshot, actions.next_start(snapshot, typed))
+
+
 def test_a_start_that_was_typed_is_believed(record: RunFile) -> None:
     knobs = replace(record.job.knobs, resume=None, resume_path="--resume", self_resuming=False)
     job = replace(record.job, cwd="/job", entry_args=("--resume", "c2.pt", "--out", "out"), knobs=knobs)
@@ -304,18 +309,17 @@ def test_a_start_that_was_typed_is_believed(record: RunFile) -> None:
     snapshot = snapshot_of(state, run_file=changed(record, job))
     newest = "from the checkpoint at step 4 (1 step again)"
     left = (*job.entry_args, "--lr", "2")
-    assert actions.resume_text(snapshot, left) == (newest, "out/c4.pt")
-    assert actions.set_to_resume(snapshot, left) == "--resume=/job/out/c4.pt"
+    assert starts(snapshot, left) == (newest, "out/c4.pt")
+    assert actions.set_to_resume(actions.next_start(snapshot, left)) == "--resume=/job/out/c4.pt"
     typed = ("--resume", "c3.pt")
-    assert actions.resume_text(snapshot, typed) == ("with --resume c3.pt, as given", "")
-    assert actions.set_to_resume(snapshot, typed) == ""
-    assert actions.checkpoint_words(snapshot) is None, "it is handed over anyway"
-    # No flag is known: a person puts the checkpoint behind whatever the script calls it.
+    assert starts(snapshot, typed) == ("with --resume c3.pt, as given", "")
+    assert actions.set_to_resume(actions.next_start(snapshot, typed)) == ""
+    assert actions.checkpoint_words(actions.next_start(snapshot)) is None, "it is handed over anyway"
+    # No flag is known: the card and the dialog name the checkpoint.
     unknown = replace(job, entry_args=("--out", "out"), knobs=replace(knobs, resume_path=None))
     snapshot = snapshot_of(state, run_file=changed(record, unknown))
-    assert actions.resume_text(snapshot, ("--lr", "2"))[0] == actions.FROM_FIRST_STEP
-    assert actions.resume_text(snapshot, ("--warm", "out/c4.pt"))[0] == "with --warm out/c4.pt, as given"
-    assert actions.checkpoint_words(snapshot) == (None, "/job/out/c4.pt")
+    assert starts(snapshot, ("--lr", "2"))[0] == actions.FROM_FIRST_STEP
+    assert actions.checkpoint_words(actions.next_start(snapshot)) == (None, "/job/out/c4.pt")
 
 
 def test_a_typed_flag_is_believed_where_its_name_is_known_to_resume_and_doubted_otherwise(
@@ -347,7 +351,7 @@ def test_a_typed_flag_is_believed_where_its_name_is_known_to_resume_and_doubted_
 )
 def test_where_the_next_attempt_starts(last: int | None, step: int, text: str) -> None:
     state = state_of(HELD, attempt_of(last_step=last), checkpoint=saved(step))
-    where, path = actions.resume_text(snapshot_of(state))
+    where, path = starts(snapshot_of(state))
     assert (where, path) == (text, saved(step).path)
     assert path, "it is named"
 
@@ -356,20 +360,20 @@ def test_a_step_known_by_the_files_time_alone_is_shown_as_a_guess() -> None:
     guessed = ev.CheckpointCommitted(t=0.0, attempt=1, step=1800, path="c.pt", found=True, step_by_time=True)
     snapshot = snapshot_of(state_of(HELD, attempt_of(last_step=1840), checkpoint=guessed))
     text = "from the checkpoint about step 1 800, by its time (about 40 steps again)"
-    assert actions.resume_text(snapshot) == (text, "c.pt")
+    assert starts(snapshot) == (text, "c.pt")
     lives = snapshot_of(state_of(running(), attempt_of(last_step=1840), checkpoint=guessed))
     assert actions.cost(lives) == "40 steps since the checkpoint about step 1 800, by its time"
 
 
 def test_where_it_starts_without_a_checkpoint(record: RunFile) -> None:
     plain = snapshot_of(state_of(HELD))
-    assert actions.resume_text(plain) == (actions.FROM_FIRST_STEP, "no checkpoint is known")
+    assert starts(plain) == (actions.FROM_FIRST_STEP, "no checkpoint is known")
     job = replace(record.job, knobs=replace(record.job.knobs, self_resuming=True))
     itself = snapshot_of(state_of(HELD), run_file=changed(record, job))
-    assert actions.resume_text(itself) == ("from the newest checkpoint that the script finds", "")
+    assert starts(itself) == ("from the newest checkpoint that the script finds", "")
     given = replace(record.job, entry_args=("--resume", "c2.pt"))
     named = snapshot_of(state_of(HELD), run_file=changed(record, given))
-    assert actions.resume_text(named) == ("with --resume c2.pt, as given", "")
+    assert starts(named) == ("with --resume c2.pt, as given", "")
 
 
 def changed(record: RunFile, job: object) -> RunFile:

@@ -135,7 +135,7 @@ def test_the_failure_page_is_copied_whole(tmp_path: Path, monkeypatch: pytest.Mo
     drive(recorded.failed(tmp_path / "run"), play, size=(80, 24))
     (text,) = copied
     assert text.startswith("run · gpt-d12 · attempt 1\n")
-    assert f"stoker run train.py {LONG}\n" in text, "a command is one line, to be pasted"
+    assert f"stoker run train.py {LONG}" in text, "a command is one line, to be pasted"
     assert "…" not in text
     for part in ("NameError: name 'los' is not defined", "what to do", "what stoker does"):
         assert part in text, "also what lies below the terminal's edge"

@@ -148,14 +148,6 @@ def test_a_pane_alone() -> None:
     assert plan(80, 24, Needs(devices=2, ranks=2, zoomed="ranks")) == Layout(ALWAYS | {"ranks"})
 
 
-def test_the_panes_are_as_large_as_a_person_made_them_within_bounds() -> None:
-    for more, right in ((0, 72), (10, 82), (-100, 30), (100, 130)):
-        assert plan(160, 40, Needs(devices=2, ranks=2, side_more=more)).right_width == right
-    for width, height, expected in ((80, 24, [10, 8, 8, 15]), (120, 40, [22, 20, 8, 29])):
-        needs = [Needs(devices=2, ranks=2, log_more=more) for more in (0, 2, 100, -100)]
-        assert [plan(width, height, each).middle_height for each in needs] == expected
-
-
 @pytest.mark.parametrize(("height", "loss"), [(18, 0), (19, 8), (24, 8), (29, 10), (50, 18)])
 def test_how_high_the_loss_is_in_one_column(height: int, loss: int) -> None:
     layout = plan(80, height, NEEDS)

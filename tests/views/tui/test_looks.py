@@ -75,28 +75,3 @@ def test_themes_are_gone_through_and_the_last_is_remembered(tmp_path: Path) -> N
         assert app.theme == "stoker-light", "what is asked for now comes before what was chosen once"
 
     drive(RunPaths(tmp_path / "run"), told, Appearance(ThemeName.LIGHT), keep)
-
-
-def test_panes_are_resized_and_stay_so(tmp_path: Path) -> None:
-    keep = tmp_path / "ui.json"
-    heights: list[int] = []
-    widths: list[int] = []
-
-    async def resize(app: StokerApp, pilot: Pilot[None]) -> None:
-        heights.append(app.dashboard.panes.log.size.height)
-        widths.append(app.dashboard.query_one("#ranks").size.width)
-        await pilot.press("ctrl+up", "ctrl+up", "ctrl+left")
-        await pilot.pause()
-        heights.append(app.dashboard.panes.log.size.height)
-        widths.append(app.dashboard.query_one("#ranks").size.width)
-        for _ in range(40):
-            await pilot.press("ctrl+up")
-        assert pane(app, "footer"), "whatever is done, the footer stays"
-        assert app.kept.log_more < 40, "what the terminal has no room for is not remembered"
-        await pilot.press(*["ctrl+down"] * 60)
-        assert app.dashboard.panes.log.size.height >= 3
-
-    drive(recorded.healthy(tmp_path / "run"), resize, Appearance(), keep)
-    assert heights[1] == heights[0] + 4
-    assert widths[1] == widths[0] + 4
-    assert load(keep).side_more == 4

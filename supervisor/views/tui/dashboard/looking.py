@@ -259,10 +259,6 @@ class Looking:
         elif self.panes.focused is not None:
             self.panes.zoom(self.panes.focused.id)
 
-    def action_size(self, log: int, side: int) -> None:
-        """Give the log or the right column more space, or less."""
-        self.panes.resize(log, side)
-
     def leave_page(self) -> None:
         """Show the panes again where a page covers them."""
         if self.panes.zoomed in PAGES:
