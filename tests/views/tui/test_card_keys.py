@@ -74,14 +74,6 @@ def test_o_runs_the_editor_on_the_line_and_asks_first_outside_the_folder(
     drive(recorded.failed(tmp_path / "run"), play)
 
 
-def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("o")
-        assert "No such file" in pane(app, "notice")
-
-    drive(recorded.failed(tmp_path / "run"), play)
-
-
 def test_the_card_is_copied_whole_and_without_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,15 +99,6 @@ def test_the_card_is_copied_whole_and_without_secrets(
     assert "advice   fix train.py line 97" in text
     assert "hf_abcd" not in text
     assert all(line.isprintable() for line in text.splitlines())
-
-
-def test_a_failed_run_is_continued_before_it_is_started_again(tmp_path: Path) -> None:
-    async def failed(app: StokerApp, _pilot: Pilot[None]) -> None:
-        card = " ".join(pane(app, "card").split())
-        assert "continue stoker continue run" in card
-        assert card.index("stoker continue") < card.index("again stoker run ")
-
-    drive(recorded.failed(tmp_path / "run"), failed, keeper=False)
 
 
 def test_the_failure_page_is_copied_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

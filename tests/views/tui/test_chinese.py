@@ -16,7 +16,7 @@ from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.widgets.paint import fit, wrap
 from tests.views.tui import recorded
 from tests.views.tui.camera import stand_still
-from tests.views.tui.driving import clock_after, is_read, keeper_of, pane, shown, until
+from tests.views.tui.driving import clock_after, is_read, keeper_of, shown, until
 
 STATES: dict[str, Callable[[Path], RunPaths]] = {
     "healthy": recorded.healthy,
@@ -50,24 +50,6 @@ def after(
 
     with keeper_of(run):
         asyncio.run(play())
-
-
-def ours(app: StokerApp) -> str:
-    """The dashboard's own text: not the log's lines, not those of the cause."""
-    names = (
-        "header",
-        "loss",
-        "util",
-        "memory",
-        "devices",
-        "ranks",
-        "attempts",
-        "tiles",
-        "timeline",
-        "notice",
-    )
-    panes = [pane(app, name) for name in (*names, "footer")]
-    return "\n".join(panes)
 
 
 def test_help_and_dialogs_are_in_chinese(tmp_path: Path) -> None:

@@ -36,18 +36,16 @@ def drive(
         asyncio.run(play())
 
 
-@pytest.mark.parametrize("maker", [recorded.healthy, recorded.backing_off, recorded.many])
-@pytest.mark.parametrize("keys", [(), ("question_mark",), ("v",), ("M",), ("colon",), ("b",)])
-def test_ascii_leaves_no_other_glyph(
-    tmp_path: Path, maker: Callable[[Path], RunPaths], keys: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("maker", [recorded.healthy, recorded.backing_off])
+def test_ascii_leaves_no_other_glyph(tmp_path: Path, maker: Callable[[Path], RunPaths]) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press(*keys)
-        await pilot.pause()
-        picture = app.export_screenshot()
-        text = picture[picture.rindex("</clipPath>") :].replace("&#160;", " ")
-        strange = sorted({c for c in text if not c.isascii()})
-        assert not strange
+        for key in ("shift", "question_mark", "v", "M", "colon", "b"):
+            await pilot.press(key)
+            await pilot.pause()
+            picture = app.export_screenshot()
+            text = picture[picture.rindex("</clipPath>") :].replace("&#160;", " ")
+            assert text.isascii(), (key, sorted({c for c in text if not c.isascii()}))
+            await pilot.press(*(() if key == "shift" else ("escape",)))
 
     drive(maker(tmp_path / "run"), play, Appearance(ascii=True))
 
