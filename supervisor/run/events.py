@@ -27,7 +27,7 @@ from supervisor.run.records import (
     Sameness,
     Verdict,
 )
-from supervisor.text.numbers import whole
+from supervisor.text.patterns import whole
 
 SCHEMA_VERSION = 1
 

@@ -16,7 +16,7 @@ from supervisor.job.spec import IN_CODE, BatchQuestion, Unread
 from supervisor.run import events as ev
 from supervisor.run.records import DecisionKind, FailureClass, Sameness, SpecChange
 from supervisor.run.state import REQUESTED_STOPS, AttemptState, Moment, MomentKind, RunState, Tone
-from supervisor.text.numbers import read_amounts
+from supervisor.text.lines import read_amounts
 
 POLICY = "policy"
 """`events.Decided.by` of decisions that no person made."""

@@ -158,17 +158,6 @@ def test_a_folder_above_that_is_another_users_is_warned_of(tmp_path: Path) -> No
     assert f"uid 65534 owns {tmp_path} and may exchange what lies in it" in found.warnings
 
 
-def test_a_long_list_is_cut(tmp_path: Path) -> None:
-    run = own_run_in(tmp_path, job_of(tmp_path), *ENDED)
-    for number in range(1, 21):
-        folder = run.node().attempt(number).root
-        folder.mkdir(parents=True)
-        folder.chmod(0o777)
-    refusals = check_folder(run).refusals
-    assert len(refusals) == 9
-    assert refusals[-1] == "and 12 more"
-
-
 @pytest.mark.fault(
     "secrets and access", "a copied folder's own path holds escape codes", "printed harmlessly"
 )

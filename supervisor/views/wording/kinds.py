@@ -24,7 +24,7 @@ from supervisor.run.events import (
 )
 from supervisor.run.records import SpecChange
 from supervisor.run.state import AttemptState, RunState
-from supervisor.text.numbers import read_amounts, read_to
+from supervisor.text.lines import read_amounts, read_to
 from supervisor.views import format as fm
 from supervisor.views.appearance import Lang
 
