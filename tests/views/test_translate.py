@@ -53,7 +53,7 @@ RECORDS = [
         for name in ("collective", "gpus", "host", "meeting", "memory", "network", "target")
     ),
     ROOT / "preflight/checks.py",
-    ROOT / "cli/check_job.py",
+    ROOT / "cli/check.py",
     ROOT / "run/trash.py",
     ROOT / "run/ownership.py",
     ROOT / "keeper/base/control_input.py",
