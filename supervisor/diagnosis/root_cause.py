@@ -15,12 +15,12 @@ from typing import NamedTuple
 from supervisor.diagnosis.attribution.process_exits import Exit
 from supervisor.diagnosis.attribution.rank_of_lines import device_of
 from supervisor.diagnosis.attribution.waiting import lagging_rank
-from supervisor.diagnosis.cause.recovered_errors import is_notice
-from supervisor.diagnosis.cause.vocabulary import class_by_words
-from supervisor.diagnosis.findings import Case, Root
+from supervisor.diagnosis.facts import Facts, Root, far_below
+from supervisor.diagnosis.recovered_errors import is_notice
+from supervisor.diagnosis.scan.frames import frames_above
 from supervisor.diagnosis.scan.matched_lines import Candidate
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
-from supervisor.diagnosis.scan.tracebacks import frames_above
+from supervisor.diagnosis.vocabulary import class_by_words
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
@@ -77,8 +77,6 @@ _BY_STRENGTH = (
 WEAK = 0.66
 # A line with more below it than this was not the end of its program, unless something reports that it ended.
 MOST_LINES_BELOW = 200
-# A line this far above another one is not part of the same message.
-FAR_BELOW_LINES = 15
 _TOLD = frozenset((Trait.BAD_END, Trait.SCHEDULER_REPORT, Trait.TASK_EXIT, Trait.LAUNCHER_END))
 _RAISED = frozenset((Trait.TRACEBACK, Trait.CRASH_REPORT))
 # Classes without words of their own: silences, and whatever the program raises.
@@ -96,13 +94,13 @@ class Ended(StrEnum):
     NOT_SHOWN = "not_shown"
 
 
-def ended_by(case: Case) -> Ended:
+def ended_by(facts: Facts) -> Ended:
     """What in all logs and records shows that a program ended badly, the firmest kind of it."""
-    traits = frozenset(trait for scan in case.scans for hit in scan.hits for trait in hit.signature.traits)
+    traits = frozenset(trait for scan in facts.scans for hit in scan.hits for trait in hit.signature.traits)
     codes = (
-        case.job.launcher_exit or 0,
-        *case.job.exit_codes.values(),
-        *(item.code for item in case.launch.exits),
+        facts.job.launcher_exit or 0,
+        *facts.job.exit_codes.values(),
+        *(item.code for item in facts.launch.exits),
     )
     if any(code != 0 for code in codes) or not _TOLD.isdisjoint(traits):
         return Ended.TOLD
@@ -110,11 +108,11 @@ def ended_by(case: Case) -> Ended:
 
 
 class Chosen(NamedTuple):
-    """The line that was chosen, among the causes (or stops) of its case."""
+    """The line that was chosen, among the causes (or stops) of its facts."""
 
     item: Candidate
     peers: Sequence[Candidate]
-    case: Case
+    facts: Facts
 
     def rivals(self) -> list[Candidate]:
         """Firm causes of other classes."""
@@ -134,11 +132,6 @@ class Limit(NamedTuple):
     applies: Callable[[Chosen], bool]
     at_most: float
     why: str
-
-
-def far_below(one: Candidate, other: Candidate) -> bool:
-    """Whether a line stands well below another, or in another log."""
-    return other.source != one.source or other.line - one.line > FAR_BELOW_LINES
 
 
 def _is_vague(chosen: Chosen) -> bool:
@@ -167,11 +160,11 @@ def _only_a_warning(chosen: Chosen) -> bool:
 def _end_not_shown(chosen: Chosen) -> bool:
     if chosen.item.failure is FailureClass.TERMINATED or chosen.item.hit.has(Trait.USAGE_EXIT):
         return False
-    return ended_by(chosen.case) is Ended.NOT_SHOWN
+    return ended_by(chosen.facts) is Ended.NOT_SHOWN
 
 
 def _log_continues(chosen: Chosen) -> bool:
-    below = chosen.case.scans[chosen.item.source].lines - chosen.item.line
+    below = chosen.facts.scans[chosen.item.source].lines - chosen.item.line
     return below > MOST_LINES_BELOW
 
 
@@ -190,7 +183,7 @@ LIMITS = (
     ),
     Limit(
         "log_continues",
-        lambda chosen: _log_continues(chosen) and ended_by(chosen.case) is not Ended.TOLD,
+        lambda chosen: _log_continues(chosen) and ended_by(chosen.facts) is not Ended.TOLD,
         0.65,  # 0 of 2
         "The log continues for long below the line, and nothing reports that the program ended.",
     ),
@@ -275,44 +268,44 @@ WARNING_COSTS = 0.15  # the complaint is only a warning
 # -- roots from lines ------------------------------------------------------------------------------
 
 
-def from_candidate(item: Candidate, peers: Sequence[Candidate], case: Case) -> Root:
+def from_candidate(item: Candidate, peers: Sequence[Candidate], facts: Facts) -> Root:
     """A root from a chosen line: its rank, or the ranks that fail alike."""
     item = _own_line(item, peers)
     alike = [other for other in peers if other.failure is item.failure]
-    ranks = _ranks_alike(alike, case)
+    ranks = _ranks_alike(alike, facts)
     rank: int | None = None
     if not ranks:
-        rank = _rank_of(item, alike, case)
+        rank = _rank_of(item, alike, facts)
         ranks = (rank,) if rank is not None else ()
     return Root(
-        item.failure, item.reason, rank, ranks, case.ranks.node_of(item.hit.origin),
-        case.scans[item.source].path, item.line, item.text, confidence_of(Chosen(item, peers, case)), item,
+        item.failure, item.reason, rank, ranks, facts.ranks.node_of(item.hit.origin),
+        facts.scans[item.source].path, item.line, item.text, confidence_of(Chosen(item, peers, facts)), item,
     )  # fmt: skip
 
 
-def _ranks_alike(alike: Sequence[Candidate], case: Case) -> tuple[int, ...]:
+def _ranks_alike(alike: Sequence[Candidate], facts: Facts) -> tuple[int, ...]:
     """All ranks, where all of them failed in the same way; empty where some did not, or only one is named."""
     named = {rank for other in alike if (rank := other.rank) is not None}
-    world = case.job.world_size or case.launch.world_size or (max(case.ranks.seen, default=-1) + 1 or None)
-    all_failed = named >= set(case.launch.failed_ranks) and (world is None or len(named) >= world)
+    world = facts.job.world_size or facts.launch.world_size or (max(facts.ranks.seen, default=-1) + 1 or None)
+    all_failed = named >= set(facts.launch.failed_ranks) and (world is None or len(named) >= world)
     return tuple(sorted(named)) if len(named) >= 2 and all_failed else ()
 
 
-def _rank_of(item: Candidate, alike: Sequence[Candidate], case: Case) -> int | None:
+def _rank_of(item: Candidate, alike: Sequence[Candidate], facts: Facts) -> int | None:
     if item.failure is FailureClass.HANG:
-        rank = lagging_rank(case.candidates, case.launch, case.ranks)
+        rank = lagging_rank(facts.candidates, facts.launch, facts.ranks)
     else:
-        rank = case.ranks.of(item.hit, item.failure)
+        rank = facts.ranks.of(item.hit, item.failure)
     if rank is not None or item.hit.origin.local_rank is not None:
         return rank
-    if item.failure is not FailureClass.TERMINATED or _is_one_process(case):
-        return _rank_otherwise(item, alike, case)
+    if item.failure is not FailureClass.TERMINATED or _is_one_process(facts):
+        return _rank_otherwise(item, alike, facts)
     return None
 
 
-def _is_one_process(case: Case) -> bool:
+def _is_one_process(facts: Facts) -> bool:
     """Whether nothing in the logs names another process: no launcher, and no rank where the world is not known to be one."""
-    return not case.launch.distributed and (not case.ranks.seen or case.launch.world_size == 1)
+    return not facts.launch.distributed and (not facts.ranks.seen or facts.launch.world_size == 1)
 
 
 def _own_line(item: Candidate, peers: Sequence[Candidate]) -> Candidate:
@@ -346,25 +339,25 @@ def _same_words(one: Candidate, other: Candidate) -> bool:
     )
 
 
-def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], case: Case) -> int | None:
+def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], facts: Facts) -> int | None:
     """The rank of a line that names none: of its peers, by the launcher, or the only one that is silent."""
     if item.failure in (FailureClass.RENDEZVOUS, FailureClass.LIBUV):
-        return case.ranks.blamed()
+        return facts.ranks.blamed()
     for other in alike:
-        found = case.ranks.of(other.hit, other.failure)
+        found = facts.ranks.of(other.hit, other.failure)
         if found is not None:
             return found
     if item.failure is FailureClass.GPU_FAULT:
         # The driver names a bus address; the process that felt it names its rank.
-        felt = (other for other in case.candidates if other.failure is FailureClass.CUDA_ERROR)
-        named = (rank for other in felt if (rank := case.ranks.of(other.hit, other.failure)) is not None)
+        felt = (other for other in facts.candidates if other.failure is FailureClass.CUDA_ERROR)
+        named = (rank for other in felt if (rank := facts.ranks.of(other.hit, other.failure)) is not None)
         if (rank := next(named, None)) is not None:
             return rank
-    if (blamed := case.ranks.blamed()) is not None:
+    if (blamed := facts.ranks.blamed()) is not None:
         return blamed
-    if case.launch.distributed and (silent := case.ranks.only_silent()) is not None:
+    if facts.launch.distributed and (silent := facts.ranks.only_silent()) is not None:
         return silent
-    if item.failure is FailureClass.PORT_IN_USE or not case.launch.distributed:
+    if item.failure is FailureClass.PORT_IN_USE or not facts.launch.distributed:
         return 0
     return None
 
@@ -382,34 +375,34 @@ def own_complaint(item: Candidate, consequences: Sequence[Candidate]) -> Candida
     return next(raised, item)
 
 
-def from_complaint(item: Candidate, case: Case) -> Root:
+def from_complaint(item: Candidate, facts: Facts) -> Root:
     """A root where only peers' complaints are known."""
     rank = None
     if item.failure in (FailureClass.NCCL_TIMEOUT, FailureClass.HANG):
-        rank = lagging_rank(case.candidates, case.launch, case.ranks)
+        rank = lagging_rank(facts.candidates, facts.launch, facts.ranks)
         rank = rank if rank is not None else frames_above(item.hit).spawn_rank
     elif item.failure is FailureClass.NCCL_ERROR:
         if item.has(Trait.LOST_CONNECTION):
-            rank = lagging_rank(case.candidates, case.launch, case.ranks)
-        rank = rank if rank is not None else case.ranks.of(item.hit, item.failure)
-        rank = rank if rank is not None else case.ranks.blamed()
-    rank = rank if rank is not None else case.ranks.only_speaker()
+            rank = lagging_rank(facts.candidates, facts.launch, facts.ranks)
+        rank = rank if rank is not None else facts.ranks.of(item.hit, item.failure)
+        rank = rank if rank is not None else facts.ranks.blamed()
+    rank = rank if rank is not None else facts.ranks.only_speaker()
     confidence = level(item.strength, _COMPLAINT_BY_STRENGTH, WEAK_COMPLAINT_CONFIDENCE)
     return Root(
-        item.failure, item.reason, rank, (rank,) if rank is not None else (), case.ranks.node_of(item.hit.origin),
-        case.scans[item.source].path, item.line, item.text, confidence - (WARNING_COSTS if item.soft else 0), item,
+        item.failure, item.reason, rank, (rank,) if rank is not None else (), facts.ranks.node_of(item.hit.origin),
+        facts.scans[item.source].path, item.line, item.text, confidence - (WARNING_COSTS if item.soft else 0), item,
     )  # fmt: skip
 
 
-def with_local_rank(root: Root, case: Case) -> Root:
+def with_local_rank(root: Root, facts: Facts) -> Root:
     """The root with its node and local rank, where it is one process's and the global rank is not known."""
     if root.ranks or root.local_rank is not None or root.chosen is None or root.failure in _OF_NO_RANK:
         return root
-    origin, blamed = root.chosen.hit.origin, case.ranks.blamed_exit()
+    origin, blamed = root.chosen.hit.origin, facts.ranks.blamed_exit()
     local = origin.local_rank if origin.local_rank is not None else device_of(root.text)
     if local is not None:
         return root._replace(local_rank=local)
-    node = case.ranks.node_of(blamed.hit.origin) if blamed is not None else None
+    node = facts.ranks.node_of(blamed.hit.origin) if blamed is not None else None
     if blamed is not None and root.node in {None, node}:
         return root._replace(local_rank=blamed.local_rank, node=node)
     return root
@@ -419,16 +412,16 @@ def with_local_rank(root: Root, case: Case) -> Root:
 
 
 def from_exit(
-    item: Exit, case: Case, failure: FailureClass = FailureClass.WORKER_CRASH, reason: Reason | None = None
+    item: Exit, facts: Facts, failure: FailureClass = FailureClass.WORKER_CRASH, reason: Reason | None = None
 ) -> Root:
     """A root from how a process ended. Without a reason, by its exit code: a SIGKILL, another signal."""
-    rank = case.ranks.of_exit(item)
+    rank = facts.ranks.of_exit(item)
     if reason is None and failure is FailureClass.WORKER_CRASH:
         reason = Reason.SIGNAL
         if item.code == -9:
             failure, reason = FailureClass.HOST_OOM, Reason.KERNEL_KILL
     return Root(
-        failure, reason, rank, (rank,) if rank is not None else (), item.node or case.ranks.node_of(item.hit.origin),
-        case.scans[item.hit.source].path if item.hit.source >= 0 else "", item.hit.line, item.hit.text,
+        failure, reason, rank, (rank,) if rank is not None else (), item.node or facts.ranks.node_of(item.hit.origin),
+        facts.scans[item.hit.source].path if item.hit.source >= 0 else "", item.hit.line, item.hit.text,
         local_rank=item.local_rank,
     )  # fmt: skip

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
-from supervisor.diagnosis.cause.candidates import INFORMS
+from supervisor.diagnosis.candidates import INFORMS
+from supervisor.diagnosis.scan.frames import end_of_chain, frames_above
 from supervisor.diagnosis.scan.log_timeline import bar_states, bar_went_on, went_on
 from supervisor.diagnosis.scan.matched_lines import Candidate, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
-from supervisor.diagnosis.scan.tracebacks import end_of_chain, frames_above
 from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import Origin
@@ -256,7 +256,7 @@ def _steps_needed(item: Candidate, died: bool) -> tuple[int, bool]:
     frames = frames_above(item.hit)
     if not died and (item.has(Trait.ENDS_TRACEBACK) or frames.caught):
         return STEPS_AFTER_CAUGHT, True
-    of_thread = any(name == "_bootstrap_inner" for _, name in frames.frames[:1])  # it ended alone
+    of_thread = any(frame.function == "_bootstrap_inner" for frame in frames.frames[:1])  # it ended alone
     if item.soft or not frames.found or (not died and of_thread):
         return STEPS_AFTER_LINE, True
     return (STEPS_AFTER_TRACEBACK_OF_FAILED if died else STEPS_AFTER_TRACEBACK), True

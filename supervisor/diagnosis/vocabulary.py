@@ -10,12 +10,13 @@ Phrases are compared with lines in plain form: camel case and punctuation opened
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
+from typing import NamedTuple
 
-from supervisor.diagnosis.findings import Case, Root
+from supervisor.diagnosis.scan.frames import is_quoted_code
 from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan, before_hint
 from supervisor.diagnosis.scan.signature_tables import Role, Trait
-from supervisor.diagnosis.scan.tracebacks import is_quoted_code
 from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import split_prefix
@@ -108,8 +109,6 @@ def class_by_words(text: str, *, enough: int = ENOUGH) -> tuple[FailureClass, in
 
 # -- a guess, where no signature knew a line that could be the cause -------------------------------
 
-# Of the guesses that the blind rounds made with signatures held out, 7 of 10 were right.
-GUESS = 0.6
 # One word more than a plain exception needs: these lines have not even an exception's type.
 ENOUGH_OF_A_LINE = 4
 LAST_LINES = 400
@@ -128,13 +127,24 @@ _NO_COMPLAINT = Lazy(
 _NOT_BY_THE_PROGRAM = frozenset((Trait.LAUNCHER_REPORT, Trait.TRACEBACK, Trait.TASK_EXIT, Trait.GOOD_END))
 
 
-def guess(case: Case, root: Root, *, ended_at_once: bool = False) -> Root:
-    """The class that the words of a complaint lead to; the root as it is where none do.
+class Guess(NamedTuple):
+    """A complaint whose words lead to a class: where it stands, and who printed it. `score`: see `class_by_words`."""
+
+    failure: FailureClass
+    score: int
+    path: str
+    line: int
+    text: str
+    rank: int | None
+
+
+def guess(scans: Iterable[SourceScan], *, ended_at_once: bool = False) -> Guess | None:
+    """The complaint whose words lead to a class most clearly.
 
     `ended_at_once`: only complaints below the last step, of classes that end a process at once.
     """
-    best: tuple[int, Root] | None = None
-    for scan in case.scans:
+    best: Guess | None = None
+    for scan in scans:
         known = {hit.line for hit in scan.hits if _is_known(hit, ended_at_once)}
         for row in _complaints(scan, below_steps=ended_at_once):
             line = scan.tail_line + row
@@ -144,12 +154,10 @@ def guess(case: Case, root: Root, *, ended_at_once: bool = False) -> Root:
             found = class_by_words(scan.tail[row].removeprefix("wandb: "), enough=ENOUGH_OF_A_LINE)
             if found is None or (ended_at_once and found[0] not in _AT_ONCE):
                 continue
-            if best is None or found[1] > best[0]:
+            if best is None or found[1] > best.score:
                 origin, text = split_prefix(scan.tail[row], scan.hosts)
-                rank = origin.rank if origin.rank is not None else root.rank
-                ranks = (rank,) if rank is not None else ()
-                best = found[1], Root(found[0], None, rank, ranks, None, scan.path, line, text, GUESS)
-    return best[1] if best is not None else root
+                best = Guess(*found, scan.path, line, text, origin.rank)
+    return best
 
 
 def _is_known(hit: Hit, ended_at_once: bool) -> bool:

@@ -11,15 +11,14 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
+from supervisor.diagnosis import closing_lines
 from supervisor.diagnosis.attribution.process_exits import Exit
-from supervisor.diagnosis.cause import closing_lines
-from supervisor.diagnosis.cause.candidates import REPLACED
-from supervisor.diagnosis.cause.decision_facts import STOP_SIGNALS, Facts
-from supervisor.diagnosis.findings import Case, Root
-from supervisor.diagnosis.scan.log_timeline import bar_went_on, is_bar, is_progress, went_on
+from supervisor.diagnosis.candidates import REPLACED
+from supervisor.diagnosis.facts import STOP_SIGNALS, Facts, Root
+from supervisor.diagnosis.scan.frames import Frames, frames_above
+from supervisor.diagnosis.scan.log_timeline import bar_went_on, is_bar, went_on
 from supervisor.diagnosis.scan.matched_lines import Candidate, Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
-from supervisor.diagnosis.scan.tracebacks import Frames, frames_above
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
@@ -58,18 +57,18 @@ class PlannedEnd(NamedTuple):
     is_reached: bool
 
 
-def is_asked(case: Case) -> bool:
+def is_asked(facts: Facts) -> bool:
     """Whether the attempt ended by itself with exit code 0."""
-    job = case.job
+    job = facts.job
     return job.launcher_exit == 0 and job.stop_reason is None and job.ended_for is None
 
 
-def planned_end(case: Case) -> PlannedEnd | None:
+def planned_end(facts: Facts) -> PlannedEnd | None:
     """How far the training got; None if the planned end of the whole training is unknown."""
-    job = case.job
+    job = facts.job
     if job.last_step is not None and job.total_steps:
         counter = rf"(?<![\d.:/])(\d{{1,12}})\s?(?:/|of)\s?{job.total_steps}(?![\d./])"
-        counted = _counted(case.scans, counter, declared=job.is_total_declared)
+        counted = _counted(facts.scans, counter, declared=job.is_total_declared)
         if counted is not None:
             done = max(job.last_step, counted.highest)  # a watched job's steps are journalled a second late
             is_reached = job.final_checkpoint or done + counted.gap >= job.total_steps - 1
@@ -77,7 +76,7 @@ def planned_end(case: Case) -> PlannedEnd | None:
     if job.epochs is not None:
         epoch, total = job.epochs
         counter = rf"(?i)\bep(?:och)?s?\W{{0,3}}(\d{{1,9}})\s?(?:/|of)\s?{total}(?![\d./])"
-        counted = _counted(case.scans, counter, declared=False)
+        counted = _counted(facts.scans, counter, declared=False)
         # The log shows only the start of the last epoch.
         if counted is not None and (done := max(epoch, counted.highest)) + counted.gap < total - 1:
             return PlannedEnd("epoch", done, total, job.final_checkpoint)
@@ -102,64 +101,55 @@ def _counted(scans: Iterable[SourceScan], counter: str, *, declared: bool | None
             return None  # it restarts with each epoch
         is_counted = is_counted or bool(counted)
         is_whole = is_whole or len(set(plain)) >= LINES_OF_TOTAL
-        texts = (text for _, text in scan.tail_steps())
         named = pattern if counted else _NAMED_STEP
-        states = sorted({int(found[1]) for text in texts if (found := named.search(text))})
+        states = sorted({int(found[1]) for _, text in scan.tail_steps() if (found := named.search(text))})
         gaps += [after - before for before, after in pairwise(states)]
         highest = max([highest, *states])
     is_reported = declared is None and not is_counted
     return _Counted(highest, max(gaps)) if declared or is_whole or is_reported else None
 
 
-def reached_end(case: Case, root: Root) -> bool:
-    """Whether the work was done: the planned end was reached, or an evaluation had results before a last traceback that it may have handled."""
-    end = planned_end(case)
-    if end is not None or case.job.last_step is not None:
-        return end is not None and end.is_reached
-    as_own = case._replace(job=case.job._replace(is_code_own=True))  # then a traceback counts as handled
-    scans = (scan for scan in case.scans if scan.path == root.path)
-    above = [text for scan in scans for number, text in scan.numbered_tail() if number < root.line]
-    steps = (text for text in above if _TRAINS.search(text) or is_progress(text))
-    has_results = all(map(closing_lines.is_evaluation, steps)) and any(map(_MEASURED.search, above))
-    return has_results and not standing(as_own, root)
+def reached_end(facts: Facts) -> bool:
+    """Whether the training reached its planned end."""
+    end = planned_end(facts)
+    return end is not None and end.is_reached
 
 
-def says_end(case: Case) -> bool:
+def says_end(facts: Facts) -> bool:
     """Whether the program reports its end, or was told to end. In a shell's output, a word such as *done* proves nothing."""
-    if any(item.failure is FailureClass.TERMINATED for item in case.candidates):
+    if any(item.failure is FailureClass.TERMINATED for item in facts.candidates):
         return True
-    merged = not case.job.is_code_own
-    return (not merged and Facts(case).good_end) or any(
+    merged = not facts.job.is_code_own
+    return (not merged and facts.good_end) or any(
         closing_lines.says_why_it_ends(scan, merged=merged)
         or any(hit.has(Trait.GOOD_END) and not hit.has(Trait.CLOSING_LINE) for hit in scan.hits)
-        for scan in case.scans
+        for scan in facts.scans
     )
 
 
-def standing(case: Case, root: Root) -> bool:
+def standing(facts: Facts, root: Root) -> bool:
     """Whether there is evidence of a failure after which the program did not continue."""
-    if standing_exit(case) is not None:
+    if standing_exit(facts) is not None:
         return True
-    end = planned_end(case)
+    end = planned_end(facts)
     is_missed = end is not None and not end.is_reached
-    if any(
-        _is_evidence(item, case, is_missed) and not _continued(case, item.hit) for item in case.candidates
-    ):
-        return True
+    for item in facts.candidates:
+        if _is_evidence(item, facts, is_missed) and not _continued(facts, item.hit):
+            return True
     # The machine's records have no line, and may concern another process.
     return root.line == 0 and root.chosen is None and is_missed
 
 
-def standing_exit(case: Case) -> Exit | None:
+def standing_exit(facts: Facts) -> Exit | None:
     """The exit of a failed process, from its exit code or a report of its launcher or shell, if nothing continued after it."""
-    bad = (item for item in case.launch.exits if item.code != 0 and item.code not in STOP_SIGNALS)
-    return next((item for item in bad if item.hit.source < 0 or not _continued(case, item.hit)), None)
+    bad = (item for item in facts.launch.exits if item.code != 0 and item.code not in STOP_SIGNALS)
+    return next((item for item in bad if item.hit.source < 0 or not _continued(facts, item.hit)), None)
 
 
-def _is_evidence(item: Candidate, case: Case, is_missed: bool) -> bool:
+def _is_evidence(item: Candidate, facts: Facts, is_missed: bool) -> bool:
     """Whether programs do not print such a line routinely, and it ended this one."""
     above = frames_above(item.hit)
-    in_thread = bool(above.frames) and above.frames[0][0].endswith("threading.py")
+    in_thread = bool(above.frames) and above.frames[0].path.endswith("threading.py")
     if item.soft or above.ignored or in_thread or not (item.is_cause or item.failure in _SELDOM_PRINTED):
         return False
     if item.has(Trait.OWN) or item.failure in _SELDOM_PRINTED or item.reason in _BY_SIGNAL:
@@ -169,35 +159,35 @@ def _is_evidence(item: Candidate, case: Case, is_missed: bool) -> bool:
     if item.failure in (FailureClass.TERMINATED, FailureClass.HANG) or above.caught or above.logged:
         return False
     # Python itself exits with 1 after an unhandled exception.
-    return (is_missed or not case.job.is_code_own) and _begins_at_top(above)
+    return (is_missed or not facts.job.is_code_own) and _begins_at_top(above)
 
 
 def _begins_at_top(traceback: Frames) -> bool:
     """Whether a traceback begins at the top of a program, so that no function handled the exception."""
-    frames = [frame for frame in traceback.frames if "runpy" not in frame[0]]
+    frames = [frame for frame in traceback.frames if "runpy" not in frame.path]
     if not traceback.found or not frames:
         return len(frames) >= DEEP_FRAMES
-    is_child = frames[0][0] == "<string>" and any("/multiprocessing/" in path for path, _ in frames[1:2])
-    return frames[0][1] == "<module>" and not is_child
+    is_child = frames[0].path == "<string>" and any("/multiprocessing/" in one.path for one in frames[1:2])
+    return frames[0].function == "<module>" and not is_child
 
 
-def _continued(case: Case, hit: Hit) -> bool:
+def _continued(facts: Facts, hit: Hit) -> bool:
     """Whether a step, an epoch, a checkpoint or a metric follows a line, or, in the program's own stream, a closing line."""
-    scan = case.scans[hit.source]
+    scan = facts.scans[hit.source]
     below = [
         text
         for number, text in scan.numbered_tail()
         if number > hit.line and not is_bar(text) and not closing_lines.FAILS.search(text)
     ]
     forms = {closing_lines.form_of(text) for number, text in scan.tail_steps() if number < hit.line}
-    seldom = hit.signature.failure in _SELDOM_PRINTED
+    most = MOST_BELOW_SELDOM if hit.signature.failure in _SELDOM_PRINTED else MOST_BELOW
     return (
         bar_went_on(hit.before, hit.after)
-        or len(below) > (MOST_BELOW_SELDOM if seldom else MOST_BELOW)
+        or len(below) > most
         or any(closing_lines.form_of(text) in forms or _MEASURED.search(text) for text in below)
         or (not forms and went_on(below, need=2))
-        or (case.job.is_code_own and any(map(closing_lines.is_closing, below)))
-        or (not forms and not seldom and _says_instead(scan, hit) and any(map(_ENDS.search, below)))
+        or (facts.job.is_code_own and any(map(closing_lines.is_closing, below)))
+        or (not forms and most == MOST_BELOW and _says_instead(scan, hit) and any(map(_ENDS.search, below)))
     )
 
 

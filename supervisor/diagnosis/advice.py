@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from supervisor.diagnosis.class_texts import class_texts
 from supervisor.diagnosis.evidence import JobEvidence, RunValues
-from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.job.memory_fit import choose_smaller, memory_point
 from supervisor.run.failures import Action, FailureClass, Reason
-from supervisor.text.numbers import whole
-from supervisor.text.patterns import Lazy
+from supervisor.text.patterns import Lazy, whole
 
 # Why a job ended that nothing in it failed for; what to do about it depends on who ended it.
 _REQUEUED = frozenset((Reason.TIME_LIMIT, Reason.PREEMPTED, Reason.NODE_FAIL))

@@ -5,18 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from supervisor.diagnosis.cause.vocabulary import ENOUGH, class_by_words
-from supervisor.diagnosis.scan.log_timeline import day_of, is_progress, when
-from supervisor.diagnosis.scan.matched_lines import (
-    Candidate,
-    Hit,
-    SourceScan,
-    best_match,
-    is_echo,
-    is_logged_as_warning,
-)
-from supervisor.diagnosis.scan.signature_tables import WARNING_COSTS, Role, Strength, Trait
-from supervisor.diagnosis.scan.tracebacks import (
+from supervisor.diagnosis.scan.frames import (
     below_its_frame,
     class_by_frames,
     end_of_chain,
@@ -27,6 +16,17 @@ from supervisor.diagnosis.scan.tracebacks import (
     raised_by_instrument,
     was_handled,
 )
+from supervisor.diagnosis.scan.log_timeline import day_of, is_progress, when
+from supervisor.diagnosis.scan.matched_lines import (
+    Candidate,
+    Hit,
+    SourceScan,
+    best_match,
+    is_echo,
+    is_logged_as_warning,
+)
+from supervisor.diagnosis.scan.signature_tables import WARNING_COSTS, Role, Strength, Trait
+from supervisor.diagnosis.vocabulary import ENOUGH, class_by_words
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
@@ -204,7 +204,7 @@ def _settled(hit: Hit, scans: Sequence[SourceScan], stepped: bool) -> _Settled:
     if plain.failure is FailureClass.DISK_FULL:
         # Locks and arenas of multiprocessing lie in /dev/shm (`man sem_overview`).
         frames = frames_above(hit).frames
-        if frames and "/multiprocessing/" in frames[-1][0].replace("\\", "/"):
+        if frames and "/multiprocessing/" in frames[-1].path:
             return plain._replace(failure=FailureClass.SHM_EXHAUSTED, reason=None)
     return plain
 
@@ -270,7 +270,7 @@ def _is_soft(hit: Hit, settled: _Settled, *, informs: bool) -> bool:
 
 def _pipe_owner(hit: Hit) -> FailureClass | None:
     """Whose pipe broke, where Python's own processes and no ranks used it: a data worker's, or the program's."""
-    paths = [path.replace("\\", "/") for path, _ in frames_above(hit).frames]
+    paths = [frame.path for frame in frames_above(hit).frames]
     if not any("/multiprocessing/" in path for path in paths):
         return None
     pickled = any("ForkingPickler" in line for line in hit.lines_before(3))

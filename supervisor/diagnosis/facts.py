@@ -1,25 +1,27 @@
-"""What the decision rules ask about a case, each worked out once and when first asked."""
+"""All that is known of one attempt, and what follows from it for the rules: each fact is worked out when first asked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
-from supervisor.diagnosis.attribution.process_exits import Exit
+from supervisor.diagnosis.attribution.process_exits import Exit, Launch
+from supervisor.diagnosis.attribution.rank_of_lines import Ranks
 from supervisor.diagnosis.attribution.waiting import HangPlace, hang_place
-from supervisor.diagnosis.cause.candidates import steps_seen
-from supervisor.diagnosis.cause.closing_lines import MAX_CHARS, closes_training, is_closing, is_evaluation
-from supervisor.diagnosis.cause.recovered_errors import ends_well
-from supervisor.diagnosis.cause.root_cause import far_below
-from supervisor.diagnosis.findings import Case
+from supervisor.diagnosis.candidates import steps_seen
+from supervisor.diagnosis.closing_lines import MAX_CHARS, closes_training, is_closing, is_evaluation
+from supervisor.diagnosis.evidence import JobEvidence
+from supervisor.diagnosis.recovered_errors import ends_well
+from supervisor.diagnosis.scan.frames import frames_above, in_helper
 from supervisor.diagnosis.scan.log_timeline import ends_in_nan, is_progress, silence, went_on
 from supervisor.diagnosis.scan.matched_lines import Candidate, Hit, SourceScan
-from supervisor.diagnosis.scan.signature_tables import Strength, Trait
-from supervisor.diagnosis.scan.tracebacks import FRAME, HEAD, frames_above, in_helper, is_exception
+from supervisor.diagnosis.scan.signature_tables import Signatures, Strength, Trait
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import split_prefix
+from supervisor.text.tracebacks import FRAME, HEAD, is_exception
 
 _SCHEDULERS_TOOL = Lazy(r"(?:slurmstepd(?:-[\w.-]+)?|slurmd|srun|scancel): ")
 _SHELL_TOOL = Lazy(
@@ -35,6 +37,8 @@ STEPS_OF_ANOTHER = 25
 CAUSE_MARGIN = 30
 STOP_MARGIN = 10
 EARLY_S = 30
+# A line this far above another one is not part of the same message.
+FAR_BELOW_LINES = 15
 INTERRUPTED_LINES = 120  # two tracebacks below the one of Ctrl-C
 # A silence before a stop is a hang if it lasted at least this long, and at least this many usual intervals.
 SILENCE_S = 900.0
@@ -48,19 +52,40 @@ _NO_ECHO = frozenset(
 _WAITING = (FailureClass.NCCL_TIMEOUT, FailureClass.HANG, FailureClass.RENDEZVOUS)
 
 
+class Root(NamedTuple):
+    """What was chosen: class, place and certainty. `line` 0: no line shows it; `local_rank`: on its node, where `rank` is not known."""
+
+    failure: FailureClass
+    reason: Reason | None = None
+    rank: int | None = None
+    ranks: tuple[int, ...] = ()
+    node: str | None = None
+    path: str = ""
+    line: int = 0
+    text: str = ""
+    confidence: float = 0.0
+    chosen: Candidate | None = None
+    local_rank: int | None = None
+
+
 @dataclass(frozen=True)
 class Facts:
-    """A case, and what follows from it. Frozen: a fact once asked for stays."""
+    """One attempt: its evidence, the scans of its logs, what launchers report, the lines that may name the cause. Frozen: a fact once asked for stays."""
 
-    case: Case
+    job: JobEvidence
+    scans: tuple[SourceScan, ...]
+    launch: Launch
+    ranks: Ranks
+    candidates: tuple[Candidate, ...]
+    signatures: Signatures
 
     # -- candidates by kind ------------------------------------------------------------------------
 
     @cached_property
     def _reported(self) -> list[Candidate]:
         """Without the signals with which we ended a hang ourselves: nobody else sent one."""
-        ours = self.case.job.ended_for == "hang"
-        return [item for item in self.case.candidates if not (ours and item.has(Trait.STOP_SIGNAL))]
+        ours = self.job.ended_for == "hang"
+        return [item for item in self.candidates if not (ours and item.has(Trait.STOP_SIGNAL))]
 
     @cached_property
     def causes(self) -> list[Candidate]:
@@ -86,12 +111,11 @@ class Facts:
     @cached_property
     def signal_deaths(self) -> list[Exit]:
         """Deaths by a signal that nobody here sent: not the launcher's own TERM and KILL of survivors, nor the scheduler's."""
-        launch = self.case.launch
         found = [
             item
-            for item in launch.exits
+            for item in self.launch.exits
             if item.code in FATAL_SIGNALS
-            and not (item.pid in launch.sigtermed and item.code == -9)
+            and not (item.pid in self.launch.sigtermed and item.code == -9)
             and not self._killed_with_its_step(item)
         ]
         return sorted(found, key=lambda item: (item.summary, item.hit.source, item.hit.line))
@@ -101,7 +125,7 @@ class Facts:
         if not item.hit.has(Trait.TASK_EXIT):
             return False
         stopped = any(stop.source == item.hit.source and stop.line <= item.hit.line for stop in self.stops)
-        left = any(other.hit.has(Trait.TASK_EXIT) and other.code > 0 for other in self.case.launch.exits)
+        left = any(other.hit.has(Trait.TASK_EXIT) and other.code > 0 for other in self.launch.exits)
         return stopped or (item.code == -9 and left)
 
     # -- causes ------------------------------------------------------------------------------------
@@ -124,12 +148,12 @@ class Facts:
                 (item.line <= other.line <= item.line + 3 and not other.has(Trait.ABORT))
                 or _trouble_before(other, item)
             )
-            for other in self.case.candidates
+            for other in self.candidates
         )
 
     def _is_clean_up(self, item: Candidate) -> bool:
         """Whether the scheduler's own tools complain after the scheduler ended the job: of mounts and epilogs, as they clean up."""
-        ended = (hit for hit in self.case.scans[item.source].hits if hit.has(Trait.SCHEDULER_REPORT))
+        ended = (hit for hit in self.scans[item.source].hits if hit.has(Trait.SCHEDULER_REPORT))
         return (
             item.failure is not FailureClass.HOST_OOM
             and _SCHEDULERS_TOOL.search(item.text) is not None
@@ -143,7 +167,7 @@ class Facts:
         alike = (one for one in self._reported if (one.source, one.rank) == (item.source, item.rank))
         if not any(one.line <= item.line and _LOADER_STOPPED.search(one.text) for one in alike):
             return False  # the loader's last words name no signal
-        ranks, stop = self.case.ranks, self.firm_stop
+        ranks, stop = self.ranks, self.firm_stop
         rank = ranks.of(item.hit, item.failure)
         failed = {ranks.of(one.hit, one.failure) for one in self._reported if _is_own_failure(one)}
         failed |= {ranks.of_exit(one) for one in self.signal_deaths}
@@ -151,16 +175,14 @@ class Facts:
             return False
         return (
             bool(failed - {rank, None})
-            or (
-                rank is not None and rank in map(self.case.launch.rank_by_pid.get, self.case.launch.sigtermed)
-            )
+            or (rank is not None and rank in map(self.launch.rank_by_pid.get, self.launch.sigtermed))
             or self._launcher_ends(item, Trait.SIGNALS_PEERS)
             or (stop is not None and not self._before(item, stop))
         )
 
     def _launcher_ends(self, item: Candidate, trait: Trait) -> bool:
         """Whether a line follows a launcher's report that it ends what is left (Lightning kills itself too)."""
-        return any(hit.has(trait) and hit.line < item.line for hit in self.case.scans[item.source].hits)
+        return any(hit.has(trait) and hit.line < item.line for hit in self.scans[item.source].hits)
 
     @cached_property
     def best_cause(self) -> Candidate | None:
@@ -229,22 +251,22 @@ class Facts:
 
     @cached_property
     def _places(self) -> dict[int, int]:
-        return {id(item): place for place, item in enumerate(self.case.candidates)}
+        return {id(item): place for place, item in enumerate(self.candidates)}
 
     # -- exits -------------------------------------------------------------------------------------
 
     @cached_property
     def died(self) -> bool:
         """Whether anything says that a process ended badly."""
-        job, scans = self.case.job, self.case.scans
+        job = self.job
         if any(code != 0 for code in job.exit_codes.values()) or (job.launcher_exit or 0) != 0:
             return True
-        lines = [item.hit.line for item in self.case.launch.exits if item.code != 0]
-        lines += [hit.line for scan in scans for hit in scan.hits if hit.has(Trait.BAD_END)]
+        lines = [item.hit.line for item in self.launch.exits if item.code != 0]
+        lines += [hit.line for scan in self.scans for hit in scan.hits if hit.has(Trait.BAD_END)]
         last = max(lines, default=0)
-        if last == 0 or len(scans) != 1:
+        if last == 0 or len(self.scans) != 1:
             return last > 0
-        scan = scans[0]
+        scan = self.scans[0]
         below = scan.tail[max(last + 1 - scan.tail_line, 0) :]
         return not (ends_well(scan, last) or went_on(below, need=STEPS_OF_ANOTHER))
 
@@ -262,15 +284,15 @@ class Facts:
         if any(item.failure in _WAITING and not item.soft for item in self.consequences):
             return None
         complaining = {item.rank for item in self.consequences if not item.soft}
-        by_itself = any(item.code > 0 for item in self.case.launch.exits)
-        for item in self.case.launch.exits:
+        by_itself = any(item.code > 0 for item in self.launch.exits)
+        for item in self.launch.exits:
             usual = (
                 item.code in {0, 1}
                 or (item.code == -6 and None in complaining)
                 or (item.code in STOP_SIGNALS and by_itself)
-                or item.pid in self.case.launch.sigtermed
+                or item.pid in self.launch.sigtermed
             )
-            rank = self.case.ranks.of_exit(item) if item.task is None else item.rank
+            rank = self.ranks.of_exit(item) if item.task is None else item.rank
             if not usual and rank is not None and rank not in complaining:
                 return None if self._stopped_before(item) else item
         return None
@@ -285,7 +307,7 @@ class Facts:
         """Exits with a code of their own, torchrun's summary last; a shell's status belongs to no process."""
         found = [
             item
-            for item in self.case.launch.exits
+            for item in self.launch.exits
             if item.code != 0 and not item.hit.has(Trait.SHELL_EXIT) and not self._killed_with_its_step(item)
         ]
         return sorted(found, key=lambda item: (item.summary, item.hit.source, item.hit.line))
@@ -303,22 +325,22 @@ class Facts:
     @cached_property
     def dumped_stack(self) -> HangPlace | None:
         """Where a stack dump in the logs shows a process waiting."""
-        return hang_place(self.case.scans, self.case.ranks)
+        return hang_place(self.scans, self.ranks)
 
     @cached_property
     def any_progress(self) -> bool:
         """Whether training printed anything in the parts of the logs that are kept."""
-        return steps_seen(self.case.scans)
+        return steps_seen(self.scans)
 
     def _rows_to_stop(self, source: int) -> int | None:
         """The rows of a log's tail down to its first stop."""
         line = next((item.line for item in self.stops if item.source == source), None)
-        return max(line + 1 - self.case.scans[source].tail_line, 0) if line is not None else None
+        return max(line + 1 - self.scans[source].tail_line, 0) if line is not None else None
 
     @cached_property
     def silent_log(self) -> str | None:
         """The path of a log with a silence of many steps before its end, or before the first stop that it reports."""
-        for source, scan in enumerate(self.case.scans):
+        for source, scan in enumerate(self.scans):
             found = silence(scan.tail[: self._rows_to_stop(source)])
             if found is not None and found.gap_s >= max(
                 SILENCE_S, SILENCE_INTERVALS * found.median_s, SILENCE_PAUSES * found.longest_s
@@ -329,7 +351,7 @@ class Facts:
     @cached_property
     def nan_row(self) -> tuple[int, int] | None:
         """The log and the row of its tail from which on the loss was nan to the last line that printed one."""
-        for source, scan in enumerate(self.case.scans):
+        for source, scan in enumerate(self.scans):
             row = ends_in_nan(scan.tail)
             if row is not None:
                 return source, row
@@ -338,11 +360,11 @@ class Facts:
     @cached_property
     def breaks_off(self) -> bool:
         """Whether a log ends within a traceback, so that what was raised is missing, or with one of a helper's thread and no end of training."""
-        if any(_ends_in_traceback(scan) for scan in self.case.scans):
+        if any(_ends_in_traceback(scan) for scan in self.scans):
             return True
-        if self.good_end or self.case.job.launcher_exit == 0:
+        if self.good_end or self.job.launcher_exit == 0:
             return False
-        ends = ((scan, hit) for scan in self.case.scans for hit in scan.hits if in_helper(hit))
+        ends = ((scan, hit) for scan in self.scans for hit in scan.hits if in_helper(hit))
         return any(
             not any(line.strip() for line in scan.tail[hit.line + 1 - scan.tail_line :]) for scan, hit in ends
         )
@@ -352,9 +374,9 @@ class Facts:
         """Whether a log reports the end of training, and training did not continue after that."""
         return any(
             hit.has(Trait.GOOD_END) and (not hit.has(Trait.CLOSING_LINE) or _closes(scan, hit))
-            for scan in self.case.scans
+            for scan in self.scans
             for hit in scan.hits
-        ) or any(closes_training(scan) for scan in self.case.scans)
+        ) or any(closes_training(scan) for scan in self.scans)
 
 
 def _interrupted(stop: Candidate, root: Candidate) -> bool:
@@ -459,3 +481,8 @@ def _ends_in_traceback(scan: SourceScan) -> bool:
             break
         framed = framed or FRAME.match(line) is not None
     return framed
+
+
+def far_below(one: Candidate, other: Candidate) -> bool:
+    """Whether a line stands well below another, or in another log."""
+    return other.source != one.source or other.line - one.line > FAR_BELOW_LINES
