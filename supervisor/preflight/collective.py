@@ -1,6 +1,6 @@
-"""The ranks meet once before the real thing: one process group, one sum, and how much each pair of them sends in a second.
+"""Lets the ranks meet once before the job starts: one process group, one sum, and the transfer rate of each pair.
 
-First those of this machine alone; of several nodes then all of them, where the same check runs on the other nodes too.
+The ranks of this machine meet first; on several nodes all ranks then meet, if the same check runs on the other nodes.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _judged(
     took_s: float,
     failed_way: Failed | None,
 ) -> Finding:
-    """A rank that ended by itself explains it; one that gave up after `meet_s` was let down by those that never began."""
+    """A rank that ended by itself is the cause; one that gave up after `meet_s` waited for ranks that never began."""
     ranks, first = meeting.ranks, meeting.first
     here = range(len(codes))
     fix = "`stoker run` would fail in the same way: look at the interface and the driver"

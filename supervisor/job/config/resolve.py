@@ -130,7 +130,7 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
 
 
 def _table(look: Resolver, kind: type[Any], table: str) -> dict[str, Any]:
-    """The fields of a record that are settings of a table, with their values; without those that nobody names."""
+    """The fields of a record that are settings of a table, with their values, without those that have none."""
     keys = {field.name: f"{table}.{field.name}" for field in fields(kind)}
     held = {name: look.get(key) for name, key in keys.items() if key in SETTINGS}
     return {name: value for name, value in held.items() if value is not None}
@@ -147,7 +147,7 @@ def resolve_retry(inputs: JobInputs) -> RetrySettings:
 
 
 def _given(look: Resolver) -> Iterator[str]:
-    """The flags of the command line that no setting notes, as words; without those that start nothing, or name what is used up."""
+    """Flags of the command line that no setting records, as words, without those that start nothing or hold for one start only."""
     noted = {origin for _, _, origin in look.origins}
     for key, value in dict(look.parsed.stoker).items():
         name = f"--{key.replace('_', '-')}"
@@ -254,7 +254,7 @@ def _nodes(value: str, *, shared: bool) -> int | None:
 def _of_one_rank(
     run: dict[str, Any], flags: tuple[str, ...], look: Resolver, why: str
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """One rank on this machine: it waits for no other, so that what names the meeting point of several is left out."""
+    """The settings for one rank on this machine, without a meeting point of several."""
     if why == "--single-gpu":
         look.note("run.single_gpu", "true", f"flag {why}")
     look.note("run.nproc_per_node", 1, why)
@@ -269,7 +269,7 @@ def _of_one_rank(
 def _first_gpu(
     env: tuple[tuple[str, str], ...], inputs: JobInputs, look: Resolver, why: str
 ) -> tuple[tuple[str, str], ...]:
-    """The environment with the first of the visible GPUs alone; as it is where none is visible."""
+    """The environment with only the first visible GPU; unchanged if none is visible."""
     seen = dict(env).get(VISIBLE, inputs.env.get(VISIBLE, "0" if inputs.gpus else ""))
     first = seen.split(",")[0].strip()
     if first in {"", "-1"} or first == dict(env).get(VISIBLE, inputs.env.get(VISIBLE)):
@@ -426,7 +426,7 @@ def _trainer_args(values: Mapping[str, Any]) -> tuple[str, ...]:
 def _trainer_trial(
     values: Mapping[str, Any], trial: TrialSettings
 ) -> tuple[dict[str, Any], tuple[TrialKnob, ...]]:
-    """The trainer's keys as a trial has them: few steps, checkpoints in the run directory, which no real run resumes from."""
+    """The trainer's keys for a trial: few steps, and checkpoints in the run directory, so that no real run resumes from them."""
     wanted: dict[str, Any] = {}
     steps = values.get("num_iterations", _TRAINER_DEFAULTS["num_iterations"])
     # From a checkpoint it may be beyond them at once: it is then stopped once they are seen.

@@ -103,7 +103,7 @@ def check_file(file: ConfigFile | None, *, classes: frozenset[str], is_job: bool
 
 
 class _Checked:
-    """What of one settings file was found to be right, by the fields of `FileSettings`; lives for one call."""
+    """The valid contents of one settings file, by the fields of `FileSettings`; lives for one call."""
 
     def __init__(self, file: ConfigFile, known_classes: frozenset[str], is_job: bool) -> None:
         self.file, self.known_classes, self.is_job = file, known_classes, is_job
@@ -111,7 +111,7 @@ class _Checked:
         self.found: dict[str, Any] = {"settings": {}, "trainer": {}, "classes": {}, "spelt": {}}
 
     def attempt(self, take: Callable[..., None], *what: object) -> None:
-        """Take a key, or note what is wrong with it: a person mends all of a file at once."""
+        """Take a key, or record what is wrong with it, so that all errors of a file are reported at once."""
         try:
             take(*what)
         except JobError as error:
@@ -305,7 +305,7 @@ class Resolver:
         return value
 
     def note(self, key: str, value: object, origin: str) -> None:
-        """Remembers a value, which overrides what was noted of the same setting before."""
+        """Record a value, which overrides earlier ones of the same setting."""
         self.origins.append((key, str(value), origin))
 
     def _sources(self, key: str) -> Iterator[tuple[Any, str]]:

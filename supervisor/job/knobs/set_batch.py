@@ -1,4 +1,4 @@
-"""The batch that a script's settings hold, as numbers, and the settings that make it another one."""
+"""The batch in a script's settings, as numbers, and the settings that change it."""
 
 from __future__ import annotations
 
