@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from supervisor.job.arguments.command_line import settings_of
-from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS, find_prefixes
+from supervisor.job.knobs.resume_settings import find_outputs
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.monitoring.found_checkpoints import (
     LOOK_EVERY_MOST_S,
@@ -380,11 +380,21 @@ def test_whose_a_checkpoint_is_by_what_each_run_names(
     job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=("checkpoints",))
 
     def of(value: str | None) -> JobSpec:
-        return replace(job, output_prefixes=(value,) if value is not None else ())
+        return replace(job, outputs=("checkpoints", value) if value is not None else ("checkpoints",))
 
     saved_by_torch(tmp_path / path, T)
     found = search(of(ours), 0.0, lambda _since_t: [ConcurrentRun("able-ant", Outputs.of(of(theirs)))])
     assert (bool(found.ours), found.shared_with is not None) == (taken, shared)
+
+
+def test_a_run_that_ended_right_before_this_one_is_no_other_run(tmp_path: Path) -> None:
+    """Files are looked for from a second before the start, since stamps are coarse; runs are asked for from the start itself."""
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=("a",))
+    saved_by_torch(tmp_path / "a" / "ckpt.pt", T)
+    asked: list[float] = []
+    began_t = T - 5
+    search(job, began_t - SETTLE_S, lambda since_t: asked.append(since_t) or [])  # type: ignore[func-returns-value]
+    assert asked == [began_t]
 
 
 @pytest.mark.fault(
@@ -411,13 +421,11 @@ def test_what_lies_outside_the_output_of_the_arguments_is_not_taken(
         (tmp_path / folder).mkdir()
         os.utime(tmp_path / folder, (T + 1, T + 1))
     saved_by_torch(tmp_path / path, T + 5)
-    prefixes = find_prefixes(settings_of(words))
     job = replace(
         job_of(tmp_path).job,
         cwd=str(tmp_path),
         entry_args=tuple(words),
-        outputs=USUAL_OUTPUTS,
-        output_prefixes=prefixes,
+        outputs=find_outputs(settings_of(words)),
     )
     assert bool(search(job, T, lambda _since_t: ()).ours) is taken
 
@@ -444,8 +452,7 @@ def test_a_checkpoint_far_beyond_the_last_step_of_the_run_is_not_taken(
         job_of(tmp_path).job,
         cwd=str(tmp_path),
         entry_args=tuple(words),
-        outputs=USUAL_OUTPUTS,
-        output_prefixes=find_prefixes(settings_of(words)),
+        outputs=find_outputs(settings_of(words)),
         batch=replace(BATCH, accumulation_steps=accumulation),
     )
     state = replay((STARTED, INTENDED, RUNS, ev.Progress(t=T, attempt=1, step=step)))

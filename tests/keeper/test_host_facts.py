@@ -6,7 +6,7 @@ from supervisor.diagnosis.evidence import RunValues
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.planning import attempt_evidence as present_room
 from supervisor.keeper.planning.attempt_evidence import other_gpu_users, with_machine
-from supervisor.preflight.ports import is_free
+from supervisor.preflight.network import is_free
 from tests.fakes.nvml import GIB, Card, StandIn
 
 

@@ -13,8 +13,7 @@ import pytest
 
 from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
 from supervisor.keeper.base.background import BackgroundTask
-from supervisor.keeper.base.control_input import CONTROL_INTERVAL_S, ControlInput, Powerless
-from supervisor.keeper.base.request_rules import Refused
+from supervisor.keeper.base.control_input import CONTROL_INTERVAL_S, ControlInput, Refused
 from supervisor.keeper.process.child import own_identity
 from supervisor.keeper.stalls.stack_rounds import Round, StackBroker, Targets, take_round, write_stacks
 from supervisor.policy.health.stall import Activity
@@ -53,7 +52,7 @@ class SlowTaker:
 
 
 @dataclass
-class Actor(Powerless):
+class Actor:
     """Says what it was made to do, and looks at stacks for as long as a test wants."""
 
     stacks: StackBroker
@@ -103,7 +102,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     stacks = StackBroker(told, clock, lambda: targets, taker)
     stacks.begin(1)
     actor = Actor(stacks, told)
-    yield Bench(run, clock, taker, stacks, told, ControlInput(run, actor, clock))
+    yield Bench(run, clock, taker, stacks, told, ControlInput(run, actor, clock, actor=None))
     taker.let_go.set()
     stacks.close()
 
@@ -238,7 +237,7 @@ def test_where_no_frame_is_known_the_stack_begins_below_its_head(tmp_path: Path,
 def test_what_lay_there_before_the_keeper_came_is_refused_once(bench: Bench) -> None:
     old, done = (control.send(bench.run.control, RequestKind.STOP) for _ in range(2))
     (bench.run.control / "bad.json").write_text("{")
-    actor = bench.control._actor
+    actor = bench.control._keeper
     assert isinstance(actor, Actor)
     actor.emit(ev.RequestDone(t=0.0, request_id=done, request=RequestKind.STOP, by="ada"))
     bench.control.refuse_waiting("the run is over")

@@ -76,7 +76,7 @@ class Outputs:
     def of(cls, job: JobSpec) -> Outputs:
         """Those of a job."""
         folders = [name for name in job.outputs if name not in USUAL_OUTPUTS]
-        return cls(tuple(absolute(job, name) for name in (*folders, *job.output_prefixes)), Path(job.cwd))
+        return cls(tuple(absolute(job, name) for name in folders), Path(job.cwd))
 
     def claims(self, path: str) -> bool:
         """Whether a setting names this path: a folder above it, or what one of its parts begins with."""
@@ -129,7 +129,7 @@ class Search(NamedTuple):
 
 
 def search(job: JobSpec, since_t: float, others: Others) -> Search:
-    """The checkpoints written since a time where the job's settings name; where they name no folder, also where scripts usually write."""
+    """The checkpoints written since a time where the job's settings name; where nothing is there, also where scripts usually write."""
     mine, ranks = Outputs.of(job), ranks_of(job)
     found: dict[str, FoundCheckpoint] = {}
 
@@ -140,7 +140,7 @@ def search(job: JobSpec, since_t: float, others: Others) -> Search:
     for place in mine.named:
         is_folder = place.is_dir()
         look(place if is_folder else place.parent, MAX_DEPTH if is_folder else OWN_FOLDER_DEPTH)
-    if not any(map(mine.claims, found)) and set(job.outputs) <= set(USUAL_OUTPUTS):
+    if not any(map(mine.claims, found)):
         for name in job.outputs:
             look(absolute(job, name), MAX_DEPTH)
         if not found:
