@@ -41,9 +41,9 @@ def look(context: CheckContext, parsed: ParsedRun) -> list[Finding]:
         unmeasured_finding(context.spec) + nodes_finding(context.spec, parsed) + run_checks(BEFORE, context)
     )
     if parsed.switch("deep"):
-        from supervisor.preflight.later_checks import ASKED
+        from supervisor.preflight.checks import asked
 
-        found += run_checks(ASKED, context)
+        found += run_checks(asked(), context)
     return found
 
 
@@ -110,7 +110,7 @@ def this_machine() -> JobSpec:
 
 
 def _all(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str], probes: StartupProbes) -> list[Finding]:
-    from supervisor.preflight.later_checks import BESIDE
+    from supervisor.preflight.checks import beside
 
     found: list[Finding] = []
     interpreter = None
@@ -126,7 +126,7 @@ def _all(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str], probes: Start
     except JobError as error:
         found.append(refuse("interpreter", error.message))
     context = CheckContext(spec, folder_of_runs(parsed, env), env, interpreter)
-    return found + look(context, parsed) + run_checks(BESIDE, context)
+    return found + look(context, parsed) + run_checks(beside(), context)
 
 
 def nodes_finding(spec: JobSpec, parsed: ParsedRun) -> list[Finding]:

@@ -18,9 +18,9 @@ from supervisor.cli.job_logs import (
 )
 from supervisor.cli.signatures import own_rules_in, settings_files
 from supervisor.cli.verdict_text import earlier_job_lines, explanation_lines, verdict_lines
-from supervisor.diagnosis.cause.root_cause import ended_by
 from supervisor.diagnosis.evidence import JobEvidence
-from supervisor.diagnosis.findings import Case
+from supervisor.diagnosis.facts import Facts
+from supervisor.diagnosis.root_cause import ended_by
 from supervisor.diagnosis.scan.log_timeline import rows_of_one_form
 from supervisor.diagnosis.scan.matched_lines import Candidate
 from supervisor.diagnosis.scan.signature_tables import strength_word
@@ -34,7 +34,7 @@ from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.lines import lines_from
 from supervisor.text.prefixes import origin_of_path
 from supervisor.text.redact import Redactor, redact_lines, redact_text
-from supervisor.text.user_line import LOOKED_AT, CodeLine, own_line
+from supervisor.text.tracebacks import LOOKED_AT, CodeLine, own_line
 
 EXIT_HEALTHY, EXIT_FAILURE, EXIT_UNKNOWN, EXIT_BAD_INPUT = 0, 10, 11, 2
 HEAD_BYTES = 65536
@@ -136,7 +136,7 @@ def _examined(path: str, job: JobEvidence, engine: Engine) -> Examination:
         OSError: a log cannot be read.
     """
     found = examine(job, engine.signatures, engine.matcher)
-    if found.verdict.failure is FailureClass.UNKNOWN and not found.case.candidates:
+    if found.verdict.failure is FailureClass.UNKNOWN and not found.facts.candidates:
         found = with_metric_rows(found, _metric_rows(found))
     most = UNREADABLE if found.verdict.confidence <= GUESSED else BINARY
     if os.path.isfile(path) and _unreadable(path) > most:
@@ -149,7 +149,7 @@ def _metric_rows(found: Examination) -> int:
     from supervisor.sources.metrics import MetricReader
 
     rows = 0
-    for scan in found.case.scans:
+    for scan in found.facts.scans:
         reader = MetricReader()
         for line in scan.head[:HEADER_LINES]:  # a table's header
             reader.feed(line)
@@ -174,7 +174,7 @@ def _print_text(
     context = None if path == "-" else _context
     again = _again(path, attempt, found.verdict)
     verdict = _of_known_rank(path, attempt, found.verdict)
-    lines = verdict_lines(path, attempt, verdict, context, again, tr, ended_t=found.case.job.ended_t)
+    lines = verdict_lines(path, attempt, verdict, context, again, tr, ended_t=found.facts.job.ended_t)
     earlier = [job._replace(verdict=_of_known_rank(path, attempt, job.verdict)) for job in found.earlier]
     lines += earlier_job_lines(earlier, tr)
     if explain:
@@ -306,20 +306,22 @@ def earlier_jobs_to_wire(jobs: Sequence[EarlierJob]) -> list[dict[str, object]]:
 
 def explanation_to_wire(found: Examination) -> dict[str, object]:
     """How a verdict was reached: the value of the key `explanation`, which is there with ``--explain`` alone."""
-    case, choice = found.case, found.choice
+    facts, decision = found.facts, found.decision
     return {
-        "candidates": [_candidate(item, case) for item in case.candidates],
-        "rule": {"name": choice.rule.name, "why": choice.rule.why},
-        "yielded": [{"name": rule.name, "why": rule.why} for rule in choice.also_matched()],
-        "corrections": [{"name": item.name, "why": item.why} for item in found.corrections],
-        "ended": ended_by(case).value,
-        "limits": [{"name": item.name, "at_most": item.at_most, "why": item.why} for item in choice.limits()],
+        "candidates": [_candidate(item, facts) for item in facts.candidates],
+        "rule": {"name": decision.rule.name, "why": decision.rule.why},
+        "yielded": [{"name": rule.name, "why": rule.why} for rule in decision.yielded()],
+        "corrections": [{"name": item.name, "why": item.why} for item in decision.corrections],
+        "ended": ended_by(facts).value,
+        "limits": [
+            {"name": item.name, "at_most": item.at_most, "why": item.why} for item in decision.limits()
+        ],
     }
 
 
-def _candidate(item: Candidate, case: Case) -> dict[str, object]:
+def _candidate(item: Candidate, facts: Facts) -> dict[str, object]:
     return {
-        "path": case.scans[item.source].path,
+        "path": facts.scans[item.source].path,
         "line": item.line,
         "rank": item.rank,
         "text": redact_text(item.text.strip())[:600],

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     by = (
         f"by your signature {verdict.signature}"
         if verdict.signature
-        else f"by the rule {found.choice.rule.name}"
+        else f"by the rule {found.decision.rule.name}"
     )
     say()
     _say(f"{path}: {verdict.title} ({verdict.failure.value}, {100 * verdict.confidence:.0f} % sure), {by}")
@@ -72,13 +72,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _report(rule: OwnSignature, override: ClassOverride | None, found: Examination) -> bool:
     """Print what became of one signature; whether it matched as it is expected to."""
-    hits = [hit for scan in found.case.scans for hit in scan.hits if hit.signature.id == OWN + rule.id]
+    hits = [hit for scan in found.facts.scans for hit in scan.hits if hit.signature.id == OWN + rule.id]
     what = rule.title or rule.failure
     _say(f"{rule.id}: {rule.role}, {what}, {_answer(override)}")
     if not hits:
         _say("  matches no line")
         return False
-    early = [hit for hit in hits if not as_expected(hit, found.case.scans)]
+    early = [hit for hit in hits if not as_expected(hit, found.facts.scans)]
     times = "once" if len(hits) == 1 else f"{len(hits)} times"
     _say(f"  matches {times}, first at {_place(hits[0], found)}")
     _say(f"    {redact_text(hits[0].text.strip())[:SHOWN_CHARACTERS]}")
@@ -99,7 +99,7 @@ def _answer(override: ClassOverride | None) -> str:
 
 
 def _place(hit: Hit, found: Examination) -> str:
-    return f"{found.case.scans[hit.source].path}:{hit.line}"
+    return f"{found.facts.scans[hit.source].path}:{hit.line}"
 
 
 def _say(text: str) -> None:
@@ -135,8 +135,8 @@ def own_rules_in(paths: list[str]) -> dict[OwnSignature, ClassOverride | None]:
     if not texts:
         return {}
     from supervisor.job.config.files import parse_config
-    from supervisor.job.config.setting_keys import SIGNATURE
     from supervisor.job.config.settings import ConfigFile, nearest_signatures, own_signatures
+    from supervisor.job.setting_keys import SIGNATURE
     from supervisor.run.failures import FailureClass
 
     classes = frozenset(str(failure) for failure in FailureClass)

@@ -44,7 +44,7 @@ from supervisor.keeper.base.job_secrets import redactor_of, without_secrets
 from supervisor.preflight.checks import refused
 from supervisor.preflight.context import CheckContext
 from supervisor.preflight.interpreter import Interpreter, find_interpreter, trainer_main
-from supervisor.preflight.ports import free_port
+from supervisor.preflight.network import free_port
 from supervisor.run.index import claim, link_latest, register, runs_dir
 from supervisor.run.ownership import LockTaken
 from supervisor.run.paths import RunPaths

@@ -14,7 +14,7 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind
 from supervisor.keeper.base.background import Background, BackgroundTask, within
 from supervisor.keeper.base.keeper_clock import of_others
-from supervisor.keeper.monitoring.sensors import (
+from supervisor.keeper.monitoring.collector import (
     Sensors,
     Use,
     gpu_values,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.text.traceback_blocks import Block, block_at, summary
+from supervisor.text.tracebacks import Block, block_at, summary
 from tests.diagnosis.launcher_logs import REPORT, STOPPED, trace
 
 JOINT = "During handling of the above exception, another exception occurred:"

@@ -21,9 +21,9 @@ from supervisor.diagnosis.verdict import diagnose
 from supervisor.keeper.base.background import Background, BackgroundTask
 from supervisor.keeper.base.control_input import ControlInput, Refused
 from supervisor.keeper.base.keeper_clock import ClockWatch
+from supervisor.keeper.monitoring.collector import Sensors
 from supervisor.keeper.monitoring.log_monitor import LastReading, LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import EvidenceLine, Observation, RankGone, Sampled
-from supervisor.keeper.monitoring.sensors import Sensors
 from supervisor.keeper.observer.log_ends import end_of, last_written_t, span_of_logs
 from supervisor.keeper.observer.observed_run import ATTEMPT, PIPE_NAME, ObservedRun, Target
 from supervisor.keeper.observer.watched_ends import PipeCopy, RankEnds, Writers
@@ -38,7 +38,7 @@ from supervisor.sources.processes import ProcessId, is_alive
 from supervisor.sources.signature_files import EngineLoader
 from supervisor.sources.stacks.python_stacks import collect_stacks
 from supervisor.sources.tail.tailer import Backlog
-from supervisor.text.numbers import read_to
+from supervisor.text.lines import read_to
 from supervisor.text.prefixes import Origin
 
 TICK_S = 0.1

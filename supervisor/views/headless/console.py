@@ -250,7 +250,7 @@ def event_lines(event: ev.Event) -> Iterable[Line]:
 
 
 # Events in the sentence that stands on the timeline.
-AS_ON_THE_TIMELINE: Mapping[type[ev.JournalEvent], Level] = {
+AS_ON_THE_TIMELINE: Mapping[type[ev.Event], Level] = {
     ev.ProcessesLeft: Level.WARNING,
     ev.WaitingFor: Level.WARNING,
     ev.LaunchCleared: Level.WARNING,
@@ -268,7 +268,7 @@ AS_ON_THE_TIMELINE: Mapping[type[ev.JournalEvent], Level] = {
     ev.NodeSeen: Level.INFO,
 }
 # Events in a sentence with their own fields, written as in the tables of kinds.
-TEXTS: Mapping[type[ev.JournalEvent], tuple[Level, str]] = {
+TEXTS: Mapping[type[ev.Event], tuple[Level, str]] = {
     ev.RunStarted: (Level.INFO, "run {run_id}: {name} on {host}"),
     ev.KeeperStarted: (Level.INFO, "[{continued_by} continues the run]"),
     ev.TrainerReady: (Level.INFO, "[resumed at step {resumed_step}]"),
@@ -412,7 +412,7 @@ def _run_ended(event: ev.RunEnded) -> Iterable[Line]:
 
 
 # Events whose lines take more.
-MADE: Mapping[type[ev.JournalEvent], Callable[[Any], Iterable[Line]]] = {
+MADE: Mapping[type[ev.Event], Callable[[Any], Iterable[Line]]] = {
     ev.PreflightFound: _finding,
     ev.LaunchIntended: _launch,
     ev.AttemptStarted: _attempt_started,

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from supervisor.text.traceback_blocks import MARK, At, block_at, summary
+from supervisor.text.tracebacks import MARK, At, block_at, summary
 from supervisor.views.logs.file import TextLine
 from supervisor.views.logs.sources import Tone, split_rank, tone_of
 from supervisor.views.logs.stream import Stream

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from supervisor.run.arrivals import Arrivals
 from supervisor.text.decode import clean
 from supervisor.text.stamps import is_rising, shift_of, stamp_of
-from supervisor.text.traceback_blocks import MOST_REPORT_LINES, Block, block_at, is_head, may_be_inside
+from supervisor.text.tracebacks import MOST_REPORT_LINES, Block, block_at, is_head, may_be_inside
 from supervisor.views.logs.file import CHUNK_BYTES, Counts, LogFile, TextLine, segment_of
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import AGENT, LogRef, split_rank

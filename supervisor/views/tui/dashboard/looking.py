@@ -26,7 +26,7 @@ from supervisor.views.wording.phrases import is_stacks
 
 if TYPE_CHECKING:
     from supervisor.run.paths import RunPaths
-    from supervisor.text.user_line import CodeLine
+    from supervisor.text.tracebacks import CodeLine
     from supervisor.views.tui.logs.screen import LogScreen
     from supervisor.views.tui.pages.metrics import OtherRun
     from supervisor.views.tui.pages.text_page import ScrolledPanel
