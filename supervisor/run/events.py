@@ -11,6 +11,7 @@ files that torchrun wrote.
 from __future__ import annotations
 
 from enum import StrEnum
+
 import msgspec
 
 from supervisor.job.batch import BatchSpec
