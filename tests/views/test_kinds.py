@@ -167,7 +167,6 @@ EXAMPLES: list[tuple[list[ev.Event], str]] = [
     ([*started(), decided(DecisionKind.RESTART)], "restart: stopped on request"),
     ([one(ev.Held, reason="ada stopped the restart")], "waiting for you: ada stopped the restart"),
     ([done(ev.RequestKind.STOP_NOW)], "ada asked: stop now"),
-    ([done(ev.RequestKind.KEEP_WAITING)], "ada asked: keep waiting"),
     (
         [ev.RequestRefused(t=5.0, request_id="1", request="stop_now", by="ada", reason="nothing runs")],
         "refused stop_now: nothing runs",

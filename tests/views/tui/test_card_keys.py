@@ -10,7 +10,6 @@ from textual.pilot import Pilot
 
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.prompts import Confirm
-from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.shell import external_editor
 from supervisor.views.tui.shell.external_editor import Spot, source_spot
 from tests.views.tui import recorded
@@ -55,8 +54,6 @@ def test_o_runs_the_editor_on_the_line_and_asks_first_outside_the_folder(
     monkeypatch.setattr(
         external_editor, "source_spot", lambda _path, line, _cwd: (Spot(str(file), 0, line), inside[0])
     )
-
-    monkeypatch.setattr(LogControls, "can_fold", True)  # the log has the keys, and a traceback to open with O
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         assert app.dashboard.focused is app.dashboard.panes.log

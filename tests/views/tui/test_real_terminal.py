@@ -110,7 +110,7 @@ time.sleep(60)
 
 @pytest.mark.e2e
 def test_a_rank_that_dies_is_said_at_once_and_no_stall_is(tmp_path: Path) -> None:
-    """The aims are 0.5 s for the header and 1 s for the card (bench/state.py); here with slack for a busy machine."""
+    """The aims are 0.5 s for the header and 1 s for the card; here with slack for a busy machine."""
     (tmp_path / "train.py").write_text(CRASH, encoding="utf-8")
     args = ("run", "--no-check", "--python", sys.executable, "--nproc-per-node", "2", "train.py")
     with terminal(*args, cwd=tmp_path) as screen:

@@ -87,24 +87,6 @@ def test_what_cannot_be_adopted_is_not_offered(tmp_path: Path) -> None:
     drive(run, play, keeper=False, adopt=lambda _: None, offer=Offer((why,)))
 
 
-def test_ranks_whose_keeper_died_before_it_saw_them_are_shown_with_their_lines(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-    journal = run.node().journal
-    kept = [line for line in journal.read_text().splitlines() if '"attempt":2' not in line]
-    launch = [
-        line
-        for line in journal.read_text().splitlines()
-        if '"attempt":2' in line and ('"launch_intended"' in line or '"attempt_started"' in line)
-    ]
-    journal.write_text("\n".join([*kept, *launch]) + "\n")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: "ranks · 2" in pane(app, "ranks"), "the ranks")
-        await until(pilot, lambda: "step  1840" in pane(app, "log"), "what they wrote")
-
-    drive(run, play, keeper=False)
-
-
 def test_keeper_is_gone(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
     adopted: list[bool] = []

@@ -49,7 +49,6 @@ def _recorded(key: str, action: str, word: str, shown: str = "") -> Binding:
 WAITS = "while a hang, or a run that waits for you, is about to be ended: keep waiting"
 ACCEPTS = "while the run waits for you: restart with what is on offer, such as a smaller batch"
 ANSWERS = "while something is asked on the card: that answer"
-FOLDS = "in the log, open torchrun's own traceback, or fold it again"
 CLOSES = "close page, search, filter, zoom; then back to the list"
 MATCHES = "next match: up in the log, from its newest line; down a page"
 
@@ -79,7 +78,6 @@ KEYS: list[BindingType] = [
     _key("slash", "search", "search", "/", "search the page, else the log"),
     _key("f,backslash", "filter", "filter", "f", "filter the log by words and ranks"),
     _key("L", "open_log", "logs", "L", "the whole log: any size, any rank, search with a count"),
-    _hidden("o,O", "open_reports", "open", "O", FOLDS),
     _key("space", "freeze", "freeze", "Space", "freeze the log, or follow it again"),
     _key("z", "zoom", "zoom", "z", "the focused pane alone, or all panes"),
     _hidden("n", "match(1)", "next match", "n", MATCHES),

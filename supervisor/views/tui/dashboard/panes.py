@@ -12,7 +12,7 @@ from textual.screen import Screen
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.live import LossPanel, UsePanel
 from supervisor.views.tui.dashboard.layout import LOW, TRENDS_MOST, Layout, Needs, card_width, plan
-from supervisor.views.tui.logs.pane import LogPanel
+from supervisor.views.tui.logs.page import LogPanel
 from supervisor.views.tui.pages.text_page import PAGES, new_page
 from supervisor.views.tui.panels.attempts import AttemptsBar, TimelinePanel
 from supervisor.views.tui.panels.devices import DevicesPanel, devices_of

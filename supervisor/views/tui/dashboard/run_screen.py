@@ -21,7 +21,7 @@ from supervisor.views.tui.dashboard.looking import STEPS, LogOfRun, Looking
 from supervisor.views.tui.dashboard.panes import Panes
 from supervisor.views.tui.dashboard.playback import Playback, ReplayBar
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, bindings_of, lines_of
-from supervisor.views.tui.logs.pane import LogPanel
+from supervisor.views.tui.logs.page import LogPanel
 from supervisor.views.tui.pages.text_page import PAGES
 from supervisor.views.tui.panels.notice import recommended
 from supervisor.views.tui.panels.possible_actions import ACTING, ANSWER_KEYS
@@ -49,7 +49,7 @@ PLAYBACK_TICK_S = 0.25
 ROOMY_FOOTER = 100
 # In the footer of a run that trains: looking at it is what a person mostly does, and at 80 columns seven keys fit.
 PLAYBACK_FIRST = frozenset({"play", "fact(1)", "fact(-1)", "speed(1)"})
-LOOKS = frozenset({"back", "node", "open_reports", "open_code", "copy", "match"})
+LOOKS = frozenset({"back", "node", "open_code", "copy", "match"})
 """Actions that change what is seen only in some states."""
 USUAL_FIRST = ("ask('stop')", "search", "filter", "open_log", "zoom", "page('metrics')", "ask('restart')")
 

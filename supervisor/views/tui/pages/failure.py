@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from supervisor.run import state as st
 from supervisor.run.failure_history import same_failure
 from supervisor.run.records import Consequence, DecisionKind, Verdict
-from supervisor.text.user_line import CodeLine
+from supervisor.text.tracebacks import CodeLine
 from supervisor.views import format as fm
 from supervisor.views.logs.commands import LogAt
 from supervisor.views.model.cause_context import AFTER_LINES, BEFORE_LINES

@@ -1,6 +1,6 @@
 """The failure card: what happened, where, what followed, what happens next, what each key would do.
 
-The sentences about the failure itself come from `diagnosis.wording`, the reason of the decision from `policy`.
+The sentences about the failure itself come from `diagnosis.titles` and `diagnosis.advice`, the reason of the decision from `policy`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from supervisor.run import state as st
 from supervisor.run.events import RankFailing
 from supervisor.run.records import Decision, DecisionKind, Sameness, SpecChange, Verdict
 from supervisor.run.timeline import changed_arguments
-from supervisor.text.user_line import CodeLine
+from supervisor.text.tracebacks import CodeLine
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.panels.possible_actions import (
