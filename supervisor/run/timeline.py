@@ -61,7 +61,7 @@ _OUTCOMES = {ev.Outcome.SUCCEEDED: Tone.GOOD, ev.Outcome.STOPPED: Tone.INFO}
 
 
 # Events that always add a moment, whose values are fields of the event.
-_PLAIN: Mapping[type[ev.JournalEvent], tuple[MomentKind, Tone, tuple[str, ...]]] = {
+_PLAIN: Mapping[type[ev.Event], tuple[MomentKind, Tone, tuple[str, ...]]] = {
     ev.CheckpointKept: (MomentKind.KEPT, Tone.INFO, ("step", "copy", "why")),
     ev.ResumeMissed: (MomentKind.MISSED, Tone.BAD, ("step", "began")),
     ev.PlanConfirmed: (MomentKind.CONFIRMED, Tone.GOOD, ("planned",)),

@@ -16,7 +16,7 @@ import pytest
 from supervisor.job.batch import BatchSpec
 from supervisor.keeper.follower import SILENT
 from supervisor.keeper.process.child import read_launcher, read_pid
-from supervisor.preflight.ports import free_port
+from supervisor.preflight.network import free_port
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.journal import JournalReader, read_state
@@ -344,7 +344,7 @@ def test_a_view_shows_ranks_and_logs_of_both_nodes(run: RunPaths) -> None:
             snapshot = reader.refresh()
             view.height = 400
             view.update(snapshot.state, None, snapshot.node_logs)
-            view.refresh(snapshot.state.last_t or 0.0)
+            view.refresh()
             page = view.page()
             assert page.nodes == (0, 1)
             stepping = next(row for row in page.rows if row.text.startswith("step 2/"))

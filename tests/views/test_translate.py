@@ -50,18 +50,18 @@ RECORDS = [
     *(ROOT / "policy/health" / f"{name}.py" for name in ("early_signs", "straggler", "ending")),
     *(
         ROOT / "preflight" / f"{name}.py"
-        for name in ("collective", "gpus", "host", "meeting", "memory", "network", "target")
+        for name in ("collective", "gpus", "host", "meeting", "network", "target")
     ),
     ROOT / "preflight/checks.py",
-    ROOT / "cli/check_job.py",
+    ROOT / "cli/check.py",
     ROOT / "run/trash.py",
     ROOT / "run/ownership.py",
-    ROOT / "keeper/base/request_rules.py",
+    ROOT / "keeper/base/control_input.py",
     *(ROOT / "keeper/planning" / f"{name}.py" for name in ("readiness", "fit_batch")),
     ROOT / "keeper/process/takeover.py",
     ROOT / "keeper/stalls/hang_watch.py",
     ROOT / "keeper/observer/observer.py",
-    ROOT / "keeper/monitoring/sensors.py",
+    ROOT / "keeper/monitoring/collector.py",
     *sorted((ROOT / "views/logs").glob("*.py")),
     *(ROOT / "views/wording" / f"{name}.py" for name in ("start_warnings", "phrases")),
     ROOT / "views/model/cause_context.py",
@@ -85,6 +85,7 @@ PARTS = frozenset(
     for text in (
         " since the checkpoint ~",
         ", no checkpoint is known",
+        "uid ~",
         "A collective timed out: ~ never joined it",
         "A collective timed out: rank ~ never joined it",
         "waited for ~ ~",
@@ -102,6 +103,9 @@ PARTS = frozenset(
         ": ~ starts the next attempt",
         "the run is over (~)~",
         "pid ~~",
+        "pid ~",
+        "~ (pid ~)",
+        "no free port among ~ of ~-~: name one with --master-port",
         "pids ~~",
         "stoker run --config demo/demo",
         "~ (~ probes, ~ s)",

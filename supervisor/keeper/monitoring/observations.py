@@ -27,8 +27,9 @@ class StepSeen:
     `rank` is None if unknown. `from_telemetry`: from the trainer's telemetry, which is exact; log lines count only without telemetry.
     `drawn`: a state of a progress bar. `bar`: a bar on its own line. `joined`: the step comes from another line or a bar. `begins`: the
     bar has not counted anything yet, so its step is only where it starts (tqdm draws ``0/30`` before a resumed job jumps to 11).
-    `log`: the name of the log. `headed`: the epoch comes from a heading above. `renamed`: the new name of the loss, if it changes here.
+    `log`: the name of the log. `headed`: the epoch comes from a heading above. `evaluates`: the line is of an evaluation.
     `plain_time`: the line does not show how many steps its time covers. `measured`: values of the instrumentation, which take precedence.
+    `again`: an earlier keeper had read this line.
     """
 
     t: float
@@ -43,6 +44,8 @@ class StepSeen:
     log: str = ""
     plain_time: bool = False
     measured: dict[str, float] = field(default_factory=dict)
+    again: bool = False
+    evaluates: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +64,12 @@ class StepHint:
 
 @dataclass(frozen=True, slots=True)
 class LinesSeen:
-    """The newest lines of one read of a rank's log, or a part of a line, whatever they say."""
+    """The newest lines of one read of a rank's log, or a part of a line, whatever they say. `again`: an earlier keeper had read them."""
 
     t: float
     log: str
     lines: tuple[Printed, ...]
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
