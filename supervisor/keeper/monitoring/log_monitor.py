@@ -399,6 +399,7 @@ class LogWatch:
             log=key.name,
             plain_time=sample.plain_time,
             again=line.offset < self._before[key.name],
+            evaluates=sample.evaluates,
         )
 
     def _hints(
