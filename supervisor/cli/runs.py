@@ -341,11 +341,12 @@ def browse(argv: list[str]) -> int:
         return complain("", "the list of runs needs a terminal: `stoker runs` prints it")
     from supervisor.cli.open_app import adopter, continuer, kept_file
     from supervisor.views.model.run_list import Scope
-    from supervisor.views.tui.terminal import run_browser
+    from supervisor.views.tui.terminal import run_tui
 
     place = runs_dir(args.runs_dir, env)
-    run_browser(
-        lambda: known_runs(place, env),
+    run_tui(
+        None,
+        known=lambda: known_runs(place, env),
         scope=Scope(place, everywhere=args.all),
         adopter=adopter(env),
         continuer=continuer(env),

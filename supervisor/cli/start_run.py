@@ -261,12 +261,12 @@ def _detached(
     *,
     has_screen: bool,
 ) -> int:
-    from supervisor.keeper.process.detach import teardown_warning
+    from supervisor.cluster.scheduler import scheduler_of
 
     for finding in findings:
         if finding.level is FindingLevel.WARNING and parsed.switch("detach"):
             say(redact_text(f"stoker run: {finding.check}: {finding.what}"), file=sys.stderr)
-    warning = teardown_warning(env)
+    warning = scheduler_of(env).detach_warning
     if not has_screen:
         _warn(warning)
         if code := _start_keeper(run, record, env, findings):

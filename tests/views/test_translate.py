@@ -50,7 +50,7 @@ RECORDS = [
     *(ROOT / "policy/health" / f"{name}.py" for name in ("early_signs", "straggler", "ending")),
     *(
         ROOT / "preflight" / f"{name}.py"
-        for name in ("collective", "gpus", "host", "meeting", "memory", "network", "target")
+        for name in ("collective", "gpus", "host", "meeting", "network", "target")
     ),
     ROOT / "preflight/checks.py",
     ROOT / "cli/check.py",
@@ -103,6 +103,9 @@ PARTS = frozenset(
         ": ~ starts the next attempt",
         "the run is over (~)~",
         "pid ~~",
+        "pid ~",
+        "~ (pid ~)",
+        "no free port among ~ of ~-~: name one with --master-port",
         "pids ~~",
         "stoker run --config demo/demo",
         "~ (~ probes, ~ s)",
