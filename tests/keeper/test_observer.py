@@ -97,7 +97,7 @@ def test_a_log_that_fails_while_it_is_watched_gets_a_verdict(tmp_path: Path) -> 
         assert wait_until(lambda: attempt_of(observer).last_step == 1, 60)
         with log.open("a", encoding="utf-8") as writer:
             writer.write(FAILS)
-        assert wait_until(lambda: attempt_of(observer).verdict is not None, 20)
+        assert wait_until(lambda: attempt_of(observer).verdict is not None, 90)
         assert observer.state.attempt is not None
         assert observer.state.attempt.verdict is not None
         assert observer.state.attempt.verdict.failure is FailureClass.CODE_ERROR
