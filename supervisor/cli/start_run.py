@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from supervisor import __version__
-from supervisor.cli.check_job import look, print_findings, unmeasured_finding
+from supervisor.cli.check import look, print_findings, unmeasured_finding
 from supervisor.cli.common import (
     EXIT_REFUSED,
     WITH_LOG,

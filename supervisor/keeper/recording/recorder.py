@@ -38,7 +38,7 @@ from supervisor.keeper.monitoring.observations import (
 from supervisor.keeper.recording.sample_steps import StepSense
 from supervisor.run import events as ev
 from supervisor.run.fold import MEASURED, merge_progress
-from supervisor.run.series import CONTEXT, JOB_KEY, METRICS, RANKS, Sample, SeriesReader, SeriesWriter
+from supervisor.run.series import JOB_KEY, METRICS, RANKS, Sample, SeriesReader, SeriesWriter
 from supervisor.run.state import AttemptState, MomentKind, RunState
 from supervisor.run.timeline import EVIDENCE_CHARS
 from supervisor.sources.tail.tailer import Backlog
@@ -131,13 +131,14 @@ class JobProgress:
         """`stepped`: the attempt has made a step already."""
         self.pending: ev.Progress | None = None
         self._stepped = stepped
-        self._at_loss: tuple[float, float] | None = None  # epoch and step of the newest loss
-        self._bare_steps = False  # steps without a loss go beyond it, as a bar's do
+        self._has_loss = False
 
     def add(self, attempt: int, seen: StepSeen) -> bool:
         """Merge a sample. Returns whether it is the attempt's first step, which shows where it continues."""
         fields: dict[str, Any] = {}
-        aside = POSITION if self._is_evaluation(seen) else frozenset()
+        self._has_loss = self._has_loss or "loss" in seen.values
+        # The counter of an evaluation does not say where the training is, once the training has logged a loss itself.
+        aside = POSITION if seen.evaluates and self._has_loss and "loss" not in seen.values else frozenset()
         for name, value in seen.values.items():
             # A sample that waited for its step may be older than the newest one, so it does not say where the job is.
             elsewhere = (seen.joined and name in OF_STEP) or (seen.headed and name == "epoch")
@@ -150,24 +151,8 @@ class JobProgress:
         self._stepped = self._stepped or "step" in fields
         return is_first
 
-    def _is_evaluation(self, seen: StepSeen) -> bool:
-        """Whether a counter without a loss is behind the newest loss, in a log whose steps all have one: it counts an evaluation."""
-        values = seen.values
-        epoch, step = values.get("epoch"), values.get("step") if not seen.joined else None
-        if values.keys() - CONTEXT <= POSITION:
-            return False  # a heading: another training may begin
-        known = self._at_loss if self._at_loss is not None else (-math.inf, -math.inf)
-        here = (known[0] if epoch is None else epoch, math.inf if step is None else step)
-        if "loss" in values:
-            self._at_loss = here if step is not None else self._at_loss
-            return False
-        is_behind = self._at_loss is not None and here < known
-        is_held_out = "val_loss" in values  # in a backlog the training's own step before it may be left out
-        self._bare_steps = self._bare_steps or (step is not None and not is_behind and not is_held_out)
-        return is_behind and not self._bare_steps
 
-
-# -- what samples say about the job as a whole ---------------------------------------------------------
+# -- the recorder --------------------------------------------------------------------------------------
 
 PROGRESS_INTERVAL_S = 1.0
 MOST_PHASES = 60
