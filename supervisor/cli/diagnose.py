@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from supervisor.cli.common import Parser, complain, say, say_json
+from supervisor.cli.common import Parser, complain, say, say_json, user_settings
 from supervisor.cli.job_logs import (
     READING,
     BadInputError,
@@ -16,7 +16,6 @@ from supervisor.cli.job_logs import (
     read_jobs,
     without_rank,
 )
-from supervisor.cli.signatures import own_rules_in, settings_files
 from supervisor.cli.verdict_text import earlier_job_lines, explanation_lines, verdict_lines
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.facts import Facts
@@ -26,9 +25,10 @@ from supervisor.diagnosis.scan.matched_lines import Candidate
 from supervisor.diagnosis.scan.signature_tables import strength_word
 from supervisor.diagnosis.verdict import EarlierJob, Examination, examine, with_metric_rows
 from supervisor.job.errors import JobError
+from supervisor.job.spec import OwnSignature
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.run.records import Verdict
-from supervisor.run.regular import open_regular
+from supervisor.run.regular import open_regular, read_regular
 from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.lines import lines_from
@@ -38,6 +38,7 @@ from supervisor.text.tracebacks import LOOKED_AT, CodeLine, own_line
 
 EXIT_HEALTHY, EXIT_FAILURE, EXIT_UNKNOWN, EXIT_BAD_INPUT = 0, 10, 11, 2
 HEAD_BYTES = 65536
+MAX_SETTINGS_BYTES = 4 << 20
 METRIC_LINES = 400  # at the end of each log
 HEADER_LINES = 20
 # Text in any encoding has no control characters but blanks, colours and bars; a library's or a checkpoint's head has
@@ -100,7 +101,7 @@ def run(
     except BadInputError as error:
         return complain("diagnose", error, EXIT_BAD_INPUT)
     try:
-        own = tuple(own_rules_in(settings_files(os.environ)))
+        own = own_rules()
     except JobError as error:
         *before, last = error.lines
         complain("diagnose", JobError(*before, f"{last}; your signatures are left out"))
@@ -254,6 +255,44 @@ def _context(path: str, line: int, around: int = 3) -> tuple[list[tuple[int, str
     # Before they are cut: half a token is recognised by nobody.
     shown = redact_lines([text for _, text in near])
     return [(number, text) for (number, _), text in zip(near, shown, strict=True)], own
+
+
+# -- the user's own signatures -----------------------------------------------------------------------
+
+
+def own_rules() -> tuple[OwnSignature, ...]:
+    """The ``[[signature]]`` tables of ./stoker.toml and of the user's settings; of one id, the nearest.
+
+    Raises:
+        JobError: a file cannot be read, or a table does not fit.
+    """
+    texts = {}
+    for path in ("stoker.toml", str(user_settings(os.environ))):
+        if os.path.isfile(path):
+            try:
+                data = read_regular(path, MAX_SETTINGS_BYTES)
+            except OSError as error:
+                raise JobError(f"{path}: {error.strerror or error}") from None
+            if b"signature" in data:  # most have none: then nothing is imported to parse them
+                texts[path] = data
+    if not texts:
+        return ()
+    from supervisor.job.config.files import parse_config
+    from supervisor.job.config.settings import ConfigFile, nearest_signatures, own_signatures
+    from supervisor.job.setting_keys import SIGNATURE
+
+    classes = frozenset(str(failure) for failure in FailureClass)
+    files = [
+        ConfigFile(path, parse_config(path, data), data.decode("utf-8", "replace"))
+        for path, data in texts.items()
+    ]
+    return tuple(
+        nearest_signatures(
+            own_signatures(file, file.values[SIGNATURE], classes)
+            for file in files
+            if file.values.get(SIGNATURE) is not None
+        )
+    )
 
 
 # -- a verdict on the wire: the schema of --json, version 1, and what --explain adds to it ---------

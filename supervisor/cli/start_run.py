@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from supervisor import __version__
-from supervisor.cli.check_job import (
-    is_repeat,
-    look,
-    print_findings,
-    unmeasured_finding,
-    without_repeats,
-)
+from supervisor.cli.check import look, print_findings, unmeasured_finding
 from supervisor.cli.common import (
     EXIT_REFUSED,
     WITH_LOG,
@@ -99,7 +93,7 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     runs = folder_of_runs(parsed, env)
     context = CheckContext(spec, runs, env, interpreter)
     unchecked = parsed.switch("no_check")
-    findings = unmeasured_finding(spec) if unchecked else without_repeats(look(context, parsed), job)
+    findings = unmeasured_finding(spec) if unchecked else look(context, parsed)
     if refused(findings):
         for finding in refused(findings):
             fix = f": {finding.fix}" if finding.fix else ""
@@ -108,7 +102,7 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
         has_no_room = {finding.check for finding in refused(findings)} <= {"disk", "run folder"}
         return 2 if has_no_room else EXIT_REFUSED
     if has_screen:
-        print_findings([finding for finding in findings if not is_repeat(finding)], appearance)
+        print_findings(findings, appearance)
     # A plan that cannot be made is refused before there is a folder to leave behind.
     _first_plan(spec, str(interpreter.path), runs / "RUN", env)
     interactive = has_screen or (detached and not parsed.switch("no_ui"))
@@ -267,12 +261,12 @@ def _detached(
     *,
     has_screen: bool,
 ) -> int:
-    from supervisor.keeper.process.detach import teardown_warning
+    from supervisor.cluster.scheduler import scheduler_of
 
     for finding in findings:
         if finding.level is FindingLevel.WARNING and parsed.switch("detach"):
             say(redact_text(f"stoker run: {finding.check}: {finding.what}"), file=sys.stderr)
-    warning = teardown_warning(env)
+    warning = scheduler_of(env).detach_warning
     if not has_screen:
         _warn(warning)
         if code := _start_keeper(run, record, env, findings):

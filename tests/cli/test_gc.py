@@ -21,7 +21,7 @@ from supervisor.run.journal import JournalWriter
 from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import THROWN, RunPaths
 from supervisor.run.runfile import write_run_file
-from supervisor.run.trash import KEPT_S, TRASH, bring_back, empty, throw_away
+from supervisor.run.trash import KEPT_S, TRASH, bring_back, empty
 from tests.disks import small_disk
 from tests.keeper.fakes import job_of
 
@@ -283,22 +283,6 @@ def test_what_changed_while_it_asked_stays(
     assert "it holds artifacts/model.safetensors, " in stays["gains"]
     assert "no longer" in stays["replaced"]
     assert "resumed from it" in stays["needed"]
-
-
-def test_what_changed_while_others_were_deleted_stays(
-    place: Path, gc: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    late, first = run_in(place, "late", days=300), run_in(place, "first", days=200)
-
-    def throw(run: RunPaths, **options: bool) -> RunPaths:
-        assert run == first
-        (late.root / "thesis.tex").write_text("mine")
-        return throw_away(run, **options)
-
-    monkeypatch.setattr("supervisor.cli.gc.throw_away", throw)
-    code, said = gc("--keep", "90d", "--yes")
-    assert (code, names(place)) == (0, {"late"})
-    assert f"{late.run_id} stays: it holds thesis.tex, " in said
 
 
 @pytest.mark.parametrize("way", ["resume", "argument", "relative", "link"])

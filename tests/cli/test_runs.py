@@ -7,7 +7,6 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,6 @@ from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.run.runfile import write_run_file
-from supervisor.views.appearance import Appearance, Lang
 from supervisor.views.format import day_and_time
 from supervisor.views.model.run_list import RunRow, RunsReader
 from tests.keeper.fakes import job_of
@@ -250,71 +248,6 @@ def test_looks_may_be_asked_for_without_a_verb(capsys: pytest.CaptureFixture[str
     assert "unknown argument '--colour'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "looks",
-    [
-        ["--theme", "mauve"],
-        ["--theme=mauve"],
-        ["--ascii", "--theme", "mauve"],
-        ["--lang=en", "--theme=mauve"],
-    ],
-)
-def test_looks_may_stand_before_a_verb(
-    looks: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "train.log"
-    log.write_text("step 1 loss 2.0\n")
-    answers = []
-    for line in ([*looks, "attach", str(log)], ["attach", *looks, str(log)]):
-        assert cli.main(line) == 2
-        answers.append(capsys.readouterr().err)
-    assert "choose dark, light, safe" in answers[0]
-    assert answers[0] == answers[1]
-
-
-@pytest.mark.parametrize(
-    ("appearance", "alive", "said"),
-    [
-        (Appearance(), True, "training continues; come back with: stoker attach run"),
-        (Appearance(lang=Lang.ZH), True, "训练继续；用以下命令回来：stoker attach run"),
-        (
-            Appearance(lang=Lang.ZH),
-            False,
-            "它的监督进程已退出：用 `stoker attach --adopt run` 接管仍在运行的进程，用 `stoker continue run` 开始下一次尝试",
-        ),
-        (Appearance(lang=Lang.ZH, ascii=True), True, "training continues; come back with: stoker attach run"),
-    ],
-)
-def test_what_is_said_after_leaving_is_in_the_persons_language(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    appearance: Appearance,
-    alive: bool,
-    said: str,
-) -> None:
-    run = RunPaths(tmp_path / "run")
-    run.node().root.mkdir(parents=True)
-    writer = JournalWriter(run.node().journal)
-    writer.append(ev.RunStarted(t=1.0, run_id="run", name="x", mode="launched", host="box"))
-    writer.close()
-    from supervisor.cli import open_app as screen
-    from supervisor.views.tui import terminal
-
-    def left(*_args: Any, **_kept: Any) -> None:
-        """The person left at once."""
-
-    monkeypatch.setattr(terminal, "run_tui", left)
-    lock = KeeperLock(run.node().lock, start_time=1.0) if alive else None
-    try:
-        env = {"HOME": str(tmp_path)}
-        assert screen.show(run, read_only=True, env=env, appearance=appearance) == 0
-    finally:
-        if lock is not None:
-            lock.release()
-    assert capsys.readouterr().out.strip() == said
-
-
 def test_a_last_step_that_was_read_and_may_not_be_the_last_bears_a_plus(tmp_path: Path) -> None:
     first = ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch")
     cut = ev.AttemptEnded(t=2.0, attempt=1, exit_code=0, last_step=360, log_read_bytes=27, log_size_bytes=600)
@@ -330,36 +263,20 @@ def test_a_run_that_waits_for_a_person_shows_when_its_attempt_ended(tmp_path: Pa
     assert columns_of(row_of(run)).ended == day_and_time(state.attempt.ended_t, time.time())
 
 
-def test_a_run_is_named_afterwards_and_found_by_that_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    run, where = recorded.failed(tmp_path / "runs" / "20261121-1412-brave-otter"), str(tmp_path / "runs")
-    assert cli.main(["name", "otter", "lr 3e-4", "--runs-dir", where]) == 0
-    assert capsys.readouterr().out == f"{run.run_id}: named lr 3e-4\n"
-    assert cli.main(["runs", "--json", "--runs-dir", where]) == 0
-    assert json.loads(capsys.readouterr().out)["name"] == "lr 3e-4"
-    assert cli.main(["name", "lr 3e-4", "baseline", "--runs-dir", where]) == 0, "found by its name"
-    assert cli.main(["name", "baseline", " ", "--runs-dir", where]) == 2
-    assert "a name has at least one character" in capsys.readouterr().err
-    assert cli.main(["name", "nobody", "x", "--runs-dir", where]) == 2
-
-
 @pytest.mark.parametrize(
     "words",
     [
         ["attach", "--no-ui"],
         ["stop"],
         ["continue"],
-        ["name", "RUN", "x"],
-        ["chart"],
         ["replay"],
         ["export", "--gpu-csv"],
+        ["export", "--chart"],
         ["policy", "explain"],
         ["profile"],
-        ["scaling"],
+        ["runs", "--scaling"],
     ],
-    ids=lambda words: words[0],
+    ids=" ".join,
 )
 def test_a_folder_that_is_given_is_the_only_one_that_is_looked_into(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -368,7 +285,5 @@ def test_a_folder_that_is_given_is_the_only_one_that_is_looked_into(
     run = recorded.failed(tmp_path / "runs" / "20261121-1412-brave-otter")
     register(run, "lr3", os.environ)
     monkeypatch.chdir(tmp_path)
-    given = [run.run_id if word == "RUN" else word for word in words]
-    named = given if "RUN" in words else [*given, run.run_id]
-    assert cli.main([*named, "--runs-dir", "other"]) == 2
+    assert cli.main([*words, run.run_id, "--runs-dir", "other"]) == 2
     assert "no run named" in capsys.readouterr().err

@@ -86,7 +86,7 @@ def assert_restarted_smaller(
     assert set(after.values()) == {whole}, "the global batch, counted after the resume"
 
     change = f"micro-batch 8 → 4, accumulation {accumulation[0]} → {accumulation[1]}, global batch"
-    assert f"decision: restart: cuda_oom: {change}" in done.out
+    assert f"restart: cuda_oom: {change}" in done.out
     assert "GPU memory ran out on rank 1" in done.out
     assert "succeeded: finished at step" in done.out
     (decided,) = [
@@ -118,7 +118,7 @@ def assert_same_training(done: Done, second: AttemptState) -> None:
         return
     assert second.compared.result in SAME, second.compared.text
     assert second.compared.difference is None
-    assert "resume: same training" in done.out
+    assert ": same training" in done.out
     assert "compared  same training" in done.out
 
 

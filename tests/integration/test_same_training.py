@@ -29,7 +29,7 @@ def test_an_honest_restart_is_the_same_training(tmp_path: Path) -> None:
     assert 20 <= found.steps_new <= 30, "judged once twenty are there; more may have been read by then"
     assert sum(isinstance(fact, ev.ResumeCompared) for fact in facts(run)) == 1
     assert "[INFO]" in next(
-        line for line in done.out.splitlines() if "resume: same training: 30 steps trained twice" in line
+        line for line in done.out.splitlines() if ": same training: 30 steps trained twice" in line
     )
     assert "compared  same training: " in done.out
     assert any("same training" in english.moment(m) and m.tone is st.Tone.GOOD for m in state.timeline)

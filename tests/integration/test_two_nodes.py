@@ -344,7 +344,7 @@ def test_a_view_shows_ranks_and_logs_of_both_nodes(run: RunPaths) -> None:
             snapshot = reader.refresh()
             view.height = 400
             view.update(snapshot.state, None, snapshot.node_logs)
-            view.refresh(snapshot.state.last_t or 0.0)
+            view.refresh()
             page = view.page()
             assert page.nodes == (0, 1)
             stepping = next(row for row in page.rows if row.text.startswith("step 2/"))

@@ -14,7 +14,7 @@ from supervisor.sources.metrics import MetricReader, MetricSample, compile_rules
 from supervisor.sources.metrics.metric_reader import MAX_LINE
 from supervisor.sources.metrics.values import GIB, PLAIN, WHOLE, Conversion, How, convert, numbers
 from supervisor.text.decode import clean
-from tests.sources.metric_lines import corpus_lines, corpus_texts, same
+from tests.sources.metric_lines import corpus_lines, corpus_texts, read, same
 
 LINES = corpus_lines()
 RECORDS = [
@@ -39,7 +39,7 @@ def in_blocks(lines: list[bytes], sizes: list[int]) -> list[MetricSample | None]
     place = turn = 0
     while place < len(lines):
         size = sizes[turn % len(sizes)]
-        found += reader.read(lines[place : place + size])
+        found += read(reader, lines[place : place + size])
         place, turn = place + size, turn + 1
     return found
 
@@ -156,7 +156,7 @@ def test_lines_of_several_shapes_in_turn_are_read_a_shape_at_a_time() -> None:
         )
     ]
     reader = MetricReader()
-    reader.read(lines[:9])
+    read(reader, lines[:9])
     assert [len(rows) for rows, _ in reader.read_columns(lines)].count(50) >= 2
     check(lines, [150])
 
@@ -165,7 +165,7 @@ def test_a_line_that_changes_what_the_next_mean_is_read_in_its_turn() -> None:
     # The header of a table stands between lines of known shapes.
     lines = [b"step 3 loss 2.5", b"epoch,loss,lr", b"1,2.5,0.1", b"step 4 loss 2.5", b"2,2.4,0.1"] * 20
     check(lines, [100])
-    (last,) = MetricReader().read(lines)[-1:]
+    (last,) = read(MetricReader(), lines)[-1:]
     assert last is not None
     assert last.values["epoch"] == 2
 
@@ -218,18 +218,18 @@ def test_many_texts_convert_as_each_does(texts: list[str], conversion: Conversio
 
 def test_what_a_sample_says_does_not_hang_on_how_it_was_read() -> None:
     line = b"[rank3]: step 120/5000 | loss 2.41 | tok/s 45200 | reward 0.5 | step_time 812 ms"
-    found = MetricReader().read([line] * 3)
+    found = read(MetricReader(), [line] * 3)
     for sample in found:
         assert sample is not None
         assert same(sample, found[0])
         assert (sample.rank, sample.step, sample.loss, sample.off_curve) == (3, 120, 2.41, False)
         assert sample.values["step"] == 120
         assert dict(sample.other) == {"reward": 0.5}
-    silent = MetricReader().read([b"val_loss: 0.5 acc: 0.75"] * 3)
+    silent = read(MetricReader(), [b"val_loss: 0.5 acc: 0.75"] * 3)
     assert [(s.step, s.loss, s.rank) for s in silent if s is not None] == [(None, None, None)] * 3
 
 
 def test_rules_of_the_user_come_first_in_blocks_too() -> None:
     reader = MetricReader(compile_rules([("loss", r"my number is ([\d.]+)")]))
-    found = reader.read([b"step 3 loss 9.0 my number is 1.5"] * 3)
+    found = read(reader, [b"step 3 loss 9.0 my number is 1.5"] * 3)
     assert [sample.loss for sample in found if sample is not None] == [1.5] * 3

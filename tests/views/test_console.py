@@ -105,7 +105,7 @@ def test_every_fact_is_a_stamped_line_with_a_level(tmp_path: Path) -> None:
     )
     for words in (
         "[INFO]", "attempt 1: first launch", "micro-batch 16 × accumulation 2 × 2 ranks = global batch 64",
-        "checkpoint committed at step 4", "exit code 1", "host_oom (100 % sure): out of memory on rank 1",
+        "checkpoint at step 4", "exit code 1", "host_oom (100 % sure): out of memory on rank 1",
         r"torchrun/1/stderr.log:42  RuntimeError: \x1b[31mcan't allocate\x1b[0m", "what followed: worker crash ×3", "advice: use less",
         "next attempt in 1 s", "resumed at step 4", "[SUCCESS]", "succeeded: finished at step 9 (exit code 0)",
     ):  # fmt: skip

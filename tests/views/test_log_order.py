@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from supervisor.run.arrivals import ArrivalWriter
 from supervisor.run.paths import RunPaths
 from supervisor.views.logs import file as logfile
-from supervisor.views.logs.merge import Row, rows_before, rows_from
+from supervisor.views.logs.merge import Row, rows_before
 from supervisor.views.logs.query import Query
-from supervisor.views.logs.sources import Tone
 from supervisor.views.logs.viewport import LogViewport
 from tests.diagnosis.launcher_logs import CLOSING, FAILED, REPORT, T0, launched, trace
 from tests.views.logs_on_disk import never
@@ -72,16 +71,15 @@ def view_of(
     view = LogViewport(run.node(), never)
     view.update(launched(ranks, ended_t=ended_t))
     view.height = height
-    view.refresh(T0 + 12)
+    view.refresh()
     try:
         yield view
     finally:
         view.logs.close()
 
 
-def rows_of(run: RunPaths, *, folds: bool = True, typed: str = "") -> list[Row]:
+def rows_of(run: RunPaths, *, typed: str = "") -> list[Row]:
     with view_of(run) as view:
-        view.folds = folds
         view.show(Query.parse(typed))
         return list(view.page().rows)
 
@@ -91,7 +89,6 @@ ORDER = [
     "RuntimeError: Connection closed by peer",
     CLOSING,
     FAILED,
-    "launcher: ChildFailedError: train.py FAILED, rank 1 exitcode 1",
 ]
 
 
@@ -122,7 +119,7 @@ def test_lines_stand_as_they_arrived_and_newer_ones_below(tmp_path: Path) -> Non
                 os.utime(path, (t, t))
                 if n < 100:
                     writer.note(name, path.stat().st_size, t - 0.05, t)
-        view.refresh(T0 + 101)
+        view.refresh()
         texts = [row.text for row in view.page().rows]
         at = [n for n, text in enumerate(texts) if text.startswith("warning")]
         assert [texts[n - 1] for n in at] == [f"step {n}" for n in range(25, 101, 25)]
@@ -135,7 +132,7 @@ def test_lines_stand_as_they_arrived_and_newer_ones_below(tmp_path: Path) -> Non
         view = LogViewport(run.node(), never)  # of a replay: what had arrived then
         view.height = 1000
         view.update(launched(1), recorded_t=t)
-        view.refresh(0.0)
+        view.refresh()
         assert next((row.text for row in reversed(view.page().rows)), None) == last
         view.logs.close()
 
@@ -186,70 +183,26 @@ def test_equal_lines_fold_though_one_rank_says_more(tmp_path: Path) -> None:
 
 def test_equal_tracebacks_fold_whole_and_others_not_at_all(tmp_path: Path) -> None:
     wanted = trace(None, "RuntimeError: shape")
-    said = [(row.who, row.text) for row in rows_of(failed(tmp_path / "a", same=True))]
+    said = [
+        (row.who, row.text) for row in rows_of(failed(tmp_path / "a", same=True)) if row.who != ("agent",)
+    ]
     block = [(who, text) for who, text in said if text in wanted]
     assert [text for _, text in block] == wanted, "every line once, together"
     assert {frozenset(who) for who, _ in block} == {frozenset({"0", "1"})}
-    said = [(row.who, row.text) for row in rows_of(failed(tmp_path / "b"))]
+    said = [(row.who, row.text) for row in rows_of(failed(tmp_path / "b")) if row.who != ("agent",)]
     heads = [n for n, (_, text) in enumerate(said) if text == "Traceback (most recent call last):"]
     assert len(heads) == 2
     for at, rank in zip(heads, ("1", "0"), strict=True):
         assert {who for who, _ in said[at : at + 6]} == {(rank,)}
 
 
-def test_what_pytorchs_hook_prints_stays_together_from_wherever_it_is_read(tmp_path: Path) -> None:
-    """Its lines alone bear the rank in the rank's own log, so that a message may have any lines."""
-    printed = [
-        "[rank1]: Traceback (most recent call last):",
-        '[rank1]:   File "train.py", line 10, in <module>',
-        "[rank1]: RuntimeError: cannot read the batch",
-        "[rank1]: second line of the message",
-        "",
-        "[rank1]: The above exception was the direct cause of the following exception:",
-        "",
-        "[rank1]: Traceback (most recent call last):",
-        '[rank1]:   File "train.py", line 15, in <module>',
-        "[rank1]: ValueError: second",
-        "[rank1]: third",
-        "",
-        "[rank1]: after a blank",
-    ]
-    run = RunPaths(tmp_path)
-    write(run, "0/stdout.log", [f"step {n}" for n in range(60)], T0 + 9)
-    write(run, "1/stdout.log", [*(f"note {n}" for n in range(9)), *printed, "left"], T0 + 9)
-    with view_of(run) as view:
-        logs = view.logs.streams
-        whole = [row.text for row in rows_from(logs, (0,) * len(logs))]
-        texts = [line.removeprefix("[rank1]: ") for line in printed]
-        first = whole.index(texts[0])
-        assert whole[first : first + len(texts)] == texts
-        for most in range(5, 60):
-            seen = [row.text for row in rows_before(logs, view.logs.ends, most)]
-            assert seen == whole[-len(seen) :], f"the last {most} rows are those of the whole log"
-
-
-def test_words_are_found_in_what_is_folded(tmp_path: Path) -> None:
-    run = failed(tmp_path)
-    assert [row.text for row in rows_of(run, folds=False)][-len(REPORT) :] == REPORT
-    assert rows_of(run)[-1].tone is Tone.FOLDED
-    wanted = [line for line in REPORT if "launch_agent" in line]
-    assert [row.text for row in rows_of(run, typed="launch_agent")] == wanted
-    with view_of(run) as view:
-        view.find(Query.search("launch_agent"), None)
-        page = view.page()
-        assert page.cursor is not None
-        assert page.rows[page.cursor].text == wanted[-1]
-        assert not page.folds, "what is found is opened"
-    assert all("agent" not in row.who for row in rows_of(run, typed="r0"))
-
-
-def test_pages_up_and_down_fold_alike(tmp_path: Path) -> None:
+def test_pages_up_and_down_show_the_same_rows(tmp_path: Path) -> None:
     run = failed(tmp_path)
     everything = [row.text for row in rows_of(run)]
     for height in (3, 7, 20):
         with view_of(run, height) as view:
             place, upward = view.logs.ends, list[str]()
-            while before := rows_before(view.logs.streams, place, height, folds=True):
+            while before := rows_before(view.logs.streams, place, height):
                 upward, place = [row.text for row in before] + upward, before[0].place
             assert upward == everything
             view.page()
@@ -277,13 +230,12 @@ LINES = st.lists(
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(logs=st.tuples(LINES, LINES, LINES), height=st.integers(1, 9), folds=st.booleans())
+@given(logs=st.tuples(LINES, LINES, LINES), height=st.integers(1, 9))
 def test_whatever_is_written_every_line_is_shown_once_in_its_logs_order(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
     logs: tuple[list[str], list[str], list[str]],
     height: int,
-    folds: bool,
 ) -> None:
     monkeypatch.setattr(logfile, "SEGMENT_BYTES", 61)
     monkeypatch.setattr(logfile, "MIN_STRIDE_BYTES", 5)
@@ -292,11 +244,10 @@ def test_whatever_is_written_every_line_is_shown_once_in_its_logs_order(
         write(run, name, lines, T0 + 5 + n)
     wanted = {("agent.log"): logs[0], "0/stdout.log": logs[1], "1/stderr.log": logs[2]}
     with view_of(run, 1000) as view:
-        view.folds = folds
         rows = view.page().rows
         names = [str(s.ref.path.relative_to(run.node().attempt(1).root)) for s in view.logs.streams]
         place, upward = view.logs.ends, list[Row]()
-        while before := rows_before(view.logs.streams, place, height, folds=folds):
+        while before := rows_before(view.logs.streams, place, height):
             upward, place = before + upward, before[0].place
         for i, name in enumerate(names):
             for shown in (rows, upward):

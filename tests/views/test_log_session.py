@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from supervisor.run.journal import read_state
-from supervisor.sources.tail.wake import Waker
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.merge import Row
 from supervisor.views.logs.query import Query
@@ -58,33 +57,6 @@ def row_of(page: lc.Page) -> Row | None:
     return page.rows[page.cursor] if page.cursor is not None else None
 
 
-def test_a_log_behind_a_link_is_watched_where_it_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watched: set[str] = set()
-
-    def watch(_self: Waker, path: str) -> bool:
-        watched.add(path)
-        return True
-
-    monkeypatch.setattr(Waker, "watch", watch)
-    rec = recorded.Recording(tmp_path / "run", ranks=1, gpus=0)
-    rec.launch("first start")
-    path = rec.run.node().attempt(1).root / f"{recorded.TREE}/0/stdout.log"
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere/out.txt").write_bytes(b"a line\n")
-    path.symlink_to(tmp_path / "elsewhere/out.txt")
-    run = rec.close()
-    session = LogSession(run.node(), lambda _: None)
-    session.ask(lc.Update(read_state(run.node().journal)), lc.Size(HEIGHT))
-    session.start()
-    try:
-        wanted = {str(path.parent), str(tmp_path / "elsewhere")}
-        assert wait_until(lambda: wanted <= watched, DEADLINE_S), watched
-    finally:
-        session.stop()
-
-
 class LateSet(threading.Event):
     """An event that is set only once what it tells of was taken, or could not be."""
 
@@ -101,7 +73,7 @@ def test_a_command_does_not_interrupt_itself(tmp_path: Path, monkeypatch: pytest
     with reading(tmp_path / "run") as (session, _told):
         done: list[int] = []
 
-        def match(_cursor: object, way: int, *, made: int | None = None) -> None:
+        def match(_cursor: object, way: int) -> None:
             wait_until(session._urgent.is_set, 0.5)
             session._check()
             done.append(way)
@@ -153,7 +125,7 @@ def test_matches_go_on_the_way_the_search_ran_and_start_over_at_the_other_end(tm
             return page
 
         def on(page: lc.Page, way: int = 1) -> lc.Match:
-            return lc.Match(row_of(page), way, page.made)
+            return lc.Match(row_of(page), way)
 
         page = goes(4999, 5, "", lc.Find(Query.parse("999"), None))
         assert page.search_way == -1

@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RankState, RunState
-from supervisor.views.logs.commands import BadJumpError, ToLine, ToShare, ToTime, parse_jump
+from supervisor.views.logs.commands import BadJumpError, ToLine, ToTime, parse_jump
 from supervisor.views.logs.sources import AGENT, Tone, logs_of, split_rank, tone_of
 from tests.views.tui.still import attempt_of
 
@@ -19,11 +19,6 @@ from tests.views.tui.still import attempt_of
 )
 def test_a_number_is_a_line(typed: str, line: int) -> None:
     assert parse_jump(typed, 3) == ToLine(3, line)
-
-
-@pytest.mark.parametrize(("typed", "ratio"), [("50%", 0.5), (":12.5 %", 0.125), ("0%", 0.0), ("300%", 1.0)])
-def test_a_per_cent_is_a_share(typed: str, ratio: float) -> None:
-    assert parse_jump(typed, 3) == ToShare(ratio)
 
 
 def local(*parts: int) -> datetime:

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.views.filter_words import BadQueryError
-from supervisor.views.logs import counter as logscan
 from supervisor.views.logs import file as logfile
 from supervisor.views.logs import stream as logstream
-from supervisor.views.logs.counter import Task
 from supervisor.views.logs.file import Change, Counts, LogFile
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import LogRef
@@ -183,14 +181,13 @@ def test_counts_agree_while_the_log_grows(tmp_path: Path, data: bytes, cuts: lis
         query = Query.parse(typed)
         each = Stream(LogRef(1, "0", "stdout", path), file, never)
         each.filter_by(query)
-        task, lines = Task(each, query), Task(each, counts=file.newlines)
         for cut in sorted({min(cut, len(data)) for cut in [*cuts, len(data)]}):
             path.write_bytes(data[:cut])
             file.refresh()
-            while task.step() or lines.step():
+            while each.count() or file.count():
                 pass
             wanted = [text for _, text in reference(data[:cut])]
-            assert task.total == sum(query.accepts(text) for text in wanted)
+            assert each.total == sum(query.accepts(text) for text in wanted)
             assert file.line_count == len(wanted)
     finally:
         file.close()
@@ -200,19 +197,16 @@ def test_a_count_over_many_chunks_finds_each_match_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logfile, "CHUNK_BYTES", 100)
-    for module in (logstream, logscan):
-        monkeypatch.setattr(module, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(logstream, "CHUNK_BYTES", 100)
     data = b"".join(b"line %d %s\n" % (n, b"hit" if n % 7 == 0 else b"y" * (n % 150)) for n in range(500))
     file = opened(tmp_path / "log", data)
     each = Stream(LogRef(1, "0", "stdout", tmp_path / "log"), file, never)
     each.filter_by(Query.parse("hit"))
-    task = Task(each, each.query)
-    while task.step():
-        pass
     wanted = [f"line {n} hit" for n in range(0, 500, 7)]
-    for counts in (None, task.counts):
-        each.counts = counts
+    for _ in ("not counted", "counted"):
         assert [line.text for line in each.forward(0)] == wanted
         assert [line.text for line in each.backward(file.size)] == wanted[::-1]
-    assert task.total == len(wanted)
+        while each.count():
+            pass
+    assert each.total == len(wanted)
     file.close()

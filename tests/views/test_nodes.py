@@ -10,7 +10,6 @@ from supervisor.run import events as ev
 from supervisor.run.journal import JournalWriter, StateReader, read_state
 from supervisor.run.nodes import Heartbeat
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.run.series import RANKS, SeriesWriter
 from supervisor.views.filter_words import BadQueryError
 from supervisor.views.headless.story import story
@@ -71,23 +70,6 @@ def test_what_is_added_on_another_node_is_read_once_a_second_in_turns(tmp_path: 
     assert reader.leader_beat_t == 5102, "it stands still"
 
 
-def test_one_turn_is_bounded_and_the_rest_follows(tmp_path: Path) -> None:
-    run = recorded.several(tmp_path / "run", nodes=5)
-    leader = StateReader(run.node().journal)
-    leader.refresh()
-    now = 0.0
-
-    def clock() -> float:
-        nonlocal now
-        now += 0.03  # each look takes longer than a turn may
-        return now
-
-    reader = NodesReader(run, monotonic=clock)
-    for count in (1, 2, 3, 4):
-        reader.refresh(leader.state)
-        assert len(reader.nodes) == count
-
-
 def test_news_of_many_nodes_are_shown_together(tmp_path: Path) -> None:
     run = recorded.several(tmp_path / "run", nodes=5)
     leader = StateReader(run.node().journal)
@@ -112,7 +94,7 @@ def view_of(run: RunPaths) -> LogViewport:
     view = LogViewport(run.node(), never)
     view.height = 40
     view.update(snapshot.state, None, snapshot.node_logs)
-    view.refresh(recorded.T0 + 1000)
+    view.refresh()
     return view
 
 
@@ -132,35 +114,6 @@ def test_more_logs_than_may_be_open_are_read_by_node(tmp_path: Path, monkeypatch
         assert {row.who for row in page.rows} == {("8", "9")}
         view.show(Query())
         assert view.page().nodes == (0, 1)
-    finally:
-        view.logs.close()
-
-
-def test_the_node_that_failed_is_among_those_that_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(open_logs, "MOST_LOGS", 11)
-    run = recorded.several(tmp_path / "run", nodes=6, steps=3)
-    journal = JournalWriter(run.node().journal)
-    verdict = Verdict(
-        failure=FailureClass.CODE_ERROR,
-        reason=None,
-        confidence=0.9,
-        rank=7,
-        ranks=(7,),
-        node="3 (gpu-box3)",
-        title="rank 7 failed",
-        cause=None,
-        consequences=(),
-        advice=(),
-        action=Action.NONE,
-        fingerprint="x",
-    )
-    journal.append(ev.Diagnosed(t=recorded.T0 + 90, attempt=1, verdict=verdict))
-    journal.close()
-    view = view_of(run)
-    try:
-        assert view.page().nodes == (0, 3)
     finally:
         view.logs.close()
 
@@ -188,10 +141,7 @@ def test_the_launchers_of_nodes_that_failed_stand_after_their_own_ranks(tmp_path
     view = view_of(run)
     try:
         page = view.page()
-        assert [(row.who, page.nodes_of(row)) for row in page.rows[-2:]] == [
-            (("agent",), (0,)),
-            (("agent",), (1,)),
-        ]
+        assert {(row.who, page.nodes_of(row)) for row in page.rows[-9:]} == {(("agent",), (0, 1))}
     finally:
         view.logs.close()
 

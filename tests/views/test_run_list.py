@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind
 from supervisor.run.state import AttemptState, Moment, MomentKind, RunState, Tone
-from supervisor.views.model.run_filter import filter_trouble, filtered, unknown_field
+from supervisor.views.model.run_filter import filtered
 from supervisor.views.model.run_list import (
     LOOK_S,
     SLICE_S,
@@ -106,18 +106,6 @@ def test_a_filter_takes_a_day_of_the_start_a_name_and_a_note(runs: list[RunPaths
     assert found("name:oomfix") == found("name=oomfix") == [1]
     assert found(f"name:{rows[1].state.name}") == [0, 1, 2], "its script's name stays one of its names"
     assert found("note:yester") == [2]
-
-
-@pytest.mark.parametrize("query", ["nme:x", "otter colour=red", "loss<3 lr>1"])
-def test_a_field_that_there_is_none_of_is_reported_with_those_that_there_are(query: str) -> None:
-    found = unknown_field(query)
-    assert found.startswith(f"{query.split()[-1]}: no such field")
-    assert "state, id, name, note, failure" in found
-
-
-@pytest.mark.parametrize("query", ["", "otter", "name:x", "loss>=", "state:", "3:x"])
-def test_a_known_field_and_a_word_are_no_unknown_field(query: str) -> None:
-    assert unknown_field(query) == ""
 
 
 def test_sorted_by_loss_puts_the_least_first(runs: list[RunPaths]) -> None:
@@ -220,23 +208,6 @@ def test_a_wait_between_two_attempts_is_no_part_of_a_run(runs: list[RunPaths], b
     second = AttemptState(number=2, planned_t=110.0, ended_t=130.0)
     state = RunState(started_t=0.0, attempts=(first, second))
     assert RunRow(runs[0], state, live=True).duration_s(NOW) == 30.0
-
-
-@pytest.mark.parametrize(
-    ("query", "trouble"),
-    [
-        ("loss<2.5 otter", ""),
-        ("loss>=", ""),
-        ("state:failed", ""),
-        ("state<3", "state<3: state is no number"),
-        ("loss<words", "loss<words: words is no number"),
-    ],
-)
-def test_what_is_wrong_with_a_filter_is_one_line(query: str, trouble: str) -> None:
-    found = filter_trouble(query)
-    assert found.startswith(trouble)
-    assert bool(found) is bool(trouble)
-    assert "\n" not in found
 
 
 def test_a_long_list_fills_in_slices(runs: list[RunPaths]) -> None:

@@ -22,8 +22,8 @@ from supervisor.run import events as ev
 from supervisor.run.fold import merge_progress
 from supervisor.run.journal import StateReader, without_secrets
 from supervisor.run.paths import RunPaths, private
-from supervisor.run.records import DecisionKind, FailureClass, FindingLevel, Reason, Sameness, Verdict
-from supervisor.run.state import RunState
+from supervisor.run.records import FailureClass, FindingLevel, Reason, Verdict
+from supervisor.run.state import RunState, Tone
 from supervisor.run.timeline import moment_of
 from supervisor.text.decode import ascii_json, printable
 from supervisor.text.redact import Redactor
@@ -32,7 +32,6 @@ from supervisor.views.headless.story import batch_text, code_text, exit_text, pl
 from supervisor.views.wording.kinds import (
     counter_text,
     failing_line,
-    step_place,
     unread_text,
     values_of,
 )
@@ -239,52 +238,53 @@ def event_lines(event: ev.Event) -> Iterable[Line]:
     kind = type(event)
     if (made := MADE.get(kind)) is not None:
         return made(event)
-    level, text = AS_ON_THE_TIMELINE.get(kind), ""
-    if level is not None:
-        moment = moment_of(event, RunState())
-        text = english.moment(moment) if moment is not None else ""
-    elif (known := TEXTS.get(kind)) is not None:
-        level, template = known
-        text = english.filled(template, values_of(event))
-    return ((level, text),) if level is not None and text else ()
+    if kind in AS_ON_THE_TIMELINE and (moment := moment_of(event, RunState())) is not None:
+        text = english.moment(moment)
+        return ((TONE_LEVELS.get(moment.tone, Level.INFO), text),) if text else ()
+    if (known := TEXTS.get(kind)) is not None and (text := english.filled(known[1], values_of(event))):
+        return ((known[0], text),)
+    return ()
 
 
+TONE_LEVELS = {Tone.BAD: Level.WARNING, Tone.WARN: Level.WARNING}
 # Events in the sentence that stands on the timeline.
-AS_ON_THE_TIMELINE: Mapping[type[ev.Event], Level] = {
-    ev.ProcessesLeft: Level.WARNING,
-    ev.WaitingFor: Level.WARNING,
-    ev.LaunchCleared: Level.WARNING,
-    ev.Recovered: Level.INFO,
-    ev.ProbeStarted: Level.INFO,
-    ev.BatchFitted: Level.INFO,
-    ev.BatchAnswered: Level.INFO,
-    ev.CheckpointKept: Level.INFO,
-    ev.ResumeMissed: Level.WARNING,
-    ev.PlanConfirmed: Level.INFO,
-    ev.PlanDiffers: Level.WARNING,
-    ev.Held: Level.WARNING,
-    ev.LossNotFinite: Level.WARNING,
-    ev.LossFinite: Level.INFO,
-    ev.NodeSeen: Level.INFO,
-}
+AS_ON_THE_TIMELINE: frozenset[type[ev.Event]] = frozenset(
+    {
+        ev.ProcessesLeft,
+        ev.WaitingFor,
+        ev.LaunchCleared,
+        ev.Recovered,
+        ev.Held,
+        ev.Decided,
+        ev.ResumeCompared,
+        ev.ProbeStarted,
+        ev.BatchFitted,
+        ev.BatchAnswered,
+        ev.CheckpointCommitted,
+        ev.CheckpointKept,
+        ev.ResumeMissed,
+        ev.PlanConfirmed,
+        ev.PlanDiffers,
+        ev.LossNotFinite,
+        ev.LossFinite,
+        ev.NodeSeen,
+        ev.RequestRefused,
+        ev.ClockSet,
+        ev.NoteAdded,
+    }
+)
 # Events in a sentence with their own fields, written as in the tables of kinds.
 TEXTS: Mapping[type[ev.Event], tuple[Level, str]] = {
     ev.RunStarted: (Level.INFO, "run {run_id}: {name} on {host}"),
     ev.KeeperStarted: (Level.INFO, "[{continued_by} continues the run]"),
     ev.TrainerReady: (Level.INFO, "[resumed at step {resumed_step}]"),
     ev.ProbeEnded: (Level.INFO, "probe {probe}: micro-batch {micro_batch} {why} ({took_s:.0f} s)"),
-    ev.RequestRefused: (Level.WARNING, "request {request} refused: {reason}"),
     ev.HangCountdown: (
         Level.WARNING,
         "hang: will be ended in {left_s:.0f} s: {text}; Esc in the dashboard keeps waiting",
     ),
     ev.HangWithdrawn: (Level.INFO, "hang: not ended: {why}"),
     ev.HangKept: (Level.INFO, "hang: {by} keeps waiting"),
-    ev.ClockSet: (
-        Level.WARNING,
-        "the machine's clock was set: it is {ahead_s:+.0f} s from the times here",
-    ),
-    ev.NoteAdded: (Level.INFO, "note by {by}: {text}"),
 }
 
 
@@ -306,11 +306,6 @@ def _measured(event: ev.BatchMeasured) -> Iterable[Line]:
         yield Level.INFO, f"measured: {batch_text(batch)}{setting}"
     if text := counter_text(event):
         yield Level.INFO, text
-
-
-def _checkpoint(event: ev.CheckpointCommitted) -> Iterable[Line]:
-    what = "found:" if event.step_by_time else "committed"
-    yield Level.INFO, f"checkpoint {what} {step_place(str(event.step), event.step_by_time)}"
 
 
 def _attempt_started(event: ev.AttemptStarted) -> Iterable[Line]:
@@ -359,12 +354,6 @@ def _attempt_ended(event: ev.AttemptEnded) -> Iterable[Line]:
     yield level, f"attempt {event.attempt} ended{at}, {exit_text(event.exit_code)}{cut}"
 
 
-def _compared(event: ev.ResumeCompared) -> Iterable[Line]:
-    level = Level.WARNING if event.result is Sameness.DIFFERS and not event.asked else Level.INFO
-    headline = english.sentence("comparison", "headline", values_of(event))
-    yield level, f"resume: {headline}: {event.text}"
-
-
 def _asked(event: ev.BatchAsked) -> Iterable[Line]:
     """The question in one line, with the flag that is each of its answers."""
     question = event.question
@@ -386,13 +375,6 @@ def _asked(event: ev.BatchAsked) -> Iterable[Line]:
 
 def _advisory(event: ev.Advisory) -> Iterable[Line]:
     yield Level.INFO if event.code == f"{ev.ON_OOM}restarts" else Level.WARNING, event.text
-
-
-def _decided(event: ev.Decided) -> Iterable[Line]:
-    if event.decision.kind in {DecisionKind.FAIL, DecisionKind.GIVE_UP}:
-        return  # the run's end follows, with the same reason
-    kind = english.sentence("decision", event.decision.kind)
-    yield Level.INFO, f"decision: {kind}: {event.decision.reason}"
 
 
 def _backoff(event: ev.BackoffStarted) -> Iterable[Line]:
@@ -417,15 +399,12 @@ MADE: Mapping[type[ev.Event], Callable[[Any], Iterable[Line]]] = {
     ev.LaunchIntended: _launch,
     ev.AttemptStarted: _attempt_started,
     ev.BatchMeasured: _measured,
-    ev.CheckpointCommitted: _checkpoint,
     ev.EvidenceSeen: _evidence,
     ev.RankFailing: _failing,
     ev.StopIntended: _stopping,
     ev.StopStepTaken: _stop_step,
     ev.ProcessesGone: _processes_gone,
     ev.AttemptEnded: _attempt_ended,
-    ev.Decided: _decided,
-    ev.ResumeCompared: _compared,
     ev.BatchAsked: _asked,
     ev.Advisory: _advisory,
     ev.ChangePlanned: lambda event: [(Level.INFO, f"change: {line}") for line in event.lines],

@@ -17,7 +17,6 @@ from supervisor.views.logs.sources import LogRef, NodeLogs
 
 _TIME = re.compile(r"(?:(\d{4})-(\d\d?)-(\d\d?)[ T])?(\d\d?):(\d\d)(?::(\d\d))?")
 _STEP = re.compile(r"step (\d[\d ,]*)")
-SHARE = re.compile(r"(\d+(?:\.\d+)?) ?%")
 
 
 # -- places ---------------------------------------------------------------------------------------------
@@ -121,12 +120,6 @@ class ToTime(msgspec.Struct, frozen=True):
     has_day: bool = True
 
 
-class ToShare(msgspec.Struct, frozen=True):
-    """The line so far through the logs; `ratio`: 0 to 1."""
-
-    ratio: float
-
-
 class ToPlace(msgspec.Struct, frozen=True):
     """What a chart, a verdict or the dashboard's pane points at."""
 
@@ -138,12 +131,6 @@ class Show(msgspec.Struct, frozen=True):
 
     query: Query
     cursor: Row | None = None
-
-
-class Fold(msgspec.Struct, frozen=True):
-    """Open torchrun's own traceback, or make it one line again; `cursor`: the row with the cursor."""
-
-    cursor: Row | None
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -160,11 +147,10 @@ class Find(msgspec.Struct, frozen=True):
 
 
 class Match(msgspec.Struct, frozen=True):
-    """The next match from a row, in the direction of the search (1) or in the other (-1). `made`: of the page that the row was on."""
+    """The next match in the direction of the search (1) or in the other (-1), from a row, else from the line that was gone to last."""
 
     cursor: Row | None
     way: int
-    made: int | None = None
 
 
 class Copy(msgspec.Struct, frozen=True):
@@ -189,10 +175,8 @@ Command: TypeAlias = (
     | Move
     | ToLine
     | ToTime
-    | ToShare
     | ToPlace
     | Show
-    | Fold
     | Attempt
     | Find
     | Match
@@ -232,13 +216,11 @@ class Page(msgspec.Struct, frozen=True):
         counted_ratio: how far the lines are counted.
         shown: how many lines the query lets through; None: no query.
         search: matches; None: no search. `search_way`: the direction of the search, up (-1) or down (1).
-        folds: torchrun's own traceback is one line.
         last_lines: of each rank of the newest attempt; where they were asked for.
         nodes: of a run on several nodes those whose logs are read, of `node_count`.
         empty_why: why there is no row.
         ranks: that write these logs, as far as is known.
         alone: the one log that the query does not leave out, where it is one.
-        doing: what is done before a page of the newest filter or search is there.
     """
 
     made: int
@@ -262,14 +244,12 @@ class Page(msgspec.Struct, frozen=True):
     size_bytes: int
     shown: Tally | None
     search: Tally | None
-    folds: bool
     last_lines: Mapping[str, str]
     empty_why: str = ""
     nodes: tuple[int, ...] = ()
     node_count: int = 0
     ranks: tuple[str, ...] = ()
     alone: int | None = None
-    doing: str = ""
     search_way: int = -1
     grows: bool = True
 
@@ -325,8 +305,8 @@ class BadJumpError(ValueError):
     """What was typed names no place; one line says what would."""
 
 
-def parse_jump(typed: str, stream: int) -> ToLine | ToTime | ToShare | ToPlace:
-    """Read ``812``, ``step 1200``, ``14:52``, ``14:52:10``, ``2026-11-21 14:52`` or ``50%``; clock times are local.
+def parse_jump(typed: str, stream: int) -> ToLine | ToTime | ToPlace:
+    """Read ``812``, ``step 1200``, ``14:52``, ``14:52:10`` or ``2026-11-21 14:52``; clock times are local.
 
     Args:
         typed: what stands after the colon.
@@ -336,8 +316,6 @@ def parse_jump(typed: str, stream: int) -> ToLine | ToTime | ToShare | ToPlace:
         BadJumpError: it is none of them.
     """
     text = typed.strip().removeprefix(":")
-    if (share := SHARE.fullmatch(text)) is not None:
-        return ToShare(min(float(share[1]) / 100, 1.0))
     if (digits := text.replace(" ", "").replace(",", "")).isdecimal():
         return ToLine(stream, max(int(digits), 1))
     if (step := _STEP.fullmatch(text)) is not None:
@@ -345,7 +323,7 @@ def parse_jump(typed: str, stream: int) -> ToLine | ToTime | ToShare | ToPlace:
     match = _TIME.fullmatch(text)
     if match is None:
         raise BadJumpError(
-            f"{text}: give a line's number, a step such as step 1200, a time such as 14:52 or 2026-11-21 14:52, or a share such as 50%"
+            f"{text}: give a line's number, a step such as step 1200, or a time such as 14:52 or 2026-11-21 14:52"
         )
     year, month, day, hour, minute, second = (int(part) if part else None for part in match.groups())
     today = datetime.fromtimestamp(time.time())  # noqa: DTZ006 - what a person types is local time

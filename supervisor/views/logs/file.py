@@ -69,7 +69,7 @@ class Counts:
 
     def previous_full(self, chunk: int) -> int:
         """The last chunk up to `chunk` that holds something or is not counted yet; -1: none does."""
-        if chunk >= self.chunks:
+        if not 0 <= chunk < self.chunks:
             return chunk
         total = self._ends[chunk]
         if not total:
@@ -113,18 +113,19 @@ class LogFile:
         self.path = path
         self.size = 0
         self.written_t = 0.0
-        self.looked_t = 0.0
         self.generation = 0
+        self.full_size, self.full_written_t = (
+            0,
+            0.0,
+        )  # in a replay: of all that is there, whatever the moment shown
         self.newlines = Counts()
         self.trouble = ""
         self._limit: tuple[int, float] | None = None
-        self._tail = (0, 0, 0)
         self._fd = -1
         self._identity = (0, 0)
         self._mark = (0, b"")
         self._gone = False
         self._segments: OrderedDict[int, tuple[int, tuple[TextLine, ...]]] = OrderedDict()
-        self._no_newline = (0, 0)
 
     @property
     def is_open(self) -> bool:
@@ -142,7 +143,7 @@ class LogFile:
         self._limit = (size, t)
 
     def _take_sizes(self, info: os.stat_result) -> None:
-        self.size, self.written_t = info.st_size, info.st_mtime
+        self.size, self.written_t = self.full_size, self.full_written_t = info.st_size, info.st_mtime
         if self._limit is not None:
             self.size, self.written_t = min(self.size, self._limit[0]), min(self.written_t, self._limit[1])
 
@@ -166,7 +167,7 @@ class LogFile:
             self.trouble = error.strerror or "cannot be read"
             return Change.SAME
         before = self.size
-        is_same = now.st_size >= before and self._is_same(now.st_size)
+        is_same = now.st_size >= before and self._holds_mark()
         self._take_sizes(now)
         if not is_same or self.size < before:
             self._forget()
@@ -203,8 +204,6 @@ class LogFile:
         self.generation += 1
         self.newlines = Counts()
         self._segments.clear()
-        self._no_newline = (0, 0)
-        self._tail = (0, 0, 0)
         self._mark = (0, b"")
 
     def _remember(self) -> None:
@@ -212,14 +211,12 @@ class LogFile:
         start = max(self.size - MARK_BYTES, 0)
         self._mark = (start, self.read(start, self.size - start))
 
-    def _is_same(self, size: int) -> bool:
+    def _holds_mark(self) -> bool:
         start, seen = self._mark
-        return size == self.size or self.read(start, len(seen)) == seen
+        return self.read(start, len(seen)) == seen
 
     def read(self, offset: int, size: int) -> bytes:
         """At most `size` bytes at `offset`; empty where there are none or the disk fails."""
-        if self._limit is not None:
-            size = min(size, self.size - offset)
         if self._fd < 0 or size <= 0:
             return b""
         try:
@@ -232,52 +229,30 @@ class LogFile:
 
     def newline_from(self, offset: int) -> int:
         """The first newline at or after `offset`; -1: none up to the file's end."""
-        low, high = self._no_newline
-        start = at = high if low <= offset < high else offset
+        at, stride = offset, MIN_STRIDE_BYTES
         while at < self.size:
-            at = self._skip_bare(at)
-            data = self.read(at, min(STRIDE_BYTES, self.size - at))
+            data = self.read(at, min(stride, self.size - at))
             found = data.find(b"\n")
             if found >= 0:
                 return at + found
             if not data:
                 break
             at += len(data)
-        if at - offset > STRIDE_BYTES:
-            # A writer that never ends its line: at the next look only what is new is read.
-            self._no_newline = (low if start == high and high else offset, at)
-        return -1
-
-    def newline_before(self, offset: int) -> int:
-        """The last newline before `offset`; -1: none."""
-        at = offset
-        stride = MIN_STRIDE_BYTES
-        while at > 0:
-            low, high = self._no_newline
-            if low < at <= high:
-                at = low
-                continue
-            chunk = self.newlines.previous_full((at - 1) // CHUNK_BYTES)
-            if chunk < 0:
-                return -1
-            at = min(at, (chunk + 1) * CHUNK_BYTES)
-            start = max(at - stride, 0)
-            found = self.read(start, at - start).rfind(b"\n")
-            if found >= 0:
-                return start + found
-            at = start
             stride = min(4 * stride, STRIDE_BYTES)
         return -1
 
-    def _skip_bare(self, offset: int) -> int:
-        """`offset`, or the start of the next chunk that may hold a newline."""
-        chunk = offset // CHUNK_BYTES
-        full = self.newlines.next_full(chunk)
-        return offset if full == chunk else min(full * CHUNK_BYTES, self.size)
-
     def line_start(self, offset: int) -> int:
         """Where the line begins that holds the byte at `offset`."""
-        return self.newline_before(min(offset, self.size)) + 1
+        at = min(offset, self.full_size)
+        stride = MIN_STRIDE_BYTES
+        while at > 0:
+            start = max(at - stride, 0)
+            found = self.read(start, at - start).rfind(b"\n")
+            if found >= 0:
+                return start + found + 1
+            at = start
+            stride = min(4 * stride, STRIDE_BYTES)
+        return 0
 
     def number_at(self, offset: int) -> int | None:
         """The number, from 0, of the line that begins at `offset`; None: not counted that far yet."""
@@ -292,12 +267,10 @@ class LogFile:
         if number <= 0:
             return 0
         chunk = self.newlines.chunk_of(number - 1)
-        if chunk is None:
-            chunk = (
-                self.newlines.chunks
-            )  # the tail that is not counted is less than a chunk once counting is done
+        if chunk is None:  # once counting is done, what is not counted is less than a chunk
+            chunk = self.newlines.chunks
         start = chunk * CHUNK_BYTES
-        data = self.read(start, CHUNK_BYTES)
+        data = self.read(start, min(CHUNK_BYTES, self.size - start))
         place = -1
         for _ in range(number - self.newlines.before(chunk)):
             place = data.find(b"\n", place + 1)
@@ -305,36 +278,28 @@ class LogFile:
                 return None
         return start + place + 1 if start + place + 1 < self.size else None
 
+    def count(self) -> bool:
+        """Count the newlines of one more chunk; False: no whole chunk is left to count."""
+        start = self.newlines.chunks * CHUNK_BYTES
+        if start + CHUNK_BYTES > self.size:
+            return False
+        self.newlines.append(self.read(start, CHUNK_BYTES).count(b"\n"))
+        return True
+
     @property
     def counted_bytes(self) -> int:
-        """How far the lines are counted."""
-        return min(self.newlines.chunks * CHUNK_BYTES, self.size)
+        """How far the lines are counted; what is less than a chunk needs no counting ahead."""
+        counted = self.newlines.chunks * CHUNK_BYTES
+        return self.size if self.size - counted < CHUNK_BYTES else counted
 
     @property
     def line_count(self) -> int | None:
         """All lines, the half last one too; None: not counted yet."""
-        chunks = self.newlines.chunks
-        start, done, count = self._tail
-        if start != chunks * CHUNK_BYTES or done > self.size:
-            start = done = chunks * CHUNK_BYTES
-            count = 0
-        if self.size - start >= CHUNK_BYTES:
+        if self.counted_bytes < self.size:
             return None
-        count += self.read(done, self.size - done).count(b"\n")
-        self._tail = (start, self.size, count)
-        return self.newlines.before(chunks) + count + self._has_open_line()
-
-    def _has_open_line(self) -> bool:
-        return self.size > 0 and self.read(self.size - 1, 1) != b"\n"
-
-    def lines_from(self, offset: int) -> int | None:
-        """How many lines begin at `offset`, where a line begins, or after it; None: not counted yet."""
-        if self.size - offset <= CHUNK_BYTES:
-            return self.read(offset, self.size - offset).count(b"\n") + (
-                self._has_open_line() if offset < self.size else 0
-            )
-        total, number = self.line_count, self.number_at(offset)
-        return total - number if total is not None and number is not None else None
+        total = self.number_at(self.size)
+        is_open = self.size > 0 and self.read(self.size - 1, 1) != b"\n"
+        return total + is_open if total is not None else None
 
     def chunk_lines(self, chunk: int) -> tuple[int, bytes]:
         """The lines that begin in `chunk`, as bytes, and where they begin; of a line that goes on for ever the head."""
@@ -346,12 +311,9 @@ class LogFile:
         if start and not first:
             return stop, b""
         if data[first:] and not data.endswith(b"\n"):
-            rest = self.read(stop, SEGMENT_BYTES)
-            newline = rest.find(b"\n")
-            if newline < 0 and len(rest) == SEGMENT_BYTES:
-                rest += self.read(stop + len(rest), STRIDE_BYTES)
-                newline = rest.find(b"\n")
-            data += rest[: newline + 1] if newline >= 0 else rest
+            newline = self.newline_from(stop)
+            stop = self.size if newline < 0 else newline + 1
+            data += self.read(base + len(data), min(stop - base - len(data), STRIDE_BYTES))
         return base + first, data[first:]
 
     # -- lines -------------------------------------------------------------------------------------------
@@ -362,29 +324,22 @@ class LogFile:
         if kept is not None and kept[0] in {-1, self.size}:
             self._segments.move_to_end(number)
             return kept[1]
-        # What has grown since is cut alone: with 64 ranks that each add some lines a page, cutting all again was a third of its time.
-        known = kept[1] if kept is not None else ()
-        known = known[:-1] if known and known[-1].is_open else known
-        lines = (*known, *self._cut(number * SEGMENT_BYTES, known[-1].end if known else None))
+        lines = tuple(self._cut(number * SEGMENT_BYTES))
         is_final = bool(lines) and not lines[-1].is_open and (number + 1) * SEGMENT_BYTES <= self.size
         self._segments[number] = (-1 if is_final else self.size, lines)
         if len(self._segments) > KEPT_SEGMENTS:
             self._segments.popitem(last=False)
         return lines
 
-    def _cut(self, start: int, begin: int | None) -> Iterator[TextLine]:
-        """The lines that begin in the segment at `start`; `begin`: where the first of them begins, if that is known."""
+    def _cut(self, start: int) -> Iterator[TextLine]:
+        """The lines that begin in the segment at `start`."""
         stop = min(start + SEGMENT_BYTES, self.size)
-        if start >= stop or (begin is not None and begin >= stop):
-            return
-        base = max(start - 1, 0) if begin is None else begin
+        base = max(start - 1, 0)
         data = self.read(base, stop - base)
-        first = 0 if base == 0 or begin is not None else data.find(b"\n") + 1
-        if start and begin is None and not first:
+        at = data.find(b"\n") + 1 if start else 0
+        if start and not at:
             return
-        at = first
-        limit = len(data)
-        while at < limit:
+        while at < len(data):
             end = data.find(b"\n", at)
             if end < 0:
                 yield self._last(base + at, data[at:])

@@ -7,21 +7,18 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 
 from supervisor.run.arrivals import ArrivalReader
-from supervisor.run.nodes import LEADER
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import AttemptState, RunState
 from supervisor.views.logs.counter import LineCounter
 from supervisor.views.logs.file import Change, LogFile
 from supervisor.views.logs.merge import Place
 from supervisor.views.logs.query import Query
-from supervisor.views.logs.sources import AGENT, LogRef, NodeLogs, logs_of
+from supervisor.views.logs.sources import LogRef, NodeLogs, logs_of
 from supervisor.views.logs.stream import Stream
 
 # Scrolling back opens the attempt before as long as no more files than this are open: RLIMIT_NOFILE is often 1024. Of
-# nodes that have more together as many are read as fit: those of a filter, node 0, the one that failed, then in order.
+# nodes that have more together as many are read as fit: those of a filter, then in order.
 MOST_LOGS = 256
-MANY_LOGS, QUIET_S, QUIET_LOOK_S = 64, 10.0, 1.0
-"""Of more logs, those that were not written to for so long are looked at so often: each look at a file is two calls of the system."""
 
 
 class NothingThereError(LookupError):
@@ -50,7 +47,6 @@ class OpenLogs:
         self._recorded_t: float | None = None
         self._files: dict[str, LogFile] = {}
         self._indexes: dict[tuple[int | None, int], ArrivalReader] = {}  # by node and attempt
-        self._folders: set[str] = set()
         self._nodes: tuple[NodeLogs, ...] = ()
         self.nodes_read: tuple[int, ...] = ()
 
@@ -58,8 +54,6 @@ class OpenLogs:
         """Close the files."""
         for file in self._files.values():
             file.close()
-        for stream in self.streams:
-            stream.whole.close()
         for index in self._indexes.values():
             index.close()
 
@@ -154,24 +148,18 @@ class OpenLogs:
                 before.get(s.ref, s.file.size if s.ref.attempt < first else 0) for s in self.streams
             )
             self._plan()
-        self._learn_times(attempts)
+        ended_t = {each.number: each.ended_t for each in attempts}
+        for stream in self.streams:
+            stream.ended_t = ended_t[stream.ref.attempt]
         return place
 
     def _open(self, ref: LogRef, start_t: float) -> Stream:
         path = str(ref.path)
-        file = self._files.get(path)
-        if file is None:
-            file = self._files[path] = LogFile(path)
-            # What is written through a link is reported where the file lies.
-            self._folders |= {os.path.dirname(path), os.path.dirname(os.path.realpath(path))}
-        whole = None
-        if self._recorded_t is not None:
-            whole = LogFile(path)
-            whole.refresh()
-        stream = Stream(ref, file, self._check, start_t, self._index_of(ref).logs, whole)
+        file = self._files.setdefault(path, LogFile(path))
+        stream = Stream(ref, file, self._check, start_t, self._index_of(ref).logs)
         stream.filter_by(self.query)
-        self._limit(stream)
         file.refresh()
+        self._limit(stream)
         return stream
 
     def _index_of(self, ref: LogRef) -> ArrivalReader:
@@ -183,19 +171,10 @@ class OpenLogs:
         return self._indexes[key]
 
     def _limit(self, stream: Stream) -> None:
-        """Of a replay, show what was there at its moment."""
+        """Of a replay, show what was there at its moment; the file has been looked at."""
         if self._recorded_t is not None:
             stream.file.limit(stream.offset_at(self._recorded_t), self._recorded_t)
-
-    def _learn_times(self, attempts: Sequence[AttemptState]) -> None:
-        """What is known of an attempt tells the times of logs without an index: its end, and how fast its busiest log was written."""
-        for attempt in attempts:
-            mine = [stream for stream in self.streams if stream.ref.attempt == attempt.number]
-            for stream in mine:
-                stream.ended_t = attempt.ended_t
-            busiest = max((stream.bytes_per_s for stream in mine if stream.ref.who != AGENT), default=0.0)
-            for stream in mine:
-                stream.busiest_bytes_per_s = busiest
+            stream.file.refresh()
 
     def _refs(self, attempts: Sequence[AttemptState]) -> Iterator[LogRef]:
         """The logs of these attempts: of all nodes, as far as they fit."""
@@ -211,16 +190,12 @@ class OpenLogs:
     def _fitting_nodes(self, attempts: Sequence[AttemptState]) -> list[tuple[NodeLogs, list[LogRef]]]:
         """The nodes whose logs are read, in order, each with its logs."""
         numbers = {attempt.number for attempt in attempts}
-        failed = next((_node_of(attempt) for attempt in reversed(attempts) if attempt.verdict), None)
         wanted = self.query.nodes
-
-        def urgency(node: NodeLogs) -> tuple[bool, bool, bool, int]:
-            number = node.number
-            return bool(wanted) and number not in wanted, number != LEADER, number != failed, number
-
         found: list[tuple[NodeLogs, list[LogRef]]] = []
         room = MOST_LOGS
-        for node in sorted(self._nodes, key=urgency):
+        for node in sorted(
+            self._nodes, key=lambda node: (bool(wanted) and node.number not in wanted, node.number)
+        ):
             theirs = [attempt for attempt in node.state.attempts if attempt.number in numbers]
             refs = list(logs_of(node.state, node.paths, theirs, node.number))
             room -= len(refs)
@@ -228,11 +203,6 @@ class OpenLogs:
                 break
             found.append((node, refs))
         return sorted(found, key=lambda each: each[0].number)
-
-    def new_folders(self) -> set[str]:
-        """Folders to be watched from now on."""
-        folders, self._folders = self._folders, set()
-        return folders
 
     @property
     def included(self) -> list[Stream]:
@@ -282,19 +252,15 @@ class OpenLogs:
 
     # -- what became of them -----------------------------------------------------------------------------
 
-    def refresh(self, now: float, place: Place) -> tuple[bool, list[str], Place]:
+    def refresh(self, place: Place) -> tuple[bool, list[str], Place]:
         """Look at every log; whether something changed, what a person should know of it, where the place is then."""
         read = [index.refresh() for index in self._indexes.values()]
         changed, notes = any(read), []
         at = list(place)
-        now = self._recorded_t if self._recorded_t is not None else now
-        is_many = len(self.streams) > MANY_LOGS and self._recorded_t is None
         for i, stream in enumerate(self.streams):
             file = stream.file
-            if is_many and now - file.written_t > QUIET_S and 0 <= now - file.looked_t < QUIET_LOOK_S:
-                continue
-            file.looked_t = now
-            self._limit(stream)
+            if self._recorded_t is not None:
+                file.limit(stream.offset_at(self._recorded_t), self._recorded_t)
             match file.refresh():
                 case Change.SAME:
                     continue
@@ -310,19 +276,11 @@ class OpenLogs:
                     at[i] = 0
                     notes.append(f"{name_of(stream)} was cut or replaced; it is read again")
             changed = True
-        if changed:
-            self._learn_times(self._attempts())
         return changed, notes, tuple(at)
 
     def _reset(self, index: int) -> None:
         self.streams[index].reset()
         self.counter.reset(index)
-
-
-def _node_of(attempt: AttemptState) -> int | None:
-    """The node that a verdict names, as in ``3 (gpu07)``."""
-    number = (attempt.verdict.node or "").partition(" ")[0] if attempt.verdict is not None else ""
-    return int(number) if number.isdecimal() else None
 
 
 def name_of(stream: Stream) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from supervisor.text.decode import clean, strip_escapes
 from supervisor.views.filter_words import BadQueryError, Term, Word, expression, words_of
@@ -25,10 +24,6 @@ _FIELDS = {
     for name in ["rank", "ranks", "node", "nodes", "level", "levels", "stream", "streams"]
 }
 _VALUES = frozenset(["step", "epoch", "loss", "val_loss", "lr", "grad_norm"])
-# What a capture or a look-around sees beyond its own text differs between a line and a chunk of lines.
-_CONTEXTUAL = re.compile(r"\(\?|\\[AZ]")
-# All control bytes but tab and newline: a chunk with any of these is cleaned before it is searched.
-_CONTROLS = bytes(b for b in range(32) if b not in b"\t\n") + b"\x7f"
 _PLAIN = bytes([*b"\t\n", *range(32, 127)])
 # A typed range names at most some thousand ranks: more than any log here has.
 MOST_RANKS = 4096
@@ -187,56 +182,25 @@ class Query:
         """Whether more than the writer matters."""
         return bool(self.include or self.exclude or self.level)
 
-    @cached_property
-    def _sought_first(self) -> Term | None:
-        """What is looked for first in a chunk: the words of a level, else the longest plain word, else a simple expression."""
-        if self.level:
-            return Term(NOTABLE.pattern, NOTABLE)
-        plain = [term for term in self.include if term.pattern is None]
-        if plain:
-            return max(plain, key=lambda term: len(term.text))
-        return next((term for term in self.include if not _CONTEXTUAL.search(term.text)), None)
-
     def offsets_in(self, data: bytes) -> Iterator[int]:
-        """Where the lines that are meant begin within `data`, which holds whole lines.
-
-        The same lines as `accepts(clean(line))` would find, uncut, many times as fast where few match.
-        """
-        # Text without anything that `clean` would take out can be searched as it stands, offsets and all.
-        plain = data.isascii() and len(data.translate(None, _CONTROLS)) == len(data)
-        text = data.decode() if plain else _cleaned(data)
+        """Where the lines that are meant begin within `data`, which holds whole lines: those that `accepts` takes."""
+        text = _cleaned(data)
         lowered = text.lower()
-        driver = self._sought_first
-        at = place = 0  # in text; `place` follows it in data
-        if len(lowered) != len(text):
-            driver = None
-        while (at < len(text)) if plain else (place < len(data)):
-            if driver is not None:
-                found = driver.find(text, lowered, at)
-                if found is None:
-                    return
-                start = text.rfind("\n", at, found[0]) + 1 or at
-                if driver.pattern not in {None, NOTABLE}:
-                    driver = None  # RE2 takes in all of the text at each search: from here line by line
-            else:
-                start = at
-            stop = text.find("\n", start)
-            stop = len(text) if stop < 0 else stop
-            if not plain:
-                for _ in range(text.count("\n", at, start)):
-                    place = data.index(b"\n", place) + 1
-            if self.accepts(text[start:stop]):
-                yield start if plain else place
-            if not plain:
-                newline = data.find(b"\n", place)
-                place = newline + 1 if newline >= 0 else len(data)
-            at = stop + 1
+        if any(term.pattern is None and term.text not in lowered for term in self.include):
+            return  # as in nearly every chunk of a large log
+        if self.level and NOTABLE.search(text) is None:
+            return
+        at = 0
+        for raw, line in zip(data.split(b"\n"), text.split("\n"), strict=True):
+            if at < len(data) and self.accepts(line):
+                yield at
+            at += len(raw) + 1
 
 
 def _cleaned(data: bytes) -> str:
     """All lines of `data` as `clean` gives each, uncut; as many newlines as before."""
     data = data.replace(b"\r\n", b"\n")
-    # Most such logs hold but the blocks of a progress bar, which stay.
+    # Most logs that are not plain text hold but the blocks of a progress bar, which stay.
     unusual = data.translate(None, _PLAIN).decode("utf-8", "replace")
     if "\r" not in unusual and strip_escapes(unusual) == unusual:
         return data.decode("utf-8", "replace")

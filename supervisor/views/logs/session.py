@@ -6,7 +6,6 @@ commands it counts lines and matches, a chunk at a time.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import deque
@@ -15,20 +14,18 @@ from functools import partial
 from typing import assert_never
 
 from supervisor.run.paths import NodePaths
-from supervisor.sources.tail.wake import Waker
 from supervisor.views.format import part
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.file import CHUNK_BYTES
 from supervisor.views.logs.open_logs import NothingThereError
 from supervisor.views.logs.viewport import LogViewport
 
-# Pages of new lines: the first at once, then this many seconds apart, and no more than a quarter of the time is
-# spent on them (64 ranks at 10,000 lines/s: 21 ms a page). Commands are answered at once.
+# Pages of new lines come so many seconds apart, and no more than a quarter of the time is spent on them (64 ranks at 10,000
+# lines/s: 21 ms a page). Commands are answered at once.
 PAGE_S = 0.1
 REST_RATIO = 3.0
-# Without events (a network filesystem) growth is seen this late; before events are listened to, so late.
-LOOK_S = 0.25
-FIRST_LOOK_S = 0.05
+# While nobody sees the pages, the thread looks this often whether it is asked something.
+HIDDEN_S = 0.25
 JOIN_S = 3.0
 # A search that takes longer says how far it is.
 PATIENCE_S = 0.3
@@ -49,19 +46,9 @@ class LogSession:
         node: where the run's logs are listed.
         deliver: gets pages and remarks, in this thread.
         newest: so many of the newest attempts are one log, with the ranks' last lines; 0: a person chooses an attempt.
-        watch_after_s: what listens to the filesystem is loaded so much later, once the first paints are done.
-        watch: let what is written wake it; without, it polls.
     """
 
-    def __init__(
-        self,
-        node: NodePaths,
-        deliver: Callable[[lc.Answer], object],
-        *,
-        newest: int = 0,
-        watch_after_s: float = 0.0,
-        watch: bool = True,
-    ) -> None:
+    def __init__(self, node: NodePaths, deliver: Callable[[lc.Answer], object], *, newest: int = 0) -> None:
         self._deliver = deliver
         self._commands: deque[lc.Command] = deque()
         self._stop = threading.Event()
@@ -69,10 +56,6 @@ class LogSession:
         # A command and that it came are one: else it may be taken first, and then interrupts itself.
         self._asking = threading.Lock()
         self._asked = threading.Event()
-        self._may_watch = watch
-        self._watch_t = time.monotonic() + watch_after_s
-        self._waker: Waker | None = None
-        self._folders: set[str] = set()
         self._view = LogViewport(node, self._check, newest)
         self._page_s: float | None = PAGE_S
         self._first: lc.Page | None = None
@@ -105,18 +88,18 @@ class LogSession:
                 self._commands.append(command)
                 if not isinstance(command, (*_KEPT, lc.Match)):  # matches are gone to one after the other
                     self._urgent.set()
-        self._poke()
+        self._asked.set()
 
     def pace(self, page_s: float | None) -> None:
         """Make pages of new lines at most this often; None: not at all, because nobody sees them."""
         if page_s != self._page_s:
             self._page_s = page_s
-            self._poke()
+            self._asked.set()
 
     def ask_to_stop(self) -> None:
         """End the thread after what it is doing; does not wait."""
         self._stop.set()
-        self._poke()
+        self._asked.set()
 
     def stop(self) -> None:
         """End the thread and close the files; waits at most some seconds."""
@@ -125,18 +108,8 @@ class LogSession:
             self._thread.join(JOIN_S)
         if not self._thread.is_alive():
             self._view.logs.close()
-            if self._waker is not None:
-                self._waker.close()
-                self._waker = None
 
     # -- the thread ------------------------------------------------------------------------------------
-
-    def _poke(self) -> None:
-        self._asked.set()
-        waker = self._waker
-        if waker is not None:
-            with contextlib.suppress(OSError):  # it was closed just now
-                waker.poke()
 
     def _check(self) -> None:
         """Called for each chunk while something takes long."""
@@ -154,7 +127,10 @@ class LogSession:
         pending = False
         while not self._stop.is_set():
             try:
-                pending |= self._count() or self._wait(pending=pending)
+                if self._count():
+                    pending = True
+                else:
+                    self._wait()
                 if self._stop.is_set():
                     return
                 try:
@@ -182,31 +158,22 @@ class LogSession:
 
     def _count(self) -> bool:
         """Count for a moment, unless something is asked; whether there was anything left to count."""
-        view, until = self._view, time.monotonic() + COUNT_S
+        until = time.monotonic() + COUNT_S
         has_counted = False
         while not (self._commands or self._stop.is_set()) and self._page_s is not None:
             if time.monotonic() > until:
                 break
-            if not view.logs.counter.step(is_asked=view.is_moved):
-                self._due = 0.0  # all is counted: the next page says so
+            if not self._view.logs.counter.step(is_asked=self._view.is_moved):
+                self._due = self._due if not has_counted else 0.0  # all is counted: the next page says so
                 break
             has_counted = True
-        if has_counted:
-            view.counts_grew()
         return has_counted
 
-    def _wait(self, *, pending: bool) -> bool:
-        """Until there is something to do. While a page is due, a log that grows on does not wake. False: no page is due by that."""
-        if self._commands:
-            return False
-        now = time.monotonic()
-        if self._page_s is None or pending or self._waker is None:
-            until = LOOK_S if self._page_s is None else self._due - now if pending else FIRST_LOOK_S
-            self._asked.wait(max(until, 0.0))
-        else:
-            self._waker.wait(LOOK_S)
+    def _wait(self) -> None:
+        """Until something is asked, or the next look at the logs is due."""
+        if not self._commands:
+            self._asked.wait(HIDDEN_S if self._page_s is None else max(PAGE_S, self._due - time.monotonic()))
         self._asked.clear()
-        return False
 
     def _turn(self) -> bool:
         """Do what is asked; whether the page may have changed by itself."""
@@ -225,10 +192,9 @@ class LogSession:
                 raise
         if self._page_s is None and not asked:
             return True
-        changed, notes = view.refresh(time.time())
+        changed, notes = view.refresh()
         for note in notes:
             self._deliver(lc.Remark(note, good=False))
-        self._watch()
         if asked:
             self._hand_on(view.page())
             return False
@@ -243,16 +209,6 @@ class LogSession:
             self._came.set()
         else:
             self._deliver(page)
-
-    def _watch(self) -> None:
-        """Be woken by what is written."""
-        self._folders |= self._view.logs.new_folders()
-        if time.monotonic() < self._watch_t:
-            return
-        if self._waker is None:
-            self._waker = Waker(watch=self._may_watch)
-        while self._folders:
-            self._waker.watch(self._folders.pop())
 
     def _taken(self) -> Iterator[lc.Command]:
         """What waits; scrolling adds up."""
@@ -292,20 +248,16 @@ class LogSession:
                 view.to_line(command.stream, command.number)
             case lc.ToTime():
                 view.to_time(command.t, has_day=command.has_day)
-            case lc.ToShare():
-                view.to_share(command.ratio)
             case lc.ToPlace():
                 view.to_place(command.at)
             case lc.Show():
                 view.show(command.query, command.cursor)
-            case lc.Fold():
-                view.fold(command.cursor)
             case lc.Attempt():
                 view.to_attempt(partial(view.logs.other_attempt, command.way))
             case lc.Find():
                 view.find(command.query, command.cursor)
             case lc.Match():
-                view.match(command.cursor, command.way, made=command.made)
+                view.match(command.cursor, command.way)
             case lc.Copy():
                 self._deliver(view.copied(command.first, command.last))
             case lc.Point():

@@ -24,7 +24,6 @@ class Tone(Enum):
     PLAIN = "plain"
     WARN = "warn"
     BAD = "bad"
-    FOLDED = "folded"  # torchrun's own traceback as one line
 
 
 _BAD = re.compile(

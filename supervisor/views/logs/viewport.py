@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from operator import or_
@@ -16,7 +17,7 @@ from supervisor.views.logs.file import TextLine
 from supervisor.views.logs.merge import Place, Row, rows_before, rows_from
 from supervisor.views.logs.open_logs import NothingThereError, OpenLogs, name_of
 from supervisor.views.logs.query import Query
-from supervisor.views.logs.sources import AGENT, NodeLogs, Tone, split_rank
+from supervisor.views.logs.sources import AGENT, NodeLogs, split_rank
 from supervisor.views.logs.stream import Stream
 
 # The share of a following page that lines still being redrawn may take.
@@ -30,12 +31,13 @@ COPY_LINES = 5000
 COPY_CHARS = 500_000
 # Within so many lines one names a step.
 STEP_LINES = 200
+# How far above a line its step may stand.
+STEP_LINES_BACK = 60
 # What is reported where the search starts over.
 ONLY_MATCH = "the only match"
 PAST_OLDEST = "past the oldest match: continued at the newest"
 PAST_NEWEST = "past the newest match: continued at the oldest"
-# How far above a line its step may stand.
-STEP_LINES_BACK = 60
+FILTERED_OUT = "no line matches; f changes the filter, Esc clears it"
 
 
 class LogViewport:
@@ -49,7 +51,6 @@ class LogViewport:
 
     def __init__(self, node: NodePaths, check: Callable[[], None], newest: int = 0) -> None:
         self.height = 1
-        self.folds = True  # torchrun's own traceback is one line
         self.logs = OpenLogs(node, check, newest)
         self._check = check
         self._tells_last = newest > 0
@@ -57,11 +58,8 @@ class LogViewport:
         self._following = True
         self._cursor: tuple[int, int] | None = None  # (log, offset) that was jumped to
         self._jump = self._made = 0
-        self._on_match = False
+        self._match: Row | None = None  # that row, where it is a match that was gone to
         self._search_way = -1  # up: from the newest line back
-        self._match_row: Row | None = None  # the match that was gone to last, and before which page
-        self._match_made = 0
-        self._wanted: tuple[str, int] | None = None  # a line to go to once it is counted
         self._cause: lc.CauseLine | None = None
         self._cause_at: tuple[int, int] | None = None  # (log, offset)
         self._cause_passed = self._cause_sought = self._at_cause = False
@@ -84,9 +82,9 @@ class LogViewport:
         if before != after:
             self._cursor, self._cause_sought = None, False
 
-    def refresh(self, now: float) -> tuple[bool, list[str]]:
+    def refresh(self) -> tuple[bool, list[str]]:
         """Look at every log; whether something changed, and what a person should know of it."""
-        changed, notes, place = self.logs.refresh(now, self._place)
+        changed, notes, place = self.logs.refresh(self._place)
         if place != self._place:
             self._place, self._cursor = place, None
         if changed and self._cause_at is None:
@@ -94,31 +92,18 @@ class LogViewport:
         moved, self._notes = self._notes, []
         return changed, [*moved, *notes]
 
-    def counts_grew(self) -> None:
-        """Counts have grown: find lines by them; a line that was wanted may be counted now."""
-        self.logs.counter.use()
-        if self._wanted is not None:
-            path, number = self._wanted
-            index = self.logs.index_of(path)
-            if index is None or self._try_line(index, number):
-                self._wanted = None
-
     @property
     def is_moved(self) -> bool:
         """Whether a person has moved the page, so that the number of lines around it matters."""
         return not self._following
 
     def resize(self, height: int, cursor: Row | None) -> None:
-        """Another number of rows; a page that gets lower ends with the row that has the cursor, where that would be cut off."""
+        """Another number of rows; the row with the cursor stays in sight."""
         self.height = height
-        streams = self.logs.streams
-        if cursor is None or self._following or len(cursor.place) != len(streams):
-            return
-        index, line = cursor.parts[0]
-        rows = itertools.islice(rows_from(streams, self._place, folds=self.folds), height)
-        if _row_of(list(rows), (index, line.offset)) is None and cursor.place > self._place:
-            above = rows_before(streams, place_after(cursor), height, folds=self.folds)
-            self._place = above[0].place if above else cursor.place
+        if cursor is not None and not self._following and len(cursor.place) == len(self.logs.streams):
+            rows = self._rows()[0]
+            if _row_of(rows, _at(cursor)) is None and cursor.place > self._place:
+                self._place = self._above(place_after(cursor), height)
 
     # -- the page ----------------------------------------------------------------------------------------
 
@@ -134,6 +119,7 @@ class LogViewport:
         size = sum(logs.ends)
         self._made += 1
         cursor = _row_of(rows, self._cursor)
+        found_at = rows[cursor].place if cursor is not None and self._match is not None else None
         return lc.Page(
             made=self._made,
             rows=tuple(rows),
@@ -156,11 +142,8 @@ class LogViewport:
             counted_ratio=logs.counter.counted_ratio,
             size_bytes=size,
             shown=logs.counter.shown(),
-            search=logs.counter.found(rows[cursor].place if cursor is not None and self._on_match else None)
-            if logs.searched
-            else None,
+            search=logs.counter.found(found_at) if logs.searched else None,
             search_way=self._search_way,
-            folds=self.folds,
             last_lines=self._last_lines() if self._tells_last else {},
             empty_why=self._why_empty() if not rows else "",
             nodes=logs.nodes_read if logs.node_count else (),
@@ -188,21 +171,22 @@ class LogViewport:
             rows = self._newest_rows()
             held = self._rows_at_cause(rows)
             return (held, True) if held else (rows, False)
-        streams = self.logs.streams
-        rows = list(itertools.islice(rows_from(streams, self._place, folds=self.folds), self.height))
+        return self._rows_from(self._place, self.height), False
+
+    def _rows_from(self, place: Place, most: int) -> list[Row]:
+        """A page from a place on, with rows above it where too few follow."""
+        rows = list(itertools.islice(rows_from(self.logs.streams, place), most))
         if len(rows) < self.height:
-            missing = self.height - len(rows)
-            rows = rows_before(streams, self._place, missing, folds=self.folds) + rows
-        return rows, False
+            rows = rows_before(self.logs.streams, place, self.height - len(rows)) + rows
+        return rows
 
     def _newest_rows(self) -> list[Row]:
         """The last rows; progress bars of many ranks do not push all else out."""
         streams, end = self.logs.streams, self.logs.ends
-        rows = rows_before(streams, end, self.height, folds=self.folds)
+        rows = rows_before(streams, end, self.height)
         most = max(1, int(self.height * OPEN_SHARE))
-        redrawn = sum(map(_is_open, rows))
-        if redrawn > most:
-            rows = rows_before(streams, end, self.height + len(streams), folds=self.folds)
+        if sum(map(_is_open, rows)) > most:
+            rows = rows_before(streams, end, self.height + len(streams))
             surplus = sum(map(_is_open, rows)) - most
             rows = [row for row in rows if not (_is_open(row) and (surplus := surplus - 1) >= 0)]
         return rows[-self.height :]
@@ -224,20 +208,15 @@ class LogViewport:
         if self._cause_passed or self._cause_at is None or _row_of(newest, self._cause_at) is not None:
             return []
         index, offset = self._cause_at
-        streams = self.logs.streams
-        line = next(streams[index].file.forward(offset), None)
+        line = next(self.logs.streams[index].file.forward(offset), None)
         if line is None:
             return []
         place = self._beside(index, line)
         below = max(1, int(self.height * BELOW_CAUSE_SHARE))
-        rows = list(itertools.islice(rows_from(streams, place, folds=self.folds), self.height + below))
+        rows = self._rows_from(place, self.height + below)
         number = _row_of(rows, self._cause_at)
-        if number is None:  # the query leaves it out
-            return []
-        rows = rows[: number + 1 + below]
-        if len(rows) < self.height:
-            rows = rows_before(streams, place, self.height - len(rows), folds=self.folds) + rows
-        return rows[-self.height :]
+        # The query may leave it out.
+        return rows[: number + 1 + below][-self.height :] if number is not None else []
 
     def _find_cause(self, cause: lc.CauseLine) -> tuple[int, int] | None:
         """Where the line stands: in its own file, else written alike by another rank."""
@@ -261,16 +240,16 @@ class LogViewport:
     def scroll(self, rows: int) -> None:
         """Move the page; at its end it follows again."""
         if rows < 0:
-            before = rows_before(self.logs.streams, self._place, -rows, folds=self.folds)
+            before = rows_before(self.logs.streams, self._place, -rows)
             if len(before) < -rows and (place := self.logs.reach_back(self._place)) is not None:
                 self._place = place
-                before = rows_before(self.logs.streams, self._place, -rows, folds=self.folds)
+                before = rows_before(self.logs.streams, self._place, -rows)
             self._stand()
             if before:
                 self._place = before[0].place
         elif not self._following or self._at_cause:
             self._stand()
-            below = rows_from(self.logs.streams, self._place, folds=self.folds)
+            below = rows_from(self.logs.streams, self._place)
             ahead = list(itertools.islice(below, rows + self.height + 1))
             if len(ahead) <= rows + self.height:
                 self._following, self._cursor = True, None
@@ -286,34 +265,25 @@ class LogViewport:
         self._place = (0,) * len(self.logs.streams)
         first = next(rows_from(self.logs.streams, self._place), None)
         if first is not None:
-            self._stand_on(first.parts[0][0], first.parts[0][1].offset)
+            self._stand_on(*_at(first))
 
     def follow(self, on: bool) -> None:
         """The newest line, or stand still."""
         self._following, self._cause_passed = on, True
         if on:
-            self._cursor = self._wanted = None
+            self._cursor = None
 
     def to_line(self, index: int, number: int) -> None:
-        """A line by its number from 1; as soon as it is counted."""
+        """A line by its number from 1; the log is counted up to there first."""
         streams = self.logs.streams
         if not 0 <= index < len(streams):
             raise NothingThereError("no log is open")
-        if not self._try_line(index, number):
-            file = streams[index].file
-            total = file.line_count
-            if total is not None:
-                raise NothingThereError(f"{name_of(streams[index])} has {total} lines")
-            self._wanted = (str(streams[index].ref.path), number)
-            raise NothingThereError(
-                f"line {number}: counting, {file.counted_bytes / max(file.size, 1):.0%} so far"
-            )
-
-    def _try_line(self, index: int, number: int) -> bool:
-        offset = self.logs.streams[index].file.offset_of(number - 1)
-        if offset is not None:
-            self._go(index, offset)
-        return offset is not None
+        file = streams[index].file
+        while (offset := file.offset_of(number - 1)) is None and file.count():
+            self._check()
+        if offset is None:
+            raise NothingThereError(f"{name_of(streams[index])} has {file.line_count} lines")
+        self._go(index, offset)
 
     def to_time(self, t: float, *, has_day: bool) -> None:
         """The first lines at a time; without a day, of the newest day that has it. Of logs without times only about there."""
@@ -329,16 +299,6 @@ class LogViewport:
             self._notes.append("the log has no times: this is about where it stood then")
         self._to_time(t)
 
-    def to_share(self, ratio: float) -> None:
-        """The line so far through the logs: of one by its lines, where they are counted; of several by the largest one's bytes."""
-        largest = max(self.logs.included, key=lambda stream: stream.file.size, default=None)
-        if largest is None:
-            raise NothingThereError("no log is open")
-        file, index = largest.file, self.logs.streams.index(largest)
-        count = file.line_count if len(self.logs.included) == 1 else None
-        offset = file.offset_of(round(ratio * count) - 1) if count is not None else None
-        self._go(index, file.line_start(int(ratio * (file.size - 1))) if offset is None else offset)
-
     def _to_time(self, t: float) -> None:
         included = self.logs.included
         self._stand()
@@ -348,14 +308,14 @@ class LogViewport:
         if first is None:
             self._following = True
             raise NothingThereError(f"no line is as late as {time.strftime('%H:%M:%S', time.localtime(t))}")
-        self._stand_on(first.parts[0][0], first.parts[0][1].offset)
-        self._centre(first.place)
+        self._stand_on(*_at(first))
+        self._place = self._above(first.place, self.height // 2)
 
     def to_place(self, at: lc.LogAt) -> None:
         """What a chart, a verdict or the dashboard's pane points at."""
         if at.attempt is not None and at.attempt != self.logs.number:
             self.to_attempt(lambda: self.logs.choose_attempt(at.attempt or 0))
-        self.refresh(time.time())
+        self.refresh()
         if at.path is not None:
             index = self.logs.index_of(at.path)
             if index is None:
@@ -385,7 +345,7 @@ class LogViewport:
         """The line of a step, else of the nearest later one, and its log; steps ascend in a log, so that halving it finds the line."""
         nearest: tuple[int, TextLine, float] | None = None
         for index, stream in enumerate(self.logs.streams):
-            file, found = stream.file, None
+            file = stream.file
             low, high = 0, file.size
             while low < high:
                 self._check()
@@ -393,82 +353,66 @@ class LogViewport:
                 ahead = itertools.islice(file.forward(middle), STEP_LINES)
                 named = ((line, _step_of(split_rank(line.text, stream.ref.who)[1])) for line in ahead)
                 line, at = next(((each, at) for each, at in named if at is not None), (None, None))
-                if line is None or at is None or at >= step or line.offset >= high:
-                    found = (index, line, at) if line is not None and at is not None and at >= step else found
-                    high = middle
-                else:
+                if line is not None and at is not None and at < step and line.offset < high:
                     low = max(line.end, low + 1)
-            if found is not None and (nearest is None or found[2] < nearest[2]):
-                nearest = found
+                    continue
+                high = middle
+                if (
+                    line is not None
+                    and at is not None
+                    and at >= step
+                    and (nearest is None or at < nearest[2])
+                ):
+                    nearest = index, line, at
         return nearest
 
     def _go(self, index: int, offset: int) -> None:
         """A line of one log, the others as they stood when it was written; the nearest kept line where it is filtered out."""
-        stream = self.logs.streams[index]
-        line = next(stream.file.forward(offset), None)
+        line = next(self.logs.streams[index].file.forward(offset), None)
         if line is None:
             raise NothingThereError("that line is not there any more")
-        place = self._beside(index, line)
-        if stream.is_excluded or not stream.is_whole:
-            kept = self._kept(index, line, place)
-            if kept is None:
-                raise NothingThereError("no line matches; f changes the filter, Esc clears it")
-            if kept != (index, line):
-                self._notes.append("that line is filtered out: here is the nearest that is kept")
-            index, line = kept
-            place = self._beside(index, line)
-        if (trace := stream.trace_around(line.offset)) is not None and trace.block.is_report:
-            self.folds = False
+        kept = self._kept(index, line)
+        if kept is None:
+            raise NothingThereError(FILTERED_OUT)
+        if kept != (index, line):
+            self._notes.append("that line is filtered out: here is the nearest that is kept")
         self._stand()
-        self._stand_on(index, line.offset)
-        self._centre(place)
+        self._stand_on(kept[0], kept[1].offset)
+        self._place = self._above(self._beside(*kept), self.height // 2)
 
-    def _kept(self, index: int, line: TextLine, place: Place) -> tuple[int, TextLine] | None:
+    def _kept(self, index: int, line: TextLine) -> tuple[int, TextLine] | None:
         """A line, where the query keeps it; else the first that is kept from its place on, else the last before it."""
         streams = self.logs.streams
         if next(streams[index].forward(line.offset), None) == line:
             return index, line
-        row = next(rows_from(streams, place, folds=self.folds), None)
-        row = row or next(iter(rows_before(streams, place, 1)), None)
+        place = self._beside(index, line, in_order=False)
+        row = next(rows_from(streams, place), None) or next(iter(rows_before(streams, place, 1)), None)
         return row.parts[0] if row is not None else None
 
-    def _beside(self, index: int, line: TextLine) -> Place:
-        """A line of one log, the others as they stood when it was written."""
+    def _beside(self, index: int, line: TextLine, *, in_order: bool = True) -> Place:
+        """A line of one log, the others as they stood when it was written. `in_order`: lines of one time stand in the order of their logs."""
         stream = self.logs.streams[index]
         attempt, t = stream.ref.attempt, stream.time_of(line)
-        return tuple(
-            line.offset
-            if i == index
-            else s.offset_beside(t)
-            if s.ref.attempt == attempt
-            else s.file.size
-            if s.ref.attempt < attempt
-            else 0
-            for i, s in enumerate(self.logs.streams)
-        )
-
-    def fold(self, cursor: Row | None) -> None:
-        """Open torchrun's own traceback, or make it one line again; the page stays where it is."""
-        self.folds = not self.folds
-        if self.folds:
-            self._place = tuple(
-                trace.head if (trace := s.trace_around(at)) is not None else at
-                for s, at in zip(self.logs.streams, self._place, strict=True)
-            )
-        if cursor is not None and (not self._following or cursor.tone is Tone.FOLDED):
-            self._stand()
-            self._stand_on(cursor.parts[0][0], cursor.parts[0][1].offset)
-            if cursor.tone is Tone.FOLDED:
-                self._centre(cursor.place)
+        later = math.nextafter(t, math.inf) if in_order else t
+        place = []
+        for i, other in enumerate(self.logs.streams):
+            if i == index:
+                place.append(line.offset)
+            elif other.ref.attempt == attempt:
+                place.append(min(other.offset_at(t if i > index else later), other.file.size))
+            else:
+                place.append(other.file.size if other.ref.attempt < attempt else 0)
+        return tuple(place)
 
     def _stand_on(self, index: int, offset: int) -> None:
         self._cursor = (index, offset)
-        self._on_match = False
+        self._match = None
         self._jump += 1
 
-    def _centre(self, place: Place) -> None:
-        above = rows_before(self.logs.streams, place, self.height // 2, folds=self.folds)
-        self._place = above[0].place if above else place
+    def _above(self, place: Place, rows: int) -> Place:
+        """So many rows further up."""
+        above = rows_before(self.logs.streams, place, rows)
+        return above[0].place if above else place
 
     # -- looking for lines ---------------------------------------------------------------------------------
 
@@ -481,14 +425,12 @@ class LogViewport:
             self._following, self._cursor, self._cause_sought = True, None, False
         if cursor is None or self._following or len(cursor.place) != len(streams):
             return
-        # A row's own place is before the lines that were hidden above it.
-        place = self._beside(*cursor.parts[0])
-        kept = self._kept(*cursor.parts[0], place)
+        kept = self._kept(*cursor.parts[0])
         if kept is None:
-            self._place, self._cursor = place, None
+            self._place, self._cursor = self._beside(*cursor.parts[0]), None
             return
         self._stand_on(kept[0], kept[1].offset)
-        self._centre(self._beside(*kept))
+        self._place = self._above(self._beside(*kept), self.height // 2)
 
     def find(self, query: Query, cursor: Row | None) -> None:
         """Search up from the cursor (else from the end), down from the first line or where nothing is above.
@@ -496,53 +438,49 @@ class LogViewport:
         Where nothing is found the page is back where the search began: what was typed before may have led elsewhere.
         """
         self.logs.search(query)
-        self._match_row = None
-        self._search_way = 1 if cursor is not None and not any(cursor.place) else -1
-        if query:
-            try:
-                self.match(cursor, 1, including=True)
-            except NothingThereError:
-                if cursor is None:
-                    self.follow(on=True)
-                    raise
-                self._search_way = -self._search_way
-                try:
-                    self.match(cursor, 1, including=True)
-                except NothingThereError:
-                    self._go(cursor.parts[0][0], cursor.parts[0][1].offset)
-                    self._on_match = False
-                    raise
+        self._cursor = None  # what was found before is no match of this
+        if not query:
+            return
+        first = 1 if cursor is not None and not any(cursor.place) else -1
+        for way in (first, -first) if cursor is not None else (first,):
+            self._search_way = way
+            place = self.logs.ends
+            if cursor is not None:
+                place = cursor.place if way > 0 else place_after(cursor)
+            if (found := self._nearest_match(place, way)) is not None:
+                self._go_to_match(found)
+                return
+        if cursor is None:
+            self.follow(on=True)
+        else:
+            self._go(*_at(cursor))
+        raise NothingThereError("not found")
 
-    def match(
-        self, cursor: Row | None, way: int, *, made: int | None = None, including: bool = False
-    ) -> None:
-        """The next match in the direction of the search (1) or in the other (-1); past the last one it continues at the other end.
+    def match(self, cursor: Row | None, way: int) -> None:
+        """The next match in the direction of the search (1) or in the other (-1), from a row, else from the line that was gone to last.
 
-        From the cursor, which was on page `made`: before that page is seen, from the match before. `including`: its row counts, and
-        the search ends with it where nothing is further on.
+        Past the last one it continues at the other end.
         """
         way *= self._search_way
-        if made is not None and made <= self._match_made and self._match_row is not None:
-            cursor = self._match_row
-        if cursor is None:
-            place = self.logs.ends
-        else:
-            place = place_after(cursor) if (way > 0) != including else cursor.place
+        if cursor is None and self._cursor is not None:
+            cursor = self._match
+        place = self.logs.ends
+        if cursor is not None:
+            place = place_after(cursor) if way > 0 else cursor.place
         found = self._nearest_match(place, way)
-        if found is None and not including:
-            found = self._nearest_match(self.logs.ends if way < 0 else (0,) * len(self.logs.streams), way)
-            if found is not None:
-                is_alone = cursor is not None and found in {(i, line.offset) for i, line in cursor.parts}
-                self._notes.append(ONLY_MATCH if is_alone else PAST_OLDEST if way < 0 else PAST_NEWEST)
         if found is None:
-            if including:
-                self._cursor = None  # what was found before is no match of this
-            raise NothingThereError("not found")
+            found = self._nearest_match(self.logs.ends if way < 0 else (0,) * len(self.logs.streams), way)
+            if found is None:
+                raise NothingThereError("not found")
+            is_alone = cursor is not None and _row_of([cursor], found) is not None
+            self._notes.append(ONLY_MATCH if is_alone else PAST_OLDEST if way < 0 else PAST_NEWEST)
+        self._go_to_match(found)
+
+    def _go_to_match(self, found: tuple[int, int]) -> None:
         self._go(*found)
-        self._on_match = True
         rows, _ = self._rows()
         number = _row_of(rows, self._cursor)
-        self._match_row, self._match_made = rows[number] if number is not None else None, self._made
+        self._match = rows[number] if number is not None else None
 
     def _nearest_match(self, place: Place, way: int) -> tuple[int, int] | None:
         """The log and the offset of the next match from a place, down (1) or up (-1)."""
@@ -577,11 +515,9 @@ class LogViewport:
         """The step that a row or the lines above it name, and when it was written."""
         index, line = row.parts[0]
         stream = self.logs.streams[index]
-        step = _step_of(row.text)
-        if step is None:
-            above = itertools.islice(stream.file.backward(line.offset), STEP_LINES_BACK)
-            steps = (_step_of(split_rank(x.text, stream.ref.who)[1]) for x in above)
-            step = next((found for found in steps if found is not None), None)
+        above = itertools.islice(stream.file.backward(line.offset), STEP_LINES_BACK)
+        texts = itertools.chain([row.text], (split_rank(x.text, stream.ref.who)[1] for x in above))
+        step = next((step for text in texts if (step := _step_of(text)) is not None), None)
         return lc.LogPoint(stream.ref.attempt, step, stream.time_of(line))
 
     def _last_lines(self) -> dict[str, str]:
@@ -594,24 +530,26 @@ class LogViewport:
         return {who: text for who, (_, text) in newest.items()}
 
     def _why_empty(self) -> str:
-        streams = self.logs.streams
+        streams, query = self.logs.streams, self.logs.query
         if not any(stream.file.is_open for stream in streams):
-            troubles = [
-                f"{name_of(s)}: {s.file.trouble}" for s in streams if s.file.trouble and s.ref.who != AGENT
-            ]
-            return troubles[0] if troubles else "no log file has appeared yet"
+            troubles = (s for s in streams if s.file.trouble and s.ref.who != AGENT)
+            closed = next(troubles, None)
+            return f"{name_of(closed)}: {closed.file.trouble}" if closed else "no log file has appeared yet"
         ranks = self.logs.ranks()
-        if ranks and not self.logs.query.is_by(*ranks, AGENT):
+        if ranks and not query.is_by(*ranks, AGENT):
             there = f"rank{'s' if len(ranks) > 1 else ''} {ranges(tuple(map(int, ranks)))}"
             return f"this log has {there}; f changes the filter, Esc clears it"
-        query = self.logs.query
         if query.nodes and all(stream.ref.node not in query.nodes for stream in streams):
             return f"there is no node {ranges(tuple(query.nodes))}; f changes the filter, Esc clears it"
         if not ranks and any(map(str.isdigit, query.who)):
             return "the lines name no ranks: filter by words instead; f changes the filter, Esc clears it"
         if query:
-            return "no line matches; f changes the filter, Esc clears it"
-        return "the ranks have not written a line yet"
+            return FILTERED_OUT
+        return (
+            "no log of a rank is known yet"
+            if all(stream.ref.who == AGENT for stream in streams)
+            else "the ranks have not written a line yet"
+        )
 
 
 def place_after(row: Row) -> Place:
@@ -620,10 +558,14 @@ def place_after(row: Row) -> Place:
     return tuple(ends.get(i, offset) for i, offset in enumerate(row.place))
 
 
+def _at(row: Row) -> tuple[int, int]:
+    """A row's log, and where its line begins there."""
+    index, line = row.parts[0]
+    return index, line.offset
+
+
 def _row_of(rows: Sequence[Row], at: tuple[int, int] | None) -> int | None:
     """Which row holds the line of a log that begins at an offset."""
-    if at is None:
-        return None
     return next((n for n, row in enumerate(rows) if any((i, x.offset) == at for i, x in row.parts)), None)
 
 
@@ -632,16 +574,11 @@ def _is_open(row: Row) -> bool:
 
 
 def _numbers(stream: Stream, rows: Sequence[Row]) -> tuple[int | None, ...]:
-    found: list[int | None] = []
-    last: tuple[int, int] | None = None
-    for row in rows:
-        line = row.parts[0][1]
-        number = (
-            last[1] + 1 if last is not None and last[0] == line.offset else stream.file.number_at(line.offset)
-        )
-        found.append(number + 1 if number is not None else None)
-        last = (line.end, number) if number is not None else None
-    return tuple(found)
+    first = stream.file.number_at(rows[0].parts[0][1].offset) if rows else None
+    if first is not None and stream.is_whole:  # its lines follow one another
+        return tuple(range(first + 1, first + 1 + len(rows)))
+    numbers = [stream.file.number_at(row.parts[0][1].offset) for row in rows]
+    return tuple(number + 1 if number is not None else None for number in numbers)
 
 
 def _step_of(text: str) -> float | None:

@@ -72,65 +72,67 @@ class _Pool:
 
 
 @dataclass(slots=True)
-class _DeviceTracks:
-    """What is gathered of one GPU, rank or machine."""
+class _Keyed:
+    """What is gathered of one GPU, rank or machine. What a rank logged in an earlier attempt is out of date."""
 
-    values: dict[str, float | None]
     tracks: dict[str, Recent]
+    values: dict[str, float | None] = field(default_factory=dict)
     seen_t: float = 0.0
     stepped_t: float | None = None
     attempt: int = 0
     pace: Pace = field(default_factory=Pace)
     cadence: Cadence = field(default_factory=Cadence)
 
-    def take(self, sample: Sample) -> None:
-        self.seen_t = max(self.seen_t, sample.t)
-        if sample.v.get("step") is not None:
-            self.stepped_t = sample.t
-            _keep_cadence(self.cadence, sample)
-            if "step_time_s" not in self.values:
-                _keep_pace(self.pace, sample)
-        self.values.update(sample.v)
-        self._draw(sample)
-
-    def _draw(self, sample: Sample) -> None:
+    def draw(self, sample: Sample) -> None:
         for name, value in sample.v.items():
             track = self.tracks.get(name)
             if track is not None and value is not None:
                 track.add(single(sample.t, sample.v.get("step"), value, sample.a))
 
-
-@dataclass(slots=True)
-class _RankTracks(_DeviceTracks):
-    """The same of a rank: what it logged in an earlier attempt is out of date."""
-
     def take(self, sample: Sample) -> None:
+        self.draw(sample)
+        self.seen_t = max(self.seen_t, sample.t)
+        self.values.update(sample.v)
+
+    def take_of_attempt(self, sample: Sample) -> None:
         if sample.a > self.attempt:
-            self.attempt = sample.a
-            self.values, self.seen_t, self.stepped_t, self.pace = {}, 0.0, None, Pace()
-            self.cadence = Cadence()
-        if sample.a == self.attempt:
-            _DeviceTracks.take(self, sample)
-        else:
-            self._draw(sample)
+            self.attempt, self.values, self.seen_t, self.stepped_t = sample.a, {}, 0.0, None
+            self.pace, self.cadence = Pace(), Cadence()
+        if sample.a < self.attempt:
+            self.draw(sample)
+            return
+        if sample.v.get("step") is not None:
+            self.stepped_t = sample.t
+            _keep_cadence(self.cadence, sample)
+            if "step_time_s" not in self.values:
+                _keep_pace(self.pace, sample)
+        self.take(sample)
 
 
-class NewestReadings:
-    """The newest readings of another node of the run: of hundreds of ranks no history is kept."""
+class Readings:
+    """The newest readings of a node's GPUs, ranks and machine. `with_history`: of hundreds of ranks elsewhere none is kept."""
 
-    def __init__(self) -> None:
-        self._ranks: dict[str, _RankTracks] = {}
-        self._gpus: dict[str, _DeviceTracks] = {}
-        self._machine = _keyed()
+    def __init__(self, *, with_history: bool) -> None:
+        self._with_history = with_history
+        self._ranks: dict[str, _Keyed] = {}
+        self._gpus: dict[str, _Keyed] = {}
+        self._machine = self._keyed("cpu_ratio", "memory_used_bytes")
 
     def take(self, stream: str, sample: Sample) -> None:
         """One sample of GPUs, ranks or the machine, in the order of time."""
         if stream == se.GPU:
-            self._gpus.setdefault(sample.k, _keyed()).take(sample)
+            if sample.k not in self._gpus:
+                self._gpus[sample.k] = self._keyed("util_ratio", "memory_used_bytes")
+            self._gpus[sample.k].take(sample)
         elif stream == se.HOST and sample.k == se.MACHINE_KEY:
             self._machine.take(sample)
         else:
-            self._ranks.setdefault(sample.k, _RankTracks(values={}, tracks={})).take(sample)
+            if sample.k not in self._ranks:
+                self._ranks[sample.k] = self._keyed("cpu_ratio", "rss_bytes")
+            self._ranks[sample.k].take_of_attempt(sample)
+
+    def _keyed(self, *tracked: str) -> _Keyed:
+        return _Keyed({name: Recent(RECENT_POINTS) for name in tracked if self._with_history})
 
     def ranks(self, attempt: int) -> dict[str, Rank]:
         """The ranks as they are in `attempt`, the newest."""
@@ -138,11 +140,24 @@ class NewestReadings:
 
     def gpus(self) -> tuple[Gpu, ...]:
         """The devices, in order."""
-        return tuple(_gpu(key, keyed) for key, keyed in sorted(self._gpus.items(), key=_numeric))
+        return tuple(
+            Gpu(
+                index=int(key) if key.isdigit() else 0,
+                seen_t=keyed.seen_t,
+                values=dict(keyed.values),
+                util=_track(keyed, "util_ratio"),
+                memory=_track(keyed, "memory_used_bytes"),
+            )
+            for key, keyed in sorted(self._gpus.items(), key=_numeric)
+        )
 
     def machine(self) -> Machine | None:
         """The machine; None where nothing was read of it."""
-        return _machine(self._machine) if self._machine.seen_t else None
+        keyed = self._machine
+        if not keyed.seen_t:
+            return None
+        cpu, memory = _track(keyed, "cpu_ratio"), _track(keyed, "memory_used_bytes")
+        return Machine(seen_t=keyed.seen_t, values=dict(keyed.values), cpu=cpu, memory=memory)
 
 
 class Gatherer:
@@ -161,30 +176,20 @@ class Gatherer:
         self._number = 0
         self._epoch: tuple[int, float | None] = (0, None)  # attempt, and the epoch that its log named last
         self._beside_loss: set[tuple[int, str]] = set()  # attempts and speeds
-        self._gpus: dict[str, _DeviceTracks] = {}
+        self._readings = Readings(with_history=True)
         self._gpu_util, self._gpu_memory = _Pool(), _Pool()
-        self._ranks: dict[str, _RankTracks] = {}
-        self._machine = _keyed("cpu_ratio", "memory_used_bytes")
         self._smoothed: tuple[Track, tuple[float, ...]] = ((), ())
 
     def take(self, stream: str, sample: Sample) -> None:
         """One sample, in the order of time."""
         if stream == se.METRICS:
             self._take_metrics(sample)
-        elif stream == se.GPU:
-            keyed = self._gpus.setdefault(sample.k, _keyed("util_ratio", "memory_used_bytes"))
-            keyed.take(sample)
+            return
+        self._readings.take(stream, sample)
+        if stream == se.GPU:
             used, total = sample.v.get("memory_used_bytes"), sample.v.get("memory_total_bytes")
             self._gpu_util.add(sample.t, sample.v.get("util_ratio"), sample.a)
             self._gpu_memory.add(sample.t, used / total if used is not None and total else None, sample.a)
-        elif stream == se.HOST and sample.k == se.MACHINE_KEY:
-            self._machine.take(sample)
-        else:
-            rank = self._ranks.get(sample.k)
-            if rank is None:
-                tracks = {name: Recent(RECENT_POINTS) for name in ("cpu_ratio", "rss_bytes")}
-                rank = self._ranks[sample.k] = _RankTracks(values={}, tracks=tracks)
-            rank.take(sample)
 
     def _take_metrics(self, sample: Sample) -> None:
         step = sample.v.get("step")
@@ -325,24 +330,18 @@ class Gatherer:
             odd=dict(self._odd),
             pace_s=self._pace.seconds() if is_paced else None,
             pace=self._pace.track() if is_paced else (),
-            gpus=tuple(_gpu(key, keyed) for key, keyed in sorted(self._gpus.items(), key=_numeric)),
+            gpus=self._readings.gpus(),
             gpu_util=self._gpu_util.view(),
             gpu_memory=self._gpu_memory.view(),
-            ranks={
-                key: _rank(key, keyed, attempt) for key, keyed in sorted(self._ranks.items(), key=_numeric)
-            },
-            machine=_machine(self._machine) if self._machine.seen_t else None,
+            ranks=self._readings.ranks(attempt),
+            machine=self._readings.machine(),
             nearby=nearby,
             misplaced=misplaced,
             recorded_t=recorded_t,
         )
 
 
-def _keyed(*tracked: str) -> _DeviceTracks:
-    return _DeviceTracks(values={}, tracks={name: Recent(RECENT_POINTS) for name in tracked})
-
-
-def _track(keyed: _DeviceTracks, name: str) -> Track:
+def _track(keyed: _Keyed, name: str) -> Track:
     track = keyed.tracks.get(name)
     return track.view() if track is not None else ()
 
@@ -352,17 +351,7 @@ def _numeric(item: tuple[str, object]) -> tuple[int, str]:
     return (int(key), key) if key.isdigit() else (1 << 30, key)
 
 
-def _gpu(key: str, keyed: _DeviceTracks) -> Gpu:
-    return Gpu(
-        index=int(key) if key.isdigit() else 0,
-        seen_t=keyed.seen_t,
-        values=dict(keyed.values),
-        util=_track(keyed, "util_ratio"),
-        memory=_track(keyed, "memory_used_bytes"),
-    )
-
-
-def _rank(key: str, keyed: _RankTracks, attempt: int) -> Rank:
+def _rank(key: str, keyed: _Keyed, attempt: int) -> Rank:
     """A rank as it is in `attempt`, the newest."""
     is_current = keyed.attempt >= attempt
     return Rank(
@@ -374,15 +363,6 @@ def _rank(key: str, keyed: _RankTracks, attempt: int) -> Rank:
         cpu=_track(keyed, "cpu_ratio"),
         rss=_track(keyed, "rss_bytes"),
         cadence=keyed.cadence.usual() if is_current else None,
-    )
-
-
-def _machine(keyed: _DeviceTracks) -> Machine:
-    return Machine(
-        seen_t=keyed.seen_t,
-        values=dict(keyed.values),
-        cpu=_track(keyed, "cpu_ratio"),
-        memory=_track(keyed, "memory_used_bytes"),
     )
 
 

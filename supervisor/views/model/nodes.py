@@ -1,6 +1,6 @@
 """The nodes of a run beside node 0, as a view shows them: the state of each journal and the newest readings, no history.
 
-They are looked at in turns, within a bound of time each: a screen of 64 nodes is as quick as one of two.
+They are looked at together, of many nodes a little more rarely, so that a screen of 64 nodes stays quick.
 """
 
 from __future__ import annotations
@@ -16,16 +16,13 @@ from supervisor.run.nodes import LEADER, Pulse
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.series import SeriesReader
 from supervisor.run.state import RunState
-from supervisor.views.model.gather import NewestReadings
+from supervisor.views.model.gather import Readings
 from supervisor.views.model.snapshot import Node, Snapshot
 
 # Every node is looked at so often; of many each a little more seldom, so that a file server gets some 200 requests a second at most.
 LOOK_S = 1.0
 LOOK_PER_NODE_S = 0.03
-# One look takes no longer than this and one node: the rest is looked at with the next refresh.
-TURN_S = 0.02
-# Of a long journal at once.
-JOURNAL_BYTES = 1 << 20
+PIECE_BYTES = 1 << 20
 # Of each stream at the opening: some ten readings of eight ranks.
 TAIL_BYTES = 1 << 14
 STREAMS = (se.GPU, se.HOST, se.RANKS)
@@ -38,23 +35,21 @@ class _OtherNode:
         self.number = number
         self.paths = run.node(number)
         self.pulse = Pulse(self.paths)
-        self.due = float("-inf")
         self._journal = StateReader(self.paths.journal)
         self._series: dict[str, SeriesReader] = {}
-        self._readings = NewestReadings()
+        self._readings = Readings(with_history=False)
 
-    def look(self, now: float) -> bool:
+    def look(self) -> bool:
         """Read what was added; whether anything was."""
-        before = self._journal.offset
-        changed = bool(self._journal.refresh(limit_bytes=JOURNAL_BYTES))
-        if self._journal.offset - before >= JOURNAL_BYTES // 2:
-            self.due = now  # there is more
+        changed = False
+        while self._journal.refresh(limit_bytes=PIECE_BYTES):
+            changed = True
         for name in STREAMS:
             reader = self._series.get(name)
             if reader is None:
                 reader = self._series[name] = SeriesReader(self.paths.series, name)
                 reader.seek_tail(TAIL_BYTES)
-            for sample in reader.read(limit_bytes=JOURNAL_BYTES):
+            for sample in reader.read(limit_bytes=PIECE_BYTES):
                 changed = True
                 self._readings.take(name, sample)
         return changed
@@ -94,47 +89,34 @@ class NodesReader:
         self._wall = wall
         self._others: dict[int, _OtherNode] = {}
         self._leader = Pulse(run.node(LEADER))
-        self._leader_due = float("-inf")
+        self._due = float("-inf")
         self.leader_beat_t: float | None = None
         self._views: dict[int, Node] = {}
-        self._has_news = False
-        self._shown_due = float("-inf")
         self.nodes: tuple[Node, ...] = ()
 
     def refresh(self, leader: RunState) -> bool:
-        """Look at those whose turn it is; whether there is anything new to show. `leader`: node 0's state.
-
-        Of many nodes some have news at every look: they are shown together, once a turn of all, or every look would paint the screen.
-        """
+        """Look at all of them once a second, or more rarely; whether there is anything new to show. `leader`: node 0's state."""
         for number in leader.nodes.keys() - self._others.keys() - {LEADER}:
             self._others[number] = _OtherNode(number, self._run)
         if not self._others:
             return False
-        began = now = self._monotonic()
+        now = self._monotonic()
         rest_s = max(LOOK_S, LOOK_PER_NODE_S * len(self._others))
-        if now >= self._leader_due:
-            self._leader_due = now + rest_s
-            self._leader.look(now)
-            beat_t, self.leader_beat_t = self.leader_beat_t, self._beat(self._leader, now, leader)
-            self._has_news |= beat_t != self.leader_beat_t
-        for other in sorted(self._others.values(), key=lambda other: other.due):
-            if other.due > now or now - began > TURN_S:
-                break
-            known = self._views.get(other.number)
-            other.due = now + rest_s
-            news = other.look(now)
+        if now < self._due and len(self._views) == len(self._others):
+            return False
+        self._due = now + rest_s
+        self._leader.look(now)
+        beat_t, self.leader_beat_t = self.leader_beat_t, self._beat(self._leader, now, leader)
+        has_news = beat_t != self.leader_beat_t
+        for number, other in self._others.items():
+            news, known = other.look(), self._views.get(number)
             other.pulse.look(now)
             beat_t = self._beat(other.pulse, now, leader)
             if news or known is None or known.beat_t != beat_t:
-                self._views[other.number] = other.view(beat_t)
-                self._has_news = True
-            now = self._monotonic()
-        is_new = len(self._views) > len(self.nodes)
-        if not self._has_news or (now < self._shown_due and not is_new):
-            return False
-        self._has_news, self._shown_due = False, now + rest_s
+                self._views[number] = other.view(beat_t)
+                has_news = True
         self.nodes = tuple(node for _, node in sorted(self._views.items()))
-        return True
+        return has_news
 
     def beside(self, snapshot: Snapshot, paths: NodePaths) -> Snapshot:
         """The snapshot of node 0 with all nodes. `paths`: node 0's."""

@@ -10,15 +10,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from supervisor.run import series as se
 from supervisor.run.control import Presence
 from supervisor.run.journal import StateReader
 from supervisor.run.ownership import keeper_is_alive, newer_notice, place_of
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import SeriesReader, read_rollups
-from supervisor.run.state import RankState, RunState
 from supervisor.views.model.cause_context import NearbyReader
 from supervisor.views.model.gather import Gatherer
 from supervisor.views.model.snapshot import Snapshot
@@ -64,10 +61,6 @@ class SnapshotReader:
         self._node = run.node(node)
         self._monotonic = monotonic
         self._state = journal or StateReader(self._node.journal, tail_first=True)
-        self._unseen: tuple[int, dict[int, RankState]] = (
-            0,
-            {},
-        )  # attempt, and its ranks that the journal does not know
         self._series = {name: SeriesReader(self._node.series, name) for name in se.STREAMS}
         self._gathered = Gatherer()
         self._nearby = NearbyReader(run)
@@ -114,7 +107,7 @@ class SnapshotReader:
             self._revision += 1
             self._last = self._gathered.snapshot(
                 self._revision,
-                self._with_unseen(self._state.state),
+                self._state.state,
                 keeper_alive=self._alive,
                 gone=self._was_gone,
                 run_file=self._run_file,
@@ -124,31 +117,6 @@ class SnapshotReader:
             if self._nodes is not None and self._nodes.nodes:
                 self._last = self._nodes.beside(self._last, self._node)
         return self._last
-
-    def _with_unseen(self, state: RunState) -> RunState:
-        number, ranks = self._unseen
-        attempts = state.attempts
-        if not ranks or state.attempt is None or state.attempt.number != number or state.attempt.ranks:
-            return state
-        return replace(state, attempts=(*attempts[:-1], replace(attempts[-1], ranks=ranks)))
-
-    def _look_for_unseen(self) -> bool:
-        """Ranks of the newest attempt whose keeper died before it saw them: their logs are there. Whether more were found."""
-        attempt = self._state.state.attempt
-        if self._alive or attempt is None or attempt.ranks or self._state.state.mode != "launched":
-            return False
-        paths = self._node.attempt(attempt.number)
-        found = {
-            local_rank: RankState(
-                local_rank=local_rank,
-                rank=local_rank if not self._state.state.nodes else None,
-                stdout=str((folder / "stdout.log").relative_to(paths.root)),
-                stderr=str((folder / "stderr.log").relative_to(paths.root)),
-            )
-            for local_rank, folder in paths.rank_folders().items()
-        }
-        before, self._unseen = self._unseen, (attempt.number, found)
-        return self._unseen != before
 
     def _look_at_nodes(self) -> bool:
         """The other nodes; whether anything changed there."""
@@ -202,7 +170,6 @@ class SnapshotReader:
             self._presence.refresh(now)
         changed = (alive, gone, misplaced) != (self._alive, self._was_gone, self._misplaced)
         self._alive, self._was_gone, self._misplaced = alive, gone, misplaced
-        changed |= self._look_for_unseen()
         if self._run_file is None and self._run.run_json.exists():
             from supervisor.run.runfile import BadRunFile, read_run_file
 

@@ -26,7 +26,7 @@ from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 from supervisor.run.series import Sample, SeriesReader, read_rollups
 from supervisor.run.state import RunState
 from supervisor.views import format as fm
-from supervisor.views.logs.commands import SHARE, BadJumpError, ToTime, parse_jump
+from supervisor.views.logs.commands import BadJumpError, ToTime, parse_jump
 from supervisor.views.model.cause_context import NearbyReader
 from supervisor.views.model.gather import Gatherer
 from supervisor.views.model.snapshot import Snapshot
@@ -36,11 +36,10 @@ STREAM_BYTES = 64 << 20
 SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 3600.0)
 # States kept on the way, so that scrubbing back does not fold the whole journal again.
 KEEP_EVERY = 2000
-# A person looks at a replay for about so long; within a fifth of it, so that the speed is a number to remember.
+# A person looks at a replay for about so long.
 LASTS_S = 30.0
-FITTING = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
-SLOWEST = 0.1
 # What is typed to go to a moment: a share of the whole, a span from here, or a time.
+SHARE = re.compile(r"(\d+(?:\.\d+)?) ?%")
 SPAN = re.compile(r"([-+]) ?((?:\d+(?:\.\d+)? ?[dhms] ?)+)")
 SPAN_PART = re.compile(r"(\d+(?:\.\d+)?) ?([dhms])")
 UNIT_S = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
@@ -126,10 +125,8 @@ def _ordered(events: Iterable[Event]) -> list[Event]:
 
 
 def fitting_speed(span_s: float) -> float:
-    """Playback speed (recorded seconds per second) that plays this many seconds in about half a minute; a round number."""
-    wanted = max(span_s / LASTS_S, SLOWEST)
-    power = 10.0 ** math.floor(math.log10(wanted))
-    return float(f"{min((power * f for f in (*FITTING, 10.0)), key=lambda s: abs(math.log(s / wanted))):.3g}")
+    """The usual speed (recorded seconds per second) that plays this many seconds in about half a minute."""
+    return min(SPEEDS, key=lambda speed: abs(math.log(speed * LASTS_S / max(span_s, 1.0))))
 
 
 class ReplayClock:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import operator
-import re
 from collections.abc import Callable, Sequence
 from datetime import date, timedelta
 
-from supervisor.run.events import Outcome, Phase
-from supervisor.run.failures import FailureClass
+from supervisor.run.events import Outcome
 from supervisor.views.filter_words import BadQueryError, Word, words_of
 from supervisor.views.model.run_list import RunRow, recovered_from
-from supervisor.views.wording.translate import Tr, english
 
 _NUMBERS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
@@ -26,26 +22,6 @@ FIELDS = (
     *("state", "id", "name", "note", "failure", "host", "started"),
     *("step", "total", "loss", "duration", "attempts"),
 )
-# What `RunRow.word` and the column of states may have, the ones that people look for first; "live" is added to those of a live run.
-STATES = (
-    *("running", "stepping", "stalled", "held", "backoff", "failed", "succeeded", "stopped", "lost"),
-    *(
-        "gave_up",
-        "live",
-        "no_keeper",
-        "no_supervisor",
-        "waits_for_you",
-        "refused",
-        "hang",
-        "failing",
-        "quiet",
-        "reading",
-        "not_watched",
-    ),
-    *("unwatched", "end_unknown", "unknown", "preflight", "launching", "stopping", "ended", "diagnosed"),
-    *("restarted", "done", *(str(phase) for phase in Phase if phase is not Phase.STEPPING)),
-)
-_LIKE_A_FIELD = re.compile(r"[a-z_]\w*(<=|>=|!=|[:=<>]).*")
 # Days that have a name, by how many days they are back.
 NAMED_DAYS = {"today": 0, "yesterday": 1}
 
@@ -65,37 +41,20 @@ def filtered(
     return [row for row in rows if all(_accepts(row, word, now, shown(row)) for word in words)]
 
 
-def filter_trouble(typed: str, tr: Tr = english) -> str:
-    """What is wrong with a filter, in one line: no number where one is compared, no known state or failure. Empty: nothing is.
-
-    `tr`: states are known by their names in the person's language too.
-    """
+def filter_trouble(typed: str) -> str:
+    """What is wrong with a filter, in one line: no number where one is compared, a bad expression. Empty: nothing is."""
     try:
-        troubles = (_trouble(word, tr) for word in words_of(typed, FIELDS) if word.field and word.value)
-        return next(filter(None, troubles), "")
+        for word in words_of(typed, FIELDS):
+            name, sign, value = word.field, word.sign, word.value.lower()
+            if sign not in _NUMBERS or not value:
+                continue
+            if name not in NUMBERS:
+                return f"{word.text}: {name} is no number: use : or = with it, as in {name}:{value}"
+            if not _is_number(value):
+                return f"{word.text}: {value} is no number: write one, as in {name}{sign}2.5"
     except BadQueryError as error:
         return str(error)
-
-
-def _trouble(word: Word, tr: Tr) -> str:
-    text, name, sign, value = word.text, word.field, word.sign, word.value.lower()
-    if name in {"state", "failure"} and sign not in _NUMBERS:
-        classes = tuple(map(str, FailureClass))
-        known = STATES if name == "state" else classes
-        # A list shows states in the person's language, and failures among them.
-        shown = (*classes, *(_one_word(tr(each.replace("_", " "))) for each in STATES))
-        accepted = (*known, *shown) if name == "state" else known
-        if any(_same(each, value, part=sign == ":") for each in accepted):
-            return ""
-        near = ", ".join(difflib.get_close_matches(value, known, n=3, cutoff=0.3) or known[:3])
-        if name == "state":
-            return f"{text}: no such state; near: {near}; docs/guide.md lists all"
-        return f"{text}: no such class of failure; near: {near}; docs/failures.md lists all"
-    if sign not in _NUMBERS:
-        return ""
-    if name not in NUMBERS:
-        return f"{text}: {name} is no number: use : or = with it, as in {name}:{value}"
-    return "" if _is_number(value) else f"{text}: {value} is no number: write one, as in {name}{sign}2.5"
+    return ""
 
 
 def _is_number(value: str) -> bool:
@@ -104,17 +63,6 @@ def _is_number(value: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def unknown_field(typed: str) -> str:
-    """What to report where nothing matches a filter with a field that there is none of: ``nme:x``. Empty: nothing.
-
-    Only then: ``file:line`` may be a word of a note or of a command.
-    """
-    for word in words_of(typed, FIELDS):
-        if word.is_plain and not word.field and _LIKE_A_FIELD.fullmatch(word.text.lower()):
-            return f"{word.text}: no such field, and no run has it in its words; fields: {', '.join(FIELDS)}"
-    return ""
 
 
 def _one_word(state: str) -> str:

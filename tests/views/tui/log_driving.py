@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from supervisor.run.paths import RunPaths
 from supervisor.views.logs.commands import LogAt, Page
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.logs.page import LogPage
+from supervisor.views.tui.logs.page import LogPanel
 from supervisor.views.tui.logs.screen import LogScreen
 from tests.views.tui import recorded
 from tests.views.tui.driving import until
@@ -23,7 +23,7 @@ async def opened(app: StokerApp, pilot: Pilot[None], at: LogAt | None = None) ->
         app.dashboard.log_of_run.open(at)
     await until(
         pilot,
-        lambda: isinstance(app.screen, LogScreen) and any(each.page for each in app.screen.query(LogPage)),
+        lambda: isinstance(app.screen, LogScreen) and any(each.page for each in app.screen.query(LogPanel)),
         "the logs",
     )
     assert isinstance(app.screen, LogScreen)

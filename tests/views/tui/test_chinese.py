@@ -16,7 +16,7 @@ from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.widgets.paint import fit, wrap
 from tests.views.tui import recorded
 from tests.views.tui.camera import stand_still
-from tests.views.tui.driving import clock_after, is_read, keeper_of, pane, shown, until
+from tests.views.tui.driving import clock_after, is_read, keeper_of, shown, until
 
 STATES: dict[str, Callable[[Path], RunPaths]] = {
     "healthy": recorded.healthy,
@@ -32,64 +32,6 @@ NAME = "20261121-1412-brave-otter"
 
 def app_of(run: RunPaths) -> StokerApp:
     return StokerApp(run, clock=clock_after(run), appearance=Appearance(lang=Lang.ZH))
-
-
-def after(
-    run: RunPaths, size: tuple[int, int], keys: tuple[str, ...], look: Callable[[StokerApp], None]
-) -> None:
-    """Open a run in Chinese, press keys, look."""
-    app = app_of(run)
-
-    async def play() -> None:
-        async with app.run_test(size=size) as pilot:
-            await until(pilot, lambda: is_read(app), "the whole of the run")
-            await pilot.pause()
-            await pilot.press(*keys)
-            await pilot.pause()
-            look(app)
-
-    with keeper_of(run):
-        asyncio.run(play())
-
-
-def ours(app: StokerApp) -> str:
-    """The dashboard's own text: not the log's lines, not those of the cause."""
-    names = (
-        "header",
-        "loss",
-        "util",
-        "memory",
-        "devices",
-        "ranks",
-        "attempts",
-        "tiles",
-        "timeline",
-        "notice",
-    )
-    panes = [pane(app, name) for name in (*names, "footer")]
-    return "\n".join(panes)
-
-
-def test_help_and_dialogs_are_in_chinese(tmp_path: Path) -> None:
-    root = tmp_path / NAME
-
-    def help_(app: StokerApp) -> None:
-        lines = shown(app).splitlines()
-        assert any("换微批次重启" in line for line in lines)
-
-    def batch(app: StokerApp) -> None:
-        text = shown(app)
-        assert "换批次重启" in text
-        assert "微批次 8 → 4，累积 4 → 8，全局批次 64 不变" in text
-        assert "这会在第 1 840+ 步结束第 2 次尝试；下一次从第 1 800 步的检查点" in text
-
-    def stop(app: StokerApp) -> None:
-        assert "停止？可能丢失：第 1 800 步检查点之后的 40 步" in shown(app)
-
-    run = recorded.healthy(root)
-    after(run, (120, 40), ("question_mark",), help_)
-    after(run, (120, 40), ("b",), batch)
-    after(run, (120, 40), ("s",), stop)
 
 
 def test_plain_ascii_is_english_and_says_so(tmp_path: Path) -> None:
@@ -117,7 +59,6 @@ def test_wide_characters_are_fitted_and_wrapped_by_cells() -> None:
     ]
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize(
     ("state", "keys"),
     [
@@ -135,7 +76,6 @@ def test_picture(
     monkeypatch: pytest.MonkeyPatch,
     state: str,
     keys: tuple[str, ...],
-    size: tuple[int, int],
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the failure page shows a path, which must be the same everywhere
     run = STATES[state](Path(NAME))
@@ -149,4 +89,4 @@ def test_picture(
         await stand_still(app, pilot)
 
     with keeper_of(run):
-        assert snap_compare(app, terminal_size=size, run_before=settle)
+        assert snap_compare(app, terminal_size=(80, 24), run_before=settle)

@@ -15,7 +15,7 @@ from supervisor.views.logs.merge import Row as LogRow
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import LogRef, Tone
 from supervisor.views.tui.logs.controls import LogControls
-from supervisor.views.tui.logs.page import LogPage
+from supervisor.views.tui.logs.page import LogPanel
 from supervisor.views.tui.logs.screen import LogStatus
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.translate import english
@@ -60,7 +60,6 @@ def page_of(*rows: LogRow, **values: Any) -> lc.Page:
         "size_bytes": 2048,
         "shown": None,
         "search": None,
-        "folds": True,
         "last_lines": {},
         "empty_why": "no line yet",
     }
@@ -71,9 +70,9 @@ def lines(first: int, last: int) -> tuple[LogRow, ...]:
     return tuple(line_of(number) for number in range(first, last))
 
 
-def pane(page: lc.Page | None = None) -> tuple[LogPage, list[Message]]:
+def pane(page: lc.Page | None = None) -> tuple[LogPanel, list[Message]]:
     """A page and what it asks for."""
-    made, sent = LogPage(id="p"), list[Message]()
+    made, sent = LogPanel(id="p", has_cursor=True), list[Message]()
     made.post_message = lambda message: bool(sent.append(message)) or True  # type: ignore[method-assign, func-returns-value]
     if page is not None:
         made.take(page)
@@ -82,12 +81,13 @@ def pane(page: lc.Page | None = None) -> tuple[LogPage, list[Message]]:
 
 def asked(sent: list[Message]) -> list[tuple[str, int]]:
     """The messages by name with their number, and none is left."""
-    found = [(type(m).__name__, getattr(m, "rows", getattr(m, "way", 0))) for m in sent]
+    moves = [getattr(m, "move", None) for m in sent]
+    found = [(type(m).__name__, getattr(m, "rows", 0)) if m else ("Pointed", 0) for m in moves]
     sent.clear()
     return found
 
 
-def body(made: LogPage, width: int = 30, height: int = 10) -> list[str]:
+def body(made: LogPanel, width: int = 30, height: int = 10) -> list[str]:
     return text_of(made.body(width, height)).splitlines()
 
 
@@ -128,17 +128,17 @@ def test_where_a_page_puts_the_cursor() -> None:
 def test_moving_within_a_page_and_beyond_it() -> None:
     made, sent = pane(page_of(*lines(0, 5)))
     made.action_move(1)
-    assert (made.cursor, asked(sent)) == (1, [("Moved", 0)])
+    assert (made.cursor, asked(sent)) == (1, [("Pointed", 0)])
     made.action_move(3)
-    assert (made.cursor, asked(sent)) == (4, [("Moved", 0)])
+    assert (made.cursor, asked(sent)) == (4, [("Pointed", 0)])
     made.action_move(1)
-    assert (made.cursor, asked(sent)) == (4, [("Beyond", 1)])
+    assert (made.cursor, asked(sent)) == (4, [("Scroll", 1)])
     made.action_move(3)
-    assert (made.cursor, asked(sent)) == (4, [("Beyond", 3)])
+    assert (made.cursor, asked(sent)) == (4, [("Scroll", 3)])
     made.action_move(-4)
-    assert (made.cursor, asked(sent)) == (0, [("Moved", 0)])
+    assert (made.cursor, asked(sent)) == (0, [("Pointed", 0)])
     made.action_move(-2)
-    assert (made.cursor, asked(sent)) == (0, [("Beyond", -2)])
+    assert (made.cursor, asked(sent)) == (0, [("Scroll", -2)])
     for page in (None, page_of()):
         empty, sent = pane(page)
         empty.action_move(1)
@@ -150,65 +150,63 @@ def test_a_page_that_follows_stands_still_once_the_cursor_moves_up() -> None:
     made.action_move(1)
     assert (made.cursor, asked(sent)) == (4, [])
     made.action_move(-1)
-    assert (made.cursor, asked(sent)) == (3, [("Frozen", 0), ("Moved", 0)])
+    assert (made.cursor, asked(sent)) == (3, [("Follow", 0), ("Pointed", 0)])
     made.action_mark()
-    assert asked(sent) == [("Frozen", 0)]
+    assert asked(sent) == [("Follow", 0)]
 
 
 def test_a_page_up_and_down_keeps_a_row_and_the_edges_are_asked_for() -> None:
     made, sent = pane(page_of(*lines(0, 9)))
-    assert made.in_sight == 1
     made.action_page(1)
-    assert asked(sent) == [("Beyond", 1)], "nothing was drawn yet"
+    assert asked(sent) == [("Scroll", 1)], "nothing was drawn yet"
     made.body(30, 6)
-    assert made.in_sight == 6
     made.action_page(1)
     made.action_page(-1)
-    assert asked(sent) == [("Beyond", 5), ("Beyond", -5)]
+    assert asked(sent) == [("Scroll", 5), ("Scroll", -5)]
     made.cursor = 3
     made.action_edge(1)
-    assert (made.cursor, asked(sent)) == (3, [("Edge", 1)])
+    assert (made.cursor, asked(sent)) == (3, [("Follow", 0)])
     made.action_edge(-1)
-    assert (made.cursor, asked(sent)) == (0, [("Edge", -1)])
+    assert (made.cursor, asked(sent)) == (0, [("Start", 0)])
 
 
 def test_a_selection_reaches_from_its_mark_to_the_cursor() -> None:
     rows = lines(0, 5)
     made, sent = pane(page_of(*rows))
     assert made.selection == (rows[0], rows[0])
-    assert not made.clear_mark()
     made.cursor = 3
     made.action_mark()
     assert asked(sent) == []
     made.cursor = 1
     assert made.selection == (rows[3], rows[1])
-    assert [line[0] for line in body(made)] == [" ", "▌", "┃", "┃", " "]
+    assert [line[9] for line in body(made)] == [" ", "▌", "┃", "┃", " "]
     made.action_mark()
     assert made.mark is None
     made.action_mark()
-    assert made.clear_mark()
+    made.clear_mark()
     assert made.mark is None
 
 
 # -- drawing --------------------------------------------------------------------------------------------------
 
 
-def test_what_stands_before_a_line() -> None:
-    two = (line_of(0, "a"), line_of(1, "b", ("1",)))
-    assert body(pane(page_of(*lines(0, 2)))[0]) == ["▌    0     line 0", "     0     line 1"]
-    assert body(pane(page_of(*two))[0]) == ["▌    0     a", "     1     b"]
-    numbered = page_of(*lines(0, 2), numbers=(7, 8), line_count=9)
-    assert body(pane(numbered)[0]) == ["▌   7 line 0", "    8 line 1"], "of one log nobody is named"
-    many = page_of(*lines(0, 2), numbers=(7, None), line_count=123456)
-    assert body(pane(many)[0]) == ["▌     7 line 0", "        line 1"]
-    mixed = page_of(*two, numbers=(7, 8), merged_by="time")
-    assert body(pane(mixed)[0]) == ["▌   7     0     a", "    8     1     b"]
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ({}, ["    0    ▌line 0", "    1     line 1"]),
+        ({"numbers": (7, 8), "merged_by": "time"}, ["   7     0    ▌line 0", "   8     1     line 1"]),
+        ({"following": True}, ["    0     line 0", "    1     line 1"]),
+    ],
+)
+def test_what_stands_before_a_line(values: dict[str, Any], shown: list[str]) -> None:
+    assert body(pane(page_of(line_of(0), line_of(1, who=("1",)), **values))[0]) == shown
+
+
+def test_of_one_log_nobody_is_named() -> None:
+    numbered = page_of(*lines(0, 2), numbers=(7, None), line_count=123456)
+    assert body(pane(numbered)[0]) == ["     7▌line 0", "       line 1"]
     unnamed = page_of(line_of(0, "a", ("",)), line_of(1, "b", ("",)))
     assert body(pane(unnamed)[0]) == ["▌a", " b"]
-    followed = page_of(line_of(0, "a", ("",)), following=True)
-    assert body(pane(followed)[0]) == [" a"], "no cursor while the newest lines are followed"
-    short = page_of(*lines(0, 2), numbers=(7,))
-    assert body(pane(short)[0])[1] == "      line 1"
 
 
 def test_long_lines_are_cut_and_moved_sideways_or_wrapped() -> None:
@@ -223,20 +221,13 @@ def test_long_lines_are_cut_and_moved_sideways_or_wrapped() -> None:
     made.action_side(1)
     made.toggle_wrap()
     assert made.wraps
-    assert body(made, 21) == [f"▌{text[:20]}", f"┃{text[20:40]}", f"┃{text[40:]}", " short"]
+    assert body(made, 21) == [f"▌{text[:20]}", f" {text[20:40]}", f" {text[40:]}", " short"]
     made.cursor = 1
     assert body(made, 21, 4)[-1] == "▌short"
     assert len(body(made, 21, 2)) == 2, "four fifths of two rows are one"
     assert body(made, 21, 2) == [f" {text[:20]}", "▌short"]
-    made.cursor = 0
-    made.action_mark()
-    made.cursor = 1
-    assert body(made, 21)[1][0] == "┃"
     made.toggle_wrap()
     assert body(made, 21)[0][1:21] == text[:20], "from the left again"
-    numbered, _ = pane(page_of(line_of(0, text), numbers=(7,)))
-    numbered.toggle_wrap()
-    assert body(numbered, 26) == [f"▌   7 {text[:20]}", f"┃     {text[20:40]}", f"┃     {text[40:]}"]
 
 
 @pytest.mark.parametrize(
@@ -292,23 +283,6 @@ def test_where_the_page_stands(values: dict[str, Any], here: int | None, text: s
     assert status(replace(page_of(line_of(0), numbers=(1500,)), **values), here) == text
 
 
-@pytest.mark.parametrize(
-    ("values", "here", "text"),
-    [
-        ({"numbers": (2, 1003, 2004), "below": 97}, 0, "line 98 of 197 kept (49%) · line 2 of the file"),
-        ({"numbers": (2, 1003, 2004), "below": 0}, 2, "line 197 of 197 kept (100%) · line 2 004 of the file"),
-        ({"numbers": (2, 1003, 2004), "following": True}, 1, "line 196 of 197 kept (99%) · line 1 003 of the file"),
-        ({"numbers": (), "below": 10}, 0, "line 185 of 197 kept (93%)"),
-        ({"numbers": (2, 3, 4), "below": None}, 0, "line 2 of 5 000 (0%) · 2K"),
-    ],
-)  # fmt: skip
-def test_with_a_filter_line_and_per_cent_are_of_the_kept_lines(
-    values: dict[str, Any], here: int, text: str
-) -> None:
-    page = replace(page_of(*lines(0, 3), shown=lc.Tally(197, 1.0), line_count=5000), **values)
-    assert status(page, here, 120) == f"{text} 197 of 5 000 lines"
-
-
 # -- what is asked of the session ---------------------------------------------------------------------------------
 
 
@@ -349,30 +323,10 @@ def test_follow_is_toggled_and_a_row_is_meant_only_while_it_stands_still() -> No
         controls.toggle_follow()
         assert session.commands.pop() == lc.Follow(on=following is False)
     controls.match(-1)
-    assert session.commands.pop() == lc.Match(row, -1, made=3)
-    controls.fold(row)
-    assert session.commands.pop() == lc.Fold(row)
-
-
-def test_until_there_is_a_page_of_a_filter_the_title_says_what_is_done() -> None:
-    controls, _, shown, _ = controls_of()
-
-    def title() -> str:
-        return text_of([pane(shown[-1])[0].titles()[0]])
-
-    controls.take(old := page_of(*lines(0, 2)))
-    controls.filter("epoch", None)
-    assert title().endswith("0/stdout.log · filtering…")
-    controls.progress(lc.Remark("searched", done_ratio=0.371))
-    assert title().endswith("filtering… 37%")
-    controls.take(there := replace(old, made=3, query=controls.query))
-    assert shown[-1] == there
-    controls.search("loss", None)
-    assert (shown[-1].searched.typed, shown[-1].search) == ("loss", None)
-    assert title().endswith("“epoch” · searching…")
-    controls.take(found := replace(there, made=4, searched=controls.searched, search=lc.Tally(1, 1.0)))
-    controls.progress(lc.Remark("searched", done_ratio=0.9))
-    assert shown[-1] == found, "what is shown is of the newest search"
+    assert session.commands.pop() == lc.Match(row, -1)
+    controls.take(page_of(made=4, rows=(row,), following=False, cursor=0))
+    controls.match(-1)
+    assert session.commands.pop() == lc.Match(None, -1), "on from the match before"
 
 
 def test_ranks_and_streams_go_round() -> None:

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from textual import events
 from textual.pilot import Pilot
 
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
-from supervisor.views.logs.commands import Page
 from supervisor.views.logs.merge import Row
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.widgets.paint import TextStyle
@@ -93,19 +91,6 @@ def test_filter_by_rank_and_words(tmp_path: Path) -> None:
     drive(run, play)
 
 
-def test_filter_left_by_escape_changes_nothing(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("f", *"nothing like this")
-        await until(pilot, lambda: "no line matches" in pane(app, "log"), "no line")
-        await pilot.press("escape")
-        await until(pilot, lambda: "step  1840" in pane(app, "log"), "all lines")
-        assert not app.dashboard.logs.query
-
-    drive(run, play)
-
-
 def test_rank_is_chosen_in_the_table(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
 
@@ -130,9 +115,9 @@ def test_search_jumps_and_marks(tmp_path: Path) -> None:
         await pilot.press("slash", *"step  1705", "enter")
         await until(pilot, lambda: match().startswith("step  1705"), "the match")
         assert "step  1705" in pane(app, "log")
-        assert not log.following
+        assert not app.dashboard.logs.following
         await pilot.press("escape")
-        await until(pilot, lambda: log.following, "following again")
+        await until(pilot, lambda: app.dashboard.logs.following, "following again")
         await pilot.press("slash", *"| loss 2", "enter")
         await until(pilot, lambda: "loss 2" in match(), "the newest match")
         first = match()
@@ -158,67 +143,22 @@ def test_follow_and_freeze(tmp_path: Path) -> None:
     run = rec.close()
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        log = app.dashboard.panes.log
         await until(pilot, lambda: "line 199" in pane(app, "log"), "the newest line")
         await pilot.press("k")
-        await until(pilot, lambda: not log.following, "the frozen log")
+        await until(pilot, lambda: not app.dashboard.logs.following, "the frozen log")
         assert "line 199" not in pane(app, "log")
         rec.say(0, "line 200")
         await until(pilot, lambda: "2 below" in pane(app, "log"), "the new line is counted")
         assert "line 200" not in pane(app, "log")
         await pilot.press("G")
         await until(pilot, lambda: "line 200" in pane(app, "log"), "the newest line")
-        assert log.following
+        assert app.dashboard.logs.following
         rec.say(0, "line 201")
         await until(pilot, lambda: "line 201" in pane(app, "log"), "the followed line")
         await pilot.press("g")
         await until(pilot, lambda: "line 0 " in pane(app, "log"), "the oldest line")
         await pilot.press("space")
-        await until(pilot, lambda: log.following, "following again")
-
-    drive(run, play)
-
-
-def test_wheel_scrolls_and_follows_again(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        log = app.dashboard.panes.log
-        log.post_message(events.MouseScrollUp(log, 5, 3, 0, -1, 0, False, False, False))
-        await until(pilot, lambda: not log.following, "the frozen log")
-        assert "step  1840" not in pane(app, "log")
-        log.post_message(events.MouseScrollDown(log, 5, 3, 0, 1, 0, False, False, False))
-        await until(pilot, lambda: log.following, "the following log")
-
-    drive(run, play)
-
-
-def long_run(tmp_path: Path) -> RunPaths:
-    """An observed log of many pages."""
-    log = tmp_path / "long.log"
-    run = recorded.observed(tmp_path / "run", log)
-    log.write_text("".join(f"line {number:05} of the log, and some words\n" for number in range(600)))
-    return run
-
-
-def test_scrolling_back_reaches_the_first_line(tmp_path: Path) -> None:
-    run = long_run(tmp_path)
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: "line 00599" in pane(app, "log"), "the newest line")
-        log = app.dashboard.panes.log
-
-        async def up(before: Page | None) -> None:
-            await pilot.press("pageup")
-            await until(pilot, lambda: app.dashboard.logs.page is not before, "a page up")
-
-        seen: list[str] = []
-        while not seen or not seen[0].startswith("line 00000"):
-            in_sight = [each.text for each in rows(app)]
-            in_sight = in_sight[-log._height :] if log.following else in_sight[: log._height]
-            seen = [text for text in in_sight if text not in seen[: log._height]] + seen
-            await up(app.dashboard.logs.page)
-        assert seen == [f"line {number:05} of the log, and some words" for number in range(600)]
+        await until(pilot, lambda: app.dashboard.logs.following, "following again")
 
     drive(run, play)
 
@@ -279,8 +219,8 @@ def test_the_line_that_failed_is_kept_in_sight_until_a_person_scrolls(tmp_path: 
         await until(pilot, lambda: "at the failure" not in pane(app, "log"), "a person reads on from there")
         assert " below ╮" in pane(app, "log")
         await pilot.press("G")
-        await until(pilot, lambda: "part 39" in pane(app, "log"), "the newest line")
-        assert log.following
+        await until(pilot, lambda: "at the end" in pane(app, "log"), "the newest line")
+        assert app.dashboard.logs.following
 
     drive(run, play)
 
@@ -290,7 +230,7 @@ def quiet(root: Path) -> RunPaths:
     return recorded.observed(root, root.parent / "train.log", is_quiet=True)
 
 
-@pytest.mark.parametrize("make", [recorded.failed, recorded.succeeded, quiet])
+@pytest.mark.parametrize("make", [recorded.failed, quiet])
 def test_a_log_to_which_nothing_comes_is_not_followed(
     tmp_path: Path, make: Callable[[Path], RunPaths]
 ) -> None:
@@ -325,22 +265,3 @@ def test_a_new_attempt_is_followed_again(tmp_path: Path) -> None:
         await until(pilot, lambda: "line 59" in pane(app, "log"), "the new attempt's lines")
 
     drive(run, play)
-
-
-def test_torchruns_own_traceback_is_one_line_until_it_is_opened(tmp_path: Path) -> None:
-    run, rec = reported(tmp_path)
-    rec.close()
-    one = f"launcher: ChildFailedError: train.py FAILED, rank 1 exitcode 1 ({len(REPORT)} lines, O opens)"
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: one in pane(app, "log"), "the folded report")
-        assert "Root Cause" not in pane(app, "log")
-        await pilot.press("O")
-        await until(pilot, lambda: "raise ChildFailedError(" in pane(app, "log"), "its lines")
-        await pilot.press("G", "O")
-        await until(pilot, lambda: one in pane(app, "log"), "folded again")
-        await pilot.press("slash", *"root cause", "enter")
-        found = "Root Cause (first observed failure):"
-        await until(pilot, lambda: found in pane(app, "log"), "found in what was folded")
-
-    drive(run, play, size=(120, 50))

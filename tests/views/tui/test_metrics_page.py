@@ -142,7 +142,7 @@ def test_a_chart_at_full_size_and_back(tmp_path: Path) -> None:
     drive(recorded.healthy(tmp_path / "run"), play)
 
 
-def test_a_chart_is_found_by_a_part_of_its_name_and_put_first(tmp_path: Path) -> None:
+def test_a_chart_is_found_by_a_part_of_its_name(tmp_path: Path) -> None:
     run = layers(tmp_path / "run").close()
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
@@ -150,17 +150,11 @@ def test_a_chart_is_found_by_a_part_of_its_name_and_put_first(tmp_path: Path) ->
         page = page_of(app)
         assert page.names() == [f"layer{n:02d}/norm" for n in (4, 14, 24, 34, *range(40, 50), 54)]
         assert "/norm 4" in pane(app, "metrics").splitlines()[0]
-        await pilot.press("j", "space")
-        assert page.names()[0] == "layer14/norm" == page.chosen
-        assert "◆ layer14/norm" in pane(app, "metrics")
         await pilot.press("escape")
         assert len(page.names()) == 64
-        assert page.names()[:2] == ["layer14/norm", "loss"]
-        await pilot.press("space")
-        assert page.names()[0] == "loss"
         await pilot.press("slash", *"nothing", "enter")
         assert "no chart has that in its name" in pane(app, "metrics")
-        await pilot.press("j", "right", "plus", "space", "enter", "escape", "escape")
+        await pilot.press("j", "right", "plus", "enter", "escape", "escape")
         assert len(page.names()) == 64
 
     drive(run, play)
@@ -225,8 +219,7 @@ def test_runs_are_chosen_from_the_list_and_have_a_hue_and_a_letter_each(tmp_path
         await until(pilot, lambda: pane(app, "metrics").count("└") >= 7, "all charts")
         lines = pane(app, "metrics").splitlines()
         assert "a this run  b calm-crane  c mild-moth  d able-ant" in lines[0]
-        assert "a 2.308  b " in lines[2], "each value has its run's letter"
-        assert "metrics values at step 1 000 " in lines[0], "the last one that all have"
+        assert "a 2.070  b " in lines[2], "each value has its run's letter"
         signs = {(sign, span.style) for row in page._rows[2:12] for span in row for sign in span.text}
         assert {(run_letter(at), run_style(at)) for at in range(4)} <= signs, "each curve ends in its letter"
         await pilot.press("z", "right")

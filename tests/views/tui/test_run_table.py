@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +27,6 @@ from supervisor.views.tui.charts.axes import Axis
 from supervisor.views.tui.charts.braille import Scale
 from supervisor.views.tui.charts.curves import Look, Plot
 from supervisor.views.tui.charts.zoomable import ChartPanel
-from supervisor.views.tui.pages.stacks_screen import StackPage
 from supervisor.views.tui.runs import table
 from supervisor.views.tui.shell import external_editor as editor
 from supervisor.views.tui.widgets import filters
@@ -168,82 +166,28 @@ def test_folders_are_named_where_runs_of_several_are_listed(tmp_path: Path) -> N
         assert made.can_widen is bool(elsewhere)
 
 
-# -- stacks -------------------------------------------------------------------------------------------------------
-
-STACKS = (
-    "all wait",
-    "== rank 0, pid 7",
-    "  a",
-    "  b",
-    "== rank 1, pid 8",
-    "  c",
-    "  d",
-    "  e",
-    "== rank 2",
-    "f",
-)
-
-
-def stacks(at: int | None = None, height: int = 4) -> StackPage:
-    made = StackPage("0001.txt", STACKS, at, id="s")
-    made.body(40, height)
-    return made
-
-
-def test_stacks_are_scrolled_and_gone_through_rank_by_rank() -> None:
-    made = stacks()
-
-    def top() -> int:
-        made.body(40, 4)
-        return made.row_at()
-
-    steps: tuple[tuple[Callable[[], None], int], ...] = (
-        (lambda: made.action_move(1), 1),
-        (lambda: made.action_page(1), 4),
-        (lambda: made.action_page(-1), 1),
-        (lambda: made.action_edge(1), 6),
-        (lambda: made.action_move(5), 6),
-        (lambda: made.to_rank(-1), 4),
-        (lambda: made.to_rank(-1), 1),
-        (lambda: made.to_rank(-1), 0),
-        (lambda: made.to_rank(1), 1),
-        (lambda: made.to_rank(1), 4),
-        (lambda: made.to_rank(1), 6),
-        (lambda: made.action_edge(-1), 0),
-    )
-    for act, expected in steps:
-        act()
-        assert top() == expected
-
-
-# -- a pager, an editor ----------------------------------------------------------------------------------------------
+# -- an editor ----------------------------------------------------------------------------------------------
 
 SPOT = editor.Spot("/runs/a.log", 4096, 12)
 UNCOUNTED = editor.Spot("/runs/a.log", 4096, None)
 
 
 @pytest.mark.parametrize(
-    ("env", "spot", "pager", "edited"),
+    ("env", "spot", "edited"),
     [
-        ({}, SPOT, ["less", "-+r", "-+R", "-n", "+4096P", "--", "/runs/a.log"], ["nano", "+12", "/runs/a.log"]),
-        ({"PAGER": "most -w", "EDITOR": "vim"}, SPOT, ["most", "-w", "+12", "/runs/a.log"], ["vim", "+12", "/runs/a.log"]),
-        ({"PAGER": "most", "EDITOR": "vim"}, UNCOUNTED, ["most", "/runs/a.log"], ["vim", "/runs/a.log"]),
-        ({"PAGER": "gone", "VISUAL": "hx", "EDITOR": "vim"}, SPOT, None, ["hx", "/runs/a.log:12"]),
-        ({"PAGER": "'", "VISUAL": "gone", "EDITOR": "code -w"}, SPOT, None, ["code", "-w", "--goto", "/runs/a.log:12"]),
+        ({}, SPOT, ["nano", "+12", "/runs/a.log"]),
+        ({"EDITOR": "vim"}, UNCOUNTED, ["vim", "/runs/a.log"]),
+        ({"VISUAL": "hx", "EDITOR": "vim"}, SPOT, ["hx", "/runs/a.log:12"]),
+        ({"VISUAL": "gone", "EDITOR": "code -w"}, SPOT, ["code", "-w", "--goto", "/runs/a.log:12"]),
+        ({"EDITOR": "vi 'unfinished"}, SPOT, ["nano", "+12", "/runs/a.log"]),
     ],
-)  # fmt: skip
-def test_the_command_of_a_pager_and_an_editor(
-    monkeypatch: pytest.MonkeyPatch,
-    env: dict[str, str],
-    spot: editor.Spot,
-    pager: list[str] | None,
-    edited: list[str],
+)
+def test_the_command_of_an_editor(
+    monkeypatch: pytest.MonkeyPatch, env: dict[str, str], spot: editor.Spot, edited: list[str]
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "gone" else f"/bin/{name}")
-    assert editor.pager_argv(spot, env) == (pager or editor.pager_argv(spot, {}))
     assert editor.editor_argv(spot, env) == edited
     monkeypatch.setattr(shutil, "which", lambda _name: None)
-    assert editor.pager_argv(spot, env) == "no pager: set PAGER, or install less"
     assert editor.editor_argv(spot, env) == "no editor: set EDITOR"
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
+from supervisor.job.errors import JobError
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.commands import LogAt, LogPoint
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import PAGE_S, LogSession
-from supervisor.views.logs.sources import Tone
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.zoomable import STEPS as CHART_STEPS
 from supervisor.views.tui.charts.zoomable import ChartPanel
@@ -31,12 +30,12 @@ if TYPE_CHECKING:
     from supervisor.views.tui.pages.metrics import OtherRun
     from supervisor.views.tui.pages.text_page import ScrolledPanel
 
+T = TypeVar("T")
+
 # What may be typed to go to a step.
 STEPS = "a step of the chart (1200, 12k), or from one to another (1200-1400)"
 # The pane reads the two newest attempts as one log: after a restart the end of the one before stays in sight.
 PANE_ATTEMPTS = 2
-# What listens to the filesystem is loaded once the first paints are done.
-WATCH_AFTER_S = 1.0
 # The first page is read before the pane has a size: more rows than it has on most terminals.
 FIRST_ROWS = 50
 FIRST_LINES_LATEST_S = 0.1
@@ -54,13 +53,12 @@ class LogOfRun:
     def __init__(self, panes: Panes, client: RequestClient, deliver: Callable[[lc.Answer], object]) -> None:
         self._panes, self._client = panes, client
         self._screen: LogScreen | None = None
-        session = LogSession(client.node, deliver, newest=PANE_ATTEMPTS, watch_after_s=WATCH_AFTER_S)
+        session = LogSession(client.node, deliver, newest=PANE_ATTEMPTS)
         self.controls = LogControls(
             session, self._show, self._report, lambda: self._panes.log.row, panes.offer
         )
         self._known: tuple[object, ...] = ()
         self._shown: tuple[object, object] = (None, None)  # what the log screen knows
-        self._could_fold = False
         self._progress = ""  # what was reported of a search that is not done
         self._is_read = False
         self._first_page: lc.Page | None = None
@@ -108,19 +106,16 @@ class LogOfRun:
             case lc.Page() as page:
                 self.controls.take(page)
             case lc.Remark() as remark:
-                self.controls.progress(remark)
                 self._report(remark)
 
     def _show(self, page: lc.Page) -> None:
         shown = self._panes.log.page
-        before = self._could_fold, shown.key_facts if shown is not None else ()
-        self._could_fold = self.controls.can_fold
         self._panes.log.take(page)
         if self._progress:
             self._panes.notice.withdraw(self._progress)
             self._progress = ""
         self._panes.ranks.take_lines(page.last_lines)
-        if before != (self._could_fold, page.key_facts):
+        if shown is None or shown.key_facts != page.key_facts:
             self._panes.offer()
 
     def _report(self, remark: lc.Remark) -> None:
@@ -186,8 +181,6 @@ class Looking:
                 return bool(self.closes() or self.back)
             case "node":
                 return self.panes.snapshot is not None and bool(self.panes.snapshot.nodes)
-            case "open_reports":
-                return self._logs.can_fold
             case "open_code":
                 return self._own_code() is not None
             case "copy":
@@ -259,27 +252,31 @@ class Looking:
         elif self.panes.focused is not None:
             self.panes.zoom(self.panes.focused.id)
 
-    def action_size(self, log: int, side: int) -> None:
-        """Give the log or the right column more space, or less."""
-        self.panes.resize(log, side)
-
     def leave_page(self) -> None:
         """Show the panes again where a page covers them."""
         if self.panes.zoomed in PAGES:
             self.panes.zoom(None)
 
+    def _read(self, read: Callable[[], T], show: Callable[[T], object]) -> None:
+        """Read something in the reading thread, then show it; what stands against it is told."""
+
+        def job() -> None:
+            try:
+                found = read()
+            except (OSError, ValueError, JobError) as error:
+                self.panes.report(Answer(str(error), False))
+            else:
+                self.panes.screen.app.call_later(show, found)
+
+        self._feeder.submit(job)
+
     # -- other runs ----------------------------------------------------------------------------------------
 
     def open_beside(self, others: Sequence[RunPaths]) -> None:
         """Show the metrics, with those of other runs in each chart, in place of those before."""
-        self._feeder.submit(partial(self._load_beside, others))
-
-    def _load_beside(self, others: Sequence[RunPaths]) -> None:
-        """In the reading thread."""
         from supervisor.views.tui.pages.metrics import load_other
 
-        loaded = [load_other(run) for run in others]
-        self.panes.screen.app.call_later(self._show_beside, loaded)
+        self._read(lambda: [load_other(run) for run in others], self._show_beside)
 
     async def _show_beside(self, others: list[OtherRun]) -> None:
         from supervisor.views.tui.pages.metrics import MetricsPage
@@ -290,23 +287,19 @@ class Looking:
 
     def compare_for(self, words: str) -> None:
         """Draw the runs of these names beside this one."""
-        self._feeder.submit(partial(self._compare_named, words))
-
-    def _compare_named(self, words: str) -> None:
-        """In the reading thread."""
-        from supervisor.run.index import RunNotFound, runs_of
+        from supervisor.run.index import runs_of
+        from supervisor.views.tui.pages.metrics import load_other
 
         own = self._client.run.root
-        try:
+
+        def loaded() -> list[OtherRun]:
             found = runs_of(words, own.parent, os.environ)
-        except RunNotFound as error:
-            self.panes.report(Answer(str(error), False))
-            return
-        others = [run for run in found if run.root.resolve() != own.resolve()]
-        if others:
-            self._load_beside(others)
-        else:
-            self.panes.report(Answer(f"{words}: this is the run that is open", False))
+            others = [load_other(run) for run in found if run.root.resolve() != own.resolve()]
+            if not others:
+                raise ValueError(f"{words}: this is the run that is open")
+            return others
+
+        self._read(loaded, self._show_beside)
 
     def action_compare(self) -> None:
         """Choose the runs whose series are drawn into each chart."""
@@ -471,20 +464,14 @@ class Looking:
         if self.panes.snapshot is not None:
             self._logs.next_node([node.number for node in self.panes.snapshot.nodes], way)
 
-    def action_open_reports(self) -> None:
-        """In the log, show torchrun's own traceback line by line, or as one line again."""
-        page = self.panes.log.page
-        rows = page.rows if page is not None else ()
-        self._logs.fold(next((row for row in reversed(rows) if row.tone is Tone.FOLDED), None))
-
     def show_rank(self, who: str, node: int | None) -> None:
         """The log of one rank, or of the ranks of a node."""
         self.panes.zoom(None)
         self._logs.show_only(Query().of(frozenset([who])) if node is None else Query().at(node), None)
         self.panes.log.focus()
 
-    def action_open_log(self) -> None:
-        """The whole log: at the cause while that is looked at, else at the line in sight; stacks where they are the cause."""
+    async def action_open_log(self) -> None:
+        """The whole log: at the cause while that is looked at, else at the line in sight; the page of stacks where they are the cause."""
         from supervisor.views.tui.pages.failure import FailurePage, cause_of
 
         cause = None
@@ -494,29 +481,6 @@ class Looking:
             cause = cause_of(self.panes.snapshot.state.attempt)
             cause = cause if cause is not None and is_stacks(cause.path) else None
         if cause is not None and is_stacks(cause.path):
-            self._feeder.submit(partial(self._load_stacks, cause))
+            await self.action_page("processes")
         else:
             self._log.open(cause or self.panes.log.place())
-
-    def _load_stacks(self, cause: LogAt) -> None:
-        """In the reading thread."""
-        from supervisor.views.model.cause_context import where_it_lies
-        from supervisor.views.tui.pages.stacks_screen import read_stacks
-
-        path = where_it_lies(self._client.run, cause.attempt or 1, cause.path or "")
-        try:
-            lines = read_stacks(path)
-        except OSError as error:
-            self.panes.report(Answer(f"stacks: {error.strerror}: {path}", False))
-            return
-        self.panes.screen.app.call_later(self._open_stacks, f"artifacts/{path.name}", lines, cause.line)
-
-    def _open_stacks(self, name: str, lines: tuple[str, ...], at: int | None) -> None:
-        from supervisor.views.tui.pages.stacks_screen import StackScreen
-
-        def closed(to_log: bool | None) -> None:
-            if to_log:
-                self._log.open(self.panes.log.place())
-
-        if self.panes.screen.app.screen is self.panes.screen:  # nothing else was opened meanwhile
-            self.panes.screen.app.push_screen(StackScreen(name, lines, at), closed)

@@ -190,29 +190,18 @@ class Checkpoint:
     def put_into(self, text: str, at: int) -> tuple[str, int]:
         """The arguments `text` with the path, and where the cursor then stands; it stood at `at`.
 
-        The path is the value of the flag or key that the cursor stands behind, else of the known one. Without either it is appended,
-        with the cursor before it, where its flag is to be typed.
+        The path is the value of the known flag. Without one it is put in at the cursor, which stays before it, where its flag belongs.
 
         Raises:
             ValueError: a quote is open.
         """
-        before, behind = text[:at], text[at:]
-        last = re.search(r"(\S+=|(?<!\S)-[^\s=]+\s+)$", before)
-        if last is not None and not _is_number(last[0]):
-            name = last[0].rstrip()
-            if name.endswith("="):
-                before = before[: last.start()]
-                path = shlex.join(set_value((), name[:-1], self.path))
-            else:
-                path = shlex.quote(self.path)
-            old = re.match(r"(?!-)\S*", behind)
-            rest = behind[old.end() :] if old is not None else f" {behind}"
-            return f"{before}{path}{rest}", len(before) + len(path)
         if self.flag is not None:
             whole = shlex.join(set_value(shlex.split(text), self.flag, self.path))
             return whole, len(whole)
-        before = f"{text.rstrip()} ".lstrip()
-        return f"{before}{shlex.quote(self.path)}", len(before)
+        before, behind = text[:at], text[at:]
+        before += "" if before[-1:] in {"", " ", "="} else " "
+        behind = behind if behind[:1] in {"", " "} else f" {behind}"
+        return f"{before}{shlex.quote(self.path)}{behind}", len(before)
 
     def is_unnamed(self, argv: Sequence[str]) -> bool:
         """Whether the path is among the words, but is the value of no flag or key."""

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from msgspec.structs import replace
 from textual.app import App
 
-from supervisor.views import format as fm
 from supervisor.views.filter_words import BadQueryError
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.merge import Row as LogRow
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import LogSession
-from supervisor.views.logs.sources import Tone
 from supervisor.views.tui.dialogs.prompts import SEARCH_HINT, AskLine
 
 T = TypeVar("T")
@@ -56,22 +53,7 @@ class LogControls:
         """Show a page, unless a key has led on while it was on its way here."""
         if self.page is None or page.made > self.page.made:
             self.page = page
-            self._show(self._awaiting(page))
-
-    def progress(self, remark: lc.Remark) -> None:
-        """Show how far a filter or search is of which there is no page yet."""
-        if self.page is not None and (page := self._awaiting(self.page, remark.done_ratio)).doing:
             self._show(page)
-
-    def _awaiting(self, page: lc.Page, done_ratio: float | None = None) -> lc.Page:
-        """The page, with what is being done where it is not yet of the newest filter and search."""
-        part = f" {fm.part(done_ratio)}" if done_ratio is not None else ""
-        if page.query != self.query:
-            return replace(page, doing=f"filtering…{part}")
-        if page.searched != self.searched:
-            doing = f"searching…{part}" if self.searched else ""
-            return replace(page, searched=self.searched, search=None, doing=doing)
-        return page
 
     def ask(self, *commands: lc.Command) -> None:
         """Ask for something that is answered by a page."""
@@ -128,15 +110,9 @@ class LogControls:
             return str(error)
         if query != self.searched:
             self.searched = query
-            self._show_begun()
             self.ask(lc.Find(query, start))
             self._changed()
         return ""
-
-    def _show_begun(self) -> None:
-        """What is shown and was said of another filter or search is no longer so."""
-        if self.page is not None:
-            self._show(self._awaiting(self.page))
 
     def match_word(self, way: int) -> str:
         """Where the next match (1) and the one before (-1) lie: the search runs up, from the newest line, unless it began at the first."""
@@ -145,7 +121,10 @@ class LogControls:
 
     def match(self, way: int) -> None:
         """The next match (1), the way the search ran, or the one before (-1)."""
-        self.ask(lc.Match(self.frozen_row, way, self.page.made if self.page is not None else None))
+        page, start = self.page, self.frozen_row
+        if page is not None and page.cursor is not None and start is page.rows[page.cursor]:
+            start = None  # nobody moved since the match before, of which the page may still be on its way
+        self.ask(lc.Match(start, way))
 
     # -- which lines ---------------------------------------------------------------------------------------
 
@@ -175,7 +154,6 @@ class LogControls:
         """Let only these lines through; the row stays in sight. A query that holds already is not begun again."""
         if query != self.query:
             self.query = query
-            self._show_begun()
             self.ask(lc.Show(query, row))
             self._changed()
 
@@ -196,16 +174,6 @@ class LogControls:
     def next_stream(self) -> None:
         """Both streams, stdout alone, stderr alone."""
         self.show_only(self.query.on(_next(STREAMS, self.query.stream, 1)), self.frozen_row)
-
-    @property
-    def can_fold(self) -> bool:
-        """Whether torchrun's own traceback is in sight as one line, or was opened."""
-        page = self.page
-        return page is not None and (not page.folds or any(row.tone is Tone.FOLDED for row in page.rows))
-
-    def fold(self, row: LogRow | None) -> None:
-        """Open torchrun's own traceback at a row, or make it one line again."""
-        self.ask(lc.Fold(row))
 
     def clear(self) -> bool:
         """Clear the search, else the filter; False: there was neither."""

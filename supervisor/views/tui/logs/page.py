@@ -1,4 +1,4 @@
-"""One page of the logs: rows, a cursor, a selection, what was found. It shows what it is given and reads nothing."""
+"""A page of the logs: the dashboard's pane, and the log screen, where it has a cursor. It shows what it is given and reads nothing."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from supervisor.views import format as fm
-from supervisor.views.logs.commands import Page
+from supervisor.views.logs import commands as lc
 from supervisor.views.logs.merge import Row as LogRow
+from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.logs.rows import (
     SIDE_CELLS,
     TONES,
     cut_spans,
+    lines_text,
     nodes_text,
-    text_of,
     text_spans,
     who_text,
     who_width,
@@ -31,8 +32,13 @@ from supervisor.views.wording.translate import Tr
 MOST_WRAPPED = 0.8
 
 
-class LogPage(WheelPanel):
-    """Rows of a page; moving beyond them is asked of whoever reads."""
+class LogPanel(WheelPanel):
+    """Lines of the run's files as they come; other lines are asked of whoever reads.
+
+    Args:
+        id: Textual's own.
+        has_cursor: on the log screen: a cursor, a selection and line numbers. The status line there has the counts.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("k,up", "move(-1)", "up", show=False),
@@ -42,36 +48,36 @@ class LogPage(WheelPanel):
         Binding("g,home", "edge(-1)", "first line", show=False),
         Binding("G,end", "edge(1)", "newest line, follow", show=False),
         Binding("left,h", "side(-1)", "left", show=False),
-        Binding("right,l", "side(1)", "right", show=False),
+        Binding("right", "side(1)", "right", show=False),
         Binding("V,shift+down", "mark", "begin or end a selection", show=False),
     ]
 
-    class Beyond(Message):
-        """The rows above (negative) or below are wanted."""
+    class Moved(Message):
+        """Other lines are wanted."""
+
+        def __init__(self, move: lc.Move) -> None:
+            super().__init__()
+            self.move = move
+
+    class Sized(Message):
+        """Another number of lines fits."""
 
         def __init__(self, rows: int) -> None:
             super().__init__()
             self.rows = rows
 
-    class Edge(Message):
-        """The first line (-1) or the newest one (1) is wanted."""
-
-        def __init__(self, way: int) -> None:
-            super().__init__()
-            self.way = way
-
-    class Frozen(Message):
-        """The cursor was moved: the page must stand still."""
-
-    class Moved(Message):
+    class Pointed(Message):
         """The cursor is on another row of the page."""
 
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+    def __init__(self, *, id: str, has_cursor: bool = False) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
-        self.page: Page | None = None
+        self.page: lc.Page | None = None
+        self.has_cursor = has_cursor
+        self.number = None if has_cursor else 4
         self.wraps = False
         self.cursor = 0
         self.mark: LogRow | None = None
+        self._height = 0
         self._side = 0
         self._jump = 0
         self._shown: list[int] = []  # the row of each line in sight
@@ -81,11 +87,29 @@ class LogPage(WheelPanel):
         """There is a page."""
         return self.page is not None
 
+    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:  # noqa: ARG002 - lines come by `take`
+        """Nothing of a snapshot."""
+        return ()
+
     @property
     def row(self) -> LogRow | None:
-        """The row under the cursor."""
-        rows = self.page.rows if self.page is not None else ()
-        return rows[self.cursor] if self.cursor < len(rows) else None
+        """The row under the cursor; without one the match, the cause, else the last one in sight."""
+        page = self.page
+        if page is None or not page.rows:
+            return None
+        number: int | None = self.cursor
+        if not self.has_cursor:
+            number = page.cursor if page.cursor is not None else page.cause if page.at_cause else None
+        if number is None:
+            number = min(len(page.rows), self._height or 1) - 1
+        return page.rows[number] if number < len(page.rows) else None
+
+    def place(self) -> lc.LogAt | None:
+        """Where the row lies; None while the newest lines are followed."""
+        here = self.row
+        if self.page is None or here is None or (self.page.following and not self.page.at_cause):
+            return None
+        return self.page.place_of(here)
 
     @property
     def selection(self) -> tuple[LogRow, LogRow] | None:
@@ -93,7 +117,7 @@ class LogPage(WheelPanel):
         here = self.row
         return (self.mark or here, here) if here is not None else None
 
-    def take(self, page: Page) -> None:
+    def take(self, page: lc.Page) -> None:
         """Show another page; the cursor stays on its line where that is still in sight."""
         before = self.row
         self.page = page
@@ -108,19 +132,31 @@ class LogPage(WheelPanel):
         self.repaint()
 
     def _found_again(self, before: LogRow | None, otherwise: int) -> int:
-        if before is None or self.page is None:
+        rows = self.page.rows if self.page is not None else ()
+        if before is None or not rows:
             return otherwise
         index, line = before.parts[0]
-        for number, each in enumerate(self.page.rows):
+        for number, each in enumerate(rows):
             if any(i == index and x.offset == line.offset for i, x in each.parts):
                 return number
-        if self.page.rows and before.place <= self.page.rows[0].place:
+        if before.place <= rows[0].place:
             return 0
-        return (
-            len(self.page.rows) - 1
-            if self.page.rows and before.place > self.page.rows[-1].place
-            else otherwise
-        )
+        return len(rows) - 1 if before.place > rows[-1].place else otherwise
+
+    def on_resize(self, _event: events.Resize) -> None:
+        """Other rows fit."""
+        self._fit()
+
+    def watch_framed(self) -> None:
+        """So they do without a frame."""
+        super().watch_framed()
+        self._fit()
+
+    def _fit(self) -> None:
+        height = max(self.size.height - (2 if self.framed else 0), 1)
+        if height != self._height:
+            self._height = height
+            self.post_message(self.Sized(height))
 
     # -- drawing -----------------------------------------------------------------------------------------
 
@@ -130,85 +166,106 @@ class LogPage(WheelPanel):
 
     def titles(self) -> tuple[Row, Row]:
         """What is shown, and whether it moves."""
-        page = self.page
+        page, tr = self.page, self.tr
         if page is None:
             return EMPTY, EMPTY
-        tr = self.tr
-        what = _what(page, tr)
-        left = [Span(tr("log"), TextStyle.STRONG), Span(f" · {what}" if what else "")]
-        if page.query:
-            left.append(Span(f" · {page.query}", TextStyle.LIVE))
-        if page.doing:
-            left.append(Span(f" · {tr(page.doing)}", TextStyle.WARN))
-        return tuple(left), row(
-            Span(tr("frozen"), TextStyle.WARN)
-            if page.grows and not page.following
-            else Span(
-                tr("following" if page.grows else "at the end") if page.following else "", TextStyle.DIM
-            )
-        )
+        left = [Span(tr("log"), TextStyle.STRONG)]
+        which = _what(page, tr) if self.has_cursor else tr(nodes_text(page))
+        if not self.has_cursor and not page.query:
+            left.append(Span(f" · {tr('all ranks')}"))
+        left += [Span(f" · {which}")] if which else []
+        left += [Span(f" · {page.query}", TextStyle.LIVE)] if page.query else []
+        if not self.has_cursor and page.searched:
+            left.append(Span(f" · /{page.searched.typed}{self._found(page)}", TextStyle.WARN))
+        count = "" if self.has_cursor or not (lines := lines_text(page)) else f"{tr(lines)} · "
+        return tuple(left), row(Span(count, TextStyle.DIM), self._state(page))
+
+    def _found(self, page: lc.Page) -> str:
+        found, tr = page.search, self.tr
+        if found is None:
+            return ""
+        count = f"{fm.whole(found.ordinal)} of {fm.whole(found.found)}" if found.ordinal is not None else ""
+        if found.done_ratio < 1:
+            return f"{f': {tr(count)}' if count else ''} · {tr(f'searching… {fm.part(found.done_ratio)}')}"
+        return f": {tr(count)}" if count else tr(" (not found)") if not found.found else ""
+
+    def _state(self, page: lc.Page) -> Span:
+        below = fm.whole(page.below) if page.below is not None else "…"
+        if page.at_cause:
+            return Span(self.tr(f"at the failure · {below} below"), TextStyle.BAD)
+        if page.following:
+            return Span(self.tr("following" if page.grows else "at the end"), TextStyle.DIM)
+        if self.has_cursor:
+            return Span(self.tr("frozen") if page.grows else "", TextStyle.WARN)
+        text = f"frozen · {below} below" if page.grows else f"{below} below"
+        return Span(self.tr(text), TextStyle.WARN if page.grows else TextStyle.DIM)
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """The rows in sight; those that do not fit give way on the cursor's far side."""
+        """The rows in sight, a rule above each attempt; those that do not fit give way on the cursor's far side."""
         page = self.page
         if page is None or not page.rows:
             self._shown = []
             return [row(Span(self.tr(page.empty_why) if page is not None else "", TextStyle.DIM))]
         gutter = self._gutter(page)
         lines: list[tuple[int, Row]] = []
-        for number in range(len(page.rows)):
+        attempt = page.attempt_of(page.rows[0])
+        for number, each in enumerate(page.rows):
+            if page.attempt_of(each) != attempt:
+                attempt = page.attempt_of(each)
+                text = f"── {self.tr(f'attempt {attempt}')} "
+                lines.append((number, row(Span(text + "─" * max(0, width - len(text)), TextStyle.FRAME))))
             lines += [(number, drawn) for drawn in self._drawn(page, number, gutter, width, height)]
         if len(lines) > height:
-            mine = [at for at, (number, _) in enumerate(lines) if number == self.cursor]
+            mine = [at for at, (number, _) in enumerate(lines) if number == self.cursor and self.has_cursor]
             # From the top, but the cursor's last line is in sight; a page that follows shows its end.
             top = len(lines) - height if page.following else max(0, mine[-1] - height + 1 if mine else 0)
             lines = lines[min(top, mine[0] if mine else top) :][:height]
         self._shown = [number for number, _ in lines]
         return [drawn for _, drawn in lines]
 
-    def _gutter(self, page: Page) -> tuple[int, int]:
+    def _gutter(self, page: lc.Page) -> tuple[int, int]:
         """Cells for a line's number, and for who wrote it."""
+        if not self.has_cursor:
+            return 0, who_width(page)
         numbers = [n for n in page.numbers if n is not None]
         wide = max(4, len(str(page.line_count or max(numbers)))) if numbers else 0
         alone = len({each.who for each in page.rows}) == 1 and not page.merged_by
         return wide, 0 if alone and (page.rows[0].who == ("",) or numbers) else who_width(page)
 
     def _drawn(
-        self, page: Page, number: int, gutter: tuple[int, int], width: int, height: int
+        self, page: lc.Page, number: int, gutter: tuple[int, int], width: int, height: int
     ) -> Iterator[Row]:
         each = page.rows[number]
-        here = number == self.cursor and not page.following
-        chosen = here or self._is_selected(each)
+        is_cause = number == page.cause
+        here = not page.following and number == (self.cursor if self.has_cursor else page.cursor)
+        chosen = here or is_cause or self._is_selected(each)
         wide, who = gutter
         label = f"{page.numbers[number] or '':>{wide}}" if wide and number < len(page.numbers) else " " * wide
         label += (" " if wide and who else "") + (
             fit(who_text(each.who, page.nodes_of(each)), who) if who else ""
         )
+        sign = "▌" if is_cause or (here and self.has_cursor) else "┃" if chosen and self.has_cursor else " "
         head = row(
-            Span("▌" if here else "┃" if chosen else " ", TextStyle.FOCUS),
-            Span(f"{label} " if label else "", TextStyle.KEY if chosen else TextStyle.DIM),
+            Span(label, TextStyle.KEY if chosen else TextStyle.DIM),
+            Span(sign, TextStyle.BAD if is_cause else TextStyle.FOCUS),
         )
-        space = width - 1 - (len(label) + 1 if label else 0)
-        text = text_of(each, "Enter", self.tr).expandtabs(4)
-        spans = tuple(
-            text_spans(
-                text,
-                page.query,
-                page.searched,
-                TextStyle.STRONG if here else TONES[each.tone],
-                TONES[each.tone],
-            )
-        )
+        tone = TONES[each.tone]
+        text = each.text.expandtabs(4)
+        style = TextStyle.STRONG if here else tone
+        spans = tuple(text_spans(text, page.query, page.searched, style, tone))
+        if is_cause:
+            spans = tuple(Span(s.text, TextStyle.ROOT if s.style is tone else s.style) for s in spans)
+        space = max(width - len(label) - 1, 1)
         if not self.wraps:
-            yield (*head, *cut_spans(spans, self._side, self._side + 2 * max(space, 1)))
+            yield (*head, *cut_spans(spans, self._side, self._side + 2 * space))
             return
         at = 0
         pieces = chop_cells(text, max(space, 8)) or [""]
-        blank = row(
-            Span("┃" if chosen else " ", TextStyle.FOCUS), Span(" " * (len(label) + 1 if label else 0))
-        )
         for piece in pieces[: max(1, int(MOST_WRAPPED * height))]:
-            yield (*(head if at == 0 else blank), *cut_spans(spans, at, at + len(piece)))
+            yield (
+                *(head if at == 0 else row(Span(" " * (len(label) + 1)))),
+                *cut_spans(spans, at, at + len(piece)),
+            )
             at += len(piece)
 
     def _is_selected(self, each: LogRow) -> bool:
@@ -220,40 +277,44 @@ class LogPage(WheelPanel):
 
     # -- moving ------------------------------------------------------------------------------------------
 
-    @property
-    def in_sight(self) -> int:
-        """How many rows are in sight."""
-        return len(set(self._shown)) or 1
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - textual's own signature
+        """Only what has a cursor has a selection."""
+        return self.has_cursor or action != "mark"
+
+    def _ask(self, move: lc.Move) -> None:
+        self.post_message(self.Moved(move))
 
     def action_move(self, rows: int) -> None:
-        """Move the cursor; beyond the page other rows come."""
+        """Move the cursor, beyond the page the lines; without a cursor the lines. The newest line is followed again."""
         page = self.page
-        if page is None or not page.rows:
+        if page is None or not page.rows or (page.following and rows > 0 and not page.at_cause):
             return
         wanted = self.cursor + rows
-        if page.following and rows > 0:
+        if not self.has_cursor:
+            self._ask(lc.Scroll(rows))
             return
         if page.following:
-            self.post_message(self.Frozen())
+            self._ask(lc.Follow(on=False))
         if 0 <= wanted < len(page.rows):
             self._move_to(wanted)
         else:
-            self.post_message(self.Beyond(wanted if wanted < 0 else wanted - len(page.rows) + 1))
+            self._ask(lc.Scroll(wanted if wanted < 0 else wanted - len(page.rows) + 1))
             self.cursor = 0 if wanted < 0 else len(page.rows) - 1
 
     def _move_to(self, number: int) -> None:
         self.cursor = number
         self.repaint()
-        self.post_message(self.Moved())
+        self.post_message(self.Pointed())
 
     def action_page(self, pages: int) -> None:
         """A page up or down, one row of it kept in sight."""
-        self.post_message(self.Beyond(pages * max(self.in_sight - 1, 1)))
+        in_sight = len(set(self._shown)) or 1
+        self._ask(lc.Scroll(pages * max(in_sight - 1, 1)))
 
     def action_edge(self, way: int) -> None:
         """The first line, or the newest one."""
         self.cursor = 0 if way < 0 else self.cursor
-        self.post_message(self.Edge(way))
+        self._ask(lc.Start() if way < 0 else lc.Follow())
 
     def action_side(self, way: int) -> None:
         """Show what lies left or right."""
@@ -264,14 +325,13 @@ class LogPage(WheelPanel):
         """Begin a selection here, or give it up."""
         self.mark = None if self.mark is not None else self.row
         if self.page is not None and self.page.following:
-            self.post_message(self.Frozen())
+            self._ask(lc.Follow(on=False))
         self.repaint()
 
-    def clear_mark(self) -> bool:
-        """Give up the selection; whether there was one."""
-        had, self.mark = self.mark is not None, None
+    def clear_mark(self) -> None:
+        """Give up the selection."""
+        self.mark = None
         self.repaint()
-        return had
 
     def toggle_wrap(self) -> None:
         """Wrap long lines, or cut them."""
@@ -282,14 +342,14 @@ class LogPage(WheelPanel):
 
     def wheel(self, rows: int) -> None:
         """The wheel leaves the cursor."""
-        self.post_message(self.Beyond(rows))
+        self._ask(lc.Scroll(rows))
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
         """The cursor goes where is pressed; a drag selects from there."""
         number = self._row_at(event.y)
         if number is None or event.button != 1:
             return
-        self.post_message(self.Frozen())
+        self._ask(lc.Follow(on=False))
         self.mark = None
         self.capture_mouse()
         self._move_to(number)
@@ -309,10 +369,10 @@ class LogPage(WheelPanel):
 
     def _row_at(self, y: int) -> int | None:
         at = y - 1
-        return self._shown[at] if 0 <= at < len(self._shown) else None
+        return self._shown[at] if self.has_cursor and 0 <= at < len(self._shown) else None
 
 
-def _what(page: Page, tr: Tr) -> str:
+def _what(page: lc.Page, tr: Tr) -> str:
     """Which logs are shown, and in which order their lines stand."""
     chosen = page.query.nodes
     logs = [log for log in page.logs if not chosen or log.node in chosen]

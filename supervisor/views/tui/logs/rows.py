@@ -7,17 +7,14 @@ from collections.abc import Iterator
 from supervisor.views import format as fm
 from supervisor.views.filter_words import Term
 from supervisor.views.logs.commands import Page
-from supervisor.views.logs.merge import Row as LogRow
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import Tone
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle
-from supervisor.views.wording.translate import Tr
 
 TONES = {
     Tone.PLAIN: TextStyle.PLAIN,
     Tone.WARN: TextStyle.WARN,
     Tone.BAD: TextStyle.BAD,
-    Tone.FOLDED: TextStyle.DIM,
 }
 WHO_WIDTH = 9
 MOST_WHO = 20
@@ -53,13 +50,6 @@ def nodes_text(page: Page) -> str:
     if len(page.nodes) == page.node_count:
         return f"{page.node_count} nodes"
     return f"nodes {fm.ranges(page.nodes)} of {page.node_count}"
-
-
-def text_of(row: LogRow, key: str, tr: Tr) -> str:
-    """A row's text; of torchrun's own traceback in one line, with how long it is and the key that opens it."""
-    if row.tone is not Tone.FOLDED:
-        return row.text
-    return f"{row.text} ({tr(f'{fm.whole(len(row.parts))} lines, {key} opens')})"
 
 
 def text_spans(

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar
 
-from textual import events
-from textual.actions import parse
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
@@ -26,14 +24,13 @@ from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.tui.dialogs.help import HelpScreen, bindings_of, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.logs.controls import LogControls
-from supervisor.views.tui.logs.page import LogPage
+from supervisor.views.tui.logs.page import LogPanel
 from supervisor.views.tui.logs.rows import lines_text
-from supervisor.views.tui.shell.command_palette import SYNONYMS, nearest, unknown
-from supervisor.views.tui.shell.external_editor import Spot, editor_argv, pager_argv, run_outside
+from supervisor.views.tui.shell.external_editor import Spot, editor_argv, run_outside
 from supervisor.views.tui.shell.screen_base import KeyScreen
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, row
-from supervisor.views.tui.widgets.panel import Panel, tr_of
+from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.phrases import is_stacks
 from supervisor.views.wording.translate import Tr
 
@@ -61,7 +58,7 @@ LOG_KEYS: list[BindingType] = [
         "filter: words, -without, /expression/, r0-3, node:1, level:warn, stream:stderr",
     ),
     _key("space", "freeze", "freeze", "Space", "go", "stand still, or follow the newest line"),
-    _key("colon", "jump", "line, time", ":", "go", "go to a line (812), a step (step 1200), a time (14:52, 2026-11-21 14:52) or a share (50%)"),
+    _key("colon", "jump", "line, time", ":", "go", "go to a line (812), a step (step 1200) or a time (14:52, 2026-11-21 14:52)"),
     _key("F", "failure", "failure", "F", "go", "go to the line that caused the failure"),
     _key("right_square_bracket", "rank(1)", "next rank", "]", "which", "the next rank alone"),
     _key("left_square_bracket", "rank(-1)", "previous rank", "[", "which", "the previous rank", show=False),
@@ -69,13 +66,11 @@ LOG_KEYS: list[BindingType] = [
     _key("right_curly_bracket", "node(1)", "next node", "}", "which", "the next node alone", show=False),
     _key("left_curly_bracket", "node(-1)", "previous node", "{", "which", "the previous node", show=False),
     _key("o", "stream", "stream", "o", "which", "stdout, stderr, or both", show=False),
-    _key("enter", "fold", "open", "Enter", "which", "open torchrun's own traceback, or fold it again", show=False),
     _key("left_parenthesis", "attempt(-1)", "attempt before", "(", "which", "the attempt before", show=False),
     _key("right_parenthesis", "attempt(1)", "attempt after", ")", "which", "the attempt after", show=False),
     _key("w", "wrap", "wrap", "w", "which", "wrap long lines, or cut them"),
     _key("y", "copy", "copy", "y", "take", "copy the line or the selection (V or a drag selects)"),
     _key("c", "chart", "chart", "c", "take", "show this line's step on the charts"),
-    _key("p", "pager", "pager", "p", "take", "open the file in $PAGER at this line", show=False),
     _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave", "leave stoker; no training is ended by it"),
 ]  # fmt: skip
 
@@ -126,14 +121,14 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
 
     def compose(self) -> ComposeResult:
         """A page, a line below it, the keys."""
-        yield LogPage(id="logpage")
+        yield LogPanel(id="logpage", has_cursor=True)
         yield LogStatus(id="logstatus")
         yield FooterBar(id="footer")
 
     @property
-    def log_page(self) -> LogPage:
+    def log_page(self) -> LogPanel:
         """The rows."""
-        return self.query_one("#logpage", LogPage)
+        return self.query_one("#logpage", LogPanel)
 
     @property
     def status(self) -> LogStatus:
@@ -144,7 +139,7 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
         """Begin to read."""
         self.log_page.focus()
         controls = self._controls
-        controls.ask(lc.Update(self._state, nodes=self._node_logs), lc.Size(self._rows()))
+        controls.ask(lc.Update(self._state, nodes=self._node_logs), lc.Size(max(self.app.size.height - 4, 1)))
         if controls.query:
             controls.ask(lc.Show(controls.query))
         if self._at is not None and self._at != LogAt():
@@ -156,16 +151,9 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
         """End the threads."""
         self._controls.session.stop()
 
-    def on_resize(self, event: events.Resize) -> None:
-        """Another number of rows."""
-        self._controls.ask(lc.Size(self._rows(event.size.height), self._controls.frozen_row))
-
     def on_screen_suspend(self) -> None:
         """A search or another dialog is opened: what was reported before it is old."""
         self.status.end_remark()
-
-    def _rows(self, height: int | None = None) -> int:
-        return max((height or self.app.size.height) - 4, 1)
 
     def take(self, state: RunState, nodes: tuple[NodeLogs, ...] = ()) -> None:
         """The run has moved on."""
@@ -181,7 +169,6 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
             case lc.Page() as page:
                 self._controls.take(page)
             case lc.Remark() as remark:
-                self._controls.progress(remark)
                 self.status.say(remark)
             case lc.Copied() as copied:
                 self.app.copy_to_clipboard(copied.text)
@@ -265,19 +252,15 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
 
     # -- moving ------------------------------------------------------------------------------------------
 
-    def on_log_page_beyond(self, message: LogPage.Beyond) -> None:
-        """Other rows."""
-        self._controls.ask(lc.Scroll(message.rows))
+    def on_log_panel_moved(self, message: LogPanel.Moved) -> None:
+        """Other lines."""
+        self._controls.ask(message.move)
 
-    def on_log_page_edge(self, message: LogPage.Edge) -> None:
-        """The first rows or the newest."""
-        self._controls.ask(lc.Start() if message.way < 0 else lc.Follow())
+    def on_log_panel_sized(self, message: LogPanel.Sized) -> None:
+        """Another number of lines."""
+        self._controls.ask(lc.Size(message.rows, self._controls.frozen_row))
 
-    def on_log_page_frozen(self, _message: LogPage.Frozen) -> None:
-        """Stand still."""
-        self._controls.ask(lc.Follow(on=False))
-
-    def on_log_page_moved(self, _message: LogPage.Moved) -> None:
+    def on_log_panel_pointed(self) -> None:
         """The place in the line below goes with the cursor."""
         self.status.end_remark()
         self._show_place()
@@ -287,7 +270,7 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
         self._controls.toggle_follow()
 
     def action_jump(self) -> None:
-        """Ask for a line, a time or a command."""
+        """Ask for a line, a step or a time."""
 
         def entered(text: str) -> str:
             if not text.strip():
@@ -295,28 +278,11 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
             try:
                 self._controls.ask(parse_jump(text, self._stream()))
             except BadJumpError as error:
-                return self._do(text.strip().removeprefix(":"), str(error))
+                return str(error)
             return ""
 
-        hint = "a line (812), a step (step 1200), a time (14:52), a share (50%), or a command (wrap)"
+        hint = "a line (812), a step (step 1200), a time (14:52)"
         self.app.push_screen(AskLine("go to", hint=hint, entered=entered))
-
-    def _do(self, typed: str, otherwise: str) -> str:
-        """Do what a key does, by the name that is typed; what prevents that, `otherwise` where nothing is called nearly so."""
-        verb, _, words = typed.partition(" ")
-        keys = [b for b in LOG_KEYS if isinstance(b, Binding) and self.check_action(*parse(b.action)[1:])]
-        if words and verb.lower() in {"filter", "search"}:
-            act = self._controls.filter if verb.lower() == "filter" else self._controls.search
-            return act(words, self._controls.frozen_row)
-        tr = tr_of(self)
-        near = nearest(typed, keys, tr)
-        if near is None:
-            return otherwise
-        names = {near.description, tr(near.description), *SYNONYMS.get(near.action, ())}
-        if typed.lower() not in names:
-            return unknown(typed, near, tr)
-        self.call_later(self.run_action, near.action)
-        return ""
 
     def _stream(self) -> int:
         here = self.log_page.row
@@ -369,10 +335,6 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
         """Both streams, stdout alone, stderr alone."""
         self._controls.next_stream()
 
-    def action_fold(self) -> None:
-        """Open torchrun's own traceback, or make it one line again."""
-        self._controls.fold(self.log_page.row)
-
     def action_attempt(self, way: int) -> None:
         """The logs of the attempt before or after."""
         self._controls.ask(lc.Attempt(way))
@@ -397,31 +359,18 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
         if here is not None:
             self._controls.ask(lc.Point(here))
 
-    def action_pager(self) -> None:
-        """The person's own pager."""
-        spot = self._spot()
-        if spot is not None:
-            self._lend(pager_argv(spot, os.environ))
-
     def action_editor(self) -> None:
         """The person's own editor."""
-        spot = self._spot()
-        if spot is not None:
-            self._lend(editor_argv(spot, os.environ))
-
-    def _spot(self) -> Spot | None:
         page, here = self.log_page.page, self.log_page.row
         if page is None or here is None:
-            return None
+            return
         index, line = here.parts[0]
         numbers = page.numbers
         number = numbers[self.log_page.cursor] if self.log_page.cursor < len(numbers) else None
-        return Spot(os.path.abspath(page.logs[index].path), line.offset, number)
-
-    def _lend(self, argv: list[str] | str) -> None:
+        argv = editor_argv(Spot(os.path.abspath(page.logs[index].path), line.offset, number), os.environ)
         trouble = argv if isinstance(argv, str) else run_outside(self.app, argv)
         if trouble:
-            self.status.say(lc.Remark(trouble, good=False))
+            self._report(lc.Remark(trouble, good=False))
 
     # -- leaving -----------------------------------------------------------------------------------------
 
@@ -518,16 +467,11 @@ class LogStatus(Panel):
         return [between(row(Span(f" {self._place(page)}", TextStyle.DIM)), (*right, Span(" ")), width)]
 
     def _place(self, page: lc.Page) -> str:
-        """Where the cursor stands; the per cent is of what the line is counted among."""
+        """Where the cursor stands."""
         parts = []
         here = self.here if self.here is not None and self.here < len(page.rows) else None
         number = page.numbers[here] if here is not None and here < len(page.numbers) else None
-        kept = _kept_number(page, here) if here is not None else None
-        if kept is not None and page.shown is not None:
-            count = page.shown.found
-            parts.append(f"line {fm.whole(kept)} of {fm.whole(count)} kept ({fm.part(kept / count)})")
-            parts += [f"line {fm.whole(number)} of the file"] if number is not None else []
-        elif page.line_count is not None and number is not None:
+        if page.line_count is not None and number is not None:
             count = page.line_count
             parts.append(f"line {fm.whole(number)} of {fm.whole(count)} ({fm.part(number / count)})")
             parts.append(_bytes(page.size_bytes))
@@ -536,15 +480,6 @@ class LogStatus(Panel):
             at = f"{page.place_ratio:.0%} of " if page.rows else ""  # nowhere, where no line is kept
             parts.append(f"{at}{_bytes(page.size_bytes)}" if page.size_bytes else "empty")
         return " · ".join(map(self.tr, parts))
-
-
-def _kept_number(page: lc.Page, here: int) -> int | None:
-    """Which of the lines that the filter keeps is in row `here`, from 1; None: no filter, or not counted yet."""
-    below = 0 if page.following and not page.at_cause else page.below
-    if page.shown is None or page.shown.done_ratio < 1 or below is None:
-        return None
-    number = page.shown.found - below - sum(len(each.parts) for each in page.rows[here + 1 :])
-    return number if number > 0 else None
 
 
 def _found(page: lc.Page, tr: Tr) -> Row:

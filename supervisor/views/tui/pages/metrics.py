@@ -153,7 +153,6 @@ class MetricsPage(ChartPanel):
         Binding("g,home", "move(-100000)", "first chart", show=False),
         Binding("G,end", "move(100000)", "last chart", show=False),
         Binding("z,o", "alone", "this chart at full size, or all", show=False),
-        Binding("space", "pin", "this chart first, or no longer", show=False),
         Binding("slash", "find", "charts by a part of their name", show=False),
         Binding("c", "screen.compare", "other runs in each chart", show=False),
         *(
@@ -173,7 +172,6 @@ class MetricsPage(ChartPanel):
         super().__init__(id=id)
         self.others: list[OtherRun] = []
         self.alone = False
-        self.pinned: list[str] = []
         self.searched = ""
         self._at = 0
         self._name = ""  # what has the keys keeps them when other series appear before it
@@ -185,7 +183,6 @@ class MetricsPage(ChartPanel):
         """Which charts, then how each is read and drawn."""
         return [
             ("z", "all charts" if self.alone else "full size", "focused.alone"),
-            ("Space", "unpin" if self.chosen in self.pinned else "pin", "focused.pin"),
             ("/", "find", "focused.find"),
             ("c", "compare", "compare"),
             *super().inner_keys(),
@@ -202,14 +199,13 @@ class MetricsPage(ChartPanel):
     # -- what there is -------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """The series that are looked for: those that a person put first, then the usual ones."""
+        """The series that are looked for, the usual ones first."""
         found = set(self.view.snapshot.series if self.view is not None else ())
         found.update(*(other.series for other in self.others))
         words = self.searched.lower().split()
         found = {name for name in found if all(word in name.lower() for word in words)}
-        first = [name for name in self.pinned if name in found]
-        usual = [name for name in FIRST if name in found and name not in first]
-        return [*first, *usual, *sorted(found.difference(first, usual))]
+        usual = [name for name in FIRST if name in found]
+        return [*usual, *sorted(found.difference(usual))]
 
     @property
     def chosen(self) -> str | None:
@@ -291,12 +287,7 @@ class MetricsPage(ChartPanel):
             first = names.index(seen[0]) + 1
             place = str(first) if len(seen) == 1 else f"{first}-{first + len(seen) - 1}"
             counted = self.tr(f"{place} of {len(names)}")
-        look, common = self.look, ""
-        if self.others and look.cursor is None:  # a small chart has no room for it
-            tracks = self.runs(self.chosen or "")
-            axis = axis_for(self.axis, [track for track in tracks if track])
-            last = self._last_common(tracks, axis)
-            common = self._place_text(axis, last) if last is not None else ""
+        look = self.look
         modes = [
             word
             for word, on in (
@@ -306,7 +297,6 @@ class MetricsPage(ChartPanel):
                 (self.tr(SMOOTHING[look.smoothing][0]), look.smoothing),
                 (self.tr(axis_word(self.axis)), self.axis is not Axis.STEP),
                 (self.tr("zoomed, 0 shows all"), look.window),
-                (self.tr(f"values at {common}"), common),
             )
             if on
         ]
@@ -364,11 +354,7 @@ class MetricsPage(ChartPanel):
                 self.plotted = Plot(drawn.rows, drawn.x, drawn.left + cell.x + 1, drawn.height)
         rows = drawn.rows if drawn is not None else [self._without_curve(name, look, inner[0])]
         rows = [*rows[: inner[1]], *[EMPTY] * (inner[1] - len(rows))]
-        signs = ("▸ " if here else "") + ("◆ " if name in self.pinned else "")
-        left = row(
-            Span(signs, TextStyle.KEY),
-            Span(name, TextStyle.STRONG),
-        )
+        left = row(Span("▸ " if here else "", TextStyle.KEY), Span(name, TextStyle.STRONG))
         edge = TextStyle.FOCUS if here else TextStyle.FRAME
         return framed_rows(
             rows, left, self._values(name, look, inner[0] - cells(left) - 6, here=here), cell.width, edge
@@ -393,14 +379,13 @@ class MetricsPage(ChartPanel):
         axis = axis_for(look.axis, [track for track in tracks if track])
         if here and cursor is not None and axis is Axis.STEP:
             parts.append(row(Span(self.tr(f"step {fm.whole(round(cursor))}  ").rstrip(), TextStyle.DIM)))
-        at = cursor if cursor is not None else self._last_common(tracks, axis)
         for number, track in enumerate(tracks):
             span = span_of(track, axis)
             if span is None:
                 continue
             point: Point | None = track[-1]
-            if at is not None:
-                point = nearest(look, [track], at) if at <= span[1] else None
+            if cursor is not None:
+                point = nearest(look, [track], cursor) if cursor <= span[1] else None
             style = run_style(number) if self.others else series_style(name)
             letter = f"{run_letter(number)} " if self.others else ""
             text = say(point.mean if point else None)
@@ -409,17 +394,6 @@ class MetricsPage(ChartPanel):
                 text, style = (self.tr(odd), TextStyle.BAD) if odd else (text, style)
             parts.append(row(Span(f"{letter}{text}", style)))
         return _as_many_as_fit(parts, room)
-
-    def _last_common(self, tracks: Sequence[Track], axis: Axis) -> float | None:
-        """The last place that several runs have a value of: the newest ones of each would be of different steps. None: they end at one place."""
-        ends = [span[1] for track in tracks if track and (span := span_of(track, axis))]
-        return min(ends) if len({self._place_text(axis, end) for end in ends}) > 1 else None
-
-    def _place_text(self, axis: Axis, at: float) -> str:
-        """Where something is on an axis: ``step 1 200``, ``epoch 3.5``, ``1 h 2 m``, ``reading 12``."""
-        if axis is Axis.TIME:
-            return fm.duration(at - self._start_t)
-        return f"{axis} {at:.3g}" if axis is Axis.EPOCH else f"{axis} {fm.whole(round(at))}"
 
     def _plot(self, name: str, look: Look, width: int, height: int) -> Plot | None:
         """Drawn again only where something of it changed: a key that moves the cursor redraws no curve."""
@@ -488,16 +462,6 @@ class MetricsPage(ChartPanel):
         """This chart at full size, or all again."""
         self.alone = not self.alone
         self.repaint()
-
-    def action_pin(self) -> None:
-        """Put this chart first, or no longer; it keeps the keys."""
-        name = self.chosen
-        if name is not None:
-            self.pinned = [
-                *(n for n in self.pinned if n != name),
-                *([name] if name not in self.pinned else ()),
-            ]
-            self.repaint()
 
     def action_find(self) -> None:
         """Show the charts with these words in their names, as they are typed."""

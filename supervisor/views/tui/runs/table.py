@@ -13,7 +13,7 @@ from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.views import format as fm
-from supervisor.views.model.run_filter import filter_trouble, filtered, unknown_field
+from supervisor.views.model.run_filter import filter_trouble, filtered
 from supervisor.views.model.run_list import (
     GREATEST_FIRST,
     RunList,
@@ -263,7 +263,7 @@ class RunsPanel(ListPanel):
                 ),
             ]
         if not self.rows:
-            trouble = self._filter_trouble()
+            trouble = filter_trouble(self.query_text)
             text = self.tr(trouble or "no run matches; / changes the filter, Esc clears it")
             style = TextStyle.WARN if trouble else TextStyle.DIM
             return [EMPTY, *(row(Span(f"  {line}", style)) for line in wrap(text, width - 4, TROUBLE_ROWS))]
@@ -329,7 +329,7 @@ class RunsPanel(ListPanel):
         def typed(text: str) -> str:
             self.filter_by(text)
             changed()
-            return self._filter_trouble()
+            return filter_trouble(self.query_text)
 
         def closed(text: str | None) -> None:
             if text is None:
@@ -340,11 +340,6 @@ class RunsPanel(ListPanel):
 
         hint = "words, state:failed, failure:cuda_oom, loss<2.5, yesterday"
         self.app.push_screen(AskLine("filter", before, typed, hint), closed)
-
-    def _filter_trouble(self) -> str:
-        return filter_trouble(self.query_text, self.tr) or (
-            "" if self.rows else unknown_field(self.query_text)
-        )
 
     def mark(self, run: RunPaths) -> None:
         """Mark a run, to be compared with; or take its mark away."""

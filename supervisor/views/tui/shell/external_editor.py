@@ -1,4 +1,4 @@
-"""A person's own pager or editor on a file of the run, at a line, with the app out of the way."""
+"""A person's own editor on a file of the run, at a line, with the app out of the way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from textual.app import App, SuspendNotSupported
 
 from supervisor.run.regular import open_regular
 
-PAGERS = ("less", "more")
 EDITORS = ("nano", "vim", "vi", "emacs")
 # Editors that take the line after the file's name.
 COLON_EDITORS = frozenset(["hx", "helix", "kak", "subl", "zed", "micro"])
@@ -63,18 +62,6 @@ def source_spot(path: str, number: int, folder: str | None) -> tuple[Spot, bool]
         folder
     )
     return Spot(real, 0, number), inside
-
-
-def pager_argv(spot: Spot, env: Mapping[str, str]) -> list[str] | str:
-    """The pager's command, or why there is none. less goes to the byte, so that it need not count lines."""
-    words = _named(env, ("PAGER",), PAGERS)
-    if not words:
-        return "no pager: set PAGER, or install less"
-    if os.path.basename(words[0]) == "less":
-        # -+r -+R: whatever LESS says, a log's escape codes are shown and not obeyed.
-        return [*words, "-+r", "-+R", "-n", f"+{spot.offset}P", "--", spot.path]
-    number = spot.counted()
-    return [*words, *([f"+{number}"] if number is not None else []), spot.path]
 
 
 def editor_argv(spot: Spot, env: Mapping[str, str]) -> list[str] | str:
