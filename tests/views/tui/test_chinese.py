@@ -117,7 +117,7 @@ def test_wide_characters_are_fitted_and_wrapped_by_cells() -> None:
     ]
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", [(120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize(
     ("state", "keys"),
     [

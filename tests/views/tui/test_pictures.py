@@ -72,8 +72,8 @@ def test_observed_log(snap_compare: Any, tmp_path: Path) -> None:
     compare(snap_compare, run, (120, 40))
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("size", SIZES[1:2], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("state", ["healthy", "failed"])
 def test_light_theme(snap_compare: Any, tmp_path: Path, state: str, size: tuple[int, int]) -> None:
     compare(snap_compare, STATES[state](tmp_path / "20261121-1412-brave-otter"), size, light=True)
 
