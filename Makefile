@@ -210,7 +210,6 @@ demo-picture: $(STAMP)
 
 # Hours, or what one has: SEED=… repeats one. Results are kept.
 soak: $(STAMP)
-	$(BIN)/python bench/cycles.py --cycles 200 --keep bench/results/cycles.json
 	$(BIN)/python bench/soak_kill.py --kills 20 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/soak_kill.json
 	$(BIN)/python bench/soak_hangs.py --minutes 30 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/soak_hangs.json
 	$(BIN)/python bench/follow.py --minutes 60 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/follow.json

@@ -29,8 +29,7 @@ import pyte
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import ROOT, command_line, surroundings, tell
-from bench.stage import SIZE
-from bench.state import Watched
+from bench.stage import SIZE, Terminal
 
 OOM = """Traceback (most recent call last):
   File "/job/train.py", line 47, in <module>
@@ -59,6 +58,18 @@ def nowhere(pattern: str) -> Words:
     """Whether something is drawn and no line has it."""
     there = anywhere(pattern)
     return lambda rows: bool(rows[0].strip()) and not there(rows)
+
+
+class Watched(Terminal):
+    """A terminal that notes when each piece came, by the monotonic clock."""
+
+    def __init__(self, argv: list[str], folder: str) -> None:
+        self.pieces: list[tuple[float, bytes]] = []
+        super().__init__(argv, folder)
+
+    def _came(self, data: bytes) -> None:
+        self.pieces.append((time.monotonic(), data))
+        super()._came(data)
 
 
 class Screen:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +26,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import ROOT, command_line, surroundings, tell
 from bench.stage import FakeRun, every
-from bench.viewer import Pane
 from supervisor.run import events as ev
 from supervisor.run.series import RANKS
 from tests.fakes.nvml import GIB, Card, StandIn, build
@@ -35,6 +35,62 @@ DEADLINE_S = 60.0
 NEEDLE, HIT = "needle-7731", "stands-on-the-hit"
 CAUSE = "CUDA out of memory"
 LINES = 3000
+POLL_S = 0.002
+
+
+class Pane:
+    """A tmux server of our own with one pane; another one each time, as one that ends may still answer."""
+
+    def __init__(self, name: str, env: dict[str, str]) -> None:
+        self._name = name
+        self._env = env
+        self._starts = 0
+
+    def tmux(self, *args: str) -> str:
+        command = ["tmux", "-L", f"{self._name}-{self._starts}", *args]
+        return subprocess.run(command, capture_output=True, text=True, env=self._env, check=False).stdout
+
+    def start(self, argv: list[str], size: tuple[int, int] = SIZE) -> float:
+        """Start a command in a pane of so many columns and rows; returns when."""
+        self._starts += 1
+        began = time.perf_counter()
+        self.tmux(
+            "-f",
+            "/dev/null",
+            "new-session",
+            "-d",
+            "-x",
+            str(size[0]),
+            "-y",
+            str(size[1]),
+            "exec " + " ".join(map(_quote, argv)),
+        )
+        return began
+
+    def wait(self, marks: tuple[str, ...], began: float, *, deadline_s: float = DEADLINE_S) -> float:
+        """Seconds until one of the marks is on the screen; nan: it never was."""
+        while time.perf_counter() - began < deadline_s:
+            text = self.tmux("capture-pane", "-p")
+            if any(mark in text for mark in marks):
+                return time.perf_counter() - began
+            time.sleep(POLL_S)
+        return float("nan")
+
+    def press(self, key: str) -> float:
+        began = time.perf_counter()
+        self.tmux("send-keys", key)
+        return began
+
+    def pid(self) -> int:
+        return int(self.tmux("list-panes", "-F", "#{pane_pid}").split()[0])
+
+    def end(self) -> None:
+        self.tmux("kill-server")
+        time.sleep(0.3)
+
+
+def _quote(word: str) -> str:
+    return "'" + word.replace("'", "'\\''") + "'"
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ PAGE = ROOT / "configs" / "README.md"
 sys.path.insert(0, str(ROOT))
 
 from supervisor.job.config.explain import other_names  # noqa: E402 - the path comes first
-from supervisor.job.config.setting_keys import CLASS_KEYS, SETTINGS, KeyType, Range, Setting, unit_of  # noqa: E402  # noqa: E402
-from supervisor.job.config.setting_keys import shown as written  # noqa: E402
+from supervisor.job.setting_keys import CLASS_KEYS, SETTINGS, KeyType, Range, Setting, unit_of  # noqa: E402  # noqa: E402
+from supervisor.job.setting_keys import shown as written  # noqa: E402
 from trainer import settings  # noqa: E402
 from trainer.config import Config  # noqa: E402
 
@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from supervisor.job.config.setting_keys import KeyType, Range, Setting
+from supervisor.job.setting_keys import KeyType, Range, Setting
 
 _I, _F, _T, _S = KeyType.INT, KeyType.FLOAT, KeyType.TEXT, KeyType.SWITCH
 

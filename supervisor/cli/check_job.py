@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -10,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from supervisor.cli.common import EXIT_REFUSED, appearance_given, say, say_json
-from supervisor.cli.job_inputs import NOT_MEASURED, Job, folder_of_runs, program_files
+from supervisor.cli.job_inputs import NOT_MEASURED, folder_of_runs
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.checks import BEFORE, refused, run_checks
-from supervisor.preflight.context import KNOBS_CHECK, CheckContext, ok, refuse, warn
+from supervisor.preflight.context import CheckContext, ok, refuse, warn
 from supervisor.preflight.interpreter import find_interpreter
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.text.redact import redact_text
@@ -41,43 +40,10 @@ def look(context: CheckContext, parsed: ParsedRun) -> list[Finding]:
         unmeasured_finding(context.spec) + nodes_finding(context.spec, parsed) + run_checks(BEFORE, context)
     )
     if parsed.switch("deep"):
-        from supervisor.preflight.later_checks import ASKED
+        from supervisor.preflight.checks import asked
 
-        found += run_checks(ASKED, context)
+        found += run_checks(asked(), context)
     return found
-
-
-def without_repeats(found: list[Finding], job: Job) -> list[Finding]:
-    """What the last start of the same script warned of as well, about its flags, becomes a note: it is news once.
-
-    A start after an edit of the script, or with other findings, warns again.
-    """
-    if not any(_is_of_script(finding) for finding in found):
-        return found
-    known = _found_before(job)
-    said = [_is_of_script(finding) and (finding.check, finding.what) in known for finding in found]
-    return [
-        replace(f, level=FindingLevel.INFO) if repeats else f for f, repeats in zip(found, said, strict=True)
-    ]
-
-
-def is_repeat(finding: Finding) -> bool:
-    """Whether it was shown at an earlier start of the script."""
-    return finding.check == KNOBS_CHECK and finding.level is FindingLevel.INFO
-
-
-def _is_of_script(finding: Finding) -> bool:
-    return finding.check == KNOBS_CHECK and finding.level is FindingLevel.WARNING
-
-
-def _found_before(job: Job) -> set[tuple[str, str]]:
-    """Check and text of what was found at the last start of this script, if its text is still the same."""
-    if job.earlier.found is None:
-        return set()
-    record, state = job.earlier.found
-    if any(os.stat(file).st_mtime > record.created_t for file in program_files(job.spec)):
-        return set()
-    return {(finding.check, finding.what) for finding in state.findings}
 
 
 def check_alone(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str], probes: StartupProbes) -> int:
@@ -110,7 +76,7 @@ def this_machine() -> JobSpec:
 
 
 def _all(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str], probes: StartupProbes) -> list[Finding]:
-    from supervisor.preflight.later_checks import BESIDE
+    from supervisor.preflight.checks import beside
 
     found: list[Finding] = []
     interpreter = None
@@ -126,7 +92,7 @@ def _all(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str], probes: Start
     except JobError as error:
         found.append(refuse("interpreter", error.message))
     context = CheckContext(spec, folder_of_runs(parsed, env), env, interpreter)
-    return found + look(context, parsed) + run_checks(BESIDE, context)
+    return found + look(context, parsed) + run_checks(beside(), context)
 
 
 def nodes_finding(spec: JobSpec, parsed: ParsedRun) -> list[Finding]:

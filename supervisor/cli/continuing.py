@@ -106,7 +106,7 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
         if args.yes and (lost := _written_over(record, state, plan)) and not args.restart_from_scratch:
             return complain(VERB, f"{paths.run_id}: not continued: {lost}")
         size = paths.node().journal.stat().st_size
-        say(*_described(paths, record, state, plan, why), *plan_as_shell(plan).splitlines(), file=sys.stderr)
+        say(*_described(paths, state, plan, why), *plan_as_shell(plan).splitlines(), file=sys.stderr)
         if not args.yes and not says_yes("Start it?"):
             return refuse(VERB, paths.run_id, ["not continued"])
         if paths.node().journal.stat().st_size != size:
@@ -185,43 +185,7 @@ def _asked_for(record: RunFile, args: argparse.Namespace) -> dict[str, str]:
     }
 
 
-def _untaken(paths: RunPaths, record: RunFile, state: RunState, plan: LaunchPlan) -> Iterator[str]:
-    """A newer checkpoint that is not continued from, why, what that costs, and what to type to start from it."""
-    from dataclasses import replace
-
-    from supervisor.job.arguments.command_line import set_value
-    from supervisor.job.launch.plan import command_of
-    from supervisor.keeper.monitoring.found_checkpoints import (
-        concurrent_runs,
-        newest_untaken,
-        shown_path,
-        untaken_text,
-    )
-
-    job = record.job
-    untaken = newest_untaken(
-        job, state, lambda since_t: concurrent_runs(paths, since_t, os.environ), paths.node().series
-    )
-    if untaken is None:
-        return
-    lost = untaken.step - (plan.resume_at or 0)
-    about = "about " if untaken.step_by_time else ""
-    yield f"  {untaken_text(job, untaken)}" + (f"; {about}{lost} steps are trained again" if lost > 0 else "")
-    path, flag = shown_path(job, untaken.path), job.knobs.start
-    args = set_value(job.entry_args, flag, path) if flag is not None else (*job.entry_args, "FLAG", path)
-    command = command_of(replace(job, entry_args=args))
-    if command is not None:
-        what = (
-            "to start from it"
-            if flag is not None
-            else "to start from it, with the script's own flag for FLAG"
-        )
-        yield f"  {what}: {command}"
-
-
-def _described(
-    paths: RunPaths, record: RunFile, state: RunState, plan: LaunchPlan, why: str
-) -> Iterator[str]:
+def _described(paths: RunPaths, state: RunState, plan: LaunchPlan, why: str) -> Iterator[str]:
     """How it ended, and what would run, with what is changed for it: a line each."""
     from supervisor.text.redact import redact_text
     from supervisor.views.wording.kinds import resume_place
@@ -250,8 +214,6 @@ def _described(
     if why:
         yield f"attempt {plan.attempt} is changed: {why}"
     yield f"attempt {plan.attempt} {begins}:"
-    for line in _untaken(paths, record, state, plan):
-        yield redact_text(line)
 
 
 def next_attempt(paths: RunPaths, env: Mapping[str, str]) -> Offer:
@@ -304,7 +266,7 @@ def _examined(
         plan, why = plan_continued(record, found.state, paths, given, user_name())
     except JobError as error:
         return Offer((error.message,), found.warnings), None
-    lines = [line.strip().rstrip(":") for line in _described(paths, record, found.state, plan, why)]
+    lines = [line.strip().rstrip(":") for line in _described(paths, found.state, plan, why)]
     command = " ".join(map(shell_word, redact_argv(plan.argv)))
     return Offer((), found.warnings, (*lines, f"it runs: {command}")), (record, given)
 

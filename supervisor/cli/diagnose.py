@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from supervisor.cli.common import Parser, complain, say, say_json
+from supervisor.cli.common import Parser, complain, say, say_json, user_settings
 from supervisor.cli.job_logs import (
     READING,
     BadInputError,
@@ -16,28 +16,29 @@ from supervisor.cli.job_logs import (
     read_jobs,
     without_rank,
 )
-from supervisor.cli.signatures import own_rules_in, settings_files
 from supervisor.cli.verdict_text import earlier_job_lines, explanation_lines, verdict_lines
-from supervisor.diagnosis.cause.root_cause import ended_by
 from supervisor.diagnosis.evidence import JobEvidence
-from supervisor.diagnosis.findings import Case
+from supervisor.diagnosis.facts import Facts
+from supervisor.diagnosis.root_cause import ended_by
 from supervisor.diagnosis.scan.log_timeline import rows_of_one_form
 from supervisor.diagnosis.scan.matched_lines import Candidate
 from supervisor.diagnosis.scan.signature_tables import strength_word
 from supervisor.diagnosis.verdict import EarlierJob, Examination, examine, with_metric_rows
 from supervisor.job.errors import JobError
+from supervisor.job.spec import OwnSignature
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.run.records import Verdict
-from supervisor.run.regular import open_regular
+from supervisor.run.regular import open_regular, read_regular
 from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.lines import lines_from
 from supervisor.text.prefixes import origin_of_path
 from supervisor.text.redact import Redactor, redact_lines, redact_text
-from supervisor.text.user_line import LOOKED_AT, CodeLine, own_line
+from supervisor.text.tracebacks import LOOKED_AT, CodeLine, own_line
 
 EXIT_HEALTHY, EXIT_FAILURE, EXIT_UNKNOWN, EXIT_BAD_INPUT = 0, 10, 11, 2
 HEAD_BYTES = 65536
+MAX_SETTINGS_BYTES = 4 << 20
 METRIC_LINES = 400  # at the end of each log
 HEADER_LINES = 20
 # Text in any encoding has no control characters but blanks, colours and bars; a library's or a checkpoint's head has
@@ -100,7 +101,7 @@ def run(
     except BadInputError as error:
         return complain("diagnose", error, EXIT_BAD_INPUT)
     try:
-        own = tuple(own_rules_in(settings_files(os.environ)))
+        own = own_rules()
     except JobError as error:
         *before, last = error.lines
         complain("diagnose", JobError(*before, f"{last}; your signatures are left out"))
@@ -136,7 +137,7 @@ def _examined(path: str, job: JobEvidence, engine: Engine) -> Examination:
         OSError: a log cannot be read.
     """
     found = examine(job, engine.signatures, engine.matcher)
-    if found.verdict.failure is FailureClass.UNKNOWN and not found.case.candidates:
+    if found.verdict.failure is FailureClass.UNKNOWN and not found.facts.candidates:
         found = with_metric_rows(found, _metric_rows(found))
     most = UNREADABLE if found.verdict.confidence <= GUESSED else BINARY
     if os.path.isfile(path) and _unreadable(path) > most:
@@ -149,7 +150,7 @@ def _metric_rows(found: Examination) -> int:
     from supervisor.sources.metrics import MetricReader
 
     rows = 0
-    for scan in found.case.scans:
+    for scan in found.facts.scans:
         reader = MetricReader()
         for line in scan.head[:HEADER_LINES]:  # a table's header
             reader.feed(line)
@@ -174,7 +175,7 @@ def _print_text(
     context = None if path == "-" else _context
     again = _again(path, attempt, found.verdict)
     verdict = _of_known_rank(path, attempt, found.verdict)
-    lines = verdict_lines(path, attempt, verdict, context, again, tr, ended_t=found.case.job.ended_t)
+    lines = verdict_lines(path, attempt, verdict, context, again, tr, ended_t=found.facts.job.ended_t)
     earlier = [job._replace(verdict=_of_known_rank(path, attempt, job.verdict)) for job in found.earlier]
     lines += earlier_job_lines(earlier, tr)
     if explain:
@@ -256,6 +257,44 @@ def _context(path: str, line: int, around: int = 3) -> tuple[list[tuple[int, str
     return [(number, text) for (number, _), text in zip(near, shown, strict=True)], own
 
 
+# -- the user's own signatures -----------------------------------------------------------------------
+
+
+def own_rules() -> tuple[OwnSignature, ...]:
+    """The ``[[signature]]`` tables of ./stoker.toml and of the user's settings; of one id, the nearest.
+
+    Raises:
+        JobError: a file cannot be read, or a table does not fit.
+    """
+    texts = {}
+    for path in ("stoker.toml", str(user_settings(os.environ))):
+        if os.path.isfile(path):
+            try:
+                data = read_regular(path, MAX_SETTINGS_BYTES)
+            except OSError as error:
+                raise JobError(f"{path}: {error.strerror or error}") from None
+            if b"signature" in data:  # most have none: then nothing is imported to parse them
+                texts[path] = data
+    if not texts:
+        return ()
+    from supervisor.job.config.files import parse_config
+    from supervisor.job.config.settings import ConfigFile, nearest_signatures, own_signatures
+    from supervisor.job.setting_keys import SIGNATURE
+
+    classes = frozenset(str(failure) for failure in FailureClass)
+    files = [
+        ConfigFile(path, parse_config(path, data), data.decode("utf-8", "replace"))
+        for path, data in texts.items()
+    ]
+    return tuple(
+        nearest_signatures(
+            own_signatures(file, file.values[SIGNATURE], classes)
+            for file in files
+            if file.values.get(SIGNATURE) is not None
+        )
+    )
+
+
 # -- a verdict on the wire: the schema of --json, version 1, and what --explain adds to it ---------
 
 WIRE_SCHEMA = 1
@@ -306,20 +345,22 @@ def earlier_jobs_to_wire(jobs: Sequence[EarlierJob]) -> list[dict[str, object]]:
 
 def explanation_to_wire(found: Examination) -> dict[str, object]:
     """How a verdict was reached: the value of the key `explanation`, which is there with ``--explain`` alone."""
-    case, choice = found.case, found.choice
+    facts, decision = found.facts, found.decision
     return {
-        "candidates": [_candidate(item, case) for item in case.candidates],
-        "rule": {"name": choice.rule.name, "why": choice.rule.why},
-        "yielded": [{"name": rule.name, "why": rule.why} for rule in choice.also_matched()],
-        "corrections": [{"name": item.name, "why": item.why} for item in found.corrections],
-        "ended": ended_by(case).value,
-        "limits": [{"name": item.name, "at_most": item.at_most, "why": item.why} for item in choice.limits()],
+        "candidates": [_candidate(item, facts) for item in facts.candidates],
+        "rule": {"name": decision.rule.name, "why": decision.rule.why},
+        "yielded": [{"name": rule.name, "why": rule.why} for rule in decision.yielded()],
+        "corrections": [{"name": item.name, "why": item.why} for item in decision.corrections],
+        "ended": ended_by(facts).value,
+        "limits": [
+            {"name": item.name, "at_most": item.at_most, "why": item.why} for item in decision.limits()
+        ],
     }
 
 
-def _candidate(item: Candidate, case: Case) -> dict[str, object]:
+def _candidate(item: Candidate, facts: Facts) -> dict[str, object]:
     return {
-        "path": case.scans[item.source].path,
+        "path": facts.scans[item.source].path,
         "line": item.line,
         "rank": item.rank,
         "text": redact_text(item.text.strip())[:600],

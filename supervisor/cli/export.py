@@ -1,9 +1,11 @@
-"""Export what a run recorded: the samples of its GPUs as CSV, as `nvidia-smi --query-gpu=… --format=csv` prints them."""
+"""Export what a run recorded: the samples of its GPUs as CSV, as `nvidia-smi --query-gpu=… --format=csv` prints them, or a metric as a chart."""
 
 from __future__ import annotations
 
 import argparse
 import csv
+import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -61,12 +63,14 @@ MEASURED: Final = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     add_recorded_run(parser)
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
         "--gpu-csv",
         action="store_true",
-        required=True,
         help="the samples of its GPUs, a row each; times are this machine's local time",
     )
+    what.add_argument("--chart", action="store_true", help="a metric of it, drawn as a still chart")
+    parser.add_argument("--metric", default="loss", help="with --chart: which metric (default loss)")
     parser.add_argument(
         "--averages",
         action="store_true",
@@ -82,8 +86,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the rows. Exit 2 where there is no such run or it has no GPU samples."""
+    """Write the rows, or draw. Exit 2 where there is no such run or it has no GPU samples, 1 where there is nothing to draw."""
     paths = named_run(args.run, args.runs_dir)
+    if args.chart:
+        return _draw(paths, args.metric)
     names = {str(fact.index): fact for fact in facts_in(paths.node().journal) if isinstance(fact, GpuFound)}
     samples = _samples(paths)
     first = next(samples, None)
@@ -103,6 +109,22 @@ def run(args: argparse.Namespace) -> int:
             write(file, rest(), names, with_unit=not args.nounits)
     except FileExistsError:
         return complain("export", f"{args.output} exists already: name another file")
+    return 0
+
+
+def _draw(run: RunPaths, metric: str) -> int:
+    from supervisor.views.headless.console import wants_colour
+    from supervisor.views.headless.still_chart import draw, loss_points
+
+    points = loss_points(run.node().series, metric)
+    if len(points) < 2:
+        return complain(
+            "export", f"{run.run_id}: {len(points)} values of {metric!r} so far: nothing to draw", 1
+        )
+    size = shutil.get_terminal_size((80, 24))
+    width, height = min(size.columns, 120), max(min(size.lines - 2, 24), 8)
+    colour = wants_colour(sys.stdout, os.environ)
+    print(draw(points, title=f"{metric} of {run.run_id}", width=width, height=height, colour=colour))
     return 0
 
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -50,7 +49,7 @@ from supervisor.run.index import known_runs, runs_dir
 from supervisor.run.journal import read_state
 from supervisor.run.records import FailureClass
 from supervisor.run.regular import open_regular
-from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
+from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.state import RunState
 
 MAX_CONFIG_BYTES = 4 << 20
@@ -65,11 +64,10 @@ PRESET_SUFFIXES = ("", ".toml", ".py", ".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A resolved job, the command line it came from, and the newest run of the same script."""
+    """A resolved job, and the command line it came from."""
 
     parsed: ParsedRun
     spec: JobSpec
-    earlier: EarlierRun
 
 
 def parse_words(argv: Sequence[str], env: Mapping[str, str], more_own: Sequence[Flag] = ()) -> ParsedRun:
@@ -123,7 +121,7 @@ def _load(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str]
         words = " ".join([spec.entry, *spec.entry_args])
         raise JobError(f"{spec.entry} is a script for {shell}, not for Python: stoker run -- {shell} {words}")
     spec = _without_measurements(_with_resume(_with_trust(spec, env), env), env)
-    return Job(parsed, spec, EarlierRun(spec, folder_of_runs(parsed, env), env))
+    return Job(parsed, spec)
 
 
 def _with_resume(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
@@ -152,7 +150,7 @@ def with_asked_resume(job: Job, env: Mapping[str, str]) -> Job:
     never = any(map(parsed.switch, _NOT_ASKED)) or retry.restart_from_scratch or not retry.max_retries
     name, _ = script_of(spec)
     is_foreign = spec.entry_kind is not EntryKind.TRAINER and bool(name)
-    if known or never or not is_foreign or not _may_save(job):
+    if known or never or not is_foreign or not _may_save(job, env):
         return job
     question, place = resume_question(spec), os.path.join(os.path.realpath(spec.cwd), spec.entry, name)
     asked = replace(question, script=hashlib.sha256(os.fsencode(place)).hexdigest())
@@ -173,32 +171,24 @@ def with_asked_resume(job: Job, env: Mapping[str, str]) -> Job:
     return replace(job, spec=_with_resume(spec, env))
 
 
-def _may_save(job: Job) -> bool:
+def _may_save(job: Job, env: Mapping[str, str]) -> bool:
     """Whether an option is given that may take a checkpoint, or the newest run of the script left one that nothing says how to load."""
     if any(is_resume(setting.name) for setting in settings_of(job.spec.entry_args)):
         return True
-    found = job.earlier.found
-    return found is not None and bool(found[1].checkpoints) and found[1].resume_measured is None
+    state = _newest_run(job.spec, folder_of_runs(job.parsed, env), env)
+    return state is not None and bool(state.checkpoints) and state.resume_measured is None
 
 
-class EarlierRun:
-    """The newest run of the same script in a folder of runs. It is looked for once, when that is first of interest."""
-
-    def __init__(self, spec: JobSpec, runs: Path, env: Mapping[str, str]) -> None:
-        self._spec, self._runs, self._env = spec, runs, env
-
-    @cached_property
-    def found(self) -> tuple[RunFile, RunState] | None:
-        """Its record, and its state but for the progress; None where there is none."""
-        spec, files = self._spec, program_files(self._spec)
-        for run in known_runs(self._runs, self._env)[:LOOK_BACK]:
-            with contextlib.suppress(OSError, BadRunFile):  # deleted meanwhile, or one that only watches
-                record = read_run_file(run.run_json)
-                job = record.job
-                is_same = (job.cwd, job.entry_kind, job.entry) == (spec.cwd, spec.entry_kind, spec.entry)
-                if is_same and program_files(job) == files:
-                    return record, read_state(run.node().journal)
-        return None
+def _newest_run(spec: JobSpec, runs: Path, env: Mapping[str, str]) -> RunState | None:
+    """The newest run of the same script in a folder of runs; None where there is none."""
+    files = program_files(spec)
+    for run in known_runs(runs, env)[:LOOK_BACK]:
+        with contextlib.suppress(OSError, BadRunFile):  # deleted meanwhile, or one that only watches
+            job = read_run_file(run.run_json).job
+            is_same = (job.cwd, job.entry_kind, job.entry) == (spec.cwd, spec.entry_kind, spec.entry)
+            if is_same and program_files(job) == files:
+                return read_state(run.node().journal)
+    return None
 
 
 def folder_of_runs(parsed: ParsedRun, env: Mapping[str, str]) -> Path:

@@ -18,8 +18,7 @@ from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, Mac
 from supervisor.diagnosis.scan.windows import window_bytes
 from supervisor.run.regular import open_regular, read_regular
 from supervisor.text.decode import HEAD_BYTES, clean, is_packed
-from supervisor.text.numbers import whole
-from supervisor.text.patterns import Lazy
+from supervisor.text.patterns import Lazy, whole
 from supervisor.text.prefixes import NOWHERE, Origin, origin_of_path, split_prefix
 
 FIRST_WORD_S = 1.0

@@ -19,18 +19,14 @@ VERBS: dict[str, tuple[str, str]] = {
     "stop": ("stop", "stop a run: gracefully, or --now"),
     "profile": ("profile", "trace the next steps of a live training into its run directory"),
     "continue": ("continuing", "start another attempt of a run that is no longer running"),
-    "runs": ("runs", "list known runs"),
+    "runs": ("runs", "list known runs; --scaling: how some of them scale"),
     "gc": ("gc", "delete old runs; it lists them first"),
-    "name": ("name", "name a run: the list shows it, every command finds it by it"),
     "diagnose": ("diagnose", "say why a log or a run failed"),
     "troubleshoot": ("troubleshoot", "from a symptom to its cause: what stoker does, what you can do"),
-    "signatures": ("signatures", "try your own failure signatures on a log"),
     "metrics": ("metrics", "print the metrics found in a log"),
     "policy": ("policy", "explain what policy did over a run, or would do with other settings"),
     "replay": ("replay", "play a recorded run again: pause, scrub, jump to the next fact"),
-    "export": ("export", "a run's GPU samples as CSV, with nvidia-smi's column names"),
-    "scaling": ("scaling", "how several runs scale: ranks, speed, efficiency and memory, as a table or CSV"),
-    "chart": ("chart", "draw a run's loss as a still chart"),
+    "export": ("export", "a run's GPU samples as CSV, or a metric as a still chart"),
     "config": (
         "config",
         "explain settings: what each means, its value, where it came from, what it overrode",
@@ -42,14 +38,6 @@ VERBS: dict[str, tuple[str, str]] = {
 
 # They may stand without a verb: the list of runs opens.
 BROWSER_FLAGS = frozenset(["--theme", "--ascii", "--lang", "--runs-dir", "--all"])
-
-LOOKS = {"--theme": True, "--ascii": False, "--lang": True}  # whether a value follows
-# Verbs without a screen, and which of these flags change what they print: they take the others too, for nothing.
-PLAIN_VERBS: dict[str, frozenset[str]] = {
-    **dict.fromkeys(("stop", "profile", "runs", "name", "signatures", "metrics", "policy"), frozenset[str]()),
-    **dict.fromkeys(("export", "scaling", "chart", "gc"), frozenset[str]()),
-    **dict.fromkeys(("diagnose", "troubleshoot"), frozenset(["--lang"])),
-}
 
 EXIT_UNREAD = 128 + 13
 EXIT_CODES = """\
@@ -114,7 +102,6 @@ def _prepare_streams() -> None:
 
 
 def _dispatch(argv: list[str]) -> int:
-    argv = _looks_behind(argv)
     bare = not argv and sys.stdin.isatty() and sys.stdout.isatty()
     if bare or (argv and argv[0].partition("=")[0] in BROWSER_FLAGS):
         from supervisor.cli.runs import browse
@@ -128,36 +115,7 @@ def _dispatch(argv: list[str]) -> int:
 
         print(f"stoker {__version__}")
         return 0
-    return _run_verb(argv[0], _without_looks(*argv)) if argv[0] in VERBS else _unknown_verb(argv[0])
-
-
-def _looks_behind(argv: list[str]) -> list[str]:
-    """``stoker --theme light attach x`` as ``stoker attach --theme light x``; unchanged where no verb follows the looks."""
-    at = 0
-    while at < len(argv) and argv[at].partition("=")[0] in LOOKS:
-        at += 2 if "=" not in argv[at] and LOOKS[argv[at]] else 1
-    if not 0 < at < len(argv) or argv[at] not in VERBS:
-        return argv
-    # It prints nothing that they change; behind `explain KEY` they are settings of the job.
-    if argv[at] == "config":
-        return argv[at:]
-    return [argv[at], *argv[:at], *argv[at + 1 :]]
-
-
-def _without_looks(verb: str, *rest: str) -> list[str]:
-    """The words behind a verb, without the looks that it has no use for."""
-    dropped = LOOKS.keys() - PLAIN_VERBS.get(verb, LOOKS.keys())
-    kept: list[str] = []
-    words = iter(rest)
-    for word in words:
-        if word == "--":
-            return [*kept, word, *words]
-        name, equals, _ = word.partition("=")
-        if name not in dropped:
-            kept.append(word)
-        elif LOOKS[name] and not equals:
-            next(words, None)
-    return kept
+    return _run_verb(argv[0], argv[1:]) if argv[0] in VERBS else _unknown_verb(argv[0])
 
 
 def flush_or_drop() -> str:

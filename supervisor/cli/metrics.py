@@ -1,7 +1,7 @@
 """Print the metrics found in a log: step, loss, learning rate, throughput, and more.
 
-One JSON object a line in which something was found (--json), or CSV (--csv). Of a folder or a run, `file` says which log.
-In both, `line` counts from 0; what a terminal shows, and `stoker diagnose`, count from 1.
+One JSON object a line in which something was found, or CSV (--csv). Of a folder or a run, `file` says which log.
+In both, `line` counts from 0; `stoker diagnose` counts from 1.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument(
         "--json",
         action="store_true",
-        help="one JSON object a metric line (the default off a terminal); `line` counts from 0, unlike diagnose's",
+        help="one JSON object a metric line (the default); `line` counts from 0, unlike diagnose's",
     )
     form.add_argument(
         "--csv",
@@ -95,12 +95,7 @@ def run(args: argparse.Namespace) -> int:
         pieces = _pieces(job.logs, path if os.path.isdir(path) else None)
         if attempt is not None:
             pieces = chain(pieces, _measured(Path(path), attempt))
-        if args.csv:
-            texts = _csv(pieces)
-        elif args.json or not sys.stdout.isatty():
-            texts = _json(pieces)
-        else:
-            texts = _for_people(pieces)
+        texts = _csv(pieces) if args.csv else _json(pieces)
         with READING.reported("metrics", path):
             for text in texts:
                 try:
@@ -337,22 +332,6 @@ def _quoted(cell: str) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="").writerow([printable(cell)])
     return text.getvalue().encode()
-
-
-def _for_people(pieces: Iterable[_Piece]) -> Iterator[bytes]:
-    """A sentence a line, whose number counts from 1, as a terminal's and an editor's do."""
-    for piece in pieces:
-        for record in map(msgspec.to_builtins, _records(piece)):
-            where = f"line {record['line'] + 1}:"
-            parts = [where if piece.file is None else f"{piece.file}: {where}"]
-            parts += [f"rank {record['rank']}"] if record["rank"] is not None else []
-            parts += [
-                f"{name} {record[name]}" if isinstance(record[name], str) else f"{name} {record[name]:g}"
-                for name in COLUMNS
-                if name in record
-            ]
-            parts += [f"{name}={value}" for name, value in record.get("other", {}).items()]
-            yield f"{printable('  '.join(parts))}\n".encode()
 
 
 def record_of(row: int, sample: MetricSample) -> dict[str, Any]:

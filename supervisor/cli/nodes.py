@@ -81,8 +81,7 @@ def main(argv: list[str]) -> int:
         started = _meant(args, words)
         act: Callable[[Connections, Started, argparse.Namespace], int]
         act = {"status": _status, "logs": _logs, "stop": _stop}[args.action]
-        with _ways(started) as ways:
-            return act(ways, started, args)
+        return act(_ways(started), started, args)
     except (BadHosts, JobError, SshError) as error:
         return complain(VERB, error)
 
@@ -101,11 +100,13 @@ class _Start:
     env: tuple[tuple[str, str], ...]
     token: str = field(default_factory=lambda: secrets.token_hex(8))
 
-    def request(self, do: Do, node: int, words: tuple[str, ...] = (), token: str = "") -> Request:
+    def request(self, do: Do, node: int, words: tuple[str, ...] = ()) -> Request:
         """With the variables of that node."""
         env = dict([*self.env, *self.hosts[node].env])
         folder, run_dir = self.started.folder, self.started.run_dir
-        return Request(do=do, folder=folder, run_dir=run_dir, node=node, env=env, words=words, token=token)
+        return Request(
+            do=do, folder=folder, run_dir=run_dir, node=node, env=env, words=words, token=self.token
+        )
 
 
 def _hosts(args: argparse.Namespace) -> tuple[Host, ...]:
@@ -205,128 +206,64 @@ def _ways(started: Started) -> Connections:
 
 
 def _up(start: _Start, args: argparse.Namespace, *, only_check: bool) -> int:
-    with _ways(start.started) as ways:
-        board = _Board(start.started.hosts)
-        refused = _compare(ways, start, board, say_all=only_check)
-        if refused is None:
-            return 2
-        for line in refused:
-            complain(VERB, line)
-        if only_check:
-            return EXIT_REFUSED if refused else 0
-        grave = [line for line in refused if not (args.allow_different and line.startswith("differs: "))]
-        if grave:
-            return EXIT_REFUSED
-        return _begin(ways, start, board)
+    ways, hosts = _ways(start.started), start.started.hosts
+    found = _all_of(ways.each(lambda node, _: _facts(ways, start, node)))
+    if found is None:
+        return 2
+    if only_check:
+        _table([("HOST", "STOKER", "PYTHON", "TORCH"), *((host, each.stoker, each.python, each.torch or "-") for host, each in zip(hosts, found, strict=True))])  # fmt: skip
+    differing = differences(list(zip(hosts, found, strict=True)))
+    for line in differing:
+        complain(VERB, f"differs: {line}")
+    if differing and (only_check or not args.allow_different):
+        return EXIT_REFUSED
+    return 0 if only_check else _begin(ways, start)
 
 
-def _compare(ways: Connections, start: _Start, board: _Board, *, say_all: bool) -> list[str] | None:
-    """Why the hosts cannot share a run; None: one could not be asked. What differs and does no harm is said."""
+def _facts(ways: Connections, start: _Start, node: int) -> Facts:
+    from supervisor.cluster.ssh.connection import SshError
 
-    def ask(node: int, _: Host) -> Facts:
-        board.set(node, "is asked for its versions")
-        token = start.token if node == LEADER else ""
-        facts = ways.ask(node, start.request(Do.FACTS, node, words=start.words, token=token), Facts)
-        board.set(
-            node,
-            "cannot start it" if facts.error else f"Python {facts.python}, torch {facts.torch or 'none'}",
-        )
-        return facts
-
-    answers = ways.each(ask)
-    first = answers[LEADER]
-    marked = first.marked if isinstance(first, Facts) else ""
-    try:
-        if (found := _all_of(answers)) is None:
-            return None
-        if errors := [
-            f"{host}: {each.error}"
-            for host, each in zip(start.started.hosts, found, strict=True)
-            if each.error
-        ]:
-            for line in errors:
-                complain(VERB, line)
-            return None
-        refused = _unshared(ways, start, marked, start.token)
-    finally:
-        if marked:
-            unmark = _marked(start, LEADER, Do.UNMARK, marked, start.token)
-            _all_of(ways.each(lambda node, _: ways.ask(node, unmark, Said), [LEADER]))
-    if say_all:
-        _print_facts(start.started.hosts, found)
-    for each in differences(list(zip(start.started.hosts, found, strict=True))):
-        line = f"differs: {each.what}: {each.text}"
-        if each.grave:
-            refused.append(line)
-        else:
-            say(line)
-    return refused
+    found = ways.ask(node, start.request(Do.FACTS, node, start.words), Facts)
+    if found.error:
+        raise SshError(start.hosts[node], found.error)
+    return found
 
 
-def _unshared(ways: Connections, start: _Start, marked: str, token: str) -> list[str]:
-    """That hosts do not see the folder of runs of node 0: what it left there for a moment is looked for."""
-    first, run_dir = start.started.hosts[LEADER], start.started.run_dir
-    if not marked:
-        return [f"{first}: {run_dir}: no folder above it can be written: --run-dir names another"]
-    others = range(1, len(start.hosts))
-    seen = _all_of(ways.each(lambda node, _: ways.ask(node, _marked(start, node, Do.SEES, marked, token), Said), others))  # fmt: skip
-    blind = [start.started.hosts[node] for node, said in zip(others, seen or [], strict=False) if not said.ok]
-    if seen is not None and not blind:
-        return []
-    return [f"{', '.join(blind) or 'a host'} does not see {marked} of {first}: --run-dir must lie in a folder that all hosts share"]  # fmt: skip
-
-
-def _marked(start: _Start, node: int, do: Do, folder: str, token: str) -> Request:
-    return Request(do=do, folder=start.started.folder, run_dir=folder, node=node, token=token)
-
-
-def _print_facts(hosts: Sequence[str], found: Sequence[Facts]) -> None:
-    rows = [("HOST", "STOKER", "PYTHON", "TORCH", "NCCL", "DRIVER", "CODE")]
-    for host, each in zip(hosts, found, strict=True):
-        files = f"{len(each.code)} files"
-        rows.append(
-            (host, each.stoker, each.python, each.torch or "-", each.nccl or "-", each.driver or "-", files)
-        )
-    _table(rows)
-
-
-def _begin(ways: Connections, start: _Start, board: _Board) -> int:
+def _begin(ways: Connections, start: _Start) -> int:
     """Node 0 first, which makes the run; then the others at once. Where one does not start, those that did are ended."""
     from supervisor.cli.in_allocation import missing_flags
     from supervisor.cluster.ssh.connection import SshError
     from supervisor.cluster.ssh.hosts import place_of, remember
 
-    started = start.started
-    master = ways.address(LEADER)
+    started, master = start.started, ways.address(LEADER)
+    unseen: list[str] = []
 
     def begin(node: int, host: Host) -> Said:
+        if node != LEADER and not ways.ask(node, start.request(Do.SEES, node), Said).ok:
+            unseen.append(host.target)
+            raise SshError(host, f"it does not see {started.run_dir} of {started.hosts[LEADER]}: --run-dir must lie in a folder that all hosts share")  # fmt: skip
         flags = missing_flags(start.parsed, place_of(start.hosts, node, master))
         given = [word for key, value in flags for word in (f"--{key.replace('_', '-')}", value)]
         words = ("run", "--detach", "--run-dir", started.run_dir, *given, *start.words)
-        board.set(node, "starts")
-        said = ways.ask(node, start.request(Do.VERB, node, words, start.token), Said, START_S)
+        said = ways.ask(node, start.request(Do.VERB, node, words), Said, START_S)
         if not said.ok:
             raise SshError(host, said.text or f"`stoker run` ended with {said.code}")
-        board.set(node, f"node {node}: started")
+        say(f"{host.target}: node {node}: started", flush=True)
         return said
 
     answers = ways.each(begin, [LEADER])
     if _all_of(answers) is not None:
         remember(started, os.environ)
         answers += ways.each(begin, range(1, len(start.hosts)))
-    if _all_of(answers[1:]) is None or len(answers) < len(start.hosts):
-        # Where the connection was lost meanwhile, it may have been started.
-        lives = [node for node, said in enumerate(answers) if isinstance(said, Said) or said.lost]
-        if not lives:
-            return 2
-        _all_of(
-            ways.each(
-                lambda node, _: ways.ask(node, start.request(Do.END, node, token=start.token), Said), lives
-            )
-        )
-        return complain(VERB, f"{started.run_dir}: not started on all hosts: what was started is ended")
-    say(f"{started.name}: {len(start.hosts)} nodes; `stoker nodes status`, `stoker nodes logs -f`, `stoker nodes stop`")  # fmt: skip
-    return 0
+        if _all_of(answers[1:]) is not None:
+            say(f"{started.name}: {len(start.hosts)} nodes; `stoker nodes status`, `stoker nodes logs -f`, `stoker nodes stop`")  # fmt: skip
+            return 0
+    # Where the connection was lost meanwhile, it may have been started.
+    lives = [node for node, said in enumerate(answers) if isinstance(said, Said) or said.lost]
+    if lives:
+        _all_of(ways.each(lambda node, _: ways.ask(node, start.request(Do.END, node), Said), lives))
+        complain(VERB, f"{started.run_dir}: not started on all hosts: what was started is ended")
+    return EXIT_REFUSED if unseen else 2
 
 
 # -- status, logs, stop ----------------------------------------------------------------------------------
@@ -334,9 +271,9 @@ def _begin(ways: Connections, start: _Start, board: _Board) -> int:
 
 def _status(ways: Connections, started: Started, args: argparse.Namespace) -> int:
     while True:
-        found = ways.each(lambda node, _: ways.ask(node, _of_run(started, node, Do.STATUS), NodeStatus))
+        found = _nodes(ways, started)
         say(f"{started.name} in {started.run_dir}")
-        _table([("NODE", "HOST", "STATE", "ATTEMPT", "STEP", "KEEPER"), *map(_row, range(len(found)), started.hosts, found)])  # fmt: skip
+        _show(started, found)
         good = [each for each in found if isinstance(each, NodeStatus)]
         if not args.follow or all(each.over or not each.keeper for each in good):
             break
@@ -346,19 +283,21 @@ def _status(ways: Connections, started: Started, args: argparse.Namespace) -> in
     return 0 if all(each.keeper or (each.over and not each.exit_code) for each in good) else 1
 
 
-def _row(node: int, host: str, found: NodeStatus | Exception) -> tuple[str, ...]:
-    if isinstance(found, Exception):
-        return (str(node), host, str(found).removeprefix(f"{host}: "), "", "", "")
-    if not found.state:
-        return (str(node), host, "waits" if found.found else "no such run", "-", "-", _keeper(found))
-    step = "-" if found.step is None else f"{found.step}/{found.steps}" if found.steps else str(found.step)
-    return (str(node), host, found.state, str(found.attempt), step, _keeper(found))
+def _nodes(ways: Connections, started: Started) -> list[NodeStatus | SshError]:
+    return ways.each(lambda node, _: ways.ask(node, _of_run(started, node, Do.STATUS), NodeStatus))
 
 
-def _keeper(found: NodeStatus) -> str:
-    if not found.keeper:
-        return "ended" if found.over else "none"
-    return "beats" if found.beats else "lives, no beat"
+def _show(started: Started, found: Sequence[NodeStatus | SshError]) -> None:
+    rows = [("NODE", "HOST", "STATE", "ATTEMPT", "STEP", "KEEPER")]
+    for node, (host, each) in enumerate(zip(started.hosts, found, strict=True)):
+        if not isinstance(each, NodeStatus):
+            rows.append((str(node), host, str(each).removeprefix(f"{host}: "), "", "", ""))
+            continue
+        keeper = "lives" if each.keeper else "ended" if each.over else "none"
+        state = each.state or ("waits" if each.found else "no such run")
+        step = "-" if each.step is None else f"{each.step}/{each.steps}" if each.steps else str(each.step)
+        rows.append((str(node), host, state, str(each.attempt or "-"), step, keeper))
+    _table(rows)
 
 
 def _logs(ways: Connections, started: Started, args: argparse.Namespace) -> int:
@@ -388,31 +327,32 @@ def _logs(ways: Connections, started: Started, args: argparse.Namespace) -> int:
 
 def _stop(ways: Connections, started: Started, args: argparse.Namespace) -> int:
     """Ask node 0, which ends the run on all nodes; where it cannot, the keepers of the others, each on its own host."""
-    from supervisor.cluster.ssh.connection import SshError
-
     words = ("stop", *(("--now",) if args.now else ()), "--timeout", str(args.timeout), started.run_dir)
-    (leader,) = ways.each(lambda node, _: ways.ask(node, _of_run(started, node, Do.VERB, words=words), Said, args.timeout + START_S), [LEADER])  # fmt: skip
-    if isinstance(leader, SshError):
+    request = _of_run(started, LEADER, Do.VERB, words=words)
+    (leader,) = ways.each(lambda node, _: ways.ask(node, request, Said, args.timeout + START_S), [LEADER])
+    if not isinstance(leader, Said):
         complain(VERB, str(leader))
     elif leader.text:
         say(leader.text)
-    nodes = list(range(len(started.hosts)))
-    if isinstance(leader, SshError) or not leader.ok:
-        _all_of(ways.each(lambda node, _: ways.ask(node, _of_run(started, node, Do.END), Said), nodes[1:]))
+    if not (isinstance(leader, Said) and leader.ok):
+        others = range(1, len(started.hosts))
+        _all_of(ways.each(lambda node, _: ways.ask(node, _of_run(started, node, Do.END), Said), others))
     deadline = time.monotonic() + args.timeout
     while True:
-        found = ways.each(lambda node, _: ways.ask(node, _of_run(started, node, Do.STATUS), NodeStatus))
+        found = _nodes(ways, started)
         lives = [host for host, each in zip(started.hosts, found, strict=True) if isinstance(each, NodeStatus) and each.keeper]  # fmt: skip
         if not lives or time.monotonic() > deadline:
             break
-        time.sleep(WATCH_S / 4)
-    _table([("NODE", "HOST", "STATE", "ATTEMPT", "STEP", "KEEPER"), *map(_row, nodes, started.hosts, found)])
-    if not any(isinstance(each, SshError) or each.found for each in found):
+        time.sleep(WATCH_S)
+    _show(started, found)
+    good = [each for each in found if isinstance(each, NodeStatus)]
+    if len(good) == len(found) and not any(each.found for each in good):
         return complain(VERB, f"{started.run_dir}: no such run there")
-    unknown = sum(isinstance(each, SshError) for each in found)
     if lives:
         return complain(VERB, f"{', '.join(lives)}: not ended after {args.timeout:.0f} s: `stoker nodes stop --now`", 1)  # fmt: skip
-    return complain(VERB, f"{unknown} of {len(found)} hosts cannot be asked: what runs there continues until it learns that node 0 stopped") if unknown else 0  # fmt: skip
+    if len(good) < len(found):
+        return complain(VERB, f"{len(found) - len(good)} of {len(found)} hosts cannot be asked: what runs there continues until it learns that node 0 stopped")  # fmt: skip
+    return 0
 
 
 def _of_run(started: Started, node: int, do: Do, *, words: tuple[str, ...] = (), lines: int = 0, follow: bool = False) -> Request:  # fmt: skip
@@ -439,30 +379,5 @@ def _table(rows: Sequence[Sequence[str]]) -> None:
     shown = [[*map(printable, row)] for row in rows]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     for row in shown:
-        say(
-            "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip(), flush=True
-        )
-
-
-class _Board:
-    """A line a host: how far it is. On a terminal they stand, elsewhere each change is a line."""
-
-    def __init__(self, hosts: Sequence[str]) -> None:
-        self._hosts, self._said = [*map(printable, hosts)], ["" for _ in hosts]
-        self._lock, self._stands, self._drawn = threading.Lock(), sys.stdout.isatty(), False
-
-    def set(self, node: int, text: str) -> None:
-        """Say how far a host is."""
-        with self._lock:
-            self._said[node] = printable(text)
-            if not self._stands:
-                say(f"{self._hosts[node]}: {self._said[node]}", flush=True)
-                return
-            width = max(map(len, self._hosts))
-            up = f"\x1b[{len(self._hosts)}A" if self._drawn else ""
-            lines = (
-                f"\x1b[2K{host:{width}}  {said}\n" for host, said in zip(self._hosts, self._said, strict=True)
-            )
-            sys.stdout.write(up + "".join(lines))
-            sys.stdout.flush()
-            self._drawn = True
+        cells = (f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
+        say("  ".join(cells).rstrip(), flush=True)

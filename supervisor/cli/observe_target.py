@@ -57,7 +57,7 @@ def observe(target: str, args: argparse.Namespace, appearance: Appearance) -> in
         return complain("attach", error)
     try:
         observed = ObservedRun(run, what, host=socket.gethostname(), clock=SystemClock())
-        watching = Watching(run, what, read, observed, interval_s=args.interval)
+        watching = Watching(what, read, observed, interval_s=args.interval)
         with _keyboard_as_stdin(what.pipe is not None) as has_screen:
             if args.no_ui or not has_screen:
                 return _without_screen(run, watching, as_json=args.json)
@@ -77,14 +77,13 @@ class Watching:
 
     def __init__(
         self,
-        run: RunPaths,
         what: Target,
         read: Callable[[], JobEvidence],
         observed: ObservedRun,
         *,
         interval_s: float,
     ) -> None:
-        self._run, self._what, self._read, self._observed = run, what, read, observed
+        self._what, self._read, self._observed = what, read, observed
         self._interval_s = interval_s
         self._observer: Observer | None = None
         self._left = False
@@ -103,13 +102,11 @@ class Watching:
         if what.logs and not what.processes:
             what = replace(what, ended=not any_is_written(log.written for log in what.logs))
         return Observer(
-            self._run,
+            self._observed,
             what,
-            host=socket.gethostname(),
             read=self._read,
             word=self._of_known_rank,
             interval_s=self._interval_s,
-            observed=self._observed,
             rules=metric_rules_of_user(os.environ),
         )
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import platform
 import select
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -19,22 +17,17 @@ import msgspec
 
 from supervisor.cluster.ssh.messages import Do, Facts, NodeStatus, Request, Said
 from supervisor.run.jsonl import NOT_DECODED
-from supervisor.run.paths import RunPaths, is_run_directory
+from supervisor.run.paths import RunPaths
 
 if TYPE_CHECKING:
     from supervisor.run.paths import NodePaths
     from supervisor.text.lines import LineSplitter
 
 MOST_REQUEST: Final = 1 << 20
-MOST_FILES, MOST_BYTES = 4000, 4 << 20
-"""Of the code that is hashed: a tree of 4,000 files takes 0.3 s; a file above 4 MiB is data."""
-LISTEN_S, LOOK_S = 2.5, 0.2
-"""A heartbeat comes every second."""
-SEES_S: Final = 5.0
+SEES_S, LOOK_S = 5.0, 0.2
 TAIL_BYTES: Final = 1 << 18
 FOLLOW_S: Final = 0.5
 MOST_SAID: Final = 5
-MARK: Final = ".stoker-shared-"
 STARTED_BY: Final = "STOKER_STARTED_BY"
 """In the environment of a keeper: the token of the start that it came with."""
 
@@ -63,9 +56,9 @@ def here() -> int:
 def _answer(request: Request) -> Facts | NodeStatus | Said:
     match request.do:
         case Do.FACTS:
-            return _facts(request)
-        case Do.SEES | Do.UNMARK:
-            return _mark(request)
+            return _facts(request.words)
+        case Do.SEES:
+            return _sees(RunPaths(Path(request.run_dir)))
         case Do.VERB:
             return _verb(request.words)
         case Do.STATUS:
@@ -76,6 +69,33 @@ def _answer(request: Request) -> Facts | NodeStatus | Said:
             raise AssertionError("it is no one line")
         case never:
             assert_never(never)
+
+
+def _facts(words: tuple[str, ...]) -> Facts:
+    """The versions that matter, and a hash of each file that the command line names."""
+    from supervisor import __version__
+    from supervisor.cli.job_inputs import load_job, parse_words
+    from supervisor.job.errors import JobError
+    from supervisor.preflight.interpreter import find_interpreter
+
+    try:
+        job = load_job(parse_words(words, os.environ), os.environ, Path.cwd())
+        python = find_interpreter(job.spec, os.environ)
+    except JobError as error:
+        return Facts(stoker=__version__, error=error.message)
+    named = [word.rpartition("=")[2] if word.startswith("-") else word for word in words]
+    files = [
+        name for name in named if name.endswith((".py", ".toml", ".yaml", ".yml")) and os.path.isfile(name)
+    ]
+    code = {name: hashlib.sha256(Path(name).read_bytes()).hexdigest()[:12] for name in files}
+    return Facts(stoker=__version__, python=python.version, torch=python.torch_version or "", code=code)
+
+
+def _sees(run: RunPaths) -> Said:
+    end = time.monotonic() + SEES_S  # a file server may show a new name a little later
+    while not run.run_json.exists() and time.monotonic() < end:
+        time.sleep(LOOK_S)
+    return Said(ok=run.run_json.exists())
 
 
 def _verb(words: tuple[str, ...]) -> Said:
@@ -92,130 +112,24 @@ def _verb(words: tuple[str, ...]) -> Said:
     return Said(ok=code == 0, text="; ".join(lines[-MOST_SAID:]), code=code)
 
 
-# -- facts ---------------------------------------------------------------------------------------------
-
-
-def _facts(request: Request) -> Facts:
-    from supervisor import __version__
-    from supervisor.cli.job_inputs import load_job, parse_words
-    from supervisor.job.errors import JobError
-    from supervisor.preflight.interpreter import find_interpreter, installed_version
-
-    host = socket.gethostname()
-    try:
-        job = load_job(parse_words(request.words, os.environ), os.environ, Path.cwd())
-        python = find_interpreter(job.spec, os.environ)
-    except JobError as error:
-        return Facts(host=host, stoker=__version__, python=platform.python_version(), error=error.message)
-    cuda = python.torch_cuda or ""
-    package = f"nvidia-nccl-cu{cuda.partition('.')[0]}"
-    return Facts(
-        host=host,
-        stoker=__version__,
-        python=python.version,
-        torch=python.torch_version or "",
-        cuda=cuda,
-        nccl=(installed_version(python.path, package, os.environ) or "") if cuda else "",
-        driver=_driver(),
-        interpreter=python.path,
-        code=dict(_code(request.words)),
-        marked=_put_mark(request) if request.token else "",
-    )
-
-
-def _driver() -> str:
-    from supervisor.sources.gpu import GpuReader, NvmlUnavailableError
-
-    try:
-        reader = GpuReader(lambda _: None)
-    except NvmlUnavailableError:
-        return ""
-    try:
-        return reader.survey().driver or ""
-    except NvmlUnavailableError:
-        return ""
-    finally:
-        reader.close()
-
-
-def _code(words: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Every Python file below this folder, and every file that the command line names; by a hash of what is in it."""
-    named = [word.rpartition("=")[2] if word.startswith("-") else word for word in words]
-    found = [Path(name) for name in named if name and len(name) < 4096 and os.path.isfile(name)]
-    for place, folders, names in os.walk("."):
-        folders[:] = sorted(name for name in folders if not _is_foreign(Path(place, name)))
-        found += (Path(place, name) for name in sorted(names) if name.endswith(".py"))
-        if len(found) > MOST_FILES:
-            break
-    for path in found[:MOST_FILES]:
-        try:
-            if path.stat().st_size <= MOST_BYTES:
-                yield os.path.normpath(path), hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-        except OSError:
-            yield os.path.normpath(path), "unreadable"
-
-
-def _is_foreign(folder: Path) -> bool:
-    """Whether what lies there is no code of the job: caches, environments, runs."""
-    return (
-        folder.name.startswith((".", "__pycache__"))
-        or folder.name in {"node_modules", "site-packages"}
-        or (folder / "pyvenv.cfg").exists()
-        or is_run_directory(folder)
-    )
-
-
-def _put_mark(request: Request) -> str:
-    """An empty file above the run's folder; the folder that it lies in, empty where none can be written."""
-    folder = Path(request.run_dir).parent
-    while not folder.is_dir() and folder != folder.parent:
-        folder = folder.parent
-    try:
-        os.close(os.open(folder / f"{MARK}{request.token}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    except OSError:
-        return ""
-    return str(folder)
-
-
-def _mark(request: Request) -> Said:
-    path = Path(request.run_dir, f"{MARK}{request.token}")
-    if request.do is Do.UNMARK:
-        path.unlink(missing_ok=True)
-        return Said(ok=True)
-    end = time.monotonic() + SEES_S  # a file server may show a new name a little later
-    while not path.exists() and time.monotonic() < end:
-        time.sleep(LOOK_S)
-    return Said(ok=path.exists())
-
-
-# -- a run ---------------------------------------------------------------------------------------------
-
-
 def _status(request: Request) -> NodeStatus:
     from supervisor.run.journal import read_state
-    from supervisor.run.nodes import Pulse
     from supervisor.run.ownership import has_keeper
     from supervisor.run.state import Finished, Running
 
-    run, host = RunPaths(Path(request.run_dir)), socket.gethostname()
-    node = run.node(request.node)
+    run = RunPaths(Path(request.run_dir))
+    node, keeper = run.node(request.node), has_keeper(run, request.node)
     if not node.journal.is_file():
-        return NodeStatus(host=host, found=run.run_json.is_file(), keeper=has_keeper(run, request.node))
+        return NodeStatus(found=run.run_json.is_file(), keeper=keeper)
     state = read_state(node.journal)
     over = state.condition if isinstance(state.condition, Finished) else None
     word = str(over.outcome) if over is not None else str(type(state.condition).__struct_config__.tag)
     if isinstance(state.condition, Running):
         word = str(state.condition.phase)
-    pulse, end, keeper = Pulse(node), time.monotonic() + LISTEN_S, has_keeper(run, request.node)
-    while keeper and not pulse.moved() and time.monotonic() < end:
-        pulse.look(time.monotonic())
-        time.sleep(LOOK_S)
     attempt = state.attempt
     return NodeStatus(
-        host=host,
         found=True,
         keeper=keeper,
-        beats=pulse.moved(),
         state=word,
         attempt=attempt.number if attempt is not None else 0,
         step=attempt.last_step if attempt is not None else None,

@@ -38,7 +38,9 @@ def run(args: argparse.Namespace) -> int:
     appearance = appearance_from(vars(args), os.environ)
     paths = named_run(args.run, args.runs_dir)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return complain("replay", "needs a terminal: `stoker diagnose` and `stoker chart` print instead")
+        return complain(
+            "replay", "needs a terminal: `stoker diagnose` and `stoker export --chart` print instead"
+        )
     from supervisor.views.wording.translate import words_in
 
     tr = words_in(appearance.spoken)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.job.errors import JobError
-from supervisor.preflight.ports import free_port
+from supervisor.preflight.network import free_port
 from supervisor.run.failure_history import recurrence_lines, same_failure, seen_in_runs
 from supervisor.run.index import known_runs
 from supervisor.run.journal import read_state

@@ -1,4 +1,4 @@
-"""List known runs, newest first: state, steps, verdict, where."""
+"""List known runs, newest first: state, steps, verdict, where. With --scaling: how the named runs scale."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from supervisor.cli.common import (
     appearance_from,
     complain,
     has_terminal,
+    named_run,
     say,
     say_json,
 )
@@ -85,11 +86,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     add_scope(parser)
     parser.add_argument("-n", "--number", type=int, default=20, help="how many to list (default 20)")
-    parser.add_argument("--json", action="store_true", help="one object a run on a line of its own")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one object a run on a line of its own")
+    form.add_argument(
+        "--scaling",
+        nargs="+",
+        metavar="RUN",
+        help="instead of the list: speed, efficiency and memory of these runs, against the one with the fewest ranks",
+    )
+    parser.add_argument("--csv", action="store_true", help="with --scaling: the table as CSV")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the list."""
+    """Print the list, or the table of how runs scale."""
+    if args.scaling:
+        from supervisor.cli.scaling import print_scaling
+
+        return print_scaling([named_run(name, args.runs_dir) for name in args.scaling], as_csv=args.csv)
     from supervisor.run.index import known_runs, runs_dir, those_under
     from supervisor.views.model.run_list import rows_of
 
@@ -328,11 +341,12 @@ def browse(argv: list[str]) -> int:
         return complain("", "the list of runs needs a terminal: `stoker runs` prints it")
     from supervisor.cli.open_app import adopter, continuer, kept_file
     from supervisor.views.model.run_list import Scope
-    from supervisor.views.tui.terminal import run_browser
+    from supervisor.views.tui.terminal import run_tui
 
     place = runs_dir(args.runs_dir, env)
-    run_browser(
-        lambda: known_runs(place, env),
+    run_tui(
+        None,
+        known=lambda: known_runs(place, env),
         scope=Scope(place, everywhere=args.all),
         adopter=adopter(env),
         continuer=continuer(env),

@@ -1,8 +1,7 @@
-"""A table of how a training scales: nodes, ranks, speed, memory and efficiency of several runs on record, as text or CSV."""
+"""``stoker runs --scaling``: nodes, ranks, speed, memory and efficiency of several runs on record, as text or CSV."""
 
 from __future__ import annotations
 
-import argparse
 import csv
 import statistics
 import sys
@@ -10,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from supervisor.cli.common import add_runs_dir, complain, named_run, say
+from supervisor.cli.common import complain, say
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import GPU, METRICS, RANKS, SeriesReader, highest
@@ -35,33 +34,21 @@ class Scaled:
     memory_bytes: float | None
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's arguments."""
-    parser.add_argument(
-        "runs",
-        nargs="+",
-        metavar="RUN",
-        help="a path, an id, a unique part of an id, a name; the one with the fewest ranks is what the others are held against",
-    )
-    add_runs_dir(parser)
-    parser.add_argument("--csv", action="store_true", help="the same as CSV")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Print the table. Exit 2 where a run is not found, or there is no speed that all of them logged."""
-    scaled = [read_scaled(named_run(name, args.runs_dir)) for name in args.runs]
+def print_scaling(runs: Sequence[RunPaths], *, as_csv: bool) -> int:
+    """Print the table, against the run with the fewest ranks. Exit 2 where there is no speed that all of them logged."""
+    scaled = [read_scaled(run) for run in runs]
     silent = [one.run_id for one in scaled if not one.speeds]
     if silent:
         return complain(
-            "scaling",
+            "runs",
             f"{', '.join(silent)}: it has logged no speed (samples/s, tokens/s, or steps with a known batch)",
         )
     unit = next((word for _, word in SPEEDS if all(word in one.speeds for one in scaled)), None)
     if unit is None:
         had = "; ".join(f"{one.run_id}: {', '.join(one.speeds)}" for one in scaled)
-        return complain("scaling", f"there is no speed that all of them logged: {had}")
+        return complain("runs", f"there is no speed that all of them logged: {had}")
     rows = list(table(scaled, unit))
-    if args.csv:
+    if as_csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows([HEAD, *rows])
         return 0
     head = ("run", "nodes", "ranks", unit, "per rank", "speedup", "efficiency", "memory")

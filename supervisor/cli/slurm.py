@@ -10,7 +10,6 @@ import os
 import shutil
 import sys
 import time
-import tomllib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -51,7 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--setup", metavar="LINE", action="append", help="a shell line before the start; may be repeated"
     )
     parser.add_argument("--sbatch", metavar="OPTION", action="append", help="one more option of sbatch, --sbatch=--qos=high; may be repeated")  # fmt: skip
-    parser.add_argument("--options", metavar="FILE", help="a TOML file with these flags as keys")
     parser.add_argument("--yes", action="store_true", help="cancel: do not ask")
     parser.add_argument("--exclude-failed", action="store_true", help="watch: keep a requeued job off its nodes that are down")  # fmt: skip
     parser.add_argument("-n", "--lines", type=int, default=LINES, metavar="N", help="logs: the last N lines of each file (40)")  # fmt: skip
@@ -70,7 +68,7 @@ def main(argv: list[str]) -> int:
     try:
         match args.action:
             case "script" | "submit":
-                batch = _batch(parser, args, words)
+                batch = _batch(args, words)
                 return _script(batch) if args.action == "script" else _submit(batch)
             case "watch":
                 return _watch(_jobs(words), exclude_failed=args.exclude_failed)
@@ -82,18 +80,10 @@ def main(argv: list[str]) -> int:
         return complain(VERB, error)
 
 
-def _batch(parser: argparse.ArgumentParser, args: argparse.Namespace, words: list[str]) -> Batch:
+def _batch(args: argparse.Namespace, words: list[str]) -> Batch:
     from supervisor.cluster.slurm.script import WARN_S, BadBatch, Batch
     from supervisor.text.hostlist import host_names
 
-    if args.options is not None:
-        known = {action.dest for action in parser._actions} - {"action", "words", "options", "help", "yes", "lines"}  # noqa: SLF001 # fmt: skip
-        for key, value in _options(args.options).items():
-            name = key.replace("-", "_")
-            if name not in known:
-                raise BadBatch(f"{args.options}: unknown key {key!r}: keys are the flags of `stoker slurm`")
-            if getattr(args, name) in {None, False}:
-                setattr(args, name, value)
     for name in ("nodes", "gpus", "cpus", "warn_s"):
         value = getattr(args, name)
         if value is not None and (not isinstance(value, int) or value < 1):
@@ -119,18 +109,6 @@ def _batch(parser: argparse.ArgumentParser, args: argparse.Namespace, words: lis
         more=tuple(args.sbatch or ()),
         setup=tuple(args.setup or ()),
     )
-
-
-def _options(name: str) -> dict[str, object]:
-    from supervisor.cluster.slurm.script import BadBatch
-    from supervisor.run.regular import read_regular
-
-    try:
-        return tomllib.loads(read_regular(Path(name), 1 << 18).decode("utf-8"))
-    except OSError as error:
-        raise BadBatch(f"--options {name}: {error.strerror}") from error
-    except ValueError as error:
-        raise BadBatch(f"--options {name}: no TOML: {error}") from error
 
 
 def _script(batch: Batch) -> int:

@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from supervisor import __version__
-from supervisor.cli.check_job import (
-    is_repeat,
-    look,
-    print_findings,
-    unmeasured_finding,
-    without_repeats,
-)
+from supervisor.cli.check_job import look, print_findings, unmeasured_finding
 from supervisor.cli.common import (
     EXIT_REFUSED,
     WITH_LOG,
@@ -44,7 +38,7 @@ from supervisor.keeper.base.job_secrets import redactor_of, without_secrets
 from supervisor.preflight.checks import refused
 from supervisor.preflight.context import CheckContext
 from supervisor.preflight.interpreter import Interpreter, find_interpreter, trainer_main
-from supervisor.preflight.ports import free_port
+from supervisor.preflight.network import free_port
 from supervisor.run.index import claim, link_latest, register, runs_dir
 from supervisor.run.ownership import LockTaken
 from supervisor.run.paths import RunPaths
@@ -99,7 +93,7 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     runs = folder_of_runs(parsed, env)
     context = CheckContext(spec, runs, env, interpreter)
     unchecked = parsed.switch("no_check")
-    findings = unmeasured_finding(spec) if unchecked else without_repeats(look(context, parsed), job)
+    findings = unmeasured_finding(spec) if unchecked else look(context, parsed)
     if refused(findings):
         for finding in refused(findings):
             fix = f": {finding.fix}" if finding.fix else ""
@@ -108,7 +102,7 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
         has_no_room = {finding.check for finding in refused(findings)} <= {"disk", "run folder"}
         return 2 if has_no_room else EXIT_REFUSED
     if has_screen:
-        print_findings([finding for finding in findings if not is_repeat(finding)], appearance)
+        print_findings(findings, appearance)
     # A plan that cannot be made is refused before there is a folder to leave behind.
     _first_plan(spec, str(interpreter.path), runs / "RUN", env)
     interactive = has_screen or (detached and not parsed.switch("no_ui"))

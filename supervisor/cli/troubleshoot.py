@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterable
 
 from supervisor.cli.common import appearance_from, complain, say
+from supervisor.diagnosis.class_texts import class_texts
 from supervisor.diagnosis.symptoms import (
     Lead,
     Wording,
@@ -18,7 +19,6 @@ from supervisor.diagnosis.symptoms import (
     samples_of,
     wordings,
 )
-from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.policy.rule_words import rules_about
 from supervisor.run.failures import FailureClass
 from supervisor.sources.signature_files import read_tables

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from supervisor.diagnosis.cause.root_cause import Ended, ended_by
+from supervisor.diagnosis.root_cause import Ended, ended_by
 from supervisor.diagnosis.scan.matched_lines import Candidate
 from supervisor.diagnosis.scan.signature_tables import strength_word
 from supervisor.diagnosis.verdict import EarlierJob, Examination
 from supervisor.run.records import Cause, Consequence, Verdict
 from supervisor.text.redact import redact_text
-from supervisor.text.user_line import CodeLine
+from supervisor.text.tracebacks import CodeLine
 
 MOST_CONSEQUENCES = 5
 MOST_CANDIDATES = 30
@@ -119,23 +119,22 @@ def earlier_job_lines(jobs: Sequence[EarlierJob], tr: Translate = str) -> list[s
 
 def explanation_lines(found: Examination, tr: Translate = str) -> list[str]:
     """How a verdict was reached: the candidates, the rule that fired, the rules that yielded, the corrections."""
-    case, choice = found.case, found.choice
-    shown = case.candidates[:MOST_CANDIDATES]
-    lines = ["", f"  {tr('candidates')} ({len(case.candidates)})"]
+    facts, decision = found.facts, found.decision
+    shown = facts.candidates[:MOST_CANDIDATES]
+    lines = ["", f"  {tr('candidates')} ({len(facts.candidates)})"]
     for item in shown:
-        lines += _candidate_lines(item, case.scans[item.source].path, tr)
-    if len(case.candidates) > len(shown):
-        lines.append(f"    … {tr(f'and {len(case.candidates) - len(shown)} more')}")
-    lines += ["", f"  {tr('rule that fired')}", f"    {choice.rule.name}: {tr(choice.rule.why)}"]
-    also_matched = choice.also_matched()
-    if also_matched:
+        lines += _candidate_lines(item, facts.scans[item.source].path, tr)
+    if len(facts.candidates) > len(shown):
+        lines.append(f"    … {tr(f'and {len(facts.candidates) - len(shown)} more')}")
+    lines += ["", f"  {tr('rule that fired')}", f"    {decision.rule.name}: {tr(decision.rule.why)}"]
+    if yielded := decision.yielded():
         lines += ["", f"  {tr('rules that matched too, and yielded')}"]
-        lines += [f"    {rule.name}: {tr(rule.why)}" for rule in also_matched]
-    if found.corrections:
+        lines += [f"    {rule.name}: {tr(rule.why)}" for rule in yielded]
+    if decision.corrections:
         lines += ["", f"  {tr('corrected by other evidence')}"]
-        lines += [f"    {item.name}: {tr(item.why)}" for item in found.corrections]
-    lines += ["", f"  {tr('what shows that it ended')}", f"    {tr(_ENDED[ended_by(case)])}"]
-    if limits := choice.limits():
+        lines += [f"    {item.name}: {tr(item.why)}" for item in decision.corrections]
+    lines += ["", f"  {tr('what shows that it ended')}", f"    {tr(_ENDED[ended_by(facts)])}"]
+    if limits := decision.limits():
         lines += ["", f"  {tr('why it is not more certain')}"]
         lines += [f"    {100 * item.at_most:.0f} %  {tr(item.why)}" for item in limits]
     return lines

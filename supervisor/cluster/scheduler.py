@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final
 
 from supervisor.policy import EXIT_DO_NOT_REQUEUE, EXIT_FAILED
+from supervisor.text.hostlist import host_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,78 +48,106 @@ class Place:
         return self.names[self.node_rank] if self.node_rank < len(self.names) else None
 
 
-class Scheduler(Protocol):
-    """What started this process, or would start its job again."""
-
-    @property
-    def name(self) -> str:
-        """For people: ``SLURM``; empty for none."""
-
-    @property
-    def job(self) -> str | None:
-        """The number of the job that this process is in; None outside of any."""
-
-    @property
-    def place(self) -> Place | None:
-        """Where this process is among the nodes of its job; None outside of any."""
-
-    @property
-    def final_code(self) -> int:
-        """The exit code of a failure that would come again."""
-
-    @property
-    def starts(self) -> int:
-        """How many times it has started this job before."""
-
-    def time_left_s(self, now: float) -> float | None:
-        """Seconds until it ends the job, at `now` (seconds since 1970); None: it said no limit."""
-
-    def detach_warning(self) -> str | None:
-        """Why a detached supervisor would not outlive the shell here; None: it would."""
-
-    def end_of(self, job: str) -> str:
-        """The state that a job will have which it is ending now (``TIMEOUT``); empty: it gives no reason, or cannot be asked."""
-
-
 @dataclass(frozen=True, slots=True)
-class NoScheduler:
-    """A machine of one's own, or hosts reached by ssh: nobody requeues, nobody limits."""
+class Scheduler:
+    """What started this process, or would start its job again. As it stands: a machine of one's own, or a host reached by ssh.
+
+    Attributes:
+        name: for people, ``SLURM``; empty for none.
+        job: the number of the job that this process is in; None outside of any.
+        place: where this process is among the nodes of its job; None outside of any.
+        final_code: the exit code of a failure that would come again.
+        starts: how many times the scheduler has started this job before.
+        detach_warning: why a detached supervisor would not outlive the shell here; None: it would.
+    """
 
     name: str = ""
     job: str | None = None
     place: Place | None = None
     final_code: int = EXIT_FAILED
     starts: int = 0
+    detach_warning: str | None = None
+    end_t: float | None = None
+    """When the scheduler ends the job, in seconds since 1970; None: it gave no limit."""
 
     def time_left_s(self, now: float) -> float | None:
-        """No limit."""
-        del now
-        return None
-
-    def detach_warning(self) -> str | None:
-        """Nothing that a scheduler would end."""
-        return None
+        """Seconds until the job's end, at `now` (seconds since 1970)."""
+        return None if self.end_t is None else self.end_t - now
 
     def end_of(self, job: str) -> str:
-        """No job is known."""
+        """The state that a job will have which the scheduler is ending now (``TIMEOUT``); empty: no reason is known."""
         del job
         return ""
 
 
-def scheduler_of(env: Mapping[str, str]) -> Scheduler:
-    """The scheduler whose job a process with this environment is in."""
-    from supervisor.cluster.slurm.allocation import Slurm
+# -- SLURM, read from the environment of its jobs
+# Source: "OUTPUT ENVIRONMENT VARIABLES" in srun(1) and sbatch(1). A batch script, and the shell of ``salloc``, run once on one node;
+# only a task of ``srun`` has SLURM_STEP_ID, and its SLURM_NODEID counts within its step.
 
-    if Slurm.is_here(env):
-        return Slurm(env)
-    return JobSetPod.of(env) if JobSetPod.is_here(env) else NoScheduler()
+ASK_S: Final = 20.0
+END_S: Final = 5.0
+"""Between SIGTERM and SIGKILL SLURM leaves KillWait, 30 s by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slurm(Scheduler):
+    """SLURM, as a process in one of its jobs sees it."""
+
+    @classmethod
+    def of(cls, env: Mapping[str, str]) -> Slurm:
+        """From its variables. SLURM_RESTART_COUNT is not set in a first start; SLURM 23.02 and later set SLURM_JOB_END_TIME."""
+        return cls(
+            name="SLURM",
+            job=env["SLURM_JOB_ID"],
+            place=_place_in_slurm(env),
+            final_code=EXIT_DO_NOT_REQUEUE,  # the batch script ends with this one
+            starts=_number(env.get("SLURM_RESTART_COUNT")) or 0,
+            # A step's processes end with it (ProctrackType in slurm.conf(5)).
+            detach_warning="this is a SLURM job: its step's end kills a detached keeper; use --no-ui in the batch script",
+            end_t=_number(env.get("SLURM_JOB_END_TIME")),
+        )
+
+    def end_of(self, job: str) -> str:
+        """A job that is being ended is COMPLETING, and its reason is the one that ended it (JOB REASON CODES in squeue(1))."""
+        return "TIMEOUT" if _asked(job, "%r", END_S) == "TimeLimit" else ""
 
 
 def scheduler_asked(job: str) -> str:
-    """The state that whoever numbers jobs here gives one; empty: nobody knows. For a process that is in no job itself."""
-    from supervisor.cluster.slurm.allocation import Slurm
+    """The state that squeue gives a job; empty: nobody knows, or squeue has forgotten the job (MinJobAge, some minutes after its end)."""
+    return _asked(job, "%T", ASK_S)
 
-    return Slurm({}).state_of(job)
+
+def _place_in_slurm(env: Mapping[str, str]) -> Place:
+    """This process's node among those of its step, else of its job."""
+    in_step = "SLURM_STEP_ID" in env
+    names = host_names((in_step and env.get("SLURM_STEP_NODELIST")) or env.get("SLURM_JOB_NODELIST", ""))
+    told = (in_step and env.get("SLURM_STEP_NUM_NODES")) or env.get("SLURM_JOB_NUM_NODES")
+    nodes = _number(told or env.get("SLURM_NNODES")) or len(names) or 1
+    tasks = _number((in_step and env.get("SLURM_STEP_NUM_TASKS")) or env.get("SLURM_NTASKS"))
+    rank = (_number(env.get("SLURM_NODEID")) or 0) if in_step else 0
+    job = f"SLURM job {env['SLURM_JOB_ID']}"
+    where = f"node {rank} of {nodes} in step {env.get('SLURM_STEP_ID')} of {job}"
+    return Place(
+        node_rank=rank,
+        nodes=nodes,
+        names=names,
+        tasks_here=-(-(tasks or nodes) // nodes) if in_step else 1,
+        started_on_each=in_step,
+        step=env.get("SLURM_STEP_ID", ""),
+        why=where if in_step else f"{job}, once for its {nodes} nodes",
+    )
+
+
+def _asked(job: str, fields: str, bound_s: float) -> str:
+    """What squeue says of a job, given within `bound_s`."""
+    from supervisor.cluster.slurm.commands import JOB, SlurmError, ask
+
+    if not JOB.fullmatch(job):
+        return ""
+    try:
+        return " ".join(ask(["squeue", "-h", "-j", job, "-o", fields], bound_s=bound_s).split())
+    except SlurmError:
+        return ""
 
 
 # -- a pod of a Kubernetes JobSet, one a node, read from what configs/cluster/hand-off/jobset.yaml sets
@@ -130,7 +159,7 @@ NODES, RESTARTS, INDEX = "JOBSET_NODES", "JOBSET_RESTARTS", "JOB_COMPLETION_INDE
 
 
 @dataclass(frozen=True, slots=True)
-class JobSetPod(NoScheduler):
+class JobSetPod(Scheduler):
     """Kubernetes, as a pod of a JobSet sees it: SIGTERM comes before a pod is moved, and a failed job is started again as a whole."""
 
     @staticmethod
@@ -141,9 +170,9 @@ class JobSetPod(NoScheduler):
     @classmethod
     def of(cls, env: Mapping[str, str]) -> JobSetPod:
         """From its variables. A JobSet that is made again under its name is another job: its uid is in the job's name."""
-        name, nodes = env[NAME], max(_number(env.get(NODES)), 1)
+        name, nodes = env[NAME], _number(env.get(NODES)) or 1
         host = f"{name}-{env.get(ROLE) or 'node'}-0"
-        rank = _number(env.get(INDEX))
+        rank = _number(env.get(INDEX)) or 0
         return cls(
             name="Kubernetes",
             job=f"{name}-{env.get(UID, '')[:8]}".strip("-"),
@@ -155,13 +184,19 @@ class JobSetPod(NoScheduler):
                 why=f"node {rank} of {nodes} in JobSet {name}",
             ),
             final_code=EXIT_DO_NOT_REQUEUE,
-            starts=_number(env.get(RESTARTS)),
+            starts=_number(env.get(RESTARTS)) or 0,
+            detach_warning="this is a pod: its end kills a detached keeper; use --no-ui",
         )
 
-    def detach_warning(self) -> str | None:
-        """A pod's processes end with its first one."""
-        return "this is a pod: its end kills a detached keeper; use --no-ui"
+
+def scheduler_of(env: Mapping[str, str]) -> Scheduler:
+    """The scheduler whose job a process with this environment is in."""
+    if env.get("SLURM_JOB_ID"):
+        return Slurm.of(env)
+    return JobSetPod.of(env) if JobSetPod.is_here(env) else Scheduler()
 
 
-def _number(text: str | None) -> int:
-    return int(text) if text is not None and re.fullmatch(r"\d{1,9}", text, re.ASCII) else 0
+def _number(text: str | None) -> int | None:
+    """The number at the beginning of a text: 2 for ``2(x3)``, SLURM's form of 2,2,2. None where there is none."""
+    match = re.match(r"\d{1,18}", text or "", re.ASCII)
+    return int(match[0]) if match else None

@@ -1,4 +1,4 @@
-"""A hang that the keeper saw: what the stacks showed outweighs what its end left in the logs.
+"""A hang as stacks and flight-recorder dumps show it: they outweigh what its end left in the logs.
 
 The rank that is elsewhere is the culprit; those that wait for it in a collective are what followed.
 """
@@ -9,23 +9,17 @@ from collections.abc import Sequence
 
 from supervisor.diagnosis.attribution.waiting import waiting_ranks
 from supervisor.diagnosis.evidence import JobEvidence, SeenGroup, SeenHang, SeenRecorder
-from supervisor.diagnosis.findings import Case, Root
+from supervisor.diagnosis.facts import Facts, Root
 from supervisor.run.failures import FailureClass
 from supervisor.run.records import SURELY_OVER, Consequence
 
 # What the end of a hang looks like by itself: our own signals, peers that lost a connection, silence.
 _ENDINGS = frozenset(
     (
-        FailureClass.TERMINATED,
-        FailureClass.UNKNOWN,
-        FailureClass.HEALTHY,
-        FailureClass.HANG,
-        FailureClass.WORKER_CRASH,
-        FailureClass.NCCL_TIMEOUT,
-        FailureClass.NCCL_ERROR,
-        FailureClass.RENDEZVOUS,
+        FailureClass.TERMINATED, FailureClass.UNKNOWN, FailureClass.HEALTHY, FailureClass.HANG,
+        FailureClass.WORKER_CRASH, FailureClass.NCCL_TIMEOUT, FailureClass.NCCL_ERROR, FailureClass.RENDEZVOUS,
     )
-)
+)  # fmt: skip
 # What it looks like where those that wait gave up by themselves, before stoker would have ended them.
 _GIVEN_UP = frozenset((FailureClass.NCCL_TIMEOUT, FailureClass.HANG))
 # Of more ranks than this that wait alike only their number is given.
@@ -43,32 +37,33 @@ _MEETINGS = frozenset(("collective", "backward"))
 _WAITS = _MEETINGS | {"kernel"}
 
 
-def hang_by_stacks(case: Case, root: Root) -> Root:
+def hang_by_stacks(facts: Facts, root: Root) -> Root | None:
     """What the stacks showed of a hang for which the attempt was ended.
 
     A cause that a rank wrote itself (an exception before it stopped answering) still wins: the hang is then how it
     showed.
     """
-    seen = case.job.hang
-    assert seen is not None
+    seen = facts.job.hang
+    if seen is None or not seen.ended_for_it:
+        return None
     raised = root.chosen is not None and root.chosen.is_cause and not root.chosen.soft
     if raised and root.failure not in _ENDINGS:
-        return root
+        return None
     confidence = 0.92 if seen.ranks else 0.8
     return _from_stacks(seen, root._replace(failure=FailureClass.HANG, confidence=confidence))
 
 
-def timeout_by_stacks(case: Case, root: Root) -> Root:
+def timeout_by_stacks(facts: Facts, root: Root) -> Root | None:
     """Those that waited timed out: the stacks show which ranks they waited for, the logs only suggest it.
 
     Over gloo there is no NCCL to look at: then the class is what the stacks show.
     """
-    seen = case.job.hang
-    assert seen is not None
+    seen = facts.job.hang
+    if seen is None or seen.ended_for_it or not seen.path or root.failure not in _GIVEN_UP:
+        return None
     own = root.chosen.rank if root.chosen is not None else None  # who complains waited
-    another_named = root.rank not in {None, own, *seen.ranks}
-    if root.failure not in _GIVEN_UP or another_named or not seen.path:
-        return root
+    if root.rank not in {None, own, *seen.ranks}:
+        return None
     if root.chosen is not None and "gloo" in root.chosen.text.lower():
         root = root._replace(failure=FailureClass.HANG)
     return _from_stacks(seen, root)
@@ -76,7 +71,10 @@ def timeout_by_stacks(case: Case, root: Root) -> Root:
 
 def _from_stacks(seen: SeenHang, root: Root) -> Root:
     rank = seen.ranks[0] if len(seen.ranks) == 1 else None
-    text = _groups_text(_at_fault(seen)) or seen.text
+    at_fault = [group for group in seen.groups if seen.ranks and set(group.ranks) <= set(seen.ranks)]
+    named = [f"{_whose(group.ranks)} {group.where}" for group in at_fault[:MOST_GROUPS]]
+    text = ", ".join(named) + (", …" if len(at_fault) > MOST_GROUPS else "")
+    text = text or seen.text
     if seen.collective:
         text = f"{text}; {seen.collective}"
     return Root(root.failure, None, rank, seen.ranks, None, seen.path, seen.line, text, root.confidence)
@@ -97,27 +95,24 @@ def title_of_absent(ranks: Sequence[int], failure: FailureClass) -> str | None:
     return f"A collective timed out: {_who(ranks)} never joined it"
 
 
-def recorder_applies(case: Case, root: Root) -> bool:
-    """Whether what the flight recorder wrote says more than the root: on silence, a bare crash, a stop, a wait."""
-    if case.job.recorder is None:
-        return False
-    match root.failure:
-        case FailureClass.HEALTHY:
-            # Where the log itself reports its end, dumps beside it are of another time.
-            return root.confidence < SURELY_OVER
-        case FailureClass.WORKER_CRASH:
-            return root.chosen is None
-        case failure:
-            return failure in (*_GIVEN_UP, FailureClass.UNKNOWN, FailureClass.TERMINATED)
+def hang_by_recorder(facts: Facts, root: Root) -> Root | None:
+    """The ranks that the dumps show as those that did not come; the class and the line of a timeout stay.
 
-
-def hang_by_recorder(case: Case, root: Root) -> Root:
-    """The ranks that the dumps show as those that did not come; the class and the line of a timeout stay."""
-    seen = case.job.recorder
-    assert seen is not None
+    They say more than silence, a bare crash, a stop, a wait. Where the log itself reports its end, dumps beside it are of another time.
+    """
+    seen = facts.job.recorder
+    if seen is None:
+        return None
     rank = seen.ranks[0] if len(seen.ranks) == 1 else None
     if root.failure in _GIVEN_UP:
-        return root._replace(rank=rank, ranks=seen.ranks) if seen.ranks else root
+        return root._replace(rank=rank, ranks=seen.ranks) if seen.ranks else None
+    applies = (
+        root.failure in (FailureClass.UNKNOWN, FailureClass.TERMINATED)
+        or (root.failure is FailureClass.HEALTHY and root.confidence < SURELY_OVER)
+        or (root.failure is FailureClass.WORKER_CRASH and root.chosen is None)
+    )
+    if not applies:
+        return None
     return Root(FailureClass.HANG, None, rank, seen.ranks, None, seen.path, 0, seen.text, BY_RECORDER)
 
 
@@ -141,7 +136,9 @@ def waited(seen: SeenHang) -> tuple[Consequence, ...]:
     if not seen.ranks or not seen.path:
         return ()
     found: list[Consequence] = []
-    for group in _others(seen):
+    for group in seen.groups:
+        if set(group.ranks) <= set(seen.ranks):
+            continue
         waits = group.doing in _WAITS and group.what.startswith("in ")
         words = f"waited for {_who(seen.ranks)} {group.where}" if waits else f"was {group.where}"
         named: Sequence[int | None] = group.ranks
@@ -159,15 +156,14 @@ def advice_by_stacks(seen: SeenHang, general: Sequence[str]) -> tuple[str, ...]:
     if not seen.groups:
         return tuple(general)
     first = next((group for group in seen.groups if set(group.ranks) <= set(seen.ranks)), None)
-    shown = _all_alike(seen) if first is None or not seen.ranks else _next_look(first)
-    return (shown, *general[1:])
+    return (_all_alike(seen) if first is None else _next_look(first), *general[1:])
 
 
-def advice_by_waits(case: Case, root: Root, general: Sequence[str]) -> tuple[str, ...]:
+def advice_by_waits(facts: Facts, root: Root, general: Sequence[str]) -> tuple[str, ...]:
     """What the watchdogs' own lines show of a timeout, before the class's advice or in place of its first sentence."""
     if root.failure is not FailureClass.NCCL_TIMEOUT:
         return tuple(general)
-    waiting = waiting_ranks(case.candidates, case.launch, case.ranks)
+    waiting = waiting_ranks(facts.candidates, facts.launch, facts.ranks)
     if waiting.calls:
         calls = ", ".join(f"{op} on {_who(ranks)}" for op, ranks in waiting.calls)
         return (
@@ -206,30 +202,17 @@ def _next_look(first: SeenGroup) -> str:
 
 
 def _all_alike(seen: SeenHang) -> str:
-    if all(group.doing in _MEETINGS for group in seen.groups):
-        if len({(group.what, group.line_at) for group in seen.groups}) > 1:
-            return (
-                "Look for the branch that parts the ranks (a collective under `if rank == …`, batches that differ in number): "
-                "the stacks show each waiting at another line for the others."
-            )
+    if any(group.doing not in _MEETINGS for group in seen.groups):
+        return "The stacks show no rank apart from the others: look at the line that all of them stand at."
+    if len({(group.what, group.line_at) for group in seen.groups}) > 1:
         return (
-            "Look at the network and at the ranks of other nodes: the stacks show all ranks here in the same collective, and "
-            "none is missing."
+            "Look for the branch that parts the ranks (a collective under `if rank == …`, batches that differ in number): "
+            "the stacks show each waiting at another line for the others."
         )
-    return "The stacks show no rank apart from the others: look at the line that all of them stand at."
-
-
-def _at_fault(seen: SeenHang) -> list[SeenGroup]:
-    return [group for group in seen.groups if seen.ranks and set(group.ranks) <= set(seen.ranks)]
-
-
-def _others(seen: SeenHang) -> list[SeenGroup]:
-    return [group for group in seen.groups if not set(group.ranks) <= set(seen.ranks)]
-
-
-def _groups_text(groups: Sequence[SeenGroup]) -> str:
-    named = [f"{_whose(group.ranks)} {group.where}" for group in groups[:MOST_GROUPS]]
-    return ", ".join(named) + (", …" if len(groups) > MOST_GROUPS else "")
+    return (
+        "Look at the network and at the ranks of other nodes: the stacks show all ranks here in the same collective, and "
+        "none is missing."
+    )
 
 
 def _whose(ranks: Sequence[int]) -> str:

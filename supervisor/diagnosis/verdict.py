@@ -1,7 +1,7 @@
 """The verdict: which failure ended an attempt, on which rank, by which line, and what followed from it.
 
 The steps: scan the logs, make candidates of the matched lines, leave out what the job recovered from, decide by the
-table of rules (`cause.root_rules`), correct by what is known beside the logs (`cause.other_evidence`), put it in words.
+table of rules (`rules`), put it in words.
 """
 
 from __future__ import annotations
@@ -9,17 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from supervisor.diagnosis.advice import action_for, advice_for, node_named
 from supervisor.diagnosis.attribution.process_exits import read_launch, with_known_exits
 from supervisor.diagnosis.attribution.rank_of_lines import Ranks
-from supervisor.diagnosis.cause.candidates import candidates_of, in_order, steps_seen
-from supervisor.diagnosis.cause.exit_zero import planned_end
-from supervisor.diagnosis.cause.log_jobs import job_starts, parts_of
-from supervisor.diagnosis.cause.other_evidence import Correction, by_launchers_signal, corrected
-from supervisor.diagnosis.cause.recovered_errors import without_recovered, without_swallowed
-from supervisor.diagnosis.cause.root_cause import fingerprint, with_local_rank
-from supervisor.diagnosis.cause.root_rules import Choice, choose
+from supervisor.diagnosis.candidates import candidates_of, in_order, steps_seen
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
-from supervisor.diagnosis.findings import Case, Root
+from supervisor.diagnosis.exit_zero import planned_end
+from supervisor.diagnosis.facts import Facts, Root
 from supervisor.diagnosis.hang_verdict import (
     advice_by_recorder,
     advice_by_stacks,
@@ -29,12 +25,15 @@ from supervisor.diagnosis.hang_verdict import (
     title_of_absent,
     waited,
 )
+from supervisor.diagnosis.log_jobs import job_starts, parts_of
+from supervisor.diagnosis.recovered_errors import without_recovered, without_swallowed
+from supervisor.diagnosis.root_cause import fingerprint, with_local_rank
+from supervisor.diagnosis.rules import Decision, by_launchers_signal, decide
 from supervisor.diagnosis.scan.matched_lines import Candidate, Hit, SourceScan
 from supervisor.diagnosis.scan.matcher import Matcher
 from supervisor.diagnosis.scan.scanner import scan_source
 from supervisor.diagnosis.scan.signature_tables import OWN, Signatures, Trait
-from supervisor.diagnosis.wording.advice import action_for, advice_for, node_named
-from supervisor.diagnosis.wording.titles import (
+from supervisor.diagnosis.titles import (
     is_bare_kill,
     is_sent_kill,
     title_of,
@@ -83,14 +82,12 @@ class EarlierJob(NamedTuple):
 class Examination(NamedTuple):
     """A verdict with the way to it, for `stoker diagnose --explain`.
 
-    `case`: all that was found. `choice`: the rule that fired, with the part of the case that it was decided on (the
-    last attempt). `corrections`: what other evidence changed. `earlier`: the jobs before the last one in the file.
+    `facts`: all that was found. `decision`: the rules that fired. `earlier`: the jobs before the last one in the file.
     """
 
     verdict: Verdict
-    case: Case
-    choice: Choice
-    corrections: tuple[Correction, ...]
+    facts: Facts
+    decision: Decision
     earlier: tuple[EarlierJob, ...] = ()
 
 
@@ -101,69 +98,60 @@ def diagnose(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Verd
 
 def examine(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Examination:
     """As `diagnose`, with the way to the verdict. Of a log that holds several jobs, the last one is judged."""
-    scans = _scanned(job, signatures, matcher)
-    case = _read_case(job, scans, signatures)
-    if len(scans) != 1 or not (starts := job_starts(scans[0], one_process=_is_one_process(case))):
-        return _examined(case)
+    logs = job.logs
+    if job.machine.kernel_log:
+        logs = (*logs, LogSource("kernel log", (job.machine.kernel_log.encode("utf-8", "replace"),)))
+    scans = tuple(
+        scan_source(log.path, log.origin, log.chunks, signatures, matcher, index)
+        for index, log in enumerate(logs)
+    )
+    facts = _facts(job, scans, signatures)
+    is_one_process = not facts.launch.distributed and len(facts.ranks.seen) <= 1
+    if len(scans) != 1 or not (starts := job_starts(scans[0], one_process=is_one_process)):
+        return _examined(facts)
     *before, last = parts_of(scans[0], starts)
     # What is known beside the log is of the last job.
-    found = [_examined(_read_case(JobEvidence(()), (part,), signatures)) for part in before]
-    found.append(_examined(_read_case(job, (last,), signatures)))
+    found = [_examined(_facts(JobEvidence(()), (part,), signatures)) for part in before]
+    found.append(_examined(_facts(job, (last,), signatures)))
     shown = _last_that_shows(found)
     earlier = (
-        EarlierJob(one.case.scans[0].first_line, one.case.scans[0].lines, one.verdict)
+        EarlierJob(one.facts.scans[0].first_line, one.facts.scans[0].lines, one.verdict)
         for one in found[:shown]
     )
     return found[shown]._replace(earlier=tuple(earlier))
 
 
-def _is_one_process(case: Case) -> bool:
-    return not case.launch.distributed and len(case.ranks.seen) <= 1
-
-
 def with_metric_rows(found: Examination, rows: int) -> Examination:
     """The same job judged again, knowing how many rows of metrics stand at the end of its logs."""
-    job = found.case.job._replace(metric_rows=rows)
-    return _examined(found.case._replace(job=job))._replace(earlier=found.earlier)
+    job = found.facts.job._replace(metric_rows=rows)
+    return _examined(replace(found.facts, job=job))._replace(earlier=found.earlier)
 
 
-def _examined(case: Case) -> Examination:
-    choice = choose(case)
-    root, corrections = corrected(case, choice.root)
-    title = case.job.not_resumed or case.job.plan_differs
+def _examined(facts: Facts) -> Examination:
+    decision = decide(facts)
+    title = facts.job.not_resumed or facts.job.plan_differs
     if not title:
-        return Examination(_verdict(case, with_local_rank(root, case)), case, choice, corrections)
+        return Examination(_verdict(facts, with_local_rank(decision.root, facts)), facts, decision)
     # What the log says of its end is our doing.
     failure, advice = FailureClass.CHECKPOINT_LOAD, LOADS_NOTHING
-    if case.job.plan_differs:
+    if facts.job.plan_differs:
         failure, advice = FailureClass.USAGE_ERROR, OVERRIDDEN
-    verdict = _verdict(case, Root(failure, confidence=NOT_RESUMED_SURE))
-    said = replace(verdict, title=title, advice=(advice,), consequences=())
-    return Examination(replace(said, action=Action.HOLD), case, choice, corrections)
+    verdict = _verdict(facts, Root(failure, confidence=NOT_RESUMED_SURE))
+    said = replace(verdict, title=title, advice=(advice,), consequences=(), action=Action.HOLD)
+    return Examination(said, facts, decision)
 
 
 def _last_that_shows(found: list[Examination]) -> int:
     """The place of the last job that shows anything: an old launcher writes its banner and whom it killed only as it ends."""
     for place in reversed(range(1, len(found))):
         one = found[place]
-        killed = any(hit.has(Trait.SIGNALS_PEERS) for hit in one.case.scans[0].hits)
-        if not one.choice.rule.is_fallback or not killed:
+        killed = any(hit.has(Trait.SIGNALS_PEERS) for hit in one.facts.scans[0].hits)
+        if not one.decision.rule.is_fallback or not killed:
             return place
     return 0
 
 
-def _scanned(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> tuple[SourceScan, ...]:
-    """Scan all logs of a job."""
-    logs = job.logs
-    if job.machine.kernel_log:
-        logs = (*logs, LogSource("kernel log", (job.machine.kernel_log.encode("utf-8", "replace"),)))
-    return tuple(
-        scan_source(log.path, log.origin, log.chunks, signatures, matcher, index)
-        for index, log in enumerate(logs)
-    )
-
-
-def _read_case(job: JobEvidence, scans: tuple[SourceScan, ...], signatures: Signatures) -> Case:
+def _facts(job: JobEvidence, scans: tuple[SourceScan, ...], signatures: Signatures) -> Facts:
     """Gather what the scans show."""
     launch = with_known_exits(read_launch(scans, job.world_size, job.ranks_per_node), job.exit_codes)
     died = bool(job.launcher_exit) or any(item.code != 0 for item in launch.exits)
@@ -171,19 +159,19 @@ def _read_case(job: JobEvidence, scans: tuple[SourceScan, ...], signatures: Sign
     candidates = [item for item in candidates_of(scans, stepped=stepped) if as_expected(item, scans)]
     candidates = without_swallowed(candidates, job.raised)
     found = without_recovered(candidates, scans, died=died, stepped=stepped)
-    return Case(job, scans, launch, Ranks(scans, launch), tuple(in_order(found)), signatures)
+    return Facts(job, scans, launch, Ranks(scans, launch), tuple(in_order(found)), signatures)
 
 
-def _verdict(case: Case, root: Root) -> Verdict:
+def _verdict(facts: Facts, root: Root) -> Verdict:
     """The root in words, with what followed from it."""
-    job = case.job
+    job = facts.job
     sent_kill = is_sent_kill(root, job)
     killed = is_bare_kill(root) or sent_kill
     advice = advice_for(root.failure, root.reason, _message(root), job, bare_kill=killed)
     if root.chosen is not None and root.chosen.signature.title:
         advice = ()  # the user named it: what helps is theirs to know
-    consequences = _consequences(case, root)
-    title = _title_of_end(case, root)
+    consequences = _consequences(facts, root)
+    title = _title_of_end(facts, root)
     if job.stop_reason is not None and root.reason is Reason.USER and job.hang is not None:
         title = title_of_hung_stop(job.hang)
     if (seen := stacks_behind(job, root)) is not None:
@@ -193,7 +181,7 @@ def _verdict(case: Case, root: Root) -> Verdict:
         advice = advice_by_recorder(shown, advice)
         title = title_of_absent(shown.ranks, root.failure)
     else:
-        advice = advice_by_waits(case, root, advice)
+        advice = advice_by_waits(facts, root, advice)
     return Verdict(
         failure=root.failure,
         reason=root.reason,
@@ -216,16 +204,16 @@ def _verdict(case: Case, root: Root) -> Verdict:
     )
 
 
-def _title_of_end(case: Case, root: Root) -> str | None:
+def _title_of_end(facts: Facts, root: Root) -> str | None:
     """The headline where no line names a cause: of an early end, of a launcher that was killed, of logs without text."""
-    job, end = case.job, planned_end(case) if root.reason is Reason.ENDED_EARLY else None
+    job, end = facts.job, planned_end(facts) if root.reason is Reason.ENDED_EARLY else None
     if end is not None:
         return title_of_early_end(end.unit, end.done, end.total)
-    if job.launcher_signal is not None and root == by_launchers_signal(case, root):
+    if job.launcher_signal is not None and root == by_launchers_signal(job.launcher_signal):
         return title_of_launcher(job.launcher_signal)
     if root.reason is Reason.NO_STEP and job.earlier_step is not None:
         return title_of_no_step(*job.earlier_step, job.total_steps)
-    return title_of_empty(case.scans) if root.failure is FailureClass.UNKNOWN else None
+    return title_of_empty(facts.scans) if root.failure is FailureClass.UNKNOWN else None
 
 
 def _own_signature(root: Root) -> str:
@@ -265,20 +253,20 @@ def _message(root: Root) -> str:
     return f"{root.text}\n{strip_escapes(below)}"
 
 
-def _consequences(case: Case, root: Root) -> tuple[Consequence, ...]:
+def _consequences(facts: Facts, root: Root) -> tuple[Consequence, ...]:
     """The other candidates, one a class and rank."""
     if root.failure in (FailureClass.HEALTHY, FailureClass.UNKNOWN):
         return ()
     seen: set[tuple[FailureClass, int | None]] = {(root.failure, root.rank)}
     found: list[Consequence] = []
-    for item in case.candidates:
-        rank = case.ranks.of_prefix(item.hit, failed=False)
+    for item in facts.candidates:
+        rank = facts.ranks.of_prefix(item.hit, failed=False)
         key = (item.failure, rank)
-        path = case.scans[item.source].path
+        path = facts.scans[item.source].path
         if key in seen or (path, item.line) == (root.path, root.line) or len(found) >= MOST_CONSEQUENCES:
             continue
         seen.add(key)
-        words = _what_it_was(item, case.job)
+        words = _what_it_was(item, facts.job)
         found.append(
             Consequence(item.failure, rank, path, item.line, redact_text(item.text.strip())[:200], words)
         )

@@ -5,14 +5,13 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from pathlib import Path
 
 from supervisor.job.launch.oom_plan import RESUME_KNOB, missing_words, oom_notice
 from supervisor.job.spec import EntryKind
 from supervisor.keeper.base.background import BackgroundTask
+from supervisor.keeper.base.control_input import Refused
 from supervisor.keeper.base.ledger import RunContext
-from supervisor.keeper.base.request_rules import Refused
 from supervisor.keeper.monitoring.collector import Collector
 from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints, concurrent_runs
 from supervisor.keeper.monitoring.log_monitor import LastReading
@@ -61,13 +60,6 @@ ADOPT_WAIT_S = 2.0
 VAGUE = frozenset((FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED))
 
 
-class _Early(Enum):
-    """When a verdict is given before all logs were read."""
-
-    RANK_DIED = auto()
-    LAUNCHER_ENDS = auto()  # or it has ended and its logs are still being read
-
-
 @dataclass(frozen=True, slots=True)
 class _Ending:
     """An attempt whose processes have exited while its logs are read to their end."""
@@ -75,11 +67,6 @@ class _Ending:
     number: int
     exit: ExitStatus
     reading: LastReading
-
-    @property
-    def exit_code(self) -> int | None:
-        """The exit code; None if nobody recorded it."""
-        return self.exit.exit_code
 
 
 class AttemptMonitor:
@@ -145,7 +132,7 @@ class AttemptMonitor:
         self._ending: _Ending | None = None
         self._collector: Collector | None = None
         self._failures = RankFailures(context.clock, self._log_of)
-        self._provisional_at: dict[_Early, float] = {}
+        self._provisional_at: dict[bool, float] = {}
         self._kills_before: int | None = None
         self._newest: ev.CheckpointCommitted | None = None
         self._foretold: tuple[ev.BatchMeasured | None, object, bool] | None = None
@@ -180,7 +167,9 @@ class AttemptMonitor:
 
     def is_watched(self) -> bool:
         """Whether somebody has this run open on a screen."""
-        return self._viewers.watched(self._clock.mono())
+        now = self._clock.mono()
+        self._viewers.look(now)
+        return self._viewers.watched(now)
 
     def receive(self, timeout_s: float) -> None:
         """Take what the sensors saw, waiting for the first observation; at most what is queued now, for at most `RECEIVE_S`."""
@@ -333,7 +322,6 @@ class AttemptMonitor:
         collector.look()
         self._measured.look(self._ledger.state)
         self._foretell()
-        self._viewers.look(self._clock.mono())
         self._stepped(self._ledger.state)
         self._found.look(self._ledger.state, watched=self.is_watched())
         self._drop_copies()
@@ -341,7 +329,7 @@ class AttemptMonitor:
             self._begin_end(live.number, live.exit or ExitStatus(None), collector)
         elif collector.agent_is_ending() and live.stop_sequence is None:
             self._judge_death(live.number)
-            self._give_provisional(live.number, _Early.LAUNCHER_ENDS, PROVISIONAL_DELAY_S)
+            self._give_provisional(live.number, PROVISIONAL_DELAY_S)
         elif live.stop_sequence is None and live.exit is None and self._trial_is_over():
             self.stop(ev.StopWhy.TRIAL, "--trial", grace_s=self._record.job.timing.grace_s)
         elif live.stop_sequence is None and live.exit is None:
@@ -414,7 +402,7 @@ class AttemptMonitor:
         """Give a first verdict once the failing rank has exited; before that, its error may still be harmless."""
         failing = self._failing()
         if failing is not None and failing.exited:
-            self._give_provisional(number, _Early.RANK_DIED, FAILING_DELAY_S)
+            self._give_provisional(number, FAILING_DELAY_S, rank_died=True)
 
     def _log_of(self, name: str) -> Path:
         return self._node.attempt(self._number).root / name
@@ -506,23 +494,25 @@ class AttemptMonitor:
             self.receive(LOOK_S)
         self._finish(ending)
 
-    def _give_provisional(self, number: int, when: _Early, delay_s: float = 0.0) -> None:
-        """Give a verdict before all logs were read, so that a person sees the cause within a second."""
+    def _give_provisional(self, number: int, delay_s: float = 0.0, *, rank_died: bool = False) -> None:
+        """Give a verdict before all logs were read, so that a person sees the cause within a second.
+
+        One once a rank has died, another once the launcher ends, or has ended and its logs are still being read.
+        """
         now = self._clock.mono()
-        if now < self._provisional_at.setdefault(when, now + delay_s) or not self._engine.ready:
+        if now < self._provisional_at.setdefault(rank_died, now + delay_s) or not self._engine.ready:
             return
         verdict = self._judging.look(number, whole=False)
         if verdict is None:
             return
-        self._provisional_at[when] = float("inf")
+        self._provisional_at[rank_died] = float("inf")
         view = self._ledger.state.attempt
         known = view is not None and view.verdict == verdict
         # One rank's logs may say nothing yet.
-        vague = when is _Early.RANK_DIED and verdict.failure in VAGUE
+        vague = rank_died and verdict.failure in VAGUE
         if not (known or vague):
-            self._ledger.emit(
-                ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict, provisional=True)
-            )
+            now_t = self._clock.wall()
+            self._ledger.emit(ev.Diagnosed(t=now_t, attempt=number, verdict=verdict, provisional=True))
 
     def _begin_end(self, number: int, status: ExitStatus, collector: Collector) -> None:
         self._health.end()
@@ -542,18 +532,17 @@ class AttemptMonitor:
             if view is not None and view.gone_t is None:
                 self._recorder.expect_backlog()  # earlier observations must not be written later with earlier times
                 gone = ev.ProcessesGone(
-                    t=self._clock.wall(), attempt=ending.number, exit_code=ending.exit_code
+                    t=self._clock.wall(), attempt=ending.number, exit_code=ending.exit.exit_code
                 )
                 self._ledger.emit(gone, durable=True)
-            if ending.exit_code != 0 and why not in st.REQUESTED_STOPS:
-                self._give_provisional(ending.number, _Early.LAUNCHER_ENDS)
+            if ending.exit.exit_code != 0 and why not in st.REQUESTED_STOPS:
+                self._give_provisional(ending.number)
 
     def _finish(self, ending: _Ending) -> None:
         assert self._collector is not None, "what is read is read by its sensors"
         self._collector.stop()
-        while (
-            not self._queue.empty()
-        ):  # after the threads ended; later items would count for the next attempt
+        # After the threads have ended: what comes later would count for the next attempt.
+        while not self._queue.empty():
             self._observe(self._queue.get_nowait())
         backlog = self._collector.logs.backlog()
         self._live = self._collector = self._ending = None
@@ -561,7 +550,7 @@ class AttemptMonitor:
         self._foretell()
         self._recorder.flush()
         self._stepped(self._ledger.state)
-        view, code = self._ledger.state.attempt, ending.exit_code
+        view, code = self._ledger.state.attempt, ending.exit.exit_code
         all_ended_well = code == 0 and self._record.job.has_own_code
         kills, before = memory_kills(), self._kills_before
         self._ledger.emit(

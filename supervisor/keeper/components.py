@@ -52,7 +52,7 @@ def make_components(context: RunContext, engine: EngineLoader, *, same_boot: boo
         )
 
     def decide() -> Decision:
-        return decide_next(record, ledger.state, node=node, env=context.env, watched=monitor.is_watched())
+        return decide_next(record, ledger.state, env=context.env, watched=monitor.is_watched())
 
     engine.begin()
     recovery_report = RecoveryReport(context)

@@ -15,10 +15,10 @@ import msgspec
 
 from supervisor.job.errors import JobError
 from supervisor.keeper.base.background import Background
-from supervisor.keeper.loop import TICK_S, Keeper
+from supervisor.keeper.loop import TICK_S, Group, Keeper
 from supervisor.keeper.planning.attempt_evidence import CUT_OFF
 from supervisor.keeper.planning.common_launch import RendezvousWatch, meeting_point, plan_on_node
-from supervisor.keeper.planning.launching import Planner, StillAlive
+from supervisor.keeper.planning.launching import StillAlive
 from supervisor.policy import EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
 from supervisor.run import events as ev
 from supervisor.run import nodes as nd
@@ -49,16 +49,11 @@ BY: Final = f"node {LEADER}"
 SILENT: Final = "leader_silent"
 
 
-class Following:
-    """The part of any node but 0 of a run on several nodes (`loop.Group`)."""
+class Following(Group):
+    """The part of any node but 0 of a run on several nodes. The leader plans."""
 
+    alone = False
     leads = False
-    others: tuple[int, ...] = ()
-
-    @property
-    def planner(self) -> Planner | None:
-        """The leader plans."""
-        return None
 
     def __init__(self, run: RunPaths, record: RunFile) -> None:
         self._record, self._job, self._session = record, record.job, new_session()
@@ -71,7 +66,6 @@ class Following:
         self._probe: Background[bool] = Background("stoker-leader-probe")
         self._probe_due = float("-inf")
         self._answered_t: float | None = None
-        self._route: Background[bool] = Background("stoker-leader-route")
         self._routed = 0
         self._was_silent = False
         self._watched: set[int] = set()
@@ -102,7 +96,6 @@ class Following:
         if isinstance(self._state.condition, st.Finished):
             self.publish()
         self._probe.close(PROBE_S)
-        self._route.close(PROBE_S)
         self._rendezvous.close()
 
     def may_launch(self, reason: str) -> str | None:
@@ -280,27 +273,27 @@ class Following:
                 self._answered_t = now
         elif now >= self._probe_due:
             self._probe_due = now + PROBE_EVERY_S
-            self._probe.start(lambda: answers(*where))
+            self._probe.start(lambda: connection_error(*where) is None)
         return now - self._answered_t > self._job.timing.node_timeout_s
 
-    def _looks_for_a_route(self, view: st.AttemptState) -> bool:
-        """Whether a part that failed here is not reported yet, as node 0's machine is tried: a node that was cut off journals that."""
+    def _look_for_a_route(self, view: st.AttemptState) -> None:
+        """Once a part has failed here: journal if node 0's machine cannot be reached, so that the verdict can name the node that was cut off."""
         asked = view.stop is not None and view.stop.why in st.REQUESTED_STOPS
-        if view.number not in self._watched or view.exit_code in {None, 0} or asked:
-            return False
         where = meeting_point(self._job, self._order)
-        if self._routed != view.number and where is not None:
-            self._route.start(lambda: is_reachable(*where))
+        if view.number not in self._watched - {self._routed} or view.exit_code in {None, 0}:
+            return
         self._routed = view.number
-        if self._route.working:
-            return True
-        if self._route.busy and self._route.poll() is False and where is not None:
+        if where is None or asked:
+            return
+        error = connection_error(*where)
+        if error is not None and not isinstance(
+            error, ConnectionRefusedError
+        ):  # a machine that refuses is reached
             text = (
                 f"node {LEADER} could not be reached at {where[0]} once attempt {view.number} had failed here"
             )
             code = f"{CUT_OFF}_{view.number}"
             self._keeper.emit(ev.Advisory(t=self._clock.wall(), attempt=view.number, code=code, text=text))
-        return False
 
     # -- what is reported ------------------------------------------------------------------------------
 
@@ -311,8 +304,10 @@ class Following:
         phase = NodePhase.READY if view is None else NodePhase.ENDED
         if isinstance(condition, st.Finished):
             phase = NodePhase.LEFT
-        elif lives or (view is not None and self._looks_for_a_route(view)):
-            phase, lives = NodePhase.RUNNING, True
+        elif lives:
+            phase = NodePhase.RUNNING
+        elif view is not None:
+            self._look_for_a_route(view)
         stop, by = self._stopped_here(view) if view is not None and not lives else (None, "")
         if self._told_to_stop is not None:
             stop, by, _ = self._told_to_stop
@@ -366,19 +361,8 @@ def quiet(record: RunFile) -> RunFile:
     return msgspec.structs.replace(record, job=job)
 
 
-def answers(host: str, port: int) -> bool:
-    """Whether somebody listens there. A store takes a connection that says nothing for one that is made later."""
-    return _connected(host, port) is None
-
-
-def is_reachable(host: str, port: int) -> bool:
-    """Whether a machine answers there at all: a refusal is an answer."""
-    error = _connected(host, port)
-    return error is None or isinstance(error, ConnectionRefusedError)
-
-
-def _connected(host: str, port: int) -> OSError | None:
-    """A connection that says nothing; what stood in its way."""
+def connection_error(host: str, port: int) -> OSError | None:
+    """What stands in the way of a connection; None: somebody listens. A store takes one that says nothing for one that is made later."""
     try:
         socket.create_connection((host, port), PROBE_S).close()
     except OSError as error:

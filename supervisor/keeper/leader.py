@@ -18,7 +18,7 @@ from supervisor.job.batch import BatchChange, describe_change
 from supervisor.job.errors import JobError
 from supervisor.job.launch.plan import LaunchPlan
 from supervisor.keeper.base.ledger import RunContext
-from supervisor.keeper.loop import TICK_S, Keeper
+from supervisor.keeper.loop import TICK_S, Group, Keeper
 from supervisor.keeper.planning.common_launch import (
     RendezvousWatch,
     batch_on,
@@ -26,7 +26,6 @@ from supervisor.keeper.planning.common_launch import (
     meeting_point,
     plan_on_node,
 )
-from supervisor.keeper.planning.launching import Planner
 from supervisor.run import events as ev
 from supervisor.run import nodes as nd
 from supervisor.run import state as st
@@ -88,10 +87,10 @@ class Member:
         )
 
 
-class Leading:
-    """Node 0's part of a run on several nodes (`loop.Group`)."""
+class Leading(Group):
+    """Node 0's part of a run on several nodes."""
 
-    leads = True
+    alone = False
 
     def __init__(self, run: RunPaths, record: RunFile, *, continued_by: str = "") -> None:
         self._job = record.job
@@ -116,13 +115,8 @@ class Leading:
         session = new_session()
         self._heartbeat = Heartbeat(self._context.node, session)
         self._orders = Orders(self._context.node, session)
-        self._planning = _Planning(self._context, self._orders)
+        self.planner = self._planning = _Planning(self._context, self._orders)
         self._rendezvous = RendezvousWatch(self._clock, keeper.emit)
-
-    @property
-    def planner(self) -> Planner:
-        """Plans for all nodes."""
-        return self._planning
 
     @property
     def _state(self) -> st.RunState:
@@ -149,10 +143,6 @@ class Leading:
     def patience_s(self) -> float | None:
         """Others are waited for."""
         return TICK_S if self._waits_since is not None else None
-
-    def stop(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:  # noqa: ARG002 - of any group
-        """The keeper stops its own part; the order to the others follows from its state."""
-        return False
 
     def may_launch(self, reason: str) -> str | None:
         """With who takes part settled; asked for between two looks, it may be too early: then it is tried again."""

@@ -11,18 +11,17 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from msgspec.structs import replace as replace_fields
 
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.job.errors import JobError, NotResumableError
 from supervisor.keeper.base.background import BackgroundTask
-from supervisor.keeper.base.control_input import ControlInput
+from supervisor.keeper.base.control_input import ControlInput, Refused
 from supervisor.keeper.base.job_secrets import redactor_of
 from supervisor.keeper.base.keeper_clock import SET_S, Clock, ClockWatch, SystemClock
 from supervisor.keeper.base.ledger import Ledger, RunContext
-from supervisor.keeper.base.request_rules import Refused
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.launching import Launching, Planner, StillAlive
 from supervisor.keeper.process.child import Child, ExitStatus, own_identity, read_exit
@@ -37,7 +36,6 @@ from supervisor.run.answers import (
     AnswerLine,
     remember_answer,
 )
-from supervisor.run.control import Viewers
 from supervisor.run.fold import fold
 from supervisor.run.nodes import Superseded
 from supervisor.run.ownership import KeeperLock
@@ -58,45 +56,54 @@ MIN_TICK_S = 0.005
 ENDING_TICK_S = 0.02
 LIFE_S = 5.0
 AGAIN_S = 1.0
-"""A folder that is not in its place is looked for once more after this long before it counts as deleted or moved."""
+"""A folder that is not in its place is looked for once more after this long, as a mount may be away for a moment."""
 EXIT_INTERRUPTED = 130
 LATE = "journal_written_late_"
 UNWATCHED_S = 30.0
 """After this long without a dashboard a held run whose failure only an edit helps is over."""
 
 
-class Group(Protocol):
-    """What a keeper of one of several nodes does beside its own loop: `keeper.leader` leads, `keeper.follower` follows."""
+class Group:
+    """The nodes of a run, as one of their keepers acts on the others. As it stands, the run has no other node.
 
-    leads: bool
-    """Whether this node decides, and answers requests."""
-    others: tuple[int, ...]
-    """The nodes whose evidence counts for a verdict."""
+    Attributes:
+        alone: there is no other node.
+        leads: this node decides, and answers requests.
+        others: the nodes whose evidence counts for a verdict.
+        planner: plans for all nodes; None: the keeper plans for its own.
+    """
 
-    @property
-    def planner(self) -> Planner | None:
-        """Plans for all nodes; None: this node's plans are made from orders."""
+    alone = True
+    leads = True
+    others: tuple[int, ...] = ()
+    planner: Planner | None = None
 
     def join(self, keeper: Keeper) -> None:
         """The keeper holds its lock, and begins."""
 
     def begin(self, continued_by: str) -> None:
-        """Its loop begins; `continued_by`: the person who has the run continued."""
+        """The keeper's loop begins; `continued_by`: the person who has the run continued."""
 
     def step(self, *, hurried: bool) -> bool:
         """Look at the other nodes, and act; whether the keeper has nothing else to do in this pass."""
+        del hurried
+        return False
 
     def publish(self) -> None:
         """Tell the other nodes what changed."""
 
     def patience_s(self) -> float | None:
         """How long the next pass may wait for the sensors; None: as on one machine."""
+        return None
 
     def may_launch(self, reason: str) -> str | None:
         """The reason for a launch as it is journalled; None where nothing is launched now."""
+        return reason
 
     def stop(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
         """A stop was asked for; whether the group carries it out."""
+        del why, by, now
+        return False
 
     def close(self, *, superseded: bool) -> None:
         """The keeper leaves. `superseded`: another one leads the run, and the other nodes are told nothing."""
@@ -105,7 +112,7 @@ class Group(Protocol):
 class Keeper:
     """Takes one run from its state to its end. Holds the lock from construction to `close`.
 
-    `group`: the other nodes of the run; None: it runs on one machine.
+    `group`: the nodes of the run; None: it runs on one machine.
 
     Raises (on construction):
         LockTaken: another keeper lives.
@@ -128,10 +135,11 @@ class Keeper:
         self._record = record
         self._env = dict(env)
         self._clock = clock or SystemClock()
-        self._continued_by, self._group, self._superseded = continued_by, group, ""
+        self._continued_by, self._superseded = continued_by, ""
+        self._group = group or Group()
         self._life_due = float("-inf")
-        self._missing, self._astray, self._told_late = False, "", 0
-        self._viewers, self._watched_t = Viewers(run.control), self._clock.mono()
+        self._astray, self._told_late = "", 0
+        self._watched_t = self._clock.mono()
         for folder in (self._node.root, run.control, run.artifacts):
             make_private(folder)
         me = own_identity()
@@ -139,13 +147,12 @@ class Keeper:
         self._ledger = Ledger(self._node, redactor_of(record.job, self._env))
         self._same_boot = self._ledger.state.boot_id in {None, boot_id()}
         self._engine = EngineLoader(begin=False, own=record.job.signatures)
-        self._control = ControlInput(run, self, self._clock, answers=group is None or group.leads)
+        self._control = ControlInput(run, self, self._clock, actor=self, answers=self._group.leads)
         self._clock_watch = ClockWatch(self._clock, self.emit)
-        others = group.others if group is not None else ()
+        others = self._group.others
         self.context = RunContext(run, self._node, record, self._env, self._clock, self._ledger, others)
-        if group is not None:
-            group.join(self)
-        self.launching = Launching(self.context, group.planner if group is not None else None)
+        self._group.join(self)
+        self.launching = Launching(self.context, self._group.planner)
         self._made: Components | None = None
         self._later_checks = LaterChecks(self.context)
         for fact in opening(
@@ -212,8 +219,7 @@ class Keeper:
     def _run_loop(self) -> int:
         if self._continued_by:
             self._go_on(self._continued_by)
-        if self._group is not None:
-            self._group.begin(self._continued_by)
+        self._group.begin(self._continued_by)
         while not isinstance(self.state.condition, st.Finished):
             self._show_life()
             if not self._launches_first():
@@ -283,17 +289,16 @@ class Keeper:
     def _look_for_folder(self) -> None:
         """Notice that the run's folder was deleted or moved. Training continues; nothing is made where the folder was."""
         where = self._ledger.astray()
-        if where and not self._missing:
-            self._life_due = self._clock.mono() + AGAIN_S
-        elif where and where != self._astray:
+        if where and not self._astray:
+            time.sleep(AGAIN_S)
+            where = self._ledger.astray()
+        if where and where != self._astray:
             log.error(
                 "%s was %s: training continues, and no other attempt will be started", self._node.root, where
             )
-            self._astray = where
         elif self._astray and not where:
             log.warning("%s is in its place again", self._node.root)
-            self._astray = ""
-        self._missing = bool(where)
+        self._astray = where
 
     def _report_trouble(self) -> None:
         """Once an attempt that the journal cannot be written: those who read it later see why there is a gap in its times."""
@@ -322,7 +327,7 @@ class Keeper:
     def _launches_first(self) -> bool:
         """Whether nothing runs yet and nothing is to be tried before the first launch."""
         return (
-            self._group is None
+            self._group.alone
             and isinstance(self.state.condition, st.Preflight)
             and self._record.job.fit is None
         )
@@ -334,7 +339,7 @@ class Keeper:
 
     def _patience_s(self) -> float:
         """How long the next look may wait for the sensors: between attempts nothing is worth waiting for."""
-        if self._group is not None and (patience_s := self._group.patience_s()) is not None:
+        if (patience_s := self._group.patience_s()) is not None:
             return patience_s
         match self.state.condition:
             case st.Ended() if self.reads_on:
@@ -357,8 +362,7 @@ class Keeper:
 
     def close(self, why: str = "the run ended") -> None:
         """Stop the sensors, close the files, let the lock go. Children are left as they are."""
-        if self._group is not None:
-            self._group.close(superseded=bool(self._superseded))
+        self._group.close(superseded=bool(self._superseded))
         why = self._superseded or why
         self._control.close()
         if self._made is not None:
@@ -372,9 +376,6 @@ class Keeper:
 
     def _act(self, *, hurried: bool = False) -> None:
         """`hurried`: nobody waits for a verdict that reads all of large logs."""
-        if self._group is None:
-            self._act_alone(hurried=hurried)
-            return
         if not self._group.step(hurried=hurried):
             self._act_alone(hurried=hurried)
         self._group.publish()
@@ -420,22 +421,18 @@ class Keeper:
         lives = isinstance(condition, st.Launching | st.Running | st.Stopping | st.Finished)
         if lives or self.reads_on:
             return False
-        if isinstance(condition, st.HeldOpen):  # that may last for hours, and is looked at every few seconds
-            return bool(self._astray)
-        where = self._ledger.astray()
-        if where and not self._astray:  # a mount may have been away for a moment
-            time.sleep(AGAIN_S)
-            where = self._ledger.astray()
-        self._astray = where
-        return bool(where)
+        if not isinstance(
+            condition, st.HeldOpen
+        ):  # that may last for hours, and is looked at every few seconds
+            self._look_for_folder()
+        return bool(self._astray)
 
     def _is_left_alone(self, held: st.HeldOpen) -> bool:
         """Whether nobody has watched for a while a run that no restart helps: a typo must not keep a process for a day."""
         view, now = self.state.find(held.attempt), self._clock.mono()
         verdict = view.verdict if view is not None else None
-        self._viewers.look(now)
         stays = verdict is None or rule_for(verdict.failure, verdict.reason).held_unwatched
-        if stays or self._viewers.watched(now):
+        if stays or self.monitor.is_watched():
             self._watched_t = now
         return now - self._watched_t >= UNWATCHED_S
 
@@ -476,13 +473,11 @@ class Keeper:
 
     def launch(self, reason: str) -> None:
         """Start the next attempt, or hold or end the run where it cannot be started."""
-        if self._group is not None:
-            allowed = self._group.may_launch(reason)
-            if allowed is None:
-                return
-            reason = allowed
+        allowed = self._group.may_launch(reason)
+        if allowed is None:
+            return
         try:
-            child = self.launching.launch(reason)
+            child = self.launching.launch(allowed)
         except NotResumableError as error:
             self.hold_or_fail(self._attempt_number(), error.message)
             return
@@ -588,7 +583,7 @@ class Keeper:
 
     def stop(self, why: ev.StopWhy, by: str, *, now: bool = False) -> None:
         """End the attempt by the stop sequence, or the run where no attempt lives."""
-        if self._group is not None and self._group.stop(why, by, now=now):
+        if self._group.stop(why, by, now=now):
             return
         if isinstance(self.state.condition, st.Finished) or self.stop_attempt(why, by, now=now):
             return

@@ -1,4 +1,4 @@
-"""The checks that a start waits for, and how checks are made. What it does not wait for: `later_checks.py`."""
+"""Which checks there are, in three lists, and how they are made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from supervisor.preflight import host, network, target
 from supervisor.preflight.context import Check, CheckContext, note
 from supervisor.run.records import Finding, FindingLevel
 
-# Made before anything starts: what may refuse a start, and what costs a few milliseconds.
 BEFORE: Final[tuple[Check, ...]] = (
     target.check_knobs,
     target.check_script,
@@ -23,6 +22,36 @@ BEFORE: Final[tuple[Check, ...]] = (
     host.check_open_files,
     host.check_cores,
 )
+"""Made before anything starts: what may refuse a start, and what costs a few milliseconds."""
+
+
+def beside() -> tuple[Check, ...]:
+    """Made by the keeper beside the start, and by `stoker check`: they ask other programs, drivers or name servers. None refuses."""
+    from supervisor.preflight import gpus  # no start waits for what it loads
+
+    return (
+        gpus.check_gpus,
+        target.check_memory,
+        host.check_host_memory,
+        host.check_checkpoint_space,
+        network.check_master,
+        network.check_interfaces,
+        host.check_stacks,
+    )
+
+
+def asked() -> tuple[Check, ...]:
+    """Made only when asked for (`--deep`): they take seconds."""
+    from supervisor.preflight import collective, meeting
+
+    return (
+        target.check_launcher_flags,
+        target.check_data_through,
+        meeting.check_meeting,
+        meeting.check_shared_clock,
+        collective.check_collective,
+        collective.check_nodes_meet,
+    )
 
 
 def run_checks(checks: Iterable[Check], context: CheckContext) -> list[Finding]:

@@ -20,8 +20,8 @@ import msgspec
 
 from supervisor.job.launch.plan import MASTER_PORT, endpoint_of
 from supervisor.job.spec import EntryKind
-from supervisor.preflight.connection import Failed, why_not
 from supervisor.preflight.context import CheckContext, ok, refuse, warn
+from supervisor.preflight.meeting import Failed, why_not
 from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.records import Finding
 from supervisor.text.decode import strip_escapes
@@ -241,11 +241,8 @@ def _judged(
             f"the sum over {ranks} ranks is wrong on rank {first + said.index('wrong')}",
             "a GPU or its link is broken",
         )
-    nodes, backend = meeting.nodes, said[0]
-    what = f"{ranks} ranks met over {backend} and added up 4 MiB, in {took_s:.1f} s"
-    if meeting.host:
-        what = f"{ranks} ranks on {nodes} nodes met over {backend} and added up 4 MiB, in {took_s:.1f} s"
-    return ok("collective", what)
+    who = f"{ranks} ranks on {meeting.nodes} nodes" if meeting.host else f"{ranks} ranks"
+    return ok("collective", f"{who} met over {said[0]} and added up 4 MiB, in {took_s:.1f} s")
 
 
 # -- pairs -----------------------------------------------------------------------------------------------
@@ -256,32 +253,21 @@ def _bandwidth(meeting: _Meeting, measured: _Pairs) -> Finding:
 
     Between nodes the best pair is what the network can do; within a machine cards are wired differently, and the median is the norm.
     """
-    step = meeting.here if meeting.host else 1
+    step, kind = (meeting.here, "nodes") if meeting.host else (1, "ranks")
     pairs = {(a // step, b // step): rate for a, b, rate in measured.pairs}
     hosts = measured.hosts if meeting.host else []
     rates = sorted(pairs.values())
     best, norm = _rate(rates[-1]), rates[-1] if meeting.host else rates[len(rates) // 2]
-    slow = [pair for pair, rate in pairs.items() if rate < SLOW_RATIO * norm]
-    fix = "every step waits for the slowest: look at its cable, port, switch and driver, or leave it out"
-    if slow and (culprit := _in_all(slow, pairs)) is not None:
-        worst = _rate(max(pairs[pair] for pair in slow))
-        name = f"node {culprit} ({hosts[culprit]})" if hosts else f"rank {culprit}"
-        return warn("bandwidth", f"{name}: at most {worst} with each other one; the best pair {best}", fix)
-    if slow and hosts:
-        return warn("bandwidth", f"nodes {_named(slow, pairs, hosts)}; the best pair {best}", fix)
-    if slow:
-        what = f"ranks {_named(slow, pairs, hosts)}; half of all pairs have {_rate(norm)} or more"
-        return warn("bandwidth", what, fix)
+    if slow := [pair for pair, rate in pairs.items() if rate < SLOW_RATIO * norm]:
+        fix = "every step waits for the slowest: look at its cable, port, switch and driver, or leave it out"
+        return warn("bandwidth", f"{kind} {_named(slow, pairs, hosts)}; the best pair {best}", fix)
     if hosts and rates[-1] < SLOW_LINK:
         fix = "name the fast interface in GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, or see the link"
         few = f"nodes {_named(list(pairs)[:1], pairs, hosts)}: less than half of a gigabit link"
         return warn("bandwidth", few, fix)
-    between = "nodes" if hosts else "ranks"
     if len(pairs) <= MOST_NAMED:
-        return ok("bandwidth", f"{between} {_named(list(pairs), pairs, hosts)}")
-    if hosts:
-        return ok("bandwidth", f"{len(pairs)} pairs of nodes: {_rate(rates[0])} to {best}")
-    return ok("bandwidth", f"{len(pairs)} pairs of ranks: {_rate(rates[0])} to {best}")
+        return ok("bandwidth", f"{kind} {_named(list(pairs), pairs, hosts)}")
+    return ok("bandwidth", f"{len(pairs)} pairs of {kind}: {_rate(rates[0])} to {best}")
 
 
 def _named(some: Sequence[tuple[int, int]], pairs: dict[tuple[int, int], float], hosts: list[str]) -> str:
@@ -293,15 +279,6 @@ def _named(some: Sequence[tuple[int, int]], pairs: dict[tuple[int, int], float],
         named.append(f"{a}–{b}{where}: {_rate(pairs[a, b])}")
     more = len(ordered) - len(named)
     return ", ".join([*named, *([f"+{more}"] if more else [])])
-
-
-def _in_all(slow: Sequence[tuple[int, int]], pairs: dict[tuple[int, int], float]) -> int | None:
-    """The one member of all slow pairs, where it is slow with everybody and others are quick among each other."""
-    common = set(slow[0]).intersection(*slow)
-    if len(common) != 1 or len(slow) < 2:
-        return None
-    (member,) = common
-    return member if len(slow) == sum(member in pair for pair in pairs) else None
 
 
 def _rate(bytes_per_s: float) -> str:

@@ -78,18 +78,10 @@ def _enough(seen: Seen) -> Iterator[Finding]:
         return
     if named is not None:
         entries = [part.strip() for part in named.split(",")]
-        repeated = next((entry for entry in entries if entries.count(entry) > 1), None)
         bad = entries[len(seen.mine)] if len(seen.mine) < len(entries) else ""
-        if not seen.mine and repeated:
-            yield warn(
-                "GPUs", f"{VISIBLE} names {repeated} twice: CUDA takes that for none", "name each once"
-            )
-        elif bad and not bad.startswith("-"):  # -1 ends the list on purpose
-            what = f"{VISIBLE} names {bad}, which is none of the {there} GPUs here: it and what follows are not seen"
-            yield warn("GPUs", what, "name what `nvidia-smi -L` lists")
-        if _differ(seen) and any(entry.isdigit() for entry in entries):
-            what = f"{VISIBLE}={named}: CUDA counts the fastest GPU first, nvidia-smi and stoker by slot"
-            yield note("GPUs", what, "CUDA_DEVICE_ORDER=PCI_BUS_ID makes them agree")
+        if bad and not bad.startswith("-"):  # -1 ends the list on purpose
+            what = f"{VISIBLE} names {bad}, which is none of the {there} GPUs here or is named twice: it and what follows are not seen"
+            yield warn("GPUs", what, "name each once, as `nvidia-smi -L` lists them")
     ranks = spec.nproc_per_node
     if spec.entry_kind is EntryKind.COMMAND:
         yield ok("GPUs", f"{len(seen.mine)} of {there} GPUs are visible")
@@ -104,12 +96,6 @@ def _enough(seen: Seen) -> Iterator[Finding]:
         yield note("GPUs", f"{ranks} of {len(seen.mine)} visible GPUs will be used")
     else:
         yield ok("GPUs", f"{ranks} GPUs for as many ranks")
-
-
-def _differ(seen: Seen) -> bool:
-    """Whether CUDA's numbers may differ from NVML's: cards of several kinds, and no order by slot asked for."""
-    kinds = {sample.device.name for sample in seen.survey.samples}
-    return len(kinds) > 1 and seen.env.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
 
 
 def _free(seen: Seen) -> Iterator[Finding]:

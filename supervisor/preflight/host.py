@@ -1,4 +1,4 @@
-"""The machine that a job will run on: folders, disk, memory, limits, its clock, and whether its processes may be looked into."""
+"""The machine that a job will run on: folders, disk, memory, limits, and whether its processes may be looked into."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ RANK_BYTES: Final = 1 * GIB
 PTRACE_SCOPE: Final = "/proc/sys/kernel/yama/ptrace_scope"
 NO_ATTACH: Final = 3  # Documentation/admin-guide/LSM/Yama.rst: nobody may attach, and the setting stays
 CAP_SYS_PTRACE: Final = 19
-TIME_ERROR: Final = 5
 # Each rank and each DataLoader worker holds some tens of descriptors; 1024 is the usual soft limit.
 FILES_PER_RANK: Final = 128
 
@@ -195,33 +194,6 @@ def check_cores(context: CheckContext) -> Iterator[Finding]:
         yield note("ranks", what)
 
 
-def check_clock(context: CheckContext) -> Iterator[Finding]:
-    """Whether the kernel knows the clock to be right (adjtimex(2)): of one machine it matters little, of several their logs would not fit."""
-    if not context.spec.several_nodes:
-        return
-    state = _clock_state()
-    if state == TIME_ERROR:
-        yield warn(
-            "clock",
-            "the clock is not synchronised: times of several machines will not fit together",
-            "chronyc makestep, or timedatectl set-ntp true",
-        )
-    elif state is not None:
-        yield ok("clock", "synchronised")
-
-
-def _clock_state() -> int | None:
-    """What adjtimex(2) answers; None where it cannot be asked."""
-    import ctypes
-
-    try:
-        # struct timex is 208 bytes on 64-bit Linux; with modes 0 nothing is set.
-        state = int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)))
-    except (OSError, AttributeError):
-        return None
-    return state if state >= 0 else None  # -1: it was refused (a sandbox)
-
-
 FAULTHANDLER = "[hang] faulthandler = true: ranks then write their stacks themselves"
 
 
@@ -240,16 +212,14 @@ def check_stacks(context: CheckContext) -> Iterator[Finding]:
         )
         return
     scope = _yama(PTRACE_SCOPE)
-    if scope == NO_ATTACH:
-        what = f"py-spy may not look into ranks (kernel.yama.ptrace_scope is {scope}, for everybody)"
-        fix = "it cannot be changed before the next boot"
-        yield note("stacks", what, fix if offer is None else f"{fix}; {offer}")
-    elif scope and not _has_capability(CAP_SYS_PTRACE):
-        what = f"py-spy may not look into ranks (kernel.yama.ptrace_scope is {scope})"
-        fix = "sudo sysctl kernel.yama.ptrace_scope=0; in a container --cap-add SYS_PTRACE"
-        yield note("stacks", what, fix if offer is None else f"{fix}; or {offer}")
-    else:
+    if not scope or (scope != NO_ATTACH and _has_capability(CAP_SYS_PTRACE)):
         yield ok("stacks", "py-spy may look into ranks")
+        return
+    fix = "sudo sysctl kernel.yama.ptrace_scope=0; in a container --cap-add SYS_PTRACE"
+    if scope == NO_ATTACH:
+        fix = "it cannot be changed before the next boot"
+    what = f"py-spy may not look into ranks (kernel.yama.ptrace_scope is {scope})"
+    yield note("stacks", what, fix if offer is None else f"{fix}; or {offer}")
 
 
 def _yama(path: str) -> int:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import random
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import closing
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Final
 
+from supervisor.job.errors import JobError
 from supervisor.job.launch.plan import endpoint_named, endpoint_of
 from supervisor.job.spec import EntryKind
 from supervisor.preflight.context import CheckContext, ok, refuse, warn
-from supervisor.preflight.ports import is_free, port_holder
 from supervisor.run.records import Finding
-from supervisor.sources import INNER_LINKS
+from supervisor.sources.processes import listening_sockets, open_files
 
 RESOLVE_S: Final = 3.0
-FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
 
 
 def check_port(context: CheckContext) -> Iterator[Finding]:
@@ -73,21 +77,13 @@ def check_master(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_interfaces(context: CheckContext) -> Iterator[Finding]:
-    """The interfaces that gloo and NCCL are told to use; of several machines, without a word, those that they would choose."""
+    """The interfaces that gloo and NCCL are told to use. What they would choose by themselves is for a meeting of the ranks to show."""
     import psutil
 
-    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
-    addresses = {
-        name: [each.address.partition("%")[0] for each in each_of if each.family in FAMILIES]
-        for name, each_of in psutil.net_if_addrs().items()
-    }
-    env = context.job_env
-    for variable, choose in (("GLOO_SOCKET_IFNAME", _gloo_choice), ("NCCL_SOCKET_IFNAME", _nccl_choice)):
-        named = env.get(variable)
-        if named:
-            yield _told(variable, named, set(addresses), up)
-        elif context.spec.several_nodes:
-            yield choose({name: addresses[name] for name in addresses if name in up and addresses[name]})
+    there, up = set(psutil.net_if_addrs()), {name for name, s in psutil.net_if_stats().items() if s.isup}
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        if named := context.job_env.get(variable):
+            yield _told(variable, named, there, up)
 
 
 def _told(variable: str, named: str, there: set[str], up: set[str]) -> Finding:
@@ -106,47 +102,6 @@ def _told(variable: str, named: str, there: set[str], up: set[str]) -> Finding:
         what = f"{variable}={named}: {', '.join(down)}: down"
         return warn("interface", what, "name one that is up, or bring it up")
     return ok("interface", f"{variable}={named} means {', '.join(sorted(set(chosen) & up))}")
-
-
-def _nccl_choice(addresses: Mapping[str, list[str]]) -> Finding:
-    """NCCL's own choice among interfaces that are up and have an address, in the kernel's order.
-
-    "ib…" first, then all but docker's and the loopback, then docker's, then the loopback: NCCL's src/misc/socket.cc.
-    """
-    names = [name for _, name in socket.if_nameindex() if name in addresses]
-    groups = (
-        [name for name in names if name.startswith("ib")],
-        [name for name in names if not name.startswith(("docker", "lo"))],
-        [name for name in names if name.startswith("docker")],
-    )
-    chosen = next((group[0] for group in groups if group), "lo")
-    if chosen == "lo" or chosen.startswith(INNER_LINKS):
-        what = f"NCCL would choose {chosen}, which leads to no other machine"
-        return warn("interface", what, f"NCCL_SOCKET_IFNAME={_outer(addresses)}")
-    return ok("interface", f"NCCL will choose {chosen}")
-
-
-def _gloo_choice(addresses: Mapping[str, list[str]]) -> Finding:
-    """Gloo's own choice: the address of this machine's name where that is its own, else the loopback.
-
-    torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, createDefaultDevice.
-    """
-    host = socket.gethostname()
-    found = resolved(host) or []
-    for name, own in addresses.items():
-        address = next((each for each in found if each in own), "")
-        if address and name != "lo" and not name.startswith(INNER_LINKS):
-            return ok("interface", f"gloo will choose {name} ({host} is {address})")
-    # 127.0.1.1 stands on no interface and can be bound all the same, as all of 127.0.0.0/8.
-    told = found[0] if found else "unknown"
-    what = f"gloo would choose the address of this machine's name, and {host} is {told}: other machines cannot reach it"
-    return warn("interface", what, f"GLOO_SOCKET_IFNAME={_outer(addresses)}")
-
-
-def _outer(addresses: Mapping[str, list[str]]) -> str:
-    """An interface that may lead to other machines, or words for it."""
-    outer = [name for name in sorted(addresses) if name != "lo" and not name.startswith(INNER_LINKS)]
-    return outer[0] if outer else "the one that leads to the others"
 
 
 def resolved(host: str, timeout_s: float | None = None) -> list[str] | None:
@@ -206,3 +161,78 @@ def _chosen(named: str, there: set[str]) -> list[str]:
         if any(name == word if exact else name.startswith(word) for word in words)
     ]
     return [name for name in sorted(there) if name not in meant] if excluded else meant
+
+
+# -- ports ---------------------------------------------------------------------------------------------
+
+TRIES: Final = 10
+# Above the well-known services, below Linux's default ephemeral range (32768-60999): the kernel hands out
+# ports of that range to any client at any moment, so that one found free there may be gone at launch.
+LOWEST: Final = 20_000
+HIGHEST: Final = 32_000
+
+
+def free_port(*, tries: int = TRIES) -> int:
+    """A port that nothing listens on now, outside the ephemeral range. Nothing is held: it may be lost again.
+
+    Raises:
+        JobError: none of `tries` candidates was free (exit code 3).
+    """
+    low, high = _range_outside_ephemeral()
+    for candidate in random.sample(range(low, high + 1), k=min(tries, high - low + 1)):
+        if is_free(candidate):
+            return candidate
+    raise JobError(f"no free port among {tries} of {low}-{high}: name one with --master-port", exit_code=3)
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on `port` on every address of this machine, as torchrun's store would."""
+    for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):  # noqa: S104 - closed at once
+        try:
+            probe = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:
+            continue  # a machine without IPv6
+        with closing(probe):
+            # As the store does: a port in TIME_WAIT is free for it.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                probe.bind((address, port))
+                probe.listen(1)
+            except OSError as error:
+                if family == socket.AF_INET6 and not _taken(error):
+                    continue  # IPv6 compiled in but switched off
+                return False
+    return True
+
+
+def port_holder(port: int) -> str | None:
+    """Who listens on `port`, such as ``python (pid 4711)``; None where /proc does not show it."""
+    wanted = {name for _, of, name in listening_sockets(os.getpid()) if of == port}
+    if not wanted:
+        return None
+    import psutil
+
+    for process in psutil.process_iter():
+        if any(name in wanted for _, name in open_files(process.pid)):
+            try:
+                return f"{process.name()} (pid {process.pid})"
+            except psutil.Error:
+                return f"pid {process.pid}"
+    return "a process of another user"
+
+
+def _range_outside_ephemeral() -> tuple[int, int]:
+    """The candidates; a machine whose ephemeral range starts lower moves them below it."""
+    try:
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return LOWEST, HIGHEST
+    if first > LOWEST + 1000:
+        return LOWEST, min(HIGHEST, first - 1)
+    return (max(1024, first - 8000), first - 1) if first > 2048 else (LOWEST, HIGHEST)
+
+
+def _taken(error: OSError) -> bool:
+    return error.errno in {errno.EADDRINUSE, errno.EACCES}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import os
 import re
 import subprocess
@@ -12,16 +11,19 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, assert_never
 
 from supervisor.cluster.scheduler import scheduler_of
-from supervisor.job.arguments.command_line import value_of
+from supervisor.job.arguments.command_line import names_of, value_of
+from supervisor.job.batch import candidates
+from supervisor.job.config.files import config_words, read_values
 from supervisor.job.knobs.set_batch import why_not_changeable
+from supervisor.job.knobs.setting_names import words_of
 from supervisor.job.launch.oom_plan import OomRefusal, is_measured_later, oom_plan
 from supervisor.job.spec import NAMED_UNSEEN, EntryKind, JobSpec, Knobs
 from supervisor.preflight.context import KNOBS_CHECK, CheckContext, note, ok, refuse, warn
 from supervisor.preflight.interpreter import torchrun_flags, trainer_main
-from supervisor.preflight.memory import check_memory
+from supervisor.run.answers import JobKind, flags_hash, recall_memory
 from supervisor.run.records import Finding
 from supervisor.run.regular import open_regular
 
@@ -30,7 +32,6 @@ FILES: Final = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 # What tells the checker how to read, and what.
 DATA_FLAGS: Final = ("train_data_path", "valid_data_path", "vocab_size", "data_dtype", "max_seq_len")
 MOST_FILES: Final = 20
-_RANK_FILE: Final = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_\d+_optim_states\.pt")
 # Less than this is gone before a run of some size has begun.
 SHORT_S: Final = 600.0
 
@@ -108,13 +109,6 @@ def _awaits_checkpoint(flag: str, knobs: Knobs) -> Finding:
     )
 
 
-def check_batch_memory(context: CheckContext) -> Iterator[Finding]:
-    """What earlier runs of the same kind say of the micro-batch."""
-    found = check_memory(context.spec, context.env)
-    if found is not None:
-        yield found
-
-
 def check_resume(context: CheckContext) -> Iterator[Finding]:
     """The checkpoint that the arguments name: whether it is there, and whole in a layout that is known."""
     spec = context.spec
@@ -135,34 +129,9 @@ def check_resume(context: CheckContext) -> Iterator[Finding]:
             yield note(
                 "resume", f"{flag} names {given}: not a whole checkpoint of a layout that stoker knows"
             )
-        elif (wrote := _ranks_of(path)) is not None and (world := _world(spec)) not in {wrote, None}:
-            what = f"{given} was written by {wrote} ranks, and this start has {world}"
-            fix = f"start {wrote} ranks, unless the script can take it up with another number (DeepSpeed: a universal checkpoint)"
-            yield warn("resume", what, fix)
         else:
             step = f", step {found.step}" if found.step is not None else ""
             yield ok("resume", f"{given}: a whole checkpoint ({found.layout}{step})")
-
-
-def _ranks_of(path: Path) -> int | None:
-    """How many ranks wrote their own part of the optimizer into a checkpoint; None: none did, or it is not known.
-
-    deepspeed/runtime/engine.py names these files; ``latest`` names the folder of the newest.
-    """
-    tag = path / "latest"
-    with contextlib.suppress(OSError, ValueError), open_regular(tag) as file:
-        path = path / Path(file.read(200).decode("utf-8", "replace").strip()).name
-    try:
-        names = os.listdir(path)
-    except OSError:
-        return None
-    ranks = {int(match[1]) for name in names if (match := _RANK_FILE.fullmatch(name))}
-    return len(ranks) or None
-
-
-def _world(spec: JobSpec) -> int | None:
-    """Ranks of all nodes; None where the number of nodes may change."""
-    return int(spec.nnodes) * spec.nproc_per_node if spec.nnodes.isdecimal() else None
 
 
 def check_data(context: CheckContext) -> Iterator[Finding]:
@@ -237,3 +206,85 @@ def check_launcher_flags(context: CheckContext) -> Iterator[Finding]:
         yield refuse("torchrun", what, "leave it out, or use a torch that has it")
     else:
         yield ok("torchrun", f"knows {', '.join(given)}")
+
+
+# -- what earlier runs of the same kind showed of the micro-batch --------------------------------------
+
+# Settings that say nothing about memory: two launches that differ in them are alike.
+_FREE = re.compile(
+    r"dir|path|out|output|log|logging|save|seed|name|epochs?|steps?|iters?|iterations?|lr|rate|decay|warmup|"
+    r"wandb|report|resume|fault|project|every|interval|port|url|config",
+)
+
+
+def check_memory(context: CheckContext) -> Iterator[Finding]:
+    """Whether the micro-batch that is asked for fitted before, on this kind of GPU with as many ranks; nothing is applied silently."""
+    spec = context.spec
+    if spec.batch is None or not (lines := recall_memory(kind_of(spec), context.env)):
+        return
+    micro = spec.batch.micro_batch_per_rank
+    usable = set(candidates(spec.batch))
+    failed = {line.trial.micro_batch: line.t for line in lines if not line.trial.fitted}
+    least = min(failed, default=None)
+    fitted = [
+        line.trial.micro_batch
+        for line in lines
+        if line.trial.fitted and (least is None or line.trial.micro_batch < least)
+    ]
+    best = max((m for m in fitted if m in usable), default=None)
+    if least is not None and micro >= least:
+        day = time.strftime("%Y-%m-%d", time.localtime(failed[least]))
+        what = f"micro-batch {least} ran out of memory in an earlier run ({day}), this one asks for {micro}"
+        known = f"{best} fitted: --micro-batch {best}" if best is not None else "--fit-batch finds what fits"
+        yield warn("memory", what, known)
+    elif best is not None and best > micro and spec.fit is None:
+        what = f"micro-batch {best} fitted in an earlier run, this one asks for {micro}"
+        yield note("memory", what, f"--micro-batch {best}")
+    else:
+        yield ok("memory", f"nothing on record speaks against micro-batch {micro}")
+
+
+def kind_of(job: JobSpec) -> JobKind:
+    """What this job has in common with others that need the same memory."""
+    own = {job.knobs.batch, job.knobs.accumulation, job.knobs.global_batch, job.knobs.resume}
+    words = [
+        f"{name}={value_of(job.entry_args, name)}"
+        for name in names_of(job.entry_args)
+        if name not in own and not _is_free(name)
+    ]
+    for file in config_words(job.entry_args):
+        words += [
+            f"{key}={value}"
+            for key, value in read_values(file, _text(Path(job.cwd, file))).items()
+            if f"{file}#{key}" not in own and not _is_free(key)
+        ]
+    folder = Path(job.cwd).resolve()
+    match job.entry_kind:
+        case EntryKind.SCRIPT:
+            script = str((folder / job.entry).resolve())
+        case EntryKind.COMMAND:  # every project has a train.py behind some launcher
+            files = [str((folder / word).resolve()) for word in job.entry_args if word.endswith(".py")]
+            script = " ".join([job.entry, *(files or [str(folder)])][:3])
+        case EntryKind.MODULE:
+            script = f"{folder} {job.entry}"
+        case EntryKind.TRAINER:
+            script = job.entry
+        case _:
+            assert_never(job.entry_kind)
+    from supervisor.sources.gpu import probe_gpus  # only where a micro-batch is known
+
+    gpus, _ = probe_gpus()
+    device = ", ".join(sorted({gpu.name or "GPU" for gpu in gpus})) or "cpu"
+    world = job.batch.world_size if job.batch is not None and job.batch.ranks_known else job.nproc_per_node
+    return JobKind(script, flags_hash(sorted(words)), device, world)
+
+
+def _is_free(name: str) -> bool:
+    return any(_FREE.fullmatch(word) for word in words_of(name))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

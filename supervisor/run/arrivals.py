@@ -139,6 +139,10 @@ class ArrivalWriter:
         if not attempt.root.is_symlink():  # a link there is of the job's making
             self._open()
 
+    def end_of(self, log: str) -> int:
+        """How many bytes of a log are in the index."""
+        return self._logs[log].end if log in self._logs else 0
+
     def note(self, log: str, end: int, since: float, t: float) -> None:
         """`log` has `end` bytes at `t`, and had fewer at `since`."""
         batch = Arrival(log, end, since, t)

@@ -11,7 +11,6 @@ files that torchrun wrote.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TypeAlias
 
 import msgspec
 
@@ -28,7 +27,7 @@ from supervisor.run.records import (
     Sameness,
     Verdict,
 )
-from supervisor.text.numbers import whole
+from supervisor.text.patterns import whole
 
 SCHEMA_VERSION = 1
 
@@ -95,14 +94,14 @@ class RequestKind(StrEnum):
     NOTE = "note"
 
 
-class JournalEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
-    """Base of all events. `t`: wall-clock seconds since the epoch."""
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
+    """Base of all events, which are its subclasses. `t`: wall-clock seconds since the epoch."""
 
     t: float
     v: int = SCHEMA_VERSION
 
 
-class RunStarted(JournalEvent, frozen=True, kw_only=True, tag="run_started"):
+class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
     """First line of a journal. `mode` is "launched" or "observed" (a keeper without a child)."""
 
     run_id: str
@@ -114,7 +113,7 @@ class RunStarted(JournalEvent, frozen=True, kw_only=True, tag="run_started"):
     source: str | None = None
 
 
-class KeeperStarted(JournalEvent, frozen=True, kw_only=True, tag="keeper_started"):
+class KeeperStarted(Event, frozen=True, kw_only=True, tag="keeper_started"):
     """A keeper took the lock. `adopted`: it took over a run whose keeper had died.
 
     `boot_id` identifies the machine's boot, because pids and start times mean nothing across boots. `host` is set only if it differs
@@ -132,19 +131,19 @@ class KeeperStarted(JournalEvent, frozen=True, kw_only=True, tag="keeper_started
     interactive: bool = False
 
 
-class KeeperLeft(JournalEvent, frozen=True, kw_only=True, tag="keeper_left"):
+class KeeperLeft(Event, frozen=True, kw_only=True, tag="keeper_left"):
     """The keeper released the lock on purpose."""
 
     why: str
 
 
-class PreflightFound(JournalEvent, frozen=True, kw_only=True, tag="preflight_found"):
+class PreflightFound(Event, frozen=True, kw_only=True, tag="preflight_found"):
     """One pre-flight finding."""
 
     finding: Finding
 
 
-class GpuFound(JournalEvent, frozen=True, kw_only=True, tag="gpu_found"):
+class GpuFound(Event, frozen=True, kw_only=True, tag="gpu_found"):
     """A GPU with samples in the `gpu` series, by its NVML index. None: the driver does not report the value."""
 
     index: int
@@ -153,7 +152,7 @@ class GpuFound(JournalEvent, frozen=True, kw_only=True, tag="gpu_found"):
     memory_total_bytes: int | None = None
 
 
-class LaunchIntended(JournalEvent, frozen=True, kw_only=True, tag="launch_intended"):
+class LaunchIntended(Event, frozen=True, kw_only=True, tag="launch_intended"):
     """Attempt `attempt` is about to be spawned with this plan (also in attempts/<n>/plan.json).
 
     `resume`: the flag that tells the script to resume, if any. `resume_at`: the step of the checkpoint to resume from, also when the
@@ -171,7 +170,7 @@ class LaunchIntended(JournalEvent, frozen=True, kw_only=True, tag="launch_intend
     resume_at: int | None = None
 
 
-class AttemptStarted(JournalEvent, frozen=True, kw_only=True, tag="attempt_started"):
+class AttemptStarted(Event, frozen=True, kw_only=True, tag="attempt_started"):
     """The launcher runs. `pid` and `start_time` (seconds since boot) identify its process uniquely until the next boot."""
 
     attempt: int
@@ -179,7 +178,7 @@ class AttemptStarted(JournalEvent, frozen=True, kw_only=True, tag="attempt_start
     start_time: float
 
 
-class RankStarted(JournalEvent, frozen=True, kw_only=True, tag="rank_started"):
+class RankStarted(Event, frozen=True, kw_only=True, tag="rank_started"):
     """A worker process was found on this node. Log paths are relative to the attempt folder."""
 
     attempt: int
@@ -191,7 +190,7 @@ class RankStarted(JournalEvent, frozen=True, kw_only=True, tag="rank_started"):
     stderr: str | None = None
 
 
-class PhaseChanged(JournalEvent, frozen=True, kw_only=True, tag="phase_changed"):
+class PhaseChanged(Event, frozen=True, kw_only=True, tag="phase_changed"):
     """The attempt entered a phase."""
 
     attempt: int
@@ -199,7 +198,7 @@ class PhaseChanged(JournalEvent, frozen=True, kw_only=True, tag="phase_changed")
     step: int | None = None
 
 
-class TrainerReady(JournalEvent, frozen=True, kw_only=True, tag="trainer_ready"):
+class TrainerReady(Event, frozen=True, kw_only=True, tag="trainer_ready"):
     """What a trainer with telemetry reports before its first forward.
 
     `resumed_step`: the step of the checkpoint it loaded, None for a start from scratch.
@@ -211,7 +210,7 @@ class TrainerReady(JournalEvent, frozen=True, kw_only=True, tag="trainer_ready")
     memory_base_bytes: int | None = None
 
 
-class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured"):
+class BatchMeasured(Event, frozen=True, kw_only=True, tag="batch_measured"):
     """The batch as measured by the instrumentation; written again when an answer changes. None: unknown.
 
     `micro_batch`: samples of one forward of one rank; with `unit` "tokens", the most tokens of it. `accumulation`: micro-batches a step. `setting`: the option, variable or key that
@@ -289,7 +288,7 @@ class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured
         return BatchSpec(self.micro_batch, self.accumulation, self.world_size)
 
 
-class PlanConfirmed(JournalEvent, frozen=True, kw_only=True, tag="plan_confirmed"):
+class PlanConfirmed(Event, frozen=True, kw_only=True, tag="plan_confirmed"):
     """The first steps of a restart matched the plan. `planned` describes the batch; `resume` is the checkpoint that was loaded, if any."""
 
     attempt: int
@@ -297,7 +296,7 @@ class PlanConfirmed(JournalEvent, frozen=True, kw_only=True, tag="plan_confirmed
     resume: str | None = None
 
 
-class PlanDiffers(JournalEvent, frozen=True, kw_only=True, tag="plan_differs"):
+class PlanDiffers(Event, frozen=True, kw_only=True, tag="plan_differs"):
     """The first steps of a restart did not match the plan, so the attempt is ended. `planned`, `measured` and `why` are text; `why` may be empty.
 
     `of_resume`: the checkpoint differed, not the batch. `wrong`: the answer that this disproves.
@@ -318,7 +317,7 @@ class PlanDiffers(JournalEvent, frozen=True, kw_only=True, tag="plan_differs"):
         return f"planned {self.planned}, measured {self.measured}" + (f": {self.why}" if self.why else "")
 
 
-class Progress(JournalEvent, frozen=True, kw_only=True, tag="progress"):
+class Progress(Event, frozen=True, kw_only=True, tag="progress"):
     """Progress, at most once a second; any field may be unknown. `minima`: step and loss of each running minimum since the previous event.
 
     `total_steps` is 0 if the total known so far turned out to belong to another counter.
@@ -348,7 +347,7 @@ class Progress(JournalEvent, frozen=True, kw_only=True, tag="progress"):
     log_bytes: int | None = None
 
 
-class CheckpointCommitted(JournalEvent, frozen=True, kw_only=True, tag="checkpoint_committed"):
+class CheckpointCommitted(Event, frozen=True, kw_only=True, tag="checkpoint_committed"):
     """A checkpoint is complete on disk: the trainer reported it, or it was `found` complete in its folder (`sources.checkpoint_layouts`).
 
     A found checkpoint also has its `layout`, the last `number` in its name, and the time it was written (wall seconds). With
@@ -366,7 +365,7 @@ class CheckpointCommitted(JournalEvent, frozen=True, kw_only=True, tag="checkpoi
     step_by_time: bool = False
 
 
-class CheckpointKept(JournalEvent, frozen=True, kw_only=True, tag="checkpoint_kept"):
+class CheckpointKept(Event, frozen=True, kw_only=True, tag="checkpoint_kept"):
     """Before a launch: the checkpoint that `attempt` will resume from was copied to `copy` (absolute path), or not, for the reason `why`.
 
     The copy is removed once the attempt commits a newer checkpoint or the run succeeds.
@@ -379,7 +378,7 @@ class CheckpointKept(JournalEvent, frozen=True, kw_only=True, tag="checkpoint_ke
     why: str = ""
 
 
-class ResumeMissed(JournalEvent, frozen=True, kw_only=True, tag="resume_missed"):
+class ResumeMissed(Event, frozen=True, kw_only=True, tag="resume_missed"):
     """The attempt should have resumed from `step` but started at `began`, below it, so it is ended.
 
     `certain`: the script is known to keep counting steps across restarts; otherwise its counter may restart at 0.
@@ -391,7 +390,7 @@ class ResumeMissed(JournalEvent, frozen=True, kw_only=True, tag="resume_missed")
     certain: bool = False
 
 
-class EvidenceSeen(JournalEvent, frozen=True, kw_only=True, tag="evidence_seen"):
+class EvidenceSeen(Event, frozen=True, kw_only=True, tag="evidence_seen"):
     """A log line that matched a signature while the attempt was running. `line` is 1-based in `path`."""
 
     attempt: int
@@ -403,7 +402,7 @@ class EvidenceSeen(JournalEvent, frozen=True, kw_only=True, tag="evidence_seen")
     rank: int | None = None
 
 
-class RankExited(JournalEvent, frozen=True, kw_only=True, tag="rank_exited"):
+class RankExited(Event, frozen=True, kw_only=True, tag="rank_exited"):
     """A worker process ended. `exit_code` is negative for a signal, None if unknown."""
 
     attempt: int
@@ -418,7 +417,7 @@ class FailureSign(StrEnum):
     GONE = "gone"  # its process ended with an error or by a signal
 
 
-class RankFailing(JournalEvent, frozen=True, kw_only=True, tag="rank_failing"):
+class RankFailing(Event, frozen=True, kw_only=True, tag="rank_failing"):
     """The first failing rank of an attempt, reported before the launcher ends and before there is a verdict.
 
     `text`: the last error line that the rank wrote, at 1-based `line` of `path`; empty if it wrote none.
@@ -439,7 +438,7 @@ CTRL_C = "Ctrl-C"
 """`StopIntended.by` for Ctrl-C in a foreground keeper; a second Ctrl-C kills."""
 
 
-class StopIntended(JournalEvent, frozen=True, kw_only=True, tag="stop_intended"):
+class StopIntended(Event, frozen=True, kw_only=True, tag="stop_intended"):
     """stoker is about to end the attempt, so what follows is not a crash."""
 
     attempt: int
@@ -448,7 +447,7 @@ class StopIntended(JournalEvent, frozen=True, kw_only=True, tag="stop_intended")
     grace_s: float
 
 
-class StopStepTaken(JournalEvent, frozen=True, kw_only=True, tag="stop_rung"):
+class StopStepTaken(Event, frozen=True, kw_only=True, tag="stop_rung"):
     """A step of the stop sequence was taken. `pids`: the processes it applied to.
 
     `uninterruptible`: survivors stuck in the kernel (state D), where signals do not reach them.
@@ -480,7 +479,7 @@ class LeftProcess(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
 
 
-class ProcessesLeft(JournalEvent, frozen=True, kw_only=True, tag="processes_left"):
+class ProcessesLeft(Event, frozen=True, kw_only=True, tag="processes_left"):
     """Processes still running after an attempt, which were not signalled."""
 
     attempt: int
@@ -488,14 +487,14 @@ class ProcessesLeft(JournalEvent, frozen=True, kw_only=True, tag="processes_left
     processes: tuple[LeftProcess, ...]
 
 
-class ProcessesGone(JournalEvent, frozen=True, kw_only=True, tag="processes_gone"):
+class ProcessesGone(Event, frozen=True, kw_only=True, tag="processes_gone"):
     """The launcher and all its ranks have exited, but their logs are still being read. Written only if that takes a while."""
 
     attempt: int
     exit_code: int | None
 
 
-class AttemptEnded(JournalEvent, frozen=True, kw_only=True, tag="attempt_ended"):
+class AttemptEnded(Event, frozen=True, kw_only=True, tag="attempt_ended"):
     """The launcher and all its ranks have exited, and their logs were read. `exit_code`: the launcher's, negative for a signal.
 
     `memory_kills`: processes in the keeper's control group that the kernel OOM-killed during the attempt.
@@ -513,7 +512,7 @@ class AttemptEnded(JournalEvent, frozen=True, kw_only=True, tag="attempt_ended")
     log_size_bytes: int | None = None
 
 
-class LogsDated(JournalEvent, frozen=True, kw_only=True, tag="logs_dated"):
+class LogsDated(Event, frozen=True, kw_only=True, tag="logs_dated"):
     """When a watched job began and ended, by the timestamps in its logs. None: the lines have no timestamps.
 
     `over`: the job had already ended when it was attached, so the times of watching say nothing about it.
@@ -529,7 +528,7 @@ class LogsDated(JournalEvent, frozen=True, kw_only=True, tag="logs_dated"):
     copied: bool = False
 
 
-class LogQuiet(JournalEvent, frozen=True, kw_only=True, tag="log_quiet"):
+class LogQuiet(Event, frozen=True, kw_only=True, tag="log_quiet"):
     """A watched log has not grown since `since_t` (wall seconds), and nothing shows that its job has ended.
 
     None: it is growing, possibly again after what looked like the end of the job.
@@ -539,7 +538,7 @@ class LogQuiet(JournalEvent, frozen=True, kw_only=True, tag="log_quiet"):
     since_t: float | None = None
 
 
-class Diagnosed(JournalEvent, frozen=True, kw_only=True, tag="diagnosed"):
+class Diagnosed(Event, frozen=True, kw_only=True, tag="diagnosed"):
     """The verdict on an attempt. `provisional`: given at the first death, before all logs were read."""
 
     attempt: int
@@ -547,7 +546,7 @@ class Diagnosed(JournalEvent, frozen=True, kw_only=True, tag="diagnosed"):
     provisional: bool = False
 
 
-class Decided(JournalEvent, frozen=True, kw_only=True, tag="decided"):
+class Decided(Event, frozen=True, kw_only=True, tag="decided"):
     """What policy, or the person named in `by`, decided after an attempt."""
 
     attempt: int
@@ -555,7 +554,7 @@ class Decided(JournalEvent, frozen=True, kw_only=True, tag="decided"):
     by: str = "policy"
 
 
-class BackoffStarted(JournalEvent, frozen=True, kw_only=True, tag="backoff_started"):
+class BackoffStarted(Event, frozen=True, kw_only=True, tag="backoff_started"):
     """The next attempt starts at wall time `until` unless somebody intervenes."""
 
     attempt: int
@@ -563,7 +562,7 @@ class BackoffStarted(JournalEvent, frozen=True, kw_only=True, tag="backoff_start
     delay_s: float
 
 
-class Held(JournalEvent, frozen=True, kw_only=True, tag="held"):
+class Held(Event, frozen=True, kw_only=True, tag="held"):
     """The run waits for a person to decide. `until`: wall time at which the keeper gives up waiting."""
 
     attempt: int
@@ -571,7 +570,7 @@ class Held(JournalEvent, frozen=True, kw_only=True, tag="held"):
     until: float | None = None
 
 
-class RequestDone(JournalEvent, frozen=True, kw_only=True, tag="request_done"):
+class RequestDone(Event, frozen=True, kw_only=True, tag="request_done"):
     """A viewer's request was carried out."""
 
     request_id: str
@@ -580,7 +579,7 @@ class RequestDone(JournalEvent, frozen=True, kw_only=True, tag="request_done"):
     detail: str = ""
 
 
-class RequestRefused(JournalEvent, frozen=True, kw_only=True, tag="request_refused"):
+class RequestRefused(Event, frozen=True, kw_only=True, tag="request_refused"):
     """A viewer's request was refused. `reason` is "stale" if it was for another attempt."""
 
     request_id: str
@@ -593,7 +592,7 @@ ON_OOM = "oom_"
 """Prefix of the codes of advisories on what an out-of-memory failure would do (`restarts`, `ends`)."""
 
 
-class Advisory(JournalEvent, frozen=True, kw_only=True, tag="advisory"):
+class Advisory(Event, frozen=True, kw_only=True, tag="advisory"):
     """Something worth knowing about a healthy run. Each `code` is reported once."""
 
     attempt: int
@@ -602,7 +601,7 @@ class Advisory(JournalEvent, frozen=True, kw_only=True, tag="advisory"):
     rank: int | None = None
 
 
-class SlowRankFound(JournalEvent, frozen=True, kw_only=True, tag="slow_rank_found"):
+class SlowRankFound(Event, frozen=True, kw_only=True, tag="slow_rank_found"):
     """The rank that the others wait for in every step (`policy.health.straggler`), journalled when it changes.
 
     It costs `lost_s` of each step of `step_s`; 0: only its device shows it. `rank` is None if there is no straggler, or if the step
@@ -616,7 +615,7 @@ class SlowRankFound(JournalEvent, frozen=True, kw_only=True, tag="slow_rank_foun
     unclear: bool = False
 
 
-class LossNotFinite(JournalEvent, frozen=True, kw_only=True, tag="loss_not_finite"):
+class LossNotFinite(Event, frozen=True, kw_only=True, tag="loss_not_finite"):
     """The loss became nan, inf or -inf (`value`) at `step`. Journalled once per attempt, the first time.
 
     `last`: the loss before that. `rank`: the rank that logged it, if known.
@@ -629,7 +628,7 @@ class LossNotFinite(JournalEvent, frozen=True, kw_only=True, tag="loss_not_finit
     last: float | None = None
 
 
-class LossFinite(JournalEvent, frozen=True, kw_only=True, tag="loss_finite"):
+class LossFinite(Event, frozen=True, kw_only=True, tag="loss_finite"):
     """The loss is finite again at `step`, for the first time after `LossNotFinite`."""
 
     attempt: int
@@ -658,7 +657,7 @@ class NodeSight(StrEnum):
     LEFT = "left"
 
 
-class NodeSeen(JournalEvent, frozen=True, kw_only=True, tag="node_seen"):
+class NodeSeen(Event, frozen=True, kw_only=True, tag="node_seen"):
     """In node 0's journal: another node joined, fell silent, came back, ended its part of an attempt, or left.
 
     `exit_code`: its launcher's. `stop` and `by`: why and by whom it was stopped there, if it was.
@@ -683,14 +682,14 @@ def on_node(node: int, by: str) -> str:
     return f"node {node}: {by}"
 
 
-class NoteAdded(JournalEvent, frozen=True, kw_only=True, tag="note_added"):
+class NoteAdded(Event, frozen=True, kw_only=True, tag="note_added"):
     """A person's note on the timeline."""
 
     text: str
     by: str
 
 
-class RunEnded(JournalEvent, frozen=True, kw_only=True, tag="run_ended"):
+class RunEnded(Event, frozen=True, kw_only=True, tag="run_ended"):
     """The run is over, with its outcome and the exit code of `--no-ui`. More events follow only if it is continued."""
 
     outcome: Outcome
@@ -701,7 +700,7 @@ class RunEnded(JournalEvent, frozen=True, kw_only=True, tag="run_ended"):
 # -- the health of a live attempt: stalls, stacks, hangs
 
 
-class StacksProbed(JournalEvent, frozen=True, kw_only=True, tag="stacks_probed"):
+class StacksProbed(Event, frozen=True, kw_only=True, tag="stacks_probed"):
     """Where the ranks' stacks come from, and why from nothing better; only in older journals."""
 
     attempt: int
@@ -709,7 +708,7 @@ class StacksProbed(JournalEvent, frozen=True, kw_only=True, tag="stacks_probed")
     note: str = ""
 
 
-class StallFlagged(JournalEvent, frozen=True, kw_only=True, tag="stall_flagged"):
+class StallFlagged(Event, frozen=True, kw_only=True, tag="stall_flagged"):
     """No progress for longer than this phase of this run normally takes. Nothing is done about it yet.
 
     `since`: wall time of the last progress; of the last line where `stage` is log. `stage`: what the pace was learned from (step, log,
@@ -740,7 +739,7 @@ class RanksAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lines: tuple[int, ...] = ()
 
 
-class StacksTaken(JournalEvent, frozen=True, kw_only=True, tag="stacks_taken"):
+class StacksTaken(Event, frozen=True, kw_only=True, tag="stacks_taken"):
     """A round of stacks of all ranks. `text`: what the ranks are doing, in one line; `odd`: those that keep the others waiting.
 
     `line_at`: the odd one's own line. `artifact`: the text of all stacks, relative to the run directory. `source`:
@@ -758,14 +757,14 @@ class StacksTaken(JournalEvent, frozen=True, kw_only=True, tag="stacks_taken"):
     groups: tuple[RanksAt, ...] = ()
 
 
-class StallEnded(JournalEvent, frozen=True, kw_only=True, tag="stall_ended"):
+class StallEnded(Event, frozen=True, kw_only=True, tag="stall_ended"):
     """A flagged stall ended on its own: there is progress again."""
 
     attempt: int
     stalled_s: float
 
 
-class OnlyFlagged(JournalEvent, frozen=True, kw_only=True, tag="only_flagged"):
+class OnlyFlagged(Event, frozen=True, kw_only=True, tag="only_flagged"):
     """Why a flagged stall is not ended for now: the `rule` of `policy.health.ending`, and `why` in words.
 
     Journalled when the rule changes. `until_s`: the length of stall at which the attempt would be ended after all; None: never.
@@ -777,7 +776,7 @@ class OnlyFlagged(JournalEvent, frozen=True, kw_only=True, tag="only_flagged"):
     until_s: float | None = None
 
 
-class HangCountdown(JournalEvent, frozen=True, kw_only=True, tag="hang_countdown"):
+class HangCountdown(Event, frozen=True, kw_only=True, tag="hang_countdown"):
     """The stall is a hang by all rules: the attempt is ended at wall time `until`, `left_s` from now, unless a person keeps waiting.
 
     `text`: what the ranks are doing. `rule`: the rule that allows ending it.
@@ -790,7 +789,7 @@ class HangCountdown(JournalEvent, frozen=True, kw_only=True, tag="hang_countdown
     rule: str
 
 
-class HangWithdrawn(JournalEvent, frozen=True, kw_only=True, tag="hang_withdrawn"):
+class HangWithdrawn(Event, frozen=True, kw_only=True, tag="hang_withdrawn"):
     """A countdown was cancelled because a rule now forbids ending the attempt; see `OnlyFlagged`."""
 
     attempt: int
@@ -798,14 +797,14 @@ class HangWithdrawn(JournalEvent, frozen=True, kw_only=True, tag="hang_withdrawn
     why: str
 
 
-class HangKept(JournalEvent, frozen=True, kw_only=True, tag="hang_kept"):
+class HangKept(Event, frozen=True, kw_only=True, tag="hang_kept"):
     """A person chose to keep waiting: this stall is never ended."""
 
     attempt: int
     by: str
 
 
-class HangFound(JournalEvent, frozen=True, kw_only=True, tag="hang_found"):
+class HangFound(Event, frozen=True, kw_only=True, tag="hang_found"):
     """The stall is a hang, so the attempt is ended. Journalled just before the intent to stop.
 
     `ranks`: the odd ones out, empty where it is not known. `rule`: which rule of `policy.health.ending` lets it be ended. `line`: of `artifact`, 1-based, where the user's own frame of the first
@@ -825,7 +824,7 @@ class HangFound(JournalEvent, frozen=True, kw_only=True, tag="hang_found"):
     rule: str = ""
 
 
-class ClockSet(JournalEvent, frozen=True, kw_only=True, tag="clock_set"):
+class ClockSet(Event, frozen=True, kw_only=True, tag="clock_set"):
     """Somebody set the machine's clock. This keeper's event times continue as if it had not been set.
 
     `ahead_s`: how far the machine's clock is ahead of event times from now on; negative if it is behind.
@@ -837,28 +836,28 @@ class ClockSet(JournalEvent, frozen=True, kw_only=True, tag="clock_set"):
 # -- between a failure and the next good step, and the probes before a first launch
 
 
-class MemoryMeasured(JournalEvent, frozen=True, kw_only=True, tag="memory_measured"):
+class MemoryMeasured(Event, frozen=True, kw_only=True, tag="memory_measured"):
     """Whether an attempt's micro-batch fit in memory, and the peak memory of a rank."""
 
     attempt: int
     trial: MemoryTrial
 
 
-class ChangePlanned(JournalEvent, frozen=True, kw_only=True, tag="change_planned"):
+class ChangePlanned(Event, frozen=True, kw_only=True, tag="change_planned"):
     """A diff between the previous launch and the next one: lines that begin with "-" or "+". Secrets are redacted."""
 
     attempt: int
     lines: tuple[str, ...]
 
 
-class BatchAsked(JournalEvent, frozen=True, kw_only=True, tag="batch_asked"):
+class BatchAsked(Event, frozen=True, kw_only=True, tag="batch_asked"):
     """A restart with a smaller batch needs an answer from a person about what could not be read of the batch."""
 
     attempt: int
     question: BatchQuestion
 
 
-class BatchAnswered(JournalEvent, frozen=True, kw_only=True, tag="batch_answered"):
+class BatchAnswered(Event, frozen=True, kw_only=True, tag="batch_answered"):
     """An answer and who gave it. `day`: it was given on this day, in an earlier run of the same script.
 
     `batch`: the batch that the attempts so far ran with, according to this answer. `trial`: nobody answered, so this is try number `trial`.
@@ -872,7 +871,7 @@ class BatchAnswered(JournalEvent, frozen=True, kw_only=True, tag="batch_answered
     trial: int | None = None
 
 
-class WaitingFor(JournalEvent, frozen=True, kw_only=True, tag="waiting_for"):
+class WaitingFor(Event, frozen=True, kw_only=True, tag="waiting_for"):
     """The next launch waits for a precondition. `text` says which one, and what blocks it."""
 
     attempt: int
@@ -880,7 +879,7 @@ class WaitingFor(JournalEvent, frozen=True, kw_only=True, tag="waiting_for"):
     text: str
 
 
-class LaunchCleared(JournalEvent, frozen=True, kw_only=True, tag="launch_cleared"):
+class LaunchCleared(Event, frozen=True, kw_only=True, tag="launch_cleared"):
     """All preconditions of the next launch were met, or the wait timed out."""
 
     attempt: int
@@ -888,7 +887,7 @@ class LaunchCleared(JournalEvent, frozen=True, kw_only=True, tag="launch_cleared
     text: str = ""
 
 
-class Recovered(JournalEvent, frozen=True, kw_only=True, tag="recovered"):
+class Recovered(Event, frozen=True, kw_only=True, tag="recovered"):
     """The time from a failure to the next completed step, in seconds; unknown parts are None.
 
     `attempt` made the step; `after` failed. The parts: `end_s` failure to the last process gone, `detect_s` to the
@@ -909,7 +908,7 @@ class Recovered(JournalEvent, frozen=True, kw_only=True, tag="recovered"):
     first_step_s: float | None = None
 
 
-class ResumeCompared(JournalEvent, frozen=True, kw_only=True, tag="resume_compared"):
+class ResumeCompared(Event, frozen=True, kw_only=True, tag="resume_compared"):
     """Whether a resumed attempt continues the same training, by what both logged (`policy.same_training`). The newest one of an attempt holds.
 
     `difference`: how it differs. `text`: with the numbers, which are in `numbers` too. `steps_twice` logged steps were compared one by
@@ -926,7 +925,7 @@ class ResumeCompared(JournalEvent, frozen=True, kw_only=True, tag="resume_compar
     asked: str = ""
 
 
-class ProbeStarted(JournalEvent, frozen=True, kw_only=True, tag="probe_started"):
+class ProbeStarted(Event, frozen=True, kw_only=True, tag="probe_started"):
     """A short launch to see whether `micro_batch` fits. Probes count from 1; their files are in probes/<n>."""
 
     probe: int
@@ -934,7 +933,7 @@ class ProbeStarted(JournalEvent, frozen=True, kw_only=True, tag="probe_started")
     argv: tuple[str, ...]
 
 
-class ProbeEnded(JournalEvent, frozen=True, kw_only=True, tag="probe_ended"):
+class ProbeEnded(Event, frozen=True, kw_only=True, tag="probe_ended"):
     """A probe ended. `fitted` is None if it failed for another reason (`why`), which says nothing about memory."""
 
     probe: int
@@ -945,77 +944,12 @@ class ProbeEnded(JournalEvent, frozen=True, kw_only=True, tag="probe_ended"):
     steps: int = 0
 
 
-class BatchFitted(JournalEvent, frozen=True, kw_only=True, tag="batch_fitted"):
+class BatchFitted(Event, frozen=True, kw_only=True, tag="batch_fitted"):
     """The result of the probes. `batch` is used by the first launch; None: the job's own batch."""
 
     probes: int
     batch: BatchSpec | None
     text: str
-
-
-Event: TypeAlias = (
-    RunStarted
-    | KeeperStarted
-    | KeeperLeft
-    | ClockSet
-    | PreflightFound
-    | GpuFound
-    | LaunchIntended
-    | AttemptStarted
-    | RankStarted
-    | PhaseChanged
-    | TrainerReady
-    | BatchMeasured
-    | PlanConfirmed
-    | PlanDiffers
-    | Progress
-    | CheckpointCommitted
-    | CheckpointKept
-    | ResumeMissed
-    | EvidenceSeen
-    | RankExited
-    | RankFailing
-    | StopIntended
-    | StopStepTaken
-    | ProcessesLeft
-    | ProcessesGone
-    | AttemptEnded
-    | LogsDated
-    | LogQuiet
-    | Diagnosed
-    | Decided
-    | BackoffStarted
-    | Held
-    | RequestDone
-    | RequestRefused
-    | Advisory
-    | SlowRankFound
-    | LossNotFinite
-    | LossFinite
-    | StacksProbed
-    | StallFlagged
-    | StacksTaken
-    | StallEnded
-    | OnlyFlagged
-    | HangCountdown
-    | HangWithdrawn
-    | HangKept
-    | HangFound
-    | MemoryMeasured
-    | ChangePlanned
-    | WaitingFor
-    | LaunchCleared
-    | Recovered
-    | ResumeCompared
-    | BatchAsked
-    | BatchAnswered
-    | ProbeStarted
-    | ProbeEnded
-    | BatchFitted
-    | NodeSeen
-    | NoteAdded
-    | RunEnded
-)
 
 
 def is_share_of_epochs(share: float, epoch: float, epochs: float) -> bool:

@@ -405,7 +405,7 @@ def _kept_as(field: str, **others: object) -> Change:
     return lambda s, event: _edit(s, event.attempt, **{field: event}, **others)
 
 
-CHANGES: Mapping[type[ev.JournalEvent], Change] = {
+CHANGES: Mapping[type[ev.Event], Change] = {
     ev.RunStarted: _run_started,
     ev.NodeSeen: _node_seen,
     ev.KeeperStarted: _keeper_started,

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar, Union
 
 import msgspec
 
@@ -60,7 +60,7 @@ MOST_SNAPSHOT_BYTES = 16 << 20
 SEALED_BYTES = 1 << 16
 TAIL_BYTES = 4 << 20
 """Read in 0.3 s. Also how much of a long journal is printed to somebody who follows a run line by line."""
-_EVENT = msgspec.json.Decoder(Event)
+_EVENT: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Union[tuple(Event.__subclasses__())])  # noqa: UP007 - made of what there is
 """Shared by all readers, because creating a decoder takes longer than reading a short journal."""
 
 

@@ -135,8 +135,6 @@ def keeper_is_alive(path: Path) -> bool:
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 ROOT = 0
 NO_PATH = "run.json does not say where the run was started (an older stoker wrote it): start again with `stoker run`"
-# A folder of another user gives hundreds of findings; only this many are returned.
-MAX_REFUSALS = 8
 
 
 class NotRequested(Exception):  # noqa: N818 - a state of affairs, not an error
@@ -144,11 +142,12 @@ class NotRequested(Exception):  # noqa: N818 - a state of affairs, not an error
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
-    """Reasons not to act on a run (`refusals`), and what the user should know (`warnings`); one line each."""
+class Offer:
+    """Reasons not to act on a run (`refusals`), what the user should know (`warnings`), what acting would do (`actions`); one line each."""
 
     refusals: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,29 +248,29 @@ def ask(
     return control.send(RunPaths(Path(place.real)).control, kind, if_attempt=if_attempt, args=args)
 
 
-def check_folder(run: RunPaths) -> Findings:
+def check_folder(run: RunPaths) -> Offer:
     """Whether a keeper may be started on this folder: it is where it was created, and only we can write to it."""
     place = place_of(run)
     if place.is_copy:
-        return Findings((place.refusal,))
-    root = Path(place.real)
-    refusals = [_against(root, is_folder=True)]
-    if not refusals[0]:  # for another user's folder one reason is enough
-        try:
-            refusals = [_against(path, is_folder=is_folder) for path, is_folder in _parts(root)]
-        except OSError as error:
-            refusals = [f"{error.filename}: {error.strerror}"]
-    refusals = [found for found in refusals if found]
-    if not refusals and (newer := newer_refusal(run, place)):
-        refusals.append(newer)
-    if not refusals and place.recorded is None:
-        refusals.append(NO_PATH)
-    above = list(_above(root))
-    refusals += [text for text, refused in above if refused]
-    more = len(refusals) - MAX_REFUSALS
-    if more > 0:
-        refusals = [*refusals[:MAX_REFUSALS], f"and {more} more"]
-    return Findings(tuple(refusals), tuple(text for text, refused in above if not refused))
+        return Offer((place.refusal,))
+    above = list(_above(Path(place.real)))
+    against = _first_against(Path(place.real)) or newer_refusal(run, place)
+    if not against and place.recorded is None:
+        against = NO_PATH
+    refusals = (against, *(text for text, refused in above if refused))
+    return Offer(
+        tuple(filter(None, refusals)),
+        tuple(text for text, refused in above if not refused),
+    )
+
+
+def _first_against(root: Path) -> str:
+    """What speaks against the first of the run's files that is not our own; empty: nothing."""
+    try:
+        found = (_against(path, is_folder=is_folder) for path, is_folder in ((root, True), *_parts(root)))
+        return next(filter(None, found), "")
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
 
 
 def _parts(root: Path) -> Iterator[tuple[Path, bool]]:
@@ -341,12 +340,3 @@ def _above(root: Path) -> Iterator[tuple[str, bool]]:
         elif info.st_uid not in {ROOT, os.geteuid()}:
             warned = True
             yield f"uid {info.st_uid} owns {folder} and may exchange what lies in it", False
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """What taking over a run would do (`actions`), with warnings; or why it is refused. One line each."""
-
-    refusals: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    actions: tuple[str, ...] = ()

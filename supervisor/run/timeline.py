@@ -16,7 +16,7 @@ from supervisor.job.spec import IN_CODE, BatchQuestion, Unread
 from supervisor.run import events as ev
 from supervisor.run.records import DecisionKind, FailureClass, Sameness, SpecChange
 from supervisor.run.state import REQUESTED_STOPS, AttemptState, Moment, MomentKind, RunState, Tone
-from supervisor.text.numbers import read_amounts
+from supervisor.text.lines import read_amounts
 
 POLICY = "policy"
 """`events.Decided.by` of decisions that no person made."""
@@ -61,7 +61,7 @@ _OUTCOMES = {ev.Outcome.SUCCEEDED: Tone.GOOD, ev.Outcome.STOPPED: Tone.INFO}
 
 
 # Events that always add a moment, whose values are fields of the event.
-_PLAIN: Mapping[type[ev.JournalEvent], tuple[MomentKind, Tone, tuple[str, ...]]] = {
+_PLAIN: Mapping[type[ev.Event], tuple[MomentKind, Tone, tuple[str, ...]]] = {
     ev.CheckpointKept: (MomentKind.KEPT, Tone.INFO, ("step", "copy", "why")),
     ev.ResumeMissed: (MomentKind.MISSED, Tone.BAD, ("step", "began")),
     ev.PlanConfirmed: (MomentKind.CONFIRMED, Tone.GOOD, ("planned",)),

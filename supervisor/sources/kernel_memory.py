@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from supervisor.sources.processes import read_proc
-from supervisor.text.numbers import whole
+from supervisor.text.patterns import whole
 
 # v1 shows "no limit" as the largest page-aligned number; nothing real comes near it.
 _NO_LIMIT_BYTES = 1 << 60

@@ -1,4 +1,4 @@
-"""Regular expressions: ours, compiled when first used, and a user's own, which must not hang on any line."""
+"""Regular expressions: ours, compiled when first used, and a user's own, which must not hang on any line; numbers out of logs."""
 
 from __future__ import annotations
 
@@ -49,6 +49,17 @@ class Lazy:
     def sub(self, to: str | Callable[[re.Match[str]], str], text: str) -> str:
         """Replace all matches."""
         return self._pattern().sub(to, text)
+
+
+MOST_DIGITS = 18
+
+
+def whole(digits: str) -> int:
+    """A whole number from digits out of a log; of more than 18, which are none of a rank, a pid or a size, the first 18.
+
+    `int` refuses more than 4300 digits (Python's guide, "Integer string conversion length limitation").
+    """
+    return int(digits if len(digits) <= MOST_DIGITS else digits[:MOST_DIGITS])
 
 
 class LinearMatch(Protocol):

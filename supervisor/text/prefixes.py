@@ -14,8 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from supervisor.text.numbers import whole
-from supervisor.text.patterns import Lazy
+from supervisor.text.patterns import Lazy, whole
 
 
 class Origin(NamedTuple):
@@ -42,6 +41,16 @@ class Origin(NamedTuple):
             self.task if self.task is not None else other.task,
             self.pid if self.pid is not None else other.pid,
         )
+
+    def agrees(self, other: Origin) -> bool:
+        """Whether both may be of one process: no rank, task or process that both name differs."""
+        pairs = (
+            (self.rank, other.rank),
+            (self.local_rank, other.local_rank),
+            (self.task, other.task),
+            (self.pid, other.pid),
+        )
+        return all(mine is None or theirs is None or mine == theirs for mine, theirs in pairs)
 
 
 NOWHERE = Origin()

@@ -5,18 +5,13 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from supervisor.cli import job_inputs
-from supervisor.cli.check_job import without_repeats
 from supervisor.cli.job_inputs import load_job, parse_words, with_asked_resume
 from supervisor.job.spec import EntryKind, Knobs
-from supervisor.preflight.context import KNOBS_CHECK, warn
 from supervisor.run import events as ev
-from supervisor.run.index import known_runs
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import write_run_file
 from tests.cli.test_runs import journal
@@ -154,23 +149,3 @@ def test_nobody_is_asked_to_whom_it_does_not_matter(
     started(folder, monkeypatch, "s\n", *words)
     assert capsys.readouterr().out == ""
     assert sys.stdin.read() == "s\n"
-
-
-def test_the_earlier_run_of_a_script_is_looked_for_once(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks: list[Path] = []
-
-    def known(runs: Path, env: Mapping[str, str]) -> list[RunPaths]:
-        looks.append(runs)
-        return known_runs(runs, env)
-
-    monkeypatch.setattr(job_inputs, "known_runs", known)
-    env = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
-    monkeypatch.setattr(sys, "stdin", io.StringIO("s\n"))
-    monkeypatch.chdir(folder)
-    job = with_asked_resume(load_job(parse_words(("train.py",), env), env, folder), env)
-    flags = [warn(KNOBS_CHECK, "--bs may be a batch")]
-    assert job.spec.knobs.self_resuming
-    assert without_repeats(flags, job) == flags, "the earlier run did not warn of it"
-    assert looks == [folder / "runs"]

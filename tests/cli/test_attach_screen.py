@@ -96,14 +96,14 @@ def test_an_observed_run_waits_for_a_full_disk_as_a_launched_one_does(
     run, _, observed = begun(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", _full)
-        observed.emit(ev.NoteAdded(t=1.0, text="kept", by="me"))
-    observed.emit(ev.NoteAdded(t=2.0, text="and after it", by="me"))
+        observed.ledger.emit(ev.NoteAdded(t=1.0, text="kept", by="me"))
+    observed.ledger.emit(ev.NoteAdded(t=2.0, text="and after it", by="me"))
     observed.close()
     found = [
         event.text for event in JournalReader(run.node().journal).read() if isinstance(event, ev.NoteAdded)
     ]
     assert found == ["kept", "and after it"]
-    assert read_state(run.node().journal) == observed.state
+    assert read_state(run.node().journal) == observed.ledger.state
 
 
 def _full(*_: object) -> int:

@@ -249,7 +249,7 @@ def test_lists_survive_runs_that_are_broken(
     said = capsys.readouterr().out
     assert run.run_id in said
     assert "20260101-0000-bad" in said
-    assert main(["chart", "run-1"]) == 1
+    assert main(["export", "--chart", "run-1"]) == 1
 
 
 def test_diagnose_takes_a_runs_id(

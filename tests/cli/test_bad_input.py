@@ -87,7 +87,7 @@ CASES = {
     "an unknown run to stop": Case(("stop", "nope"), 2, ("nope",)),
     "a log to attach to that is missing": Case(("attach", "nope.log"), 2, ("nope.log", "no such file")),
     "nothing to say of policy": Case(("policy",), 2, ("stoker policy explain [RUN]",)),
-    "an unknown run to draw": Case(("chart", "nope"), 2, ("nope",)),
+    "an unknown run to draw": Case(("export", "--chart", "nope"), 2, ("nope",)),
     "a name too long for a file": Case(("attach", "x" * 5000), 2, ("too long",)),
     "nothing to diagnose": Case(("diagnose", "folder"), 2, ("folder",)),
     "a log that is missing": Case(("diagnose", "nope.log"), 2, ("nope.log",)),

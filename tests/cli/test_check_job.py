@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli.main import main
-from supervisor.preflight import checks, later_checks
+from supervisor.preflight import checks
 from supervisor.preflight.context import CheckContext, warn
 from tests.conftest import wait_until
 
@@ -119,7 +119,7 @@ def test_what_refuses_nothing_is_looked_at_beside_the_start(
         wait_until((script / "ran").exists, 30)
         yield warn("slow", f"looked beside the start of {context.spec.name}", "do that")
 
-    monkeypatch.setattr(later_checks, "BESIDE", (check_slow,))
+    monkeypatch.setattr(checks, "beside", lambda: (check_slow,))
     assert main(["run", "--no-ui", "--runs-dir", "runs", "--", "python3", "train.py", "--seconds", "3"]) == 0
     journal = script / "runs" / "latest" / "nodes" / "0" / "events.jsonl"
     found = [json.loads(line) for line in journal.read_text().splitlines() if "looked beside" in line]
@@ -132,7 +132,7 @@ def test_no_check_makes_none(script: Path, monkeypatch: pytest.MonkeyPatch) -> N
         raise AssertionError(f"{context} was looked at")
 
     monkeypatch.setattr(checks, "BEFORE", (check_never,))
-    monkeypatch.setattr(later_checks, "BESIDE", (check_never,))
+    monkeypatch.setattr(checks, "beside", lambda: (check_never,))
     monkeypatch.setattr("supervisor.cli.check_job.BEFORE", (check_never,))
     assert main(["run", "--no-ui", "--no-check", "--runs-dir", "runs", "--", "python3", "train.py"]) == 0
     assert (script / "ran").exists()

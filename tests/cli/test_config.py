@@ -147,8 +147,7 @@ def test_without_a_name_all_are_listed_and_show_config_lists_the_same(
         (["learnin_rate"], "did you mean 'learning_rate'?"),
         (["NCCL_DEBG"], "did you mean 'NCCL_DEBUG'?"),
         (["zzzzzz"], "no setting 'zzzzzz'"),
-        (["notify"], "no setting 'notify': do you mean ui.notice or ui.bell?"),
-        (["grace_s", "--grace", "-3"], "--grace wants seconds"),
+        (["grace_s", "--grace", "-3"], "--grace must be at least 0"),
         (["grace_s", "--config", "nowhere"], "no such file"),
     ],
 )

@@ -106,8 +106,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "job-7.out").write_text(LOG)
     key = json.dumps(f"k{ATTACK}")
     (folder / f"bad{ATTACK}.toml").write_text(f"{key} = 1\n[policy]\n{key} = {key}\nmax_retries = {key}\n")
-    signature = f'[[signature]]\nid = "mine"\nclass = "code_error"\ntitle = {key}\nregex = "ValueError"\n'
-    (folder / f"own{ATTACK}.toml").write_text(signature)
     (folder / f"tokens{ATTACK}.bin").write_bytes(b"\1")
     status = {
         "host": f"h{ATTACK}",
@@ -145,23 +143,18 @@ WORDS: dict[str, list[tuple[str, ...]]] = {
     "stop": [(RUN,), (f"gone{ATTACK}",)],
     "profile": [(RUN,), (f"gone{ATTACK}",)],
     "continue": [("--yes", "--no-ui", RUN), (RUN,), (f"gone{ATTACK}",)],
-    "runs": [(), ("--json",), ("--all",), ("--runs-dir", f"gone{ATTACK}"), ("--runs-dir", RANK)],
+    "runs": [(), ("--json",), ("--all",), ("--scaling", RUN), ("--csv", "--scaling", RUN), ("--scaling", f"gone{ATTACK}"), ("--runs-dir", f"gone{ATTACK}"), ("--runs-dir", RANK)],
     "gc": [("--keep", f"x{ATTACK}"), ("--keep", "1h")],
-    "name": [(RUN, f"new{ATTACK}"), (f"gone{ATTACK}", "x")],
     "diagnose": [(RANK,), ("--explain", LOGS), ("--json", "--explain", RANK), (RUN,), ("--json", RUN), (f"gone{ATTACK}",)],
     "troubleshoot": [(f"symptom{ATTACK}",)],
-    "signatures": [("test", RANK, "--settings", f"own{ATTACK}.toml"), ("test", f"gone{ATTACK}", "--settings", f"own{ATTACK}.toml")],
     "metrics": [(LOGS,), ("--json", LOGS), ("--csv", LOGS), (RUN,), (f"gone{ATTACK}",)],
     "policy": [("explain", RUN), ("explain", "--config", f"bad{ATTACK}.toml", RUN), ("explain", f"gone{ATTACK}")],
     "replay": [(f"gone{ATTACK}",), ("--speed", ATTACK, RUN)],
-    "export": [("--gpu-csv", RUN), ("--gpu-csv", "--averages", RUN), ("--gpu-csv", "-o", RANK, RUN)],
-    "scaling": [(RUN,), ("--csv", RUN), (f"gone{ATTACK}",)],
-    "chart": [(RUN,), ("--metric", f"m{ATTACK}", RUN), ("--metric", f"no{ATTACK}", RUN)],
+    "export": [("--gpu-csv", RUN), ("--gpu-csv", "--averages", RUN), ("--gpu-csv", "-o", RANK, RUN), ("--chart", RUN), ("--chart", "--metric", f"m{ATTACK}", RUN), ("--chart", "--metric", f"no{ATTACK}", RUN)],
     "config": [("explain", *JOB), ("explain", "--json", *JOB), ("explain", "run.name", *JOB), ("explain", f"no{ATTACK}")],
     "slurm": [
         ("script", "--job-name", f"j{ATTACK}", *JOB), ("script", "--setup", f"echo {ATTACK}", *JOB), ("script", *JOB),
         ("submit", *JOB), ("logs", "7"), ("watch", "7"), ("cancel", "--yes", "7"), ("cancel", f"7{ATTACK}"),
-        ("script", "--options", f"bad{ATTACK}.toml", *JOB),
     ],
     "nodes": [
         ("status", *HOSTS), ("stop", "--timeout", "0", *HOSTS), ("logs", *HOSTS), ("status", f"gone{ATTACK}"),

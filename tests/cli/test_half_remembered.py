@@ -34,19 +34,16 @@ TYPED: dict[str, list[str]] = {
     "profile": [],
     "continue": ["--yes", "brave-otter"],
     "runs": [],
-    "name": ["brave-otter", "lr"],
     "diagnose": ["train.log"],
     "metrics": ["train.log"],
     "policy": ["explain"],
     "gc": ["--keep", "90d"],
     "replay": [],
     "export": ["--gpu-csv"],
-    "scaling": ["brave-otter"],
-    "chart": [],
     "config": ["explain", "optim.lr"],
     "check": [],
 }
-NEEDS_NO_FOLDER = {"troubleshoot", "signatures", "slurm", "nodes"}
+NEEDS_NO_FOLDER = {"troubleshoot", "slurm", "nodes"}
 
 
 def answer(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
@@ -203,7 +200,8 @@ def test_what_acts_without_a_name_takes_a_run_of_this_folder(
     "hostile input", "an empty name, as of an unset variable", "refused: the newest is not meant"
 )
 @pytest.mark.parametrize(
-    "words", [["stop"], ["attach", "--no-ui"], ["attach", "--adopt"], ["continue", "--yes"], ["chart"]]
+    "words",
+    [["stop"], ["attach", "--no-ui"], ["attach", "--adopt"], ["continue", "--yes"], ["export", "--chart"]],
 )
 @pytest.mark.parametrize("name", ["", " "])
 def test_an_empty_name_is_no_run(
@@ -262,7 +260,7 @@ def test_what_is_no_run_is_not_acted_on(here: Path, capsys: pytest.CaptureFixtur
     assert "has ended already" in capsys.readouterr().out
 
 
-ACTS = (["stop"], ["continue", "--yes"], ["name"], ["profile"], ["attach", "--adopt"])
+ACTS = (["stop"], ["continue", "--yes"], ["profile"], ["attach", "--adopt"])
 
 
 @pytest.mark.parametrize("verb", ACTS, ids=lambda verb: verb[0])
@@ -277,14 +275,14 @@ def test_a_part_of_an_id_acts_in_its_own_folder_alone_and_from_three_characters_
     one = run.root.parent
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     register(run, "lr 3e-4", os.environ)
-    journal, rest = run.node().journal.read_bytes(), ["new"] if verb == ["name"] else []
+    journal = run.node().journal.read_bytes()
     for folder, words in (
         (tmp_path / "two", ("-", "k", "duck", "lively-duck", "20261129")),
         (one, ("-", "k", "0", "uc")),
     ):
         monkeypatch.setenv("STOKER_RUNS_DIR", str(folder))
         for word in words[verb[0] == "attach" :]:  # to attach, a dash is a pipe
-            code, said = answer(capsys, *verb, "--", word, *rest)
+            code, said = answer(capsys, *verb, "--", word)
             assert code == 2, said
             assert f"{word!r} is only a part of {run.root}: to act on a run, give its whole id" in said
             assert f"under {folder} also 3 characters of the id" in said
@@ -297,7 +295,7 @@ def test_a_part_of_an_id_acts_in_its_own_folder_alone_and_from_three_characters_
         (one, "duck"),
     ):
         monkeypatch.setenv("STOKER_RUNS_DIR", str(folder))
-        main([*verb, "--", word, *(["lr 3e-4"] if rest else [])])
+        main([*verb, "--", word])
         said = "".join(capsys.readouterr())
         assert "only a part of" not in said
         assert "no run named" not in said

@@ -251,28 +251,6 @@ def test_looks_may_be_asked_for_without_a_verb(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    "looks",
-    [
-        ["--theme", "mauve"],
-        ["--theme=mauve"],
-        ["--ascii", "--theme", "mauve"],
-        ["--lang=en", "--theme=mauve"],
-    ],
-)
-def test_looks_may_stand_before_a_verb(
-    looks: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "train.log"
-    log.write_text("step 1 loss 2.0\n")
-    answers = []
-    for line in ([*looks, "attach", str(log)], ["attach", *looks, str(log)]):
-        assert cli.main(line) == 2
-        answers.append(capsys.readouterr().err)
-    assert "choose dark, light, safe" in answers[0]
-    assert answers[0] == answers[1]
-
-
-@pytest.mark.parametrize(
     ("appearance", "alive", "said"),
     [
         (Appearance(), True, "training continues; come back with: stoker attach run"),
@@ -330,36 +308,20 @@ def test_a_run_that_waits_for_a_person_shows_when_its_attempt_ended(tmp_path: Pa
     assert columns_of(row_of(run)).ended == day_and_time(state.attempt.ended_t, time.time())
 
 
-def test_a_run_is_named_afterwards_and_found_by_that_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    run, where = recorded.failed(tmp_path / "runs" / "20261121-1412-brave-otter"), str(tmp_path / "runs")
-    assert cli.main(["name", "otter", "lr 3e-4", "--runs-dir", where]) == 0
-    assert capsys.readouterr().out == f"{run.run_id}: named lr 3e-4\n"
-    assert cli.main(["runs", "--json", "--runs-dir", where]) == 0
-    assert json.loads(capsys.readouterr().out)["name"] == "lr 3e-4"
-    assert cli.main(["name", "lr 3e-4", "baseline", "--runs-dir", where]) == 0, "found by its name"
-    assert cli.main(["name", "baseline", " ", "--runs-dir", where]) == 2
-    assert "a name has at least one character" in capsys.readouterr().err
-    assert cli.main(["name", "nobody", "x", "--runs-dir", where]) == 2
-
-
 @pytest.mark.parametrize(
     "words",
     [
         ["attach", "--no-ui"],
         ["stop"],
         ["continue"],
-        ["name", "RUN", "x"],
-        ["chart"],
         ["replay"],
         ["export", "--gpu-csv"],
+        ["export", "--chart"],
         ["policy", "explain"],
         ["profile"],
-        ["scaling"],
+        ["runs", "--scaling"],
     ],
-    ids=lambda words: words[0],
+    ids=" ".join,
 )
 def test_a_folder_that_is_given_is_the_only_one_that_is_looked_into(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -368,7 +330,5 @@ def test_a_folder_that_is_given_is_the_only_one_that_is_looked_into(
     run = recorded.failed(tmp_path / "runs" / "20261121-1412-brave-otter")
     register(run, "lr3", os.environ)
     monkeypatch.chdir(tmp_path)
-    given = [run.run_id if word == "RUN" else word for word in words]
-    named = given if "RUN" in words else [*given, run.run_id]
-    assert cli.main([*named, "--runs-dir", "other"]) == 2
+    assert cli.main([*words, run.run_id, "--runs-dir", "other"]) == 2
     assert "no run named" in capsys.readouterr().err

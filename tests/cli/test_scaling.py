@@ -1,4 +1,4 @@
-"""``stoker scaling RUN…``: speed, efficiency and memory of several runs in one table."""
+"""``stoker runs --scaling RUN…``: speed, efficiency and memory of several runs in one table."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def test_efficiency_is_held_against_the_fewest_ranks(
 ) -> None:
     many = recorded(tmp_path, "many", 2, 8, {"samples_per_sec": 600.0, "tokens_per_sec": 1.0})
     one = recorded(tmp_path, "one", 1, 1, {"samples_per_sec": 100.0})
-    assert main(["scaling", many, one]) == 0
+    assert main(["runs", "--scaling", many, one]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "run   nodes  ranks  samples/s  per rank  speedup  efficiency     memory",
         "one       1      1        100       100   1.00 ×        100%  10.00 GiB",
         "many      2      8        600        75   6.00 ×         75%  11.00 GiB",
     ]
-    assert main(["scaling", "--csv", one, many]) == 0
+    assert main(["runs", "--csv", "--scaling", one, many]) == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert [(row["run"], row["ranks"], row["speed"], row["efficiency"]) for row in rows] == [
         ("one", "1", "100", "1.000"),
@@ -70,7 +70,7 @@ def test_a_script_that_logs_no_speed_is_measured_by_its_steps(
 ) -> None:
     batch = BatchSpec(micro_batch_per_rank=16, accumulation_steps=2, world_size=2)
     run = recorded(tmp_path, "steps", 1, 2, {}, batch=batch)
-    assert main(["scaling", run]) == 0
+    assert main(["runs", "--scaling", run]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["steps", "1", "2", "64"]
 
 
@@ -82,6 +82,6 @@ def test_what_cannot_be_compared_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], values: dict[str, float], text: str
 ) -> None:
     first = recorded(tmp_path, "a", 1, 1, {"samples_per_sec": 1.0})
-    assert main(["scaling", first, recorded(tmp_path, "b", 1, 1, values)]) == 2
-    assert capsys.readouterr().err == f"stoker scaling: {text}\n"
-    assert main(["scaling", "no-such-run", "--runs-dir", str(tmp_path / "none")]) == 2
+    assert main(["runs", "--scaling", first, recorded(tmp_path, "b", 1, 1, values)]) == 2
+    assert capsys.readouterr().err == f"stoker runs: {text}\n"
+    assert main(["runs", "--scaling", "no-such-run", "--runs-dir", str(tmp_path / "none")]) == 2

@@ -1,4 +1,4 @@
-"""``stoker signatures test``: where a user's own signatures match, and what they decide; in a run too."""
+"""A user's own signatures: what they decide in `stoker diagnose`, and in a run."""
 
 from __future__ import annotations
 
@@ -35,17 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_it_says_where_each_matches_and_what_decides(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["signatures", "test", "train.log"]) == 0
-    shown = capsys.readouterr().out
-    assert "sim-diverged: cause, The simulator diverged, hold" in shown
-    assert "matches 2 times, first at train.log:21" in shown
-    assert "by your signature sim-diverged" in shown
-
-
-def test_diagnose_knows_them_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_they_decide_the_verdict(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", "--json", "--explain", "train.log"]) == 10
     found = json.loads(capsys.readouterr().out)
     assert found["title"].startswith("The simulator diverged")
@@ -60,57 +50,40 @@ def test_the_examples_of_the_pages_work(page: str, folder: Path, capsys: pytest.
     blocks = re.findall(r"^( *)```toml\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
     (example,) = (textwrap.dedent(block) for _, block in blocks if "[[signature]]" in block)
     (folder / "stoker.toml").write_text(example)
-    assert main(["signatures", "test", "train.log"]) == 0
-    shown = capsys.readouterr().out
-    assert "sim-diverged: cause, The simulator diverged, hold" in shown
     assert main(["diagnose", "--lang", "en", "train.log"]) == 10
     assert "The simulator diverged" in capsys.readouterr().out
 
 
-def test_what_matches_at_another_time_or_not_at_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_matches_when_it_is_not_expected_does_not_count(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "early.log").write_text("simulator diverged at t=0\n" + STEPS)
-    (folder / "quiet.log").write_text(STEPS)
-    assert main(["signatures", "test", "early.log"]) == 1
-    assert "expected after first step: 1 of them are not" in capsys.readouterr().out
-    assert main(["signatures", "test", "quiet.log"]) == 1
-    assert "matches no line" in capsys.readouterr().out
+    main(["diagnose", "--explain", "--lang", "en", "early.log"])
+    assert "sim-diverged" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("table", "complaint"),
     [
         ("id = 'a'\nregex = 'x'", "needs a class"),
-        ("id = 'a'\nregex = 'x'\nclass = 'cuda_om'", "did you mean 'cuda_oom'?"),
-        ("id = 'a'\nregex = 'x'\nclass = 'healthy'", "no failure class"),
+        ("retries = = 3", "TOML"),
         ("id = 'A b'\nregex = 'x'\nname = 'n'", "lower-case words"),
         ("id = 'a'\nregex = '(x'\nname = 'n'", "not a valid regular expression"),
         ("id = 'a'\nregex = 'x(?=y)'\nname = 'n'", "looks around"),
-        ("id = 'a'\nregex = 'x*'\nname = 'n'", "matches any line"),
-        (f"id = 'a'\nregex = '{'x' * 2001}'\nname = 'n'", "longer than 2000 characters"),
-        ("\n[[signature]]\n".join(f"id = 'a{n}'\nregex = 'x{n}'\nname = 'n'" for n in range(201)), "201 signatures, more than 200"),
-        ("id = 'a'\nregex = 'x'\nname = 'n'\naction = 'reboot'", "action takes one of restart, hold, stop, shrink"),
-        ("id = 'a'\nregex = 'x'\nname = 'n'\naction = 'restart'\nrecurs = 'yes'", "a restart would meet it again"),
-        ("id = 'a'\nregex = 'x'\nname = 'n'\nrole = 'root'", "role takes one of cause"),
         ("id = 'a'\nregex = 'x'\nname = 'n'\nrolle = 'cause'", "did you mean 'signature.role'?"),
-        ("id = 'a'\nregex = 3\nname = 'n'", "regex wants text"),
-        ("id = 'a'\nregex = 'x'\nname = 'n'\n[[signature]]\nid = 'a'\nregex = 'y'\nname = 'm'", "is there twice"),
     ],
 )  # fmt: skip
 def test_a_table_that_does_not_fit_is_named_with_its_line(
     table: str, complaint: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "stoker.toml").write_text("[[signature]]\n" + table + "\n")
-    assert main(["signatures", "test", "train.log"]) == 2
+    (folder / "train.log").write_text(STEPS)
+    assert main(["diagnose", "--json", "train.log"]) == 0, "it costs the signatures, and no verdict"
     error = capsys.readouterr().err
+    assert "your signatures are left out" in error
     assert complaint in error
     assert "stoker.toml" in error
-    assert len(error.splitlines()) == 1
-
-
-def test_without_any_it_says_where_to_put_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "stoker.toml").write_text("")
-    assert main(["signatures", "test", "train.log"]) == 2
-    assert "no [[signature]] in it" in capsys.readouterr().err
+    assert len([line for line in error.splitlines() if "read so far" not in line]) == 1
 
 
 @pytest.mark.parametrize(("recurs", "attempts"), [("yes", 1), ("no", 2)])
@@ -139,20 +112,8 @@ def test_nothing_of_a_table_or_a_log_acts_on_the_terminal_or_shows_a_secret(
     monkeypatch.setenv("MY_API_KEY", "hunter2hunter2zz")
     (folder / "stoker.toml").write_text(TABLE.replace("The simulator", r"\u001b]0;PWNED\u0007\u001b[2J It"))
     (folder / "train.log").write_text(STEPS + "simulator diverged at t=41 hunter2hunter2zz\n")
-    main(["signatures", "test", "train.log"])
+    main(["diagnose", "--explain", "--lang", "en", "train.log"])
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert "\x07" not in shown
     assert "hunter2" not in shown
-
-
-def test_a_broken_settings_file_costs_diagnose_its_signatures_and_no_verdict(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder / "stoker.toml").write_text("retries = = 3 # signature\n")
-    (folder / "train.log").write_text(STEPS)
-    assert main(["diagnose", "--json", "train.log"]) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["failure"] == "healthy"
-    assert "your signatures are left out" in said.err
-    assert main(["signatures", "test", "train.log"]) == 2

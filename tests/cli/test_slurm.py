@@ -62,16 +62,6 @@ def test_the_script_is_bash_with_what_was_asked_for(tools: Path, capsys: pytest.
     assert subprocess.run(["/bin/bash", "-n"], input=text.encode(), check=False).returncode == 0
 
 
-def test_flags_may_stand_in_a_file_and_flags_win(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("a.toml").write_text('nodes = 4\npartition = "gpu"\nno-requeue = true\n', encoding="utf-8")
-    assert main(["slurm", "script", "--options", "a.toml", "--nodes", "2", "train.py"]) == 0
-    text = capsys.readouterr().out
-    assert "--nodes=2\n" in text
-    assert "--partition=gpu\n" in text
-    assert "--no-requeue\n" in text
-    assert "scontrol" not in text
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -80,7 +70,6 @@ def test_flags_may_stand_in_a_file_and_flags_win(tools: Path, capsys: pytest.Cap
         (["script", "--nodes", "0", "t.py"], "--nodes wants a whole number of at least 1"),
         (["script", "--partition", "a b", "t.py"], "a space or a line break"),
         (["script", "--sbatch", "rm -rf", "t.py"], "an option of sbatch is meant"),
-        (["script", "--options", "none.toml", "t.py"], "No such file"),
         (["submit", "t.py"], "sbatch is not on PATH"),
         (["watch"], "squeue is not on PATH"),
         (["cancel", "x"], "'x' is no number of a job"),

@@ -345,30 +345,6 @@ def test_a_candidate_on_the_wire() -> None:
     assert (found["signature"], found["failure"], found["role"]) == ("cuda-oom", "cuda_oom", "cause")
 
 
-# -- looks ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "looks", [["--lang", "zh"], ["--theme=light"], ["--ascii"], ["--theme", "dark", "--lang=en"]]
-)
-def test_every_verb_takes_the_looks_anywhere(
-    tmp_path: Path, looks: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "train.log"
-    log.write_text("step 1 loss 2.5\n", encoding="utf-8")
-    answers = []
-    for words in (
-        ["metrics", str(log)],
-        [*looks, "metrics", str(log)],
-        ["metrics", *looks, str(log), *looks],
-    ):
-        assert main(words) == 0
-        answers.append(capsys.readouterr().out)
-    assert answers[0] == answers[1] == answers[2] != ""
-    assert main([*looks, "config", "explain", "grace_s"]) == 0
-    assert main(["stop", "no-such-run", *looks]) == main(["stop", "no-such-run"])
-
-
 # -- help -----------------------------------------------------------------------------------------------------
 
 

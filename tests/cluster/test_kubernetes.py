@@ -12,7 +12,7 @@ import yaml
 
 from supervisor.cli.in_allocation import placed
 from supervisor.cli.job_inputs import parse_words
-from supervisor.cluster.scheduler import NoScheduler, scheduler_of
+from supervisor.cluster.scheduler import Scheduler, scheduler_of
 from supervisor.policy import (
     EXIT_DO_NOT_REQUEUE,
     EXIT_ENDED_EARLY,
@@ -165,7 +165,7 @@ def test_a_pod_finds_its_place() -> None:
     assert (here.name, here.job, here.starts) == ("Kubernetes", "train-0b1c2d3e", 2)
     assert here.final_code == 93
     assert here.time_left_s(0.0) is None
-    assert "pod" in (here.detach_warning() or "")
+    assert "pod" in (here.detach_warning or "")
 
 
 def test_the_command_of_the_manifest_gets_its_place(capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,7 +188,7 @@ def test_odd_values_are_no_crash() -> None:
     )
     assert here.place is not None
     assert (here.place.node_rank, here.place.nodes, here.starts) == (0, 1, 0)
-    assert isinstance(scheduler_of({"JOB_COMPLETION_INDEX": "0"}), NoScheduler), (
+    assert isinstance(scheduler_of({"JOB_COMPLETION_INDEX": "0"}), Scheduler), (
         "an Indexed Job of somebody else's"
     )
     assert scheduler_of({"JOB_COMPLETION_INDEX": "0"}).job is None

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cluster.scheduler import NoScheduler, Place, scheduler_asked, scheduler_of
-from supervisor.cluster.slurm.allocation import Slurm
+from supervisor.cluster.scheduler import Place, Scheduler, scheduler_asked, scheduler_of
 
 BATCH = {
     "SLURM_JOB_ID": "4711",
@@ -67,9 +66,9 @@ def test_limits_and_codes() -> None:
 
 def test_without_a_scheduler() -> None:
     none = scheduler_of({"SLURM_CONF": "/etc/slurm.conf"})
-    assert isinstance(none, NoScheduler)
+    assert none == Scheduler()
     assert (none.job, none.place, none.time_left_s(0.0)) == (None, None, None)
-    assert (none.detach_warning(), none.final_code) == (None, 1)
+    assert (none.detach_warning, none.final_code) == (None, 1)
     assert none.end_of("1") == ""
     assert Place(0, 1).master is None
 
@@ -91,8 +90,7 @@ def test_what_slurm_says_of_a_job(
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert scheduler_asked(job) == state
-    assert Slurm({}).state_of(job) == state
-    assert Slurm({}).end_of(job) == ""
+    assert scheduler_of(BATCH).end_of(job) == ""
     monkeypatch.setenv("PATH", "/nowhere")
     assert scheduler_asked(job) == ""
 
@@ -102,4 +100,4 @@ def test_why_slurm_is_ending_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     squeue.write_text("#!/bin/sh\necho TimeLimit\n")
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert Slurm({}).end_of("77") == "TIMEOUT"
+    assert scheduler_of(BATCH).end_of("77") == "TIMEOUT"

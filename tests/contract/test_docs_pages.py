@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
-from supervisor.keeper.monitoring.sensors import gpu_values, machine_values, own_values
+from supervisor.keeper.monitoring.collector import gpu_values, machine_values, own_values
 from supervisor.run import events as ev
 from supervisor.sources.gpu import GpuDevice, GpuSample
 from supervisor.sources.machine import HostReader, ProcessSample

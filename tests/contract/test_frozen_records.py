@@ -11,7 +11,7 @@ PURE = ("job", "policy", "diagnosis", "run", "preflight")
 WORKING = {
     "job/config/settings.py": {"Resolver"},
     "job/knobs/facts.py": {"Loader", "Rank", "_Count"},
-    "policy/health/early_signs.py": {"_Gpu", "_Rank", "_Spike"},
+    "policy/health/early_signs.py": {"_Gpu", "_Spike"},
     "policy/health/straggler.py": {"_Rank"},
     "diagnosis/hang/stuck_collectives.py": {"_Group"},
 }

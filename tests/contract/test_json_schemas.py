@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from supervisor.diagnosis.cause.root_cause import Ended
+from supervisor.diagnosis.root_cause import Ended
 from supervisor.diagnosis.scan.signature_tables import Role
 from supervisor.job.batch import BatchUnit
 from supervisor.job.spec import AccumulationCounts, KnobScope

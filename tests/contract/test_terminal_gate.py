@@ -10,11 +10,9 @@ ROOT = Path(__file__).resolve().parents[2]
 WRITERS = {
     "cli/common.py": "`say` and `say_json`, which everything else calls",
     "cli/main.py": "the help and the version, which nobody else wrote, before anything is imported; how the streams encode",
-    "cli/chart.py": "a chart; `views.headless.still_chart.draw` passes its title through the gate",
     "cli/replay.py": "takes back the line that says what is read",
-    "cli/nodes.py": "the lines of the hosts, drawn again in place; each cell passes the gate",
     "cli/metrics.py": "some MB/s of JSON or CSV; names pass the gate, JSON passes `ascii_json`",
-    "cli/export.py": "rows of CSV; each cell passes the gate",
+    "cli/export.py": "rows of CSV, each cell passes the gate; a chart, whose title does",
     "cli/scaling.py": "rows of CSV; the only text in them, a run's id, passes the gate",
     "cli/attach.py": "hands stdout to the console view",
     "cli/observe_target.py": "hands stdout to the console view",

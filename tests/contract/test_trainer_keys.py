@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from supervisor.job.config.resolve import TRAINER_KNOBS
-from supervisor.job.config.setting_keys import FLAT, LAUNCH_SECTIONS, METRICS
+from supervisor.job.setting_keys import FLAT, LAUNCH_SECTIONS, METRICS
 from trainer import settings
 from trainer.config import Config
 

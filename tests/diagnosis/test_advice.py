@@ -2,10 +2,10 @@
 
 import pytest
 
+from supervisor.diagnosis.class_texts import class_texts
 from supervisor.diagnosis.evidence import JobEvidence, LogSource, MachineRecords, RunValues
 from supervisor.diagnosis.journal_facts import run_values_of
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.job.batch import BatchSpec
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.diagnosis.cause.root_cause import fingerprint, plain_form
+from supervisor.diagnosis.root_cause import fingerprint, plain_form
 from supervisor.diagnosis.scan.log_timeline import (
     bar_went_on,
     ends_in_nan,

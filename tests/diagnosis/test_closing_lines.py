@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.diagnosis.cause.closing_lines import is_closing
+from supervisor.diagnosis.closing_lines import is_closing
 from supervisor.sources.signature_files import Engine
 from tests.corpus.scoring import examined
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.diagnosis.cause.root_cause import LIMITS, MOST_LINES_BELOW
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
+from supervisor.diagnosis.root_cause import LIMITS, MOST_LINES_BELOW
 from supervisor.diagnosis.verdict import Examination, examine
 from supervisor.run.records import SURELY_OVER
 from supervisor.sources.signature_files import Engine
@@ -49,7 +49,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_each_kind_of_evidence_limits_the_confidence(name: str, engine: Engine) -> None:
     found = examined(CASES[name], engine)
-    limits = {item.name: item for item in found.choice.limits()}
+    limits = {item.name: item for item in found.decision.limits()}
     assert name in limits, (found.verdict.failure, found.verdict.confidence, list(limits))
     assert found.verdict.confidence <= limits[name].at_most < 0.9
 
@@ -64,7 +64,7 @@ def test_each_limit_has_a_case_and_one_sentence() -> None:
 )
 def test_a_logs_last_word_is_certain(end: str, engine: Engine) -> None:
     found = examined(STEPS + end, engine)
-    assert found.choice.limits() == []
+    assert found.decision.limits() == []
     assert found.verdict.confidence >= 0.9
 
 

@@ -7,9 +7,9 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.diagnosis.cause.other_evidence import RankError, read_error_file
 from supervisor.diagnosis.evidence import ErrorFile as EvidenceFile
 from supervisor.diagnosis.evidence import JobEvidence
+from supervisor.diagnosis.rules import RankError, read_error_file
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.sources.signature_files import default_cache_dir, load_engine
 from supervisor.text.prefixes import Origin

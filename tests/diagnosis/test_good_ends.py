@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.diagnosis.cause.recovered_errors import ends_well
+from supervisor.diagnosis.recovered_errors import ends_well
 from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Role, Signature, Trait
 from supervisor.run.records import FailureClass

@@ -15,7 +15,7 @@ def judged(text: str, engine: Engine) -> Examination:
 def jobs(text: str, engine: Engine) -> list[tuple[int, int, str]]:
     """The jobs of a text, each with its first and last line; the last one is what is judged."""
     found = judged(text, engine)
-    last = found.case.scans[0]
+    last = found.facts.scans[0]
     return [
         *((job.first_line, job.last_line, job.verdict.failure.value) for job in found.earlier),
         (last.first_line, last.lines, found.verdict.failure.value),

@@ -1,11 +1,9 @@
-"""Every rule of the two tables has a case that fires it; a rule without one fails here."""
+"""Every rule of the table has a case that fires it; a rule without one fails here."""
 
 from __future__ import annotations
 
 import pytest
 
-from supervisor.diagnosis.cause.other_evidence import CORRECTIONS
-from supervisor.diagnosis.cause.root_rules import RULES, Rule
 from supervisor.diagnosis.evidence import (
     ErrorFile,
     JobEvidence,
@@ -15,6 +13,7 @@ from supervisor.diagnosis.evidence import (
     SeenHang,
     SeenRecorder,
 )
+from supervisor.diagnosis.rules import RULES, Stage
 from supervisor.diagnosis.verdict import Examination, examine
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.sources.signature_files import Engine
@@ -65,7 +64,6 @@ RULE_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
     ),
     "killed": (one(STEPS + GLOO + exited(-9)), FailureClass.HOST_OOM, Reason.KERNEL_KILL),
     "fatal_signal": (one(STEPS + GLOO + exited(-11)), FailureClass.WORKER_CRASH, Reason.SIGNAL),
-    "stopped_alone": (one(STEPS + GLOO + exited(-15)), FailureClass.TERMINATED, Reason.OUTSIDE),
     "silent_exit": (one(STEPS + GLOO + exited(3)), FailureClass.WORKER_CRASH, Reason.EXIT_CODE),
     "silence_before_stop": (
         one(timed_steps(20) + CANCELLED.format("TIME LIMIT")),
@@ -74,14 +72,6 @@ RULE_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
     ),
     "stop": (one(STEPS + CANCELLED.format("TIME LIMIT")), FailureClass.TERMINATED, Reason.TIME_LIMIT),
     "nan_to_the_end": (one(STEPS + NANS + GLOO), FailureClass.NAN_LOSS, None),
-    "different_rendezvous": (
-        one(
-            "+ torchrun --rdzv-id=a train.py\n+ torchrun --rdzv-id=b train.py\n"
-            "RendezvousTimeoutError: no node joined\n"
-        ),
-        FailureClass.RENDEZVOUS,
-        None,
-    ),
     "complaint": (one(STEPS + TIMEOUT.format(0) + TIMEOUT.format(2)), FailureClass.NCCL_TIMEOUT, None),
     "all_signalled": (one(STEPS + by_signal("SIGTERM", 15)), FailureClass.TERMINATED, Reason.OUTSIDE),
     "exit_code": (
@@ -226,60 +216,41 @@ def examined(job: JobEvidence, engine: Engine) -> Examination:
     return examine(job, engine.signatures, engine.matcher)
 
 
-def test_names_are_unique_and_each_rule_says_why() -> None:
-    for table in (RULES, CORRECTIONS):
-        names = [rule.name for rule in table]
-        assert len(set(names)) == len(names)
-        for rule in table:
-            assert rule.why.endswith("."), rule.name
-            assert rule.why.count(". ") == 0, f"{rule.name}: one sentence"
-
-
-def test_each_rule_has_a_case() -> None:
-    assert list(RULE_CASES) == [rule.name for rule in RULES]
-    assert list(CORRECTION_CASES) == [item.name for item in CORRECTIONS]
+def test_the_table_is_in_order_and_each_rule_has_a_case_and_says_why() -> None:
+    assert [*RULE_CASES, *CORRECTION_CASES] == [rule.name for rule in RULES]
+    assert [rule.stage for rule in RULES] == sorted(rule.stage for rule in RULES)
+    assert all(rule.why.endswith(".") and rule.why.count(". ") == 0 for rule in RULES)
 
 
 @pytest.mark.parametrize("name", RULE_CASES)
 def test_a_rule_fires(name: str, engine: Engine) -> None:
     job, failure, reason = RULE_CASES[name]
-    found = examined(job, engine)
-    rule: Rule[object] = found.choice.rule
-    root = found.choice.root
-    assert rule.name == name
-    assert (root.failure, root.reason) == (failure, reason)
-    if rule.confidence is not None:
-        assert root.confidence == rule.confidence
+    found = examined(job, engine).decision
+    assert (found.rule.name, found.rule.stage) == (name, Stage.LOGS)
+    assert (found.first.failure, found.first.reason) == (failure, reason)
+    assert found.rule.confidence in {None, found.first.confidence}
 
 
 @pytest.mark.parametrize("name", CORRECTION_CASES)
 def test_a_correction_is_made(name: str, engine: Engine) -> None:
     job, failure, reason = CORRECTION_CASES[name]
     found = examined(job, engine)
-    assert name in [item.name for item in found.corrections]
+    assert name in [item.name for item in found.decision.corrections]
     assert (found.verdict.failure, found.verdict.reason) == (failure, reason)
 
 
-def test_corrections_stand_in_the_order_of_their_stages() -> None:
-    stages = [item.stage for item in CORRECTIONS]
-    assert stages == sorted(stages)
+def test_one_process_that_a_signal_stopped_among_peers_was_stopped_from_outside(engine: Engine) -> None:
+    found = examined(one(STEPS + GLOO + exited(-15)), engine).decision
+    assert found.rule.name == "silent_exit"
+    assert (found.root.failure, found.root.reason) == (FailureClass.TERMINATED, Reason.OUTSIDE)
 
 
 def test_the_rules_that_yielded_are_on_record(engine: Engine) -> None:
-    found = examined(one(STEPS + raised("KeyError: 'x'") + GLOO + exited(-11)), engine)
-    assert found.choice.rule.name == "earliest_cause"
-    assert [rule.name for rule in found.choice.also_matched()] == [
+    found = examined(one(STEPS + raised("KeyError: 'x'") + GLOO + exited(-11)), engine).decision
+    assert found.rule.name == "earliest_cause"
+    assert [rule.name for rule in found.yielded()] == [
         "fatal_signal",
         "silent_exit",
         "complaint",
         "exit_code",
     ]
-
-
-def hydra(*inner: tuple[str, str]) -> str:
-    frames = (("/v/hydra/_internal/utils.py", "run_and_report"), *inner)
-    return (
-        "Traceback (most recent call last):\n"
-        + "".join(f'  File "{path}", line 9, in {name}\n    call()\n' for path, name in frames)
-        + "KeyError: 'history_control_points'\n"
-    )

@@ -3,7 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.diagnosis.class_texts import class_texts
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
+from supervisor.diagnosis.scan.frames import UNCAUGHT
 from supervisor.diagnosis.scan.matcher import Re2Matcher, compile_matcher
 from supervisor.diagnosis.scan.signature_tables import (
     Signatures,
@@ -15,9 +17,7 @@ from supervisor.diagnosis.scan.signature_tables import (
     strength_word,
     unpack,
 )
-from supervisor.diagnosis.scan.tracebacks import UNCAUGHT
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.run.records import FailureClass
 from supervisor.sources.signature_files import load_engine, read_tables
 

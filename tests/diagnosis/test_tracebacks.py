@@ -7,11 +7,11 @@ import pytest
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.scan.scanner import LiveScanner
 from supervisor.diagnosis.scan.signature_tables import Trait
-from supervisor.diagnosis.scan.tracebacks import NO_END, end_below, is_exception
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
+from supervisor.text.tracebacks import NO_END, end_below, is_exception
 
 HEAD = "Traceback (most recent call last):"
 FRAME = '  File "/w/train.py", line 3, in main\n    check(batch)\n'

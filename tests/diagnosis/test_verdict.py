@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.diagnosis.cause.root_cause import fingerprint
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, RunValues
-from supervisor.diagnosis.findings import Root
+from supervisor.diagnosis.facts import Root
+from supervisor.diagnosis.root_cause import fingerprint
+from supervisor.diagnosis.titles import title_of
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.diagnosis.wording.titles import title_of
 from supervisor.job.batch import BatchSpec
 from supervisor.run.records import Action, FailureClass, Reason, Verdict
 from supervisor.sources.signature_files import Engine

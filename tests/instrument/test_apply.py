@@ -74,18 +74,6 @@ def test_words_are_replaced_or_added(
     assert answers(ended) == [("argv", option["name"], before, option["value"])]
 
 
-def test_the_words_are_there_before_the_first_line_and_the_parser_takes_them(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(
-        "import argparse\np = argparse.ArgumentParser(); p.add_argument('--batch-size', type=int, default=32)\n"
-        "print(p.parse_args().batch_size)" + TRAINS
-    )
-    ended = planned(tmp_path, [], {**BATCH, "words": ["--batch-size"]})
-    assert ended.out == "4\n"
-    record = next(one for one in ended.of("setting") if one["by"] == "argparse")
-    assert (record["value"], record["given"]) == (4, True)
-    assert [one["value"] for one in ended.of("setting") if one["by"] == "argv"] == [4]
-
-
 @pytest.mark.parametrize(
     ("recorded", "is_changed"),
     [
@@ -166,24 +154,6 @@ def test_pairs_of_words_are_found_again_by_what_the_records_show_of_them(tmp_pat
     plan = json.dumps({"argv": phase["argv"], "options": [PAIR]})
     ended = run(words, tmp_path, STOKER_APPLY=plan)
     assert json.loads(ended.out)[:3] == ["--opts", "TRAIN.BATCH", "4"]
-
-
-def test_a_wrapper_that_has_the_script_s_words_behind_its_own_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SHOWS)
-    (tmp_path / "wrapper.py").write_text(
-        "import subprocess, sys, json\nprint(sys.argv[1:], flush=True)\n"
-        "subprocess.run([sys.executable, '-u', *sys.argv[1:]], check=True)"
-    )
-    plan = apply([PYTHON, "-u", "train.py", "--batch-size", "8"], BATCH)
-    ended = run(["-u", "wrapper.py", "train.py", "--batch-size", "8"], tmp_path, STOKER_APPLY=plan)
-    assert ended.out == "['train.py', '--batch-size', '8']\n" + '["--batch-size", "4"]\n'
-    assert answers(ended) == [("argv", "batch_size", 8, 4)]
-
-
-def test_a_module_is_changed_as_a_script_is(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SHOWS)
-    plan = apply([PYTHON, "-m", "train", "-b", "8"], BATCH)
-    assert run(["-m", "train", "-b", "8"], tmp_path, STOKER_APPLY=plan).out == '["-b", "4"]\n'
 
 
 def test_variables_are_set(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from supervisor.instrument.wire import is_secret
 from supervisor.text import secret_values
 from supervisor.text.secret_values import is_secret_name
-from tests.instrument.child import PACKAGE, Ended, run, without_ours
+from tests.instrument.child import PACKAGE, Ended, run
 from tests.text.labelled import SECRETS
 
 # What torch's hooks do at the first sign of training. A script that is not measured has none of ours.
@@ -84,22 +84,12 @@ def test_words_of_the_command_line(
     assert (record["value"], record["words"], record["given"]) == (value, [written], True)
 
 
-def test_two_words_that_are_no_key_and_number_are_no_setting(tmp_path: Path) -> None:
-    words = ["train", "8", "batch", "16", "a/b.py", "2", "--resume", "last.ckpt", "5", "MODEL.NAME", "resnet"]
-    assert [name for by, name in settings(ran(tmp_path, "import json", *words)) if by == "argv"] == ["resume"]
-
-
 def test_a_path_is_written_where_there_is_one(tmp_path: Path) -> None:
     (tmp_path / "last.pt").touch()
     found = settings(ran(tmp_path, "import json", "--resume", "last.pt", "--load", "absent.pt", "--ckpt="))
     assert found["argv", "resume"]["value"] == str(tmp_path / "last.pt")
     assert ("value" in found["argv", "load"], found["argv", "load"]["empty"]) == (False, False)
     assert ("value" in found["argv", "ckpt"], found["argv", "ckpt"]["empty"]) == (False, True)
-
-
-def test_a_number_that_json_cannot_hold_costs_no_record(tmp_path: Path) -> None:
-    found = settings(ran(tmp_path, "import json", "--scale", "1e999", "--batch", "8"))
-    assert ("value" in found["argv", "scale"], found["argv", "batch"]["value"]) == (False, 8)
 
 
 # -- argparse ------------------------------------------------------------------------------------------
@@ -125,12 +115,6 @@ def test_argparse_says_defaults_and_words(tmp_path: Path) -> None:
     assert found["argparse", "accum"]["given"] is False
     assert (found["argparse", "resume"]["type"], found["argparse", "resume"]["empty"]) == ("str", True)
     assert found["argparse", "load"]["type"] == "NoneType"
-
-
-@pytest.mark.parametrize("words", [["-b8"], ["--batch-size=8"], ["--batch", "8"], ["--bat=8"]])
-def test_an_option_that_was_given_in_any_form_is_given(tmp_path: Path, words: list[str]) -> None:
-    batch = settings(ran(tmp_path, ARGPARSE + "p.parse_args()", *words))["argparse", "batch_size"]
-    assert (batch["value"], batch["given"]) == (8, True)
 
 
 def test_an_abbreviation_is_a_word_of_the_option(tmp_path: Path) -> None:
@@ -248,46 +232,6 @@ def test_each_parser_says_what_was_given_and_what_was_not(tmp_path: Path, parser
     assert found["argv", "batch"]["value"] == 8
 
 
-def test_jsonargparse_names_a_subcommand_s_settings_as_they_are_written(tmp_path: Path) -> None:
-    needs("jsonargparse")
-    script = """
-import jsonargparse
-p = jsonargparse.ArgumentParser(); fit = jsonargparse.ArgumentParser()
-fit.add_argument("--data.batch_size", type=int, default=32); p.add_subcommands().add_subcommand("fit", fit)
-print(p.parse_args().fit.data.batch_size)
-"""
-    ended = ran(tmp_path, script, "fit", "--data.batch_size", "8")
-    record = settings(ended)["jsonargparse", "data.batch_size"]
-    assert (ended.out, record["value"], record["words"], record["given"]) == (
-        "8\n",
-        8,
-        ["--data.batch_size"],
-        True,
-    )
-
-
-def test_dataclasses_of_transformers_and_their_json(tmp_path: Path) -> None:
-    needs("transformers")
-    script = """
-import dataclasses, sys
-from transformers import HfArgumentParser
-@dataclasses.dataclass
-class Args:
-    batch_size: int = 32
-    accum: int = 2
-p = HfArgumentParser(Args)
-a, = p.parse_json_file(sys.argv[1]) if sys.argv[1].endswith("json") else p.parse_args_into_dataclasses()
-print(a.batch_size)
-"""
-    (tmp_path / "args.json").write_text('{"batch_size": 8}')
-    by_words = ran(tmp_path, script, "--batch_size", "8", HF_HUB_OFFLINE="1")
-    by_file = ran(tmp_path, script, "args.json", HF_HUB_OFFLINE="1", telemetry=tmp_path / "second")
-    assert by_words.out == by_file.out == "8\n"
-    assert values(settings(by_words), "argparse") == {"batch_size": 8, "accum": 2}
-    record = settings(by_file)["json", "batch_size"]
-    assert (record["value"], record["file"]) == (8, str(tmp_path / "args.json"))
-
-
 def test_deepspeed_s_own_three_numbers(tmp_path: Path) -> None:
     package = (
         tmp_path / "deepspeed" / "runtime"
@@ -325,14 +269,6 @@ import json
     assert values(found, "main") == {"BATCH": 8}
 
 
-def test_variables_that_only_a_library_reads_are_not_the_script_s(tmp_path: Path) -> None:
-    library = tmp_path / "site-packages" / "library.py"
-    library.parent.mkdir()
-    library.write_text("import os, json; os.environ.get('LIBRARY_BATCH'); json.loads('{\"batch_size\": 3}')")
-    script = "import sys; sys.path.insert(0, 'site-packages'); import library, json"
-    assert settings(ran(tmp_path, script, LIBRARY_BATCH="9")) == {}
-
-
 CONFIGURATION = {
     "yaml": (
         "yaml.safe_load(open(path))",
@@ -365,20 +301,6 @@ def test_configuration_files(tmp_path: Path, kind: str, as_text: bool) -> None:
     assert found[kind, "train.accum"]["file"] == str(tmp_path / f"conf.{kind}")
 
 
-def test_a_library_that_loads_a_file_of_the_command_line_as_text(tmp_path: Path) -> None:
-    library = tmp_path / "site-packages" / "library.py"
-    library.parent.mkdir()
-    library.write_text("import yaml\ndef load(path): return yaml.safe_load(open(path, newline=None).read())")
-    (tmp_path / "conf.yaml").write_bytes(b"batch_size: 8\r\nname: x\r\n")
-    script = "import sys; sys.path.insert(0, 'site-packages'); import library; library.load('conf.yaml')"
-    named = settings(ran(tmp_path, script, "--config=conf.yaml"))
-    assert (values(named, "yaml"), named["yaml", "batch_size"]["file"]) == (
-        {"batch_size": 8},
-        str(tmp_path / "conf.yaml"),
-    )
-    assert settings(ran(tmp_path, script, telemetry=tmp_path / "second")) == {}
-
-
 def test_a_data_set_of_many_json_lines_is_bounded(tmp_path: Path) -> None:
     script = """
 import json
@@ -388,17 +310,6 @@ print(json.loads("[1]"), json.loads('"x"'))
     ended = ran(tmp_path, script)
     assert len(ended.of("setting")) <= 200
     assert ended.out == "[1] x\n"
-
-
-def test_many_options_leave_room_for_those_that_matter(tmp_path: Path) -> None:
-    script = """
-import argparse
-p = argparse.ArgumentParser()
-for i in range(600): p.add_argument("--opt%c%c" % (97 + i // 26, 97 + i % 26), type=int, default=i)
-p.add_argument("--batch-size", type=int, default=8); p.parse_args()
-"""
-    found = settings(ran(tmp_path, script))
-    assert (len(found), found["argparse", "batch_size"]["value"]) == (401, 8)
 
 
 # -- privacy -------------------------------------------------------------------------------------------
@@ -486,68 +397,6 @@ def test_names_of_settings_are_no_secrets(name: str) -> None:
 
 
 # -- harmless ------------------------------------------------------------------------------------------
-
-EVERYTHING = """
-import argparse, yaml, json, tomllib, os
-print(os.environ.get("BATCH", "4"))
-p = argparse.ArgumentParser(prog="train"); p.add_argument("--batch", type=int, default=8)
-print(p.parse_args([]), yaml.safe_load("batch: 1"), json.loads('{"batch": 2}'), tomllib.loads("batch = 3"))
-for broken in (lambda: p.parse_args(["--what"]), lambda: yaml.safe_load("a: ["), lambda: json.loads("{"), lambda: os.environ["NO"]):
-    try: broken()
-    except (Exception, SystemExit) as error: print(type(error).__name__, error)
-"""
-BREAK = """
-import _stoker_instrument.%s as module
-def broken(*args, **kwargs): raise RuntimeError("ours")
-%s = broken
-"""
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("settings", "module.note"),
-        ("settings", "module.shown"),
-        ("settings", "module.leaves"),
-        ("settings", "module._file_of"),
-        ("settings", "module.is_given"),
-        ("settings", "module.has"),
-        ("imports", "module.is_user_code"),
-        ("wire", "module.is_secret"),
-        ("wire", "module.Wire.record"),
-        ("wire", "module.Wire.note"),
-    ],
-)
-def test_an_error_of_ours_changes_nothing(tmp_path: Path, module: str, name: str) -> None:
-    script = EVERYTHING + "\nraise SystemExit(7)\n"
-    (tmp_path / "plain.py").write_text(script)
-    (tmp_path / "broken.py").write_text("import json\n" + BREAK % (module, name) + script)
-    plain = run(["plain.py", "--batch-size", "8"], tmp_path, measured=False)
-    broken = run(["broken.py", "--batch-size", "8"], tmp_path)
-    assert plain.code == 7
-    assert (broken.code, broken.out, without_ours(broken.err)) == (plain.code, plain.out, plain.err)
-
-
-@pytest.mark.parametrize("parser", PARSERS)
-def test_an_error_of_ours_leaves_a_parser_as_it_is(tmp_path: Path, parser: str) -> None:
-    needs(parser.partition(".")[0])
-    (tmp_path / "train.yaml").write_text("{batch: 32, accum: 2, workers: 3}")
-    script = f"import sys, json\nTRAINS = {TRAINS!r}\n" + PARSERS[parser]
-    words = FORM.get(parser, ["--batch", "8"])
-    plain = ran(tmp_path, script, *words, measured=False)
-    patched = "import json\n" + BREAK % ("settings", "module.note = module.note_all") + script
-    broken = ran(tmp_path, patched, *words)
-    assert (broken.code, broken.out, broken.err) == (plain.code, plain.out, plain.err) == (0, "batch 8\n", "")
-    assert "RuntimeError" in {note["code"] for note in broken.of("note")}
-
-
-def test_the_end_of_a_script_that_fails_is_its_own(tmp_path: Path) -> None:
-    script = "import argparse\np = argparse.ArgumentParser(prog='t')\np.parse_args(['--what'])\n"
-    with_ours, without = ran(tmp_path, script), ran(tmp_path, script, measured=False)
-    assert (with_ours.code, with_ours.err) == (without.code, without.err)
-    script = "import json\njson.loads('{')\n"
-    with_ours, without = ran(tmp_path, script), ran(tmp_path, script, measured=False)
-    assert (with_ours.code, without_ours(with_ours.err)) == (without.code, without.err)
 
 
 def test_what_is_patched_keeps_its_name_and_signature(tmp_path: Path) -> None:

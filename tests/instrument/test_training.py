@@ -42,58 +42,6 @@ def test_a_step_is_counted_when_an_optimizer_steps_again(
     assert [record["step"] for record in done.of("step")] == list(range(1, len(micro_steps) + 1))
 
 
-def test_an_optimizer_that_replaces_another_loses_no_step(tmp_path: Path) -> None:
-    script = """
-import torch
-model = torch.nn.Linear(4, 4)
-for phase in range(2):
-    optimizer = torch.optim.AdamW(model.parameters())
-    for _ in range(2): model(torch.randn(2, 4)).sum().backward(); optimizer.step()
-    del optimizer
-"""
-    done = run(["-c", script], tmp_path)
-    assert (done.code, done.of("note")) == (0, []), done.err
-    assert [(one["step"], one.get("optimizer_step")) for one in done.of("step")] == [
-        (1, 1),
-        (2, 2),
-        (3, 1),
-        (4, 2),
-    ]
-
-
-def test_steps_are_counted_where_a_compilation_takes_the_hooks_from_the_optimizers(tmp_path: Path) -> None:
-    """As dynamo did until torch 2.1: no step of torch's optimizers was counted after the first `torch.compile`."""
-    script = """
-import torch
-kind = torch.optim.AdamW
-model = torch.nn.Linear(4, 4)
-optimizer = kind(model.parameters())
-if hasattr(torch.compiler, "is_compiling"):  # else dynamo does it
-    kind.step = kind.step.__wrapped__
-    kind.step.hooked = True
-for compiled in (torch.compile(model, backend="eager"), torch.compile(model, backend="eager")):
-    for _ in range(2): compiled(torch.randn(2, 4)).sum().backward(); optimizer.step()
-"""
-    done = run(["-c", script], tmp_path)
-    assert (done.code, done.of("note")) == (0, []), done.err
-    counted = [(one["step"], one["micro_steps"], one["optimizer_step"]) for one in done.of("step")]
-    assert counted == [(1, 1, 1), (2, 1, 2), (3, 1, 3), (4, 1, 4)]
-
-
-def test_a_scaler_that_is_given_the_optimizer_by_name(tmp_path: Path) -> None:
-    script = """
-import torch
-model = torch.nn.Linear(4, 4); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
-for factor in (1.0, float("inf"), 1.0):
-    scaler.scale(model(torch.randn(2, 4)).sum() * factor).backward()
-    scaler.step(optimizer=optimizer); scaler.update(); optimizer.zero_grad()
-"""
-    done = run(["-c", script], tmp_path)
-    assert (done.code, done.of("note")) == (0, []), done.err
-    assert [(one["micro_steps"], one.get("skipped")) for one in done.of("step")] == [(1, None), (2, 1)]
-
-
 def test_batches_that_a_thread_draws_ahead_belong_to_no_step(tmp_path: Path) -> None:
     script = """
 import queue, threading, torch
@@ -265,15 +213,6 @@ def test_a_batch_from_no_loader_is_that_of_the_forward_which_a_backward_pass_fol
     assert (found.micro_batch, found.accumulation) == batch, found
     assert found.setting is not None
     assert found.setting.name == "batch_size"
-
-
-def test_two_sizes_that_settings_of_the_batch_have_are_asked_about(tmp_path: Path) -> None:
-    """The first forward has one, the one before the backward pass the other: which is the batch is not guessed."""
-    loop = PPO.replace("given.num_envs", "given.micro_batch")
-    script = PLAY.replace("--num_envs", "--micro_batch") + loop
-    found = derived(run(["-c", script], tmp_path))
-    assert (found.micro_batch, str(found.micro.why)) == (None, "by_name")
-    assert {setting.name for setting in found.micro.candidates} == {"batch_size", "micro_batch"}
 
 
 GLOBALS = """

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from supervisor.preflight.ports import free_port
+from supervisor.preflight.network import free_port
 from tests.conftest import TOKEN, wait_until
 from tests.integration.harness import ROOT, Done, stoker
 

@@ -110,7 +110,6 @@ def test_it_is_said_and_training_goes_on_to_its_end(
         assert isinstance(state.condition, Finished)
         assert (state.condition.outcome, len(state.attempts)) == (Outcome.FAILED, 1)
         assert state.condition.reason.endswith("elsewhere/nodes/0")
-        assert (elsewhere / "nodes/0/attempts/1/exit").is_file()
 
 
 @pytest.mark.fault("journal and disk", "the run directory is moved and moved back", "the run continues")

@@ -464,7 +464,7 @@ def test_nothing_is_done_to_or_for_it(
         ["replay", target],
         ["runs", "--runs-dir", str(scene.place)],
         ["runs", "--all", "--runs-dir", str(scene.place)],
-        ["chart", target],
+        ["export", "--chart", target],
         ["policy", "explain", target],
     ):
         main(words)

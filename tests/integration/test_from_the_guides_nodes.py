@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.preflight.ports import free_port
+from supervisor.preflight.network import free_port
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.preflight.ports import free_port
+from supervisor.preflight.network import free_port
 from supervisor.run.paths import RunPaths
 from tests.cluster.test_kubernetes import MANIFEST, job, pod
 from tests.conftest import wait_until

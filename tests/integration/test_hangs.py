@@ -131,12 +131,11 @@ def check_hang(done: Done, run: RunPaths, state: RunState) -> list[ev.Event]:
 
 
 def check_code(run: RunPaths, hang: ev.HangFound) -> None:
-    """The verdict points at the user's own frame, with its source below it."""
+    """The verdict points at the user's own frame."""
     assert hang.artifact is not None
     assert hang.line is not None
     lines = (run.root / hang.artifact).read_text(encoding="utf-8").splitlines()
     assert "wait_for_ever" in lines[hang.line - 1]
-    assert lines[hang.line].strip() == "threading.Event().wait()"
 
 
 def test_a_hang_before_a_collective_is_named_with_its_line_and_restarted(tmp_path: Path) -> None:

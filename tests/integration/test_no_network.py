@@ -49,7 +49,7 @@ def test_nothing_reaches_out(tmp_path: Path) -> None:
     run = only_run(tmp_path)
     wait_for_state(run, Finished)
     assert facts(run), done.err
-    for verb in ("attach --no-ui", "diagnose", "metrics", "policy", "chart", "runs"):
+    for verb in ("attach --no-ui", "diagnose", "metrics", "policy", "export --chart", "runs"):
         name, *flags = verb.split()
         target = [] if name == "runs" else [str(run.root)]
         stoker(name, *target, *flags, cwd=tmp_path, env=env)

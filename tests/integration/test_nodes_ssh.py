@@ -67,7 +67,7 @@ def test_a_run_over_two_hosts_is_started_watched_cut_off_and_stopped(hosts: Host
         assert hosts.listen(name)
     there = hosts.nodes("status", cwd=tmp_path)
     assert there.code == 0, there
-    assert [line.split()[-1] for line in there.out.splitlines()[2:]] == ["beats", "beats"]
+    assert [line.split()[-1] for line in there.out.splitlines()[2:]] == ["lives", "lives"]
     stopped = hosts.nodes("stop", cwd=tmp_path)
     assert stopped.code == 0, stopped
     assert [type(state_of(run, node).condition) for node in (0, 1)] == [st.Finished, st.Finished]
@@ -100,12 +100,12 @@ def test_a_node_that_does_not_start_ends_the_others(hosts: Hosts, tmp_path: Path
 LOSES_IT = """\
 #!/bin/sh
 # ssh that goes nowhere: what it is told to start is started here. To b the connection is lost once stoker has started something.
-for word; do before=$log; log=$last; last=$word; [ "$before" = -E ] && file=$log; target=$log; done
+for word; do target=$last; last=$word; done
 case " $*" in *" -G "*) echo "hostname 127.0.0.1"; exit 0;; esac
 request=$(cat)
 printf '%s\\n' "$request" | sh -c "$last"
 code=$?
-case "$request" in *'"do":"verb"'*) [ "$target" = b ] && { echo "Connection reset by peer" > "$file"; exit 255; };; esac
+case "$request" in *'"do":"verb"'*) [ "$target" = b ] && { echo "Connection reset by peer" >&2; exit 255; };; esac
 exit $code
 """
 

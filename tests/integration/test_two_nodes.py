@@ -16,7 +16,7 @@ import pytest
 from supervisor.job.batch import BatchSpec
 from supervisor.keeper.follower import SILENT
 from supervisor.keeper.process.child import read_launcher, read_pid
-from supervisor.preflight.ports import free_port
+from supervisor.preflight.network import free_port
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.journal import JournalReader, read_state

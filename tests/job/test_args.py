@@ -43,18 +43,6 @@ def test_after_the_script_nothing_is_touched() -> None:
     assert not parsed.help
 
 
-def test_module_command_and_flags_between() -> None:
-    module = parse_run_argv(words("-m --nproc-per-node 2 pkg.train --x 1"))
-    assert (module.entry_kind, module.entry, module.entry_args) == (
-        EntryKind.MODULE,
-        "pkg.train",
-        ("--x", "1"),
-    )
-    command = parse_run_argv(words("--no-ui -- accelerate launch train.py"), env={"PET_NPROC_PER_NODE": "4"})
-    assert (command.entry_kind, command.entry) == (EntryKind.COMMAND, "accelerate")
-    assert command.torchrun == ()
-
-
 def test_what_stoker_owns_is_replaced_and_said() -> None:
     parsed = parse_run_argv(words("--max-restarts 5 --log-dir /x -r 2 -t3 train.py"))
     assert parsed.flag("max_retries") == "5"
@@ -86,7 +74,7 @@ def test_pet_variables_are_torchruns_own_defaults() -> None:
         ("--max-retries x train.py", "whole number"),
         ("--max-retries", "needs a value"),
         ("--lr 3e-4 train.py", "after it"),
-        ("--grace soon train.py", "seconds"),
+        ("--grace soon train.py", "wants a number"),
         ("--env NOVALUE- train.py", "KEY=VALUE"),
         ("--batch-scope world train.py", "per_rank"),
         ("--no-ui=perhaps train.py", "switch"),
@@ -131,12 +119,6 @@ def test_unknown_launcher_flags_pass_only_if_the_target_lists_them() -> None:
         parse_run_argv(words("--newer-flag=3 train.py"), more_torchrun_flags=listed)
     with pytest.raises(JobError):
         parse_run_argv(words("--new-flag 3 train.py"), more_torchrun_flags=listed)
-
-
-def test_help_before_the_script_only() -> None:
-    assert parse_run_argv(["-h"]).help
-    assert parse_run_argv(["--no-ui", "--help"]).help
-    assert not parse_run_argv(["train.py", "--help"]).help
 
 
 def test_every_flag_of_ours_has_a_help_line_and_no_two_share_a_spelling() -> None:

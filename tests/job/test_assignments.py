@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.job.arguments.command_line import names_of, set_value, settings_of, value_of
-from supervisor.job.arguments.flags import nearest
-from supervisor.job.knobs.set_batch import as_number
+from supervisor.job.arguments.command_line import names_of, set_value, settings_of
 
 
 @pytest.mark.parametrize(
@@ -54,37 +52,6 @@ def test_the_settings_of_a_command_line(line: str, found: list[tuple[str, str | 
 )
 def test_a_setting_is_set_in_its_place_and_spelling(line: str, name: str, value: str, after: str) -> None:
     assert set_value(line.split(), name, value) == tuple(after.split())
-
-
-def test_of_a_flag_that_is_given_twice_the_last_counts() -> None:
-    assert value_of(["--a", "1", "--a", "2"], "--a") == "2"
-    assert value_of(["--a-b=1"], "--a_b") == "1"
-    assert value_of(["--a", "1"], "-a") is None
-
-
-@pytest.mark.parametrize(
-    ("value", "number"),
-    [
-        (8, 8), (8.0, 8), ("8", 8), (" [8] ", 8), ("1_000", 1000), ("1e3", 1000), ("1E3", 1000), (10**15 - 1, 10**15 - 1), (1e14, 10**14),
-        (0, None), (-8, None), (8.5, None), ("8.0", None), ("1e-3", None), ("", None), ("[]", None), ("x", None), (True, None), (None, None),
-        (10**15, None), (1e15, None), ("9" * 19, None), (float("nan"), None), (float("inf"), None),
-    ],
-)  # fmt: skip
-def test_a_positive_whole_number(value: str | float | bool | None, number: int | None) -> None:
-    assert as_number(value) == number
-
-
-def test_the_name_that_was_meant() -> None:
-    assert nearest("--bacth", ["--batch", "--lr"]) == "--batch"
-    assert nearest("--zzz", ["--batch", "--lr"]) is None
-    assert nearest("--zzz", []) is None
-
-
-def test_a_key_of_yacs_is_followed_by_its_value() -> None:
-    args = ("--cfg", "c.yaml", "--opts", "TRAIN.LR", "0.1", "OUT", "o", "TRAIN.BATCH_SIZE", "8")
-    assert value_of(args, "TRAIN.BATCH_SIZE") == "8"
-    assert set_value(args, "TRAIN.BATCH_SIZE", "4")[-2:] == ("TRAIN.BATCH_SIZE", "4")
-    assert "a.py" not in names_of(("a.py", "b.yaml", "README.md"))
 
 
 @pytest.mark.parametrize("key", ["train.batch_size", "BATCH_SIZE", "Train.batch", "SOLVER.IMS_PER_BATCH"])

@@ -11,7 +11,6 @@ from supervisor.job.batch import (
     BatchSpec,
     BatchUnit,
     MemoryPoint,
-    candidates,
     describe,
     describe_change,
     resolve,
@@ -32,54 +31,10 @@ specs = st.builds(
 )
 
 
-def test_seed_command_is_refused_with_the_values_that_work() -> None:
-    with pytest.raises(JobError) as refused:
-        resolve(
-            world_size=2, micro_batch=16, global_batch=49152, unit=BatchUnit.TOKENS, tokens_per_sample=2048
-        )
-    message = refused.value.message
-    assert "16" in message
-    assert "2048" in message
-    assert "49152" in message
-    assert message.endswith("12, 6, 4")
-    assert refused.value.exit_code == 2
-    assert "\n" not in message
-
-
-@pytest.mark.parametrize(
-    ("micro", "total", "length"), [(8, 24576, 1536), (12, 49152, 2048), (14, 86016, 3072)]
-)
-def test_the_three_presets_divide(micro: int, total: int, length: int) -> None:
-    spec = resolve(
-        world_size=2, micro_batch=micro, global_batch=total, unit=BatchUnit.TOKENS, tokens_per_sample=length
-    )
-    assert spec.global_batch == total
-    assert spec.accumulation_steps == 1
-
-
-def test_accumulation_that_contradicts_is_refused_with_the_right_one() -> None:
-    with pytest.raises(JobError, match="must be 4"):
-        resolve(world_size=2, micro_batch=8, global_batch=64, accumulation=3)
-    with pytest.raises(JobError, match="no batch"):
-        resolve(world_size=2)
-
-
 def smaller_than(spec: BatchSpec, point: MemoryPoint | None = None, minimum: int = 1) -> BatchSpec | None:
     """What `choose_smaller` chooses."""
     choice = choose_smaller(spec, point, minimum=minimum)
     return choice.batch if choice is not None else None
-
-
-@settings(deadline=None)
-@given(specs)
-def test_every_candidate_keeps_the_global_batch(spec: BatchSpec) -> None:
-    found = candidates(spec)
-    assert list(found) == sorted(set(found), reverse=True)
-    assert spec.micro_batch_per_rank in found
-    for micro in found:
-        changed = with_micro_batch(spec, micro)
-        assert changed.global_batch == spec.global_batch
-        assert changed.world_size == spec.world_size
 
 
 @settings(deadline=None)
@@ -107,20 +62,6 @@ def test_fewer_ranks_keep_the_global_batch_or_are_refused(spec: BatchSpec, ranks
     fewer = with_world_size(spec, ranks)
     assert (fewer.world_size, fewer.global_batch) == (ranks, spec.global_batch)
     assert fewer.micro_batch_per_rank <= spec.micro_batch_per_rank, "memory would not be enough"
-
-
-@settings(deadline=None)
-@given(st.integers(1, 64), st.integers(1, 8), st.integers(1, 16), st.integers(1, 4096))
-def test_resolve_is_exact_or_refused(micro: int, world: int, accumulation: int, total: int) -> None:
-    try:
-        spec = resolve(world_size=world, micro_batch=micro, global_batch=total)
-    except JobError:
-        assert total % (micro * world)
-        return
-    assert spec.global_batch == total
-    assert resolve(world_size=world, micro_batch=micro, accumulation=accumulation).global_batch == (
-        micro * world * accumulation
-    )
 
 
 def test_the_memory_message_of_pytorch_becomes_a_point() -> None:

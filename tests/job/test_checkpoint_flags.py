@@ -8,7 +8,6 @@ from supervisor.job.arguments.command_line import settings_of
 from supervisor.job.knobs.resume_settings import (
     USUAL_OUTPUTS,
     find_outputs,
-    find_prefixes,
     given_start,
 )
 
@@ -16,21 +15,8 @@ from supervisor.job.knobs.resume_settings import (
 def test_the_folders_are_those_that_the_script_is_told_then_those_that_frameworks_choose() -> None:
     found = find_outputs(settings_of(["--output-dir", "mine", "--lr", "1", "trainer.default_root_dir=lit"]))
     assert found == ("mine", "lit", *USUAL_OUTPUTS)
-
-
-@pytest.mark.parametrize(
-    ("args", "prefixes"),
-    [
-        ("--out a", ("a",)),
-        ("--save runs/b.pt --results c", ("runs/b.pt", "c")),
-        ("--output_dir outputs", ("outputs",)),
-        ("--output_dir mine", ()),
-        ("--out results.json --save 5 --out_file true", ()),
-        ("--lr 1", ()),
-    ],
-)
-def test_what_else_the_arguments_name_as_written_to(args: str, prefixes: tuple[str, ...]) -> None:
-    assert find_prefixes(settings_of(args.split())) == prefixes
+    words = "--save runs/b.pt --results c --out results.json --save_to 5 --out_file true"
+    assert find_outputs(settings_of(words.split())) == ("runs/b.pt", "c", *USUAL_OUTPUTS)
 
 
 @pytest.mark.parametrize(

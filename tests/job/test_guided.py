@@ -23,7 +23,6 @@ from supervisor.job.launch.guided import (
     command_of,
     job_file,
     likely_scripts,
-    slurm_of,
 )
 
 KNOWN = Found((("batch", "micro-batch 8"),), "self")
@@ -153,27 +152,6 @@ def test_a_wrong_answer_changes_nothing(topic: Topic, wrong: str, words: str) ->
     assert start.question() == question
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--", "python", "t.py"),
-        ("--fit-batch", "t.py"),
-        ("--detach", "t.py"),
-        ("--node-rank", "1", "t.py"),
-        ("--standalone", "t.py"),
-    ],
-)
-def test_what_no_job_file_can_hold_is_refused(words: tuple[str, ...]) -> None:
-    with pytest.raises(JobError, match="stoker run"):
-        given_words(*words)
-
-
-def test_a_name_that_is_free_is_proposed() -> None:
-    start = course(Around(("src/train.py",), files=frozenset(["train.toml", "train-2.toml"])), KNOWN)
-    answer_all(start, {})
-    assert start.choices.file == "train-3.toml"
-
-
 def test_scripts_that_train_come_first() -> None:
     texts = {
         "setup.py": "setup()",
@@ -185,24 +163,6 @@ def test_scripts_that_train_come_first() -> None:
     }
     assert likely_scripts(texts) == ("train.py", "zz.py")
     assert likely_scripts({"go.py": "import x", "setup.py": ""}) == ("go.py",)
-
-
-@pytest.mark.parametrize(
-    ("names", "first"),
-    [
-        ("n[01-04,07],m1", "n01"),
-        ("alpha", "alpha"),
-        ("a,b", "a"),
-        ("gpu-[3]x", "gpu-3x"),
-        ("", ""),
-        ("[", ""),
-    ],
-)
-def test_slurm(names: str, first: str) -> None:
-    env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": names}
-    assert slurm_of(env, installed=True) == Slurm("7", 2, first)
-    assert slurm_of({}, installed=True) == Slurm()
-    assert slurm_of({}, installed=False) is None
 
 
 def test_under_slurm_one_command_starts_all_machines() -> None:

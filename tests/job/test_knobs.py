@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from supervisor.job.arguments.command_line import set_value, value_of
 from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.conventions import find_loader
 from supervisor.job.knobs.named_settings import find_knobs
 from supervisor.job.knobs.set_batch import batch_of, batch_values, why_not_changeable
 from supervisor.job.memory_fit import choose_smaller
-from supervisor.job.spec import Knobs, KnobScope, LoaderKnobs
+from supervisor.job.spec import Knobs, KnobScope
 
 
 def changed(
@@ -61,31 +60,6 @@ def test_common_spellings(args: str, batch: str | None, scope: KnobScope) -> Non
     assert not knobs.declared
 
 
-def test_declared_knobs_win() -> None:
-    declared = Knobs(batch="--bsz", batch_scope=KnobScope.PER_RANK, accumulation="--steps")
-    knobs = find_knobs(["--micro_batch_size", "4", "--bsz", "8"], declared)
-    assert (knobs.batch, knobs.accumulation, knobs.declared) == ("--bsz", "--steps", True)
-    assert knobs.can_change_batch
-
-
-def test_the_hugging_face_pair_keeps_the_global_batch_and_the_spelling() -> None:
-    args = ("--per_device_train_batch_size", "8", "--fp16", "--gradient_accumulation_steps=4", "--out", "x")
-    knobs = find_knobs(args)
-    spec = batch_of(args, knobs, world_size=2, local_world_size=2)
-    assert spec == BatchSpec(8, 4, 2)
-    choice = choose_smaller(spec)
-    assert choice is not None
-    smaller = choice.batch
-    assert changed(args, knobs, smaller) == (
-        "--per_device_train_batch_size",
-        "4",
-        "--fp16",
-        "--gradient_accumulation_steps=8",
-        "--out",
-        "x",
-    )
-
-
 def test_other_scopes() -> None:
     global_args = ("--global_batch_size", "64", "--accumulate_grad_batches", "2")
     knobs = find_knobs(global_args)
@@ -131,12 +105,6 @@ def test_what_is_not_known_is_not_changed() -> None:
     alone = ("--micro_batch_size", "8")
     accepted = changed(alone, find_knobs(alone), BatchSpec(4, 1, 2), before=BatchSpec(8, 1, 2))
     assert accepted == ("--micro_batch_size", "4")
-
-
-def test_workers() -> None:
-    assert find_loader(("--dataloader_num_workers", "8")).workers == ("--dataloader_num_workers", 8)
-    assert find_loader(("--num-workers=4", "--lr", "1")).workers == ("--num-workers", 4)
-    assert find_loader(("--lr", "1")) == LoaderKnobs()
 
 
 word = st.text("abcxyz0123456789-_=./ ", max_size=10)

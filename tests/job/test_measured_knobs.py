@@ -9,7 +9,6 @@ import pytest
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.measured_knobs import (
-    DERIVED,
     MeasuredSettings,
     RankProcess,
     measured_settings,
@@ -17,7 +16,7 @@ from supervisor.job.knobs.measured_knobs import (
 )
 from supervisor.job.knobs.named_settings import find_knobs
 from supervisor.job.knobs.set_batch import batch_values
-from supervisor.job.launch.plan import applied_in, build_plan
+from supervisor.job.launch.plan import applied_in
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
 from tests.instrument.truths import truths
@@ -95,18 +94,6 @@ def test_a_declared_name_that_the_measured_batch_contradicts_changes_nothing() -
     )
 
 
-@pytest.mark.parametrize("counts", [False, True])
-def test_a_setting_of_all_ranks_is_halved_unless_it_counts_the_accumulation(counts: bool) -> None:
-    seen = MeasuredSettings(
-        batch=BatchSpec(16, 2, 2),
-        setting="--batch",
-        scope=KnobScope.GLOBAL,
-        counts_accumulation=counts,
-        accumulation="--accum",
-    )
-    assert smaller(with_measured(JOB, seen)) == ("--batch=64 --accum=4" if counts else "--batch=16 --accum=4")
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_a_batch_that_the_loop_cuts_is_cut_into_more_pieces(ranks: int) -> None:
     """Of a loader's 12 samples the loop makes passes of 4: the number of pieces is a setting, and what is loaded stays."""
@@ -155,17 +142,6 @@ def test_a_batch_that_moves_the_learning_rate_is_left_alone_also_once_it_is_meas
     assert unsafe.knobs.refusal == "--auto-scale-lr scales the learning rate by the micro-batch alone"
 
 
-def test_a_derived_accumulation_of_a_setting_of_all_ranks_keeps_its_total() -> None:
-    seen = MeasuredSettings(
-        batch=BatchSpec(16, 2, 2),
-        setting="--batch",
-        scope=KnobScope.GLOBAL,
-        accumulation=DERIVED,
-        total=("--tokens", 4096),
-    )
-    assert smaller(with_measured(JOB, seen)) == "--batch=16 --tokens=4096"
-
-
 def test_a_plan_for_the_ranks_names_all_words_of_an_option() -> None:
     rank = RankProcess(("python", "train.py", "-b", "16"), {"--batch": ("--batch", "-b")})
     pairs = [
@@ -187,19 +163,3 @@ def test_a_plan_for_the_ranks_names_all_words_of_an_option() -> None:
         "environ": {"SIZE": "8"},
         "files": [{"path": "/job/conf.yaml", "key": "a.b", "value": 2}],
     }
-
-
-def test_an_option_that_is_given_by_its_short_word_is_changed_in_its_place() -> None:
-    rank = RankProcess(("python", "train.py", "-b", "16"), {"--batch": ("--batch", "-b")})
-    plan = build_plan(
-        replace(JOB, entry_args=("-b", "16")),
-        attempt=2,
-        interpreter="python",
-        run_dir="/run",
-        attempt_dir="/run/2",
-        base_env={},
-        set_args=[("--batch", "8")],
-        rank=rank,
-    )
-    assert plan.argv[-2:] == ("-b", "8")
-    assert plan.applied == ()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.job.knobs.facts import MOST_PATHS, Facts, Setting
+from supervisor.job.knobs.facts import MOST_PATHS, Facts
 from supervisor.job.knobs.measured import is_named
 from supervisor.job.knobs.resume_settings import (
     ResumeWay,
@@ -55,13 +55,6 @@ def test_the_way_of_a_recorded_run(style: str, resume: str | None, name: str | N
     assert (way.resume, named, way.how) == (resume, name, how)
 
 
-def test_a_key_of_a_file_and_a_variable_are_named_as_knobs_are() -> None:
-    in_file = setting("train.resume", None, "yaml", file="/job/c.yaml", type="NoneType")
-    assert way_of(phase(), in_file).setting == "/job/c.yaml#train.resume"
-    variable = setting("RESUME", None, "env", empty=True)
-    assert way_of(phase(), variable).setting == "env:RESUME"
-
-
 @pytest.mark.parametrize(
     ("command", "file", "shown"),
     [
@@ -85,25 +78,6 @@ def test_a_file_is_spelled_as_in_the_command_else_from_the_working_folder(
 
 
 @pytest.mark.parametrize(
-    ("name", "file", "same"),
-    [
-        ("a.yaml#bs", "/job/data.yaml", False),
-        ("conf/a.yaml#bs", "/job/myconf/a.yaml", False),
-        ("/a.yaml#bs", "/job/a.yaml", False),
-        ("--config=a.yaml#bs", "/job/data.yaml", False),
-        ("a.yaml#bs", "/job/a.yaml", True),
-        ("./conf/a.yaml#bs", "/job/conf/a.yaml", True),
-        ("../conf/a.yaml#bs", "/conf/a.yaml", True),
-        ("--config=conf/a.yaml#bs", "/job/conf/a.yaml", True),
-        ("/job/a.yaml#bs", "/job/a.yaml", True),
-        ("env:bs", "/job/a.yaml", False),
-    ],
-)
-def test_a_key_is_that_of_the_named_file_alone(name: str, file: str, same: bool) -> None:
-    assert is_named(Setting("yaml", "bs", ("bs",), 8, "int", file=file), name) is same
-
-
-@pytest.mark.parametrize(
     ("words", "declared"),
     [(["-r", "--resume"], "--resume"), ([], "resume=true")],
     ids=["option", "hydra key"],
@@ -118,14 +92,6 @@ def test_a_switch_is_set_as_its_parser_takes_it(words: list[str], declared: str)
     name, _, value = declared.partition("=")
     assert (knobs.resume, knobs.resume_value, knobs.resume_path) == (name, value, None)
     assert not knobs.resume_is_set, "it is set only where there is a checkpoint"
-
-
-def test_an_option_that_was_loaded_from_takes_the_newest_checkpoints_path() -> None:
-    load = {"kind": "loaded", "rank": 0, "path": SAVED, "step": 0}
-    way = way_of(phase(), setting("resume", SAVED, words=["--resume"]), load)
-    assert way.how == "measured: path_option"
-    knobs = with_measured_resume(FOUND, way.resume, "--resume", way.how)
-    assert (knobs.resume_path, knobs.resume, knobs.batch) == ("--resume", None, "--bs")
 
 
 def test_declared_comes_before_measured_before_conventions_before_a_name() -> None:
@@ -213,13 +179,6 @@ def test_a_folder_that_is_loaded_from_and_written_to_is_not_the_resume_option() 
     assert (
         way_of(phase(), setting("resume", "/job/out", words=["--resume"]), *records[2:]).setting == "--resume"
     )
-
-
-def test_a_pretrained_model_that_is_loaded_is_no_resume() -> None:
-    run = [phase(), setting("weights", "/job/base.pt", "argparse")]
-    load = {"kind": "loaded", "rank": 0, "path": "/job/base.pt", "step": 0}
-    assert way_of(*run, load).how == "asked: never_loaded"
-    assert way_of(*run, {**load, "optimizer_state": True}).how == "measured: path_option"
 
 
 def test_a_folder_that_is_made_was_not_looked_for() -> None:

@@ -27,18 +27,6 @@ def chosen(
     return None if choice is None else choice.batch.micro_batch_per_rank
 
 
-def test_nothing_known_takes_the_next_divisor_and_keeps_the_global_batch() -> None:
-    choice = choose_smaller(BatchSpec(16, 3, 1))
-    assert choice is not None
-    assert choice.batch == BatchSpec(8, 6, 1)
-    assert choice.how == "the largest smaller divisor"
-
-
-def test_one_point_skips_what_cannot_fit() -> None:
-    point = MemoryPoint(48, allocated_bytes=40 * GIB, tried_bytes=8 * GIB, capacity_bytes=13 * GIB)
-    assert chosen(BatchSpec(48, 1, 1), point=point) == 12
-
-
 def test_two_measured_micro_batches_make_a_line_which_beats_the_point() -> None:
     # 4 GiB base + 1 GiB a sample; the point, whose base is not known, would allow 8 only.
     trials = (fitted(4, 8 * GIB, 20 * GIB), failed(24, 28 * GIB, 20 * GIB))
@@ -59,12 +47,6 @@ def test_measures_are_never_mixed_and_memory_that_does_not_grow_is_no_line() -> 
     assert line_through([other, failed(24, 28 * GIB, 20 * GIB)]) is None
     assert line_through([fitted(4, 8 * GIB, 20 * GIB), fitted(8, 8 * GIB, 20 * GIB)]) is None
     assert line_through([fitted(4, 8 * GIB), fitted(8, 9 * GIB)]) is None, "no capacity, no line"
-
-
-def test_what_failed_before_is_not_tried_again_and_what_fitted_is() -> None:
-    assert chosen(BatchSpec(48, 1, 1), failed(24), failed(48)) == 16
-    assert chosen(BatchSpec(48, 1, 1), fitted(8)) == 8
-    assert chosen(BatchSpec(16, 3, 1), failed(1)) == 8, "a record of failures alone does not end the walk"
 
 
 def test_a_refuted_fit_is_followed_by_what_lies_between_the_two_known_points() -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.batch import BatchSpec
-from supervisor.job.config.files import config_words, read_values
+from supervisor.job.config.files import read_values
 from supervisor.job.config.resolve import JobInputs, resolve_job
-from supervisor.job.errors import JobError, NotResumableError
+from supervisor.job.errors import JobError
 from supervisor.job.knobs.named_settings import find_knobs
 from supervisor.job.knobs.set_batch import batch_of
 from supervisor.job.knobs.setting_names import Places
@@ -31,16 +30,6 @@ eval:
   batch_size: 64
 resume: auto
 """
-TOML = '[data]\n"lr" = 1e-4\nbatch_size = 16 # a rank\'s\n\n[data.more]\nbatch_size = 2\ngrad_accum = 3\n'
-JSON = '{"per_device_train_batch_size": 16,\n "gradient_accumulation_steps": 3, "eval": {"batch_size": 8}}\n'
-
-
-def test_config_files_are_found_among_the_arguments() -> None:
-    assert config_words(("--config", "a/b.yaml", "--x=c.JSON", "d.txt", "e.toml")) == (
-        "a/b.yaml",
-        "c.JSON",
-        "e.toml",
-    )
 
 
 def test_a_declared_key_of_a_file_has_its_value_and_a_variable_too() -> None:
@@ -107,41 +96,6 @@ def test_a_key_of_a_file_is_set_where_it_is_loaded_and_shown_as_a_diff() -> None
     assert "- c.yaml#data.batch_size 12 (in the ranks)" in diff_lines(second, third, held)
 
 
-def test_a_key_of_a_default_config_is_set_in_the_file_that_its_flag_names() -> None:
-    knobs = Knobs("--config=conf/c.yaml#data.batch_size", KnobScope.PER_RANK, "--accum")
-    second = plan_of(knobs, ("--lr=1",), 2, BatchSpec(12, 4, 1))
-    assert second["argv"][-2:] == ["--lr=1", "--accum=4"]
-    assert files_of(second) == [{"path": "/w/conf/c.yaml", "key": "data.batch_size", "value": 12}]
-
-
-@pytest.mark.parametrize("joined", [" ", "="], ids=["--deepspeed FILE", "--deepspeed=FILE"])
-def test_flags_that_change_beside_keys_of_a_file_are_all_shown(joined: str) -> None:
-    """A DeepSpeed JSON and TrainingArguments hold the same numbers."""
-    names = {"micro": "train_micro_batch_size_per_gpu", "accumulation": "gradient_accumulation_steps"}
-    knobs = Knobs(
-        "--bs",
-        KnobScope.PER_RANK,
-        "--accum",
-        same=tuple((f"c.json#{name}", what) for what, name in names.items()),
-    )
-    args = (*f"--deepspeed{joined}c.json".split(), "--bs", "16", "--accum", "3", "-x")
-    lines = diff_lines(
-        plan_of(knobs, args, 1),
-        plan_of(knobs, args, 2, BatchSpec(12, 4, 1)),
-        {"c.json#train_micro_batch_size_per_gpu": 16, "c.json#gradient_accumulation_steps": 3},
-    )
-    assert lines == (
-        "- --bs 16",
-        "- --accum 3",
-        "+ --bs 12",
-        "+ --accum 4",
-        "- c.json#train_micro_batch_size_per_gpu 16 (in the ranks)",
-        "+ c.json#train_micro_batch_size_per_gpu 12 (in the ranks)",
-        "- c.json#gradient_accumulation_steps 3 (in the ranks)",
-        "+ c.json#gradient_accumulation_steps 4 (in the ranks)",
-    )
-
-
 UNMEASURED = [("--no-instrument", {}), ("", {"STOKER_INSTRUMENT": "0"}), ("--env=STOKER_INSTRUMENT=0", {})]
 
 
@@ -164,13 +118,6 @@ def test_a_key_of_a_file_is_not_changed_where_nothing_is_measured(flags: str, en
         job_of(f"{flags} --micro-batch 8", env)
 
 
-def test_no_launch_without_measurements_leaves_a_planned_change_out() -> None:
-    """A restart that measures nothing (after a death that the measurements may have caused) says so in place of training otherwise."""
-    knobs = Knobs("c.yaml#data.batch_size", KnobScope.PER_RANK, "c.yaml#data.grad_accum")
-    with pytest.raises(NotResumableError, match=r"c\.yaml#data\.batch_size is set inside"):
-        plan_of(knobs, (), 2, BatchSpec(12, 4, 1), env=[("STOKER_INSTRUMENT", "0")])
-
-
 def test_a_restart_sets_flags_and_variables() -> None:
     by_flag = Knobs("--bs", KnobScope.PER_RANK, "--accum", resume="--resume", resume_value="auto")
     first, second = (
@@ -181,11 +128,3 @@ def test_a_restart_sets_flags_and_variables() -> None:
     by_env = Knobs("env:BATCH_SIZE", KnobScope.PER_RANK, "env:ACCUM")
     second = plan_of(by_env, (), 2, BatchSpec(12, 4, 1))
     assert diff_lines(plan_of(by_env, (), 1), second, {}) == ("+ ACCUM=4", "+ BATCH_SIZE=12")
-
-
-def test_this_checkouts_own_configs_can_be_read(tmp_path: Path) -> None:
-    del tmp_path
-    root = Path(__file__).parents[2] / "configs"
-    files = [p for p in root.rglob("*") if p.suffix in {".toml", ".yaml"}]
-    assert files
-    assert all(read_values(p.name, p.read_text(encoding="utf-8")) for p in files)

@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,8 +14,8 @@ from supervisor.job.config.files import parse_config
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.config.settings import ConfigFile, spec_key_names
 from supervisor.job.errors import JobError
-from supervisor.job.launch.env import INSTRUMENT, NOT_MEASURED, applied
-from supervisor.job.launch.plan import LaunchPlan, build_plan, plan_as_record, plan_as_shell, wants_port
+from supervisor.job.launch.env import NOT_MEASURED, applied
+from supervisor.job.launch.plan import LaunchPlan, build_plan, plan_as_shell, wants_port
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.text.redact import redact_argv
 
@@ -69,14 +67,6 @@ def test_a_script_under_torchrun() -> None:
     )  # fmt: skip
     assert made.supervised_as == "torchrun"
     assert (made.port, made.port_named, made.world_size) == (23456, False, 2)
-
-
-def test_a_named_port_is_never_replaced() -> None:
-    spec = job("--master-port 29511 train.py")
-    assert not wants_port(spec)
-    made = plan(spec)
-    assert "--master-port=29511" in made.argv
-    assert made.port_named
 
 
 def test_the_users_own_rendezvous_is_left_alone() -> None:
@@ -161,68 +151,6 @@ def test_the_seeds_own_batch_is_refused_before_anything_starts() -> None:
         job("--config job.toml --device_batch_size=16", PRESET)
 
 
-def test_precedence_and_origins() -> None:
-    config = "[run]\nscript = 'train.py'\n[policy]\nmax_retries = 7\n"
-    project = "[policy]\nmax_retries = 8\nmin_micro_batch = 2\n"
-    spec = job("--config job.toml", config, project=project)
-    assert (spec.retry.max_retries, spec.retry.min_micro_batch) == (7, 2)
-    spec = job("--config job.toml", config, project=project, env={"STOKER_MAX_RETRIES": "6"})
-    assert spec.retry.max_retries == 6
-    spec = job("--config job.toml --max-retries 5", config, project=project, env={"STOKER_MAX_RETRIES": "6"})
-    assert spec.retry.max_retries == 5
-    origins = {setting: origin for setting, _, origin in spec.origins}
-    assert origins["policy.max_retries"] == "flag --max-retries"
-    assert origins["policy.min_micro_batch"] == "project stoker.toml:3"
-    assert origins["run.script"] == "job file job.toml:2"
-    assert origins["run.nproc_per_node"] == "default"
-    spec = job("--config job.toml", config, env={"PET_NPROC_PER_NODE": "3", "NPROC_PER_NODE": "4"})
-    assert spec.nproc_per_node == 3
-    assert job("--config job.toml", config, env={"NPROC_PER_NODE": "4"}).nproc_per_node == 4
-
-
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        ("device_batch_siz = 8\n", r"job\.toml:1: .*did you mean 'device_batch_size'"),
-        ("\n[run]\nscrpt = 'x'\n", r"job\.toml:3: .*did you mean 'run.script'"),
-        ("[policy]\nmax_retrys = 1\n", "max_retries"),
-        ("[policy.cuda_om]\nmax = 1\n", "cuda_oom"),
-        ("[policy.cuda_oom]\nmx = 1\n", "max"),
-        ("[policy.cuda_oom]\nanswer = 'maybe'\n", "restart, hold, stop"),
-        ("device_batch_size = 'many'\n", "whole number"),
-        ("device_batch_size = 8.5\n", "whole number"),
-        ("device_batch_size = true\n", "whole number"),
-        ("compile = 'fast'\n", "auto, on, off"),
-        ("batch_size = 8\ndevice_batch_size = 8\n", "another name"),
-        ("depth = 4\n[run]\nscript = 'x.py'\n", "bundled trainer"),
-        ("[run]\nscript = 'x.py'\nmodule = 'y'\n", "both"),
-        ("[run]\nargs = ['x']\n", "without script"),
-        ("[run]\nscript = 'x.py'\nargs = 'x'\n", "list"),
-        ("[env]\n'A B' = 'x'\n", "no name"),
-        ("[env]\nA = [1]\n", "wants text"),
-        ("env = 3\n", "table"),
-        ("[batch]\nscope = 'world'\n[run]\nscript = 'x.py'\n", "per_rank"),
-        ("[batch]\nunit = 'tokens'\n[run]\nscript = 'x.py'\n", "tokens_per_sample"),
-        ("[policy]\ngrace_s = -1\n", "at least 0"),
-        ("nproc_per_node = 0\n", "at least 1"),
-    ],
-)
-def test_a_bad_job_file_is_one_line(config: str, said: str) -> None:
-    with pytest.raises(JobError, match=said) as refused:
-        job("--config job.toml", config)
-    assert refused.value.exit_code == 2
-    assert "\n" not in refused.value.message
-
-
-def test_nothing_to_run_and_no_gpu() -> None:
-    with pytest.raises(JobError, match="nothing to run"):
-        job("--no-ui")
-    with pytest.raises(JobError, match="no GPU"):
-        job("--nproc-per-node gpu train.py")
-    assert job("--nproc-per-node auto train.py").nproc_per_node == 2
-    assert job("--nproc-per-node auto train.py", gpus=4).nproc_per_node == 4
-
-
 def test_a_foreign_script_from_a_job_file() -> None:
     config = """
 [run]
@@ -252,33 +180,10 @@ WANDB_MODE = "disabled"
     assert ("WANDB_MODE", "disabled") in {(c.name, c.value) for c in second.env}
 
 
-def test_knob_flags_and_batch_flags() -> None:
-    line = "--nproc-per-node 2 --batch-knob --bsz --batch-scope per_rank --accumulation-knob --acc --resume-knob --go"
-    spec = job(f"{line} --global-batch 64 train.py --bsz 8")
-    assert spec.batch == BatchSpec(8, 4, 2)
-    assert spec.entry_args == ("--bsz", "8", "--acc=4")
-    assert (spec.knobs.resume, spec.knobs.resume_value) == ("--go", "")
-    spec = job(f"{line} --micro-batch 4 train.py --bsz 8")
-    assert spec.entry_args == ("--bsz", "4")
-    with pytest.raises(JobError, match="works: 5, 1"):
-        job(f"{line} --global-batch 50 train.py --bsz 8")
-    with pytest.raises(JobError, match="--batch-"):
-        job("--micro-batch 4 train.py --batch_size 8")
-
-
 def test_a_found_batch_that_does_not_divide_is_the_scripts_business() -> None:
     spec = job("--nproc-per-node 2 train.py --micro_batch_size 3 --global_batch_size 64")
     assert spec.batch is None
     assert any("not understood" in note for note in spec.notes)
-
-
-def test_a_job_survives_its_way_through_the_run_file() -> None:
-    config = (
-        "[run]\nscript = 'train.py'\n[policy.cuda_oom]\nmax = 2\n[policy.worker_crash]\nanswer = 'hold'\n"
-    )
-    spec = job("--config job.toml --nproc-per-node 2", config)
-    assert {o.failure for o in spec.retry.overrides} == {"cuda_oom", "worker_crash"}
-    assert msgspec.json.decode(msgspec.json.encode(spec), type=JobSpec) == spec
 
 
 def test_environment_has_its_reasons() -> None:
@@ -300,10 +205,6 @@ def test_environment_has_its_reasons() -> None:
     assert not {"PYTHONUNBUFFERED", "OMP_NUM_THREADS"} & {c.name for c in quiet.env}
 
 
-def test_what_measures_in_the_ranks_is_there() -> None:
-    assert (Path(INSTRUMENT) / "sitecustomize.py").is_file()
-
-
 def test_an_attempt_without_the_measurements_has_nothing_of_them() -> None:
     without = {"env": (NOT_MEASURED,), "base_env": {"PYTHONPATH": "/mine", "STOKER_INSTRUMENT": "1"}}
     assert "instrument" in applied({}, plan(job("train.py"), base_env={}).env)["PYTHONPATH"]
@@ -313,29 +214,6 @@ def test_an_attempt_without_the_measurements_has_nothing_of_them() -> None:
     child = applied({"PYTHONPATH": "/mine"}, plan(stacks, **without).env)
     assert child["PYTHONPATH"].endswith("instrument/on_path:/mine"), "faulthandler stays available"
     assert (child["STOKER_FAULTHANDLER"], child["STOKER_INSTRUMENT"]) == ("1", "0")
-
-
-def test_the_seeds_environment() -> None:
-    config = "torch_local_path = '/opt/pytorch'\n[run]\nlibuv = false\n"
-    made = plan(job("--config job.toml", config), base_env={"PYTHONPATH": "/mine"})
-    child = applied({"PYTHONPATH": "/mine"}, made.env)
-    assert child["PYTHONPATH"] == "/opt/pytorch:/mine"
-    assert child["LD_LIBRARY_PATH"] == "/opt/pytorch/torch/lib"
-    assert (child["USE_LIBUV"], child["TORCHELASTIC_USE_AGENT_STORE"]) == ("0", "0")
-
-
-def test_the_plan_as_a_command_hides_secrets_and_escapes() -> None:
-    spec = job("--env API_KEY=hunter2 train.py --wandb-token abc --name x")
-    odd = plan(spec, set_args=(("--note", "a\x1b[31mb'c"),))
-    text = plan_as_shell(odd)
-    assert "hunter2" not in text
-    assert "abc" not in text
-    assert "\x1b" not in text
-    assert 'API_KEY="$API_KEY"' in text
-    assert "cd '/work dir'" in text
-    record = plan_as_record(odd)
-    assert "hunter2" not in str(record)
-    assert record["schema"] == 1
 
 
 @settings(deadline=None)

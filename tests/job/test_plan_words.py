@@ -9,11 +9,9 @@ import pytest
 from supervisor.job.batch import (
     BatchSpec,
 )
-from supervisor.job.knobs.setting_names import Places, bare, is_argument, place_of
-from supervisor.job.launch.batch_questions import with_declared
 from supervisor.job.launch.oom_plan import answer, four_lines
 from supervisor.job.launch.plan import build_plan
-from supervisor.job.spec import AccumulationCounts, EntryKind, FoundNumber, JobSpec, Knobs, KnobScope, Unread
+from supervisor.job.spec import AccumulationCounts, EntryKind, FoundNumber, JobSpec, Knobs, KnobScope
 
 BATCH = BatchSpec(8, 1, 2)
 KNOBS = Knobs(
@@ -41,43 +39,6 @@ def job(knobs: Knobs = KNOBS, batch: BatchSpec | None = BATCH, **values: object)
 
 
 # -- what a memory failure would change ------------------------------------------------------------------------
-
-
-def test_the_answer_of_a_dry_run() -> None:
-    spec = job()
-    plan = build_plan(
-        spec, attempt=1, interpreter="python", run_dir="/r", attempt_dir="/r/1", base_env={}, port=29500
-    )
-    said = answer(spec, plan)
-    assert said["batch"] == {
-        "micro": {"value": 8, "knob": "--bs", "source": "command line"},
-        "accumulation": {"value": 1, "knob": "--acc", "source": "default", "counts": "per_rank"},
-        "global": 16,
-        "unit": "samples",
-        "scope": "per_rank",
-        "world_size": 2,
-    }
-    assert said["on_oom"]["changes"][0] == {"knob": "--bs", "from": "8", "to": "4"}
-    assert len(said["on_oom"]["then"]) == 2
-    assert said["on_oom"]["resume"] == {"how": "unknown", "knob": None, "value": None, "from": None}
-    refused = answer(job(Knobs()), plan)["on_oom"]
-    assert refused["refused"] is True
-    assert refused["why"]
-
-
-def test_the_accumulation_that_follows_from_a_global_batch() -> None:
-    knobs = Knobs(
-        batch="--bs",
-        batch_scope=KnobScope.PER_RANK,
-        global_batch="--total",
-        found=(FoundNumber("micro", 8, "default"), FoundNumber("total", 64, "default")),
-    )
-    lines = four_lines(job(knobs, BatchSpec(8, 4, 2)))
-    assert lines[0] == "micro-batch 8 (--bs, default) · accumulation follows from --total 64 · × 2 ranks"
-    auto = replace(knobs, found=(FoundNumber("total", None, "config"),))
-    assert four_lines(job(auto, None))[0].startswith(
-        "micro-batch not known · accumulation follows from --total auto"
-    )
 
 
 @pytest.mark.parametrize(
@@ -132,37 +93,6 @@ def test_a_dry_run_in_four_lines(spec: JobSpec, lines: tuple[str, ...]) -> None:
 
 
 # -- places -----------------------------------------------------------------------------------------------------
-
-
-def test_where_a_setting_is() -> None:
-    names = ("--bs", "train.bs", "env:BS", "a/b.yaml#train.bs", "a.TOML#x", "a.txt#x", "#x")
-    assert [place_of(name).value for name in names] == [
-        "argument",
-        "argument",
-        "environment",
-        "file",
-        "file",
-        "argument",
-        "argument",
-    ]
-    assert [bare(name) for name in names[:4]] == ["--bs", "train.bs", "BS", "train.bs"]
-    assert [is_argument(name) for name in names[:4]] == [True, True, False, False]
-    places = Places(
-        configs={"c.yaml": {"bs": 8}},
-        env={"LR": "1"},
-    )
-    assert [places.value(name) for name in ("c.yaml#bs", "c.yaml#x", "d.yaml#bs")] == [8, None, None]
-    assert [places.value(name) for name in ("env:LR", "env:BS", "model.bs", "--x")] == ["1", None, None, None]
-    assert places.with_value("c.yaml#bs", "4").value("c.yaml#bs") == "4"
-    assert places.with_value("d.yaml#bs", "4").value("d.yaml#bs") == "4"
-    assert places.with_value("env:BS", "2").value("env:BS") == "2"
-
-
-def test_an_answer_is_what_a_flag_would_declare() -> None:
-    assert with_declared(Knobs(), Unread.SCOPE, "per_rank").batch_scope is KnobScope.PER_RANK
-    given = Knobs(batch="--bs", accumulation="--acc")
-    assert with_declared(given, Unread.MICRO, "--m") == replace(given, batch="--m")
-    assert with_declared(given, Unread.ACCUMULATION, "--a") == replace(given, accumulation="--a")
 
 
 @pytest.mark.parametrize(

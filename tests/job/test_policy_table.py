@@ -10,7 +10,7 @@ from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry
 from supervisor.job.config.settings import ConfigFile
 from supervisor.job.errors import JobError
 from supervisor.job.spec import ClassOverride, RetrySettings
-from supervisor.policy import RULES, Answer
+from supervisor.policy import Answer
 from supervisor.policy.rules import rule_for
 from supervisor.run.records import FailureClass
 
@@ -62,30 +62,6 @@ def test_a_wrong_one_is_one_line(text: str, words: str) -> None:
     assert "\n" not in caught.value.message
 
 
-def test_every_change_that_may_be_named_is_an_answer() -> None:
-    for failure in RULES:
-        for change in (
-            "shrink",
-            "fewer_workers",
-            "new_port",
-            "no_libuv",
-            "raise_files",
-            "resume_earlier",
-            "exclude_gpu",
-        ):
-            rule = rule_for(failure, None, (ClassOverride(failure.value, "restart", change=change),))
-            assert rule.answer in {Answer(change), Answer.REQUEUE}
-
-
-def test_fit_batch_and_its_bounds() -> None:
-    text = "[batch]\nfit_steps = 5\nfit_timeout_s = 20\n"
-    file = ConfigFile("stoker.toml", parse_config("stoker.toml", text.encode()), text)
-    asked = resolve_job(JobInputs(parse_run_argv(["--fit-batch", "train.py"]), {}, "/w", project=file))
-    assert asked.fit is not None
-    assert (asked.fit.steps, asked.fit.timeout_s) == (5, 20.0)
-    assert resolve_job(JobInputs(parse_run_argv(["train.py"]), {}, "/w", project=file)).fit is None
-
-
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -97,13 +73,6 @@ def test_fit_batch_and_its_bounds() -> None:
 def test_a_flag_that_can_mean_nothing_is_refused(argv: list[str], words: str) -> None:
     with pytest.raises(JobError, match=words):
         resolve_job(JobInputs(parse_run_argv(argv), {}, "/w"))
-
-
-def test_a_setting_for_larger_nodes_does_no_harm() -> None:
-    file = ConfigFile("stoker.toml", parse_config("stoker.toml", TABLE.encode()), TABLE)
-    classes = frozenset(str(c) for c in FailureClass)
-    job = JobInputs(parse_run_argv(["train.py"]), {}, "/w", user=file, failure_classes=classes)
-    assert resolve_job(job).retry.min_ranks == 2
 
 
 def test_the_screens_table_stands_beside_the_others_in_settings_but_in_no_job_file() -> None:

@@ -61,14 +61,6 @@ def halved(found: MeasuredSettings, batch: BatchSpec) -> dict[str, str]:
     return dict(batch_values(job.knobs, batch, before=job.batch, local_world_size=2))
 
 
-def test_an_answer_that_is_refuted_is_not_asked_about_again() -> None:
-    """The option says 4 passes, and a file that it does not know of says 1."""
-    found = seen([*FED, option("batch_size", 8), option("grad_accum", 4), *steps([1] * 5)])
-    assert found.setting == "--batch_size"
-    assert found.asks is None
-    assert found.refusal.startswith("what makes the accumulation of 1")
-
-
 def test_two_settings_of_one_value_are_asked_about_by_name_and_value() -> None:
     found = seen(recorded("h04_two"))
     question = asked(found)
@@ -166,41 +158,10 @@ def test_nothing_is_asked_where_no_setting_makes_the_batch(style: str) -> None:
     assert question_of(JOB, seen(recorded(style))) is None
 
 
-def test_what_a_person_declared_is_not_asked_about() -> None:
-    found = seen(recorded("h04_two"), batch="--mini_batch_size")
-    assert (found.asks, found.setting) == (None, "--mini_batch_size")
-
-
-def test_an_answer_that_is_none_of_the_question_changes_nothing() -> None:
-    found = seen(recorded("h04_two"))
-    for value in ("--k", "", "per_rank"):
-        assert found.answered({Unread.MICRO: value}) == found
-    assert found.answered({Unread.SCOPE: "--batch_size"}) == found
-
-
 def job(line: str) -> JobSpec:
     """The job of a command line."""
     parsed = parse_run_argv(shlex.split(line), env={}, spec_keys=spec_key_names())
     return resolve_job(JobInputs(parsed=parsed, env={}, cwd="/work", read={"train.py": SCRIPT}.get, cpus=2))
-
-
-def test_of_one_rank_the_smaller_global_batch_is_known_whatever_the_batch_counts() -> None:
-    found = job("--allow-smaller-global train.py --batch_size 24")
-    assert found.batch == BatchSpec(24, 1, 1)
-    assert found.knobs.batch_scope is not KnobScope.UNKNOWN
-    assert found.knobs.help == "--allow-smaller-global", "which alone is enough"
-
-
-def test_a_scope_that_is_declared_makes_a_plan() -> None:
-    line = "--nproc-per-node 2 --batch-scope per_rank train.py --train_batch_size 24 --gradient_accumulation_steps 2"
-    found = job(line)
-    assert found.batch == BatchSpec(24, 2, 2)
-    plan = oom_plan(found)
-    assert isinstance(plan, OomPlan)
-    assert [(c.knob, c.new) for c in plan.changes] == [
-        ("--train_batch_size", "12"),
-        ("--gradient_accumulation_steps", "4"),
-    ]
 
 
 REFUSED = [
@@ -239,16 +200,3 @@ def test_every_flag_that_a_refusal_names_helps(line: str) -> None:
             assert smaller.smaller_global
         else:
             assert isinstance(oom_plan(done), OomPlan), (flag, oom_plan(done))
-
-
-def test_what_is_refused_for_two_reasons_needs_both_flags() -> None:
-    line = "--nproc-per-node 2 {} train.py --batch_size 16 --accum_iter 2 --grad_accum 4"
-    for flags, help_ in (
-        ("", "--accumulation-knob --accum_iter, or --accumulation-knob --grad_accum"),
-        ("--accumulation-knob --grad_accum", "--batch-scope per_rank, or --batch-scope global"),
-    ):
-        plan = oom_plan(job(line.format(flags)))
-        assert isinstance(plan, OomRefusal)
-        assert plan.help == help_
-    done = oom_plan(job(line.format("--accumulation-knob --grad_accum --batch-scope per_rank")))
-    assert isinstance(done, OomPlan)

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
-from supervisor.job.arguments.flags import OWNED, STOKER_FLAGS, TORCHRUN_FLAGS, Flag, FlagKind
+from supervisor.job.arguments.flags import OWNED, STOKER_FLAGS, TORCHRUN_FLAGS, Flag
 from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.config.settings import ConfigFile
 from supervisor.job.errors import JobError
 from supervisor.job.launch.plan import command_of
+from supervisor.job.setting_keys import KeyType
 from supervisor.job.spec import JobSpec
 
 FOREIGN = ConfigFile("job.toml", {"run": {"script": "train.py", "args": ["--lr", "1"], "nproc_per_node": 2}})
@@ -91,7 +92,7 @@ REPEATED = [
     if flag.key not in {"config", "run_dir", "dry_run", "show_config", "check_only"}
 ]
 OF_TORCHRUN = [flag for flag in TORCHRUN_FLAGS if flag.key not in {*OWNED, "module"}]
-VALUES = {FlagKind.TEXT: "a-b", FlagKind.INT: "3", FlagKind.SECONDS: "40"}
+VALUES = {KeyType.TEXT: "a-b", KeyType.INT: "3", KeyType.FLOAT: "40"}
 SPECIAL = {"env": "A=x y", "nnodes": "2", "nproc_per_node": "2", "node_rank": "1", "min_ranks": "1", "micro_batch": "4", "global_batch": "24", "batch_knob": "--bs", "accumulation_knob": "--ga"}  # fmt: skip
 
 
@@ -123,18 +124,3 @@ def test_each_flag_that_was_given_is_printed(flags: set[Flag]) -> None:
     assert printed(again.stoker) == printed(parsed.stoker)
     if {"trial", "single_gpu"}.isdisjoint(dict(parsed.stoker)):  # one rank meets no other
         assert printed(again.torchrun) == printed(parsed.torchrun)
-
-
-@pytest.mark.parametrize("flag", [*REPEATED, *OF_TORCHRUN], ids=lambda flag: flag.key)
-def test_a_flag_is_printed_alone(flag: Flag) -> None:
-    line = [*words_of(flag), "train.py", "--bs", "8", "--ga", "1"]
-    knobs = ["--batch-knob", "--bs", "--batch-scope", "per_rank", "--accumulation-knob", "--ga"]
-    needs = {
-        "trial_steps": ["--trial"],
-        "node_rank": ["--nnodes", "2"],
-        "micro_batch": knobs,
-        "global_batch": knobs,
-    }.get(flag.key, [])
-    command = command_of(resolve_job(JobInputs(parse_run_argv([*needs, *line]), {}, "/w")))
-    assert command is not None
-    assert flag.name in command.split(" train.py")[0].replace("=", " ").split()

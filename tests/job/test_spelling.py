@@ -8,7 +8,6 @@ WORDS = {
     "AccumulationCounts": "per_rank all_ranks",
     "BatchUnit": "samples tokens",
     "EntryKind": "script module command trainer",
-    "FlagKind": "switch text int seconds",
     "KeyType": "whole number number text true or false",
     "Certainty": "measured asked refused",
     "KnobScope": "per_rank per_node global unknown",

@@ -85,28 +85,6 @@ def test_the_steps_are_set_where_their_setting_is_known(line: str, steps: dict[s
     assert noted != bool(steps)
 
 
-@pytest.mark.parametrize(
-    ("line", "total"),
-    [
-        ("train.py --max_steps 50", 50),
-        ("train.py trainer.max_steps=700", 700),
-        # An evaluation's, no number, of two nobody knows which.
-        ("train.py eval.max_steps=900", None),
-        ("train.py --max_steps -1", None),
-        ("train.py a.max_steps=9 b.max_iters=8", None),
-    ],
-)
-def test_the_steps_in_all_are_known_from_the_command_line(line: str, total: int | None) -> None:
-    assert resolved(line).total_steps == total
-
-
-def test_a_script_that_makes_fewer_steps_is_left_as_it_is() -> None:
-    job = resolved("--trial train.py --max_steps 5")
-    assert job.trial is not None
-    assert (changed(job), job.trial.ends_itself) == ({}, True)
-    assert job.entry_args == ("--max_steps", "5")
-
-
 def test_little_data_where_the_setting_is_known_and_never_more_than_before() -> None:
     flags = "--limit_val_batches 1.0 --eval_iters 5 --max_eval_samples 5000 --max_train_samples 90000"
     job = resolved(f"--trial train.py --max_steps 900 {flags}")
@@ -176,25 +154,6 @@ def test_a_launcher_of_the_commands_own_is_told_to_start_one_rank(command: str, 
     assert real_command_of(job) == f"stoker run -- {command}"
 
 
-@pytest.mark.parametrize(
-    ("command", "why"),
-    [
-        ("deepspeed --num_gpus 4 train.py", "--num_gpus says 4: say 1"),
-        ("deepspeed --include localhost:0,1 train.py", "names machines: make it start one"),
-        ("mpirun -n 4 python train.py", "starts 4: make it start one"),
-        ("torchrun --nnodes 2 --nproc_per_node 4 train.py", "names machines: make it start one"),
-        (
-            "accelerate launch --num_machines 2 --num_processes 8 train.py",
-            "names machines: make it start one",
-        ),
-        ("python train.py trainer=ddp trainer.devices=4", "trainer.devices says 4: say 1"),
-    ],
-)
-def test_what_is_not_known_to_start_one_rank_alone_is_refused(command: str, why: str) -> None:
-    with pytest.raises(JobError, match=why):
-        resolved(f"--trial -- {command}")
-
-
 def test_the_bundled_trainer_leaves_no_checkpoint_where_the_real_run_has_its_own() -> None:
     job = resolved("--trial --trial-steps 5", job_file=TRAINER)
     assert last_words(job) == ("--num_iterations=5", "--checkpoint_dir=")
@@ -204,18 +163,6 @@ def test_the_bundled_trainer_leaves_no_checkpoint_where_the_real_run_has_its_own
     assert "--num_iterations=500" in last_words(resumes)
     assert resumes.trial is not None
     assert not resumes.trial.ends_itself
-
-
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        ("--trial-steps 5 train.py", "say --trial too"),
-        ("--trial --trial-steps 0 train.py", "at least 1"),
-    ],
-)
-def test_bad_values_are_refused(line: str, why: str) -> None:
-    with pytest.raises(JobError, match=why):
-        resolved(line)
 
 
 def test_a_trial_is_over_by_its_steps_or_its_time() -> None:
@@ -240,3 +187,18 @@ def test_what_a_preset_expects_of_memory_holds_for_its_own_model_and_batch() -> 
     assert resolved("--expected_memory_gib=5", job_file=preset).expected_memory_bytes == 5 * 2**30
     with pytest.raises(JobError, match="above 0"):
         resolved("", job_file=ConfigFile("p.toml", {"depth": 16, "expected_memory_gib": 0}))
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("deepspeed --num_gpus 4 train.py", "--num_gpus says 4: say 1"),
+        ("deepspeed --include localhost:0,1 train.py", "names machines: make it start one"),
+        ("mpirun -n 4 python train.py", "starts 4: make it start one"),
+        ("srun --ntasks-per-node=4 python train.py", "starts several, perhaps: make it start one"),
+        ("python train.py trainer=ddp trainer.devices=4", "trainer.devices says 4: say 1"),
+    ],
+)
+def test_what_is_not_known_to_start_one_rank_alone_is_refused(command: str, why: str) -> None:
+    with pytest.raises(JobError, match=why):
+        resolved(f"--trial -- {command}")

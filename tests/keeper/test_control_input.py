@@ -11,17 +11,51 @@ from typing import Any, cast
 import pytest
 
 from supervisor.keeper.base.background import BackgroundTask
-from supervisor.keeper.base.control_input import CONTROL_INTERVAL_S, ControlInput
-from supervisor.keeper.base.request_rules import Refused
+from supervisor.keeper.base.control_input import CONTROL_INTERVAL_S, ControlInput, Refused
 from supervisor.keeper.planning.launch_plans import BadChange
 from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.events import RequestKind, StopWhy
+from supervisor.run.events import Outcome, RequestKind, StopWhy
 from supervisor.run.paths import RunPaths
+from supervisor.run.records import Decision, DecisionKind
 from tests.conftest import wait_until
-from tests.keeper.fakes import FakeClock
-from tests.keeper.test_small_rules import CONDITIONS, state_in
+from tests.keeper.fakes import FakeClock, verdict_of
+
+CONDITIONS: dict[str, st.Condition] = {
+    "preflight": st.Preflight(),
+    "launching": st.Launching(attempt=1),
+    "running": st.Running(attempt=1, phase=ev.Phase.STEPPING),
+    "stopping": st.Stopping(attempt=1, why=ev.StopWhy.REQUEST, by="me"),
+    "ended": st.Ended(attempt=1, exit_code=1),
+    "diagnosed": st.DiagnosedAs(attempt=1, verdict=verdict_of()),
+    "backoff": st.Backoff(attempt=1, until=1.0, decision=Decision(DecisionKind.RESTART, "again")),
+    "held": st.HeldOpen(attempt=1, reason="", decision=None),
+    "finished": st.Finished(outcome=Outcome.FAILED, exit_code=1, reason=""),
+}
+STOPS = dict.fromkeys(("launching", "running", "stopping"), "stop") | dict.fromkeys(
+    ("preflight", "ended", "diagnosed", "backoff", "held"), "end_stopped"
+)
+RESTARTS = dict.fromkeys(("launching", "running", "ended", "backoff", "held"), "restart")
+ALLOWED: dict[RequestKind, dict[str, str]] = {
+    RequestKind.STOP: STOPS,
+    RequestKind.STOP_NOW: STOPS,
+    RequestKind.RESTART: RESTARTS,
+    RequestKind.RESTART_WITH: RESTARTS,
+    RequestKind.START_NOW: dict.fromkeys(("backoff", "ended"), "start_now"),
+    RequestKind.HOLD: {"backoff": "hold"},
+    RequestKind.STACKS: dict.fromkeys(("running", "stopping"), "dump_stacks"),
+    RequestKind.PROFILE: {"running": "profile"},
+    RequestKind.KEEP_WAITING: {},
+    RequestKind.ANSWER: {},
+    RequestKind.NOTE: dict.fromkeys(CONDITIONS, "note_added"),
+}
+"""What each request makes the keeper do, by condition; in all others it is refused."""
+
+
+def state_in(condition: st.Condition, mode: str = "launched", **attempt: object) -> st.RunState:
+    only = st.AttemptState(number=1, planned_t=0.0, **attempt)  # type: ignore[arg-type]
+    return st.RunState(condition=condition, attempts=(only,), mode=mode)
 
 
 class Noting:
@@ -36,6 +70,7 @@ class Noting:
         self.facts.append(event)
 
     def dump_stacks(self) -> BackgroundTask[Any, str]:
+        self.told.append(("dump_stacks",))
         assert self.task is not None
         return self.task
 
@@ -52,7 +87,9 @@ def input_of(tmp_path: Path, state: st.RunState) -> tuple[ControlInput, Noting, 
     run = RunPaths(tmp_path / "run")
     run.control.mkdir(parents=True)
     actor, clock = Noting(state), FakeClock()
-    return ControlInput(run, cast("Any", actor), clock), actor, clock, run
+    may_act = state.mode != "observed"
+    asked = ControlInput(run, cast("Any", actor), clock, actor=cast("Any", actor) if may_act else None)
+    return asked, actor, clock, run
 
 
 def looked_until(seen: ControlInput, done: Callable[[], bool]) -> bool:
@@ -63,10 +100,53 @@ def looked_until(seen: ControlInput, done: Callable[[], bool]) -> bool:
     return wait_until(look, 20.0)
 
 
+def came_of(folder: Path, kind: RequestKind, state: st.RunState, **asked: Any) -> str:
+    """What a request made the actor do, or why it was refused."""
+    seen, actor, _, run = input_of(folder, state)
+    actor.task = BackgroundTask("t", lambda: "stacks-1.txt", lambda found: found)
+    control.send(run.control, kind, **{"args": control.RequestArgs(text="a note"), **asked})
+    seen.look()
+    refused = [fact.reason for fact in actor.facts if isinstance(fact, ev.RequestRefused)]
+    noted = ["note_added" for fact in actor.facts if isinstance(fact, ev.NoteAdded)]
+    return str((refused + noted + [told[0] for told in actor.told])[0])
+
+
+@pytest.mark.fault(
+    "processes", "a request that was meant for an earlier attempt", "it is answered as stale and does nothing"
+)
+@pytest.mark.parametrize("kind", list(RequestKind))
+def test_what_each_request_means_in_each_condition(tmp_path: Path, kind: RequestKind) -> None:
+    done = set(ALLOWED[kind].values())
+    for name, condition in CONDITIONS.items():
+        state, folder = state_in(condition), tmp_path / name
+        found = came_of(folder / "1", kind, state)
+        assert found == ALLOWED[kind].get(name) or (name not in ALLOWED[kind] and found not in done), name
+        assert came_of(folder / "2", kind, state, if_attempt=1) == found
+        assert came_of(folder / "3", kind, state, if_attempt=2) == "stale"
+        watched = came_of(folder / "4", kind, state_in(condition, mode="observed"))
+        only_looks = kind in {RequestKind.NOTE, RequestKind.STACKS}
+        assert watched == (found if only_looks else "stoker did not start this job: it only watches")
+
+
+def test_a_request_for_the_first_attempt_of_a_run_without_one_is_stale(tmp_path: Path) -> None:
+    assert came_of(tmp_path / "1", RequestKind.STOP, st.RunState(), if_attempt=1) == "stale"
+    assert came_of(tmp_path / "2", RequestKind.STOP, st.RunState(), if_attempt=0) == "end_stopped"
+    empty = control.RequestArgs(text="")
+    assert came_of(tmp_path / "3", RequestKind.NOTE, st.RunState(), args=empty) == "a note without text"
+
+
+def test_keeping_waiting_needs_a_countdown_of_a_run_that_runs(tmp_path: Path) -> None:
+    countdown = ev.HangCountdown(t=0.0, attempt=1, until=9.0, left_s=9, text="", rule="")
+    states = (state_in(CONDITIONS["running"]), state_in(CONDITIONS["stopping"], countdown=countdown))
+    for number, state in enumerate(states):
+        found = came_of(tmp_path / str(number), RequestKind.KEEP_WAITING, state)
+        assert found == "neither a hang nor a run that waits for you is about to be ended"
+
+
 @pytest.mark.parametrize(
     ("kind", "condition", "told"),
     [
-        (RequestKind.STOP, "running", ("stop", StopWhy.REQUEST, "kim")),
+        (RequestKind.STOP, "running", ("stop", StopWhy.REQUEST, "kim", {"now": False})),
         (RequestKind.STOP_NOW, "running", ("stop", StopWhy.REQUEST, "kim", {"now": True})),
         (RequestKind.STOP, "backoff", ("end_stopped", "kim")),
         (RequestKind.RESTART, "backoff", ("restart", control.RequestArgs(), "kim", {"stop_first": False})),

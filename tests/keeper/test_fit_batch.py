@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.spec import EntryKind, FitSettings, RetrySettings
+from supervisor.job.spec import FitSettings, RetrySettings
 from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.base.ledger import Ledger, RunContext
 from supervisor.keeper.planning import fit_batch
@@ -19,7 +19,6 @@ from supervisor.keeper.planning.fit_batch import Prober
 from supervisor.run import events as ev
 from supervisor.run.answers import JobKind, recall_memory
 from supervisor.run.runfile import RunFile
-from supervisor.sources.processes import is_alive
 from supervisor.sources.signature_files import default_cache_dir, load_engine
 from tests.conftest import processes_with, wait_until
 from tests.keeper.fakes import KNOBS, job_of, run_in
@@ -177,37 +176,3 @@ def test_a_probe_whose_keeper_died_is_ended_and_asked_again(left: tuple[Prober, 
     assert (probe.probe, probe.micro_batch, probe.fitted, probe.why) == (1, 8, None, "its keeper died")
     assert 0 <= probe.took_s < 5
     assert wait_until(lambda: not processes_with(os.environ["STOKER_TEST_TOKEN"]), 20)
-
-
-def test_a_keeper_that_leaves_ends_its_probe(left: tuple[Prober, RunContext]) -> None:
-    prober, _ = left
-    assert prober._live is not None
-    roots = prober._live.child.roots()
-    assert all(map(is_alive, roots))
-    collector = prober._collector
-    prober.stop()
-    assert wait_until(lambda: not any(map(is_alive, roots)), 20)
-    assert collector is not None
-    assert collector._stop.is_set(), "what looked at it has ended too"
-    prober.stop()  # nothing is left to stop
-
-
-@pytest.mark.parametrize(("kind", "own"), [(EntryKind.TRAINER, True), (EntryKind.COMMAND, False)])
-def test_a_probe_of_the_bundled_trainer_saves_into_its_own_folder(
-    tmp_path: Path, kind: EntryKind, own: bool
-) -> None:
-    record = job_of(tmp_path, entry_kind=kind, entry_args=("--checkpoint_dir", "ckpt"), fit=FitSettings())
-    prober, context = made(tmp_path, record)
-    paths = prober._paths(1)
-    assert prober._lab_record(paths).job.entry_args == (
-        ("--checkpoint_dir", str(paths.root / "checkpoints")) if own else record.job.entry_args
-    )
-    assert paths.root == context.node.root / "probes" / "1"
-    context.ledger.close()
-
-
-def test_without_a_fit_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
-    prober, context = made(tmp_path, job(tmp_path, "true", fit=None))
-    assert ticked(prober, context) == []
-    assert context.ledger.state.fitted is None
-    assert prober.fit == FitSettings()

@@ -13,21 +13,18 @@ from typing import Any
 import pytest
 
 from supervisor.job.arguments.command_line import settings_of
-from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS, find_prefixes
+from supervisor.job.knobs.resume_settings import find_outputs
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.monitoring.found_checkpoints import (
     LOOK_EVERY_MOST_S,
     LOOK_EVERY_S,
     SETTLE_S,
-    WATCHED_EVERY_S,
     ConcurrentRun,
     FoundCheckpoints,
     Outputs,
     Search,
     concurrent_runs,
-    newest_untaken,
     search,
-    untaken_text,
 )
 from supervisor.keeper.monitoring.measured_facts import MeasuredFacts
 from supervisor.keeper.monitoring.observations import FactSeen
@@ -123,7 +120,7 @@ def looked(made: FoundCheckpoints, monkeypatch: pytest.MonkeyPatch) -> list[floa
     begun: list[float] = []
     monkeypatch.setattr(
         "supervisor.keeper.monitoring.found_checkpoints.search",
-        lambda _job, since_t, _others: begun.append(since_t) or Search([], []),  # type: ignore[func-returns-value]
+        lambda _job, since_t, _others: begun.append(since_t) or Search([]),  # type: ignore[func-returns-value]
     )
     return begun
 
@@ -149,19 +146,6 @@ def test_a_look_is_taken_every_few_seconds(tmp_path: Path, monkeypatch: pytest.M
     made.finish(st.RunState())
     assert len(begun) == 2, "a script that reports its checkpoints is not searched for"
     made.close()
-
-
-def test_folders_that_take_long_are_looked_at_less_often_and_more_often_while_a_screen_is_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, clock, _ = follower(tmp_path)
-    begun = looked(made, monkeypatch)
-    for late_s, watched, looks in ((19.0, False, 0), (1.0, False, 1), (WATCHED_EVERY_S, True, 2)):
-        clock.now += late_s
-        made._took_s = 0.2
-        made.look(BEGUN, watched=watched)
-        assert wait_until(lambda: not made._looker.working, 10.0)
-        assert len(begun) == looks
 
 
 def saved_by_torch(path: Path, t: float) -> None:
@@ -371,42 +355,41 @@ def test_a_run_that_had_ended_before_is_no_other_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "path", "why"),
+    ("ours", "theirs", "path", "taken", "shared"),
     [
-        ("a", "b", "a_ckpt.pt", None),
-        ("a", "b", "a_step10.pt", None),
-        ("a", "b", "a/ckpt.pt", None),
-        ("a", "b", "deep/a_step10.pt", None),
-        ("a", "b", "b/ckpt.pt", "theirs"),
-        ("a", "b", "ckpt.pt", "this run writes to a"),
-        ("a", "a_big", "a_big_step10.pt", "run able-ant may have written it"),
-        ("run1", "run12", "run12_step5.pt", "theirs"),
-        ("run", "other", "runner_ckpt.pt", "this run writes to run"),
-        ("a_ckpt.pt", "a_ckpt.pt", "a_ckpt.pt", "run able-ant may have written it"),
-        (None, "b", "b/ckpt.pt", "theirs"),
-        (None, "b", "ckpt.pt", None),
-        ("a", None, "a/ckpt.pt", None),
-        (None, None, "ckpt.pt", "run able-ant may have written it"),
+        ("a", "b", "a_ckpt.pt", True, False),
+        ("a", "b", "a_step10.pt", True, False),
+        ("a", "b", "a/ckpt.pt", True, False),
+        ("a", "b", "deep/a_step10.pt", True, False),
+        ("a", "b", "b/ckpt.pt", False, False),
+        ("a", "b", "ckpt.pt", False, False),
+        ("a", "a_big", "a_big_step10.pt", False, True),
+        ("run1", "run12", "run12_step5.pt", False, False),
+        ("run", "other", "runner_ckpt.pt", False, False),
+        ("a_ckpt.pt", "a_ckpt.pt", "a_ckpt.pt", False, True),
+        (None, "b", "b/ckpt.pt", False, False),
+        (None, "b", "ckpt.pt", True, False),
+        ("a", None, "a/ckpt.pt", True, False),
+        (None, None, "ckpt.pt", False, True),
     ],
 )
 def test_whose_a_checkpoint_is_by_what_each_run_names(
-    tmp_path: Path, ours: str | None, theirs: str | None, path: str, why: str | None
+    tmp_path: Path, ours: str | None, theirs: str | None, path: str, taken: bool, shared: bool
 ) -> None:
     """`--out`, which may be a folder, a file or the beginning of a name: of two runs in one folder."""
     job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=("checkpoints",))
 
     def of(value: str | None) -> JobSpec:
-        return replace(job, output_prefixes=(value,) if value is not None else ())
+        return replace(job, outputs=("checkpoints", value) if value is not None else ("checkpoints",))
 
     saved_by_torch(tmp_path / path, T)
     found = search(of(ours), 0.0, lambda _since_t: [ConcurrentRun("able-ant", Outputs.of(of(theirs)))])
-    assert bool(found.ours) is (why is None)
-    assert [reason for _, reason in found.unclear] == ([] if why in {None, "theirs"} else [why])
+    assert (bool(found.ours), found.shared_with is not None) == (taken, shared)
 
 
 def test_a_run_that_ended_right_before_this_one_is_no_other_run(tmp_path: Path) -> None:
     """Files are looked for from a second before the start, since stamps are coarse; runs are asked for from the start itself."""
-    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), output_prefixes=("a",))
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=("a",))
     saved_by_torch(tmp_path / "a" / "ckpt.pt", T)
     asked: list[float] = []
     began_t = T - 5
@@ -414,27 +397,10 @@ def test_a_run_that_ended_right_before_this_one_is_no_other_run(tmp_path: Path) 
     assert asked == [began_t]
 
 
-def test_a_newer_one_that_was_not_taken_is_named(tmp_path: Path) -> None:
-    began_t = INTENDED.t
-    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=("checkpoints",))
-    other = ConcurrentRun("able-ant", Outputs.of(job))
-    mine = ev.CheckpointCommitted(
-        t=T, attempt=1, step=10, path=str(tmp_path / "step_10.pt"), found=True, written_t=began_t + 10
-    )
-    state = replay((STARTED, INTENDED, RUNS, mine))
-    assert newest_untaken(job, state, lambda _since_t: [other]) is None
-    saved_by_torch(tmp_path / "step_40.pt", began_t + 40)
-    untaken = newest_untaken(job, state, lambda _since_t: [other])
-    assert untaken is not None
-    text = "step_40.pt (step 40) is newer and was not taken: run able-ant may have written it"
-    assert untaken_text(job, untaken) == text
-    assert newest_untaken(job, state, lambda _since_t: []) is None, "nobody else trained"
-
-
 @pytest.mark.fault(
     "recovery",
     "a training that stoker does not run saves checkpoints in the same folder",
-    "what lies outside the output that the run's own arguments name is not taken, and the reason names it",
+    "what lies outside the output that the run's own arguments name is not taken",
 )
 @pytest.mark.parametrize(
     ("args", "folder", "path", "taken"),
@@ -455,18 +421,13 @@ def test_what_lies_outside_the_output_of_the_arguments_is_not_taken(
         (tmp_path / folder).mkdir()
         os.utime(tmp_path / folder, (T + 1, T + 1))
     saved_by_torch(tmp_path / path, T + 5)
-    prefixes = find_prefixes(settings_of(words))
     job = replace(
         job_of(tmp_path).job,
         cwd=str(tmp_path),
         entry_args=tuple(words),
-        outputs=USUAL_OUTPUTS,
-        output_prefixes=prefixes,
+        outputs=find_outputs(settings_of(words)),
     )
     assert bool(search(job, T, lambda _since_t: ()).ours) is taken
-    untaken = newest_untaken(job, BEGUN, lambda _since_t: ())
-    said = f"{path} (step 5) is newer and was not taken: this run writes to mine"
-    assert (untaken_text(job, untaken) if untaken is not None else None) == (None if taken else said)
 
 
 @pytest.mark.parametrize(
@@ -491,15 +452,10 @@ def test_a_checkpoint_far_beyond_the_last_step_of_the_run_is_not_taken(
         job_of(tmp_path).job,
         cwd=str(tmp_path),
         entry_args=tuple(words),
-        outputs=USUAL_OUTPUTS,
-        output_prefixes=find_prefixes(settings_of(words)),
+        outputs=find_outputs(settings_of(words)),
         batch=replace(BATCH, accumulation_steps=accumulation),
     )
     state = replay((STARTED, INTENDED, RUNS, ev.Progress(t=T, attempt=1, step=step)))
     told = Emitted()
     FoundCheckpoints(job, FakeClock(), told).finish(state)
     assert bool(saved(told)) is taken
-    untaken = newest_untaken(job, state, lambda _since_t: ())
-    assert (untaken is None) is taken
-    if untaken is not None:
-        assert untaken_text(job, untaken).endswith(f"not taken: this run has only reached step {step}")

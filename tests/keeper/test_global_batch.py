@@ -158,7 +158,7 @@ def _restarts(record: RunFile, folder: Path, probes: tuple[ev.ProbeEnded, ...]) 
             last_step=number,
         )
         state = RunState(attempts=(*state.attempts, view), probes=probes)
-        decision = decide_next(record, state, node=run.node(), env={"XDG_STATE_HOME": str(folder)})
+        decision = decide_next(record, state, env={"XDG_STATE_HOME": str(folder)})
         if decision.kind is not DecisionKind.RESTART:
             break
         assert decision.change is not None

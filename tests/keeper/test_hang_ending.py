@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from supervisor.job.spec import HangSettings
-from supervisor.keeper.base.request_rules import Refused, RequestAction, judge
 from supervisor.keeper.monitoring.observations import PhaseSeen
 from supervisor.policy.health.stall import Activity
-from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run.events import Phase
 from supervisor.run.fold import replay
@@ -33,15 +32,6 @@ from tests.keeper.test_stalls import (
 
 SLEEP, SOCKET, READ = "230", "45", "0"
 # Where the three ways to run a job differ: whether a screen is open.
-WATCHED = pytest.mark.parametrize("watched", [False, True], ids=["unwatched", "watched"])
-RESUME = pytest.mark.parametrize("can_resume", [False, True], ids=["no resume", "resume"])
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = made_with(tmp_path)
-    yield made
-    made.health.close()
 
 
 def made_with(
@@ -50,6 +40,13 @@ def made_with(
     made = make(folder, settings or HangSettings(), group_timeout_s=group_timeout_s)
     made.health.begin(1)
     return made
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = made_with(tmp_path)
+    yield made
+    made.health.close()
 
 
 def state_of(bench: Bench) -> RunState:
@@ -68,96 +65,65 @@ def attempt_of(bench: Bench) -> AttemptState:
     return view
 
 
-@WATCHED
-@RESUME
+BACKWARD = (
+    'Thread 1 (idle): "MainThread"\n    _engine_run_backward (torch/autograd/graph.py:9)\n    main (a.py:9)'
+)
+EVALUATES = (
+    'Thread 1 (active): "MainThread"\n    synchronize (torch/cuda/__init__.py:1)\n    evaluate (eval.py:9)'
+)
+KERNEL = tuple(
+    f"thread 1 'python': state S, waits in {place}, system call 1"
+    for place in ("futex_do_wait", "hrtimer_nanosleep")
+)
+SILENCES: dict[str, tuple[dict[str, Any], float, bool, str]] = {
+    "a pause": ({"texts": (WAITS, PAUSES), "calls": ("202", SLEEP)}, 90, False, "late_may_come"),
+    "a loop": ({"texts": (WAITS, LOOPS), "cores": (0.0, 1.0)}, 1790, False, "late_computes"),
+    "a loop, for long": ({"texts": (WAITS, LOOPS), "cores": (0.0, 1.0)}, 1850, True, "computes_for_ever"),
+    "a lock, less than half a core": ({"cores": (0.0, 0.4)}, 400, True, "lock_for_ever"),
+    "a lock, more than that": ({"cores": (0.0, 0.6)}, 400, False, "late_computes"),
+    "all in backward, one computes": ({"texts": (BACKWARD, BACKWARD), "cores": (0.0, 1.0)}, 1000, False, "late_computes"),
+    "one evaluates for all": ({"texts": (EVALUATES, WAITS)}, 3600, False, "late_may_come"),
+    "not all ranks were looked at": ({"here": 4}, 2000, False, "not_all_seen"),
+    "a rank on another node": ({"texts": (WAITS, WAITS), "world": 4}, 2000, False, "late_elsewhere"),
+    "the kernel alone is asked": ({"sources": ("proc", "proc"), "texts": KERNEL}, 2000, False, "no_python_stacks"),
+    "the job asked for an hour": ({"group_timeout_s": 3600.0}, 3600, False, "group_timeout"),
+    "the job asked for an hour, over": ({"group_timeout_s": 3600.0}, 3650, True, "lock_for_ever"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("watched", [False, True], ids=["unwatched", "watched"])
+@pytest.mark.parametrize("kind", SILENCES)
 @pytest.mark.fault("recovery", "a healthy job is silent for 90 s", "it is flagged and never ended")
-def test_a_pause_of_90_s_ends_nothing_and_is_no_advice_beyond_the_stall(
-    bench: Bench, watched: bool, can_resume: bool
+def test_a_silence_is_flagged_at_once_and_ended_only_where_nothing_speaks_against_it(
+    bench: Bench, kind: str, watched: bool
 ) -> None:
-    bench.watched, bench.can_resume = watched, can_resume
+    stacks, lasts_s, ends, rule = SILENCES[kind]
+    bench.watched = watched
+    for name, value in stacks.items():
+        setattr(bench.stacks, name, value)
+    bench.steps(30)
+    assert bench.wait(lasts_s) == ends
+    (flagged,) = bench.facts(ev.StallFlagged)
+    assert isinstance(flagged, ev.StallFlagged)
+    assert flagged.waited_s < 4
+    found = [fact.rule for fact in bench.told.facts if isinstance(fact, ev.HangFound)]
+    assert (found or rules_told(bench))[-1] == rule
+    assert hang_advice(bench) == [] or (
+        lasts_s > 300 and hang_advice(bench)[0] == f"hang_{rules_told(bench)[0]}"
+    )
+    if not ends:
+        bench.steps(1)
+        assert attempt_of(bench).only_flagged is None
+        assert bench.stacks.taken < 40
+
+
+def test_why_a_silence_is_not_ended_is_said_long_before_anybody_would_end_it(bench: Bench) -> None:
     bench.stacks.texts, bench.stacks.calls = (WAITS, PAUSES), ("202", SLEEP)
     bench.steps(30)
-    assert not bench.wait(90)
-    (flagged,) = bench.facts(ev.StallFlagged)
-    assert isinstance(flagged, ev.StallFlagged)
-    assert flagged.waited_s < 3
+    assert not bench.wait(20)
     (told,) = bench.facts(ev.OnlyFlagged)
     assert isinstance(told, ev.OnlyFlagged)
-    assert told.why == "rank 1 sleeps in sleep() at data.py:41"
-    assert told.t - flagged.t < 10, "said long before anybody would have ended it"
-    bench.steps(10)
-    assert not bench.facts(ev.HangCountdown)
-    assert not hang_advice(bench)
-    assert attempt_of(bench).only_flagged is None
-
-
-def test_a_loop_without_an_end_is_ended_after_half_an_hour(bench: Bench) -> None:
-    bench.stacks.texts, bench.stacks.cores = (WAITS, LOOPS), (0.0, 1.0)
-    bench.steps(30)
-    assert not bench.wait(1790)
-    assert rules_told(bench)[-1] == "late_computes"
-    told = attempt_of(bench).only_flagged
-    assert told is not None
-    assert (told.why, told.until_s) == ("rank 1 computes in fetch() at data.py:41", 1800.0)
-    assert bench.wait(60)
-    (found,) = bench.facts(ev.HangFound)
-    assert isinstance(found, ev.HangFound)
-    assert found.rule == "computes_for_ever"
-    assert found.ranks == (1,)
-
-
-@pytest.mark.parametrize(("cores", "ends"), [(0.4, True), (0.6, False)])
-def test_a_rank_that_uses_more_than_half_a_core_computes_whatever_its_main_thread_does(
-    bench: Bench, cores: float, ends: bool
-) -> None:
-    bench.stacks.cores = (0.0, cores)
-    bench.steps(30)
-    assert bench.wait(400) == ends
-
-
-def test_ranks_that_all_wait_in_backward_may_be_computing_there(bench: Bench) -> None:
-    backward = 'Thread 1 (idle): "MainThread"\n    _engine_run_backward (torch/autograd/graph.py:9)\n    main (a.py:9)'
-    bench.stacks.texts, bench.stacks.cores = (backward, backward), (0.0, 1.0)
-    bench.steps(30)
-    assert not bench.wait(1000)
-    bench.stacks.cores = (0.0, 0.0)
-    bench.stacks.activity = Activity()
-    bench.steps(1)
-    assert not bench.facts(ev.HangCountdown)
-
-
-def test_a_job_that_asks_for_an_hour_is_given_it(tmp_path: Path) -> None:
-    bench = made_with(tmp_path, group_timeout_s=3600.0)
-    bench.steps(30)
-    assert not bench.wait(3600)
-    (flagged,) = bench.facts(ev.StallFlagged)
-    assert isinstance(flagged, ev.StallFlagged)
-    assert flagged.act_s == 3600
-    assert rules_told(bench) == ["group_timeout"]
-    assert bench.wait(60)
-    bench.health.close()
-
-
-def test_a_rank_of_this_node_that_was_not_looked_at_or_is_on_another_may_be_the_late_one(
-    bench: Bench,
-) -> None:
-    bench.stacks.here = 4
-    bench.steps(30)
-    assert not bench.wait(2000)
-    assert rules_told(bench) == ["not_all_seen"]
-    bench.steps(5)
-    bench.stacks.here, bench.stacks.world = 2, 4
-    bench.stacks.texts = (WAITS, WAITS)
-    assert not bench.wait(20_000)
-    assert rules_told(bench)[-1] == "late_elsewhere"
-
-
-def test_a_run_that_came_back_from_a_silence_is_given_three_times_as_long(bench: Bench) -> None:
-    bench.steps(30)
-    assert not bench.wait(200)
-    bench.steps(300)
-    assert not bench.wait(620), "3 × 200 s, and the countdown"
-    assert bench.wait(20)
+    assert (told.why, told.until_s) == ("rank 1 sleeps in sleep() at data.py:41", None)
 
 
 # -- who watches, and who can continue ------------------------------------------------------------------
@@ -172,9 +138,6 @@ def test_unwatched_and_without_a_resume_a_hang_is_only_flagged_and_said_once(ben
     assert not bench.wait(1000)
     assert not bench.facts(ev.HangCountdown)
     assert hang_advice(bench) == ["hang_unwatched"]
-    advice = next(fact for fact in bench.told.facts if isinstance(fact, ev.Advisory) and fact.code != "stall")
-    assert "--end-hangs" in advice.text
-    assert "--resume-knob" in advice.text
 
 
 def test_a_viewer_that_leaves_takes_the_countdown_along(bench: Bench) -> None:
@@ -214,20 +177,6 @@ def test_a_person_who_keeps_waiting_does_so_for_this_silence_alone(bench: Bench)
     assert not bench.wait(3 * 5310 + 15), "it came back from 5310 s"
     assert len(bench.facts(ev.HangCountdown)) == 2, "a later silence counts down again"
     assert bench.wait(60)
-
-
-def test_keeping_waiting_is_refused_where_nothing_is_counted_down(bench: Bench) -> None:
-    by = control.Requester(uid=1, host="box", user="ada")
-    request = control.Request(id="1", kind=ev.RequestKind.KEEP_WAITING, by=by, if_attempt=1)
-    bench.steps(30)
-    assert not bench.wait(290)
-    with pytest.raises(Refused, match="neither a hang nor a run that waits for you"):
-        judge(request, state_of(bench))
-    assert not bench.wait(20)
-    assert judge(request, state_of(bench)) is RequestAction.KEEP_WAITING
-    bench.health.keep_waiting("ada")
-    with pytest.raises(Refused):
-        judge(request, state_of(bench))
 
 
 @pytest.mark.fault("recovery", "a job lives again during the countdown", "it is not ended")

@@ -1,4 +1,3 @@
-import os
 import pwd
 
 import pytest
@@ -7,8 +6,7 @@ from supervisor.diagnosis.evidence import RunValues
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.planning import attempt_evidence as present_room
 from supervisor.keeper.planning.attempt_evidence import other_gpu_users, with_machine
-from supervisor.keeper.process.members import user_of
-from supervisor.preflight.ports import is_free
+from supervisor.preflight.network import is_free
 from tests.fakes.nvml import GIB, Card, StandIn
 
 
@@ -60,8 +58,3 @@ def test_a_free_port_is_offered_by_the_node_that_leads() -> None:
     assert port is not None
     assert is_free(port)
     assert with_machine(RunValues(), job(node_rank=1), {}).free_port is None
-
-
-def test_the_owner_of_a_living_process() -> None:
-    assert user_of(os.getpid()) == pwd.getpwuid(os.getuid()).pw_name
-    assert user_of(1 << 30) is None

@@ -213,15 +213,6 @@ def test_it_goes_with_the_next_whole_checkpoint_of_the_attempt_and_not_with_one_
     assert resuming.ledger.state.kept == ()
 
 
-@pytest.mark.parametrize("outcome", [ev.Outcome.SUCCEEDED, ev.Outcome.FAILED, ev.Outcome.STOPPED])
-def test_a_run_that_did_not_succeed_leaves_it(resuming: Resuming, outcome: ev.Outcome) -> None:
-    copy = Path(resuming.kept().copy)
-    resuming.resumes()
-    resuming.emit(ev.RunEnded(t=9.0, outcome=outcome, exit_code=0, reason="over"))
-    resuming.copies.release(over=True)
-    assert copy.exists() == (outcome is not ev.Outcome.SUCCEEDED)
-
-
 def test_an_attempt_after_it_that_resumes_from_the_same_one_needs_no_other_copy(resuming: Resuming) -> None:
     kept = resuming.kept()
     resuming.resumes()

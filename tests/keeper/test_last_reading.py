@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from supervisor.keeper.monitoring import log_monitor as last_reading
-from supervisor.keeper.monitoring.log_monitor import LOOK_AGAIN_S, QUIET_S, WRITTEN_S, LastReading
+from supervisor.keeper.monitoring.log_monitor import QUIET_S, WRITTEN_S, LastReading
 from tests.conftest import wait_until
 from tests.keeper.fakes import FakeClock
 
@@ -91,18 +91,6 @@ def test_a_writer_that_goes_on_and_on_is_waited_for_a_minute(looks: list[bool]) 
     clock.now += 1.0
     logs.size_bytes += 1
     assert last.look()
-
-
-def test_it_is_looked_for_writers_again_and_not_all_the_time(looks: list[bool]) -> None:
-    looks[:] = [True, False]
-    logs, clock = Logs(), FakeClock()
-    last = reading(logs, clock)
-    assert wait_until(searched(last), 5)
-    for _ in range(5):
-        assert not last.look()
-    assert last._search.is_idle(), "a look at all processes costs time"
-    clock.now += LOOK_AGAIN_S
-    assert wait_until(last.look, 5), "the writer is gone before it was quiet"
 
 
 def test_who_is_in_a_hurry_waits_for_nobody(looks: list[bool]) -> None:

@@ -22,7 +22,7 @@ from supervisor.keeper.monitoring.measured_facts import (
 from supervisor.keeper.monitoring.observations import FactSeen, Observation, Sampled, StepSeen
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.fold import fold, replay
+from supervisor.run.fold import replay
 from supervisor.sources.telemetry import measured_record
 from supervisor.views.headless.console import event_lines
 from tests.keeper.fakes import FakeClock, job_of
@@ -121,14 +121,6 @@ def test_an_adopting_keeper_does_not_repeat_what_stands_in_the_journal() -> None
     assert again.events == []
 
 
-def test_the_measured_batch_is_shown_where_the_planned_one_differs() -> None:
-    launch = ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch", batch=BatchSpec(16, 1, 2))
-    state = replay([launch])
-    state = fold(state, ev.BatchMeasured(t=2.0, attempt=1, micro_batch=8, accumulation=1, world_size=2))
-    assert state.attempt is not None
-    assert state.attempt.shown_batch == BatchSpec(8, 1, 2)
-
-
 @pytest.mark.parametrize("logs", [False, True], ids=["silent", "logs its steps"])
 def test_steps_are_counted_for_a_script_that_prints_none(logs: bool) -> None:
     attempt = Attempt()
@@ -208,24 +200,6 @@ def test_settled_answers_are_derived_again_more_and_more_seldom(monkeypatch: pyt
         False,
         True,
     ]
-
-
-def test_the_rate_of_samples_counts_ranks_on_other_nodes() -> None:
-    attempt = Attempt()
-    attempt.record(0, kind="phase", pid=100, world_size=8)
-    attempt.record(0, **SETTING)
-    attempt.record(0, **LOADER)
-    attempt.train(60, first=2, ranks=1)
-    assert attempt.steps[-1].values["samples_per_sec"] == pytest.approx(128.0), (
-        "8 samples in 0.5 s on each of 8 ranks"
-    )
-
-
-@pytest.mark.parametrize(
-    "line", [b'{"kind":"step","step":1' + b"0" * 400 + b"}", b'{"kind":3}', b"[]", b'{"kind":"st']
-)
-def test_a_line_that_is_no_record_is_left_out(line: bytes) -> None:
-    assert measured_record(line) is None
 
 
 def logged(attempt: Attempt, step: float, rank: int | None = 0, **values: float) -> dict[str, float]:
@@ -309,14 +283,6 @@ def test_of_any_other_counter_it_is_not_known_what_it_counts(counter: Any) -> No
     assert ratio.value is None
 
 
-def test_a_log_that_is_read_late_shows_no_relation() -> None:
-    ratio = StepRatio(None)
-    for step in range(1, 100):  # a backlog of 4000 steps, read at once, then the log as it grows
-        ratio.log(step * 0.5, 4000.0 if step > 1 else 1.0)
-        ratio.count(step * 0.5 + 0.1, step)
-    assert ratio.value is None
-
-
 def test_the_time_before_the_first_collective_is_one_of_the_values() -> None:
     attempt = Attempt()
     line = b'{"v":1,"t_wall":9.5,"t_mono":3.0,"kind":"timing","step":4,"compute_s":0.125,"rank":1}'
@@ -344,16 +310,6 @@ def test_the_total_of_a_silent_script(name: str, accumulation: int, planned: int
     event = attempt.events[-1]
     assert isinstance(event, ev.BatchMeasured)
     assert (event.accumulation, event.planned_steps) == (accumulation, planned)
-
-
-def test_an_adopting_keeper_goes_on_counting_for_a_script_that_prints_no_step() -> None:
-    first = Attempt()
-    first.train(60)
-    launch = ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch")
-    state = replay([launch, *first.events, ev.Progress(t=40.0, attempt=1, step=60)])
-    again = Attempt(adopted=state)
-    again.train(61)
-    assert again.steps[-1].values["step"] == 61.0
 
 
 def test_the_phase_is_stepping_from_the_first_step_on() -> None:

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from supervisor.keeper.monitoring import sensors
-from supervisor.keeper.monitoring.sensors import OtherGpuUsers, Use, gpu_values
+from supervisor.keeper.monitoring import collector
+from supervisor.keeper.monitoring.collector import OtherGpuUsers, Use, gpu_values
 from supervisor.sources.gpu import GpuDevice, GpuProcess, GpuSample
 
 GIB = 1 << 30
@@ -23,7 +23,7 @@ def sample(*processes: GpuProcess, throttle: tuple[str, ...] | None = None) -> G
 
 @pytest.fixture(autouse=True)
 def _same_pids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sensors, "pids_are_the_drivers", lambda: True)
+    monkeypatch.setattr(collector, "pids_are_the_drivers", lambda: True)
 
 
 def test_children_of_ours_are_ours_and_others_are_named() -> None:
@@ -52,7 +52,7 @@ def test_nothing_is_said_where_pids_mean_nothing_or_nobody_matters(monkeypatch: 
     assert Use(0, (), (GpuProcess(8, 9 * GIB),)).advice() is None, "a GPU that the run does not use"
     unknown = Use(0, (GpuProcess(7, None),), (GpuProcess(8, GIB),))
     assert unknown.values()["own_memory_bytes"] is None
-    monkeypatch.setattr(sensors, "pids_are_the_drivers", lambda: False)
+    monkeypatch.setattr(collector, "pids_are_the_drivers", lambda: False)
     assert list(OtherGpuUsers().uses([sample(GpuProcess(INIT, GIB))], set())) == []
 
 

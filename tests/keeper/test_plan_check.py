@@ -149,13 +149,6 @@ def test_a_rank_that_has_not_told_its_first_step_may_have_loaded(tmp_path: Path)
     assert isinstance(confirmed, ev.PlanConfirmed)
 
 
-def test_a_convention_about_an_unchanged_batch_is_no_plan(tmp_path: Path) -> None:
-    restart = Restart(tmp_path, changed=False)
-    restart.train(micro=16, batches=1, steps=3)
-    assert not restart.events
-    assert restart.file.exists(), "nothing was planned that could differ"
-
-
 @pytest.mark.parametrize(
     ("trained", "wrong"),
     [
@@ -184,14 +177,6 @@ def test_a_difference_takes_back_the_answer_that_it_refutes_and_a_confirmed_one_
     known = {what: recalled(question, env) for what, question in asked.items()}
     kept = {what for what, given in known.items() if given is not None and given.value == "--x"}
     assert kept == (set() if wrong else set(asked))
-
-
-def test_a_difference_that_no_answer_made_refutes_none(tmp_path: Path) -> None:
-    restart = Restart(tmp_path)
-    restart.train(micro=16)
-    (event,) = restart.events
-    assert isinstance(event, ev.PlanDiffers)
-    assert event.wrong is None
 
 
 def test_more_ranks_than_planned_are_no_settings_doing(tmp_path: Path) -> None:

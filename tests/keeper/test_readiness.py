@@ -130,10 +130,6 @@ def test_a_look_that_fails_keeps_no_run_from_going_on(caplog: pytest.LogCaptureF
     assert "stoker-proofs failed" in caplog.text
 
 
-def test_nothing_to_show_waits_for_nothing() -> None:
-    assert gate(Clock(), Look(Missing(Precondition.DISK, "x")), []).way(st.RunState(), backoff()) is Way.GO
-
-
 def dead_ranks(pid: int) -> st.RunState:
     view = st.AttemptState(
         number=1, planned_t=0.0, started_t=0.0, ranks={0: st.RankState(local_rank=0, pid=pid)}

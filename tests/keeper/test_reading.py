@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -18,12 +15,10 @@ import pytest
 from supervisor.job.spec import RetrySettings
 from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.keeper_clock import SystemClock
-from supervisor.keeper.loop import Keeper
 from supervisor.keeper.monitoring import log_monitor as last_reading
 from supervisor.keeper.monitoring.log_monitor import LastReading, LogKey, LogKind, LogWatch
 from supervisor.keeper.planning import attempt_evidence as judgement
 from supervisor.keeper.planning.attempt_evidence import BackgroundVerdict
-from supervisor.keeper.recording import recorder
 from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -35,7 +30,7 @@ from supervisor.sources.signature_files import default_cache_dir, load_engine
 from supervisor.text.prefixes import Origin
 from supervisor.views.wording.kinds import unread_text
 from supervisor.views.wording.translate import english
-from tests.conftest import TOKEN, processes_with, wait_until
+from tests.conftest import wait_until
 from tests.keeper.fakes import facts_of, job_of, run_in, verdict_of
 from tests.keeper.runs import INTENDED, STARTED, T, append, carry, child_in, journalled, outcome
 
@@ -127,28 +122,6 @@ def test_all_is_read_however_long_it_takes_and_the_lag_is_journalled(
     assert lags[-1] is None, "all is read"
     assert state.progress is not None
     assert not unread_text(state.progress)
-
-
-def test_what_was_seen_before_the_processes_ended_is_written_before_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = RunPaths(tmp_path / "run-1")
-    measure = LogWatch._measure
-
-    def slow(self: LogWatch, *args: object) -> None:
-        measure(self, *args)  # type: ignore[arg-type]  # passed on
-        gate.touch()
-        if b"step 2" in args[1].data:  # type: ignore[attr-defined]
-            wait_for_the_reading(run)
-
-    gate = tmp_path / "gate"
-    monkeypatch.setattr(LogWatch, "_measure", slow)
-    monkeypatch.setattr(recorder, "PROGRESS_INTERVAL_S", 60.0)  # step 2 waits for it when the command ends
-    code = f"import os, time\nprint('step 1 loss 1.0')\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\nprint('step 2 loss 1.0')"
-    carry(run, job_of(tmp_path, sys.executable, "-u", "-c", code))
-    told = [fact for fact in facts_of(run) if isinstance(fact, ev.Progress | ev.ProcessesGone)]
-    assert any(isinstance(fact, ev.ProcessesGone) for fact in told)
-    assert [fact.t for fact in told] == sorted(fact.t for fact in told)
 
 
 @pytest.mark.fault("logs and load", "a request comes while logs are read", "it is answered at once")
@@ -262,12 +235,6 @@ for step in range(2, 6):
     print(f"step {step}/5 loss: 1.0", flush=True)
 time.sleep(30)
 """
-OUTLIVED = f"""\
-import os, subprocess, sys
-print("step 1/5 loss: 2.0", flush=True)
-subprocess.Popen([sys.executable, "-c", {WRITES_ON!r}], start_new_session=True)
-os._exit(0)
-"""
 
 
 @pytest.fixture
@@ -311,26 +278,6 @@ def test_what_a_process_writes_that_outlives_the_job_is_read_till_it_falls_quiet
     assert took_s > last_reading.QUIET_S
     assert log.read_bytes().count(b"\n") == 5
     assert logs.backlog() == (size, size)
-
-
-def test_a_run_whose_job_left_a_writer_behind_ends_with_what_that_wrote(tmp_path: Path) -> None:
-    run = RunPaths(tmp_path / "run-1")
-    keeper = Keeper(run, job_of(tmp_path, sys.executable, "-c", OUTLIVED), env=os.environ)
-    try:
-        assert keeper.run_to_end() == 0
-        state = keeper.state
-    finally:
-        keeper.close()
-        end_writers(run.node().attempt(1).agent_log)
-    assert state.attempts[0].last_step == 5
-
-
-def end_writers(log: Path) -> None:
-    """End what the test's job left behind with the log open."""
-    for pid in processes_with(os.environ[TOKEN]):
-        with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/{pid}/fd/1") == str(log):
-                os.kill(pid, signal.SIGKILL)
 
 
 # -- verdicts beside the loop ------------------------------------------------------------------------

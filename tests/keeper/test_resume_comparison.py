@@ -12,14 +12,14 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind, Knobs, RetrySettings
 from supervisor.keeper.base.ledger import Ledger, RunContext
 from supervisor.keeper.planning.launch_plans import counter_question
-from supervisor.keeper.recording import resume_comparison
-from supervisor.keeper.recording.resume_comparison import ResumeComparison
+from supervisor.keeper.recording import recovery_report
+from supervisor.keeper.recording.recovery_report import ResumeComparison
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.answers import AnswerLine, remember_answer
 from supervisor.run.fold import replay
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Decision, DecisionKind, Difference, Sameness, SpecChange
+from supervisor.run.records import Difference, Sameness
 from supervisor.run.series import JOB_KEY, METRICS, SeriesWriter
 from supervisor.views.headless.console import Level, event_lines
 from supervisor.views.wording.translate import english
@@ -121,47 +121,12 @@ def test_what_more_steps_would_not_change_is_said_early(resumed: Resumed) -> Non
     assert len(resumed.said()) == 1
 
 
-def test_an_attempt_that_ends_early_is_judged_by_what_there_is(resumed: Resumed) -> None:
-    assert resumed.trains(part(AFTER, 101, 102)) == []
-    (said,) = resumed.trains(part(AFTER, 103, 103), final=True)
-    assert said.result is Sameness.UNKNOWN
-    assert "too few steps" in said.text
-
-
 def test_the_bar_that_jumps_to_the_step_it_resumes_from_is_no_step_0(resumed: Resumed) -> None:
     """tqdm draws 0/150 before transformers' Trainer skips to step 101."""
     resumed.series.append(METRICS, 5.0, JOB_KEY, 2, {"step": 0.0, "total_steps": 150.0})
     resumed.trains(part(AFTER, 101, 149))
     (said,) = resumed.trains(part(AFTER, 150, 150))
     assert said.result is Sameness.SAME
-
-
-def test_a_start_from_step_0_is_said_with_its_first_steps(resumed: Resumed) -> None:
-    (said,) = resumed.trains(part(Log(range(1, 51)), 1, 8))
-    assert said.difference is Difference.STEP
-    assert said.numbers["resume_step"] == 100
-
-
-@pytest.mark.parametrize(
-    ("by", "typed", "asked"),
-    [
-        ("kim", ("--lr=1e-4", "--epochs", "3"), "--lr=1e-4"),
-        ("kim", ("--lr", "3e-4", "--epochs", "3"), ""),
-        ("policy", ("--lr=1e-4",), ""),
-    ],
-)
-def test_another_learning_rate_that_a_person_typed_is_reported_as_asked_for(
-    tmp_path: Path, by: str, typed: tuple[str, ...], asked: str
-) -> None:
-    before = st.AttemptState(
-        number=1,
-        planned_t=1.0,
-        argv=("torchrun", "train.py", "--lr", "3e-4"),
-        decision=Decision(DecisionKind.RESTART, "asked", change=SpecChange(argv=typed)),
-        decided_by=by,
-    )
-    view = st.AttemptState(number=2, planned_t=2.0)
-    assert resume_comparison._asked_rate(st.RunState(attempts=(before, view)), view) == asked
 
 
 def test_what_was_asked_for_is_said_with_the_difference_and_is_no_warning() -> None:
@@ -190,15 +155,6 @@ def test_another_keeper_does_not_say_it_again(resumed: Resumed) -> None:
     assert len(resumed.said()) == 1
 
 
-def test_of_a_long_training_the_newest_steps_are_kept(
-    resumed: Resumed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resume_comparison, "MOST_KEPT", 45)
-    resumed.trains(part(AFTER, 101, 130))
-    (said,) = resumed.trains(part(AFTER, 131, 150))
-    assert (said.result, said.steps_twice) == (Sameness.SAME, 30)
-
-
 def test_only_whole_steps_of_the_job_with_a_measured_value_are_compared(tmp_path: Path) -> None:
     writer = SeriesWriter(tmp_path)
     loss = {"loss": 1.0}
@@ -214,7 +170,7 @@ def test_only_whole_steps_of_the_job_with_a_measured_value_are_compared(tmp_path
     ):
         writer.append(METRICS, 60_000.0, key, attempt, values)
     writer.close()
-    tables = resume_comparison._Tables(tmp_path, 2)
+    tables = recovery_report._Tables(tmp_path, 2)
     assert tables.totals is None
     assert tables.read(final=True)
     assert tables.before == {0: loss}
@@ -245,12 +201,6 @@ def missed_of(folder: Path, after: Rows, **made: Any) -> ev.ResumeMissed | None:
         resumed.close()
 
 
-def test_an_attempt_that_begins_below_its_checkpoint_did_not_resume(tmp_path: Path) -> None:
-    missed = missed_of(tmp_path, rows_at(10, 20))
-    assert missed is not None
-    assert (missed.attempt, missed.step, missed.began, missed.certain) == (2, 100, 0, False)
-
-
 @pytest.mark.parametrize(
     ("after", "why"),
     [
@@ -263,10 +213,6 @@ def test_an_attempt_that_begins_below_its_checkpoint_did_not_resume(tmp_path: Pa
 )
 def test_what_is_no_false_resume(tmp_path: Path, after: Rows, why: str) -> None:
     assert missed_of(tmp_path, after) is None, why
-
-
-def test_without_a_planned_resume_nothing_is_accused(tmp_path: Path) -> None:
-    assert missed_of(tmp_path, rows_at(10, 20), resume_at=None) is None
 
 
 def test_a_checkpoint_that_is_named_by_another_count_than_the_logs_is_compared_by_its_time(

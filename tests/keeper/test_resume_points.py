@@ -261,14 +261,6 @@ def test_where_transformers_takes_the_old_batch_a_changed_copy_is_resumed_from(
     assert {p: (p.stat().st_ino, p.read_bytes()) for p in path.rglob("*") if p.is_file()} == before
 
 
-def test_the_checkpoint_that_the_command_itself_resumes_from_is_copied_likewise(tmp_path: Path) -> None:
-    path = trainers(tmp_path / "before")
-    record = record_of(tmp_path, HF_PATH, "--resume_from_checkpoint", str(path), version="4.57.1")
-    plan = next_plan(tmp_path, record, state_of())
-    assert plan.copy is not None
-    assert (plan.copy.source, plan.copy.before, plan.copy.after) == (str(path), 16, 8)
-
-
 def test_under_data_parallel_the_number_is_that_of_all_gpus(tmp_path: Path) -> None:
     record = record_of(tmp_path, HF_PATH, version="4.57.1")
     one = BatchSpec(micro_batch_per_rank=16, accumulation_steps=2, world_size=1)
@@ -286,25 +278,6 @@ def test_other_versions_resume_from_the_checkpoint_itself(tmp_path: Path, versio
     plan = next_plan(tmp_path, record, state_of(path))
     assert plan.copy is None
     assert plan.resume == str(path)
-
-
-def test_a_path_that_is_heeded_first_is_given_also_to_a_script_that_looks_by_itself(tmp_path: Path) -> None:
-    record = record_of(tmp_path, HF_SELF, version="5.23.0")
-    path = trainers(tmp_path / "out")
-    plan = next_plan(tmp_path, record, state_of(path))
-    assert (plan.copy, plan.resume, plan.resume_at) == (None, str(path), 10)
-
-
-def test_a_restart_with_the_same_batch_needs_no_copy(tmp_path: Path) -> None:
-    record = record_of(tmp_path, HF_PATH, version="4.57.1")
-    path = trainers(tmp_path / "out")
-    plan = next_plan(tmp_path, record, state_of(path, change=SpecChange()))
-    assert (plan.copy, plan.resume) == (None, str(path))
-
-
-def test_an_unknown_version_is_taken_for_one_that_is_wrong(tmp_path: Path) -> None:
-    record = record_of(tmp_path, HF_PATH, version="")
-    assert next_plan(tmp_path, record, state_of(trainers(tmp_path / "out"))).copy is not None
 
 
 def test_where_no_flag_can_hand_over_a_copy_the_smaller_batch_is_refused(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from supervisor.keeper.monitoring.observations import StepSeen
-from supervisor.keeper.recording.job_progress import MAX_MINIMA, RunningMinima
-from supervisor.keeper.recording.recorder import Recorder
+from supervisor.keeper.recording.recorder import MAX_MINIMA, Recorder, RunningMinima
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.series import METRICS, SeriesReader
@@ -47,24 +46,6 @@ class Run:
         self.recorder._series.close()  # as its end would
         self.recorder = Recorder(self.folder, self.emitted, self.clock)
         self.recorder.begin(number, adopted=replay(self.emitted.facts))
-
-
-def test_a_minimum_between_two_facts_is_the_best(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.attempt(1, [(step, 5.6799 if step == 26 else 10.345 + step, 0.02) for step in range(1, 41)])
-    state = replay(run.emitted.facts)
-    assert (state.best_loss, state.best_step) == (5.6799, 26)
-    assert state.progress is not None
-    assert state.progress.step == 40
-
-
-def test_what_is_left_of_a_second_that_a_restart_cuts_has_a_best_of_its_own(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    losses = [9.0, 8.0, 7.0, 8.5, 5.0, 9.0]
-    run.attempt(1, [(at, loss, 0.01) for at, loss in enumerate(losses, start=1)])
-    run.attempt(2, [(5, 7.5, 0.01)])
-    state = replay(run.emitted.facts)
-    assert (state.best_loss, state.best_step) == (7.0, 3)
 
 
 def test_a_low_that_the_dead_keeper_had_not_told_is_told_by_the_next(tmp_path: Path) -> None:
@@ -103,16 +84,6 @@ def test_a_loss_without_a_step_belongs_to_the_newest_and_no_number_tells_nothing
     ):
         minima.add(step, loss)
     assert minima.take() == ((None, 9.0), (4, 8.0), (4, 7.0))
-
-
-def test_facts_of_older_keepers_still_fold() -> None:
-    facts: list[ev.Event] = [
-        ev.LaunchIntended(t=1.0, attempt=1, argv=("x",), reason="first start"),
-        ev.Progress(t=2.0, attempt=1, step=1, loss=3.0),
-        ev.Progress(t=3.0, attempt=1, step=9, loss=2.0),
-    ]
-    state = replay(facts)
-    assert (state.best_loss, state.best_step) == (2.0, 9)
 
 
 SOME_STEPS = some.lists(

@@ -126,14 +126,6 @@ def test_a_counter_that_starts_again_says_no_step_of_the_lines_below() -> None:
     assert found == [(0, None), (9, 2.0), (0, None), (None, 1.0), (0, None), (None, 0.0)]
 
 
-def test_lines_of_a_backlog_are_not_all_put_at_the_step_where_it_stands_now() -> None:
-    sense = StepSense()
-    list(sense.take(bar(0, 40), 0.0))
-    for number in range(3):
-        assert shown(sense.take(line(loss=float(number)), 0.01)) == []
-    assert shown(sense.due(9.0)) == [(None, 0.0), (None, 1.0), (0, 2.0)]
-
-
 def test_a_backlog_of_lines_and_one_of_bars_are_matched_in_order() -> None:
     sense = StepSense()
     for number in range(1, 4):
@@ -180,23 +172,6 @@ def test_ranks_are_told_apart() -> None:
     assert shown(sense.take(other, 0.0)) == []
     assert shown(sense.take(bar(4, 40), 0.1)) == [(4, None)]
     assert shown(sense.due(9.0)) == [(None, 1.0)]
-
-
-def test_a_heading_waits_for_no_bar() -> None:
-    sense = StepSense()
-    list(sense.take(bar(103, 103), 0.0))
-    (seen,) = sense.take(line(epoch=2.0, total_epochs=3.0), 0.1)
-    assert seen.values == {"epoch": 2, "total_epochs": 3, "step": 103}
-
-
-def test_an_epoch_from_a_heading_above_is_marked_as_no_news() -> None:
-    """The loss waits for its step while the next training's heading comes: where the job is, that one says."""
-    sense = StepSense()
-    list(sense.take(line(epoch=10.0, total_epochs=10.0), 0.0))
-    list(sense.take(line(loss=0.1), 0.1))
-    list(sense.take(line(epoch=1.0, total_epochs=10.0), 0.2))
-    (waited,) = sense.due(5.0)
-    assert (waited.values["epoch"], waited.headed) == (10.0, True)
 
 
 def test_only_the_time_that_its_line_does_not_explain_is_doubted() -> None:
@@ -304,13 +279,3 @@ def test_a_line_that_names_the_epoch_heads_the_bar_below_it() -> None:
     assert seen.values == {"step": 104, "total_steps": 309, "loss": 1, **printed}, (
         "what is left was the epoch's"
     )
-
-
-def test_a_plain_time_is_that_of_a_step_where_each_step_has_a_line() -> None:
-    """``[300/100000] loss: 2.4 | time: 4.45s``, a line every 100 steps, may be the time of all of them."""
-    sense = StepSense()
-    found = []
-    for step in (1.0, 2.0, 3.0, 100.0, 200.0):
-        seen = replace(line(step=step, step_time_s=0.4, loss=1.0), plain_time=True)
-        found += [one.values.get("step_time_s") for one in sense.take(seen, 0.0)]
-    assert found == [None, 0.4, 0.4, None, None]

@@ -33,15 +33,6 @@ def test_it_says_when_it_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wait_until(lambda: loader.ready, 5)
 
 
-def test_what_loading_it_raised_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_cache: str | None, _own: object) -> object:
-        raise OSError("no tables")
-
-    monkeypatch.setattr(engine, "load_engine", broken)
-    with pytest.raises(RuntimeError, match="signature tables"):
-        engine.EngineLoader().get()
-
-
 def test_nothing_is_loaded_before_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first launch need not share its core with the signatures."""
     made = load_engine(default_cache_dir())

@@ -1,4 +1,4 @@
-"""The keeper's small rules, each at its bounds: requests by condition, set clocks, counters of epochs, who shares a GPU."""
+"""The keeper's small rules, each at its bounds: set clocks, counters of epochs, who shares a GPU."""
 
 from __future__ import annotations
 
@@ -14,116 +14,17 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind
 from supervisor.keeper.base.background import Background, BackgroundTask, within
 from supervisor.keeper.base.keeper_clock import of_others
-from supervisor.keeper.base.request_rules import Refused, RequestAction, judge
-from supervisor.keeper.monitoring.sensors import (
+from supervisor.keeper.monitoring.collector import (
     Sensors,
     Use,
     gpu_values,
     own_values,
 )
 from supervisor.keeper.recording.start_events import _world_size
-from supervisor.run import events as ev
-from supervisor.run import state as st
-from supervisor.run.control import Request, RequestArgs, Requester
-from supervisor.run.events import Outcome, RequestKind
-from supervisor.run.records import Decision, DecisionKind
 from supervisor.sources.gpu import GpuDevice, GpuNote, GpuNoteCode, GpuProcess, GpuSample
 from supervisor.sources.machine import HostSample, ProcessSample
 from supervisor.sources.processes import ProcessId
-from tests.keeper.fakes import FakeClock, job_of, verdict_of
-
-# -- requests ------------------------------------------------------------------------------------------------
-
-AGAIN = Decision(DecisionKind.RESTART, "again")
-CONDITIONS: dict[str, st.Condition] = {
-    "preflight": st.Preflight(),
-    "launching": st.Launching(attempt=1),
-    "running": st.Running(attempt=1, phase=ev.Phase.STEPPING),
-    "stopping": st.Stopping(attempt=1, why=ev.StopWhy.REQUEST, by="me"),
-    "ended": st.Ended(attempt=1, exit_code=1),
-    "diagnosed": st.DiagnosedAs(attempt=1, verdict=verdict_of()),
-    "backoff": st.Backoff(attempt=1, until=1.0, decision=AGAIN),
-    "held": st.HeldOpen(attempt=1, reason="", decision=None),
-    "finished": st.Finished(outcome=Outcome.FAILED, exit_code=1, reason=""),
-}
-A = RequestAction
-RESTARTS = {
-    "launching": A.STOP_THEN_RESTART,
-    "running": A.STOP_THEN_RESTART,
-    "ended": A.RESTART,
-    "backoff": A.RESTART,
-    "held": A.RESTART,
-}
-ENDS = dict.fromkeys(("preflight", "ended", "diagnosed", "backoff", "held"), A.END)
-ALLOWED: dict[RequestKind, dict[str, RequestAction]] = {
-    RequestKind.STOP: {**ENDS, **dict.fromkeys(("launching", "running", "stopping"), A.STOP)},
-    RequestKind.STOP_NOW: {**ENDS, **dict.fromkeys(("launching", "running", "stopping"), A.STOP_NOW)},
-    RequestKind.RESTART: RESTARTS,
-    RequestKind.RESTART_WITH: RESTARTS,
-    RequestKind.START_NOW: dict.fromkeys(("backoff", "ended"), A.START_NOW),
-    RequestKind.HOLD: {"backoff": A.HOLD},
-    RequestKind.STACKS: dict.fromkeys(("running", "stopping"), A.STACKS),
-    RequestKind.PROFILE: {"running": A.PROFILE},
-    RequestKind.KEEP_WAITING: {},
-    RequestKind.ANSWER: {},
-    RequestKind.NOTE: dict.fromkeys(CONDITIONS, A.NOTE),
-}
-
-
-def request(kind: RequestKind, *, if_attempt: int | None = None, text: str | None = "a note") -> Request:
-    by = Requester(uid=0, host="box")
-    return Request(id="1", kind=kind, by=by, if_attempt=if_attempt, args=RequestArgs(text=text))
-
-
-def state_in(condition: st.Condition, mode: str = "launched", **attempt: object) -> st.RunState:
-    only = st.AttemptState(number=1, planned_t=0.0, **attempt)  # type: ignore[arg-type]
-    return st.RunState(condition=condition, attempts=(only,), mode=mode)
-
-
-def judged(asked: Request, state: st.RunState) -> RequestAction | str:
-    try:
-        return judge(asked, state)
-    except Refused as why:
-        return str(why)
-
-
-@pytest.mark.fault(
-    "processes", "a request that was meant for an earlier attempt", "it is answered as stale and does nothing"
-)
-@pytest.mark.parametrize("kind", list(RequestKind))
-@pytest.mark.parametrize("name", list(CONDITIONS))
-def test_what_each_request_means_in_each_condition(kind: RequestKind, name: str) -> None:
-    state = state_in(CONDITIONS[name])
-    found = judged(request(kind), state)
-    if (allowed := ALLOWED[kind].get(name)) is not None:
-        assert found is allowed
-    else:
-        assert isinstance(found, str), "refused, with a reason"
-        assert found
-    assert judged(request(kind, if_attempt=1), state) == found
-    assert judged(request(kind, if_attempt=2), state) == "stale"
-    watched = judged(request(kind), state_in(CONDITIONS[name], mode="observed"))
-    if kind in {RequestKind.NOTE, RequestKind.STACKS}:
-        assert watched == found
-    else:
-        assert "it only watches" in str(watched)
-
-
-def test_a_request_for_the_first_attempt_of_a_run_without_one_is_stale() -> None:
-    assert judged(request(RequestKind.STOP, if_attempt=1), st.RunState()) == "stale"
-    assert judged(request(RequestKind.STOP, if_attempt=0), st.RunState()) is A.END
-    assert judged(request(RequestKind.NOTE, text=""), st.RunState()) == "a note without text"
-
-
-def test_keeping_waiting_needs_a_countdown_of_a_run_that_runs() -> None:
-    countdown = ev.HangCountdown(t=0.0, attempt=1, until=9.0, left_s=9, text="", rule="")
-    asked = request(RequestKind.KEEP_WAITING)
-    assert judged(asked, state_in(CONDITIONS["running"], countdown=countdown)) is A.KEEP_WAITING
-    for condition in (CONDITIONS["running"], CONDITIONS["stopping"]):
-        kept = None if condition is CONDITIONS["running"] else countdown
-        refused = "neither a hang nor a run that waits for you is about to be ended"
-        assert judged(asked, state_in(condition, countdown=kept)) == refused
-
+from tests.keeper.fakes import FakeClock, job_of
 
 # -- clocks ---------------------------------------------------------------------------------------------------
 
@@ -269,6 +170,3 @@ def test_what_the_keeper_takes_stands_with_the_machine_and_is_no_rank(
     assert told[0].values["stoker_rss_bytes"] == 48 << 20
     assert own_values(None) == own_values(replace(own, alive=False)) == {}
     assert own_values(replace(own, cpu_ratio=None))["stoker_cpu_ratio"] is None
-
-
-# -- running minima of the loss -----------------------------------------------------------------------------------

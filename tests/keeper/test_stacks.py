@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,11 +13,9 @@ import pytest
 
 from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
 from supervisor.keeper.base.background import BackgroundTask
-from supervisor.keeper.base.control_input import CONTROL_INTERVAL_S, ControlInput, Powerless
-from supervisor.keeper.base.request_rules import Refused
+from supervisor.keeper.base.control_input import CONTROL_INTERVAL_S, ControlInput, Refused
 from supervisor.keeper.process.child import own_identity
-from supervisor.keeper.stalls.stack_broker import StackBroker
-from supervisor.keeper.stalls.stack_rounds import Round, Targets, take_round, write_stacks
+from supervisor.keeper.stalls.stack_rounds import Round, StackBroker, Targets, take_round, write_stacks
 from supervisor.policy.health.stall import Activity
 from supervisor.run import control
 from supervisor.run import events as ev
@@ -55,7 +52,7 @@ class SlowTaker:
 
 
 @dataclass
-class Actor(Powerless):
+class Actor:
     """Says what it was made to do, and looks at stacks for as long as a test wants."""
 
     stacks: StackBroker
@@ -105,7 +102,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     stacks = StackBroker(told, clock, lambda: targets, taker)
     stacks.begin(1)
     actor = Actor(stacks, told)
-    yield Bench(run, clock, taker, stacks, told, ControlInput(run, actor, clock))
+    yield Bench(run, clock, taker, stacks, told, ControlInput(run, actor, clock, actor=None))
     taker.let_go.set()
     stacks.close()
 
@@ -206,39 +203,23 @@ def test_a_round_tells_the_timeout_that_a_rank_gave_its_process_groups(
     assert take_round(me, FakeClock()).group_timeout_s == known
 
 
-def test_source_stands_under_the_users_own_frames_and_the_innermost_is_pointed_at(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(
-        "def main():\n    load(api_key='sk-aaaaaaaaaaaaaaaaaaaaaaaa')\n\n\nmain()\n", encoding="utf-8"
-    )
+def test_the_users_own_innermost_frame_is_pointed_at_and_secrets_are_taken_out(tmp_path: Path) -> None:
     told = (
         'Thread 9 (idle): "Loader"',
-        f"    read ({script}:2)",
+        "    read (/job/train.py:2)",
         'Thread 7 (idle): "MainThread"',
         "    wait (/usr/lib/python3.11/threading.py:331)",
-        f"    main ({script}:2)",
-        f"    <module> ({script}:5)",
-        f"    gone ({tmp_path}/gone.py:1)",
-        f"    beyond ({script}:99)",
+        "    main (/job/train.py:2)",
+        "    <module> (/job/train.py:5)",
     )
     stacks = {3: Stack(own_identity(), StackSource.PY_SPY, told)}
-    written = write_stacks(tmp_path, 2, 1000.5, "head", stacks, ["extra"])
+    extra = ["api_key='sk-aaaaaaaaaaaaaaaaaaaaaaaa'"]
+    written = write_stacks(tmp_path, 2, 1000.5, "head", stacks, extra)
     assert written.name == "artifacts/stacks-2-1000.txt"
     lines = (tmp_path / "stacks-2-1000.txt").read_text(encoding="utf-8").splitlines()
     assert lines[written.lines[3] - 1] == told[4]
-    assert lines[written.lines[3]] == "        load(api_key='<redacted>')"
-    assert lines[written.lines[3] + 2] == "        main()"
-    assert [line for line in lines if not line.startswith("        ")][3:11] == list(told)
-    assert lines[-1] == "extra"
-
-
-def test_a_frame_that_points_at_no_file_is_left_as_it_is(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.py")  # reading it would wait for ever
-    told = ('Thread 7 (idle): "MainThread"', f"    main ({tmp_path}/pipe.py:1)", "    run (<string>:1)")
-    written = write_stacks(tmp_path, 1, 1.0, "head", {0: Stack(own_identity(), StackSource.PY_SPY, told)}, [])
-    text = (tmp_path / "stacks-1-1.txt").read_text(encoding="utf-8")
-    assert "\n".join(told) in text
-    assert written.lines == {0: 5}
+    assert lines[3:9] == list(told)
+    assert lines[-1] == "api_key='<redacted>'"
 
 
 @pytest.mark.parametrize("source", [StackSource.PROC, StackSource.NONE])
@@ -256,7 +237,7 @@ def test_where_no_frame_is_known_the_stack_begins_below_its_head(tmp_path: Path,
 def test_what_lay_there_before_the_keeper_came_is_refused_once(bench: Bench) -> None:
     old, done = (control.send(bench.run.control, RequestKind.STOP) for _ in range(2))
     (bench.run.control / "bad.json").write_text("{")
-    actor = bench.control._actor
+    actor = bench.control._keeper
     assert isinstance(actor, Actor)
     actor.emit(ev.RequestDone(t=0.0, request_id=done, request=RequestKind.STOP, by="ada"))
     bench.control.refuse_waiting("the run is over")

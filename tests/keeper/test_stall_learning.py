@@ -39,20 +39,6 @@ def test_steps_that_are_lengthened_at_once_are_flagged_once_and_nobody_is_advise
     assert not bench.facts(ev.Advisory)
 
 
-def test_what_one_attempt_taught_holds_for_the_next(bench: Bench) -> None:
-    bench.stacks.change = works
-    bench.steps(200)
-    assert not bench.wait(4.0)
-    bench.steps(1)
-    assert len(bench.facts(ev.StallFlagged)) == 1
-    bench.health.end()
-    bench.health.begin(2)
-    bench.step = 0
-    bench.steps(200)
-    assert not bench.wait(5.0)
-    assert len(bench.facts(ev.StallFlagged)) == 1
-
-
 def test_a_rank_that_computes_for_ever_at_one_line_is_told_of_at_the_second_look(bench: Bench) -> None:
     bench.steps(40)
     assert not bench.wait(3.0)

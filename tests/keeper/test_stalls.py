@@ -13,7 +13,7 @@ from supervisor.diagnosis.hang.stack_groups import RankStack, StackRound, stack_
 from supervisor.job.spec import HangSettings
 from supervisor.keeper.base.keeper_clock import SystemClock
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
-from supervisor.keeper.monitoring.observations import EvidenceLine, LinesSeen, PhaseSeen, Sampled, StepSeen
+from supervisor.keeper.monitoring.observations import EvidenceLine, LinesSeen, Sampled, StepSeen
 from supervisor.keeper.process.child import own_identity
 from supervisor.keeper.stalls.hang_watch import HangContext
 from supervisor.keeper.stalls.health import Health
@@ -35,8 +35,6 @@ LOCKED = "    Condition.wait (threading.py:327)\n    Event.wait (threading.py:62
 STUCK = f'Thread 1 (idle): "MainThread"\n{LOCKED}    fetch (data.py:41)\n    main (train.py:7)'
 LOOPS = 'Thread 1 (active): "MainThread"\n    fetch (data.py:41)\n    main (train.py:7)'
 PAUSES = 'Thread 1 (idle): "MainThread"\n    fetch (data.py:41)\n    main (train.py:7)'
-SLEEPS = "thread 1 'python': state S, waits in hrtimer_nanosleep, system call 230"
-FUTEX = "thread 1 'python': state S, waits in futex_do_wait, system call 202"
 
 
 @dataclass
@@ -194,17 +192,6 @@ def hang_advice(bench: Bench) -> list[str]:
     return [code for code in advice if code.startswith("hang_")]
 
 
-def test_stacks_that_change_are_no_hang(bench: Bench) -> None:
-    def change(stacks: Stacks) -> None:
-        stacks.texts = (WAITS, STUCK.replace(":41", f":{40 + stacks.taken}"))
-
-    bench.stacks.change = change
-    bench.steps(30)
-    assert not bench.wait(600)
-    assert bench.stacks.taken > 3
-    assert not bench.facts(ev.HangFound)
-
-
 def test_helpers_that_work_are_no_hang_until_they_stop(bench: Bench) -> None:
     def change(stacks: Stacks) -> None:
         stacks.activity = Activity(stacks.activity.child_cpu_s + 2.0, 0)
@@ -216,15 +203,6 @@ def test_helpers_that_work_are_no_hang_until_they_stop(bench: Bench) -> None:
     assert bench.wait(400)
 
 
-def test_the_kernel_alone_flags_and_never_ends(bench: Bench) -> None:
-    bench.stacks.sources, bench.stacks.texts = ("proc", "proc"), (FUTEX, SLEEPS)
-    bench.steps(30)
-    assert not bench.wait(4000)
-    assert bench.facts(ev.StallFlagged)
-    assert rules_told(bench) == ["no_python_stacks"]
-    assert hang_advice(bench) == ["hang_no_python_stacks"] * 2, "after 300 s, and half an hour later"
-
-
 def test_a_stall_that_ends_by_itself_is_told_and_advised_of_once(bench: Bench) -> None:
     bench.steps(30)
     for _ in range(3):
@@ -232,18 +210,6 @@ def test_a_stall_that_ends_by_itself_is_told_and_advised_of_once(bench: Bench) -
         bench.steps(200)
     assert len(bench.facts(ev.StallEnded)) == len(bench.facts(ev.StallFlagged)) >= 1
     assert len(bench.facts(ev.Advisory)) == 1
-
-
-def test_an_unknown_evaluation_and_the_end_of_the_last_step_are_left_alone(bench: Bench) -> None:
-    bench.steps(30)
-    bench.health.observe(PhaseSeen(bench.clock.wall(), 0, Phase.EVALUATING, 30))
-    assert not bench.wait(400)
-    bench.health.observe(PhaseSeen(bench.clock.wall(), 0, Phase.STEPPING, 30))
-    bench.steps(10)
-    bench.step = 9_998
-    bench.steps(2)
-    assert not bench.wait(400), "an upload after the last step may take its time"
-    assert not bench.facts(ev.StallFlagged)
 
 
 def test_a_keeper_that_slept_looks_at_the_logs_before_it_speaks(bench: Bench) -> None:
@@ -280,14 +246,8 @@ def test_a_slow_rank_is_journalled_when_it_is_found_and_when_it_is_over(bench: B
     for number in range(100):
         step(number, 0.4 if number < 50 else 0.0)
     found = bench.facts(ev.SlowRankFound)
-    assert [(one.rank, one.unclear) for one in found if isinstance(one, ev.SlowRankFound)] == [
-        (1, False),
-        (None, True),
-    ]
-    assert [one.code for one in bench.facts(ev.Advisory) if isinstance(one, ev.Advisory)] == [
-        "straggler",
-        "step_times_differ",
-    ]
+    assert [one.rank for one in found if isinstance(one, ev.SlowRankFound)] == [1, None]
+    assert [one.code for one in bench.facts(ev.Advisory) if isinstance(one, ev.Advisory)] == ["straggler"]
 
 
 @pytest.mark.parametrize(("from_telemetry", "named"), [(False, [1]), (True, [])])
@@ -346,16 +306,6 @@ def test_an_adopting_keeper_knows_the_pace_and_since_when_it_is_silent(tmp_path:
     assert not bench.wait(320), "the keeper before did not flag it: for the end it counts from here on"
     assert bench.wait(20)
     bench.health.close()
-
-
-def test_one_rank_that_computes_for_all_is_left_alone_and_looked_at_ever_less_often(bench: Bench) -> None:
-    gpu = 'Thread 1 (active): "MainThread"\n    synchronize (torch/cuda/__init__.py:1)\n    evaluate (eval.py:9)'
-    bench.stacks.texts = (gpu, WAITS)
-    bench.steps(30)
-    assert not bench.wait(3600)
-    assert not bench.facts(ev.HangCountdown)
-    assert bench.stacks.taken < 40
-    assert rules_told(bench) == ["late_may_come"]
 
 
 def test_steps_keep_their_times_while_the_signature_engine_is_still_loading(tmp_path: Path) -> None:

@@ -52,10 +52,6 @@ FORBIDDEN: dict[str, tuple[dict[str, object], float | None]] = {
 }
 
 
-def test_a_real_hang_is_ended() -> None:
-    assert judge(HANG) == Act("lock_for_ever")
-
-
 @pytest.mark.parametrize("name", [rule.name for rule in RULES])
 def test_each_rule_forbids_the_end_for_its_own_reason(name: str) -> None:
     changes, until_s = FORBIDDEN[name]
@@ -101,15 +97,6 @@ def test_a_rank_of_which_something_may_come_is_only_flagged_for_ever(kind: Kind,
     assert isinstance(found, Wait)
     assert (found.rule, found.until_s) == ("late_may_come", None)
     assert found.why == f"rank 3 {BY_KIND[kind].words} in f() {AT}"
-
-
-def test_every_kind_of_waiting_has_its_words_and_few_may_be_ended() -> None:
-    assert set(BY_KIND) == set(Kind)
-    assert {kind for kind, waiting in BY_KIND.items() if waiting.may_end} == {
-        Kind.PEERS,
-        Kind.LOCK,
-        Kind.RUNS,
-    }
 
 
 def test_end_hangs_lifts_two_rules_and_no_other() -> None:

@@ -75,20 +75,6 @@ def test_a_checkpoint_that_could_not_be_saved_is_told_once_the_run_goes_on() -> 
     assert not list(early.step(0, 20.0, {"step": 42.0})), "once"
 
 
-def test_what_is_no_failed_save_or_was_made_up_for_is_not_told() -> None:
-    early = EarlySigns()
-    early.complaint(0, 10.0, FailureClass.MISSING_FILE, "FileNotFoundError: 'data/1.bin'")
-    assert not list(early.step(0, 20.0, {"step": 1.0}))
-    early.complaint(
-        0,
-        30.0,
-        FailureClass.CODE_ERROR,
-        "RuntimeError: [enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0",
-    )
-    list(early.checkpoint(None))
-    assert not list(early.step(0, 40.0, {"step": 2.0})), "a later one was saved"
-
-
 def feed(stragglers: Stragglers, *, slow: int | None, data_s: float = 0.0, outside_s: float = 0.0) -> None:
     """Ranks in step with each other, as DDP makes them: all gaps alike; the others wait within their step."""
     rng, now, extra = random.Random(1), 0.0, data_s + outside_s
@@ -205,11 +191,7 @@ def test_when_its_lines_come_decides_not_the_step_time_that_a_rank_prints(
 
 def test_printed_step_times_that_differ_alone_name_nobody() -> None:
     """Rank 0 may be slow and measure its own work, or wait for rank 1 within what it measures."""
-    found = printed({0: 1.0, 1: 0.3}, late_s={}).find()
-    assert found is not None
-    assert found.rank is None
-    assert found.advice.code == "step_times_differ"
-    assert printed({0: 1.0, 1: 0.81}, late_s={}).find() is None
+    assert printed({0: 1.0, 1: 0.3}, late_s={}).find() is None
 
 
 def test_measures_that_contradict_each_other_name_nobody() -> None:
@@ -218,14 +200,6 @@ def test_measures_that_contradict_each_other_name_nobody() -> None:
         for rank in (0, 1):
             values = {"step": float(step), "data_wait_s": 0.4 * (rank == 0)}
             found.step(rank, step + 0.4 * rank, values, from_telemetry=False)
-    assert found.find() is None
-
-
-def test_a_rank_whose_lines_are_read_a_little_later_is_not_slow() -> None:
-    found = Stragglers()
-    for step in range(WINDOW + 3):
-        for rank in (0, 1):
-            found.step(rank, 0.1 * step + 0.04 * rank, {"step": float(step)}, from_telemetry=False)
     assert found.find() is None
 
 

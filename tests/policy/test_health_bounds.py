@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from supervisor.job.spec import HangSettings
 from supervisor.policy.health.early_signs import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
@@ -16,9 +15,7 @@ from supervisor.policy.health.early_signs import (
     EarlySigns,
     Quota,
 )
-from supervisor.policy.health.stall import LINE_GAP_S, MIN_GAPS, MIN_LINES, Paces, Stage, StallWatch
 from supervisor.policy.health.straggler import WINDOW, Stragglers
-from supervisor.run.events import Phase
 
 GIB = float(1 << 30)
 
@@ -76,24 +73,10 @@ def test_a_gpu_is_hot_after_half_a_minute_above_the_bound(heat: float, count: in
     assert [item.code for item in found] == ["gpu_hot_0"] * told
 
 
-def test_a_throttled_gpu_is_told_once() -> None:
-    early = EarlySigns()
-    found = [item for t in range(90) for item in early.gpu("3", float(t), {"throttle": 1.0})]
-    assert [item.code for item in found] == ["gpu_throttled_3"]
-
-
 def test_new_memory_errors_are_told_and_old_ones_are_not() -> None:
     early = EarlySigns()
     told = [len(list(early.gpu("0", 0.0, {"ecc_uncorrected": count}))) for count in (5.0, 5.0, 6.0, 6.0, 7.0)]
     assert told == [0, 0, 1, 0, 1]
-
-
-@pytest.mark.parametrize(("retries", "told"), [([0, 2], 0), ([0, 3], 1), ([7], 0), ([7, 9, 12], 1)])
-def test_retries_of_the_allocator_count_from_the_last_step(retries: list[float], told: int) -> None:
-    early = EarlySigns()
-    found = [item for n in retries for item in early.step(None, 0.0, {"alloc_retries": float(n)})]
-    assert len(found) == told
-    assert all(item.text.startswith("rank 0 had to free") for item in found)
 
 
 @pytest.mark.parametrize(
@@ -173,17 +156,6 @@ def test_a_spike_lasts_three_steps_and_is_far_above_what_was_usual(
     assert spikes(math.inf) == 0, "that is a failure, no sign of one"
 
 
-def test_a_loss_scale_falls_four_times_in_a_row() -> None:
-    def told(scales: list[float]) -> int:
-        early = EarlySigns()
-        return sum(len(list(early.step(0, 0.0, {"loss_scale": scale}))) for scale in scales)
-
-    assert told([64, 32, 16, 8]) == 0
-    assert told([64, 32, 16, 8, 4]) == 1
-    assert told([64, 32, 32, 16, 8, 8, 4]) == 1, "a scale that stays does not end the row"
-    assert told([64, 32, 16, 32, 16, 8, 4]) == 0, "one that rises does"
-
-
 def test_advice_is_said_again_after_its_pause_which_doubles_up_to_a_day() -> None:
     quota = Quota()
     assert quota.allows("x", 0.0)
@@ -235,76 +207,3 @@ def test_a_rank_holds_the_others_up_from_a_fifth_of_a_step_on(
         assert (slow.rank if slow is not None else None) == who
         if slow is not None:
             assert ("fetching data" if data else "outside of the step") in slow.advice.text
-
-
-def test_only_steps_that_follow_each_other_are_measured() -> None:
-    found = Stragglers()
-    for step in range(0, 4 * WINDOW, 2):
-        for rank in (0, 1):
-            values = {"step": float(step), "step_time_s": 1.0 - 0.9 * rank}
-            found.step(rank, float(step), values, from_telemetry=True)
-    assert found.find() is None
-    same_time = Stragglers()
-    for step in range(2 * WINDOW):
-        for rank in (0, 1):
-            values = {"step": float(step), "step_time_s": 1.0 - 0.9 * rank}
-            same_time.step(rank, 5.0, values, from_telemetry=True)
-    assert same_time.find() is None, "what was read at once has no gaps"
-
-
-@pytest.mark.parametrize(("clock", "told"), [(890.0, True), (900.0, False)])
-def test_a_rank_on_a_slow_device_is_named_where_none_comes_late(clock: float, told: bool) -> None:
-    found = fed({0: 0.1, 1: 0.1})
-    found.gpu("0", {"sm_clock_mhz": 1000.0})
-    found.gpu("1", {"sm_clock_mhz": clock})
-    slow = found.find()
-    assert (slow is not None) is told
-    if slow is not None:
-        assert slow.rank == 1
-        assert "GPU 1 runs at 890 MHz, the others at 1000" in slow.advice.text
-    found.gpu("0", {"sm_clock_mhz": 1000.0, "throttle": 1.0})
-    assert (found.find() is None) is told, "two that are slow are no one rank"
-
-
-@pytest.mark.parametrize(("cpu", "told"), [(0.95, False), (0.96, True), (None, False)])
-def test_a_busy_machine_is_a_reason(cpu: float | None, told: bool) -> None:
-    found = fed({0: 0.1, 1: 0.5})
-    found.machine({"cpu_ratio": cpu})
-    slow = found.find()
-    assert slow is not None
-    assert ("cores are all busy" in slow.advice.text) is told
-    assert slow.advice.text.startswith("rank 1 holds the others up by 0.4 s in every step of 1 s")
-
-
-# -- pace and stalls ---------------------------------------------------------------------------------------
-
-
-def stepped(settings: HangSettings | None = None, gap_s: float = 1.0) -> tuple[StallWatch, float]:
-    watch = StallWatch(Paces(), settings or HangSettings(), started=0.0)
-    now = 0.0
-    for _ in range(MIN_GAPS + 2):
-        now += gap_s
-        watch.step(now)
-    return watch, now
-
-
-def test_lines_count_from_a_second_apart() -> None:
-    paces = Paces()
-    watch = StallWatch(paces, HangSettings(), started=0.0)
-    watch.step(0.5)
-    for at in range(MIN_LINES):
-        watch.line(1.0 + at * (LINE_GAP_S - 0.01) / MIN_LINES)
-    assert paces.p99_s(Stage.LOG) is None
-    for at in range(MIN_LINES):
-        watch.line(10.0 + at * LINE_GAP_S)
-    assert paces.p99_s(Stage.LOG) is not None
-
-
-def test_who_takes_over_goes_on_where_the_run_stood() -> None:
-    watch = StallWatch(Paces(), HangSettings(), started=100.0)
-    watch.resume(Phase.EVALUATING, 90.0)
-    assert (watch.phase, watch.stepped, watch.silent_s(95.0)) == (Phase.EVALUATING, True, 5.0)
-    assert watch.silent_s(80.0) == 0.0
-    unknown = StallWatch(Paces(), HangSettings(), started=100.0)
-    unknown.resume(None, 90.0)
-    assert unknown.phase is Phase.STEPPING

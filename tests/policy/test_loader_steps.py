@@ -8,10 +8,10 @@ import pytest
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.memory_fit import MemoryTrial
-from supervisor.job.spec import ClassOverride, Knobs, KnobScope, LoaderKnobs, RetrySettings
+from supervisor.job.spec import ClassOverride, Knobs, LoaderKnobs, RetrySettings
 from supervisor.policy import RULES, Gpus, PastAttempt, PolicyInput, decide
-from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition, Reason, SpecChange
-from tests.policy.cases import FOREIGN, TRAINER, ended, one, restarted
+from supervisor.run.records import DecisionKind, FailureClass, Precondition, Reason, SpecChange
+from tests.policy.cases import TRAINER, ended, one, restarted
 
 F = FailureClass
 LOADER = LoaderKnobs(
@@ -51,14 +51,6 @@ def test_a_full_dev_shm_shares_through_files_then_halves_the_workers() -> None:
     ]  # fmt: skip
 
 
-def test_what_is_not_known_or_off_already_is_passed_over() -> None:
-    killed = ended(F.HOST_OOM, Reason.KERNEL_KILL, last=1, batch=BatchSpec(8, 1, 1))
-    nothing = LoaderKnobs(("--num_workers", 0), ("--prefetch", 1), ("--pin", False))
-    change = walk(killed, nothing, 1)[0]
-    assert change is not None
-    assert change.batch is not None
-
-
 GPUS = Gpus(("0", "1", "2", "3"), faulty=2)
 
 
@@ -76,19 +68,6 @@ def test_a_faulty_gpu_is_left_out_only_where_fewer_are_allowed() -> None:
     assert fewer.change.batch is not None
     assert fewer.change.batch.after == BatchSpec(4, 4, 3)
     assert fewer.change.batch.after.global_batch == 48
-
-
-def test_ranks_are_left_out_until_the_global_batch_divides() -> None:
-    fault = ended(
-        F.GPU_FAULT, last=5, batch=BatchSpec(4, 1, 4)
-    )  # 16 samples a step: 3 ranks do not divide it
-    fewer = one(fault, gpus=GPUS, retry=RetrySettings(min_ranks=1))
-    assert fewer.change is not None
-    assert fewer.change.nproc_per_node == 2
-    assert fewer.change.env == (("CUDA_VISIBLE_DEVICES", "0,1"),)
-    none = one(fault, gpus=GPUS, retry=RetrySettings(min_ranks=3))
-    assert none.change is not None
-    assert none.change.nproc_per_node is None
 
 
 def test_a_run_that_restarts_too_often_is_given_up_although_it_makes_progress() -> None:
@@ -126,15 +105,6 @@ def test_the_users_table_sets_every_part_of_a_rule() -> None:
     plain = ClassOverride("cuda_oom", change="none")
     oom = one(ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 1)), retry=RetrySettings(overrides=(plain,)))
     assert oom.change == SpecChange()
-
-
-def test_in_batch_job_a_failure_that_would_come_again_says_do_not_requeue() -> None:
-    failed = ended(F.CODE_ERROR, last=4)
-    assert one(failed).exit_code == 1
-    assert one(failed, in_batch_job=True).exit_code == 93
-    spent = restarted(ended(F.HANG, last=4), Decision(DecisionKind.RESTART, "again", change=SpecChange()))
-    gave_up = decide(PolicyInput((spent, ended(F.HANG, last=4)), knobs=TRAINER, in_batch_job=True))
-    assert gave_up.exit_code == 4, "a spent budget is told apart"
 
 
 NAN = replace(ended(F.NAN_LOSS, last=60, saved=(40,)), lost_at=57)
@@ -193,13 +163,3 @@ def test_what_earlier_runs_showed_is_in_the_plan_and_its_line() -> None:
     assert decision.change.batch is not None
     assert decision.change.batch.after.micro_batch_per_rank == 12
     assert "it fitted before" in decision.reason
-
-
-@pytest.mark.parametrize("knobs", [FOREIGN, Knobs(batch="env:BATCH_SIZE", batch_scope=KnobScope.UNKNOWN)])
-def test_a_micro_batch_of_one_or_an_unknown_knob_stops_with_what_else_helps(knobs: Knobs) -> None:
-    unknown = one(ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 1)), knobs)
-    assert unknown.kind is DecisionKind.FAIL
-    assert "--batch-" in unknown.reason
-    smallest = one(ended(F.CUDA_OOM, last=4, batch=BatchSpec(1, 8, 1)))
-    assert smallest.kind is DecisionKind.FAIL
-    assert all(word in smallest.reason for word in ("checkpointing", "shorter sequences", "sharding"))

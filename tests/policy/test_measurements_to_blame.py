@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.job.batch import BatchChange, BatchSpec
 from supervisor.job.launch.env import NOT_MEASURED
 from supervisor.job.spec import ClassOverride, RetrySettings, TrialSettings
 from supervisor.policy import PastAttempt, PolicyInput, StopCause, budget_text, decide
-from supervisor.run.records import Decision, DecisionKind, FailureClass, Reason, SpecChange
+from supervisor.run.records import Decision, DecisionKind, FailureClass, Reason
 from tests.policy.cases import FOREIGN, F, ended, one, restarted
 
 CAUSELESS: list[tuple[FailureClass, Reason | None]] = [
@@ -19,7 +18,6 @@ CAUSELESS: list[tuple[FailureClass, Reason | None]] = [
     (F.WORKER_CRASH, Reason.SIGNAL),
     (F.WORKER_CRASH, Reason.SILENT),
 ]
-SHRINKS = SpecChange(batch=BatchChange(BatchSpec(16, 1, 2), BatchSpec(8, 2, 2)))
 
 
 def is_without_them(decision: Decision) -> bool:
@@ -132,9 +130,3 @@ def test_no_budget_counts_it_and_it_counts_no_budget() -> None:
     assert budget_text(history, second) == "budget, without progress: 1 of 1 (--max-retries)"
     third = decide(replace(history, attempts=(past, restarted(now, second), now)))
     assert third.kind is DecisionKind.GIVE_UP, "never a second restart without them"
-
-
-def test_a_changed_batch_needs_them() -> None:
-    oom = restarted(start_failed(F.CUDA_OOM), Decision(DecisionKind.RESTART, "smaller", change=SHRINKS))
-    decision = decide(PolicyInput(attempts=(oom, start_failed(F.UNKNOWN)), knobs=FOREIGN, measured=True))
-    assert not is_without_them(decision)

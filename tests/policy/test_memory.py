@@ -7,7 +7,7 @@ from dataclasses import replace
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import Knobs, KnobScope, RetrySettings
 from supervisor.policy import PastAttempt, PolicyInput, decide
-from supervisor.run.records import Action, DecisionKind, Reason
+from supervisor.run.records import Action, DecisionKind
 from tests.policy.cases import (
     NO_RESUME,
     TRAINER,
@@ -17,18 +17,6 @@ from tests.policy.cases import (
     restarted,
     verdict,
 )
-
-
-def test_out_of_memory_becomes_a_smaller_micro_batch() -> None:
-    batch = BatchSpec(16, 2, 2)
-    for failure, reason in ((F.CUDA_OOM, None), (F.HOST_OOM, Reason.ALLOCATOR)):
-        decision = one(ended(failure, reason, last=9, saved=(5,), batch=batch))
-        assert decision.kind is DecisionKind.RESTART
-        assert decision.delay_s == 0.0
-        assert decision.change is not None
-        assert decision.change.batch is not None
-        assert decision.change.batch.after == BatchSpec(8, 4, 2)
-        assert "micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged" in decision.reason
 
 
 def test_out_of_memory_before_the_first_step_is_a_plan_not_a_failed_start() -> None:
@@ -50,26 +38,6 @@ def test_out_of_memory_before_the_first_step_is_a_plan_not_a_failed_start() -> N
     assert last.kind is DecisionKind.FAIL
     assert last.exit_code == 1
     assert "checkpointing" in last.reason
-
-
-def test_min_micro_batch_stops_the_walk_and_says_what_else_helps() -> None:
-    decision = one(
-        ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 1)), retry=RetrySettings(min_micro_batch=6)
-    )
-    assert decision.kind is DecisionKind.FAIL
-    assert "6" in decision.reason
-    assert "shorter sequences" in decision.reason
-
-
-def test_without_an_accumulation_flag_the_change_is_offered_not_made() -> None:
-    knobs = Knobs(batch="--micro_batch_size", batch_scope=KnobScope.PER_RANK, resume="--resume")
-    attempt = ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 2))
-    assert one(attempt, knobs).kind is DecisionKind.FAIL
-    held = one(attempt, knobs, interactive=True)
-    assert held.kind is DecisionKind.HOLD
-    assert held.change is not None
-    assert held.change.batch is not None
-    assert held.change.batch.after == BatchSpec(4, 1, 2)
 
 
 def test_fragmentation_is_tried_first_and_once() -> None:

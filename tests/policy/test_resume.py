@@ -6,50 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.job.spec import Knobs, KnobScope, RetrySettings
+from supervisor.job.spec import Knobs, KnobScope
 from supervisor.policy import PolicyInput, StopCause, decide
 from supervisor.run.records import DecisionKind, FailureClass, SpecChange
 from tests.policy.cases import ended, one
 
 CRASH = ended(FailureClass.WORKER_CRASH, last=18)
 BY_PATH = Knobs(resume_path="--resume_from_checkpoint")
-
-
-def test_a_flag_and_a_checkpoint_for_it_make_a_restart() -> None:
-    known = PolicyInput(attempts=(CRASH,), knobs=BY_PATH, newest_checkpoint="/out/checkpoint-15")
-    decision = decide(known)
-    assert decision.kind is DecisionKind.RESTART
-    assert "/out/checkpoint-15 (--resume_from_checkpoint)" in decision.reason
-    assert decision.change is not None
-    assert not decision.change.from_scratch
-    assert not decision.change.set_args, "a plain restart: --max-retries counts it"
-
-
-def test_one_without_the_other_is_held_with_what_to_name() -> None:
-    flag_only = decide(PolicyInput(attempts=(CRASH,), knobs=BY_PATH))
-    assert flag_only.kind is DecisionKind.FAIL
-    assert "found for --resume_from_checkpoint" in flag_only.reason
-    found_only = decide(PolicyInput(attempts=(CRASH,), newest_checkpoint="/out/checkpoint-15"))
-    assert found_only.kind is DecisionKind.FAIL
-    assert "/out/checkpoint-15 was found" in found_only.reason
-    neither = decide(PolicyInput(attempts=(CRASH,)))
-    assert "may overwrite its checkpoint" in neither.reason
-
-
-def test_what_to_type_is_said() -> None:
-    known = PolicyInput(attempts=(CRASH,), knobs=Knobs(resume_path="--resume"))
-    headless = decide(known)
-    assert headless.kind is DecisionKind.FAIL
-    assert "; start with --resume-knob '--resume=DIR/FILE'" in headless.reason
-    held = decide(replace(known, interactive=True))
-    assert held.kind is DecisionKind.HOLD
-    assert "e and add --resume PATH, or start with --resume-knob" in held.reason
-    assert held.change is not None
-    assert not held.change.set_args
-    by_key = decide(replace(known, knobs=Knobs(resume_path="train.resume"), interactive=True))
-    assert "e and add train.resume=PATH" in by_key.reason
-    no_flag = decide(replace(known, knobs=Knobs()))
-    assert "name it: --resume-knob FLAG=PATH" in no_flag.reason
 
 
 def test_a_start_that_a_person_gave_is_named_and_not_gone_back_to_unasked() -> None:
@@ -62,13 +25,6 @@ def test_a_start_that_a_person_gave_is_named_and_not_gone_back_to_unasked() -> N
     early = decide(replace(known, attempts=(ended(FailureClass.WORKER_CRASH),)))
     assert early.change is not None
     assert not early.change.from_scratch, "its arguments still name c2.pt"
-
-
-def test_a_loss_that_is_no_number_goes_back_by_the_same_flag() -> None:
-    attempt = ended(FailureClass.NAN_LOSS, last=18, saved=(5, 10))
-    known = PolicyInput(attempts=(replace(attempt, lost_at=9),), knobs=BY_PATH, newest_checkpoint="/out/c-5")
-    assert decide(known).change == SpecChange()
-    assert "resume once from before the loss became NaN or Inf at step 9: /out/c-5" in decide(known).reason
 
 
 MISSED = "did not resume: began at step 0; checkpoint 200 is kept as a copy: /r/attempts/2/.stoker-kept-200"
@@ -128,16 +84,6 @@ def test_a_plan_with_a_refuted_answer_is_made_again_with_the_next_one_or_asked(f
     by_path = replace(settled, resume_path="--load")
     resumed = one(trained, by_path, newest_checkpoint="/out/4.pt")
     assert (resumed.kind, resumed.change) == (DecisionKind.RESTART, SpecChange())
-
-
-def test_budgets_hold_for_such_restarts_too() -> None:
-    known = PolicyInput(
-        attempts=(CRASH,), knobs=BY_PATH, newest_checkpoint="/out/c-15", retry=RetrySettings(max_retries=1)
-    )
-    first = decide(known)
-    again = decide(replace(known, attempts=(replace(CRASH, decision=first), CRASH)))
-    assert again.kind is DecisionKind.GIVE_UP
-    assert "--max-retries 1" in again.reason
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from tests.policy.cases import (
     FOREIGN,
     NEVER,
     NEVER_TOO,
-    NO_RESUME,
     TRAINER,
     F,
     ended,
@@ -71,28 +70,6 @@ def test_what_a_restart_would_not_help_is_never_retried(failure: FailureClass, l
     assert decision.exit_code == 1
     held = one(ended(failure, last=last), interactive=True)
     assert held.kind is DecisionKind.HOLD
-
-
-def test_a_crash_without_a_known_resume_is_held_and_says_why() -> None:
-    attempt = ended(F.WORKER_CRASH, Reason.SIGNAL, last=12)
-    headless = one(attempt, NO_RESUME)
-    assert headless.kind is DecisionKind.FAIL
-    assert headless.exit_code == 1
-    assert "resume" in headless.reason
-    assert one(attempt, NO_RESUME, interactive=True).kind is DecisionKind.HOLD
-    unseen = ended(F.WORKER_CRASH, Reason.SIGNAL, seen=False)
-    assert one(unseen, NO_RESUME).kind is DecisionKind.FAIL
-    allowed = one(attempt, NO_RESUME, retry=RetrySettings(restart_from_scratch=True))
-    assert allowed.kind is DecisionKind.RESTART
-    assert allowed.change is not None
-    assert allowed.change.from_scratch
-
-
-def test_a_long_unseen_run_is_not_taken_for_one_without_a_step() -> None:
-    short = ended(F.CUDA_OOM, batch=BatchSpec(8, 1, 1), seen=False, lived_s=40.0)
-    long = replace(short, lived_s=4000.0)
-    assert one(short, NO_RESUME).kind is DecisionKind.RESTART
-    assert one(long, NO_RESUME).kind is DecisionKind.FAIL
 
 
 def test_failed_starts_have_a_small_budget_of_their_own() -> None:
@@ -184,37 +161,6 @@ def test_nan_loss_fails_even_with_exit_0_and_is_resumed_earlier_at_most_once() -
     assert decide(again).kind is DecisionKind.GIVE_UP
 
 
-def test_a_stop_is_a_stop_whatever_the_log_says() -> None:
-    asked = one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=9, stop=StopCause.REQUEST))
-    assert (asked.kind, asked.exit_code) == (DecisionKind.STOP, 5)
-    signalled = ended(F.TERMINATED, Reason.OUTSIDE, last=9, stop=StopCause.SIGNAL)
-    assert one(signalled).exit_code == 5
-    assert one(signalled, in_batch_job=True).exit_code == 5
-    saved = replace(signalled, checkpoint_steps=(9,))
-    assert one(saved).exit_code == 5
-    assert one(saved, in_batch_job=True).exit_code == 75
-    limit = ended(F.TERMINATED, Reason.TIME_LIMIT, last=9, saved=(9,), stop=StopCause.SIGNAL)
-    assert (
-        one(limit, in_batch_job=True).reason == "the time limit was reached: checkpoint committed, requeue me"
-    )
-    usr1 = replace(saved, stop=StopCause.REQUEUE)
-    assert one(usr1).exit_code == 75
-    assert one(replace(usr1, checkpoint_steps=())).exit_code == 5
-    done = ended(F.HEALTHY, exit_code=0, last=30, stop=StopCause.REQUEST)
-    assert one(done, total_steps=30).exit_code == 0
-
-
-def test_terminated_by_its_reason() -> None:
-    assert one(ended(F.TERMINATED, Reason.USER, last=5)).exit_code == 5
-    assert one(ended(F.TERMINATED, Reason.TIME_LIMIT, last=5, saved=(4,))).exit_code == 75
-    assert one(ended(F.TERMINATED, Reason.PREEMPTED, last=5)).exit_code == 5
-    outside = ended(F.TERMINATED, Reason.OUTSIDE, last=5)
-    first = one(outside)
-    assert first.kind is DecisionKind.RESTART
-    again = decide(PolicyInput(attempts=(restarted(outside, first), outside), knobs=TRAINER))
-    assert again.exit_code == 4
-
-
 def test_a_lost_exit_status_is_lost_unless_the_work_was_done() -> None:
     assert one(ended(None, exit_code=None, last=5)).exit_code == 6
     assert one(ended(F.UNKNOWN, exit_code=None, last=5), total_steps=5).exit_code == 0
@@ -241,12 +187,6 @@ def test_back_off() -> None:
     assert one(oom, watched=True).delay_s == 0.0
     override = RetrySettings(overrides=(ClassOverride("worker_crash", delay_s=3.5),))
     assert one(crash, retry=override).delay_s == 3.5
-
-
-def test_of_a_log_that_was_not_read_to_its_end_the_last_step_is_not_known() -> None:
-    cut = replace(ended(F.HEALTHY, exit_code=0, last=360), unread="log read to 27 of 600 MB")
-    assert one(cut).reason == "finished; log read to 27 of 600 MB, to step 360"
-    assert one(replace(cut, exit_code=None)).exit_code == 6, "nothing says that it finished"
 
 
 def test_a_signature_of_the_user_is_answered_as_it_says() -> None:

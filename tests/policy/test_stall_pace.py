@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.job.spec import HangSettings
-from supervisor.policy.health.stall import KEPT, Activity, Pace, Paces, Stage, StallWatch, moved
+from supervisor.policy.health.stall import Activity, Pace, Paces, Stage, StallWatch, moved
 from supervisor.run.events import Phase
 
 durations = st.floats(min_value=0.002, max_value=1e5)
@@ -22,16 +22,6 @@ def test_the_percentile_is_the_true_one(values: list[float]) -> None:
         pace.add(value)
     true = sorted(values)[math.ceil(0.99 * len(values)) - 1]
     assert pace.quantile_s() == true
-
-
-def test_the_pace_follows_a_run_that_slows_down_and_memory_stays_bounded() -> None:
-    pace = Pace()
-    for _ in range(10 * KEPT):
-        pace.add(0.2)
-    for _ in range(KEPT // 2 + 1):
-        pace.add(2.0)
-    assert pace.quantile_s(0.5) == 2.0
-    assert len(pace._newest) == len(pace._sorted) == KEPT
 
 
 @given(st.lists(durations, min_size=6, max_size=60), st.floats(0.1, 100.0))
@@ -63,14 +53,6 @@ def stepping(paces: Paces | None = None, *, steps: int = 20, gap_s: float = 0.2)
     return watch, now - gap_s
 
 
-def test_nothing_is_a_stall_before_a_pace_is_known() -> None:
-    watch = StallWatch(Paces(), HangSettings(), started=0.0)
-    assert watch.flag(1e6) is None
-    watch.step(10.0)
-    watch.step(10.2)
-    assert watch.flag(1e6) is None
-
-
 def test_a_first_evaluation_is_never_a_stall_and_a_second_has_a_pace_of_its_own() -> None:
     watch, now = stepping()
     watch.enter(Phase.EVALUATING, now)
@@ -86,14 +68,6 @@ def test_a_first_evaluation_is_never_a_stall_and_a_second_has_a_pace_of_its_own(
     assert limit.flag_s >= 3 * 40
     assert watch.flag(now + 100) is None
     assert watch.flag(now + 3 * 40 + 1) is not None
-
-
-def test_a_step_ends_a_phase_that_nobody_ended() -> None:
-    watch, now = stepping()
-    watch.enter(Phase.CHECKPOINTING, now)
-    watch.step(now + 1.5)
-    assert watch.phase is Phase.STEPPING
-    assert watch.flag(now + 4.5) is not None
 
 
 def test_the_first_step_of_a_restart_belongs_to_the_start_not_to_the_steps() -> None:
@@ -141,29 +115,6 @@ def test_a_silence_that_the_run_came_back_from_makes_the_end_of_later_ones_later
     limit = following.threshold()
     assert limit is not None
     assert limit.act_s == pytest.approx(3 * 250), "also in the next attempt"
-
-
-def test_how_long_a_start_takes_says_nothing_of_later_silences() -> None:
-    watch = StallWatch(Paces(), HangSettings(), started=0.0)
-    for step in range(20):
-        watch.step(900 + 0.2 * step)
-    limit = watch.threshold()
-    assert limit is not None
-    assert limit.act_s == 300
-
-
-def test_lines_alone_are_a_pace_only_after_a_while_and_are_acted_on_later() -> None:
-    watch = StallWatch(Paces(), HangSettings(), started=0.0)
-    watch.step(1.0)
-    for line in range(200):
-        watch.line(2.0 + line / 1000)
-    assert watch.threshold() is None, "a burst of lines at the start is no pace"
-    for second in range(40):
-        watch.line(3.0 + 1.1 * second)
-    limit = watch.threshold()
-    assert limit is not None
-    assert limit.stage is Stage.LOG
-    assert limit.act_s == pytest.approx(5 * 300)
 
 
 def test_switched_off_it_sees_nothing_and_without_act_it_only_flags() -> None:

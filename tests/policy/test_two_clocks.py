@@ -6,8 +6,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from supervisor.job.spec import HangSettings
 from supervisor.policy.health.stall import (
@@ -261,17 +259,6 @@ def test_a_hang_behind_a_heartbeat_is_flagged_as_without_one_and_ended_on_demand
         assert one.ended
 
 
-@pytest.mark.parametrize("kind", HEARTBEATS)
-def test_by_the_default_rules_a_heartbeat_does_not_hold_the_end_back(kind: str) -> None:
-    run = Run(HangSettings())
-    for every_s, text in HEARTBEATS[kind]:
-        run.behind(every_s, text)
-    run.steps(60, 0.2)
-    began = run.now
-    run.wait(400)
-    assert run.watch.silent_s(run.now) == pytest.approx(run.now - began, abs=5.0)
-
-
 @pytest.mark.parametrize(
     "text", ["still waiting for peers ({n} s)", "retry {n}/99", "[rank0] watchdog: work {n} is pending"]
 )
@@ -285,17 +272,6 @@ def test_who_reports_that_he_waits_holds_the_flag_back_for_seconds(text: str) ->
         assert run.flags[0] - began < 15
     run.wait(20)
     assert run.ended == ("/" not in text)
-
-
-def test_a_script_without_readable_steps_is_watched_by_its_lines() -> None:
-    run = Run(HangSettings())
-    run.watch.step(1.0)
-    run.now = 1.0
-    run.print_for(60.0, 1.5, (f"still at it {n}" for n in range(100)))
-    assert not run.flags
-    began = run.now
-    run.wait(10)
-    assert [at - began for at in run.flags] == [pytest.approx(4.5, abs=0.3)]
 
 
 # -- a person's own limits -----------------------------------------------------------------------------------
@@ -364,26 +340,6 @@ def test_a_template_is_the_words_without_what_has_digits() -> None:
     ]  # fmt: skip
 
 
-def test_a_reading_that_goes_up_and_down_is_no_counter() -> None:
-    output = Output()
-    memory = [12, 14, 13, 14, 12, 14]
-    found = [
-        output.news("0", printed(f"memory {used}/80 GB".encode()), float(at))
-        for at, used in enumerate(memory)
-    ]
-    assert found == [News.FRESH, News.COUNTED, *[News.REPEATED] * 4]
-
-
-def test_heartbeats_that_are_read_late_and_together_are_no_news() -> None:
-    output = Output()
-    line = printed(b"alive 3")
-    for second in range(10):
-        output.news("0", line, float(second))
-        output.step(float(second))
-    assert output.news("0", line, 10.0) is News.NONE
-    assert {output.news("0", line, 14.0) for _ in range(4)} == {News.NONE}
-
-
 def test_prose_without_end_is_forgotten_before_heartbeats_are() -> None:
     output = Output()
     for second in range(3):
@@ -403,11 +359,6 @@ def test_what_an_earlier_keeper_saw_again_and_again_is_familiar() -> None:
     run.steps(10).wait(1)
     run.say("alive 77", log="0/stderr.log")
     assert run.watch.silent_s(run.now) == pytest.approx(1.0)
-
-
-@given(st.binary(max_size=400))
-def test_any_bytes_are_a_line(raw: bytes) -> None:
-    assert isinstance(printed(raw).template, int)
 
 
 @pytest.mark.parametrize(

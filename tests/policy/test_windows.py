@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.diagnosis.hang.stacks import Kind
 from supervisor.job.spec import Knobs, LoaderKnobs
 from supervisor.policy import PastAttempt, PolicyInput, restarts_since_progress
 from supervisor.policy.changes import KILLED, SHARED, next_step
-from supervisor.policy.health.ending import LateRank, _first
 from supervisor.policy.history import is_resume_known
 from supervisor.run.records import Decision, DecisionKind, SpecChange
 
@@ -115,21 +113,3 @@ def test_each_step_against_a_full_memory(
     assert found == (None if change is None else (SpecChange(set_args=(change,)), line))
     if change is not None and loader.workers is None:
         assert next_step(loader, [SpecChange(set_args=(change,))], steps) is None, "each once"
-
-
-def test_late_ranks_in_words() -> None:
-    def late(
-        rank: int, kind: Kind = Kind.SLEEP, where: str = "in sleep() at a.py:3", **values: bool
-    ) -> LateRank:
-        return LateRank(rank, kind, where, **values)
-
-    one = _first((late(1),))
-    assert one.startswith("rank 1 ")
-    assert "other" not in one
-    assert _first((late(1), late(2))).endswith(", and 1 other rank")
-    assert _first((late(1), late(2), late(3))).endswith(", and 2 other ranks")
-    assert late(1, where="waiting for data").words == "rank 1 is waiting for data"
-    assert not late(1).may_be_ended
-    assert not late(1, computes=True).may_be_ended
-    assert late(1, Kind.UNKNOWN, computes=True).may_be_ended
-    assert not late(1, Kind.UNKNOWN).may_be_ended

@@ -1,13 +1,9 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
-import socket
 import sys
-import zipfile
 from collections import namedtuple
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +11,7 @@ import pytest
 
 from supervisor.job.errors import JobError
 from supervisor.job.spec import NAMED_UNSEEN, EntryKind, JobSpec
-from supervisor.preflight import host, interpreter, network, ports, target
+from supervisor.preflight import host, interpreter, target
 from supervisor.preflight.checks import BEFORE, refused, run_checks
 from supervisor.preflight.context import Check, CheckContext
 from supervisor.preflight.interpreter import find_interpreter
@@ -25,14 +21,6 @@ SCRIPT = JobSpec("t", EntryKind.SCRIPT, "train.py", nproc_per_node=1)
 Usage = namedtuple("Usage", "total used free")  # noqa: PYI024 - stands in for shutil's own named tuple
 
 
-@pytest.fixture
-def listener() -> Iterator[int]:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        yield server.getsockname()[1]
-
-
 def found_by(check: Check, spec: JobSpec, folder: Path) -> Finding:
     (finding,) = check(CheckContext(spec, folder / "runs", {}))
     return finding
@@ -40,48 +28,6 @@ def found_by(check: Check, spec: JobSpec, folder: Path) -> Finding:
 
 def found_before(spec: JobSpec, runs: Path) -> list[Finding]:
     return run_checks(BEFORE, CheckContext(spec, runs, {}))
-
-
-def test_a_free_port_is_free_and_outside_the_ephemeral_range() -> None:
-    low, high = (int(n) for n in Path("/proc/sys/net/ipv4/ip_local_port_range").read_text("ascii").split())
-    for _ in range(5):
-        port = ports.free_port()
-        assert 1024 <= port < 65536
-        assert not low <= port <= high
-        assert ports.is_free(port)
-
-
-def test_no_free_port_is_one_line_after_ten_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[int] = []
-
-    def never(port: int) -> bool:
-        tried.append(port)
-        return False
-
-    monkeypatch.setattr(ports, "is_free", never)
-    with pytest.raises(JobError, match="--master-port") as error:
-        ports.free_port()
-    assert len(set(tried)) == 10
-    assert error.value.exit_code == 3
-
-
-def test_a_taken_port_names_its_holder_and_refuses(listener: int, tmp_path: Path) -> None:
-    assert not ports.is_free(listener)
-    holder = ports.port_holder(listener)
-    assert holder is not None
-    assert str(os.getpid()) in holder
-    finding = found_by(network.check_port, replace(SCRIPT, master_port=listener), tmp_path)
-    assert finding.level is FindingLevel.REFUSE
-    assert str(listener) in finding.what
-    assert "--master-port" in finding.fix
-
-
-def test_only_a_named_port_of_this_machine_is_checked(listener: int, tmp_path: Path) -> None:
-    assert not list(network.check_port(CheckContext(SCRIPT, tmp_path, {})))
-    other = replace(SCRIPT, master_port=listener, nnodes="2", node_rank=1)
-    assert not list(network.check_port(CheckContext(other, tmp_path, {})))
-    free = found_by(network.check_port, replace(SCRIPT, master_port=ports.free_port()), tmp_path)
-    assert free.level is FindingLevel.OK
 
 
 def test_a_run_folder_that_cannot_be_made_is_refused_and_nothing_is_left(
@@ -139,21 +85,6 @@ def test_shared_memory_for_two_batches_a_worker_is_enough(
         assert found_by(host.check_shm, spec, tmp_path).level is level
 
 
-def test_open_files_and_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _which: (256, 4096))
-    assert found_by(host.check_open_files, SCRIPT, tmp_path).what == "limit 4096"
-    many = replace(SCRIPT, nproc_per_node=64)
-    files, ranks = (
-        found_by(host.check_open_files, many, tmp_path),
-        found_by(host.check_cores, many, tmp_path),
-    )
-    assert (files.level, ranks.level) == (FindingLevel.WARNING, FindingLevel.WARNING)
-    assert files.what == "limit 4096 is low for 64 ranks"
-    monkeypatch.setattr(resource, "getrlimit", lambda _which: (resource.RLIM_INFINITY,) * 2)
-    files = found_by(host.check_open_files, many, tmp_path)
-    assert files.level is FindingLevel.OK
-
-
 def fake_python(folder: Path, answer: str) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "python"
@@ -164,7 +95,6 @@ def fake_python(folder: Path, answer: str) -> str:
 
 HAS_TORCH = """echo '{"python": "3.11.2", "torch": "2.13.0"}'"""
 NO_TORCH = """echo '{"python": "3.11.2", "torch": null}'"""
-OLD = """echo '{"python": "3.9.1", "torch": "2.1.0"}'"""
 
 
 def test_the_first_place_with_torch_wins(tmp_path: Path) -> None:
@@ -193,13 +123,6 @@ def test_python_flag_binds(tmp_path: Path) -> None:
         find_interpreter(replace(SCRIPT, python=fake_python(tmp_path / "c", "echo '[1]'")), {})
 
 
-def test_the_bundled_trainer_wants_a_newer_python(tmp_path: Path) -> None:
-    old = fake_python(tmp_path, OLD)
-    assert find_interpreter(replace(SCRIPT, python=old), {}).version == "3.9.1"
-    with pytest.raises(JobError, match=r"3\.11"):
-        find_interpreter(replace(SCRIPT, python=old, entry_kind=EntryKind.TRAINER), {})
-
-
 def test_none_has_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interpreter, "_ask", lambda *_args: None)
     with pytest.raises(JobError, match="--python") as error:
@@ -226,27 +149,6 @@ def test_a_target_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Mon
         find_interpreter(
             replace(SCRIPT, python=fake_python(tmp_path, "exec sleep 30")), {"PATH": os.environ["PATH"]}
         )
-
-
-def test_flags_of_the_target(tmp_path: Path) -> None:
-    listing = fake_python(tmp_path, "echo '  --new-flag X, --new_flag X   something --other'")
-    assert interpreter.torchrun_flags(listing, {}) == {"--new-flag", "--new_flag", "--other"}
-    assert interpreter.torchrun_flags(str(tmp_path / "nope"), {}) == frozenset()
-
-
-def test_a_checkpoint_whose_name_says_no_step_is_shown_without_one(tmp_path: Path) -> None:
-    for name in ("ckpt.pt", "ckpt_step5.pt"):
-        with zipfile.ZipFile(tmp_path / name, "w") as archive:
-            archive.writestr("c/data.pkl", b"X\x09\x00\x00\x00optimizer")
-    said = []
-    for name in ("ckpt.pt", "ckpt_step5.pt"):
-        knobs = replace(SCRIPT.knobs, resume_path="--resume")
-        job = replace(SCRIPT, cwd=str(tmp_path), entry_args=("--resume", name), knobs=knobs)
-        said.append(found_by(target.check_resume, job, tmp_path).what)
-    assert said == [
-        "ckpt.pt: a whole checkpoint (torch.save)",
-        "ckpt_step5.pt: a whole checkpoint (torch.save, step 5)",
-    ]
 
 
 def test_a_script_that_no_resume_is_known_of_is_told_how_to_declare_one(tmp_path: Path) -> None:

@@ -60,11 +60,6 @@ def test_a_rank_that_ends_by_itself_explains_it(tmp_path: Path, does: str, what:
     assert time.monotonic() - begun < 15, "the ranks that would wait for it are ended"
 
 
-def test_what_a_rank_said_is_cut(tmp_path: Path) -> None:
-    finding = found(tmp_path, "printf '%0500d' 0; exit 1", ranks=1)
-    assert finding.what.endswith(": " + "0" * 300)
-
-
 def test_a_rank_that_gave_up_is_not_to_blame_where_another_never_came(tmp_path: Path) -> None:
     """Rank 0 came, waited as long as it was told to and failed; rank 1 never came."""
     gave_up = (
@@ -93,21 +88,6 @@ def test_a_wrong_sum_names_the_rank_and_blames_the_machine(tmp_path: Path) -> No
     finding = found(tmp_path, f"{MEETS} [ $rank = 1 ] && echo wrong || echo nccl")
     assert (finding.level, finding.what) == (FindingLevel.REFUSE, "the sum over 2 ranks is wrong on rank 1")
     assert "link" in finding.fix
-
-
-@pytest.mark.parametrize(
-    ("kind", "interpreter"),
-    [
-        (EntryKind.COMMAND, Interpreter("/no/python", "3.11.2", "2.9.0", "")),
-        (EntryKind.SCRIPT, Interpreter("/no/python", "3.11.2", None, "")),
-        (EntryKind.SCRIPT, None),
-    ],
-)
-def test_a_plain_command_and_a_python_without_torch_meet_nobody(
-    tmp_path: Path, kind: EntryKind, interpreter: Interpreter | None
-) -> None:
-    context = CheckContext(JobSpec("t", kind, "train.py", nproc_per_node=2), tmp_path, {}, interpreter)
-    assert not list(check_collective(context))
 
 
 def of_pairs(folder: Path, rates: dict[tuple[int, int], float], *, nodes: int = 1, ranks: int = 2) -> Finding:
@@ -149,11 +129,11 @@ GOOD = 1e9
         (1, {(0, 1): 9e8, (0, 2): 8e8, (1, 2): 4e8}, FindingLevel.OK, "ranks 1–2: 400 MB/s, 0–2: 800 MB/s, 0–1: 900 MB/s"),
         # Cards that are wired in couples: what half of the pairs have is no fault.
         (1, {(0, 1): 2e11, (2, 3): 2e11, (0, 2): 2e10, (0, 3): 2e10, (1, 2): 2e10, (1, 3): 2e10}, FindingLevel.OK, "6 pairs of ranks: 20.0 GB/s to 200.0 GB/s"),
-        (1, {(0, 1): GOOD, (0, 2): GOOD, (1, 2): 1e7}, FindingLevel.WARNING, "ranks 1–2: 10 MB/s; half of all pairs have 1.0 GB/s or more"),
+        (1, {(0, 1): GOOD, (0, 2): GOOD, (1, 2): 1e7}, FindingLevel.WARNING, "ranks 1–2: 10 MB/s; the best pair 1.0 GB/s"),
         (2, {(0, 2): GOOD}, FindingLevel.OK, "nodes 0–1 (gpu0, gpu1): 1.0 GB/s"),
         (2, {(0, 2): 1.2e7}, FindingLevel.WARNING, "nodes 0–1 (gpu0, gpu1): 12 MB/s: less than half of a gigabit link"),
         (3, {(0, 2): GOOD, (0, 4): GOOD, (2, 4): 2e6}, FindingLevel.WARNING, "nodes 1–2 (gpu1, gpu2): 2 MB/s; the best pair 1.0 GB/s"),
-        (3, {(0, 2): GOOD, (0, 4): 3e6, (2, 4): 2e6}, FindingLevel.WARNING, "node 2 (gpu2): at most 3 MB/s with each other one; the best pair 1.0 GB/s"),
+        (3, {(0, 2): GOOD, (0, 4): 3e6, (2, 4): 2e6}, FindingLevel.WARNING, "nodes 1–2 (gpu1, gpu2): 2 MB/s, 0–2 (gpu0, gpu2): 3 MB/s; the best pair 1.0 GB/s"),
     ],
 )  # fmt: skip
 def test_slow_pairs_are_named(

@@ -82,48 +82,6 @@ def test_as_many_gpus_as_ranks(
     assert finding.what.startswith(what)
 
 
-def test_a_gpu_that_is_not_there_is_named(nvml: StandIn) -> None:
-    nvml.show(*cards(2))
-    named, few = findings(visible="1,7,0")["GPUs"]
-    assert "names 7, which is none of the 2 GPUs here" in named.what
-    assert "2 ranks, visible GPUs: 1" in few.what, "as CUDA does, the list ends there"
-
-
-def test_a_gpu_that_is_named_twice_is_none(nvml: StandIn) -> None:
-    nvml.show(*cards(2))
-    named, none = findings(visible="0,0")["GPUs"]
-    assert (named.level, named.what) == (
-        WARNING,
-        "CUDA_VISIBLE_DEVICES names 0 twice: CUDA takes that for none",
-    )
-    assert none.what.startswith("none of 2 GPUs is visible")
-
-
-def test_the_job_s_own_choice_of_gpus_counts(nvml: StandIn) -> None:
-    nvml.show(*cards(4))
-    spec = replace(TWO_RANKS, env=(("CUDA_VISIBLE_DEVICES", "2,3"),))
-    assert only(findings(spec, visible="0")["GPUs"]).what == "2 GPUs for as many ranks"
-
-
-def test_cards_of_two_kinds_may_be_counted_otherwise_by_cuda(nvml: StandIn) -> None:
-    first, second = cards(2)
-    nvml.show(replace(first, name="NVIDIA T4"), second)
-    assert findings(visible="0,1")["GPUs"][0].what.startswith(
-        "CUDA_VISIBLE_DEVICES=0,1: CUDA counts the fastest"
-    )
-    assert len(findings()["GPUs"]) == 1, "no number was named"
-    assert len(findings(visible="GPU-0,GPU-1")["GPUs"]) == 1
-    in_order = replace(TWO_RANKS, env=(("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),))
-    assert len(findings(in_order, visible="0,1")["GPUs"]) == 1
-
-
-def test_the_trainer_s_ranks_may_share_a_gpu(nvml: StandIn) -> None:
-    nvml.show(*cards(1))
-    spec = replace(TWO_RANKS, entry_kind=EntryKind.TRAINER)
-    finding = only(findings(spec)["GPUs"])
-    assert (finding.level, finding.what) == (INFO, "2 ranks share 1 GPUs, and meet over gloo")
-
-
 def test_a_build_for_other_cards(nvml: StandIn) -> None:
     nvml.show(*cards(2))
     finding = only(findings(torch=replace(TORCH, torch_cuda=None, torch_hip="6.4"))["driver"])
@@ -142,14 +100,6 @@ def test_who_sits_there_already(nvml: StandIn) -> None:
     assert finding.what.endswith("holds 69.0 GiB; 1 more")
     assert "CUDA_VISIBLE_DEVICES" in finding.fix
     assert "GPU memory" not in findings(replace(TWO_RANKS, nproc_per_node=1)), "no rank will sit on GPU 1"
-
-
-def test_memory_of_processes_that_cannot_be_seen(nvml: StandIn) -> None:
-    first, second = cards(2)
-    first.used = 20 * GIB
-    nvml.show(first, second)
-    finding = only(findings()["GPU memory"])
-    assert finding.what == "GPU 0: 60.0 GiB of 80.0 GiB free; who holds the rest is not visible from here"
 
 
 def test_the_ranks_themselves_are_nobody_else(nvml: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,11 +134,6 @@ def test_a_card_that_is_not_sound(nvml: StandIn, change: dict[str, object], what
     assert finding.fix
 
 
-def test_a_power_cap_is_nothing_to_say(nvml: StandIn) -> None:
-    nvml.show(*[replace(card, throttle=0x04) for card in cards(2)])
-    assert "GPU health" not in findings()
-
-
 def test_mig_and_persistence(nvml: StandIn) -> None:
     first, second = cards(2)
     nvml.show(replace(first, mig=True), replace(second, persistence=False, mig=False))
@@ -221,20 +166,6 @@ def test_the_driver_against_torch(
     nvml.show(*cards(2))
     finding = only(findings(torch=replace(TORCH, torch_cuda=torch))["driver"])
     assert (finding.level, finding.what) == (level, what)
-
-
-@pytest.mark.parametrize("nvml", ["old driver"], indirect=True)
-def test_an_old_driver_says_less_and_nothing_wrong(nvml: StandIn) -> None:
-    first, second = cards(2)
-    refused = {
-        "nvmlDeviceGetPersistenceMode": 3,
-        "nvmlDeviceGetComputeRunningProcesses": 3,
-        "nvmlDeviceGetTotalEccErrors": 3,
-    }
-    nvml.show(replace(first, fails=refused, throttle=0x40), second)
-    found = findings()
-    assert only(found["GPU health"]).what == "GPU 0 is slowed down now (hw_thermal)"
-    assert not {"GPU modes", "GPU memory"} & set(found)
 
 
 def test_without_a_driver_a_cuda_build_is_told(nvml: StandIn) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight import interpreter as module
-from supervisor.preflight.interpreter import begin_to_ask, find_interpreter, installed_version, interpreter_of
+from supervisor.preflight.interpreter import installed_version, interpreter_of
 from tests.preflight.test_checks import fake_python
 
 
@@ -38,55 +37,6 @@ def test_a_commands_own_interpreter(tmp_path: Path) -> None:
     assert of(sys.executable) == sys.executable
     assert of("bash") == "/otherwise"
     assert of("no-such-program") == "/otherwise"
-
-
-ANSWER = """echo asked >> "$ASKED"; echo '{"python": "3.12.4", "torch": "2.4.1"}'"""
-
-
-def test_an_interpreter_that_was_asked_early_is_not_asked_again(tmp_path: Path) -> None:
-    """Asking takes from 20 ms to seconds: `stoker run` begins before it reads the script."""
-    named = fake_python(tmp_path / "a", ANSWER)
-    asked = tmp_path / "asked"
-    variables = {**os.environ, "ASKED": str(asked)}
-    spec = JobSpec("x", EntryKind.SCRIPT, "train.py", cwd=str(tmp_path), python=named)
-    early = begin_to_ask(spec, variables)
-    assert early is not None
-    assert early.path == named
-    found = find_interpreter(spec, variables, early)
-    assert (found.version, found.torch_version) == ("3.12.4", "2.4.1")
-    assert asked.read_text() == "asked\n"
-    assert find_interpreter(spec, variables) == found
-    assert asked.read_text() == "asked\nasked\n"
-
-
-def test_the_place_that_is_looked_at_first_is_asked_early(tmp_path: Path) -> None:
-    named = fake_python(tmp_path / "bin", ANSWER)
-    variables = {**os.environ, "ASKED": str(tmp_path / "asked"), "VIRTUAL_ENV": str(tmp_path)}
-    spec = JobSpec("x", EntryKind.SCRIPT, "train.py", cwd=str(tmp_path))
-    early = begin_to_ask(spec, variables)
-    assert early is not None
-    assert early.path == named
-    assert find_interpreter(spec, variables, early).why == "$VIRTUAL_ENV"
-    assert (tmp_path / "asked").read_text() == "asked\n"
-
-
-def test_an_answer_of_another_interpreter_is_not_taken(tmp_path: Path) -> None:
-    variables = {**os.environ, "ASKED": str(tmp_path / "asked")}
-    other = fake_python(tmp_path / "other", 'echo \'{"python": "3.9.1", "torch": null}\'')
-    named = fake_python(tmp_path / "a", ANSWER)
-    spec = JobSpec("x", EntryKind.SCRIPT, "train.py", cwd=str(tmp_path), python=other)
-    early = begin_to_ask(spec, variables)
-    found = find_interpreter(replace(spec, python=named), variables, early)
-    assert found.version == "3.12.4"
-    assert early is not None
-    early.process.communicate()
-
-
-def test_an_interpreter_that_does_not_start_is_not_asked_early(tmp_path: Path) -> None:
-    spec = JobSpec("x", EntryKind.SCRIPT, "train.py", cwd=str(tmp_path), python=str(tmp_path / "nope"))
-    assert begin_to_ask(spec, os.environ) is None
-    (tmp_path / "text").write_text("no program")
-    assert begin_to_ask(replace(spec, python=str(tmp_path / "text")), os.environ) is None
 
 
 def test_an_interpreter_is_named_by_its_path_or_found_by_its_name(

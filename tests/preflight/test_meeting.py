@@ -17,7 +17,7 @@ import pytest
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.context import CheckContext
 from supervisor.preflight.meeting import check_meeting, check_shared_clock
-from supervisor.preflight.ports import free_port
+from supervisor.preflight.network import free_port
 from supervisor.run.records import FindingLevel
 
 OTHER = "127.0.0.9"  # answers here, and is no address that this machine says it has
@@ -91,19 +91,6 @@ def test_a_refused_port_and_a_dropped_one_are_told_apart(monkeypatch: pytest.Mon
     failing(OSError(errno.EHOSTUNREACH, "No route to host"))
     [(level, what)] = meet(JOB)
     assert what == f"{OTHER}:29500 cannot be reached: No route to host"
-
-
-def test_an_endpoint_that_is_taken_here_is_said() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-        flags = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}")
-        [(level, what)] = meet(replace(JOB, master_addr=None, torchrun_flags=flags))
-    assert (level, what) == (FindingLevel.WARNING, f"something listens at 127.0.0.1:{port} already")
-
-
-def test_one_node_meets_nobody() -> None:
-    assert meet(replace(JOB, nnodes="1")) == []
-    assert meet(replace(JOB, master_addr="localhost", node_rank=0)) == []
 
 
 @pytest.mark.parametrize(("off_s", "text"), [

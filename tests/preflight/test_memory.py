@@ -10,7 +10,8 @@ import pytest
 from supervisor.job.batch import BatchSpec
 from supervisor.job.memory_fit import Measure, MemoryTrial
 from supervisor.job.spec import EntryKind, JobSpec, Knobs
-from supervisor.preflight.memory import check_memory, kind_of
+from supervisor.preflight.context import CheckContext
+from supervisor.preflight.target import check_memory, kind_of
 from supervisor.run.answers import MemoryLine, remember_memory
 from supervisor.run.records import FindingLevel
 
@@ -36,14 +37,8 @@ def trial(env: dict[str, str], micro: int, *, fitted: bool, job: JobSpec = JOB, 
 
 
 def found(env: dict[str, str], job: JobSpec = JOB) -> tuple[FindingLevel, str, str | None] | None:
-    finding = check_memory(job, env)
+    finding = next(check_memory(CheckContext(job, Path("runs"), env)), None)
     return (finding.level, finding.what, finding.fix) if finding is not None else None
-
-
-def test_without_a_batch_or_a_record_nothing_is_said(env: dict[str, str]) -> None:
-    assert found(env) is None
-    trial(env, 8, fitted=True)
-    assert found(env, replace(JOB, batch=None)) is None
 
 
 @pytest.mark.parametrize(("failed", "warned"), [(4, True), (8, True), (16, False)])
@@ -57,24 +52,6 @@ def test_a_micro_batch_that_failed_before_or_a_larger_one_is_warned_of(
         assert what.startswith(f"micro-batch {failed} ran out of memory in an earlier run (2027-01-1")
         assert what.endswith("this one asks for 8")
         assert fix == "--fit-batch finds what fits"
-
-
-def test_the_largest_that_fitted_below_the_failed_one_is_proposed(env: dict[str, str]) -> None:
-    trial(env, 8, fitted=False)
-    for micro in (2, 4, 8, 3):  # 8 fitted once, and failed; 3 does not divide the global batch
-        trial(env, micro, fitted=True)
-    assert (found(env) or (None, "", None))[2] == "4 fitted: --micro-batch 4"
-
-
-def test_a_larger_one_that_fitted_is_mentioned(env: dict[str, str]) -> None:
-    trial(env, 8, fitted=True)
-    assert (found(env) or ())[:2] == (FindingLevel.OK, "nothing on record speaks against micro-batch 8")
-    trial(env, 16, fitted=True)
-    assert found(env) == (
-        FindingLevel.INFO,
-        "micro-batch 16 fitted in an earlier run, this one asks for 8",
-        "--micro-batch 16",
-    )
 
 
 def test_jobs_are_alike_but_for_settings_that_need_no_memory(tmp_path: Path) -> None:

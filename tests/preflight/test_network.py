@@ -72,72 +72,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 @pytest.mark.parametrize(
-    ("interfaces", "down", "what"),
-    [
-        ({**LO, "eth0": ["10.0.0.7"], "ib0": ["10.1.0.7"]}, (), "NCCL will choose ib0"),
-        ({**LO, "eth1": ["10.0.0.8"], "eth0": ["10.0.0.7"]}, (), "NCCL will choose eth1"),
-        ({**LO, "eth0": ["10.0.0.7"], "ib0": ["10.1.0.7"]}, ("ib0",), "NCCL will choose eth0"),
-        ({**LO, "eth0": ["02:42:ac:11:00:02"], "eth1": ["fe80::7%eth1"]}, (), "NCCL will choose eth1"),
-        ({**LO, "docker0": ["172.17.0.1"], "eth0": ["10.0.0.7"]}, (), "NCCL will choose eth0"),
-        ({**LO, "docker0": ["172.17.0.1"]}, (), "NCCL would choose docker0, which leads to no other machine"),
-        ({**LO, "virbr0": ["192.168.122.1"], "eth0": ["10.0.0.7"]}, (), "NCCL would choose virbr0, which leads to no other machine"),
-        (LO, (), "NCCL would choose lo, which leads to no other machine"),
-        ({**LO, "eth0": ["10.0.0.7"]}, ("lo", "eth0"), "NCCL would choose lo, which leads to no other machine"),
-    ],
-)  # fmt: skip
-def test_what_nccl_chooses_by_itself(
-    machine: Machine, interfaces: dict[str, list[str]], down: tuple[str, ...], what: str
-) -> None:
-    machine(interfaces, down=down)
-    _, finding = found(network.check_interfaces, nnodes="2")
-    assert (finding.check, finding.what) == ("interface", what)
-    assert (finding.level is OK) == ("will choose" in what)
-
-
-@pytest.mark.parametrize("inner", ["br-1f", "veth9", "cni0", "flannel.1", "lxcbr0", "podman1"])
-def test_what_leads_to_no_other_machine_is_not_proposed(machine: Machine, inner: str) -> None:
-    machine(
-        {**LO, inner: ["172.18.0.1"], "eth1": ["10.0.0.8"], "eth0": ["10.0.0.7"]},
-        names={"node7": ["172.18.0.1"]},
-    )
-    gloo, nccl = found(network.check_interfaces, nnodes="2")
-    assert (gloo.level, gloo.fix) == (WARNING, "GLOO_SOCKET_IFNAME=eth0")
-    assert (
-        gloo.what
-        == "gloo would choose the address of this machine's name, and node7 is 172.18.0.1: other machines cannot reach it"
-    )
-    assert (nccl.level, nccl.fix) == (WARNING, "NCCL_SOCKET_IFNAME=eth0")
-
-
-@pytest.mark.parametrize(
-    ("known", "level", "what"),
-    [
-        ({"node7": ["127.0.1.1", "10.0.0.7"]}, OK, "gloo will choose eth0 (node7 is 10.0.0.7)"),
-        ({"node7": ["127.0.0.1"]}, WARNING, "node7 is 127.0.0.1: other machines cannot reach it"),
-        ({"node7": ["10.9.9.9"]}, WARNING, "node7 is 10.9.9.9: other machines cannot reach it"),
-        ({}, WARNING, "node7 is unknown: other machines cannot reach it"),
-    ],
-)
-def test_gloo_takes_the_address_of_the_machine_s_name(
-    machine: Machine, known: dict[str, list[str]], level: FindingLevel, what: str
-) -> None:
-    machine({**LO, "eth0": ["10.0.0.7"]}, names=known)
-    finding, _ = found(network.check_interfaces, nnodes="2")
-    assert finding.level is level
-    assert finding.what.endswith(what)
-
-
-def test_one_machine_needs_no_interface_and_what_is_told_is_looked_at_all_the_same(machine: Machine) -> None:
-    machine({**LO, "eth0": ["10.0.0.7"]})
-    assert not found(network.check_interfaces)
-    (finding,) = found(network.check_interfaces, env={"NCCL_SOCKET_IFNAME": "eth"})
-    assert (finding.level, finding.what) == (OK, "NCCL_SOCKET_IFNAME=eth means eth0")
-    machine(LO)
-    _, nccl = found(network.check_interfaces, nnodes="2")
-    assert nccl.fix == "NCCL_SOCKET_IFNAME=the one that leads to the others"
-
-
-@pytest.mark.parametrize(
     ("variable", "named", "level", "what"),
     [
         ("NCCL_SOCKET_IFNAME", "e", OK, "means eth0"),
@@ -211,14 +145,6 @@ def test_where_the_ranks_meet(
         assert finding.level is OK
 
 
-def test_an_ipv6_address_without_brackets_is_told_where_they_stand(machine: Machine) -> None:
-    machine(LO)
-    (finding,) = found(network.check_master, torchrun_flags=("--rdzv-endpoint=fe80::x:29400",))
-    assert finding.fix == "an IPv6 address stands in brackets: [::1]:29400"
-    (finding,) = found(network.check_master, master_addr="haed")
-    assert finding.fix == "look for a typo, or name its address"
-
-
 @pytest.mark.parametrize(
     ("endpoint", "taken", "told"),
     [
@@ -245,20 +171,6 @@ def test_the_port_of_an_endpoint_here_is_looked_at(
         [("port", WARNING, told)] if told else []
     )
     assert not found(network.check_port, kind=EntryKind.COMMAND, torchrun_flags=flags)
-
-
-def test_a_named_port_that_is_taken_refuses_also_where_nobody_knows_by_whom(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(network, "is_free", lambda port: port != 4000)
-    monkeypatch.setattr(network, "port_holder", lambda _port: None)
-    (finding,) = found(network.check_port, master_port=4000)
-    assert (finding.level, finding.what) == (REFUSE, "port 4000 is taken")
-    (finding,) = found(network.check_port, master_port=4001)
-    assert (finding.level, finding.what) == (OK, "port 4001 is free")
-    assert not found(network.check_port, master_port=4000, node_rank=1, nnodes="2"), (
-        "another machine listens on it"
-    )
 
 
 @pytest.mark.parametrize("endpoint", ["here:", "here:65536", "here:x", "[::1]:x"])

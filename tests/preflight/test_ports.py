@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from supervisor.job.errors import JobError
-from supervisor.preflight import ports
-
-
-@pytest.fixture
-def taken() -> Iterator[int]:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen(1)
-        yield server.getsockname()[1]
-
-
-def test_a_port_that_somebody_listens_on_is_not_free(taken: int) -> None:
-    assert not ports.is_free(taken)
-    holder = ports.port_holder(taken)
-    assert holder is not None
-    assert holder.endswith(f"(pid {os.getpid()})")
-
-
-def test_a_port_that_was_let_go_is_free_and_nobodys() -> None:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        port = server.getsockname()[1]
-        assert ports.port_holder(port) is None, "bound, but nothing listens"
-    assert ports.is_free(port)
+from supervisor.preflight import network
 
 
 def test_a_free_port_lies_outside_the_ephemeral_range() -> None:
-    low, high = ports._range_outside_ephemeral()
-    port = ports.free_port()
+    low, high = network._range_outside_ephemeral()
+    port = network.free_port()
     assert low <= port <= high
-    assert ports.is_free(port)
+    assert network.is_free(port)
 
 
 @pytest.mark.parametrize(
@@ -61,13 +35,13 @@ def test_the_candidates_lie_below_the_kernels_own_range(
     monkeypatch: pytest.MonkeyPatch, text: str, range_: tuple[int, int]
 ) -> None:
     monkeypatch.setattr(Path, "read_text", lambda *_args, **_more: text)
-    assert ports._range_outside_ephemeral() == range_
+    assert network._range_outside_ephemeral() == range_
 
 
 def test_where_no_port_is_free_it_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
-    monkeypatch.setattr(ports, "is_free", tried.append)
+    monkeypatch.setattr(network, "is_free", tried.append)
     with pytest.raises(JobError, match=r"no free port among 3 of .*--master-port") as refused:
-        ports.free_port(tries=3)
+        network.free_port(tries=3)
     assert len(set(tried)) == 3
     assert refused.value.exit_code == 3

@@ -12,7 +12,6 @@ import struct
 import subprocess
 import sys
 import time
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,8 +28,6 @@ from supervisor.run.jsonl import append_line
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.runfile import write_run_file
-from supervisor.sources.processes import identify
-from tests.conftest import wait_until
 from tests.disks import fill, small_disk
 from tests.keeper.fakes import job_of
 
@@ -86,14 +83,6 @@ def test_8_mib_of_shared_memory() -> None:
     assert "--shm-size" in fix
     ((level, what, _),) = alone(small, "host", "check_shm", workers="0")
     assert level == "ok", "without workers nothing is handed over there"
-
-
-def test_shared_memory_against_the_workers() -> None:
-    """2 ranks × 8 workers × 2 batches of 32 MiB are 1 GiB; what is enough for few is not for many."""
-    enough = in_namespace("mount -t tmpfs -o size=700m tmpfs /dev/shm")
-    assert alone(enough, "host", "check_shm")[0][0] == "ok"
-    assert alone(enough, "host", "check_shm", workers="4")[0][0] == "ok"
-    assert alone(enough, "host", "check_shm", workers="8")[0][0] == "warning"
 
 
 def test_a_full_disk_and_one_without_inodes(tmp_path: Path) -> None:
@@ -155,12 +144,6 @@ def test_a_control_group_with_little_memory() -> None:
                 time.sleep(0.05)
 
 
-def test_memory_is_counted_against_the_ranks(tmp_path: Path) -> None:
-    (few,) = found_by(host.check_host_memory, replace(SCRIPT, nproc_per_node=1), tmp_path)
-    (many,) = found_by(host.check_host_memory, replace(SCRIPT, nproc_per_node=100_000), tmp_path)
-    assert (few.level, many.level) == (OK, WARNING)
-
-
 def test_ptrace_denied(tmp_path: Path) -> None:
     """Yama's setting is a file here: it cannot be set for one process. The capability is really dropped."""
     scope = tmp_path / "scope"
@@ -184,175 +167,7 @@ def test_ptrace_denied(tmp_path: Path) -> None:
     assert said["allowed"] == ("ok", "py-spy may look into ranks")
 
 
-def test_a_kernel_that_lets_nobody_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Yama's 3 forbids it to root with every capability as well."""
-    scope = tmp_path / "scope"
-    scope.write_text("3\n")
-    monkeypatch.setattr(host, "PTRACE_SCOPE", str(scope))
-    monkeypatch.setattr("supervisor.sources.stacks.python_stacks.find_py_spy", lambda _: "py-spy")
-    (finding,) = found_by(host.check_stacks, SCRIPT, tmp_path)
-    never = "it cannot be changed before the next boot"
-    assert (finding.level, finding.fix) == (INFO, f"{never}; {host.FAULTHANDLER}"), (
-        "what needs no right is offered"
-    )
-    asked = replace(SCRIPT, hang=replace(SCRIPT.hang, faulthandler=True))
-    (finding,) = found_by(host.check_stacks, asked, tmp_path)
-    assert finding.fix == never, "it is on already"
-
-
-def test_the_clock_matters_to_several_machines_alone(tmp_path: Path) -> None:
-    assert not found_by(host.check_clock, SCRIPT, tmp_path)
-    (finding,) = found_by(host.check_clock, replace(SCRIPT, nnodes="2"), tmp_path)
-    assert (finding.level, finding.check) in {(OK, "clock"), (WARNING, "clock")}
-
-
-@pytest.mark.parametrize(
-    ("answer", "level"), [(0, OK), (1, OK), (host.TIME_ERROR, WARNING), (-1, None), (None, None)]
-)
-def test_what_the_kernel_says_of_the_clock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int | None, level: FindingLevel | None
-) -> None:
-    """The call is replaced: a clock that runs free holds for the whole machine. -1: a sandbox refuses the call."""
-    import ctypes
-
-    class Library:
-        def __init__(self, name: str | None) -> None:
-            if answer is None:
-                raise OSError(name)
-
-        def adjtimex(self, buffer: object) -> int:
-            assert answer is not None
-            return answer
-
-    monkeypatch.setattr(ctypes, "CDLL", Library)
-    found = found_by(host.check_clock, replace(SCRIPT, nnodes="2"), tmp_path)
-    assert [finding.level for finding in found] == ([level] if level is not None else [])
-
-
 # -- names and interfaces ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "level", "what"),
-    [
-        ({"master_addr": "no-such-host.invalid"}, WARNING, "no machine is known by the name no-such-host.invalid"),
-        ({"torchrun_flags": ("--rdzv-endpoint=no-such-host.invalid:29400",)}, WARNING, "no machine is known by the name"),
-        ({"master_addr": "127.0.0.1", "nnodes": "2"}, WARNING, "127.0.0.1 is 127.0.0.1, which other machines take for themselves"),
-        ({"master_addr": "127.0.0.1"}, OK, "the ranks meet at 127.0.0.1 (127.0.0.1)"),
-        ({"torchrun_flags": ("--rdzv-endpoint=[::1]:29400",)}, OK, "the ranks meet at ::1 (::1)"),
-        ({"torchrun_flags": ("--rdzv-endpoint=[::1]",)}, OK, "the ranks meet at ::1 (::1)"),
-        ({"torchrun_flags": ("--rdzv-endpoint=::1:29400",)}, OK, "the ranks meet at ::1 (::1)"),
-        ({"torchrun_flags": ("--rdzv-endpoint=fe80::ab:29400",)}, OK, "the ranks meet at fe80::ab (fe80::ab)"),
-        ({"torchrun_flags": ("--rdzv-endpoint=::1",)}, WARNING, "no machine is known by the name :"),
-    ],
-)  # fmt: skip
-def test_where_the_ranks_are_told_to_meet(
-    tmp_path: Path, change: dict[str, object], level: FindingLevel, what: str
-) -> None:
-    (finding,) = found_by(network.check_master, replace(SCRIPT, **change), tmp_path)  # type: ignore[arg-type]
-    assert finding.level is level
-    assert finding.what.startswith(what)
-    assert not found_by(network.check_master, SCRIPT, tmp_path), "one machine, and nobody named it"
-
-
-def test_a_name_server_that_does_not_answer(tmp_path: Path) -> None:
-    """A port that swallows every question, as the only name server there is."""
-    silent = tmp_path / "resolv.conf"
-    silent.write_text("nameserver 127.0.0.53\noptions timeout:30 attempts:1\n")
-    nss = tmp_path / "nsswitch.conf"
-    nss.write_text("hosts: dns\n")
-    program = (
-        "import socket; from supervisor.preflight import network\n"
-        "held = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); held.bind(('127.0.0.53', 53))\n"
-        "print(network.resolved('somewhere.example', 0.5))"
-    )
-    mounts = f"ip link set lo up && mount --bind {silent} /etc/resolv.conf && mount --bind {nss} /etc/nsswitch.conf"
-    begun = time.monotonic()
-    done = subprocess.run(
-        [*in_namespace(mounts), sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        pytest.skip(f"no namespace of our own here: {done.stderr.strip()[-200:]}")
-    assert done.stdout == "None\n"
-    assert time.monotonic() - begun < 20, "the resolver itself would wait for 30 s"
-
-
-LINKS = (
-    "ip link set lo up && ip link add fast0 type veth peer name fast1 && "
-    "ip link add docker0 type veth peer name veth1 && ip link set docker0 up && ip link set veth1 up && "
-    "ip address add 172.17.0.1/16 dev docker0"
-)
-
-
-def interfaces(links: str, nodes: str = "1", **env: str) -> list[tuple[str, str]]:
-    """What is found in a network namespace with these links."""
-    given = {**os.environ, "PYTHONPATH": str(ROOT), **env}
-    own = [sys.executable, "-c", ONE.replace('"train.py",', f'"train.py", nnodes="{nodes}",')]
-    done = subprocess.run(
-        [*in_namespace(links), *own, "network", "check_interfaces", "2", ""],
-        env=given, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    if done.returncode and "Traceback" not in done.stderr:
-        pytest.skip(f"no interfaces of our own here: {done.stderr.strip()[-200:]}")
-    assert done.returncode == 0, done.stderr
-    return [(level, what) for level, what, _ in json.loads(done.stdout)]
-
-
-def test_interfaces_that_are_not_there_or_down() -> None:
-    ((level, what),) = interfaces(LINKS, NCCL_SOCKET_IFNAME="ib")
-    assert level == "warning"
-    assert what.startswith("NCCL_SOCKET_IFNAME=ib: no interface of this machine is meant by ib (")
-    assert interfaces(LINKS, NCCL_SOCKET_IFNAME="fast") == [
-        ("warning", "NCCL_SOCKET_IFNAME=fast: fast0, fast1: down")
-    ]
-    assert interfaces(LINKS, NCCL_SOCKET_IFNAME="fast,docker") == [
-        ("ok", "NCCL_SOCKET_IFNAME=fast,docker means docker0")
-    ]
-    assert "no interface" in interfaces(LINKS, NCCL_SOCKET_IFNAME="=fast")[0][1]
-    assert interfaces(LINKS, NCCL_SOCKET_IFNAME="^fast,lo,veth1") == [
-        ("ok", "NCCL_SOCKET_IFNAME=^fast,lo,veth1 means docker0")
-    ]
-
-
-@pytest.mark.parametrize(
-    ("named", "level", "what"),
-    [
-        ("lo", "ok", "GLOO_SOCKET_IFNAME=lo means lo"),
-        ("l", "warning", "GLOO_SOCKET_IFNAME=l: no interface of this machine is meant by l ("),
-        ("lo,eth7", "warning", "GLOO_SOCKET_IFNAME=lo,eth7: no interface of this machine is meant by eth7 ("),
-        ("lo,fast0", "warning", "GLOO_SOCKET_IFNAME=lo,fast0: fast0: down"),
-    ],
-)
-def test_gloo_takes_whole_names_and_needs_each_of_them(named: str, level: str, what: str) -> None:
-    (found,) = interfaces(LINKS, GLOO_SOCKET_IFNAME=named)
-    assert found[0] == level
-    assert found[1].startswith(what)
-
-
-def test_what_gloo_and_nccl_would_choose_by_themselves(tmp_path: Path) -> None:
-    """Of several machines alone; docker's bridge is nobody's choice while another interface has an address."""
-    assert not interfaces(LINKS), "one machine needs no interface"
-    me = socket.gethostname()
-
-    def known_as(address: str) -> str:
-        hosts = tmp_path / address
-        hosts.write_text(f"{address} {me}\n")
-        return f"{LINKS} && mount --bind {hosts} /etc/hosts"
-
-    up = "ip link set fast0 up && ip link set fast1 up && ip address add 10.9.0.1/24 dev fast1"
-    assert interfaces(f"{known_as('10.9.0.1')} && {up}", "2") == [
-        ("ok", f"gloo will choose fast1 ({me} is 10.9.0.1)"),
-        ("ok", "NCCL will choose fast1"),
-    ]
-    assert interfaces(f"{known_as('127.0.1.1')} && {up}", "2") == [
-        ("warning", f"gloo would choose the address of this machine's name, and {me} is 127.0.1.1: other machines cannot reach it"),
-        ("ok", "NCCL will choose fast1"),
-    ]  # fmt: skip
-    assert interfaces(known_as("172.17.0.1"), "2") == [
-        ("warning", f"gloo would choose the address of this machine's name, and {me} is 172.17.0.1: other machines cannot reach it"),
-        ("warning", "NCCL would choose veth1, which leads to no other machine"),
-    ]  # fmt: skip
 
 
 # -- the job --------------------------------------------------------------------------------------------------------
@@ -369,19 +184,6 @@ def test_a_broken_venv_does_not_run(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 3
     assert f"x interpreter: --python {python}: no such interpreter" in done.stdout
-
-
-def test_files_that_are_missing(tmp_path: Path) -> None:
-    spec = JobSpec("t", EntryKind.TRAINER, "trainer", cwd=str(tmp_path))
-    there = tmp_path / "train.bin"
-    there.write_bytes(struct.pack("<8H", *range(8)))
-    args = ("--train_data_path=train.bin", "--valid_data_path=gone.bin")
-    good, bad = found_by(target.check_data, replace(spec, entry_args=args), tmp_path)
-    assert (good.level, good.what) == (OK, "train_data_path: train.bin is there")
-    assert (bad.level, bad.what) == (
-        REFUSE,
-        "valid_data_path names gone.bin, and there is no such file or folder",
-    )
 
 
 @pytest.mark.e2e  # torch is imported
@@ -425,34 +227,6 @@ def test_data_is_read_through_only_when_asked_for(tmp_path: Path) -> None:
     assert bad.what.startswith("bad.bin: token 64 (number 37) is outside the vocabulary of 64")
     assert not read("--depth=4"), "no data was named"
     assert not read("--train_data_path=bad.bin", spec=SCRIPT), "another program's flag of that name"
-
-
-def test_a_checkpoint_of_another_number_of_ranks(tmp_path: Path) -> None:
-    """DeepSpeed's own layout, empty: ``latest`` names the folder, in which each rank has its optimizer states."""
-    step = tmp_path / "out" / "global_step40"
-    step.mkdir(parents=True)
-    for rank in range(4):
-        for name in (
-            f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt",
-            f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt",
-        ):
-            with zipfile.ZipFile(step / name, "w") as file:
-                file.writestr("archive/data.pkl", b"")
-    (tmp_path / "out" / "latest").write_text("global_step40\n")
-    spec = replace(
-        SCRIPT, cwd=str(tmp_path), knobs=Knobs(resume_path="--resume"), entry_args=("--resume", "out/")
-    )
-
-    def resumed(ranks: int, nodes: str = "1") -> Finding:
-        (finding,) = found_by(
-            target.check_resume, replace(spec, nproc_per_node=ranks, nnodes=nodes), tmp_path
-        )
-        return finding
-
-    assert resumed(2).level is WARNING
-    assert resumed(2).what == "out/ was written by 4 ranks, and this start has 2"
-    assert (resumed(4).level, resumed(2, "2").level) == (OK, OK)
-    assert resumed(2, "1:2").level is OK, "how many there will be is not known"
 
 
 def test_checkpoints_of_an_earlier_run_against_the_space_that_is_left(
@@ -537,32 +311,6 @@ def test_the_ranks_meet(tmp_path: Path, torch_here: Interpreter) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(300)
-def test_ranks_that_do_not_come_are_named_and_ended(tmp_path: Path, torch_here: Interpreter) -> None:
-    """The second rank's Python is a wrapper whose child sleeps: the first waits in vain, and nothing is left."""
-    slow = tmp_path / "python"
-    mark = tmp_path / "asleep"
-    slow.write_text(
-        f'#!/bin/sh\n[ "$LOCAL_RANK" = 1 ] && {{ sleep 600 & echo $! > {mark}; wait; }}\nexec {sys.executable} "$@"\n'
-    )
-    slow.chmod(0o755)
-    context = CheckContext(SCRIPT, tmp_path / "runs", dict(os.environ), replace(torch_here, path=str(slow)))
-    (finding,) = check_collective(context, limit_s=120.0, meet_s=2)
-    assert finding.level is REFUSE
-    assert finding.what.startswith("1 of 2 ranks did not come within ")
-    assert finding.what.endswith(" s: 1"), "not the one that waited for it"
-    assert wait_until(lambda: identify(int(mark.read_text())) is None, 10), "the wrapper's child"
-    broken = tmp_path / "broken"
-    broken.write_text(
-        f'#!/bin/sh\n[ "$LOCAL_RANK" = 1 ] && echo no driver && exit 3\nexec {sys.executable} "$@"\n'
-    )
-    broken.chmod(0o755)
-    worse = replace(context, interpreter=replace(torch_here, path=str(broken)))
-    (finding,) = check_collective(worse, limit_s=120.0)
-    assert finding.what == "rank 1 of 2 ended with exit code 3 as the ranks met: no driver"
-
-
-@pytest.mark.e2e
 @pytest.mark.timeout(120)
 def test_flags_that_this_torchrun_does_not_know(tmp_path: Path, torch_here: Interpreter) -> None:
     def flags(*words: str) -> Finding:
@@ -595,11 +343,3 @@ def test_a_port_that_another_process_holds(tmp_path: Path) -> None:
         elsewhere = replace(SCRIPT, torchrun_flags=(f"--rdzv-endpoint=other.example:{port}",))
         assert not found_by(network.check_port, elsewhere, tmp_path)
         other.communicate("\n")
-
-
-@pytest.mark.parametrize("endpoint", ["here:port", "here:70000", "here:", "[::1]:x"])
-def test_an_endpoint_without_a_port_that_could_be(tmp_path: Path, endpoint: str) -> None:
-    spec = replace(SCRIPT, torchrun_flags=(f"--rdzv-endpoint={endpoint}",))
-    (finding,) = found_by(network.check_port, spec, tmp_path)
-    assert finding.level is REFUSE
-    assert finding.what == f"--rdzv-endpoint={endpoint}: a port is a whole number below 65536"

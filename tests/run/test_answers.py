@@ -112,22 +112,6 @@ def test_a_damaged_file_holds_nothing_and_is_written_anew(tmp_path: Path, damage
     assert recall_answer("abc", "q", env) == line()
 
 
-def test_whole_lines_beside_a_damaged_one_are_kept(tmp_path: Path) -> None:
-    env, path = home(tmp_path)
-    remember_answer(line(), env)
-    path.write_bytes(path.read_bytes() + b'{"script": "torn\n')
-    assert recall_answer("abc", "q", env) == line()
-    remember_answer(line("global", question="other"), env)
-    assert recall_answer("abc", "q", env) == line()
-
-
-def test_a_pipe_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
-    env, path = home(tmp_path)
-    path.parent.mkdir()
-    os.mkfifo(path)
-    assert recall_answer("abc", "q", env) is None
-
-
 def test_where_it_cannot_be_written_that_is_an_error_of_the_system(tmp_path: Path) -> None:
     env, _ = home(tmp_path)
     (tmp_path / "stoker").write_text("a file in the folder's place")

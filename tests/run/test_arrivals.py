@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from supervisor.run import arrivals
 from supervisor.run.arrivals import MOST_BATCHES, Arrival, ArrivalReader, Arrivals, ArrivalWriter
@@ -23,21 +21,6 @@ def test_a_byte_has_the_time_of_its_batch() -> None:
     assert not log.add(Arrival("a", 300, 80.0, 90.0)), "a clock that was set back"
     assert log.add(Arrival("a", 300, 80.0, 110.0))
     assert log.time_of(250) == 105, "it cannot have had a size before the one known already"
-
-
-@given(
-    sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=40),
-    gaps=st.lists(st.floats(0.01, 100), min_size=40, max_size=40),
-)
-def test_times_rise_and_lead_back(sizes: list[int], gaps: list[float]) -> None:
-    log, size, t = Arrivals(), 0, 50.0
-    for more, gap in zip(sizes, gaps, strict=False):
-        size, t = size + more, t + gap
-        log.add(Arrival("a", size, t - gap / 2, t))
-    times = [log.time_of(at) for at in range(0, size + 1, max(size // 50, 1))]
-    assert times == sorted(times)
-    assert log.time_of(size) == pytest.approx(t)
-    assert (log.offset_at(0.0), log.offset_at(t)) == (0, size)
 
 
 def test_a_day_of_bursts_is_a_page_of_memory_and_the_newest_are_exact() -> None:

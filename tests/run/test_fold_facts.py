@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.fold import fold, merge_progress, replay
 from supervisor.run.journal import JournalWriter, read_state
-from supervisor.run.paths import RunPaths, is_run_directory, make_private, private
 from supervisor.run.records import (
     Decision,
     DecisionKind,
@@ -262,45 +260,6 @@ def test_how_far_training_was_when_a_line_matched() -> None:
 
 
 # -- records and paths --------------------------------------------------------------------------------
-
-
-def test_what_is_there_of_nodes_ranks_and_runs(tmp_path: Path) -> None:
-    run = RunPaths(tmp_path / "run")
-    assert run.nodes() == []
-    assert not is_run_directory(run.root)
-    for name in ("2", "0", "notes"):
-        (run.root / "nodes" / name).mkdir(parents=True)
-    assert run.nodes() == [0, 2]
-    assert not is_run_directory(run.root), "no journal yet"
-    (run.root / "nodes" / "2" / "events.jsonl").touch()
-    assert is_run_directory(run.root), "another node's is one too"
-    os.mkfifo(run.node().journal)
-    assert is_run_directory(run.root)
-    attempt = run.node().attempt(1)
-    assert attempt.rank_folders() == {}
-    for tree, t in (("a/attempt_0", 100), ("b/attempt_0", 50)):
-        for rank in ("0", "10", "2", "x"):
-            (attempt.torchrun / tree / rank).mkdir(parents=True)
-        (attempt.torchrun / tree / "5").touch()
-        os.utime(attempt.torchrun / tree, (t, t))
-    assert list(attempt.rank_folders()) == [0, 2, 10]
-    assert attempt.rank_folders()[0].parts[-3] == "a", "the newest tree wins"
-
-
-def test_folders_and_files_are_their_owners_alone(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        make_private(tmp_path / "a" / "b")
-        make_private(tmp_path / "a" / "b")
-        with open(tmp_path / "a" / "f", "w", opener=private) as file:
-            assert os.get_inheritable(file.fileno()) is False
-    finally:
-        os.umask(before)
-    assert [p.stat().st_mode & 0o777 for p in (tmp_path / "a", tmp_path / "a/b", tmp_path / "a/f")] == [
-        0o700,
-        0o700,
-        0o600,
-    ]
 
 
 OLD_RESUME = (

@@ -213,8 +213,33 @@ def test_events_of_a_newer_version_are_passed_over_and_make_the_run_a_newer_ones
     assert (state.newer_version, state.unknown_events, len(state.timeline)) == (2, 1, 2)
 
 
-def test_kinds_that_are_only_added_make_no_newer_version(tmp_path: Path) -> None:
-    path = tmp_path / "j"
-    path.write_bytes(b'{"kind":"from_the_future","t":1.0}\nnot json\n')
-    state = read_state(path)
-    assert (state.newer_version, state.unknown_events) == (None, 2)
+@pytest.mark.fault(
+    "journal and disk",
+    "a full disk tears a line",
+    "it costs itself alone; what follows is whole",
+)
+def test_a_line_torn_by_a_full_disk_costs_itself_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = JournalWriter(tmp_path / "j")
+    write = os.write
+    room = [20]
+
+    def full(fd: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(28, "No space left on device")
+        part = bytes(data)[: room[0]]
+        room[0] -= len(part)
+        return write(fd, part)
+
+    monkeypatch.setattr(os, "write", full)
+    for text in ("one", "two"):
+        with pytest.raises(OSError, match="space"):
+            writer.append(note(text))
+    monkeypatch.undo()
+    writer.append(note("three"))
+    writer.append(note("four"))
+    writer.close()
+    reader = JournalReader(tmp_path / "j")
+    assert [f.text for f in reader.read() if isinstance(f, ev.NoteAdded)] == ["three", "four"]
+    assert reader.skipped == 0, "the half of a line was taken back"

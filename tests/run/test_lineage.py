@@ -29,12 +29,6 @@ def told(*attempts: Steps, resumed: Sequence[int | None] = (), meant: Sequence[i
     return replay(events)
 
 
-def test_an_attempt_from_scratch_takes_the_best_of_the_one_before_away() -> None:
-    state = told([(1, 3.0), (50, 1.0)], [(1, 3.1), (2, 2.9)])
-    assert state.best_loss == 2.9
-    assert state.cuts == {1: 1}
-
-
 def test_a_resumed_attempt_keeps_what_came_before_its_checkpoint() -> None:
     state = told([(10, 3.0), (20, 2.0), (30, 1.0)], [(100, 2.5)], resumed=[None, 20])
     assert state.best_loss == 2.0, "steps 21 to 30 are done again, though step 100 is the first that is said"
@@ -54,12 +48,6 @@ def test_until_its_first_step_a_new_attempt_takes_nothing_away() -> None:
     state = told([(1, 3.0), (50, 1.0)], [])
     assert state.best_loss == 1.0
     assert state.cuts == {}
-
-
-def test_of_three_attempts_the_one_that_began_lowest_cuts() -> None:
-    state = told([(1, 9.0), (10, 8.0)], [(11, 7.0), (30, 5.0)], [(5, 8.5)])
-    assert state.cuts == {1: 5, 2: 5}
-    assert state.best_loss == 8.5
 
 
 def test_many_bests_are_kept_in_bounds_and_the_least_stays_exact() -> None:

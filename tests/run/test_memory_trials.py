@@ -49,12 +49,6 @@ def test_the_file_is_the_users_alone_and_holds_no_words_of_the_command_line(tmp_
     assert b"s3cret" not in path.read_bytes()
 
 
-def test_words_are_told_apart_by_their_borders() -> None:
-    assert flags_hash(["a", "b"]) != flags_hash(["ab"])
-    assert flags_hash(["a"]) == flags_hash(["a"])
-    assert len(flags_hash([])) == 16
-
-
 def test_half_and_foreign_lines_are_passed_over(tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": str(tmp_path)}
     remember_memory(line(), env)

@@ -1,8 +1,12 @@
-"""Whose a run directory is, where it lies, and what a journal says of a run that was continued."""
+"""Who may write to a run: the keeper's lock, whose the directory is, and where it lies."""
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -13,15 +17,17 @@ from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.fold import replay
-from supervisor.run.index import claim, find_run, known_runs, register
 from supervisor.run.ownership import (
+    TRIES,
     KeeperLock,
+    LockTaken,
     NotRequested,
     ask,
     check_folder,
     has_keeper,
     keeper_is_alive,
     place_of,
+    read_holder,
 )
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind
@@ -30,6 +36,93 @@ from tests.keeper.fakes import job_of, own_run_in
 from tests.keeper.runs import INTENDED, RUNS, STARTED, T
 
 ENDED = (STARTED, INTENDED, RUNS, ev.AttemptEnded(t=T, attempt=1, exit_code=1))
+
+
+HOLDS = """
+import sys
+from pathlib import Path
+from supervisor.run.ownership import KeeperLock
+lock = KeeperLock(Path(sys.argv[1]), start_time=1.0)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.fault("processes", "a keeper dies holding the lock", "the lock dies with it")
+def test_one_keeper_holds_the_lock_and_it_dies_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "keeper.lock"
+    assert not keeper_is_alive(path), "no file"
+    first = KeeperLock(path, start_time=12.5)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert keeper_is_alive(path)
+    with pytest.raises(LockTaken, match=str(os.getpid())):
+        KeeperLock(path, start_time=13.0)
+    os.utime(path, (1.0, 1.0))
+    first.show_life()
+    assert path.stat().st_mtime > 1.0
+    first.release()
+    first.release()
+    assert not keeper_is_alive(path)
+    path.write_text('{"pid": 1, "start_time": 1.0, "host": "' + "x" * 300 + '"}\n')
+    second = KeeperLock(path, start_time=14.0)
+    holder = read_holder(path)
+    assert holder is not None
+    assert (holder.pid, holder.start_time) == (os.getpid(), 14.0)
+    assert json.loads(path.read_bytes())["pid"] == os.getpid(), "nothing of a longer name is left"
+    second.release()
+    command = [sys.executable, "-c", HOLDS, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        assert keeper_is_alive(path)
+        other.kill()
+        other.wait()
+    assert not keeper_is_alive(path)
+
+
+def test_a_look_at_the_lock_does_not_keep_a_keeper_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks whether a keeper lives holds the lock for some microseconds."""
+    path = tmp_path / "keeper.lock"
+    path.touch()
+    looking = os.open(path, os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == TRIES - 1:
+            fcntl.flock(looking, fcntl.LOCK_UN)
+
+    monkeypatch.setattr("supervisor.run.ownership.time.sleep", sleep)
+    KeeperLock(path, start_time=1.0).release()
+    assert len(slept) == TRIES - 1, "the last try is one too"
+    os.close(looking)
+
+
+def test_what_is_no_lock_file_is_nobodys(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert not keeper_is_alive(tmp_path / "pipe")
+    held = KeeperLock(tmp_path / "other", start_time=1.0)
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    assert not keeper_is_alive(tmp_path / "link"), "another run's"
+    held.release()
+    (tmp_path / "torn").write_text('{"pid": 1')
+    assert read_holder(tmp_path / "torn") is None
+    assert read_holder(tmp_path / "none") is None
+
+
+@pytest.mark.fault("journal and disk", "the disk is full when a keeper starts", "it starts")
+def test_a_full_disk_does_not_keep_a_keeper_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_args: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    lock = KeeperLock(tmp_path / "keeper.lock", start_time=1.0)
+    assert keeper_is_alive(tmp_path / "keeper.lock")
+    assert read_holder(tmp_path / "keeper.lock") is None
+    lock.release()
 
 
 def test_a_folder_as_it_is_left_has_nothing_against_it(tmp_path: Path) -> None:
@@ -65,17 +158,6 @@ def test_a_folder_above_that_is_another_users_is_warned_of(tmp_path: Path) -> No
     assert f"uid 65534 owns {tmp_path} and may exchange what lies in it" in found.warnings
 
 
-def test_a_long_list_is_cut(tmp_path: Path) -> None:
-    run = own_run_in(tmp_path, job_of(tmp_path), *ENDED)
-    for number in range(1, 21):
-        folder = run.node().attempt(number).root
-        folder.mkdir(parents=True)
-        folder.chmod(0o777)
-    refusals = check_folder(run).refusals
-    assert len(refusals) == 9
-    assert refusals[-1] == "and 12 more"
-
-
 @pytest.mark.fault(
     "secrets and access", "a copied folder's own path holds escape codes", "printed harmlessly"
 )
@@ -109,20 +191,6 @@ def test_a_request_needs_a_live_keeper_in_this_very_folder(tmp_path: Path) -> No
         assert (run.control / f"{ask(run, RequestKind.STOP)}.json").is_file()
     finally:
         lock.release()
-
-
-def test_a_folder_of_runs_behind_a_link_has_one_name(tmp_path: Path) -> None:
-    """What processes are told of their run, what run.json records and what is found again are the same."""
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "runs").symlink_to(tmp_path / "disk")
-    run = claim(tmp_path / "runs")
-    assert run.root.parent == tmp_path / "disk"
-    run.node().root.mkdir(parents=True)
-    run.node().journal.touch()
-    env = {"XDG_STATE_HOME": str(tmp_path / "state"), "HOME": str(tmp_path)}
-    register(RunPaths(tmp_path / "runs" / run.run_id), "x", env)
-    assert known_runs(tmp_path / "runs", env) == [run]
-    assert find_run("x", tmp_path / "elsewhere", env) == run
 
 
 def test_a_run_that_is_continued_is_no_longer_over() -> None:

@@ -162,17 +162,3 @@ def test_a_restart_that_changes_something_shows_what(tmp_path: Path) -> None:
     live = run_in(tmp_path / "live", *begun(1, 1.0), decided, *ended(1, 5.0, ev.StopWhy.RESTART, "ada"))
     first = explained(live, job_of(tmp_path, "--resume", "auto"), {})[0]
     assert first == f"attempt 1: restarted by ada at step 10 → {shown}"
-
-
-def test_a_hold_and_a_success_stand_there_once() -> None:
-    for kind, follows, word in (
-        (DecisionKind.HOLD, ev.Held(t=6.0, attempt=1, reason="why so"), "waiting for you"),
-        (
-            DecisionKind.SUCCEED,
-            ev.RunEnded(t=6.0, outcome=ev.Outcome.SUCCEEDED, exit_code=0, reason="why so"),
-            "succeeded",
-        ),
-    ):
-        decided = ev.Decided(t=5.0, attempt=1, decision=Decision(kind, "why so"), by="policy")
-        texts = [english.moment(m) for m in replay([*begun(1, 1.0), decided, follows]).timeline]
-        assert [text for text in texts if "why so" in text] == [f"{word}: why so"]

@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from supervisor.run.series import JOB_KEY, METRICS, Sample, SeriesReader, SeriesWriter, highest, read_rollups
+from supervisor.run import series
+from supervisor.run.series import (
+    GPU,
+    JOB_KEY,
+    METRICS,
+    Sample,
+    SeriesReader,
+    SeriesWriter,
+    at_first,
+    highest,
+    read_rollups,
+)
 from supervisor.views.headless.still_chart import loss_points
 
 SEGMENT = 4096
@@ -99,3 +110,42 @@ def test_a_folder_that_was_moved_is_not_made_anew(tmp_path: Path) -> None:
     written(folder, 101, 300, writer).close()
     assert not folder.exists()
     assert sizes(tmp_path / "moved")["metrics.jsonl"] > SEGMENT, "it continues where it was"
+
+
+def test_series_are_read_as_they_grow_and_rolled_up_by_minute(tmp_path: Path) -> None:
+    writer = SeriesWriter(tmp_path)
+    reader = SeriesReader(tmp_path, METRICS)
+    assert reader.read() == []
+    for second in range(150):
+        writer.append(METRICS, 600.0 + second, "job", 1, {"loss": float(second), "step": None})
+    samples = reader.read()
+    assert len(samples) == 150
+    assert samples[3].v == {"loss": 3.0, "step": None}
+    writer.append(METRICS, 750.0, "job", 1, {"loss": float("nan")})
+    assert reader.read()[0].v["loss"] is None
+    writer.close()
+    rolled = read_rollups(tmp_path, METRICS)
+    assert [(r.t, r.v["loss"]) for r in rolled] == [
+        (600.0, (0.0, 29.5, 59.0, 60)),
+        (660.0, (60.0, 89.5, 119.0, 60)),
+        (720.0, (120.0, 134.5, 149.0, 30)),
+    ]
+
+
+def test_the_highest_and_the_first_are_found_without_reading_days(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = SeriesWriter(tmp_path)
+    for second in range(600):
+        used = 9e9 if second == 100 else 1e9 + second
+        writer.append(GPU, 60_000.0 + second, "0", 1, {"memory_used_bytes": used, "power_w": None})
+    for second in range(10):
+        writer.append(GPU, 60_600.0 + second, "0", 2, {"memory_used_bytes": 5e9 + second})
+    monkeypatch.setattr(series, "NEWEST_BYTES", 2000)
+    assert highest(tmp_path, GPU, 1) == {"0": {"memory_used_bytes": 9e9}}, "of a minute long past"
+    assert at_first(tmp_path, GPU, 1, "memory_used_bytes") == {"0": 1e9}
+    assert highest(tmp_path, GPU, 2) == {"0": {"memory_used_bytes": 5e9 + 9}}, "of a minute that is not over"
+    assert at_first(tmp_path, GPU, 2, "memory_used_bytes") == {"0": 5e9}
+    assert highest(tmp_path, GPU, 3) == {}
+    writer.close()
+    assert at_first(tmp_path, GPU, 2, "memory_used_bytes") == {"0": 5e9}

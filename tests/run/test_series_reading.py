@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from supervisor.run.paths import make_private
 from supervisor.run.series import METRICS, SKIM_BYTES, Sample, SeriesReader
 
 
@@ -95,23 +94,6 @@ def test_a_tail_reaches_into_the_older_file(tmp_path: Path) -> None:
     short = SeriesReader(tmp_path, METRICS)
     assert not short.seek_tail(100 * size)
     assert every(short) == [4, 5]
-
-
-def test_folders_that_another_makes_at_the_same_time_are_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_private(tmp_path / "a" / "b")
-    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("a", "a/b")] == [0o700, 0o700]
-    asked: list[Path] = []
-    there = Path.is_dir
-
-    def too_early(self: Path) -> bool:
-        """It was made right after it was looked for."""
-        asked.append(self)
-        return asked.count(self) > 1 and there(self)
-
-    monkeypatch.setattr(Path, "is_dir", too_early)
-    make_private(tmp_path / "a" / "b")
 
 
 @pytest.mark.parametrize(("older", "newer"), [(0, 5000), (3000, 2000), (3000, 400)])

@@ -60,7 +60,6 @@ def left(count: int) -> tuple[ev.LeftProcess, ...]:
     (ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="1"), None),
     (ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="1", adopted=True), ("adopted", "info", {})),
     (ev.TrainerReady(t=T, attempt=1, resumed_step=7), None),
-    (ev.TrainerReady(t=T, attempt=1), None),
     (ev.CheckpointCommitted(t=T, attempt=1, step=7, path="c/7"), ("checkpoint", "good", {"step": 7})),
     (ev.CheckpointCommitted(t=T, attempt=1, step=7, path="c.pt", found=True, step_by_time=True), ("checkpoint", "good", {"about": 7})),
     (ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.HANG, by="stoker", grace_s=30.4), ("stopping", "warn", {"why": "hang", "by": "stoker"})),
@@ -80,14 +79,10 @@ def left(count: int) -> tuple[ev.LeftProcess, ...]:
     (ev.ClockSet(t=T, ahead_s=-61.0), ("clock_back", "warn", {"by_s": 61.0})),
     (ev.ClockSet(t=T, ahead_s=5.0), ("clock_forward", "warn", {"by_s": 5.0})),
     (ev.NoteAdded(t=T, text="lr was wrong", by="ada"), ("note", "info", {"text": "lr was wrong"})),
-    (ev.PreflightFound(t=T, finding=Finding(FindingLevel.OK, "disk", "room")), None),
     (ev.PreflightFound(t=T, finding=Finding(FindingLevel.WARNING, "disk", "1 GB left", "free some")), None),
-    (ev.PreflightFound(t=T, finding=Finding(FindingLevel.REFUSE, "gpu", "none")), None),
     (ev.LaunchIntended(t=T, attempt=2, argv=(), reason="first launch"), ("launch", "info", {"attempt": 2, "reason": "first launch"})),
     (ev.AttemptStarted(t=T, attempt=1, pid=77, start_time=1.0), None),
-    (ev.AttemptStarted(t=T, attempt=1, pid=0, start_time=0.0), None),
     (ev.EvidenceSeen(t=T, attempt=1, failure=FailureClass.CUDA_OOM, role="cause", text=" " + 300 * "x", path="a.log", line=3, rank=1), ("evidence", "bad", {"rank": 1, "failure": "cuda_oom", "text": " " + 159 * "x"})),
-    (ev.EvidenceSeen(t=T, attempt=1, failure=FailureClass.CUDA_OOM, role="cause", text="boom", path="a.log"), ("evidence", "bad", {"failure": "cuda_oom", "text": "boom"})),
     (ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SURVIVORS, pids=(4, 5), uninterruptible=(5,)), ("survivors", "bad", {"pids": "4, 5 (state D)"})),
     (ev.ProcessesGone(t=T, attempt=1, exit_code=None), None),
     (ev.AttemptEnded(t=T, attempt=1, exit_code=None), ("ended", "info", {"attempt": 1})),
@@ -95,29 +90,19 @@ def left(count: int) -> tuple[ev.LeftProcess, ...]:
     (ev.AttemptEnded(t=T, attempt=1, exit_code=0, last_step=3, log_read_bytes=123_000_000, log_size_bytes=600_000_000), ("ended", "warn", {"attempt": 1, "read": "123", "size": "600", "unit": "MB", "exit_code": 0})),
     (ev.AttemptEnded(t=T, attempt=1, exit_code=None, log_read_bytes=123_000_000, log_size_bytes=600_000_000), ("ended", "warn", {"attempt": 1, "read": "123", "size": "600", "unit": "MB"})),
     (ev.AttemptEnded(t=T, attempt=1, exit_code=-9, last_step=3), ("ended", "bad", {"attempt": 1, "exit_code": -9})),
-    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.SUCCEED, "so it is")), None),
     (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.RESTART, "so it is")), ("decision", "good", {"decision": "restart", "reason": "so it is"})),
     (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.HOLD, "so it is")), None),
-    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.FAIL, "so it is")), None),
-    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.GIVE_UP, "so it is")), None),
     (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.STOP, "so it is")), ("decision", "warn", {"decision": "stop", "reason": "so it is"})),
-    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.REQUEUE, "so it is")), ("decision", "warn", {"decision": "requeue", "reason": "so it is"})),
     (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.RESTART, "so it is"), by="ada"), None),
     (ev.ResumeCompared(t=T, attempt=2, result=Sameness.SAME, text="30 steps"), ("compared", "good", {"attempt": 2, "result": "same", "text": "30 steps"})),
-    (ev.ResumeCompared(t=T, attempt=2, result=Sameness.SAME_WITHIN_NOISE, text="30 steps"), ("compared", "good", {"attempt": 2, "result": "same_within_noise", "text": "30 steps"})),
     (ev.ResumeCompared(t=T, attempt=2, result=Sameness.DIFFERS, text="30 steps"), ("compared", "bad", {"attempt": 2, "result": "differs", "text": "30 steps"})),
-    (ev.ResumeCompared(t=T, attempt=2, result=Sameness.UNKNOWN, text="30 steps"), ("compared", "info", {"attempt": 2, "result": "unknown", "text": "30 steps"})),
     (ev.ChangePlanned(t=T, attempt=2, lines=("--a 1", "--b 2")), None),
     (ev.BackoffStarted(t=T, attempt=1, until=T + 4, delay_s=4.0), None),
-    (ev.BackoffStarted(t=T, attempt=1, until=T, delay_s=0.0), None),
     (ev.RunEnded(t=T, outcome=ev.Outcome.SUCCEEDED, exit_code=3, reason="done"), ("run_ended", "good", {"outcome": "succeeded", "reason": "done"})),
     (ev.RunEnded(t=T, outcome=ev.Outcome.FAILED, exit_code=3, reason="done"), ("run_ended", "bad", {"outcome": "failed", "reason": "done"})),
-    (ev.RunEnded(t=T, outcome=ev.Outcome.GAVE_UP, exit_code=3, reason="done"), ("run_ended", "bad", {"outcome": "gave_up", "reason": "done"})),
     (ev.RunEnded(t=T, outcome=ev.Outcome.STOPPED, exit_code=3, reason="done"), ("run_ended", "info", {"outcome": "stopped", "reason": "done"})),
-    (ev.RunEnded(t=T, outcome=ev.Outcome.LOST, exit_code=3, reason="done"), ("run_ended", "bad", {"outcome": "lost", "reason": "done"})),
-    (ev.RunEnded(t=T, outcome=ev.Outcome.REFUSED, exit_code=3, reason="done"), ("run_ended", "bad", {"outcome": "refused", "reason": "done"})),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, ev.JournalEvent) else "",
+    ids=lambda value: type(value).__name__ if isinstance(value, ev.Event) else "",
 )  # fmt: skip
 def test_a_fact_on_the_timeline(
     event: ev.Event, moment: tuple[str, str, dict[str, str | float]] | None
@@ -192,13 +177,6 @@ def test_a_requested_restart_carries_what_it_changes() -> None:
     assert changed(restart, by="bob") is None
     assert changed(Decision(DecisionKind.HOLD, "x", change=change)) is None
     assert changed(restart, event=msgspec.structs.replace(done, request=ev.RequestKind.STOP)) is None
-
-
-def test_a_clock_that_was_set_before_counts_from_there() -> None:
-    state = msgspec.structs.replace(RunState(), clock_ahead_s=10.0)
-    found = moment_of(ev.ClockSet(t=T, ahead_s=4.0), state)
-    assert found is not None
-    assert (found.kind, found.values) == ("clock_back", {"by_s": 6.0})
 
 
 @pytest.mark.parametrize(("written_t", "ahead_s", "shown_t", "place"), [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.run.failures import FailureClass
-from supervisor.run.records import Action, Cause, Consequence, Verdict
+from supervisor.run.records import Action, Cause, Verdict
 
 
 def verdict(failure: FailureClass, confidence: float, title: str = "", cause: str = "") -> Verdict:
@@ -48,8 +48,3 @@ def test_a_headline_that_holds_its_cause_is_known_with_or_without_the_rank() -> 
         assert verdict(FailureClass.CODE_ERROR, 0.9, title, line).title_says_cause
     assert not verdict(FailureClass.CODE_ERROR, 0.9, "ValueError", "KeyError: 'x'").title_says_cause
     assert not verdict(FailureClass.CODE_ERROR, 0.9, "ValueError").title_says_cause
-
-
-def test_what_followed_is_called_by_its_own_name_where_it_has_one() -> None:
-    assert Consequence(FailureClass.NCCL_TIMEOUT, 1, "log", 4).words == "nccl timeout"
-    assert Consequence(FailureClass.NCCL_TIMEOUT, 1, "log", 4, what="gave up").words == "gave up"

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import enum
 import inspect
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import msgspec
 import pytest
 
-from supervisor.run import answers, events, failures, index, records, state
-from supervisor.run.paths import RunPaths
+from supervisor.run import events, failures, records, state
 
 WORDS = {
     "Action": "none reduce_batch set_allocator new_port restart restart_with_env fewer_workers raise_limit resume_earlier wait_disk exclude_gpu requeue hold stop",
@@ -55,8 +53,8 @@ def test_every_word_of_every_kind_keeps_its_spelling() -> None:
 
 
 def test_every_event_keeps_its_tag() -> None:
-    tags = {str(kind.__struct_config__.tag) for kind in classes(events, events.JournalEvent)}
-    assert tags - {"JournalEvent", "None"} == set(TAGS.split())
+    tags = {str(kind.__struct_config__.tag) for kind in classes(events, events.Event)}
+    assert tags - {"Event", "None"} == set(TAGS.split())
 
 
 @pytest.mark.parametrize("module", [events, records])
@@ -69,39 +67,5 @@ def test_what_an_older_journal_lacks_is_nothing_known(module: ModuleType) -> Non
         if field.default not in (msgspec.NODEFAULT, None, "", False, ()) and field.name != "v"
     }
     assert told == ({"Decided.by": "policy"} if module is events else {})
-    versions = {kind.__struct_defaults__[0] for kind in classes(events, events.JournalEvent)[1:]}
+    versions = {kind.__struct_defaults__[0] for kind in classes(events, events.Event)[1:]}
     assert versions == {events.SCHEMA_VERSION} == {1}
-
-
-def test_every_file_of_a_run_lies_where_other_versions_look_for_it() -> None:
-    run = RunPaths(Path("r"))
-    node = run.node()
-    attempt = node.attempt(3)
-    assert [run.run_json, run.control, run.artifacts] == [
-        Path("r", x) for x in ("run.json", "control", "artifacts")
-    ]
-    assert node.root == Path("r/nodes/0")
-    parts = [node.journal, node.series, node.lock, node.log, attempt.root]
-    names = ["events.jsonl", "series", "keeper.lock", "keeper.log", "attempts/3"]
-    assert parts == [node.root / name for name in names]
-    made = (
-        attempt.plan,
-        attempt.exit,
-        attempt.agent_log,
-        attempt.telemetry,
-        attempt.torchrun,
-        attempt.stop_file,
-    )
-    assert [path.relative_to(attempt.root).name for path in made] == [
-        "plan.json",
-        "exit",
-        "agent.log",
-        "telemetry",
-        "torchrun",
-        "stop",
-    ]
-    assert (index.INDEX, answers.FILE, answers.MEMORY_FILE) == (
-        "index.jsonl",
-        "answers.jsonl",
-        "memory.jsonl",
-    )

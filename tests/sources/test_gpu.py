@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from supervisor.keeper.monitoring.sensors import gpu_values
+from supervisor.keeper.monitoring.collector import gpu_values
 from supervisor.sources.gpu import (
     GpuNote,
     GpuNoteCode,

@@ -16,7 +16,7 @@ from typing import TypeVar
 import psutil
 import pytest
 
-from supervisor.keeper.monitoring.sensors import machine_values
+from supervisor.keeper.monitoring.collector import machine_values
 from supervisor.sources.kernel_memory import read_cgroup_memory
 from supervisor.sources.machine import (
     HostReader,

@@ -15,10 +15,10 @@ from supervisor.text.decode import (
     gunzip,
     plain_chunks,
 )
-from supervisor.text.lines import LineSplitter, lines_from
-from supervisor.text.numbers import MOST_DIGITS, read_amounts, whole
+from supervisor.text.lines import LineSplitter, lines_from, read_amounts
+from supervisor.text.patterns import MOST_DIGITS, whole
 from supervisor.text.prefixes import NUMBERED, Origin, learn_hosts, origin_of_path, split_prefix
-from supervisor.text.user_line import LOOKED_AT, CodeLine, own_line
+from supervisor.text.tracebacks import LOOKED_AT, CodeLine, own_line
 
 TEXT = "step 1 loss 2.0\n"
 

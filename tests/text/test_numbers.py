@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.text.numbers import read_to
+from supervisor.text.lines import read_to
 
 
 @pytest.mark.parametrize(("read", "size", "said"), [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.text.user_line import CodeLine, own_line
+from supervisor.text.tracebacks import CodeLine, own_line
 
 TORCH = "/home/me/env/lib/python3.11/site-packages/torch/autograd/graph.py"
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."

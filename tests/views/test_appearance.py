@@ -68,8 +68,8 @@ def test_our_own_glyphs_all_have_a_plain_sign(text: str) -> None:
 
 def test_kept_choices_survive_and_damage_is_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "state" / "ui.json"
-    save(path, Kept(theme="stoker-safe", log_more=4))
-    assert load(path) == Kept(theme="stoker-safe", log_more=4)
-    path.write_text('{"log_more": "many"}')
+    save(path, Kept(theme="stoker-safe", ranks_by="mem"))
+    assert load(path) == Kept(theme="stoker-safe", ranks_by="mem")
+    path.write_text('{"ranks_by": 4}')
     assert load(path) == Kept()
     assert load(None) == Kept()

@@ -135,7 +135,7 @@ LINES: list[tuple[ev.Event, list[tuple[str, str]]]] = [
 @pytest.mark.parametrize(
     ("event", "lines"),
     LINES,
-    ids=lambda value: type(value).__name__ if isinstance(value, ev.JournalEvent) else "",
+    ids=lambda value: type(value).__name__ if isinstance(value, ev.Event) else "",
 )
 def test_a_fact_in_the_consoles_words(event: ev.Event, lines: list[tuple[str, str]]) -> None:
     assert list(event_lines(event)) == lines

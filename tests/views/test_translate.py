@@ -17,11 +17,10 @@ from hypothesis import strategies as some
 from textual.binding import Binding
 
 from supervisor.cli import diagnose
-from supervisor.diagnosis.cause.other_evidence import CORRECTIONS
-from supervisor.diagnosis.cause.root_rules import RULES
+from supervisor.diagnosis.class_texts import class_texts
 from supervisor.diagnosis.hang.stacks import WAITINGS
+from supervisor.diagnosis.rules import RULES
 from supervisor.diagnosis.scan.signature_tables import Role, Strength
-from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.run.events import Outcome, Phase, RequestKind, StopStep
 from supervisor.run.records import FailureClass, Reason
 from supervisor.views.appearance import Lang
@@ -57,12 +56,12 @@ RECORDS = [
     ROOT / "cli/check_job.py",
     ROOT / "run/trash.py",
     ROOT / "run/ownership.py",
-    ROOT / "keeper/base/request_rules.py",
+    ROOT / "keeper/base/control_input.py",
     *(ROOT / "keeper/planning" / f"{name}.py" for name in ("readiness", "fit_batch")),
     ROOT / "keeper/process/takeover.py",
     ROOT / "keeper/stalls/hang_watch.py",
     ROOT / "keeper/observer/observer.py",
-    ROOT / "keeper/monitoring/sensors.py",
+    ROOT / "keeper/monitoring/collector.py",
     *sorted((ROOT / "views/logs").glob("*.py")),
     *(ROOT / "views/wording" / f"{name}.py" for name in ("start_warnings", "phrases")),
     ROOT / "views/model/cause_context.py",
@@ -86,6 +85,7 @@ PARTS = frozenset(
     for text in (
         " since the checkpoint ~",
         ", no checkpoint is known",
+        "uid ~",
         "A collective timed out: ~ never joined it",
         "A collective timed out: rank ~ never joined it",
         "waited for ~ ~",
@@ -309,7 +309,7 @@ def words_of_tables() -> set[str]:
         found |= {member.value.replace("_", " ") for member in enum}
     for text in class_texts().values():
         found |= {text.title, *text.advice}
-    found |= {rule.why for table in (RULES, CORRECTIONS) for rule in table}
+    found |= {rule.why for rule in RULES}
     found |= {level.word for level in Strength} | {role.value for role in (Role.CAUSE, Role.CONSEQUENCE)}
     return found
 

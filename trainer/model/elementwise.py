@@ -1,7 +1,7 @@
 """Three element-wise parts with their gradients written out, for float32 on a CPU.
 
 Composed of torch's own operations each of them makes several temporaries of the size of its input, and at these sizes
-a CPU waits for memory, not for arithmetic: two of them together 7 % of a step (bench/trainer.py). On CUDA the compiler fuses
+a CPU waits for memory, not for arithmetic: two of them together 7 % of a step. On CUDA the compiler fuses
 them, so there they stay what torch offers.
 """
 

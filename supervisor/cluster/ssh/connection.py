@@ -1,7 +1,6 @@
-"""The system's ssh: one connection a host for all that a command asks of it, and its failures as one line each.
+"""The system's ssh as the way to stoker on a host, and its failures as one line each.
 
-Nothing of the user's goes through a shell here; what the shell there gets is quoted. ssh's own messages go to a file (``-E``), so that they
-cannot be mistaken for what stoker says there.
+Nothing of the user's goes through a shell here; what the shell there gets is quoted.
 """
 
 from __future__ import annotations
@@ -9,13 +8,10 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -24,9 +20,7 @@ from supervisor.cluster.ssh.messages import Request
 from supervisor.run.jsonl import NOT_DECODED
 
 CONNECT_S: Final = 10
-PERSIST_S: Final = 60
 ASK_S: Final = 120.0
-ENDED_S: Final = 5.0
 CHECK_S: Final = 0.2
 LOST: Final = 255
 """ssh's exit code for its own failures."""
@@ -40,8 +34,16 @@ _REASONS: Final = (
     (r"Could not resolve hostname", "no such host: its name is not resolved"),
     (r"Connection refused", "unreachable: connection refused: no sshd listens there, or on another port"),
     (r"timed out|No route to host|Network is unreachable", "unreachable: {last}"),
-    (r"Connection (closed|reset)|Broken pipe|Timeout, server", "the connection was lost: {last}"),
+    (r"Connection (?:to \S+ )?(?:closed|reset)|Broken pipe|Timeout, server", "the connection was lost: {last}"),
 )  # fmt: skip
+_OPTIONS: Final = {
+    "BatchMode": "yes",
+    "ConnectTimeout": CONNECT_S,
+    "ServerAliveInterval": 15,
+    "ServerAliveCountMax": 4,
+    "ClearAllForwardings": "yes",
+    "RemoteCommand": "none",
+}
 
 
 class SshError(Exception):
@@ -53,7 +55,7 @@ class SshError(Exception):
 
 
 class Connections:
-    """The ways to all hosts, until `close`. Their sockets lie in a folder that this user alone can enter.
+    """The ways to all hosts.
 
     Args:
         hosts: each is node k of the run.
@@ -65,20 +67,7 @@ class Connections:
         self.hosts = tuple(hosts)
         self._stoker = shlex.join([*stoker, "nodes", "here"])
         self._config = ("-F", config) if config else ()
-        # A socket's path has room for 107 bytes, and $TMPDIR may be long.
-        self._folder = Path(tempfile.mkdtemp(prefix="stoker-ssh-", dir="/tmp"))
         self._started: list[subprocess.Popen[bytes]] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for node, host in enumerate(self.hosts):
-            if (self._folder / str(node)).exists():
-                with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                    words = (*self._words(node)[:-2], "-O", "exit", "--", host.target)
-                    subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=ENDED_S, check=False)  # fmt: skip
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def each(
         self,
@@ -120,7 +109,7 @@ class Connections:
         host = self.hosts[node]
         with self._begin(node) as process:
             try:
-                out, err = process.communicate(_line(request), timeout=timeout_s)
+                out, err = process.communicate(msgspec.json.encode(request) + b"\n", timeout=timeout_s)
             except subprocess.TimeoutExpired as error:
                 process.kill()
                 raise SshError(host, f"no answer within {timeout_s:.0f} s", lost=True) from error
@@ -128,7 +117,7 @@ class Connections:
         with contextlib.suppress(*NOT_DECODED):
             if process.returncode != LOST and answers:
                 return msgspec.json.decode(answers[-1], type=kind)
-        raise self._failure(node, process.returncode, err.decode("utf-8", "replace"))
+        raise _failure(host, process.returncode, err.decode("utf-8", "replace"))
 
     def lines(self, node: int, request: Request, take: Callable[[str], None]) -> None:
         """Each line that stoker prints on a host, as it comes, until it ends.
@@ -141,34 +130,19 @@ class Connections:
             assert process.stdout is not None, "it is a pipe"
             assert process.stderr is not None, "it is a pipe"
             with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-                pipe.write(_line(request))
+                pipe.write(msgspec.json.encode(request) + b"\n")
             for line in process.stdout:
                 take(line.decode("utf-8", "replace").rstrip("\n"))
             said = process.stderr.read().decode("utf-8", "replace")
         if process.returncode:
-            raise self._failure(node, process.returncode, said)
-
-    def _begin(self, node: int) -> subprocess.Popen[bytes]:
-        self._log(node).write_bytes(b"")
-        pipe = subprocess.PIPE
-        words = [*self._words(node), self._stoker]
-        try:
-            process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe)
-        except FileNotFoundError as error:
-            raise SshError(self.hosts[node], "ssh is not on PATH: install an ssh client here") from error
-        self._started.append(process)
-        return process
+            raise _failure(self.hosts[node], process.returncode, said)
 
     def address(self, node: int) -> str:
         """The name or address that ssh goes to for a host, after its config. Raises SshError."""
-        host = self.hosts[node]
+        host, words = self.hosts[node], ["ssh", *self._config, "-G", "--", self.hosts[node].target]
         try:
             done = subprocess.run(
-                ["ssh", *self._config, "-G", "--", host.target],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=CONNECT_S,
-                check=False,
+                words, stdin=subprocess.DEVNULL, capture_output=True, timeout=CONNECT_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise SshError(host, f"ssh -G: {error}") from error
@@ -177,52 +151,33 @@ class Connections:
             raise SshError(host, f"ssh: {_last(done.stderr.decode('utf-8', 'replace')) or 'no such host'}")
         return found[1]
 
-    def _log(self, node: int) -> Path:
-        return self._folder / f"{node}.log"
-
-    def _words(self, node: int) -> tuple[str, ...]:
-        options = {
-            "BatchMode": "yes",
-            "ConnectTimeout": CONNECT_S,
-            "ServerAliveInterval": 15,
-            "ServerAliveCountMax": 4,
-            "ControlMaster": "auto",
-            "ControlPath": self._folder / str(node),
-            "ControlPersist": PERSIST_S,
-            "ClearAllForwardings": "yes",
-            "RemoteCommand": "none",
-            "LogLevel": "INFO",
-        }
-        given = (word for key, value in options.items() for word in ("-o", f"{key}={value}"))
-        return ("ssh", *self._config, "-T", "-a", "-x", "-E", str(self._log(node)), *given, "--", self.hosts[node].target)  # fmt: skip
-
-    def _failure(self, node: int, code: int, said: str) -> SshError:
-        host = self.hosts[node]
+    def _begin(self, node: int) -> subprocess.Popen[bytes]:
+        given = (word for key, value in _OPTIONS.items() for word in ("-o", f"{key}={value}"))
+        words = ["ssh", *self._config, "-T", "-a", "-x", *given, "--", self.hosts[node].target, self._stoker]
+        pipe = subprocess.PIPE
         try:
-            log = self._log(node).read_text("utf-8", "replace")
-        except OSError:
-            log = ""
-        if code == LOST:
-            if not log.strip():  # a connection that others share ends without a word
-                return SshError(host, "the connection was lost", lost=True)
-            last = _last(log)
-            for pattern, text in _REASONS:
-                if re.search(pattern, log):
-                    told = text.format(name=host.name, target=host.target, last=last)
-                    return SshError(host, told, lost="lost" in text)
-            return SshError(host, f"ssh: {last}", lost=True)
-        if code in {126, 127} or "No module named" in said:
-            why = _last(said) or f"exit {code}"
-            return SshError(
-                host, f"no stoker there ({why}): install it, or say where it is with --stoker PATH"
-            )
-        if "unknown verb" in said:
-            return SshError(host, "an older stoker is there, which has no `stoker nodes`: update it")
-        return SshError(host, f"stoker there: {_last(said) or f'exit {code}, without a word'}")
+            process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe)
+        except FileNotFoundError as error:
+            raise SshError(self.hosts[node], "ssh is not on PATH: install an ssh client here") from error
+        self._started.append(process)
+        return process
 
 
-def _line(request: Request) -> bytes:
-    return msgspec.json.encode(request) + b"\n"
+def _failure(host: Host, code: int, said: str) -> SshError:
+    """What ssh says of itself (its own exit code), or what stoker's start there says."""
+    last = _last(said)
+    if code == LOST:
+        for pattern, text in _REASONS:
+            if re.search(pattern, said):
+                told = text.format(name=host.name, target=host.target, last=last)
+                return SshError(host, told, lost="lost" in text)
+        return SshError(host, f"ssh: {last or 'the connection was lost'}", lost=True)
+    if code in {126, 127} or "No module named" in said:
+        why = last or f"exit {code}"
+        return SshError(host, f"no stoker there ({why}): install it, or say where it is with --stoker PATH")
+    if "unknown verb" in said:
+        return SshError(host, "an older stoker is there, which has no `stoker nodes`: update it")
+    return SshError(host, f"stoker there: {last or f'exit {code}, without a word'}")
 
 
 def _last(text: str) -> str:

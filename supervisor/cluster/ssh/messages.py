@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Final
 
 import msgspec
-
-MOST_NAMED: Final = 3
 
 
 class Do(StrEnum):
     """What is asked of stoker on a host."""
 
-    FACTS = "facts"  # versions and code; with a token, a mark that other hosts are to see
-    SEES = "sees"  # whether the mark is there
-    UNMARK = "unmark"
+    FACTS = "facts"
+    SEES = "sees"  # whether the run that node 0 has made is seen there
     VERB = "verb"  # `words` as if typed there: `stoker run --detach …`, `stoker stop …`
     STATUS = "status"
     END = "end"  # SIGTERM to the keeper of this node alone
@@ -27,8 +22,8 @@ class Do(StrEnum):
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request.
 
-    `folder`: where to do it; `env`: added before anything is looked at; `words`: of a verb, or what follows ``stoker run``; `token`: of one start:
-    what it marks, starts or ends is its own.
+    `folder`: where to do it; `env`: added before anything is looked at; `words`: of a verb, or what follows ``stoker run``;
+    `token`: of one start: only the keeper that came with it is ended by it.
     """
 
     do: Do
@@ -43,28 +38,20 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What must be alike on all hosts, or is worth telling. `code`: file to the hash of what is in it. `marked`: the folder with the mark."""
+    """What must be alike on all hosts. `code`: hashes of the files that the command line names. `error`: why the job cannot start."""
 
-    host: str
     stoker: str
-    python: str
+    python: str = ""
     torch: str = ""
-    nccl: str = ""
-    driver: str = ""
-    cuda: str = ""
-    interpreter: str = ""
     code: dict[str, str] = {}
-    marked: str = ""
     error: str = ""
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node of the run, as its host sees it. `beats`: whether its heartbeat moved while it was listened to."""
+    """A node of the run, as its host sees it."""
 
-    host: str
     found: bool = False
     keeper: bool = False
-    beats: bool = False
     state: str = ""
     attempt: int = 0
     step: int | None = None
@@ -81,48 +68,18 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     code: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One fact in which hosts differ. `grave`: a start is refused for it."""
-
-    what: str
-    text: str
-    grave: bool
-
-
-_COMPARED: Final[Mapping[str, bool]] = {
-    "stoker": True,
-    "python": True,
-    "torch": True,
-    "cuda": False,
-    "nccl": False,
-    "driver": False,
-}
-
-
-def differences(facts: Sequence[tuple[str, Facts]]) -> list[Difference]:
-    """In what hosts differ; `facts` by host, the first is what the others are held against."""
+def differences(facts: Sequence[tuple[str, Facts]]) -> list[str]:
+    """In what hosts differ, a line each; `facts` by host, the first is what the others are held against."""
     found = []
-    for what, grave in _COMPARED.items():
-        values = {host: str(getattr(each, what)) or "none" for host, each in facts}
-        if len(set(values.values())) > 1:
-            text = ", ".join(f"{host} {value}" for host, value in values.items())
-            found.append(Difference(what, text, grave))
-    if not facts:
-        return found
-    first, ours = facts[0][0], facts[0][1].code
+    for what in ("stoker", "python", "torch"):
+        values = [(host, getattr(each, what) or "none") for host, each in facts]
+        if len({value for _, value in values}) > 1:
+            found.append(f"{what}: {', '.join(f'{host} {value}' for host, value in values)}")
+    first, ours = facts[0]
     for host, each in facts[1:]:
-        names = sorted(
-            name for name in ours.keys() | each.code.keys() if ours.get(name) != each.code.get(name)
-        )
-        if names:
-            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-            said = ", ".join(_how(name, ours, each.code, first, host) for name in names[:MOST_NAMED])
-            found.append(Difference("code", said + more, grave=True))
+        for name in sorted(ours.code.keys() | each.code.keys()):
+            if name not in each.code or name not in ours.code:
+                found.append(f"code: {name} is missing on {first if name in each.code else host}")
+            elif ours.code[name] != each.code[name]:
+                found.append(f"code: {name} is another on {host} than on {first}")
     return found
-
-
-def _how(name: str, ours: Mapping[str, str], theirs: Mapping[str, str], first: str, host: str) -> str:
-    if name in ours and name in theirs:
-        return f"{name} is another on {host} than on {first}"
-    return f"{name} is missing on {first if name in theirs else host}"

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Role, Signature, Trait
 from supervisor.run.failures import FailureClass, Reason
-from supervisor.text.numbers import whole
-from supervisor.text.patterns import Lazy
+from supervisor.text.patterns import Lazy, whole
 from supervisor.text.prefixes import NOWHERE
 
 

@@ -8,12 +8,11 @@ from collections.abc import Collection, Sequence
 from functools import cache
 
 from supervisor.diagnosis.attribution.process_exits import Exit, Launch
+from supervisor.diagnosis.scan.frames import frames_above
 from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
-from supervisor.diagnosis.scan.tracebacks import frames_above
 from supervisor.run.failures import FailureClass
-from supervisor.text.numbers import whole
-from supervisor.text.patterns import Lazy
+from supervisor.text.patterns import Lazy, whole
 from supervisor.text.prefixes import Origin, split_prefix
 
 # Ascend's own record of who failed, in the lines of an exception's message.

@@ -12,8 +12,7 @@ from supervisor.diagnosis.attribution.rank_of_lines import Ranks, inline_rank, o
 from supervisor.diagnosis.scan.matched_lines import Candidate, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.run.failures import FailureClass
-from supervisor.text.numbers import whole
-from supervisor.text.patterns import Lazy
+from supervisor.text.patterns import Lazy, whole
 from supervisor.text.prefixes import split_prefix
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from supervisor.text.numbers import whole
+from supervisor.text.patterns import whole
 
 _RANKS = re.compile(r"\d+")
 _MAX_ENTRIES = 20_000

@@ -89,7 +89,7 @@ class SourceScan(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A hit that may be the root, with its class settled (see `cause.candidates`).
+    """A hit that may be the root, with its class settled (see `candidates`).
 
     `order` is its place in the job's time, nan where no time is known; `line` and `text` may be those of an
     exception that the hit only wraps. `soft`: it is only a warning.

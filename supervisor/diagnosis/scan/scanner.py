@@ -12,23 +12,16 @@ from collections.abc import Collection, Iterable
 from functools import cache
 from typing import NamedTuple
 
+from supervisor.diagnosis.scan.frames import UNCAUGHT, below_its_frame, is_quoted_code, was_handled
 from supervisor.diagnosis.scan.log_timeline import is_progress
 from supervisor.diagnosis.scan.matched_lines import SHOWN_BYTES, Hit, SourceScan, best_match, is_echo
 from supervisor.diagnosis.scan.matcher import Matcher, line_pattern
 from supervisor.diagnosis.scan.signature_tables import Role, Signatures, Trait
-from supervisor.diagnosis.scan.tracebacks import (
-    NO_END,
-    UNCAUGHT,
-    below_its_frame,
-    end_below,
-    end_without_head,
-    is_quoted_code,
-    was_handled,
-)
 from supervisor.diagnosis.scan.unwrap import unwrapped_records
 from supervisor.diagnosis.scan.windows import Cutter, Matched, Window, cut_windows, match_window
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.prefixes import NOWHERE, Origin, learn_hosts, split_prefix
+from supervisor.text.tracebacks import NO_END, end_below, end_without_head
 
 BEFORE_BYTES = 8192
 AFTER_BYTES = 12288

@@ -146,11 +146,18 @@ def _same(left: str, right: str) -> bool:
 
 _TORCHRUN: Final = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
 ACCELERATE: Final = frozenset({"accelerate", "accelerate-launch", "accelerate.commands.launch"})
-_DEEPSPEED: Final = frozenset({"deepspeed", "ds", "deepspeed.launcher.runner"})
-_MPI: Final = frozenset({"mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.hydra"})
-_COMPOSER: Final = frozenset({"composer", "composer.cli.launcher"})
-_SRUN: Final = frozenset({"srun"})
-LAUNCHERS: Final = _TORCHRUN | ACCELERATE | _DEEPSPEED | _MPI | _COMPOSER | _SRUN
+_FREE: Final = frozenset({"srun", "mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.hydra"})
+"""Launchers of any program: ``-m`` is a flag of their own."""
+# The flags by which each launcher is told how many ranks it starts. A count that is worked out of several is not known.
+_COUNTS: Final[dict[str, tuple[str, ...]]] = {
+    **dict.fromkeys(_TORCHRUN, ("--nproc-per-node",)),
+    **dict.fromkeys(ACCELERATE, ("--num-processes",)),
+    **dict.fromkeys(("deepspeed", "ds", "deepspeed.launcher.runner"), ("--num-gpus",)),
+    **dict.fromkeys(("composer", "composer.cli.launcher"), ("-n", "--nproc")),
+    **dict.fromkeys(_FREE, ("-n", "-np", "--np", "--n", "-c")),
+    "srun": ("-n", "--ntasks"),
+}
+LAUNCHERS: Final = frozenset(_COUNTS)
 # Flags of launchers that take no value; any other one takes the next word, unless that is the script.
 _SWITCHES: Final = frozenset(
     {
@@ -164,7 +171,6 @@ _SWITCHES: Final = frozenset(
 _TWO_VALUES: Final = frozenset({"-mca", "--mca", "-env", "-genv"})
 _WRAPPERS: Final = frozenset({"env", "nohup", "time", "timeout", "numactl", "nice", "stdbuf", "taskset", "uv", "poetry", "pipenv", "conda", "sudo", "exec", "unbuffer", "run"})  # fmt: skip
 _MACHINES: Final = ("--num_machines", "--num_nodes", "--nnodes", "--hostfile", "-H", "--mpirun_hostfile", "--host", "--world_size", "--include", "-i", "--exclude", "-e")  # fmt: skip
-_ON_CPU: Final = frozenset({"--cpu", "--use_cpu", "--use-cpu"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +195,8 @@ class Launch:
         return self.program or self.module or posixpath.basename(self.script or "")
 
 
-def read_launch(words: Sequence[str], *, gpus: int = 0) -> Launch:
-    """Reads a command line.
-
-    Args:
-        words: program and arguments.
-        gpus: GPUs that the job would see; 0: not known.
-    """
+def read_launch(words: Sequence[str]) -> Launch:
+    """Reads a command line: program and arguments."""
     launchers: list[str] = []
     counts: list[int | None] = []
     own: list[str] = []
@@ -213,11 +214,11 @@ def read_launch(words: Sequence[str], *, gpus: int = 0) -> Launch:
             if tuple(words[at + skip : at + skip + 1]) != ("launch",):
                 break
             skip += 1
-        end, as_module = _own_words(words, at + skip, free=name in _SRUN | _MPI)
+        end, as_module = _own_words(words, at + skip, free=name in _FREE)
         flags = tuple(words[at + skip : end])
         launchers.append(name)
         own += flags
-        counts.append(_count(name, flags, gpus))
+        counts.append(_count(name, flags))
         at = end
     script, module, program, args_at = _what(words, at, as_module=as_module, launched=bool(launchers))
     # Of several launchers behind each other the innermost, which starts the ranks, says the whole world.
@@ -242,12 +243,9 @@ def with_one_rank(words: Sequence[str], launch: Launch) -> tuple[str, ...] | Non
     """
     if len(launch.launchers) != 1 or names_machines(launch):
         return None
-    if launch.launchers[0] in _TORCHRUN:
-        flag = "--nproc_per_node"
-    elif launch.launchers[0] in ACCELERATE:
-        flag = "--num_processes"
-    else:
+    if launch.launchers[0] not in _TORCHRUN | ACCELERATE:
         return None
+    flag = _COUNTS[launch.launchers[0]][0].replace("-", "_").replace("__", "--", 1)
     size = len(launch.own)
     start = 1 if launch.launchers[0] != "accelerate" else 2
     at = next((i for i in range(start, len(words)) if tuple(words[i : i + size]) == launch.own), None)
@@ -365,40 +363,11 @@ def _what(
     return None, None, word or None, at + 1
 
 
-def _count(name: str, flags: Sequence[str], gpus: int) -> int | None:
-    """The ranks that one launcher starts; None where it is not given."""
-    if name in _MPI:
-        return _first(flags, "-n", "-np", "--np", "-c", "--n")
-    if name in _SRUN:
-        return _srun_count(flags)
-    if name in _COMPOSER:
-        given = _first(flags, "--world_size", "-n", "--nproc")
-        return given if given is not None else gpus or None
-    if name in ACCELERATE:
-        return _accelerate_count(flags)
-    many = _names_machines(flags)
-    if name in _DEEPSPEED:
-        return None if many else _first(flags, "--num_gpus", "--num-gpus") or gpus or None
-    ranks = _first(flags, "--nproc-per-node", "--nproc_per_node")
-    nodes = value_of(flags, "--nnodes") or "1"
-    if ranks is None or not nodes.isdigit():
+def _count(name: str, flags: Sequence[str]) -> int | None:
+    """The ranks that one launcher starts; None where no one flag says so."""
+    if _names_machines(flags) or {"--cpu", "--use_cpu", "--use-cpu"} & set(flags):
         return None
-    return ranks * int(nodes)
-
-
-def _srun_count(flags: Sequence[str]) -> int | None:
-    total = _first(flags, "-n", "--ntasks")
-    if total is not None:
-        return total
-    each, nodes = _first(flags, "--ntasks-per-node"), _first(flags, "-N", "--nodes")
-    return each * (nodes or 1) if each is not None else None
-
-
-def _accelerate_count(flags: Sequence[str]) -> int | None:
-    """The ranks by accelerate's flags: one on the CPU, whatever the count, unless mpirun starts them."""
-    if _names_machines(flags):
-        return None
-    return 1 if not _ON_CPU.isdisjoint(flags) else _first(flags, "--num_processes")
+    return _first(flags, *_COUNTS[name])
 
 
 def _first(flags: Sequence[str], *names: str) -> int | None:

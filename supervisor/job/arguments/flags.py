@@ -1,6 +1,7 @@
 """Every flag that `stoker run` takes before the script: stoker's own and torchrun's, in two tables.
 
-The parser, the help text and the environment names (STOKER_<NAME>, PET_<NAME>) all come from here.
+The parser, the help text and the environment names (STOKER_<NAME>, PET_<NAME>) all come from here. A flag that sets a key of a job file
+has its help, its type and its choices from that key (`setting_keys`).
 torchrun's table follows `torch/distributed/run.py` of torch 2.13; flags of other releases are let
 through only if the target's own ``torchrun --help`` lists them.
 """
@@ -10,16 +11,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Final
 
-
-class FlagKind(StrEnum):
-    """What a flag takes."""
-
-    SWITCH = "switch"
-    TEXT = "text"
-    INT = "int"
-    SECONDS = "seconds"
+from supervisor.job.setting_keys import SETTINGS, KeyType
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +25,7 @@ class Flag:
     """
 
     name: str
-    kind: FlagKind
+    kind: KeyType
     help: str
     metavar: str = ""
     setting: str = ""
@@ -43,7 +37,7 @@ class Flag:
     @property
     def takes_value(self) -> bool:
         """Whether a value follows."""
-        return self.kind is not FlagKind.SWITCH
+        return self.kind is not KeyType.SWITCH
 
     @property
     def key(self) -> str:
@@ -51,245 +45,62 @@ class Flag:
         return self.name.removeprefix("--").replace("-", "_")
 
 
-_SW, _TX, _IN, _SE = FlagKind.SWITCH, FlagKind.TEXT, FlagKind.INT, FlagKind.SECONDS
-_SCOPES = ("per_rank", "per_node", "global")
+_SW, _TX, _IN = KeyType.SWITCH, KeyType.TEXT, KeyType.INT
+_GROUPS: Final = {
+    "run": "general",
+    "ui": "screen",
+    "policy": "retry",
+    "hang": "retry",
+    "batch": "batch",
+    "resume": "batch",
+}
 
-STOKER_FLAGS: tuple[Flag, ...] = (
+
+def _of_settings() -> Iterable[Flag]:
+    """The flags of settings, in the order of their table."""
+    for key, setting in SETTINGS.items():
+        if setting.flag:
+            name, _, metavar = setting.flag.partition(" ")
+            group = _GROUPS[key.partition(".")[0]]
+            yield Flag(
+                name, setting.kind, setting.meaning, metavar, key, choices=setting.choices, group=group
+            )
+
+
+# fmt: off
+STOKER_FLAGS: Final[tuple[Flag, ...]] = (
     Flag("--config", _TX, "job file (TOML, YAML or .py) or a preset such as dual_gpu/balanced", "FILE"),
-    Flag("--python", _TX, "interpreter that has torch", "PATH", "run.python"),
-    Flag("--name", _TX, "name of the run", "NAME", "run.name"),
     Flag("--runs-dir", _TX, "folder of run directories (default: $STOKER_RUNS_DIR, else ./runs)", "DIR"),
-    Flag(
-        "--run-dir",
-        _TX,
-        "the one run directory of a job on several nodes: a new folder that all of them see, named alike on each (with --nnodes)",
-        "DIR",
-    ),
+    Flag("--run-dir", _TX, "the one run directory of a job on several nodes: a new folder that all of them see, named alike on each (with --nnodes)", "DIR"),
     Flag("--max-requeues", _IN, "in a SLURM job: starts in a row without a new checkpoint (3)", "N"),
     Flag("--env", _TX, "set a variable for the job; may be repeated", "KEY=VALUE", repeatable=True),
-    Flag(
-        "--debug-distributed",
-        _SW,
-        "have NCCL and PyTorch log how ranks meet and where they wait (NCCL_DEBUG, TORCH_DISTRIBUTED_DEBUG, flight recorder)",
-        "",
-        "run.debug_distributed",
-    ),
-    Flag(
-        "--deterministic",
-        _SW,
-        "set what a script cannot set for itself: CUBLAS_WORKSPACE_CONFIG, PYTHONHASHSEED; the rest is the script's",
-        "",
-        "run.deterministic",
-    ),
-    Flag(
-        "--single-gpu",
-        _SW,
-        "one rank on the first of the visible GPUs, whatever else is said of ranks and machines; all else is the same",
-    ),
-    Flag(
-        "--trial",
-        _SW,
-        "try the job first: one rank on one GPU, a few steps, no restart; says what it saw, and the command of the real run",
-    ),
-    Flag("--trial-steps", _IN, "steps of a trial (default 20)", "N", "run.trial_steps"),
-    Flag(
-        "--no-ui", _SW, "stay in the foreground, print log lines, return the run's exit code", group="screen"
-    ),
-    Flag(
-        "--json",
-        _SW,
-        "with --no-ui: JSON lines on stdout; with --check-only or --dry-run: one object",
-        group="screen",
-    ),
+    Flag("--single-gpu", _SW, "one rank on the first of the visible GPUs, whatever else is said of ranks and machines; all else is the same"),
+    Flag("--trial", _SW, "try the job first: one rank on one GPU, a few steps, no restart; says what it saw, and the command of the real run"),
+    Flag("--no-ui", _SW, "stay in the foreground, print log lines, return the run's exit code", group="screen"),
+    Flag("--json", _SW, "with --no-ui: JSON lines on stdout; with --check-only or --dry-run: one object", group="screen"),
     Flag("--detach", _SW, "start, print the run's id, return at once", group="screen"),
     Flag("--read-only", _SW, "open the screen without the keys that act", group="screen"),
-    Flag(
-        "--theme",
-        _TX,
-        "dark, light, or safe for eyes that mix up red and green",
-        "NAME",
-        "ui.theme",
-        choices=("dark", "light", "safe"),
-        group="screen",
-    ),
-    Flag("--ascii", _SW, "no glyph beyond ASCII on the screen", "", "ui.ascii", group="screen"),
-    Flag(
-        "--lang", _TX, "en or zh (default: by LANG)", "LANG", "ui.lang", choices=("en", "zh"), group="screen"
-    ),
     Flag("--dry-run", _SW, "print the command that would run, start nothing", group="screen"),
     Flag("--show-config", _SW, "print each setting with its origin, start nothing", group="screen"),
-    Flag(
-        "--check-only", _SW, "make the pre-flight checks, start nothing (as `stoker check`)", group="screen"
-    ),
+    Flag("--check-only", _SW, "make the pre-flight checks, start nothing (as `stoker check`)", group="screen"),
     Flag("--no-check", _SW, "start without pre-flight checks", group="screen"),
-    Flag(
-        "--deep",
-        _SW,
-        "also the checks that take seconds: the ranks meet once, data is read through",
-        group="screen",
-    ),
-    Flag(
-        "--log-level",
-        _TX,
-        "least level that is printed",
-        "LEVEL",
-        "run.log_level",
-        choices=("debug", "info", "warning", "error"),
-        group="screen",
-    ),
-    Flag(
-        "--instrument",
-        _SW,
-        "measure there also where an earlier run got further without",
-        group="screen",
-    ),
-    Flag(
-        "--no-instrument",
-        _SW,
-        "measure nothing inside the training processes (docs/instrumentation.md)",
-        group="screen",
-    ),
-    Flag(
-        "--max-retries",
-        _IN,
-        "restarts as it was, without progress, before giving up; a plan that changes the job (a smaller batch, another port)"
-        " has a count of its own; 0: no restart at all",
-        "N",
-        "policy.max_retries",
-        group="retry",
-    ),
-    Flag("--min-micro-batch", _IN, "never go below this", "N", "policy.min_micro_batch", group="retry"),
-    Flag(
-        "--min-ranks",
-        _IN,
-        "ranks a node may continue with when a faulty GPU is left out",
-        "N",
-        "policy.min_ranks",
-        group="retry",
-    ),
+    Flag("--deep", _SW, "also the checks that take seconds: the ranks meet once, data is read through", group="screen"),
+    Flag("--instrument", _SW, "measure there also where an earlier run got further without", group="screen"),
+    Flag("--no-instrument", _SW, "measure nothing inside the training processes (docs/instrumentation.md)", group="screen"),
     Flag("--no-retry", _SW, "never restart by itself", group="retry"),
-    Flag(
-        "--restart-from-scratch",
-        _SW,
-        "a restart may begin at step 0 where no resume is known",
-        "",
-        "policy.restart_from_scratch",
-        group="retry",
-    ),
     Flag("--trust-exit-code", _SW, "treat exit code 0 as success, whatever the logs show", group="retry"),
-    Flag("--grace", _SE, "seconds a stop waits before SIGKILL", "S", "policy.grace_s", group="retry"),
-    Flag(
-        "--node-timeout",
-        _SE,
-        "with --run-dir: seconds that a node waits for others that show no sign of life (default 300)",
-        "S",
-        "policy.node_timeout_s",
-        group="retry",
-    ),
-    Flag("--hold", _SE, "seconds a held run waits for a person", "S", "policy.hold_s", group="retry"),
-    Flag(
-        "--hang-timeout",
-        _SE,
-        "end a hang after S seconds without progress, at the earliest (default 300; 0: never)",
-        "S",
-        "hang.act_s",
-        group="retry",
-    ),
-    Flag(
-        "--end-hangs",
-        _SW,
-        "end a hang even if nobody is watching and no resume is known, and don't wait longer for a rank that computes; with --hang-timeout, whatever the ranks do",
-        "",
-        "hang.end_hangs",
-        group="retry",
-    ),
-    Flag(
-        "--start-timeout",
-        _SE,
-        "end an attempt as a hang if no step completes within S seconds of its launch (default: never)",
-        "S",
-        "hang.start_timeout_s",
-        group="retry",
-    ),
-    Flag("--micro-batch", _IN, "samples a rank holds at once", "N", "batch.micro", group="batch"),
-    Flag(
-        "--global-batch",
-        _IN,
-        "samples (or tokens) one optimizer step sees",
-        "N",
-        "batch.global",
-        group="batch",
-    ),
-    Flag(
-        "--fit-batch",
-        _SW,
-        "first find the largest micro-batch that fits, by short launches of a few steps each",
-        group="batch",
-    ),
-    Flag(
-        "--fit-steps",
-        _IN,
-        "steps that each of these launches must make",
-        "N",
-        "batch.fit_steps",
-        group="batch",
-    ),
-    Flag("--batch-knob", _TX, "the script's flag for its batch size", "FLAG", "batch.knob", group="batch"),
-    Flag(
-        "--batch-scope", _TX, "what that flag counts", "SCOPE", "batch.scope", choices=_SCOPES, group="batch"
-    ),
-    Flag(
-        "--accumulation-knob",
-        _TX,
-        "the script's accumulation flag",
-        "FLAG",
-        "batch.accumulation_knob",
-        group="batch",
-    ),
-    Flag(
-        "--accumulation-counts",
-        _TX,
-        "what the accumulation counts, where the script divides it by its ranks",
-        "SCOPE",
-        "batch.accumulation_counts",
-        choices=("per_rank", "all_ranks"),
-        group="batch",
-    ),
-    Flag(
-        "--allow-smaller-global",
-        _SW,
-        "out of memory may be answered by a smaller global batch, where none can be kept",
-        "",
-        "policy.allow_smaller_global",
-        group="batch",
-    ),
-    Flag(
-        "--self-resuming",
-        _SW,
-        "the script continues from its newest checkpoint by itself",
-        "",
-        "resume.self_resuming",
-        group="batch",
-    ),
-    Flag(
-        "--resume-knob",
-        _TX,
-        "the script's resume flag; =PATH: the newest complete checkpoint found; =STEP: the number in its name; "
-        "another VALUE, as latest: that word; without: a switch",
-        "FLAG[=VALUE]",
-        "resume.knob",
-        group="batch",
-    ),
+    Flag("--fit-batch", _SW, "first find the largest micro-batch that fits, by short launches of a few steps each", group="batch"),
+    *_of_settings(),
 )
 
 # What `stoker init` takes besides those of `stoker run` that have a key in a job file.
-INIT_FLAGS: tuple[Flag, ...] = (
+INIT_FLAGS: Final[tuple[Flag, ...]] = (
     Flag("--out", _TX, "the job file to write; one that exists is never overwritten", "FILE", group="init"),
     Flag("--yes", _SW, "ask nothing: take the proposed answer to what was not given", group="init"),
     Flag("--start", _SW, "start the run at once, without asking", group="init"),
 )
 
-TORCHRUN_FLAGS: tuple[Flag, ...] = (
+TORCHRUN_FLAGS: Final[tuple[Flag, ...]] = (
     Flag("--nproc-per-node", _TX, "ranks on this node", "N|auto|gpu|cpu", "run.nproc_per_node"),
     Flag("--nnodes", _TX, "nodes", "N", "run.nnodes"),
     Flag("--node-rank", _IN, "this node's number", "K", "run.node_rank"),
@@ -322,9 +133,10 @@ TORCHRUN_FLAGS: tuple[Flag, ...] = (
     Flag("--shutdown-timeout", _TX, "", "S"),
     Flag("--virtual-local-rank", _SW, ""),
 )
+# fmt: on
 
 # torchrun flags that stoker sets itself; the note says what became of the user's.
-OWNED: dict[str, str] = {
+OWNED: Final[dict[str, str]] = {
     "max_restarts": "--max-restarts {value} became --max-retries {value}: stoker restarts with a plan, torchrun with 0",
     "log_dir": "--log-dir {value} replaced: each attempt's logs lie in the run directory",
     "redirects": "--redirects {value} replaced by --redirects=3: one file a rank and stream",

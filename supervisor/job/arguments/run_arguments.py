@@ -15,11 +15,11 @@ from supervisor.job.arguments.flags import (
     STOKER_FLAGS,
     TORCHRUN_FLAGS,
     Flag,
-    FlagKind,
     by_spelling,
     nearest,
 )
 from supervisor.job.errors import JobError
+from supervisor.job.setting_keys import SETTINGS, KeyType, Range, Setting
 from supervisor.job.spec import EntryKind
 
 HELP: Final = frozenset({"-h", "--help"})
@@ -238,7 +238,7 @@ class _Reader:
             value = self.env.get(f"PET_{flag.key.upper()}")
             if value is None or flag.key in given:
                 continue
-            if flag.kind is FlagKind.SWITCH:
+            if flag.kind is KeyType.SWITCH:
                 value = _switch_value(flag, value)
                 if value == "false":
                     continue
@@ -264,23 +264,16 @@ def _switch_value(flag: Flag, value: str) -> str:
     raise JobError(f"{flag.name} is a switch and takes no value, got {value!r}")
 
 
+# Of flags that have no key in a job file.
+_WHOLE: Final = Setting(KeyType.INT, "", range=Range(0))
+
+
 def _check(flag: Flag, value: str) -> None:
     """Refuses a value of the wrong type or out of range, in one line."""
-    if flag.choices and value not in flag.choices:
-        raise JobError(f"{flag.name} takes one of {', '.join(flag.choices)}, got {value!r}")
-    if flag.kind is FlagKind.INT:
-        lowest = 0 if flag.key in {"max_retries", "max_restarts", "node_rank"} else 1
-        if not (value.isascii() and value.isdigit()) or len(value) > 18 or int(value) < lowest:
-            raise JobError(f"{flag.name} wants a whole number of at least {lowest}, got {value!r}")
-        if flag.key == "master_port" and int(value) > 65_535:
-            raise JobError(f"--master-port wants a port of 1 to 65535, got {value}")
-    if flag.kind is FlagKind.SECONDS:
-        try:
-            seconds = float(value)
-        except ValueError:
-            seconds = -1.0
-        if not 0 <= seconds < 1e9:
-            raise JobError(f"{flag.name} wants seconds, got {value!r}")
+    if flag.setting in SETTINGS:
+        SETTINGS[flag.setting].held(flag.name, value)
+    elif flag.kind is KeyType.INT:
+        _WHOLE.held(flag.name, value)
     if flag.key == "nproc_per_node":
         check_nproc(value)
     name, equals, _ = value.partition("=")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, nearest
-from supervisor.job.config.setting_keys import CLASS_KEYS, FLAT, SETTINGS, Setting, shown, unit_of
 from supervisor.job.config.trainer_table import ALIASES, TRAINER_KEYS
 from supervisor.job.errors import JobError
 from supervisor.job.launch.env import (
@@ -18,21 +16,13 @@ from supervisor.job.launch.env import (
     WIRE_REASON,
     environment_layers,
 )
+from supervisor.job.setting_keys import CLASS_KEYS, FLAT, SETTINGS, Setting, shown, unit_of
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.text.redact import redact
 
 DEFAULT: Final = "default"
 _SHELL: Final = "env (the shell's, passed on)"
 _ENV: Final = "env."
-# What people call a setting and no name of it says, by the word that they look for.
-_CALLED_SO: Final[Mapping[str, tuple[str, ...]]] = {
-    **dict.fromkeys(
-        ("notify", "notification", "notifications", "alert", "desktop"), ("ui.notice", "ui.bell")
-    ),
-    **dict.fromkeys(("sound", "beep", "ring"), ("ui.bell",)),
-    **dict.fromkeys(("colour", "color", "colours", "colors", "dark"), ("ui.theme",)),
-    **dict.fromkeys(("language", "chinese"), ("ui.lang",)),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +66,10 @@ def explain(name: str, spec: JobSpec, env: Mapping[str, str], classes: Collectio
     known = {*_SET_BY, *WIRE_NAMES, *(change.name for change in environment_layers(spec, base=env, wire={}))}
     if sources or variable in known:
         return Explained(variable, _SET_BY.get(variable, "a variable of the job"), sources=sources)
-    if variable.isidentifier() and variable.isupper():
-        near = difflib.get_close_matches(variable, known, n=1, cutoff=0.85)
-        if near:
-            raise JobError(f"no variable {variable!r} is set or known: did you mean {near[0]!r}?")
+    if variable.isidentifier() and variable.isupper() and not nearest(variable, known):
         return Explained(variable, "a variable of the job")
-    if called := _CALLED_SO.get(key.rpartition(".")[2].lower()):
-        raise JobError(f"no setting {name!r}: do you mean {' or '.join(called)}?")
-    near_key = nearest(key, every_name()) or nearest(key.rpartition(".")[2], every_name())
+    names = [*every_name(), *known]
+    near_key = nearest(key, names) or nearest(key.rpartition(".")[2], names)
     hint = f"did you mean {near_key!r}?" if near_key else "`stoker config explain` lists all that are set"
     raise JobError(f"no setting {name!r}: {hint}")
 

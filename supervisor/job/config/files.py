@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import json
+import operator
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -226,30 +227,27 @@ def _number(name: str, node: ast.expr, known: Mapping[str, Any], depth: int) -> 
     return _bounded(name, node, value)
 
 
+_OPERATORS: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+
+
 def _arithmetic(name: str, node: ast.expr, op: ast.operator, first: float, second: float) -> int | float:
-    match op:
-        case ast.Add():
-            return first + second
-        case ast.Sub():
-            return first - second
-        case ast.Mult():
-            return first * second
-        case ast.Div():
-            return first / second
-        case ast.FloorDiv():
-            return first // second
-        case ast.Mod():
-            return first % second
-        case ast.Pow():
-            # Both sides are at most MAX_BITS long here; the exponent decides how long the answer gets.
-            if abs(second) > MAX_EXPONENT:
-                raise _refusal(name, node, f"exponent {second} is too large (at most {MAX_EXPONENT})")
-            power: object = first**second
-            if not isinstance(power, int | float):  # a root of a negative number is complex
-                raise _refusal(name, node, "not a real number")
-            return power
-        case _:
-            raise _refusal(name, node, "only + - * / // % ** are read here")
+    if type(op) not in _OPERATORS:
+        raise _refusal(name, node, "only + - * / // % ** are read here")
+    # Both sides are at most MAX_BITS long here; the exponent decides how long the answer gets.
+    if isinstance(op, ast.Pow) and abs(second) > MAX_EXPONENT:
+        raise _refusal(name, node, f"exponent {second} is too large (at most {MAX_EXPONENT})")
+    result: object = _OPERATORS[type(op)](first, second)
+    if not isinstance(result, int | float):  # a root of a negative number is complex
+        raise _refusal(name, node, "not a real number")
+    return result
 
 
 def _bounded(name: str, node: ast.expr, value: float) -> int | float:
@@ -297,40 +295,15 @@ def config_words(args: Sequence[str]) -> tuple[str, ...]:
 def read_values(name: str, text: str) -> dict[str, Scalar]:
     """Every scalar of a config file by its dotted key; empty where it is not one that can be read."""
     try:
-        return dict(_scalars(_parsed(name, text), ""))
+        if name.lower().endswith(".json"):
+            if len(text) > MAX_BYTES:
+                return {}
+            parsed = json.loads(text)
+        else:
+            parsed = parse_config(name, text.encode())
+        return dict(_scalars(parsed, "")) if isinstance(parsed, dict) else {}
     except (ValueError, RecursionError, JobError):
         return {}
-
-
-def _parsed(name: str, text: str) -> Mapping[str, Any]:
-    if len(text) > MAX_BYTES:
-        raise JobError(f"{name}: too large for a config file")
-    lower = name.lower()
-    if lower.endswith(".json"):
-        parsed = json.loads(text)
-    elif lower.endswith(".toml"):
-        parsed = toml_values(text)
-    else:
-        import yaml
-
-        try:
-            # SafeLoader's child: it makes plain data only, and of a tag that it does not know (!ref) the text behind it.
-            parsed = yaml.load(text, Loader=_tolerant(yaml))  # noqa: S506 - see above
-        except yaml.YAMLError as error:
-            raise JobError(f"{name}: not valid YAML") from error
-    return parsed if isinstance(parsed, dict) else {}
-
-
-def _tolerant(yaml: Any) -> Any:
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """The safe loader, for which an unknown tag is no error."""
-
-    def plain(loader: Any, suffix: str, node: Any) -> object:
-        del loader, suffix
-        return str(node.value) if isinstance(node, yaml.ScalarNode) else None
-
-    Loader.add_multi_constructor("", plain)
-    return Loader
 
 
 def _scalars(values: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Scalar]]:

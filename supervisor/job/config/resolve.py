@@ -12,19 +12,18 @@ from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.batch import resolve as resolve_batch
 from supervisor.job.config.script_settings import trial_notes, with_knobs
-from supervisor.job.config.setting_keys import FLAT, OF_NO_JOB, SETTINGS
 from supervisor.job.config.settings import (
     ConfigFile,
     FileSettings,
     Resolver,
     check_file,
-    held_value,
     nearest_signatures,
 )
 from supervisor.job.config.trainer_table import ALIASES, TRAINER_KEYS
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.conventions import find_loader, longer_than_usual
 from supervisor.job.launch.env import VISIBLE, WIRE_NAMES, refuse_unreached
+from supervisor.job.setting_keys import FLAT, OF_NO_JOB, SETTINGS
 from supervisor.job.spec import (
     ClassOverride,
     EntryKind,
@@ -88,75 +87,53 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
     kind, entry, args = _entry(inputs, job, look, label)
     trial = _trial(look)
     alone = "--trial" if trial is not None else "--single-gpu" if inputs.parsed.switch("single_gpu") else ""
-    ranks = str(look.get("run.nproc_per_node"))
-    nproc = _nproc("1" if alone else ranks, inputs)
-    nnodes = str(look.get("run.nnodes"))
-    nodes = _nodes(nnodes, shared=inputs.parsed.flag("run_dir") is not None)
-    node_rank = look.get("run.node_rank")
-    if nodes is not None and node_rank >= nodes:
-        raise JobError(f"--node-rank {node_rank} is not below --nnodes {nnodes}")
-    launch = _Launch(
-        nnodes,
-        node_rank,
-        look.get("run.master_addr"),
-        look.get("run.master_port"),
-        _launcher_flags(inputs.parsed),
-    )
+    run = _table(look, JobSpec, "run")
+    nproc = _nproc("1" if alone else run["nproc_per_node"], inputs)
+    nodes = _nodes(run["nnodes"], shared=inputs.parsed.flag("run_dir") is not None)
+    if nodes is not None and run["node_rank"] >= nodes:
+        raise JobError(f"--node-rank {run['node_rank']} is not below --nnodes {run['nnodes']}")
+    flags, env = _launcher_flags(inputs.parsed), _env(inputs, files, look)
     if alone:
-        launch, nodes = _of_one_rank(launch, look, alone), 1
+        run, flags = _of_one_rank(run, flags, look, alone)
+        env, nodes = _first_gpu(env, inputs, look, alone), 1
     retry = _retry(inputs, files, look)
     if inputs.parsed.flags("min_ranks") and retry.min_ranks is not None and retry.min_ranks > nproc:
         raise JobError(f"--min-ranks {retry.min_ranks} is more than the {nproc} of --nproc-per-node")
     spec = JobSpec(
-        name=look.get("run.name") or _default_name(kind, entry, inputs.job_file),
         entry_kind=kind,
         entry=entry,
         entry_args=args,
-        nproc_per_node=nproc,
-        nnodes=launch.nnodes,
-        node_rank=launch.node_rank,
-        master_addr=launch.master_addr,
-        master_port=launch.master_port,
-        torchrun_flags=launch.flags,
-        python=look.get("run.python"),
-        env=_first_gpu(_env(inputs, files, look), inputs, look, alone)
-        if alone
-        else _env(inputs, files, look),
+        torchrun_flags=flags,
+        env=env,
         cwd=inputs.cwd,
         retry=retry,
-        timing=_timing(look),
+        timing=Timing(**_table(look, Timing, "policy")),
         hang=_hang(look),
         instrument=_instrument(inputs, look),
         fit=_fit(look),
         trial=trial,
         expected_memory_bytes=_expected_memory(look),
-        libuv=look.get("run.libuv"),
-        torch_local_path=look.get("run.torch_local_path"),
-        cuda_home=look.get("run.cuda_home"),
-        debug_distributed=look.get("run.debug_distributed"),
-        deterministic=look.get("run.deterministic"),
-        total_steps=look.get("run.total_steps"),
-        log_level=look.get("run.log_level"),
         config_path=inputs.job_file.name if inputs.job_file else None,
         metric_rules=tuple(rule for _, file in files for rule in file.metrics),
         signatures=tuple(_own_rules(files)),
         notes=inputs.parsed.notes,
+        **{"name": _default_name(kind, entry, inputs.job_file), **run, "nproc_per_node": nproc},
     )
     world = nproc * nodes if nodes is not None else None
-    spec = (
-        _with_trainer(spec, inputs, files[0], look, world)
-        if kind is EntryKind.TRAINER
-        else with_knobs(
-            spec,
-            look,
-            world,
-            read=inputs.read,
-            gpus=min(inputs.gpus, 1) if alone else inputs.gpus,
-            alone=alone,
-        )
-    )
+    if kind is EntryKind.TRAINER:
+        spec = _with_trainer(spec, inputs, files[0], look, world)
+    else:
+        gpus = min(inputs.gpus, 1) if alone else inputs.gpus
+        spec = with_knobs(spec, look, world, read=inputs.read, gpus=gpus, alone=alone)
     spec = refuse_unreached(spec, {**inputs.env, **dict(spec.env)})
     return replace(spec, origins=tuple(look.origins), given=tuple(_given(look)))
+
+
+def _table(look: Resolver, kind: type[Any], table: str) -> dict[str, Any]:
+    """The fields of a record that are settings of a table, with their values; without those that nobody names."""
+    keys = {field.name: f"{table}.{field.name}" for field in fields(kind)}
+    held = {name: look.get(key) for name, key in keys.items() if key in SETTINGS}
+    return {name: value for name, value in held.items() if value is not None}
 
 
 def resolve_retry(inputs: JobInputs) -> RetrySettings:
@@ -274,27 +251,19 @@ def _nodes(value: str, *, shared: bool) -> int | None:
     return int(match[2] or match[1]) if shared or match[2] in {None, match[1]} else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Launch:
-    """Where torchrun's ranks meet."""
-
-    nnodes: str
-    node_rank: int
-    master_addr: str | None
-    master_port: int | None
-    flags: tuple[str, ...]
-
-
-def _of_one_rank(launch: _Launch, look: Resolver, why: str) -> _Launch:
+def _of_one_rank(
+    run: dict[str, Any], flags: tuple[str, ...], look: Resolver, why: str
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """One rank on this machine: it waits for no other, so that what names the meeting point of several is left out."""
     if why == "--single-gpu":
         look.note("run.single_gpu", "true", f"flag {why}")
     look.note("run.nproc_per_node", 1, why)
-    if launch.nnodes in {"1", "1:1"}:
-        return launch
+    if run["nnodes"] in {"1", "1:1"}:
+        return run, flags
     look.note("run.nnodes", 1, why)
-    flags = tuple(flag for flag in launch.flags if not flag.startswith("--rdzv-"))
-    return _Launch("1", 0, None, None, flags)
+    left = {name: value for name, value in run.items() if name not in {"master_addr", "master_port"}}
+    flags = tuple(flag for flag in flags if not flag.startswith("--rdzv-"))
+    return {**left, "nnodes": "1", "node_rank": 0}, flags
 
 
 def _first_gpu(
@@ -369,47 +338,17 @@ def _retry(inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look:
             classes.setdefault(name, {}).update(table)
             for key, value in table.items():
                 look.note(f"policy.{name}.{key}", value, f"{label} {file.at(f'policy.{name}.{key}')}")
-    enabled = look.get("policy.retry")
+    held = {"enabled": look.get("policy.retry"), **_table(look, RetrySettings, "policy")}
     if inputs.parsed.switch("no_retry"):
-        enabled = False
-        look.note("policy.retry", enabled, "flag --no-retry")
-    exit_zero = look.get("policy.exit_zero")
+        held["enabled"] = False
+        look.note("policy.retry", False, "flag --no-retry")
     if inputs.parsed.switch("trust_exit_code"):
-        exit_zero = "trust"
-        look.note("policy.exit_zero", exit_zero, "flag --trust-exit-code")
-    return RetrySettings(
-        enabled=enabled,
-        exit_zero=exit_zero,
-        max_retries=look.get("policy.max_retries"),
-        min_micro_batch=look.get("policy.min_micro_batch"),
-        restart_from_scratch=look.get("policy.restart_from_scratch"),
-        overrides=tuple(
-            ClassOverride(
-                name,
-                table.get("answer"),
-                table.get("max"),
-                table.get("delay_s"),
-                table.get("change"),
-                table.get("show_first"),
-                table.get("wait_s"),
-            )
-            for name, table in classes.items()
-        )
-        + tuple(override for override in _own_rules(files).values() if override is not None),
-        min_ranks=look.get("policy.min_ranks"),
-        allow_smaller_global=look.get("policy.allow_smaller_global"),
-        flap_max=look.get("policy.flap_max"),
-        flap_window_s=look.get("policy.flap_window_s"),
-        step_counter=look.get("policy.step_counter") or "",
-    )
-
-
-def _timing(look: Resolver) -> Timing:
-    return Timing(
-        grace_s=look.get("policy.grace_s"),
-        hold_s=look.get("policy.hold_s"),
-        node_timeout_s=look.get("policy.node_timeout_s"),
-    )
+        held["exit_zero"] = "trust"
+        look.note("policy.exit_zero", "trust", "flag --trust-exit-code")
+    keys = ("answer", "max", "delay_s", "change", "show_first", "wait_s")
+    overrides = [ClassOverride(name, *map(table.get, keys)) for name, table in classes.items()]
+    overrides += [override for override in _own_rules(files).values() if override is not None]
+    return RetrySettings(**held, overrides=tuple(overrides))
 
 
 def _instrument(inputs: JobInputs, look: Resolver) -> bool:
@@ -427,8 +366,7 @@ def _fit(look: Resolver) -> FitSettings | None:
 
 
 def _hang(look: Resolver) -> HangSettings:
-    keys = {field.name: f"hang.{field.name}" for field in fields(HangSettings)}
-    held = {name: look.get(key) for name, key in keys.items() if key in SETTINGS}
+    held = _table(look, HangSettings, "hang")
     given = any(key == "hang.act_s" and origin != "default" for key, _, origin in look.origins)
     return HangSettings(**held, act_given=given)
 
@@ -451,11 +389,11 @@ def _with_trainer(
         # The wire's own names are not settings: STOKER_TELEMETRY_DIR comes from an outer stoker.
         name = f"STOKER_{key.upper()}"
         if name in inputs.env and name not in WIRE_NAMES:
-            put(key, held_value(name, setting, inputs.env[name]), f"env {name}")
+            put(key, setting.held(name, inputs.env[name]), f"env {name}")
     for given, text in inputs.parsed.spec_keys:
         key = ALIASES.get(given, given)
         if key in TRAINER_KEYS:
-            put(key, held_value(f"--{given}", TRAINER_KEYS[key], text), f"flag --{given}")
+            put(key, TRAINER_KEYS[key].held(f"--{given}", text), f"flag --{given}")
     for name, key in (("batch.micro", "device_batch_size"), ("batch.global", "total_batch_size")):
         number = look.get(name)
         if number is not None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple
 
 from supervisor.job.arguments.command_line import (
@@ -22,6 +23,7 @@ from supervisor.job.arguments.command_line import (
     value_of,
     with_one_rank,
 )
+from supervisor.job.arguments.command_line import Setting as Argument
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config.files import read_values
 from supervisor.job.config.settings import Resolver
@@ -29,7 +31,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.knobs import set_batch as kn
 from supervisor.job.knobs.conventions import find_convention, find_loader
 from supervisor.job.knobs.named_settings import SMALLER_GLOBAL, find_knobs
-from supervisor.job.knobs.resume_settings import find_outputs, find_prefixes
+from supervisor.job.knobs.resume_settings import find_outputs
 from supervisor.job.knobs.set_batch import as_number
 from supervisor.job.knobs.setting_names import (
     Place,
@@ -75,30 +77,39 @@ def with_knobs(
         JobError: a batch that a person asked for cannot be set or does not divide; a command starts several ranks where one is
             asked for.
     """
-    asked, opened = _Asked.of(look), read or (lambda _: None)
+    opened = read or (lambda _: None)
+    declared, unit, tokens = _declared_knobs(look)
+    wanted, total = look.get("batch.micro"), look.get("batch.global")
     as_given = spec.entry_args
     if alone:
-        spec = _with_one_rank(spec, gpus, alone)
-    launch, at = _launch(spec, gpus)
+        spec = _with_one_rank(spec, alone)
+    launch, at = _launch(spec)
     world = _world(spec, look, world, launch, gpus)
     program = launch.name
     env = {**look.env, **dict(spec.env)}
-    where = Places(_declared_files(asked.knobs, opened), env, program, at)
-    knobs = find_knobs(spec.entry_args, asked.knobs, elsewhere=where, world=world)
+    where = Places(_declared_files(declared, opened), env, program, at)
+    knobs = find_knobs(spec.entry_args, declared, elsewhere=where, world=world)
     spec = replace(spec, world_size=world)
     if spec.entry_kind is EntryKind.COMMAND and knobs.batch_scope is KnobScope.PER_NODE:
         world = None  # how its ranks lie on nodes is the command's own business
     args = spec.entry_args
     set_knobs: dict[str, str] = {}
-    if asked.micro is not None:
-        args, where = _set_knob(args, where, set_knobs, _rank_batch(knobs, asked.micro), str(asked.micro))
+    if wanted is not None:
+        args, where = _set_knob(args, where, set_knobs, _rank_batch(knobs, wanted), str(wanted))
     if world == 1 and knobs.help == SMALLER_GLOBAL and knobs.batch_scope is KnobScope.UNKNOWN:
         knobs = replace(knobs, batch_scope=KnobScope.PER_RANK)  # which is all ranks', too
-    may_shrink = asked.names_batch or spec.retry.allow_smaller_global
-    batch, knobs, notes = _batch(spec, args, knobs, where, world, asked, may_shrink=may_shrink)
-    if asked.total is not None:
+    given = declared or Knobs()
+    counted = partial(
+        kn.batch_of, args, elsewhere=where, unit=unit, tokens_per_sample=tokens, global_batch=total
+    )
+    # A batch that a person spelt out must divide; one that was merely found is the script's own business.
+    spelt_out = given.batch is not None or wanted is not None or total is not None
+    names_batch = given.batch is not None or given.batch_scope is not KnobScope.UNKNOWN
+    may_shrink = names_batch or spec.retry.allow_smaller_global
+    batch, knobs, notes = _batch(spec, knobs, world, counted, spelt_out=spelt_out, may_shrink=may_shrink)
+    if total is not None:
         if batch is None:
-            raise JobError(f"--global-batch {asked.total} cannot be set: {kn.why_not_changeable(knobs)}")
+            raise JobError(f"--global-batch {total} cannot be set: {kn.why_not_changeable(knobs)}")
         for name, value in kn.batch_values(knobs, batch, local_world_size=spec.nproc_per_node):
             args, where = _set_knob(args, where, set_knobs, name, value)
     _note_origins(look, knobs)
@@ -119,7 +130,6 @@ def with_knobs(
         batch=batch,
         loader=find_loader(args),
         outputs=find_outputs(own),
-        output_prefixes=find_prefixes(own),
         set_knobs=tuple(set_knobs.items()),
         notes=notes,
         total_steps=spec.total_steps
@@ -137,60 +147,31 @@ def _rank_batch(knobs: Knobs, wanted: int) -> str:
     return knobs.batch
 
 
-def _with_one_rank(spec: JobSpec, gpus: int, flag: str) -> JobSpec:
+def _with_one_rank(spec: JobSpec, flag: str) -> JobSpec:
     """The job with its launcher told to start one rank, where another than torchrun of ours starts them.
 
     Raises:
         JobError: it starts several, and what would make it start one is not known for certain.
     """
     for setting in settings_of(spec.entry_args):
-        is_count = setting.name.lstrip("-+").replace("-", "_") in _DEVICES
-        if is_count and (as_number(setting.value) or 1) > 1:
+        if _is_of_ranks(setting) and (as_number(setting.value) or 1) > 1:
             raise JobError(f"{flag} wants one rank, and {setting.name} says {setting.value}: say 1")
     if spec.entry_kind is not EntryKind.COMMAND:
         return spec
-    launch, _ = _launch(spec, gpus)
-    # Without a count, accelerate's own configuration file may have one.
-    by_config = launch.ranks is None and not ACCELERATE.isdisjoint(launch.launchers)
-    if launch.ranks in {None, 1} and not (by_config or names_machines(launch)):
+    launch, _ = _launch(spec)
+    # Without a count, accelerate's own configuration file may have one, and srun's tasks may be counted by the node.
+    unsaid = launch.ranks is None and not {*ACCELERATE, "srun"}.isdisjoint(launch.launchers)
+    if launch.ranks in {None, 1} and not (unsaid or names_machines(launch)):
         return spec
     changed = with_one_rank((spec.entry, *spec.entry_args), launch)
     if changed is None:
-        many = "names machines" if names_machines(launch) else f"starts {launch.ranks}"
+        many = "names machines" if names_machines(launch) else f"starts {launch.ranks or 'several, perhaps'}"
         raise JobError(
             f"{flag} wants one rank, and the command after `--` {many}: make it start one, by its own flags"
         )
     known = f", not {launch.ranks}" if launch.ranks is not None else ""
     note = f"{flag}: {launch.launchers[0]} starts 1 rank{known}"
     return replace(spec, entry_args=changed[1:], notes=(*spec.notes, note))
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What a person declared about the batch."""
-
-    knobs: Knobs | None
-    unit: BatchUnit | None
-    tokens: int
-    micro: int | None
-    total: int | None
-
-    @classmethod
-    def of(cls, look: Resolver) -> _Asked:
-        """Reads the settings."""
-        return cls(*_declared_knobs(look), look.get("batch.micro"), look.get("batch.global"))
-
-    @property
-    def names_batch(self) -> bool:
-        """Whether the batch's setting was named, or what it counts."""
-        known = self.knobs or Knobs()
-        return known.batch is not None or known.batch_scope is not KnobScope.UNKNOWN
-
-    @property
-    def spelt_out(self) -> bool:
-        """Whether the batch's numbers or its setting were named: then they must divide."""
-        named = self.knobs is not None and self.knobs.batch is not None
-        return named or self.micro is not None or self.total is not None
 
 
 def _world(spec: JobSpec, look: Resolver, world: int | None, launch: Launch, gpus: int) -> int | None:
@@ -219,15 +200,14 @@ def _declared_files(
 
 def _batch(
     spec: JobSpec,
-    args: tuple[str, ...],
     knobs: Knobs,
-    where: Places,
     world: int | None,
-    asked: _Asked,
+    counted: Callable[..., BatchSpec | None],
     *,
+    spelt_out: bool,
     may_shrink: bool,
 ) -> tuple[BatchSpec | None, Knobs, tuple[str, ...]]:
-    """The batch's numbers, where they are known; what contradicts them is noted, or raised where a person named them.
+    """The batch's numbers, where they are known; what contradicts them is noted, or raised where a person spelt them out.
 
     `may_shrink`: a person named the batch or lets it shrink, so that without an accumulation there is none.
     """
@@ -236,20 +216,9 @@ def _batch(
         return None, knobs, spec.notes  # the script's default may accumulate
     if world is not None or knobs.can_change_batch or knobs.batch_scope is KnobScope.PER_RANK:
         try:
-            batch = kn.batch_of(
-                args,
-                knobs,
-                world_size=world,
-                local_world_size=spec.nproc_per_node,
-                elsewhere=where,
-                global_batch=asked.total,
-                unit=asked.unit,
-                tokens_per_sample=asked.tokens,
-            )
+            batch = counted(knobs, world_size=world, local_world_size=spec.nproc_per_node)
         except JobError as error:
-            # A batch that a person spelt out for us must divide; one that we merely found is the script's
-            # own business, and may mean something else than its name says.
-            if asked.spelt_out:
+            if spelt_out:
                 raise
             note = f"batch not understood, so never changed by itself: {error.message}"
             knobs = _without_smaller_global(knobs, "")
@@ -320,7 +289,7 @@ def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int
     return known, BatchUnit(unit) if unit else None, tokens or 1
 
 
-def _launch(spec: JobSpec, gpus: int) -> tuple[Launch, int]:
+def _launch(spec: JobSpec) -> tuple[Launch, int]:
     """What the job runs, and where the script's own arguments begin within `entry_args`."""
     match spec.entry_kind:
         case EntryKind.SCRIPT:
@@ -329,26 +298,23 @@ def _launch(spec: JobSpec, gpus: int) -> tuple[Launch, int]:
             return Launch(("torchrun",), None, module=spec.entry), 0
         case EntryKind.COMMAND | EntryKind.TRAINER:
             words = (spec.entry, *spec.entry_args)
-            launch = read_launch(words, gpus=gpus)
+            launch = read_launch(words)
             return launch, max(launch.args_at - 1, 0)
 
 
-_DEVICES: Final = frozenset(
-    f"{prefix}{name}"
-    for prefix in ("", "trainer.")
-    for name in ("devices", "gpus", "ngpu", "ngpus", "num_gpus", "num_devices")
-)
-"""How many devices a script takes by itself; Lightning refuses more than are visible, or than torchrun started."""
-
 _OWN_RANKS: Final = re.compile(
-    r"^-{0,2}(trainer\.)?(devices|gpus|ngpus?|num_gpus|num_devices|nproc|multiprocessing_distributed|world_size|nprocs)$"
+    r"^[-+]{0,2}(trainer\.)?(devices|gpus|ngpus?|num_gpus|num_devices|nproc|multiprocessing_distributed|world_size|nprocs)$"
 )
+"""Settings by which a script takes devices or starts ranks by itself; Lightning refuses more than torchrun started."""
+
+
+def _is_of_ranks(setting: Argument) -> bool:
+    return _OWN_RANKS.match(setting.name.replace("-", "_").replace("__", "--", 1)) is not None
 
 
 def _starts_own_ranks(args: Sequence[str]) -> bool:
     """Whether the arguments of a script that is run directly tell it how many ranks or GPUs to use."""
-    names = ((s.name.replace("-", "_").replace("__", "--", 1), s.value) for s in settings_of(args))
-    return any(_OWN_RANKS.match(name) and value not in {"1", "0"} for name, value in names)
+    return any(_is_of_ranks(s) and s.value not in {"1", "0"} for s in settings_of(args))
 
 
 def is_python(program: str) -> bool:

@@ -5,47 +5,35 @@ Where a setting comes from, first found wins: flag > STOKER_* > PET_* > job file
 
 from __future__ import annotations
 
-import contextlib
 import re
-import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
-
-import msgspec
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, nearest
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.config.files import line_of
-from supervisor.job.config.setting_keys import (
-    CHOICES,
+from supervisor.job.config.trainer_table import ALIASES, TRAINER_KEYS
+from supervisor.job.errors import JobError
+from supervisor.job.setting_keys import (
+    ANSWERS,
     CLASS_KEYS,
     FLAT,
     LAUNCH_SECTIONS,
+    METRIC_KEYS,
     METRICS,
     OF_NO_JOB,
     PRECONDITIONS,
     SETTINGS,
     SIGNATURE,
     SIGNATURE_KEYS,
-    KeyType,
     Setting,
 )
-from supervisor.job.config.trainer_table import ALIASES, TRAINER_KEYS
-from supervisor.job.errors import JobError
 from supervisor.job.spec import ClassOverride, OwnSignature, signature_key
-from supervisor.text.patterns import compile_linear
+from supervisor.text.patterns import LinearPattern, compile_linear
 
-_FINITE = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
-MOST_INT: Final = 1 << 63
-_TYPES: dict[KeyType, Any] = {
-    KeyType.SWITCH: bool,
-    KeyType.TEXT: str,
-    KeyType.INT: int,
-    KeyType.FLOAT: _FINITE,
-}
-# Beside true, false, 1 and 0, which msgspec takes for a switch.
-_SWITCH_WORDS = {"yes": True, "on": True, "no": False, "off": False}
+_OWN_FLAGS: Final = {flag.setting: flag for flag in STOKER_FLAGS if flag.setting}
+_LAUNCHER_FLAGS: Final = {flag.setting: flag for flag in TORCHRUN_FLAGS if flag.setting}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,34 +99,16 @@ def check_file(file: ConfigFile | None, *, classes: frozenset[str], is_job: bool
         checked.attempt(checked.add, key, value)
     if checked.wrong:
         raise JobError(*checked.wrong)
-    return FileSettings(
-        file.name,
-        checked.settings,
-        checked.trainer,
-        checked.env,
-        checked.args,
-        checked.classes,
-        checked.metrics,
-        checked.signatures,
-        checked.spelt,
-        file,
-    )
+    return FileSettings(file.name, file=file, **checked.found)
 
 
 class _Checked:
-    """What of one settings file was found to be right; lives for one call."""
+    """What of one settings file was found to be right, by the fields of `FileSettings`; lives for one call."""
 
     def __init__(self, file: ConfigFile, known_classes: frozenset[str], is_job: bool) -> None:
         self.file, self.known_classes, self.is_job = file, known_classes, is_job
         self.wrong: list[str] = []
-        self.settings: dict[str, Any] = {}
-        self.trainer: dict[str, Any] = {}
-        self.env: dict[str, str] = {}
-        self.args: tuple[str, ...] | None = None
-        self.classes: dict[str, Mapping[str, Any]] = {}
-        self.metrics: tuple[tuple[str, str], ...] = ()
-        self.signatures: tuple[tuple[OwnSignature, ClassOverride | None], ...] = ()
-        self.spelt: dict[str, str] = {}
+        self.found: dict[str, Any] = {"settings": {}, "trainer": {}, "classes": {}, "spelt": {}}
 
     def attempt(self, take: Callable[..., None], *what: object) -> None:
         """Take a key, or note what is wrong with it: a person mends all of a file at once."""
@@ -151,17 +121,19 @@ class _Checked:
         """One key at the top of the file."""
         file = self.file
         if key == METRICS:
-            self.metrics = _metric_rules(file, value)
+            self.found["metrics"] = _metric_rules(file, value)
         elif key == SIGNATURE:
-            self.signatures = own_signatures(file, value, self.known_classes)
+            self.found["signatures"] = own_signatures(file, value, self.known_classes)
         elif key == "env":
-            self.env = {n: _env_value(file, n, inner) for n, inner in _table(file, key, value).items()}
+            self.found["env"] = {
+                n: _env_value(file, n, inner) for n, inner in _table(file, key, value).items()
+            }
         elif key in LAUNCH_SECTIONS or (key in OF_NO_JOB and not self.is_job):
             for name, inner in _table(file, key, value).items():
                 self.attempt(self._in_section, key, name, inner)
         elif self.is_job and key in FLAT:
-            self.settings[FLAT[key]] = _converted(file, key, SETTINGS[FLAT[key]], value)
-            self.spelt[FLAT[key]] = key
+            self.found["settings"][FLAT[key]] = _converted(file, key, SETTINGS[FLAT[key]], value)
+            self.found["spelt"][FLAT[key]] = key
         elif self.is_job and (name := ALIASES.get(key, key)) in TRAINER_KEYS:
             self._of_trainer(key, name, value)
         elif key in OF_NO_JOB:
@@ -174,38 +146,56 @@ class _Checked:
     def _in_section(self, section: str, name: str, value: object) -> None:
         dotted = f"{section}.{name}"
         if dotted == "run.args":
-            self.args = _args(self.file, value)
+            self.found["args"] = _args(self.file, value)
         elif dotted in SETTINGS:
-            self.settings[dotted] = _converted(self.file, dotted, SETTINGS[dotted], value)
+            self.found["settings"][dotted] = _converted(self.file, dotted, SETTINGS[dotted], value)
         elif section == "policy" and name in self.known_classes:
-            self.classes[name] = _class_table(self.file, name, _table(self.file, dotted, value))
+            self.found["classes"][name] = _class_table(self.file, name, _table(self.file, dotted, value))
         else:
             raise _unknown(self.file, dotted, _siblings(section, self.known_classes))
 
     def _of_trainer(self, key: str, name: str, value: object) -> None:
-        if name in self.trainer:
+        if name in self.found["trainer"]:
             raise self.file.error(key, f"{key!r} is another name of {name!r}, which is set too")
-        self.trainer[name] = _converted(self.file, key, TRAINER_KEYS[name], value)
-        self.spelt[name] = key
+        self.found["trainer"][name] = _converted(self.file, key, TRAINER_KEYS[name], value)
+        self.found["spelt"][name] = key
 
 
 def _metric_rules(file: ConfigFile, value: object) -> tuple[tuple[str, str], ...]:
     """``[[metrics]]`` tables as (name, regex with one group)."""
-    if not isinstance(value, list):
-        raise file.error(METRICS, "metrics is a list of tables: [[metrics]] with name and regex")
     rules = []
-    for table in value:
-        if not isinstance(table, dict) or set(table) != {"name", "regex"}:
-            raise file.error(METRICS, "each [[metrics]] has a name and a regex, and nothing else")
-        name, regex = str(table["name"]), str(table["regex"])
-        try:
-            groups = compile_linear(regex).groups
-        except ValueError as error:
-            raise file.error("regex", f"metric {name!r}: {regex!r} {error}") from None
-        if groups < 1:
+    for table in _tables(file, METRICS, value, METRIC_KEYS):
+        if len(table) < len(METRIC_KEYS):
+            raise file.error(METRICS, "each [[metrics]] has a name and a regex")
+        name, regex = table["name"], table["regex"]
+        if _compiled(file, f"metric {name!r}", regex).groups < 1:
             raise file.error("regex", f"metric {name!r}: {regex!r} has no group: put the number in (...)")
         rules.append((name, regex))
     return tuple(rules)
+
+
+def _tables(file: ConfigFile, key: str, value: object, known: Mapping[str, Setting]) -> list[dict[str, Any]]:
+    """A list of tables, each with the keys that are `known`."""
+    if not isinstance(value, list) or not all(isinstance(table, dict) for table in value):
+        raise file.error(key, f"{key} is a list of tables: [[{key}]] with {', '.join(known)}")
+    return [_held(file, key, table, known) for table in value]
+
+
+def _held(
+    file: ConfigFile, where: str, table: Mapping[str, Any], known: Mapping[str, Setting]
+) -> dict[str, Any]:
+    """A table with the keys that are `known`, each as its setting holds it."""
+    for key in table:
+        if key not in known:
+            raise _unknown(file, f"{where}.{key}", [f"{where}.{each}" for each in known])
+    return {key: _converted(file, f"{where}.{key}", known[key], value) for key, value in table.items()}
+
+
+def _compiled(file: ConfigFile, what: str, regex: str) -> LinearPattern:
+    try:
+        return compile_linear(regex)
+    except ValueError as error:
+        raise file.error("regex", f"{what}: {regex!r} {error}") from None
 
 
 # The package itself has 185, the longest of 1,366 characters, which take some 2 s to compile.
@@ -226,17 +216,16 @@ def own_signatures(
     Raises:
         JobError: a key is unknown or missing, or has a value that does not fit.
     """
-    if not isinstance(value, list) or not all(isinstance(table, dict) for table in value):
-        raise file.error(
-            SIGNATURE, "signature is a list of tables: [[signature]] with id, regex and class or name"
-        )
-    if len(value) > MOST_SIGNATURES:
-        raise file.error(SIGNATURE, f"{len(value)} signatures, more than {MOST_SIGNATURES}")
+    of_class = replace(SIGNATURE_KEYS["class"], choices=tuple(sorted(classes - _NO_FAILURE)))
+    tables = _tables(file, SIGNATURE, value, {**SIGNATURE_KEYS, "class": of_class})
+    if len(tables) > MOST_SIGNATURES:
+        raise file.error(SIGNATURE, f"{len(tables)} signatures, more than {MOST_SIGNATURES}")
     found: dict[str, tuple[OwnSignature, ClassOverride | None]] = {}
-    for table in value:
-        signature, override = _own_signature(file, table, classes)
+    for table in tables:
+        signature = _own_signature(file, table)
         if signature.id in found:
             raise file.error("id", f"signature {signature.id!r} is there twice")
+        override = _own_override(file, signature.id, table.get("action"), table.get("recurs"))
         found[signature.id] = signature, override
     return tuple(found.values())
 
@@ -252,118 +241,38 @@ def nearest_signatures(
     return dict(found.values())
 
 
-def _own_signature(
-    file: ConfigFile, table: Mapping[str, Any], classes: frozenset[str]
-) -> tuple[OwnSignature, ClassOverride | None]:
-    given = {key: str(item) for key, item in table.items() if isinstance(item, str)}
-    name = given.get("id", "")
-    for key in table:
-        if key not in SIGNATURE_KEYS:
-            raise _unknown(file, f"signature.{key}", [f"signature.{known}" for known in SIGNATURE_KEYS])
-        if key not in given:
-            raise file.error(key, f"signature {name!r}: {key} wants text, got {table[key]!r}")
-        if key in CHOICES and given[key] not in CHOICES[key]:
-            raise file.error(
-                key, f"signature {name!r}: {key} takes one of {', '.join(CHOICES[key])}, got {given[key]!r}"
-            )
+def _own_signature(file: ConfigFile, table: Mapping[str, str]) -> OwnSignature:
+    name, regex = table.get("id", ""), table.get("regex", "")
+    failure, title = table.get("class", ""), table.get("name", "").strip()
+    what = f"signature {name!r}"
     if not _SIGNATURE_ID.fullmatch(name):
-        raise file.error("id", f"signature {name!r}: its id is lower-case words joined by hyphens")
-    regex = given.get("regex", "")
+        raise file.error("id", f"{what}: its id is lower-case words joined by hyphens")
     if len(regex) > LONGEST_REGEX:
-        raise file.error("regex", f"signature {name!r}: its regex is longer than {LONGEST_REGEX} characters")
-    try:
-        matches_any = compile_linear(regex).search("") is not None
-    except ValueError as error:
-        raise file.error("regex", f"signature {name!r}: {regex!r} {error}") from None
-    if matches_any:
-        raise file.error("regex", f"signature {name!r}: {regex!r} matches any line")
-    failure, title = given.get("class", ""), given.get("name", "").strip()
-    known = sorted(classes - _NO_FAILURE)
+        raise file.error("regex", f"{what}: its regex is longer than {LONGEST_REGEX} characters")
+    if _compiled(file, what, regex).search("") is not None:
+        raise file.error("regex", f"{what}: {regex!r} matches any line")
     if not failure and not title:
-        raise file.error("id", f"signature {name!r} needs a class ({', '.join(known)}) or a name of your own")
-    if failure and failure not in known:
-        near = nearest(failure, known)
-        hint = f"did you mean {near!r}?" if near else f"one of {', '.join(known)}, or give it a name instead"
-        raise file.error("class", f"signature {name!r}: no failure class {failure!r}: {hint}")
-    signature = OwnSignature(
-        name, regex, failure or _NAMED_CLASS, title[:100], given.get("role", "cause"), given.get("start", "")
+        raise file.error("id", f"{what} needs a class or a name of your own")
+    return OwnSignature(
+        name, regex, failure or _NAMED_CLASS, title[:100], table.get("role", "cause"), table.get("start", "")
     )
-    return signature, _own_override(file, name, given.get("action"), given.get("recurs"))
 
 
 def _own_override(
     file: ConfigFile, name: str, action: str | None, recurs: str | None
 ) -> ClassOverride | None:
     """What policy does: the action, or by what a restart is expected to meet: not again (one restart), or again (none)."""
-    answers, changes = CLASS_KEYS["answer"].choices, CLASS_KEYS["change"].choices[1:]
-    if action is not None and action not in (*answers, *changes):
-        raise file.error(
-            "action",
-            f"signature {name!r}: action takes one of {', '.join((*answers, *changes))}, got {action!r}",
-        )
     if action == "restart" and recurs == "yes":
-        raise file.error(
-            "action", f"signature {name!r}: it recurs, so that a restart would meet it again: hold or stop"
-        )
+        what = f"signature {name!r}: it recurs, so that a restart would meet it again: hold or stop"
+        raise file.error("action", what)
     if action is None and recurs is None:
         return None
     if action is None:
         action = "hold" if recurs == "yes" else "restart"
     most = 1 if recurs == "no" else None
-    if action in changes:
+    if action not in ANSWERS:
         return ClassOverride(signature_key(name), "restart", most, change=action)
     return ClassOverride(signature_key(name), action, most, change="none" if action == "restart" else None)
-
-
-def convert(
-    name: str, kind: KeyType, value: object, choices: Collection[object] = ()
-) -> int | float | str | bool:
-    """A value from a file, a variable or a flag as the type that the setting holds.
-
-    Raises:
-        JobError: it is not one, or not among the `choices`; the message names the setting and what was given.
-    """
-    given = value
-    if kind is KeyType.SWITCH:
-        given = _SWITCH_WORDS.get(str(value).lower(), value)
-    elif kind is KeyType.TEXT and not isinstance(value, bool | list | dict | None):
-        given = str(value)  # a number or a date of TOML or YAML where text is wanted
-    elif isinstance(value, str) and kind in {KeyType.INT, KeyType.FLOAT}:
-        given = _number(value)
-    try:
-        done: int | float | str | bool = msgspec.convert(given, _TYPES[kind], strict=False)
-    except msgspec.ValidationError:
-        wanted = kind.value if kind in {KeyType.TEXT, KeyType.SWITCH} else f"a {kind.value}"
-        # YAML reads a bare `on` as true: the fix is to quote it.
-        quote = ": quote it" if kind is KeyType.TEXT and isinstance(value, bool) else ""
-        raise JobError(f"{name} wants {wanted}, got {value!r}{quote}") from None
-    if isinstance(done, int) and not -MOST_INT <= done < MOST_INT:
-        raise JobError(
-            f"{name} wants {'a ' if kind is KeyType.INT else ''}{kind.value} of 64 bits, got {str(value)[:40]}"
-        )
-    if choices and done not in choices:
-        raise JobError(f"{name} takes one of {', '.join(map(str, choices))}, got {done!r}")
-    return done
-
-
-def held_value(shown: str, setting: Setting, value: object) -> int | float | str | bool:
-    """A value as a setting holds it: of its type, among its choices, within its range.
-
-    Raises:
-        JobError: it is not; the message calls the setting `shown`.
-    """
-    done = convert(shown, setting.kind, value, setting.choices)
-    if setting.range is not None and isinstance(done, int | float) and done not in setting.range:
-        raise JobError(f"{shown} must be {setting.range.words}, got {value!r}")
-    return done
-
-
-def _number(text: str) -> int | float | str:
-    """As Python reads it: `.5`, `1_000` and `+3` too, which msgspec refuses."""
-    for read in (int, float):
-        with contextlib.suppress(ValueError):
-            return read(text)
-    return text
 
 
 @dataclass(slots=True)
@@ -388,7 +297,7 @@ class Resolver:
             value = given
             self.note(key, given, origin)
         if self.origins and self.origins[-1][0] == key and (origin := self.origins[-1][2]) != "default":
-            value = held_value(_shown(key, origin), setting, value)
+            value = setting.held(_shown(key, origin), value)
             if key.endswith("knob") and value == "":
                 raise JobError(f"{_shown(key, origin)} wants the name of a flag, got none")
             self.origins[-1] = (key, str(value), origin)
@@ -400,8 +309,7 @@ class Resolver:
 
     def _sources(self, key: str) -> Iterator[tuple[Any, str]]:
         """Every source that names a setting, in the order of the module's head."""
-        own = next((f for f in STOKER_FLAGS if f.setting == key), None)
-        launcher = next((f for f in TORCHRUN_FLAGS if f.setting == key), None)
+        own, launcher = _OWN_FLAGS.get(key), _LAUNCHER_FLAGS.get(key)
         for value, origin in (*self._flags(key, own, launcher), *self._variables(key, own, launcher)):
             if value is not None:
                 yield value, origin
@@ -445,7 +353,7 @@ def _shown(key: str, origin: str) -> str:
 
 def _converted(file: ConfigFile, key: str, setting: Setting, value: object) -> int | float | str | bool:
     try:
-        return held_value(key, setting, value)
+        return setting.held(key, value)
     except JobError as error:
         raise file.error(key, error.message) from None
 
@@ -473,20 +381,14 @@ def _env_value(file: ConfigFile, name: str, value: object) -> str:
 
 
 def _class_table(file: ConfigFile, name: str, table: Mapping[str, Any]) -> Mapping[str, Any]:
-    checked: dict[str, Any] = {}
-    for key, value in table.items():
-        if key == "show_first":
-            if not isinstance(value, list) or not set(value) <= set(PRECONDITIONS):
-                raise file.error(
-                    key, f"policy.{name}.show_first is a list of {', '.join(PRECONDITIONS)}, got {value!r}"
-                )
-            checked[key] = tuple(value)
-            continue
-        if key not in CLASS_KEYS:
-            known = [f"policy.{name}.{k}" for k in (*CLASS_KEYS, "show_first")]
-            raise _unknown(file, f"policy.{name}.{key}", known)
-        checked[key] = _converted(file, f"policy.{name}.{key}", CLASS_KEYS[key], value)
-    return checked
+    where, first = f"policy.{name}", table.get("show_first")
+    checked = _held(file, where, {k: v for k, v in table.items() if k != "show_first"}, CLASS_KEYS)
+    if first is None:
+        return checked
+    if not isinstance(first, list) or not set(first) <= set(PRECONDITIONS):
+        what = f"{where}.show_first is a list of {', '.join(PRECONDITIONS)}, got {first!r}"
+        raise file.error("show_first", what)
+    return {**checked, "show_first": tuple(first)}
 
 
 def _siblings(section: str, classes: frozenset[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from supervisor.job.config.setting_keys import KeyType, Range, Setting
+from supervisor.job.setting_keys import KeyType, Range, Setting
 
 _I, _F, _T, _S = KeyType.INT, KeyType.FLOAT, KeyType.TEXT, KeyType.SWITCH
 

@@ -64,7 +64,6 @@ class Loader:
     """One DataLoader of a rank."""
 
     batch_size: int | None = None
-    workers: int | None = None
     at: str | None = None
     text: str | None = None
     fed: Counter[tuple[int, ...]] = field(default_factory=Counter)
@@ -151,7 +150,6 @@ class Rank:
             return
         loader = self.loaders.setdefault(number, Loader())
         loader.batch_size = _whole(record.get("batch_size")) or _whole(record.get("sampler_batch_size"))
-        loader.workers = _whole(record.get("workers"))
         loader.at, loader.text = _text(record.get("at")), _text(record.get("expression"))
 
     def _shape(self, record: Mapping[str, object]) -> None:

@@ -36,7 +36,6 @@ from supervisor.job.knobs.setting_names import (
     is_path_in,
     is_tokens,
     is_total,
-    is_workers,
     last_part,
     place_of,
     plain,
@@ -136,7 +135,6 @@ class MeasuredBatch:
         accumulation_setting: makes the accumulation; a name, "derived", "none", or None where it is not known.
         accumulation_knob: the setting of that name.
         accumulation_scope: what it counts: a rank's passes, or those of all ranks.
-        workers: the setting that makes the training loader's worker processes.
         has_loaded: a checkpoint or a pretrained model was loaded.
         loader_at: ``file:line`` of the training loader's call.
         micro, accumulated, set_by, accumulated_by: how certain micro-batch, accumulation and their two settings are.
@@ -154,7 +152,6 @@ class MeasuredBatch:
     accumulation_setting: str | None
     accumulation_knob: Setting | None
     accumulation_scope: KnobScope | None
-    workers: Setting | None
     has_loaded: bool
     loader_at: str | None
     micro: Derivation
@@ -242,8 +239,11 @@ def measured_batch(
     setting, scope, set_by = _named_batch(numbers, settings, given) or _setting_of(numbers, settings, loader)
     by_name = _named_accumulation(numbers, settings, given, accumulated.why)
     knob, answer, accumulated_by = by_name or _accumulation_setting(numbers, settings, setting)
-    if setting is None and knob is not None and len(cut := _cut(numbers, settings)) == 1:
-        setting, scope, set_by = cut[0], KnobScope.PER_RANK, _measured(Why.PIECES)
+    if setting is None and knob is not None and uncut is not None:
+        # What makes a rank's batch, which the loop cuts into as many pieces as another setting says.
+        cut = [s for s in settings if s.is_input and _fit(s) and s.number == uncut]
+        if len(cut) == 1:
+            setting, scope, set_by = cut[0], KnobScope.PER_RANK, _measured(Why.PIECES)
     return MeasuredBatch(
         micro_batch=micro,
         accumulation=times,
@@ -257,7 +257,6 @@ def measured_batch(
         accumulation_setting=answer,
         accumulation_knob=knob,
         accumulation_scope=None if knob is None else _counted_on(knob, times, given),
-        workers=_workers(loader, settings),
         has_loaded=bool(facts.loaded),
         loader_at=fed_by.at,
         micro=seen,
@@ -425,10 +424,18 @@ def _setting_of(
         if not fits:
             return None, None, _asked(Why.ARITHMETIC, in_call)
     else:
-        fits, why = _fitting(numbers, named), Why.NAME_AND_VALUE
-    given = [s for s in fits if s.is_input]
-    others = _of_other_names(numbers, settings)
-    return _best(numbers, given, others, why) if given else (None, None, _not_given(text, fits, others))
+        # Those whose value makes the micro-batch on a rank, a node or all ranks; else those that are the whole step's.
+        fits = [s for s in named if numbers.scope(s.number) is not None]
+        fits, why = fits or [s for s in named if numbers.is_global(s.number)], Why.NAME_AND_VALUE
+    # Settings with a fitting value whose name says nothing are only good to ask about.
+    others = [s for s in settings if numbers.scope(s.number) is not None and not _fit(s) and _may_be_batch(s)]
+    if given := [s for s in fits if s.is_input]:
+        return _best(numbers, given, others, why)
+    if not fits:
+        return None, None, _open(Why.BY_VALUE, others) if others else _refused(Why.FIXED_IN_CODE)
+    # A constant that the call itself names is the code's; another variable may be set by an executed configuration.
+    fixed = plain(text) in {plain(setting.name) for setting in fits}
+    return None, None, _refused(Why.FIXED_IN_CODE) if fixed else _asked(Why.GLOBAL_VARIABLE, fits)
 
 
 def is_named(setting: Setting, name: str) -> bool:
@@ -478,42 +485,11 @@ def _named_accumulation(
     return mine[0], mine[0].name, _measured(Why.DECLARED)
 
 
-def _of_other_names(numbers: _Numbers, settings: Sequence[Setting]) -> list[Setting]:
-    """Settings with a fitting value whose name says nothing: only good to ask about."""
-    return [s for s in settings if numbers.scope(s.number) is not None and not _fit(s) and _may_be_batch(s)]
-
-
-def _not_given(text: str, fits: Sequence[Setting], others: Sequence[Setting]) -> Derivation:
-    """What is known where no option, variable of the environment or key has a fitting name and value.
-
-    A constant that the loader's call itself names is the code's; another variable may be set by an executed configuration.
-    """
-    if not fits:
-        return _asked(Why.BY_VALUE, others) if others else _refused(Why.FIXED_IN_CODE)
-    fixed = plain(text) in {plain(setting.name) for setting in fits}
-    return _refused(Why.FIXED_IN_CODE) if fixed else _asked(Why.GLOBAL_VARIABLE, fits)
-
-
 def _in_call(text: str, settings: Sequence[Setting]) -> list[Setting]:
     """Settings that the text of the loader's call names; of ``cfg.TRAIN.BATCH`` those of that section alone, where there are any."""
     named = attributes_in(text)
     found = [s for s in settings if s.number is not None and last_part(s.name) in named]
     return [s for s in found if "." in s.name and is_path_in(s.name, text)] or found
-
-
-def _fitting(numbers: _Numbers, named: Sequence[Setting]) -> list[Setting]:
-    """Those whose value makes the micro-batch on a rank, a node or all ranks; else those that are the whole step's."""
-    direct = [s for s in named if numbers.scope(s.number) is not None]
-    return direct or [s for s in named if numbers.is_global(s.number)]
-
-
-def _cut(numbers: _Numbers, settings: Sequence[Setting]) -> list[Setting]:
-    """The settings that make a rank's batch which the loop cuts into as many pieces as another setting says."""
-    return [
-        s
-        for s in settings
-        if s.is_input and _fit(s) and numbers.uncut is not None and s.number == numbers.uncut
-    ]
 
 
 def _best(
@@ -581,12 +557,3 @@ def _without_accumulation(
     # Something makes it: the code, or a configuration that was not seen.
     equal = [s for s in others if s.number in numbers.accumulations and _may_be_batch(s)]
     return None, None, _asked(Why.BY_VALUE, equal) if equal else _refused(Why.FIXED_IN_CODE)
-
-
-def _workers(loader: Loader | None, settings: Sequence[Setting]) -> Setting | None:
-    if loader is None or loader.workers is None:
-        return None
-    return next(
-        (s for s in settings if is_workers(s.name) and s.value == loader.workers and type(s.value) is int),
-        None,
-    )

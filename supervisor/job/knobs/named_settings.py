@@ -36,8 +36,6 @@ _EITHER_SCOPE: Final = "--batch-scope per_rank, or --batch-scope global"
 DECLARE: Final = "--batch-knob FLAG --accumulation-knob FLAG"
 _OFF: Final = frozenset({"false", "no", "0", "none", ""})
 _DEEPSPEED: Final = re.compile(r"deepspeed|(^|\W|_)ds_?config", re.IGNORECASE)
-# What a dynamic batch is filled up to, in place of a number of samples.
-_UNITS: Final = frozenset({"frame", "token", "second", "dynamic", "bin", "numel"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +95,7 @@ def find_knobs(
         if given.batch is not None:
             knobs = _declared(given.batch, given, found, args, where)
         else:
-            knobs = _Conventional(own, row, found, given, world).knobs()
+            knobs = _conventional(own, row, found, given, world)
     except NoPlanError as no:
         scope = given.batch_scope
         if scope is KnobScope.UNKNOWN and no.batch is not None:
@@ -175,132 +173,102 @@ def _place(name: str) -> str:
             return config_file(name.partition("#")[0])
 
 
-@dataclass(frozen=True, slots=True)
-class _Conventional:
-    """One search among the settings of a command line, whose names alone must say what they hold."""
+def _conventional(
+    own: Sequence[str], row: Convention | None, found: Sequence[Candidate], given: Knobs, world: int | None
+) -> Knobs:
+    """The settings of a command line that make up the batch, where their names alone say what they hold.
 
-    own: Sequence[str]
-    row: Convention | None
-    found: Sequence[Candidate]
-    given: Knobs
-    world: int | None
+    Raises:
+        NoPlanError: names and values leave it open.
+    """
 
-    def of(self, *scopes: KnobScope | None) -> list[Candidate]:
-        """The settings that count one of these, in that order; None: the accumulations."""
-        return [c for scope in scopes for c in self.found if c.scope is scope]
+    def of(*scopes: KnobScope | None) -> list[Candidate]:
+        return [c for c in found if c.scope in scopes]
 
-    def knobs(self) -> Knobs:
-        """The settings that make up the batch.
-
-        Raises:
-            NoPlanError: names and values leave it open.
-        """
-        micro = self._micro()
-        self._require_safe(micro)
-        if micro.number == 1 and micro.scope is not KnobScope.GLOBAL:
-            raise NoPlanError(
-                f"{micro.name} is 1 already: no smaller micro-batch is possible", "", micro.name
-            )
-        if self.given.accumulation is not None:
-            return self._pair(micro, self.given.accumulation, None)
-        steps = self.of(None)
-        if len(steps) > 1:
-            what = f"which is the accumulation is not clear: {steps[0].name} or {steps[1].name}"
-            raise _which(what, "--accumulation-knob", steps)
-        total = self._total(micro)
-        if steps:
-            self._require_product(micro, steps[0], total)
-            return self._pair(micro, steps[0].name, steps[0].number)
-        if total is None:
-            raise self._no_accumulation(micro)
-        numbers = FoundNumber("micro", micro.number, ARGV), FoundNumber("total", total.number, ARGV)
-        return Knobs(micro.name, KnobScope.PER_RANK, global_batch=total.name, found=numbers)
-
-    def _micro(self) -> Candidate:
-        """The setting that holds the micro-batch, else the batch that an accumulation cuts."""
-        for batches in (self.of(KnobScope.PER_RANK), self.of(KnobScope.UNKNOWN, KnobScope.PER_NODE)):
-            training = [c for c in batches if "train" in words_of(c.name)]
-            left = training if len(training) == 1 else batches
-            if len(left) > 1:
-                names = " and ".join(f"{c.name} ({c.number})" for c in left)
-                what = f"which is the micro-batch is not clear: {names}"
-                raise _which(what, "--batch-knob", left)
-            if left:
-                return left[0]
-        totals = self.of(KnobScope.GLOBAL)
-        if len(totals) == 1:
-            return totals[0]
+    own_scope = of(KnobScope.PER_RANK) or of(KnobScope.UNKNOWN, KnobScope.PER_NODE)
+    micro = _one(own_scope or of(KnobScope.GLOBAL), "the micro-batch", "--batch-knob")
+    if micro is None:
         raise NoPlanError("no batch setting is declared, and none with a conventional name is given", DECLARE)
-
-    def _require_safe(self, micro: Candidate) -> None:
-        """Refuses what makes the training depend on the micro-batch, or another place that may hold its number."""
-        if why := _unsafe(self.own, self.row):
-            raise NoPlanError(why, "", micro.name)
-        for setting in settings_of(self.own):
-            name, value = setting.name, (setting.value or "true").lower()
-            words = set(words_of(name))
-            if _DEEPSPEED.search(name) and value.endswith(".json"):
-                raise NoPlanError(
-                    f"{setting.value} may hold the number of {micro.name} too", DECLARE, micro.name
-                )
-            if words >= {"batch", "type"} and value.rstrip("s") in _UNITS:
-                raise NoPlanError(f"batches are not counted in samples ({name} is {value})", "", micro.name)
-            if "dynamic" in words and words & {"batch", "batching", "batches"} and value not in _OFF:
-                raise NoPlanError(f"batches are dynamic ({name})", "--batch-knob FLAG", micro.name)
-
-    def _total(self, micro: Candidate) -> Candidate | None:
-        """The global batch beside a rank's own: named so, or as the micro-batch but for that one word."""
-        if micro.scope is not KnobScope.PER_RANK:
-            return None
+    _require_safe(own, row, micro)
+    if given.accumulation is not None:
+        return _pair(row, given, world, micro, given.accumulation, None)
+    steps = _one(of(None), "the accumulation", "--accumulation-knob", micro)
+    total = None
+    if micro.scope is KnobScope.PER_RANK:
+        # Named so, or as the micro-batch but for that one word.
         words = set(words_of(micro.name))
-        whole = [
-            c
-            for c in self.of(KnobScope.UNKNOWN)
-            if "micro" in words and set(words_of(c.name)) == words - {"micro"}
-        ]
-        totals = self.of(KnobScope.GLOBAL) or whole
-        if len(totals) > 1:
-            what = f"which is the global batch is not clear: {totals[0].name} or {totals[1].name}"
-            raise NoPlanError(what, "leave one of them out", micro.name)
-        return totals[0] if totals else None
-
-    def _require_product(self, micro: Candidate, steps: Candidate, total: Candidate | None) -> None:
-        """Micro-batch, accumulation and total are all given: they must agree, or which one the script drops is not known."""
-        if total is not None and micro.number * steps.number * (self.world or 0) != total.number:
-            product = f"{micro.name} {micro.number} × {steps.name} {steps.number} × {self.world or '?'} ranks"
+        whole = [c for c in of(KnobScope.UNKNOWN) if {"micro", *words_of(c.name)} == words]
+        total = _one(of(KnobScope.GLOBAL) or whole, "the global batch", "--batch-knob", micro)
+    if steps is not None:
+        if total is not None and micro.number * steps.number * (world or 0) != total.number:
+            # Which of the three the script drops is not known.
+            product = f"{micro.name} {micro.number} × {steps.name} {steps.number} × {world or '?'} ranks"
             why = f"{product} is not {total.name} {total.number}"
             raise NoPlanError(why, "leave one of the three out", micro.name)
-
-    def _pair(self, micro: Candidate, steps: str, number: int | None) -> Knobs:
-        """Two factors of the global batch; of a total the accumulation cuts, the accumulation alone changes."""
-        scope = self.given.batch_scope
-        if scope is KnobScope.UNKNOWN:
-            scope = micro.scope or scope
-        by_framework = self.row is not None and self.row.accumulation == last_part(steps)
-        if scope is KnobScope.UNKNOWN and not by_framework:
-            what = f"what {micro.name} counts is not said by its name"
-            ranks = "" if self.world else " --nproc-per-node N"
-            raise NoPlanError(what, _EITHER_SCOPE + ranks, micro.name)
-        where = ARGV if number is not None else "named"
-        return Knobs(
-            batch=micro.name,
-            batch_scope=scope,
-            accumulation=steps,
-            paired=scope is not KnobScope.GLOBAL,
-            counts=self.given.counts,
-            found=(FoundNumber("micro", micro.number, ARGV), FoundNumber("accumulation", number, where)),
-        )
-
-    def _no_accumulation(self, batch: Candidate) -> NoPlanError:
-        """Without one the global batch can only shrink, and by how much is not known of a batch that is nobody's by its name."""
-        why = f"no accumulation is given beside {batch.name}"
-        known = self.given.batch_scope is not KnobScope.UNKNOWN or batch.scope is not KnobScope.UNKNOWN
-        if known or self.world == 1:
-            return NoPlanError(f"{why} ({SMALLER_GLOBAL})", SMALLER_GLOBAL, batch.name)
-        help_ = f"{SMALLER_GLOBAL} with {_EITHER_SCOPE}"
-        return NoPlanError(f"{why} ({help_})", help_, batch.name)
+        return _pair(row, given, world, micro, steps.name, steps.number)
+    if total is None:
+        raise _no_accumulation(given, world, micro)
+    numbers = FoundNumber("micro", micro.number, ARGV), FoundNumber("total", total.number, ARGV)
+    return Knobs(micro.name, KnobScope.PER_RANK, global_batch=total.name, found=numbers)
 
 
-def _which(why: str, flag: str, settings: Sequence[Candidate]) -> NoPlanError:
-    """A refusal because one of several settings is meant."""
-    return NoPlanError(why, ", or ".join(f"{flag} {one.name}" for one in settings))
+def _one(
+    settings: Sequence[Candidate], what: str, flag: str, micro: Candidate | None = None
+) -> Candidate | None:
+    """The one of these settings, if there is any.
+
+    Raises:
+        NoPlanError: there are several.
+    """
+    if len(settings) > 1:
+        names = " or ".join(f"{c.name} ({c.number})" for c in settings)
+        help_ = ", or ".join(f"{flag} {c.name}" for c in settings)
+        raise NoPlanError(f"which is {what} is not clear: {names}", help_, micro.name if micro else None)
+    return next(iter(settings), None)
+
+
+def _require_safe(own: Sequence[str], row: Convention | None, micro: Candidate) -> None:
+    """Refuses what makes the training depend on the micro-batch, and another place that may hold its number."""
+    if why := _unsafe(own, row):
+        raise NoPlanError(why, "", micro.name)
+    for setting in settings_of(own):
+        if _DEEPSPEED.search(setting.name) and (setting.value or "").lower().endswith(".json"):
+            raise NoPlanError(f"{setting.value} may hold the number of {micro.name} too", DECLARE, micro.name)
+    if micro.number == 1 and micro.scope is not KnobScope.GLOBAL:
+        raise NoPlanError(f"{micro.name} is 1 already: no smaller micro-batch is possible", "", micro.name)
+
+
+def _pair(
+    row: Convention | None,
+    given: Knobs,
+    world: int | None,
+    micro: Candidate,
+    steps: str,
+    number: int | None,
+) -> Knobs:
+    """Two factors of the global batch; of a total that the accumulation cuts, the accumulation alone changes."""
+    scope = given.batch_scope
+    if scope is KnobScope.UNKNOWN:
+        scope = micro.scope or scope
+    by_framework = row is not None and row.accumulation == last_part(steps)
+    if scope is KnobScope.UNKNOWN and not by_framework:
+        ranks = "" if world else " --nproc-per-node N"
+        what = f"what {micro.name} counts is not said by its name"
+        raise NoPlanError(what, _EITHER_SCOPE + ranks, micro.name)
+    where = ARGV if number is not None else "named"
+    return Knobs(
+        batch=micro.name,
+        batch_scope=scope,
+        accumulation=steps,
+        paired=scope is not KnobScope.GLOBAL,
+        counts=given.counts,
+        found=(FoundNumber("micro", micro.number, ARGV), FoundNumber("accumulation", number, where)),
+    )
+
+
+def _no_accumulation(given: Knobs, world: int | None, batch: Candidate) -> NoPlanError:
+    """Without one the global batch can only shrink, and by how much is not known of a batch whose name does not say whose it is."""
+    scopes = {given.batch_scope, batch.scope}
+    known = scopes != {KnobScope.UNKNOWN} or world == 1
+    help_ = SMALLER_GLOBAL if known else f"{SMALLER_GLOBAL} with {_EITHER_SCOPE}"
+    return NoPlanError(f"no accumulation is given beside {batch.name} ({help_})", help_, batch.name)

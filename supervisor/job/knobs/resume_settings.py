@@ -39,17 +39,12 @@ _OUTPUTS: Final = frozenset(
     {
         "output_dir", "out_dir", "output", "outdir", "output_path", "save_dir", "save_path", "savedir", "checkpoint_dir",
         "checkpoints_dir", "ckpt_dir", "default_root_dir", "work_dir", "exp_dir", "log_dir", "logdir", "project_dir",
-    }
-)  # fmt: skip
-# Such a name may also be that of a file, of the beginning of file names, or of what is no checkpoint.
-_MORE_OUTPUTS: Final = frozenset(
-    {
+        # Such a name may also be that of a file, or of what the names of files begin with.
         "out", "out_folder", "out_file", "outfile", "out_prefix", "output_folder", "output_directory", "output_file", "output_prefix",
         "save", "save_folder", "save_file", "save_to", "save_name", "save_prefix", "checkpoint_prefix", "ckpt_prefix", "snapshot_dir",
         "results", "results_dir", "result_dir", "run_dir", "workdir", "train_dir", "experiment_dir", "prefix",
     }
 )  # fmt: skip
-"""Names of settings that may hold a checkpoint to continue from."""
 ENDINGS: Final = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".tar")
 """Of a file that holds a checkpoint."""
 _SWITCHED: Final = frozenset({"true", "false", "yes", "no", "1", "0", "none", ""})
@@ -204,28 +199,9 @@ def _is_level_of_training(name: str) -> bool:
 
 
 def find_outputs(settings: Sequence[Argument]) -> tuple[str, ...]:
-    """The output folders that the arguments name, as spelled there; then the defaults of frameworks."""
-    return tuple(dict.fromkeys((*_values(settings, _OUTPUTS), *USUAL_OUTPUTS)))
-
-
-def measured_outputs(settings: Iterable[Setting]) -> tuple[str, ...]:
-    """The folders that settings for outputs were seen to name, by their absolute paths."""
-    values = (s.value for s in settings if _is_output(s.name) and isinstance(s.value, str))
-    return tuple(dict.fromkeys(value for value in values if posixpath.isabs(value)))
-
-
-def find_prefixes(settings: Sequence[Argument]) -> tuple[str, ...]:
-    """What else the arguments name as written to: a folder, a file, or what the names of files begin with.
-
-    A usual folder counts where it is named: `find_outputs` has it also where it is not.
-    """
-    usual = (value for value in _values(settings, _OUTPUTS) if value in USUAL_OUTPUTS)
-    found = [*_values(settings, _MORE_OUTPUTS), *usual]
-    return tuple(dict.fromkeys(value for value in found if _may_begin_checkpoints(value)))
-
-
-def _values(settings: Sequence[Argument], names: Collection[str]) -> list[str]:
-    return [s.value for s in settings if s.value and _last_word(s.name) in names]
+    """What the arguments name as written to, as spelled there: folders, files, what file names begin with; then the defaults of frameworks."""
+    named = (s.value for s in settings if s.value and _is_output(s.name))
+    return tuple(dict.fromkeys((*filter(_may_begin_checkpoints, named), *USUAL_OUTPUTS)))
 
 
 def _may_begin_checkpoints(value: str) -> bool:
@@ -234,14 +210,16 @@ def _may_begin_checkpoints(value: str) -> bool:
     return low not in _SWITCHED and not low.isdecimal() and not other_file
 
 
+def measured_outputs(settings: Iterable[Setting]) -> tuple[str, ...]:
+    """The folders that settings for outputs were seen to name, by their absolute paths."""
+    values = (s.value for s in settings if _is_output(s.name) and isinstance(s.value, str))
+    return tuple(dict.fromkeys(value for value in values if posixpath.isabs(value)))
+
+
 def _is_output(name: str) -> bool:
-    """Whether a setting's name is that of a folder that the script writes to."""
-    return _last_word(name) in _OUTPUTS
-
-
-def _last_word(name: str) -> str:
+    """Whether a setting's name is that of what the script writes to."""
     last = bare(name).lstrip("-").lower().replace("-", "_")
-    return last.rpartition(".")[2] if place_of(name) is not Place.ENVIRONMENT else last
+    return (last.rpartition(".")[2] if place_of(name) is not Place.ENVIRONMENT else last) in _OUTPUTS
 
 
 FLAG: Final = "flag"

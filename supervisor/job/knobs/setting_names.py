@@ -189,13 +189,8 @@ def is_tokens(name: str) -> bool:
 
 def is_other(name: str) -> bool:
     """Whether `name` plainly holds something else: steps, heads, workers, anything of an evaluation."""
-    other = not _NO_SIZE.isdisjoint(words_in(last_part(name))) or is_workers(name)
+    other = not _NO_SIZE.isdisjoint(words_in(last_part(name))) or plain(name).endswith("workers")
     return other or not _EVALUATION.isdisjoint(words_in(name))
-
-
-def is_workers(name: str) -> bool:
-    """Whether `name` is a number of worker processes."""
-    return any(word.startswith("worker") for word in words_in(name)) or plain(name).endswith("workers")
 
 
 def is_resume(name: str) -> int:

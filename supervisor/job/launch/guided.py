@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, TypeAlias, assert_never
 
-from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, FlagKind
+from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag
 from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
 from supervisor.job.errors import JobError
 from supervisor.job.launch.oom_plan import four_lines, resume_plan
+from supervisor.job.setting_keys import SETTINGS
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.text.hostlist import host_names
 from supervisor.text.redact import redact, redact_argv, redact_text
@@ -28,21 +29,14 @@ MOST_SCRIPTS: Final = 9
 """How many scripts are offered: one digit chooses among them."""
 
 _SECTIONS: Final = ("run", "batch", "resume", "policy", "hang")
-_WAIT, _SCRATCH, _SELF = "wait", "scratch", "self"
 _RESUME_KEYS: Final = ("resume.knob", "resume.self_resuming", "policy.restart_from_scratch")
 _FLAG_NAME: Final = re.compile(r"-{0,2}\+{0,2}[A-Za-z_][\w.-]*(=\S*)?")
 # Settings of the project and of a package: a file of that name would be read as those.
 _RESERVED: Final = frozenset({"stoker.toml", "pyproject.toml"})
-# What a script that trains holds, and how much each tells.
-_TELLING: Final = (
-    (r"\.backward\(", 3),
-    (r"\bDataLoader\b", 2),
-    (r"init_process_group|DistributedDataParallel|Accelerator\(|Trainer\(|fully_shard", 2),
-    (r"\boptim(izer)?\b", 1),
-    (r"\bloss\b", 1),
-    (r"__main__", 1),
-    (r"argparse|HfArgumentParser|hydra|\bclick\b|sys\.argv", 1),
+_TRAINS: Final = re.compile(
+    r"\.backward\(|\bDataLoader\b|init_process_group|DistributedDataParallel|Accelerator\(|Trainer\(|fully_shard"
 )
+_NAMED: Final = re.compile(r"train|tune|^(main|run)\.py$")
 
 
 class Topic(StrEnum):
@@ -74,6 +68,25 @@ class Question:
     text: str
     default: str = ""
     options: tuple[Option, ...] = ()
+
+
+_RESUMES: Final = (
+    Option("wait", "a failure after the first step waits for you"),
+    Option("scratch", "it begins at step 0 again"),
+    Option("self", "the script finds its newest checkpoint itself"),
+)
+_KEYS: Final = {
+    Topic.SCRIPT: "run.script",
+    Topic.PYTHON: "run.python",
+    Topic.RANKS: "run.nproc_per_node",
+    Topic.NODES: "run.nnodes",
+    Topic.ADDRESS: "run.master_addr",
+}
+"""The key in the job file that an answer sets."""
+_WANTED: Final = {
+    Topic.SCRIPT: "name the script to run, for example train.py",
+    Topic.ADDRESS: "name the first machine, for example --master-addr n01",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +148,9 @@ class Choices:
     file: str = ""
     decided: frozenset[Topic] = frozenset()
 
-    def having(self, topic: Topic, **settings: Setting) -> Choices:
-        """With `topic` decided; a key's dot is written as two underscores."""
-        more = {key.replace("__", "."): value for key, value in settings.items()}
-        return replace(self, settings={**self.settings, **more}, decided=self.decided | {topic})
+    def having(self, topic: Topic, settings: Mapping[str, Setting]) -> Choices:
+        """With `topic` decided."""
+        return replace(self, settings={**self.settings, **settings}, decided=self.decided | {topic})
 
     @property
     def entry(self) -> str:
@@ -162,18 +174,11 @@ def likely_scripts(texts: Mapping[str, str]) -> tuple[str, ...]:
     Args:
         texts: source by path below the folder.
     """
-    scores = {name: _score(name, text) for name, text in texts.items()}
-    best = sorted(scores, key=lambda name: (-scores[name], name.count("/"), name))
-    named = [name for name in best if scores[name] >= 4]
-    return tuple(named or [name for name in best if scores[name] >= 0])[:MOST_SCRIPTS]
-
-
-def _score(name: str, text: str) -> int:
-    base = posixpath.basename(name).lower()
-    if base.startswith(("test_", "conftest", "setup.", "__init__")):
-        return -10
-    told = sum(weight for pattern, weight in _TELLING if re.search(pattern, text))
-    return told + (4 if re.search(r"train|tune", base) else 2 if base in {"main.py", "run.py"} else 0)
+    base = {name: posixpath.basename(name).lower() for name in texts}
+    mine = [name for name in texts if not base[name].startswith(("test_", "conftest", "setup.", "__init__"))]
+    likely = [name for name in mine if _TRAINS.search(texts[name]) or _NAMED.search(base[name])] or mine
+    likely.sort(key=lambda name: (_NAMED.search(base[name]) is None, name.count("/"), name))
+    return tuple(likely)[:MOST_SCRIPTS]
 
 
 def slurm_of(env: Mapping[str, str], *, installed: bool) -> Slurm | None:
@@ -218,12 +223,11 @@ def choices_of(parsed: ParsedRun, file: str = "") -> Choices:
         elif key == "no_retry":
             settings["policy.retry"] = value != "true"
         elif (flag := _flag(STOKER_FLAGS, key)) is not None:
-            settings[flag.setting] = _typed(flag, value)
+            settings[flag.setting] = _typed(flag.setting, value)
     for key, value in parsed.torchrun:
         if (flag := _flag(TORCHRUN_FLAGS, key)) is not None:
-            settings[flag.setting] = _typed(flag, value)
-    about = {"run.nproc_per_node": Topic.RANKS, "run.nnodes": Topic.NODES, "run.master_addr": Topic.ADDRESS}
-    decided |= {topic for key, topic in about.items() if key in settings}
+            settings[flag.setting] = _typed(flag.setting, value)
+    decided |= {topic for topic, key in _KEYS.items() if key in settings}
     choices = Choices(settings, parsed.entry_args, tuple(env.items()), "", frozenset(decided))
     return with_file(choices, file) if file else choices
 
@@ -238,18 +242,12 @@ def _flag(table: Iterable[Flag], key: str) -> Flag | None:
     return flag
 
 
-def _typed(flag: Flag, value: str) -> Setting:
-    match flag.kind:
-        case FlagKind.SWITCH:
-            return value == "true"
-        case FlagKind.INT:
-            return int(value)
-        case FlagKind.SECONDS:
-            return float(value)
-        case FlagKind.TEXT:
-            return int(value) if flag.key in {"nproc_per_node", "nnodes"} and value.isdigit() else value
-        case _:
-            assert_never(flag.kind)
+def _typed(key: str, value: str) -> Setting:
+    """A value as the job file holds it. Raises JobError."""
+    if key == "run.nproc_per_node":
+        check_nproc(value)
+    is_count = key in {"run.nproc_per_node", "run.nnodes"} and value.isdigit()
+    return int(value) if is_count else SETTINGS[key].held(key, value)
 
 
 def with_file(choices: Choices, name: str) -> Choices:
@@ -264,18 +262,6 @@ def with_file(choices: Choices, name: str) -> Choices:
     return replace(choices, file=name, decided=choices.decided | {Topic.FILE})
 
 
-def next_question(around: Around, choices: Choices, found: Found | None) -> Question | None:
-    """What is asked next; None: all is known. `found`: once there is a script."""
-    known = found or Found((), "self")
-    for topic in Topic:
-        if (
-            topic not in choices.decided
-            and (question := _question(topic, around, choices, known)) is not None
-        ):
-            return question
-    return None
-
-
 def _question(topic: Topic, around: Around, choices: Choices, found: Found) -> Question | None:
     """The question of one topic; None where there is nothing to ask."""
     slurm = around.slurm or Slurm()
@@ -288,7 +274,7 @@ def _question(topic: Topic, around: Around, choices: Choices, found: Found) -> Q
             return Question(topic, f"what follows {choices.entry} on its command line?")
         case Topic.PYTHON:
             text = "which Python has torch? (empty: looked for again when it starts)"
-            return None if around.python or "run.python" in choices.settings else Question(topic, text)
+            return None if around.python else Question(topic, text)
         case Topic.RANKS:
             return Question(
                 topic, "how many ranks on each machine (one for each GPU)?", str(around.gpus or 1)
@@ -309,13 +295,8 @@ def _question(topic: Topic, around: Around, choices: Choices, found: Found) -> Q
 def _about_resume(found: Found, choices: Choices) -> Question | None:
     if found.resume not in {"none", "unknown"} or any(key in choices.settings for key in _RESUME_KEYS):
         return None
-    options = (
-        Option(_WAIT, "a failure after the first step waits for you"),
-        Option(_SCRATCH, "it begins at step 0 again"),
-        Option(_SELF, "the script finds its newest checkpoint itself"),
-    )
     text = "how does the script continue from a checkpoint? (or name its flag, as --resume=auto)"
-    return Question(Topic.RESUME, text, _WAIT, options)
+    return Question(Topic.RESUME, text, _RESUMES[0].value, _RESUMES)
 
 
 def _free_name(entry: str, taken: frozenset[str]) -> str:
@@ -343,32 +324,19 @@ def answered(choices: Choices, question: Question, text: str) -> Choices:
         JobError: it is no answer to this question.
     """
     topic, given = question.topic, _given_by(question, text)
-    match topic:
-        case Topic.SCRIPT:
-            if not given:
-                raise JobError("name the script to run, for example train.py")
-            return choices.having(topic, run__script=given)
-        case Topic.ARGUMENTS:
-            return replace(choices.having(topic), args=_words(given))
-        case Topic.PYTHON:
-            return choices.having(topic, run__python=given) if given else choices.having(topic)
-        case Topic.RANKS:
-            check_nproc(given)
-            return choices.having(topic, run__nproc_per_node=int(given) if given.isdigit() else given)
-        case Topic.NODES:
-            if not re.fullmatch(r"[1-9]\d{0,4}", given, re.ASCII):
-                raise JobError(f"a number of machines is a whole number of at least 1, got {given!r}")
-            return choices.having(topic, run__nnodes=int(given))
-        case Topic.ADDRESS:
-            if not given or not given.isprintable() or " " in given:
-                raise JobError("name the first machine, for example --master-addr n01")
-            return choices.having(topic, run__master_addr=given)
-        case Topic.RESUME:
-            return _with_resume(choices, question, given)
-        case Topic.FILE:
-            return with_file(choices, given)
-        case _:
-            assert_never(topic)
+    if topic is Topic.FILE:
+        return with_file(choices, given)
+    if topic is Topic.ARGUMENTS:
+        return replace(choices.having(topic, {}), args=_words(given))
+    if topic is Topic.RESUME:
+        return choices.having(topic, _resume_settings(given))
+    if not given and topic is Topic.PYTHON:
+        return choices.having(topic, {})
+    if not given or (topic is Topic.ADDRESS and not re.fullmatch(r"[!-~]+", given)):
+        raise JobError(_WANTED.get(topic, question.text))
+    if topic is Topic.NODES and not re.fullmatch(r"[1-9]\d{0,4}", given, re.ASCII):
+        raise JobError(f"a number of machines is a whole number of at least 1, got {given!r}")
+    return choices.having(topic, {_KEYS[topic]: _typed(_KEYS[topic], given)})
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -378,18 +346,19 @@ def _words(text: str) -> tuple[str, ...]:
         raise JobError(f"{str(error).lower()}: close the quote") from error
 
 
-def _with_resume(choices: Choices, question: Question, given: str) -> Choices:
+def _resume_settings(given: str) -> dict[str, Setting]:
+    """The settings of an answer about the resume. Raises JobError."""
     match given:
         case "wait":
-            return choices.having(Topic.RESUME)
+            return {}
         case "scratch":
-            return choices.having(Topic.RESUME, policy__restart_from_scratch=True)
+            return {"policy.restart_from_scratch": True}
         case "self":
-            return choices.having(Topic.RESUME, resume__self_resuming=True)
+            return {"resume.self_resuming": True}
     if not _FLAG_NAME.fullmatch(given) or ("=" not in given and not given.startswith("-")):
-        values = ", ".join(option.value for option in question.options)
+        values = ", ".join(option.value for option in _RESUMES)
         raise JobError(f"{given}: one of {values}, or the script's flag, as --resume or resume=auto")
-    return choices.having(Topic.RESUME, resume__knob=given)
+    return {"resume.knob": given}
 
 
 def job_file(choices: Choices) -> str:
@@ -456,7 +425,10 @@ class GuidedStart:
 
     def question(self) -> Question | None:
         """What is asked now; None: `job_file` can be written."""
-        return next_question(self.around, self.choices, self.found)
+        known = self.found or Found((), "self")
+        left = (topic for topic in Topic if topic not in self.choices.decided)
+        asked = (_question(topic, self.around, self.choices, known) for topic in left)
+        return next((question for question in asked if question is not None), None)
 
     def take(self, text: str) -> None:
         """Takes an answer to the present question.

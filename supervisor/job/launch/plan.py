@@ -6,7 +6,7 @@ import json
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from difflib import SequenceMatcher
 from typing import Any, Final
 
@@ -346,6 +346,8 @@ def plan_as_shell(plan: LaunchPlan) -> str:
 
 def plan_as_record(plan: LaunchPlan) -> dict[str, Any]:
     """The plan as plain data for plan.json: secrets redacted, tuples as lists."""
+    made = plan.batch
+    batch = made and {**asdict(made), "unit": made.unit.value, "global_batch": made.global_batch}
     return {
         "schema": 1,
         "attempt": plan.attempt,
@@ -361,16 +363,7 @@ def plan_as_record(plan: LaunchPlan) -> dict[str, Any]:
         ],
         "supervised_as": plan.supervised_as,
         "torchrun_log_dir": plan.torchrun_log_dir,
-        "batch": None
-        if plan.batch is None
-        else {
-            "micro_batch_per_rank": plan.batch.micro_batch_per_rank,
-            "accumulation_steps": plan.batch.accumulation_steps,
-            "world_size": plan.batch.world_size,
-            "unit": plan.batch.unit.value,
-            "tokens_per_sample": plan.batch.tokens_per_sample,
-            "global_batch": plan.batch.global_batch,
-        },
+        "batch": batch,
         "world_size": plan.world_size,
         "local_world_size": plan.local_world_size,
         "resume": None if plan.resume is None else redact_text(plan.resume),

@@ -1,7 +1,7 @@
-"""Signals and requests: what people and schedulers request of a keeper, and how it answers.
+"""Signals and requests: what people and schedulers ask of a keeper, when it makes sense, and how the keeper answers.
 
-A signal handler only queues a number; a request is a file. Both are looked at by the keeper's one
-thread, which alone acts.
+A signal handler only queues a number; a request is a file. The keeper's one thread looks at both, and it alone acts. Every
+request is answered by an event.
 """
 
 from __future__ import annotations
@@ -14,83 +14,77 @@ from typing import Any, Protocol, assert_never
 
 from supervisor.keeper.base.background import BackgroundTask
 from supervisor.keeper.base.keeper_clock import Clock
-from supervisor.keeper.base.request_rules import NOT_OURS, Refused, RequestAction, judge
 from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
+from supervisor.run.events import RequestKind
 from supervisor.run.paths import RunPaths
 
+NOT_OURS = "stoker did not start this job: it only watches"
 CONTROL_INTERVAL_S = 0.2
 LAST_ANSWER_S = 2.0
 """How long a keeper that leaves waits for what it is still asked: of ended ranks there is soon nothing more to see."""
 
 
-class Actor(Protocol):
-    """What a request can make a keeper do."""
+class Refused(Exception):  # noqa: N818 - a state of affairs, not an error
+    """The request makes no sense now: the reason in a few words."""
+
+
+class Watcher(Protocol):
+    """What a request can make any keeper do, also one that only watches."""
 
     @property
     def state(self) -> st.RunState:
         """The folded state."""
-        ...
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
         """Journal and fold a fact."""
-        ...
-
-    def stop(self, why: ev.StopWhy, by: str, *, now: bool = False) -> None:
-        """End the attempt, or the run between attempts."""
-        ...
-
-    def end_stopped(self, by: str) -> None:
-        """End a run that has no live attempt."""
-        ...
-
-    def restart(self, args: control.RequestArgs, by: str, *, stop_first: bool) -> None:
-        """Relaunch with what `args` change; BadChange when it cannot be."""
-        ...
-
-    def start_now(self) -> None:
-        """Cut a back-off short."""
-        ...
-
-    def hold(self, reason: str) -> None:
-        """Turn a back-off into a hold."""
-        ...
 
     def dump_stacks(self) -> BackgroundTask[Any, str]:
         """Begin to write the stacks of all ranks; the answer is the artifact's name."""
-        ...
+
+
+class Actor(Protocol):
+    """What a request can make a keeper do with the job that it started."""
+
+    def stop(self, why: ev.StopWhy, by: str, *, now: bool = False) -> None:
+        """End the attempt, or the run between attempts."""
+
+    def end_stopped(self, by: str) -> None:
+        """End a run that has no live attempt."""
+
+    def restart(self, args: control.RequestArgs, by: str, *, stop_first: bool) -> None:
+        """Relaunch with what `args` change; BadChange when it cannot be."""
+
+    def start_now(self) -> None:
+        """Cut a back-off short."""
+
+    def hold(self, reason: str) -> None:
+        """Turn a back-off into a hold."""
 
     def profile(self) -> None:
         """Ask the trainer for a trace of its next steps."""
-        ...
 
     def keep_waiting(self, by: str) -> None:
         """Leave the silence that is about to be ended alone."""
-        ...
 
     def answer(self, value: str, by: str) -> None:
         """Take a person's answer about the batch, and decide again."""
-        ...
-
-
-class Powerless:
-    """The part of an actor that only watches: `judge` refuses these first, and so does this."""
-
-    def stop(self, *_args: object, **_kwargs: object) -> None:
-        """Refused."""
-        raise Refused(NOT_OURS)
-
-    end_stopped = restart = start_now = hold = profile = keep_waiting = answer = stop
 
 
 class ControlInput:
-    """Polls signals and control/ and makes the actor act. `answers`: requests are for this keeper; else for that of another node."""
+    """Polls signals and control/ and makes a keeper act.
 
-    def __init__(self, run: RunPaths, actor: Actor, clock: Clock, *, answers: bool = True) -> None:
+    `actor`: the keeper itself, where it may act; None: it only watches. `answers`: requests are for this keeper; else for that of
+    another node.
+    """
+
+    def __init__(
+        self, run: RunPaths, keeper: Watcher, clock: Clock, *, actor: Actor | None, answers: bool = True
+    ) -> None:
         self._answers = answers
         self._run = run
-        self._actor = actor
+        self._keeper, self._actor = keeper, actor
         self._clock = clock
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._next_look = 0.0
@@ -118,7 +112,7 @@ class ControlInput:
             self._next_look = now + CONTROL_INTERVAL_S
             for request in control.pending(self._run.control):
                 # Answered already: its keeper died before it could take the file away.
-                if request.id not in self._actor.state.answered and request.id not in self._tasks:
+                if request.id not in self._keeper.state.answered and request.id not in self._tasks:
                     self._answer(request)
                 self._take_away(request.id)
         for request, task in list(self._tasks.values()):
@@ -129,7 +123,7 @@ class ControlInput:
         """Answer what lies in control/ already with a refusal: nobody may mean it any more."""
         for request in control.pending(self._run.control):
             if isinstance(request, control.Request):
-                if request.id not in self._actor.state.answered:
+                if request.id not in self._keeper.state.answered:
                     self._refuse(request.id, request.kind, _who(request), reason)
                 self._take_away(request.id)
 
@@ -149,22 +143,22 @@ class ControlInput:
         self.interrupts += number is signal.SIGINT
         why = ev.StopWhy.REQUEUE if number is signal.SIGUSR1 else ev.StopWhy.SIGNAL
         by = ev.CTRL_C if number is signal.SIGINT else number.name
-        self._actor.stop(why, by, now=self.interrupts >= 2)
+        if self._actor is not None:
+            self._actor.stop(why, by, now=self.interrupts >= 2)
 
     def _answer(self, request: control.Request | control.BadRequest) -> None:
         if isinstance(request, control.BadRequest):
             self._refuse(request.id, "?", "?", request.reason)
             return
         try:
-            action = judge(request, self._actor.state)
-            if action is RequestAction.STACKS:
-                self._tasks[request.id] = (request, self._actor.dump_stacks())
-                return
-            self._do(action, request, _who(request))
+            task = self._carry_out(request)
         except (Refused, OSError) as refused:
             self._refuse(request.id, request.kind, _who(request), str(refused))
             return
-        self._done(request)
+        if task is not None:
+            self._tasks[request.id] = (request, task)
+        else:
+            self._done(request)
 
     def _finish(self, request: control.Request, task: BackgroundTask[Any, str]) -> None:
         """What was done beside the loop is there, or will not be."""
@@ -184,7 +178,7 @@ class ControlInput:
 
     def _done(self, request: control.Request, detail: str = "") -> None:
         now = self._clock.wall()
-        self._actor.emit(
+        self._keeper.emit(
             ev.RequestDone(
                 t=now, request_id=request.id, request=request.kind, by=_who(request), detail=detail
             )
@@ -192,42 +186,84 @@ class ControlInput:
 
     def _refuse(self, request_id: str, kind: str, by: str, reason: str) -> None:
         now = self._clock.wall()
-        self._actor.emit(ev.RequestRefused(t=now, request_id=request_id, request=kind, by=by, reason=reason))
+        self._keeper.emit(ev.RequestRefused(t=now, request_id=request_id, request=kind, by=by, reason=reason))
 
-    def _do(self, action: RequestAction, request: control.Request, by: str) -> None:
-        actor = self._actor
-        match action:
-            case RequestAction.STOP:
-                actor.stop(ev.StopWhy.REQUEST, by)
-            case RequestAction.STOP_NOW:
-                actor.stop(ev.StopWhy.REQUEST, by, now=True)
-            case RequestAction.END:
-                actor.end_stopped(by)
-            case RequestAction.RESTART:
-                actor.restart(request.args, by, stop_first=False)
-            case RequestAction.STOP_THEN_RESTART:
-                actor.restart(request.args, by, stop_first=True)
-            case RequestAction.START_NOW:
-                actor.start_now()
-            case RequestAction.HOLD:
-                actor.hold(f"{by} stopped the restart")
-            case RequestAction.PROFILE:
+    def _carry_out(self, request: control.Request) -> BackgroundTask[Any, str] | None:
+        """Do what is asked; a task where it takes a while.
+
+        Raises:
+            Refused: it is stale, or makes no sense in this condition.
+        """
+        actor, state, by = self._actor, self._keeper.state, _who(request)
+        condition = state.condition
+        current = state.attempt.number if state.attempt else 0
+        _require(request.if_attempt in {None, current}, "stale")
+        if request.kind is RequestKind.NOTE:
+            _require(bool(request.args.text), "a note without text")
+            text = (request.args.text or "")[:500]
+            self._keeper.emit(ev.NoteAdded(t=self._clock.wall(), text=text, by=by))
+            return None
+        if request.kind is RequestKind.STACKS:
+            _require(isinstance(condition, st.Running | st.Stopping), "nothing runs")
+            return self._keeper.dump_stacks()
+        if actor is None:
+            raise Refused(NOT_OURS)
+        match request.kind:
+            case RequestKind.PROFILE:
+                _require(isinstance(condition, st.Running), "nothing runs")
                 actor.profile()
-            case RequestAction.KEEP_WAITING:
-                actor.keep_waiting(by)
-            case RequestAction.KEEP_HOLDING:
-                condition = actor.state.condition
-                assert isinstance(condition, st.HeldOpen), "judged so"
-                actor.hold(condition.reason)
-            case RequestAction.ANSWER:
+            case RequestKind.KEEP_WAITING:
+                _keep_waiting(actor, state, by)
+            case RequestKind.ANSWER:
+                question = state.open_question
+                if question is None:
+                    raise Refused("there is no open question")
+                known = request.args.answer in {answer.value for answer in question.answers}
+                _require(known, "that is no answer to what is asked")
                 actor.answer(request.args.answer or "", by)
-            case RequestAction.STACKS:
-                raise AssertionError("done beside the loop")
-            case RequestAction.NOTE:
-                text = (request.args.text or "")[:500]
-                actor.emit(ev.NoteAdded(t=self._clock.wall(), text=text, by=by))
+            case RequestKind.STOP | RequestKind.STOP_NOW:
+                _require(not isinstance(condition, st.Finished), "the run is over")
+                if isinstance(condition, st.Launching | st.Running | st.Stopping):
+                    actor.stop(ev.StopWhy.REQUEST, by, now=request.kind is RequestKind.STOP_NOW)
+                else:
+                    actor.end_stopped(by)
+            case RequestKind.RESTART | RequestKind.RESTART_WITH:
+                lives = isinstance(condition, st.Launching | st.Running)
+                if not lives and not isinstance(condition, st.Backoff | st.HeldOpen | st.Ended):
+                    raise Refused(_why_no_restart(condition))
+                actor.restart(request.args, by, stop_first=lives)
+            case RequestKind.START_NOW:
+                _require(isinstance(condition, st.Backoff | st.Ended), "no restart is waiting")
+                actor.start_now()
+            case RequestKind.HOLD:
+                _require(isinstance(condition, st.Backoff), "no restart is waiting")
+                actor.hold(f"{by} stopped the restart")
             case _ as unreachable:
                 assert_never(unreachable)
+        return None
+
+
+def _keep_waiting(actor: Actor, state: st.RunState, by: str) -> None:
+    condition, attempt = state.condition, state.attempt
+    if isinstance(condition, st.HeldOpen) and condition.until is not None:
+        actor.hold(condition.reason)
+    elif isinstance(condition, st.Running) and attempt is not None and attempt.countdown is not None:
+        actor.keep_waiting(by)
+    else:
+        raise Refused("neither a hang nor a run that waits for you is about to be ended")
+
+
+def _require(holds: bool, refusal: str) -> None:
+    if not holds:
+        raise Refused(refusal)
+
+
+def _why_no_restart(condition: st.Condition) -> str:
+    if isinstance(condition, st.Stopping):
+        return "it is stopping: ask again when it has ended"
+    if isinstance(condition, st.Finished):
+        return "the run is over: start it again with `stoker run`"
+    return "a decision is being made: ask again"
 
 
 def _who(request: control.Request) -> str:

@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.run import events as ev
 from supervisor.run.fold import fold, merge_progress
@@ -26,7 +24,6 @@ log = logging.getLogger("stoker.keeper")
 MOST_WAITING = 10_000
 """Events kept while the journal cannot be written, of about 1 KB each: three hours at one a second. From then on
 progress and phases are merged into the last that waits."""
-MOST_MINIMA = 64
 APART_S = ((16 << 20, 1.0), (48 << 20, 10.0), (1 << 62, 60.0))
 """How far apart reports of what repeats are journalled, below so many bytes: progress makes 20 MB on the first day (250 bytes a second; 86 MB
 at the worst, with 32 minima in each), 2 MB on each of the next two weeks, and 0.4 MB from then on. So do phases and checkpoints."""
@@ -101,11 +98,13 @@ class Ledger:
 
     def _keep(self, event: ev.Event, *, durable: bool) -> None:
         if len(self._unwritten) >= MOST_WAITING and isinstance(event, (ev.Progress, ev.PhaseChanged)):
-            # Progress and phases alternate: each goes into the last one of its kind, of which two can be the newest.
+            # Progress and phases alternate: the last of a kind is one of the two newest.
             for at in (-1, -2):
                 known = self._unwritten[at][0]
                 if type(known) is type(event) and getattr(known, "attempt", None) == event.attempt:
-                    self._unwritten[at] = (_merged(known, event), durable)
+                    if isinstance(known, ev.Progress) and isinstance(event, ev.Progress):
+                        event = merge_progress(known, event)
+                    self._unwritten[at] = (event, durable)
                     self._merged += 1
                     return
         self._unwritten.append((event, durable))
@@ -143,14 +142,6 @@ class Ledger:
         self._closed = True
         if not self._unwritten:
             remember(self._node, self.state)
-
-
-def _merged(known: ev.Event, event: ev.Event) -> ev.Event:
-    """Two reports of one kind and attempt as one: of progress with its minima, of phases the newer."""
-    if not (isinstance(known, ev.Progress) and isinstance(event, ev.Progress)):
-        return event
-    minima = (*known.minima, *event.minima)[-MOST_MINIMA:]  # the lowest is the last
-    return replace(merge_progress(known, event), minima=minima)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,20 +5,25 @@ The collector knows the attempt's files and nothing of the run's state.
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from queue import SimpleQueue
 
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.keeper.base.keeper_clock import Clock
+from supervisor.keeper.base.keeper_clock import Clock, of_others
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
-from supervisor.keeper.monitoring.observations import Observation, RankGone
-from supervisor.keeper.monitoring.sensors import Sensors
+from supervisor.keeper.monitoring.observations import AdviceSeen, GpuSeen, Observation, RankGone, Sampled
+from supervisor.keeper.process.members import pids_are_the_drivers, user_of
 from supervisor.run.arrivals import ArrivalWriter
 from supervisor.run.events import RankStarted
 from supervisor.run.paths import AttemptPaths
+from supervisor.run.series import GPU, HOST, MACHINE_KEY, NET_RECEIVED, NET_SENT
 from supervisor.run.state import AttemptState
-from supervisor.sources.processes import ExitWatch, ProcessId
+from supervisor.sources.gpu import GpuDevice, GpuNote, GpuNoteCode, GpuProcess, GpuSample, GpuSampler
+from supervisor.sources.machine import SHM, HostSample, HostSampler, ProcessSample
+from supervisor.sources.processes import ExitWatch, ProcessId, command_of, identify, parent_of
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
 
@@ -64,6 +69,7 @@ class Collector:
             on_agent=self._on_agent,
             engine_ready=engine_ready,
             arrived=self._on_arrival,
+            read_before=lambda name: self._arrivals.end_of(name) if self._arrivals is not None else 0,
         )
         self._arrivals: ArrivalWriter | None = None
 
@@ -140,3 +146,241 @@ class Collector:
         if origin.local_rank is None:
             return None
         return self._ranks.get(origin.local_rank, origin.local_rank if self._one_node else None)
+
+
+# -- GPUs, the machine and the ranks' processes --------------------------------------------------------
+
+JOIN_S = 3.0
+# The key of the keeper's own process: what supervision itself costs.
+OWN = "stoker"
+
+
+class Sensors:
+    """The samplers of one attempt. They are started once, given processes to watch, and ended by the stop event."""
+
+    def __init__(
+        self,
+        stop: threading.Event,
+        put: Callable[[Observation], None],
+        clock: Clock,
+        *,
+        interval_s: float,
+        disk: str,
+    ) -> None:
+        """`disk`: a folder on the filesystem of the run."""
+        self._put = put
+        self._clock = clock
+        self._processes: dict[str, ProcessId] = {}
+        self._lock = threading.Lock()
+        self._other_gpu_users = OtherGpuUsers()
+        self._named: set[GpuDevice] = set()
+        self._gpus = GpuSampler(stop, self._on_gpus, on_note=self._on_gpu_note, interval_s=interval_s)
+        self._own = {OWN: own} if (own := identify(os.getpid())) is not None else {}
+        self._host = HostSampler(stop, self._read, self._on_host, disks=(SHM, disk), interval_s=interval_s)
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._gpus.start()
+        self._host.start()
+
+    def join(self) -> None:
+        """Wait for the threads. A thread that hangs in a driver is abandoned (it is a daemon)."""
+        self._gpus.join(JOIN_S)
+        self._host.join(JOIN_S)
+
+    def watch(self, key: str, process: ProcessId) -> None:
+        """Sample a rank's process from now on."""
+        with self._lock:
+            self._processes[key] = process
+
+    def _watched(self) -> dict[str, ProcessId]:
+        with self._lock:
+            return dict(self._processes)
+
+    def _read(self) -> dict[str, ProcessId]:
+        return {**self._watched(), **self._own}
+
+    def _on_gpus(self, samples: Sequence[GpuSample]) -> None:
+        watched = {process.pid for process in self._watched().values()}
+        uses = {use.index: use for use in self._other_gpu_users.uses(samples, watched)}
+        for sample in samples:
+            index = sample.device.index
+            if sample.device not in self._named:
+                self._named.add(sample.device)
+                self._put(GpuSeen(of_others(sample.t, self._clock), sample.device))
+            self._put(
+                Sampled(
+                    of_others(sample.t, self._clock), GPU, str(index), gpu_values(sample, uses.get(index))
+                )
+            )
+            text = uses[index].advice() if index in uses else None
+            if text is not None:
+                self._put(AdviceSeen(of_others(sample.t, self._clock), None, f"gpu_shared_{index}", text))
+
+    def _on_gpu_note(self, note: GpuNote) -> None:
+        if note.code is not GpuNoteCode.ABSENT:  # a machine without GPUs is not worth a note
+            code = f"{note.code}_{note.index if note.index is not None else ''}_{note.xid or ''}"
+            self._put(AdviceSeen(of_others(note.t, self._clock), None, code, note.text))
+
+    def _on_host(self, machine: HostSample, processes: Sequence[ProcessSample]) -> None:
+        own = next((sample for sample in processes if sample.key == OWN), None)
+        values = machine_values(machine) | own_values(own)
+        self._put(Sampled(of_others(machine.t, self._clock), HOST, MACHINE_KEY, values))
+        for sample in processes:
+            if sample.alive and sample is not own:
+                self._put(Sampled(of_others(sample.t, self._clock), HOST, sample.key, sample.values()))
+
+
+def gpu_values(sample: GpuSample, use: Use | None = None) -> dict[str, float | None]:
+    """A GPU's numbers by the names of the series, and which processes use it, if known."""
+    clock_hz = sample.sm_clock_hz
+    return {
+        "util_ratio": sample.util_ratio,
+        "memory_util_ratio": sample.memory_util_ratio,
+        "memory_used_bytes": sample.memory_used_bytes,
+        "memory_total_bytes": sample.memory_total_bytes,
+        "temperature_c": sample.temperature_celsius,
+        "power_w": sample.power_watts,
+        "power_limit_w": sample.power_limit_watts,
+        "sm_clock_mhz": None if clock_hz is None else clock_hz / 1e6,
+        "throttle": sample.throttle_bits,
+        "ecc_uncorrected": sample.ecc_uncorrected,
+        "lost": float(sample.lost),
+        **(use.values() if use is not None else {}),
+    }
+
+
+def machine_values(sample: HostSample) -> dict[str, float | None]:
+    """The machine's numbers by the names of the series."""
+    fills = {disk.path: disk.used_ratio for disk in sample.disks}
+    others = [ratio for path, ratio in fills.items() if path != SHM]
+    free = [disk.available_bytes for disk in sample.disks if disk.path != SHM]
+    cgroup = sample.cgroup
+    return {
+        "cpu_ratio": sample.cpu_ratio,
+        "memory_used_bytes": sample.memory_used_bytes,
+        "memory_total_bytes": sample.memory_total_bytes,
+        "load1": sample.load_1m,
+        "shm_used_ratio": fills.get(SHM),
+        "disk_used_ratio": others[0] if others else None,
+        "disk_free_bytes": free[0] if free else None,
+        "cgroup_used_bytes": cgroup.used_bytes if cgroup is not None else None,
+        "cgroup_limit_bytes": cgroup.limit_bytes if cgroup is not None else None,
+        "cgroup_oom_kills": cgroup.oom_kills if cgroup is not None else None,
+        **{NET_RECEIVED + link.name: link.received_bytes_per_s for link in sample.links},
+        **{NET_SENT + link.name: link.sent_bytes_per_s for link in sample.links},
+    }
+
+
+def own_values(sample: ProcessSample | None) -> dict[str, float | None]:
+    """What the keeper itself uses: its share of all cores, and its memory in bytes."""
+    if sample is None or not sample.alive:
+        return {}
+    ratio = sample.cpu_ratio
+    return {
+        "stoker_cpu_ratio": None if ratio is None else ratio / (os.cpu_count() or 1),
+        "stoker_rss_bytes": sample.rss_bytes,
+    }
+
+
+# -- who uses a GPU: the run's own processes, and others -------------------------------------------
+
+# An idle CUDA context holds some hundred MiB, which is not worth a note.
+WORTH_SAYING_BYTES = 256 << 20
+DEEPEST = 64
+GIB = float(1 << 30)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Compute processes of one GPU: the run's own and others. Memory is None if the driver does not report it."""
+
+    index: int
+    own: tuple[GpuProcess, ...]
+    others: tuple[GpuProcess, ...]
+
+    @property
+    def own_bytes(self) -> int | None:
+        """Memory of the run's processes."""
+        return _sum(self.own)
+
+    @property
+    def others_bytes(self) -> int | None:
+        """Memory of all other processes."""
+        return _sum(self.others)
+
+    @property
+    def greatest(self) -> GpuProcess | None:
+        """The other process with the most memory."""
+        return max(self.others, key=lambda process: process.memory_used_bytes or 0, default=None)
+
+    def values(self) -> dict[str, float | None]:
+        """The values by the names of the series."""
+        greatest = self.greatest
+        found: dict[str, float | None] = {
+            "own_memory_bytes": self.own_bytes,
+            "others_memory_bytes": self.others_bytes,
+        }
+        return found if greatest is None else {**found, "others_pid": float(greatest.pid)}
+
+    def advice(self) -> str | None:
+        """Who shares a GPU with the run, in one line; None if nobody relevant does."""
+        greatest = self.greatest
+        if not self.own or greatest is None or (self.others_bytes or 0) < WORTH_SAYING_BYTES:
+            return None
+        user, name = user_of(greatest.pid), command_of(greatest.pid)
+        who = f"process {greatest.pid}"
+        if name:
+            who = f"{who} ({name})"
+        if user:
+            who = f"{who} of {user}"
+        held = greatest.memory_used_bytes
+        size = f"{held / GIB:.1f} GiB" if held is not None else "some"
+        text = f"GPU {self.index} is shared: {who} holds {size} of its memory"
+        return text if len(self.others) == 1 else f"{text}; {len(self.others) - 1} more"
+
+
+class OtherGpuUsers:
+    """Separates a GPU's processes. A process belongs to the run if it or an ancestor is watched, or is this keeper."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, bool] = {}
+        self._can_tell = pids_are_the_drivers()
+
+    def uses(self, samples: Sequence[GpuSample], watched: Collection[int]) -> Iterator[Use]:
+        """The use of each GPU whose processes the driver lists; nothing if its pids are from another namespace (a container)."""
+        if not self._can_tell:
+            return
+        seen: set[int] = set()
+        family = frozenset([*watched, os.getpid()])
+        for sample in samples:
+            if sample.processes is None:
+                continue
+            seen.update(process.pid for process in sample.processes)
+            own = tuple(p for p in sample.processes if self._is_own(p.pid, family))
+            others = tuple(p for p in sample.processes if p not in own)
+            yield Use(sample.device.index, own, others)
+        self._known = {pid: own for pid, own in self._known.items() if pid in seen}
+
+    def _is_own(self, pid: int, family: frozenset[int]) -> bool:
+        """Whether a process is the run's. The answer is kept while it is listed, so that an orphaned rank still counts."""
+        known = self._known.get(pid)
+        if known is None or not known:  # its rank may have been found only now
+            known = self._known[pid] = _descends(pid, family)
+        return known
+
+
+def _descends(pid: int, family: frozenset[int]) -> bool:
+    at: int | None = pid
+    for _ in range(DEEPEST):
+        if at in family:
+            return True
+        if at is None or at <= 1:
+            return False
+        at = parent_of(at)
+    return False
+
+
+def _sum(processes: tuple[GpuProcess, ...]) -> int | None:
+    held = [process.memory_used_bytes for process in processes]
+    return None if None in held else sum(amount for amount in held if amount is not None)

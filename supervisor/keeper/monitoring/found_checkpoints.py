@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from supervisor.job.knobs.resume_settings import ENDINGS, USUAL_OUTPUTS, given_start
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.keeper.base.background import Background, within
+from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.measured_facts import MeasuredFacts
 from supervisor.keeper.monitoring.observations import FactSeen, Observation
@@ -76,7 +76,7 @@ class Outputs:
     def of(cls, job: JobSpec) -> Outputs:
         """Those of a job."""
         folders = [name for name in job.outputs if name not in USUAL_OUTPUTS]
-        return cls(tuple(absolute(job, name) for name in (*folders, *job.output_prefixes)), Path(job.cwd))
+        return cls(tuple(absolute(job, name) for name in folders), Path(job.cwd))
 
     def claims(self, path: str) -> bool:
         """Whether a setting names this path: a folder above it, or what one of its parts begins with."""
@@ -122,18 +122,14 @@ def concurrent_runs(run: RunPaths, since_t: float, env: Mapping[str, str]) -> li
 
 
 class Search(NamedTuple):
-    """The whole checkpoints of a search, oldest first: this run's, and those that may be another's, with the reason.
-
-    `shared_with`: a run that may write to the same place.
-    """
+    """This run's whole checkpoints of a search, oldest first. `shared_with`: a run that may have written others of them."""
 
     ours: list[FoundCheckpoint]
-    unclear: list[tuple[FoundCheckpoint, str]]
     shared_with: str | None = None
 
 
 def search(job: JobSpec, since_t: float, others: Others) -> Search:
-    """The checkpoints written since a time where the job's settings name; where they name no folder, also where scripts usually write."""
+    """The checkpoints written since a time where the job's settings name; where nothing is there, also where scripts usually write."""
     mine, ranks = Outputs.of(job), ranks_of(job)
     found: dict[str, FoundCheckpoint] = {}
 
@@ -144,7 +140,7 @@ def search(job: JobSpec, since_t: float, others: Others) -> Search:
     for place in mine.named:
         is_folder = place.is_dir()
         look(place if is_folder else place.parent, MAX_DEPTH if is_folder else OWN_FOLDER_DEPTH)
-    if not any(map(mine.claims, found)) and set(job.outputs) <= set(USUAL_OUTPUTS):
+    if not any(map(mine.claims, found)):
         for name in job.outputs:
             look(absolute(job, name), MAX_DEPTH)
         if not found:
@@ -152,22 +148,16 @@ def search(job: JobSpec, since_t: float, others: Others) -> Search:
     # A run that ended before this one began does not count, even if it ended a moment ago, as in a shell's loop.
     beside = others(since_t + SETTLE_S) if found else ()
     ours: list[FoundCheckpoint] = []
-    unclear: list[tuple[FoundCheckpoint, str]] = []
     shared_with = None
     for one in sorted(found.values(), key=_age):
         is_named = mine.claims(one.path)
         theirs = [r for r in beside if r.outputs.claims(one.path)]
         maybe = theirs or [r for r in beside if not is_named and r.outputs.may_hold(one.path)]
-        if theirs and not is_named:
-            continue
-        if maybe:
-            shared_with = maybe[-1].name
-            unclear.append((one, f"run {shared_with} may have written it"))
-        elif mine.named and not is_named:
-            unclear.append((one, f"this run writes to {shown_path(job, str(mine.named[0]))}"))
-        else:
+        if not maybe and (is_named or not mine.named):
             ours.append(one)
-    return Search(ours, unclear, shared_with)
+        elif maybe and (is_named or not theirs):
+            shared_with = maybe[-1].name
+    return Search(ours, shared_with)
 
 
 def is_too_far(job: JobSpec, state: RunState, found: FoundCheckpoint) -> bool:
@@ -180,47 +170,6 @@ def is_too_far(job: JobSpec, state: RunState, found: FoundCheckpoint) -> bool:
         return False
     factor = job.batch.accumulation_steps if job.batch is not None else 1
     return found.step > 2 * (sum(reached) + 1) * factor and not Outputs.of(job).claims(found.path)
-
-
-class Untaken(NamedTuple):
-    """A checkpoint that is newer than all of this run's and was not taken, and `why`."""
-
-    path: str
-    step: int
-    step_by_time: bool
-    why: str
-
-
-def newest_untaken(
-    job: JobSpec, state: RunState, others: Others, series: Path | None = None
-) -> Untaken | None:
-    """The newest checkpoint that may be another run's, if it is newer than those that are known. Looks for at most `LAST_LOOK_S`."""
-    began_t = state.attempts[0].planned_t if state.attempts else None
-    is_measured = any(view.measured is not None for view in state.attempts)
-    reported = any(not found.found for found in state.checkpoints)
-    if began_t is None or is_measured or reported or not job.outputs:
-        return None
-    found = within(LAST_LOOK_S, lambda: search(job, began_t - SETTLE_S, others), "stoker-checkpoints")
-    if found is None:
-        return None
-    far = [
-        (one, f"this run has only reached step {state.last_step}")
-        for one in found.ours
-        if is_too_far(job, state, one)
-    ]
-    known_t = max((one.written_t or one.t for one in state.checkpoints), default=-math.inf)
-    newest = max((*found.unclear, *far), key=lambda pair: pair[0].t, default=None)
-    if newest is None or newest[0].t <= known_t:
-        return None
-    one, why = newest
-    step = one.step if one.step is not None else step_at(one.t, steps_seen(series))
-    return Untaken(one.path, step if step is not None else state.last_step or 0, one.step is None, why)
-
-
-def untaken_text(job: JobSpec, untaken: Untaken) -> str:
-    """It as a clause for a person: which, of which step, and why it was not taken."""
-    at = f"about step {untaken.step}, by its time" if untaken.step_by_time else f"step {untaken.step}"
-    return f"{shown_path(job, untaken.path)} ({at}) is newer and was not taken: {untaken.why}"
 
 
 def ranks_of(job: JobSpec) -> int | None:
@@ -367,7 +316,7 @@ class FoundCheckpoints:
                 found[os.path.realpath(one.path)] = replace(one, counted=counted if is_newest else None)
         shared_with = None
         if searches and not found and self._job.outputs:
-            ours, _, shared_with = search(self._job, since_t, self._others)
+            ours, shared_with = search(self._job, since_t, self._others)
             found = {one.path: one for one in ours}
         self._took_s = time.perf_counter() - began_s
         settled = (one for one in found.values() if one.t <= until_t)
@@ -430,7 +379,9 @@ class FoundCheckpoints:
         if one.step is not None:
             return one.step, False
         t = one.t - self._clock.ahead_s()
-        steps = steps_seen(self._series) or (list(self._measured.steps) if self._measured is not None else [])
+        steps = logged_steps(self._series) or (
+            list(self._measured.steps) if self._measured is not None else []
+        )
         counted = self._counted_step(one, t, state, steps)
         if counted is not None:
             return counted, False
@@ -456,7 +407,7 @@ class FoundCheckpoints:
 # -- the step at a time ----------------------------------------------------------------------------
 
 
-def steps_seen(series: Path | None) -> list[tuple[float, float]]:
+def logged_steps(series: Path | None) -> list[tuple[float, float]]:
     """Wall time and step of the newest samples that name a step, in the order in which they came."""
     if series is None:
         return []

@@ -122,6 +122,7 @@ class LogWatch:
             say that there are none.
         on_agent: receives the raw bytes of AGENT logs, in the tail thread.
         arrived: gets the name of a log, how long it is, and the two looks between which it grew so far, in the tail thread.
+        read_before: how many bytes of a log an earlier keeper had read; asked when the log is first followed.
     """
 
     def __init__(
@@ -139,6 +140,7 @@ class LogWatch:
         late: bool = False,
         waiting: Callable[[], int] = lambda: 0,
         arrived: Callable[[str, int, float, float], None] = lambda *_batch: None,
+        read_before: Callable[[str], int] = lambda _name: 0,
     ) -> None:
         self._stop = stop
         self._put = put
@@ -160,7 +162,8 @@ class LogWatch:
         self._unscanned_bytes = 0
         self._tailer = Tailer(stop, self._on_batch, on_note=self._on_note)
         self._scanner: LiveScanner | None = None
-        self._arrived = arrived
+        self._arrived, self._read_before = arrived, read_before
+        self._before: dict[str, int] = {}
         self._keys: dict[str, LogKey] = {}
         self._paths: list[str] = []
         self._readers: dict[str, MetricReader] = {}
@@ -174,6 +177,7 @@ class LogWatch:
         """Follow a file, once; it need not exist yet. `ended`: all of it was written earlier, even if it grows here."""
         if key.name not in self._keys:
             self._keys[key.name] = key
+            self._before[key.name] = self._read_before(key.name)
             self._paths.append(path)
             if self._late:
                 size, changed_t = _standing(path)
@@ -237,7 +241,8 @@ class LogWatch:
                     self._measure(key, batch)
                 newest = (*batch.drawn[-MOST_LINES:], *batch.lines[-MOST_LINES:])
                 lines = tuple(printed(line.raw) for line in newest) or (printed(batch.data),)
-                self._put(LinesSeen(self._clock.wall(), key.name, lines))
+                again = batch.offset < self._before[key.name]
+                self._put(LinesSeen(self._clock.wall(), key.name, lines, again))
                 self._scan(key, batch)  # last, because the first scan may wait seconds for the signatures
             case _ as unreachable:
                 assert_never(unreachable)
@@ -393,6 +398,7 @@ class LogWatch:
             begins=begins,
             log=key.name,
             plain_time=sample.columns.plain_time,
+            again=line.offset < self._before[key.name],
         )
 
     def _hints(

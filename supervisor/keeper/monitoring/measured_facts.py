@@ -348,18 +348,18 @@ class PlanCheck:
         self, record: RunFile, emit: Callable[[ev.Event], None], clock: Clock, env: Mapping[str, str]
     ) -> None:
         self._record, self._emit, self._clock, self._env = record, emit, clock, env
-        self._file: Path | None = None
+        self._confirmed: Path | None = None
         self._saved: set[str] = set()
         """Checkpoints that an earlier attempt was measured to save, so that loading them would be measured, too."""
 
     def begin(self, number: int, paths: AttemptPaths) -> None:
         """A new attempt."""
-        self._file = paths.telemetry / CONFIRMED if number > 1 else None
+        self._confirmed = paths.telemetry / CONFIRMED if number > 1 else None
 
     def look(self, facts: Facts, state: RunState) -> None:
         """Journal once what the first steps show, and let saves proceed if they match the plan."""
         view = state.attempt
-        if self._file is None or view is None or view.differs is not None:
+        if self._confirmed is None or view is None or view.differs is not None:
             self._saved |= set(map(os.path.realpath, facts.saved))
             return
         planned, before = changed_batch(state, view), state.measured
@@ -387,8 +387,8 @@ class PlanCheck:
             return
         if view.resume_at is None or resumed is not None:
             with contextlib.suppress(OSError):  # the saves wait for a while, and then proceed
-                self._file.touch(mode=0o600)
-            self._file = None
+                self._confirmed.touch(mode=0o600)
+            self._confirmed = None
         if view.confirmed is None and (planned is not None or resumed is not None):
             if planned is not None:
                 self._keep_answers(state)
@@ -422,7 +422,7 @@ class PlanCheck:
         wrong: Unread | None = None,
         of_resume: bool = False,
     ) -> None:
-        self._file = None
+        self._confirmed = None
         self._emit(
             ev.PlanDiffers(
                 t=self._clock.wall(),

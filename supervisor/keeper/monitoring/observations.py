@@ -29,6 +29,7 @@ class StepSeen:
     bar has not counted anything yet, so its step is only where it starts (tqdm draws ``0/30`` before a resumed job jumps to 11).
     `log`: the name of the log. `headed`: the epoch comes from a heading above. `renamed`: the new name of the loss, if it changes here.
     `plain_time`: the line does not show how many steps its time covers. `measured`: values of the instrumentation, which take precedence.
+    `again`: an earlier keeper had read this line.
     """
 
     t: float
@@ -43,6 +44,7 @@ class StepSeen:
     log: str = ""
     plain_time: bool = False
     measured: dict[str, float] = field(default_factory=dict)
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,12 @@ class StepHint:
 
 @dataclass(frozen=True, slots=True)
 class LinesSeen:
-    """The newest lines of one read of a rank's log, or a part of a line, whatever they say."""
+    """The newest lines of one read of a rank's log, or a part of a line, whatever they say. `again`: an earlier keeper had read them."""
 
     t: float
     log: str
     lines: tuple[Printed, ...]
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from supervisor import __version__
 from supervisor.keeper.base.keeper_clock import Clock
@@ -16,7 +18,6 @@ from supervisor.keeper.base.ledger import Ledger
 from supervisor.run import events as ev
 from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths, make_private
-from supervisor.run.state import RunState
 from supervisor.sources.processes import ProcessId, identify
 from supervisor.text.prefixes import NOWHERE, Origin
 from supervisor.text.redact import Redactor
@@ -64,6 +65,11 @@ class Target:
     cut: str = ""
 
     @property
+    def paths(self) -> tuple[str, ...]:
+        """The logs that are read in place."""
+        return tuple(log.path for log in self.logs if not log.packed)
+
+    @property
     def is_copy(self) -> bool:
         """Whether a log is read from a plain copy, which is not followed."""
         return any(log.packed for log in self.logs)
@@ -92,72 +98,50 @@ class ObservedRun:
     """
 
     def __init__(self, run: RunPaths, target: Target, *, host: str, clock: Clock) -> None:
-        self.node = run.node()
+        self.run, self.node, self.clock = run, run.node(), clock
         for folder in (self.node.root, run.control, run.artifacts, self.node.attempt(ATTEMPT).root):
             make_private(folder)
         me = identify(os.getpid()) or ProcessId(os.getpid(), 0.0)
         self.lock = KeeperLock(self.node.lock, start_time=me.start_time)
         self.ledger = Ledger(self.node, Redactor.of(os.environ.items()))
-        self._write(run, target, host, me, clock.wall())
-
-    @property
-    def state(self) -> RunState:
-        """What the journal says so far."""
-        return self.ledger.state
+        for fact in _opening(run, target, host, me, clock.wall()):
+            self.ledger.emit(fact)
 
     def close(self) -> None:
         """Close the journal and release the lock."""
         self.ledger.close()
         self.lock.release()
 
-    def emit(self, event: ev.Event, *, durable: bool = False) -> None:
-        """Journal and fold an event."""
-        self.ledger.emit(event, durable=durable)
 
-    def _write(self, run: RunPaths, target: Target, host: str, me: ProcessId, now: float) -> None:
-        self.emit(
-            ev.RunStarted(
-                t=now,
-                run_id=run.run_id,
-                name=target.name,
-                mode="observed",
-                host=host,
-                source=target.source,
-                world_size=len(target.processes) or None,
-            )
+def _opening(run: RunPaths, target: Target, host: str, me: ProcessId, now: float) -> Iterator[ev.Event]:
+    yield ev.RunStarted(
+        t=now,
+        run_id=run.run_id,
+        name=target.name,
+        mode="observed",
+        host=host,
+        source=target.source,
+        world_size=len(target.processes) or None,
+    )
+    yield ev.KeeperStarted(t=now, pid=me.pid, start_time=me.start_time, version=__version__)
+    yield ev.LaunchIntended(t=now, attempt=ATTEMPT, argv=(), reason=f"watching {target.source}")
+    first = target.processes[0][1] if target.processes else ProcessId(0, 0.0)
+    yield ev.AttemptStarted(t=now, attempt=ATTEMPT, pid=first.pid, start_time=first.start_time)
+    for index, log in enumerate(target.logs):
+        rank = log.origin.rank if log.origin.rank is not None else log.origin.local_rank
+        local_rank = rank if rank is not None else index
+        found = ev.RankStarted(t=now, attempt=ATTEMPT, local_rank=local_rank, rank=rank)
+        is_stderr = log.origin.stream == "stderr"
+        yield replace(found, stderr=log.path) if is_stderr else replace(found, stdout=log.path)
+    for rank, process in target.processes:
+        pid, start_time = process.pid, process.start_time
+        yield ev.RankStarted(
+            t=now, attempt=ATTEMPT, local_rank=rank, rank=rank, pid=pid, start_time=start_time
         )
-        self.emit(ev.KeeperStarted(t=now, pid=me.pid, start_time=me.start_time, version=__version__))
-        self.emit(ev.LaunchIntended(t=now, attempt=ATTEMPT, argv=(), reason=f"watching {target.source}"))
-        first = target.processes[0][1] if target.processes else ProcessId(0, 0.0)
-        self.emit(ev.AttemptStarted(t=now, attempt=ATTEMPT, pid=first.pid, start_time=first.start_time))
-        for index, log in enumerate(target.logs):
-            rank = log.origin.rank if log.origin.rank is not None else log.origin.local_rank
-            is_stderr = log.origin.stream == "stderr"
-            self.emit(
-                ev.RankStarted(
-                    t=now,
-                    attempt=ATTEMPT,
-                    local_rank=rank if rank is not None else index,
-                    rank=rank,
-                    stdout=None if is_stderr else log.path,
-                    stderr=log.path if is_stderr else None,
-                )
-            )
-        for rank, process in target.processes:
-            self.emit(
-                ev.RankStarted(
-                    t=now,
-                    attempt=ATTEMPT,
-                    local_rank=rank,
-                    rank=rank,
-                    pid=process.pid,
-                    start_time=process.start_time,
-                )
-            )
-        if size_bytes := target.backlog_bytes:
-            self.emit(ev.Progress(t=now, attempt=ATTEMPT, lag_bytes=size_bytes, log_bytes=size_bytes))
-        if target.pipe is not None:
-            path = str(self.node.attempt(ATTEMPT).root / PIPE_NAME)
-            self.emit(ev.RankStarted(t=now, attempt=ATTEMPT, local_rank=0, stdout=path))
-        if target.unseen:
-            self.emit(ev.Advisory(t=now, attempt=ATTEMPT, code="unseen", text=target.unseen))
+    if size_bytes := target.backlog_bytes:
+        yield ev.Progress(t=now, attempt=ATTEMPT, lag_bytes=size_bytes, log_bytes=size_bytes)
+    if target.pipe is not None:
+        path = str(run.node().attempt(ATTEMPT).root / PIPE_NAME)
+        yield ev.RankStarted(t=now, attempt=ATTEMPT, local_rank=0, stdout=path)
+    if target.unseen:
+        yield ev.Advisory(t=now, attempt=ATTEMPT, code="unseen", text=target.unseen)

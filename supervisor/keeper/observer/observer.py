@@ -19,12 +19,11 @@ from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.keeper.base.background import Background, BackgroundTask
-from supervisor.keeper.base.control_input import ControlInput, Powerless
-from supervisor.keeper.base.keeper_clock import Clock, ClockWatch, SystemClock
-from supervisor.keeper.base.request_rules import Refused
+from supervisor.keeper.base.control_input import ControlInput, Refused
+from supervisor.keeper.base.keeper_clock import ClockWatch
+from supervisor.keeper.monitoring.collector import Sensors
 from supervisor.keeper.monitoring.log_monitor import LastReading, LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import EvidenceLine, Observation, RankGone, Sampled
-from supervisor.keeper.monitoring.sensors import Sensors
 from supervisor.keeper.observer.log_ends import end_of, last_written_t, span_of_logs
 from supervisor.keeper.observer.observed_run import ATTEMPT, PIPE_NAME, ObservedRun, Target
 from supervisor.keeper.observer.watched_ends import PipeCopy, RankEnds, Writers
@@ -32,7 +31,6 @@ from supervisor.keeper.recording.recorder import Recorder
 from supervisor.keeper.stalls.stack_rounds import StackFile, write_stacks
 from supervisor.policy import EXIT_ENDED_EARLY, EXIT_FAILED, EXIT_LOST
 from supervisor.run import events as ev
-from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Reason, Verdict
 from supervisor.run.runfile import SAMPLE_INTERVAL_S
 from supervisor.run.state import RunState
@@ -40,7 +38,7 @@ from supervisor.sources.processes import ProcessId, is_alive
 from supervisor.sources.signature_files import EngineLoader
 from supervisor.sources.stacks.python_stacks import collect_stacks
 from supervisor.sources.tail.tailer import Backlog
-from supervisor.text.numbers import read_to
+from supervisor.text.lines import read_to
 from supervisor.text.prefixes import Origin
 
 TICK_S = 0.1
@@ -52,7 +50,7 @@ QUIET_AFTER_HIT_S = 0.15
 """A line that names a failure is judged sooner: once the lines around it are there."""
 LEAVE_S = 3.0
 """How long one who leaves waits for what is not read yet; a second Ctrl-C waits for nothing."""
-# A verdict reads the whole log: at most a twentieth of an observer's time goes into provisional verdicts.
+# A verdict reads the whole log: at most a twentieth of the time goes into provisional verdicts.
 JUDGE_REST = 20.0
 JUDGE_CHEAP_S = 0.5
 # A log that grew this lately is live, or may be: its writer need not be seen (NFS, containers, other users' jobs).
@@ -62,12 +60,13 @@ COPIED_S = 86400.0
 STAT_S = 1.0
 BEHIND_S = 1.0
 """How often it is journalled how much of a backlog is read."""
+Extent = tuple[int, ...]
 CLEAR = 0.9
 """The signature's own line stands at the end. The whole log may change a less certain verdict."""
 NO_FAILURE = frozenset((FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED))
 
 
-class Observer(Powerless):
+class Observer:
     """Watches a target until it ends or `leave` is called. Judges it whenever its logs fall quiet, and at its end.
 
     A pipe is over at its end; processes, once all have ended; a log, once those who were seen to write it have. Where
@@ -75,45 +74,37 @@ class Observer(Powerless):
     grows again, the next end counts only after `LATELY_S` without a line.
 
     Args:
-        run: the claimed run directory.
-        target: what is watched.
-        host: this machine's name.
+        observed: the run directory, which is begun already.
+        target: what is watched; by now it is known whether its logs are still written.
         read: gives the evidence for a verdict; raises OSError or ValueError where the logs are gone.
         word: turns a verdict into the one that is shown.
         interval_s: seconds between sensor readings.
-        clock: the time.
-        observed: the run directory, where it is begun already.
         rules: the user's own metrics, as (name, regex).
     """
 
     def __init__(
         self,
-        run: RunPaths,
+        observed: ObservedRun,
         target: Target,
         *,
-        host: str,
         read: Callable[[], JobEvidence],
         word: Callable[[Verdict], Verdict] = lambda verdict: verdict,
         interval_s: float = SAMPLE_INTERVAL_S,
-        clock: Clock | None = None,
-        observed: ObservedRun | None = None,
         rules: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        self._run, self._node, self._target = run, run.node(), target
+        self._observed, self._target, self._clock = observed, target, observed.clock
         self._read, self._word = read, word
-        self._clock = clock or SystemClock()
         self._leave, self._over, self._stop = threading.Event(), threading.Event(), threading.Event()
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
         self._engine = EngineLoader()
-        self._observed = observed or ObservedRun(run, target, host=host, clock=self._clock)
         self._pipe: PipeCopy | None = None
         if target.pipe is not None:
-            self._pipe = PipeCopy(target.pipe, self._node.attempt(ATTEMPT).root / PIPE_NAME, self._stop)
-        self._control = ControlInput(run, self, self._clock)
+            copy = observed.node.attempt(ATTEMPT).root / PIPE_NAME
+            self._pipe = PipeCopy(target.pipe, copy, self._stop)
+        self._control = ControlInput(observed.run, self, self._clock, actor=None)
         self._clock_watch = ClockWatch(self._clock, self.emit)
-        self._sensors = Sensors(
-            self._stop, self._queue.put, self._clock, interval_s=interval_s, disk=str(run.root)
-        )
+        disk = str(observed.run.root)
+        self._sensors = Sensors(self._stop, self._queue.put, self._clock, interval_s=interval_s, disk=disk)
         self._logs = LogWatch(
             self._stop,
             put=self._queue.put,
@@ -125,16 +116,16 @@ class Observer(Powerless):
             rules=rules,
         )
         self._recorder = Recorder(
-            self._node.series,
+            observed.node.series,
             self.emit,
             self._clock,
             self._backlog,
-            apart_s=lambda: self._observed.ledger.apart_s,
+            apart_s=lambda: observed.ledger.apart_s,
             behind_interval_s=BEHIND_S,
             only_watches=True,
         )
         self._ranks = RankEnds(target.processes, self._queue.put, self.emit, self._clock)
-        self._writers = Writers(() if target.ended or target.processes else _paths(target))
+        self._writers = Writers(() if target.ended or target.processes else target.paths)
         # Whether the logs grow.
         self._last_news = self._grew_at = self._stat_at = self._clock.mono()
         self._changed_t = last_written_t(target.logs)
@@ -142,17 +133,15 @@ class Observer(Powerless):
         self._stamped_t: float | None = None  # the last stamp of the logs
         self._watched = False  # they were written since the observer began
         # What they say: the newest verdict, and what it has read.
-        self._judging: Background[tuple[Verdict, float]] = Background("stoker-verdict")
-        self._judging_of: tuple[int, ...] = ()
-        self._judged: tuple[Verdict, tuple[int, ...]] | None = None
-        self._end_shown = False
-        self._judge_due = 0.0
-        self._hit = False
+        self._judging: Background[Verdict] = Background("stoker-verdict")
+        self._judging_of: Extent = ()
+        self._judged: tuple[Verdict, Extent] | None = None
+        self._end_shown = self._hit = False
+        self._began_judging = self._judge_due = 0.0
         # Whether it is over.
         self._words_decide = self._reopened = False
         self._reading: LastReading | None = None
-        self._closed: Verdict | None = None
-        self._closed_at = 0.0
+        self._closed: tuple[Verdict, float] | None = None
         self._cut = target.cut
         self._ends_itself = target.pipe is not None or bool(target.processes)
         self._hurried, self._patience_s = False, LEAVE_S
@@ -161,7 +150,7 @@ class Observer(Powerless):
     @property
     def state(self) -> RunState:
         """The folded state."""
-        return self._observed.state
+        return self._observed.ledger.state
 
     def start(self) -> None:
         """Begin to watch, in a thread."""
@@ -194,7 +183,7 @@ class Observer(Powerless):
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
         """Journal and fold an event."""
-        self._observed.emit(event, durable=durable)
+        self._observed.ledger.emit(event, durable=durable)
 
     def dump_stacks(self) -> BackgroundTask[StackFile, str]:
         """Begin to write the stacks of the observed processes; the answer is the artifact's name."""
@@ -207,7 +196,7 @@ class Observer(Powerless):
         stacks = dict(zip(processes, collect_stacks(list(processes.values())), strict=True))
         ranks = [RankStack(rank, s.source, s.lines, s.process.pid, s.main_call) for rank, s in stacks.items()]
         head = stack_round(ranks).text
-        return write_stacks(self._run.artifacts, ATTEMPT, self._clock.wall(), head, stacks, [])
+        return write_stacks(self._observed.run.artifacts, ATTEMPT, self._clock.wall(), head, stacks, [])
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -299,26 +288,14 @@ class Observer(Powerless):
     def _look(self, wait_s: float) -> None:
         if self._take(wait_s):
             self._last_news = self._clock.mono()
-            if not self._is_lately_written():
-                self._stat_at = (
-                    self._last_news
-                )  # lines of a log that was quiet: it is live now, not a second later
         self._recorder.tick()
         self._clock_watch.look()
         self._control.look()
-        if self._closed is None:
-            self._ranks.look(self.state)
         self._writers.look(self._clock.mono())
         self._look_quiet()
         if self._closed is None:
+            self._ranks.look(self.state)
             self._judge()
-        if (
-            self._closed is None
-            and self._words_decide
-            and self._ends_itself
-            and not self._is_lately_written()
-        ):
-            self._close_attempt(self._judged[0] if self._judged is not None else self._verdict())
 
     def _take(self, timeout_s: float) -> bool:
         """Record what arrived; whether any of it came from a log."""
@@ -349,7 +326,7 @@ class Observer(Powerless):
         return stamped_t if self._written_t - stamped_t > COPIED_S else self._written_t
 
     def _look_at_files(self) -> None:
-        """Whether the logs were written since they were looked at last."""
+        """See whether the logs were written since the last look."""
         now = self._clock.mono()
         self._stat_at = now + STAT_S
         if (changed_t := last_written_t(self._target.logs)) != self._changed_t:
@@ -364,23 +341,25 @@ class Observer(Powerless):
             return
         if self._clock.mono() >= self._stat_at:
             self._look_at_files()
-        lately, since_t = self._is_lately_written(), attempt.quiet_since
         if self._closed is not None:
-            if self._grew_at > self._closed_at:
+            if self._grew_at > self._closed[1]:
                 self._closed = self._judged = None
                 self._words_decide = self._reopened = True
-                self._writers = Writers(_paths(self._target))
-                self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT))
+                self._writers = Writers(self._target.paths)
+                self._say_quiet(None)
                 self._date()
-        elif self._target.ended and not self._words_decide and not attempt.log_checked:
+            return
+        if self._target.ended and not self._words_decide and not attempt.log_checked:
             return  # it may be over: until its end is judged nobody knows whether it is live
-        elif (
-            lately == (since_t is not None) or not attempt.log_checked
-        ) and not self._logs.backlog().unread_bytes:
-            since = None if lately else self._quiet_since_t
-            self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT, since_t=since))
+        lately, since_t = self._is_lately_written(), attempt.quiet_since
+        is_news = lately == (since_t is not None) or not attempt.log_checked
+        if is_news and not self._logs.backlog().unread_bytes:
+            self._say_quiet(None if lately else self._quiet_since_t)
             if since_t is not None:
                 self._date()
+
+    def _say_quiet(self, since_t: float | None) -> None:
+        self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT, since_t=since_t))
 
     # -- what they say -----------------------------------------------------------------------------
 
@@ -388,44 +367,58 @@ class Observer(Powerless):
         """Judge what the logs say at a pause, or at their end, and close the attempt where that shows it is over."""
         if self._reading is None and self._is_over():
             self._reading = LastReading(self._logs, self._clock)
-        self._receive_verdict()
-        if self._judging.busy:
-            return
-        current = self._judged[0] if self._judged is not None and self._judged[1] == self._extent() else None
         if self._reading is not None:
-            if not (self._reading.look() and self._queue.empty()):
-                return
-            if current is None:
-                self._start_judging()
-            else:
-                self._decide_end(current)
-        elif current is None:
+            verdict = self._last_verdict(self._reading)
+            if verdict is not None:
+                self._decide_end(verdict)
+            return
+        current = self._current_verdict()
+        if current is None:
             now, quiet_s = self._clock.mono(), QUIET_AFTER_HIT_S if self._hit else QUIET_S
-            if now - self._last_news > quiet_s and now >= self._judge_due:
+            if not self._judging.busy and now - self._last_news > quiet_s and now >= self._judge_due:
                 self._start_judging()
         elif self._words_decide and self._shows_end(current):
             self._reading = LastReading(self._logs, self._clock)
+        elif self._words_decide and self._ends_itself and not self._is_lately_written():
+            self._close_attempt(current)
+
+    def _last_verdict(self, reading: LastReading) -> Verdict | None:
+        """The verdict on all that there is; None while that is not read to its end, or not judged."""
+        current = self._current_verdict()
+        if self._judging.busy or not (reading.look() and self._queue.empty()):
+            return None
+        if current is None:
+            self._start_judging()
+        return current
 
     def _start_judging(self, *, of_end: bool = False) -> None:
         """Make a verdict in a thread; of a large log that takes seconds. `of_end`: on its end alone."""
-        self._hit, self._judging_of = False, () if of_end else self._extent()
-        self._judging.start(self._verdict_on_end if of_end else self._timed_verdict)
+        if not self._judging.busy:
+            self._hit, self._judging_of = False, () if of_end else self._extent()
+            self._began_judging = self._clock.mono()
+            self._judging.start(self._verdict_on_end if of_end else self._verdict)
 
-    def _receive_verdict(self) -> None:
+    def _current_verdict(self) -> Verdict | None:
+        """The newest verdict, if nothing was written since. One that has just been made is shown first."""
         was_busy, found = self._judging.busy, self._judging.poll()
-        if not was_busy or self._judging.busy:
-            return
-        # A verdict that failed in its thread fails here too, where it ends the observer.
-        verdict, spent_s = found if found is not None else (self._verdict(), 0.0)
+        if was_busy and not self._judging.busy:
+            # A verdict that failed in its thread fails here too, where it ends the observer.
+            self._receive_verdict(found if found is not None else self._verdict())
+        judged = self._judged
+        return judged[0] if judged is not None and judged[1] == self._extent() else None
+
+    def _receive_verdict(self, verdict: Verdict) -> None:
         if not self._judging_of:
             self._show_end(verdict)
             self._start_judging()
             return
         self._judged = verdict, self._judging_of
-        self._judge_due = self._clock.mono() + (JUDGE_REST * spent_s if spent_s > JUDGE_CHEAP_S else 0.0)
+        now = self._clock.mono()
+        took_s = now - self._began_judging
+        self._judge_due = now + (JUDGE_REST * took_s if took_s > JUDGE_CHEAP_S else 0.0)
         if self._end_shown and not verdict.shows_end:
             self._end_shown = False
-            self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT))  # takes the end back
+            self._say_quiet(None)  # takes the end back
         if self._reading is None or not self._reading.look():
             self._show(verdict, provisional=True)
 
@@ -451,25 +444,19 @@ class Observer(Powerless):
         if self._is_over() or self._target.is_copy or self._shows_end(verdict):
             if self._target.is_copy and not verdict.shows_end:
                 # What was unpacked is not followed: the log fell quiet, and may say no end.
-                self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT, since_t=self._quiet_since_t))
+                self._say_quiet(self._quiet_since_t)
             self._close_attempt(verdict)
         else:
             self._reading, self._words_decide = None, True
             self._show(verdict, provisional=True)
 
-    def _extent(self) -> tuple[int, ...]:
+    def _extent(self) -> Extent:
         """What a verdict made now would read: how long the logs are, and how many exit codes are known."""
         found = [len(self._ranks.codes)]
         for path in self._logs.paths:
             with contextlib.suppress(OSError):
                 found.append(os.stat(path).st_size)
         return tuple(found)
-
-    def _timed_verdict(self) -> tuple[Verdict, float]:
-        """A verdict, and how long this thread worked for it."""
-        self._engine.get()
-        began = time.thread_time()
-        return self._verdict(), time.thread_time() - began
 
     def _verdict(self) -> Verdict:
         """The verdict on all that the logs hold now."""
@@ -480,10 +467,10 @@ class Observer(Powerless):
         except (OSError, ValueError):  # a log was removed while it was watched: nothing is left to judge
             return diagnose(JobEvidence(logs=()), engine.signatures, engine.matcher)
 
-    def _verdict_on_end(self) -> tuple[Verdict, float]:
+    def _verdict_on_end(self) -> Verdict:
         engine = self._engine.get()
         logs = tuple(LogSource(log.name, end_of(log), log.origin) for log in self._target.logs)
-        return self._word(diagnose(JobEvidence(logs=logs), engine.signatures, engine.matcher)), 0.0
+        return self._word(diagnose(JobEvidence(logs=logs), engine.signatures, engine.matcher))
 
     def _with_end(self, job: JobEvidence) -> JobEvidence:
         """The evidence with exit code 0 and how far the job came, where all watched processes were seen to end with 0."""
@@ -496,11 +483,9 @@ class Observer(Powerless):
 
     def _show(self, verdict: Verdict, *, provisional: bool) -> None:
         known = self.state.attempt.verdict if self.state.attempt else None
-        if provisional and (known == verdict or verdict.failure is FailureClass.HEALTHY):
-            return
-        self.emit(
-            ev.Diagnosed(t=self._clock.wall(), attempt=ATTEMPT, verdict=verdict, provisional=provisional)
-        )
+        if not provisional or (known != verdict and verdict.failure is not FailureClass.HEALTHY):
+            now = self._clock.wall()
+            self.emit(ev.Diagnosed(t=now, attempt=ATTEMPT, verdict=verdict, provisional=provisional))
 
     # -- how it ends -------------------------------------------------------------------------------
 
@@ -521,8 +506,8 @@ class Observer(Powerless):
         self._recorder.flush()
         self._cut = self._cut or self._unread(done=True)
         self._look_at_files()  # what the verdict has read is no growth that would revive the job
-        self._closed, self._closed_at = _unknown(self._cut) if self._cut else verdict, self._clock.mono()
-        self._reading = None
+        verdict = _unknown(self._cut) if self._cut else verdict
+        self._closed, self._reading = (verdict, self._clock.mono()), None
         backlog, attempt = self._logs.backlog(), self.state.attempt
         if attempt is None or attempt.ended_t is None or backlog.unread_bytes:
             self.emit(
@@ -536,7 +521,7 @@ class Observer(Powerless):
                 )
             )
         self._date()
-        self._show(self._closed, provisional=False)
+        self._show(verdict, provisional=False)
 
     def _unread(self, *, done: bool) -> str:
         """What of the logs was not read, for a person; empty where all was. `done`: their last reading came to its end."""
@@ -549,14 +534,10 @@ class Observer(Powerless):
 
     def _end(self) -> None:
         """Over, or left: the last verdict, and the outcome."""
-        verdict = self._closed if self._closed is not None else self._leave_off()
+        verdict = self._closed[0] if self._closed is not None else self._leave_off()
         if self._cut:
-            how = (
-                f"{self._cut}: how it ended is not known"
-                if self._is_gone
-                else f"no longer watched; {self._cut}"
-            )
-            outcome, code, reason = ev.Outcome.LOST, EXIT_LOST, how
+            gone, left = f"{self._cut}: how it ended is not known", f"no longer watched; {self._cut}"
+            outcome, code, reason = ev.Outcome.LOST, EXIT_LOST, gone if self._is_gone else left
         elif verdict is not None and verdict.reason is Reason.ENDED_EARLY:
             outcome, code, reason = ev.Outcome.FAILED, EXIT_ENDED_EARLY, verdict.title
         elif verdict is not None and verdict.failure not in {FailureClass.HEALTHY, FailureClass.UNKNOWN}:
@@ -589,7 +570,7 @@ class Observer(Powerless):
         while verdict is None and self._clock.mono() < deadline and not self._hurried:
             self._take(ENDING_TICK_S)
             self._recorder.tick()
-            verdict = self._verdict_on_all(reading)
+            verdict = self._last_verdict(reading)
         done, gone = verdict is not None or reading.look(), self._is_gone
         self._stop.set()
         self._logs.close()
@@ -605,18 +586,6 @@ class Observer(Powerless):
             self._recorder.flush()
             self._show(verdict, provisional=True)
         return verdict
-
-    def _verdict_on_all(self, reading: LastReading) -> Verdict | None:
-        """The verdict on all that there is; None while it is not read to its end, or not judged."""
-        found = self._judging.poll()
-        if found is not None and self._judging_of:
-            self._judged = found[0], self._judging_of
-        if self._judging.busy or not (reading.look() and self._queue.empty()):
-            return None
-        if self._judged is not None and self._judged[1] == self._extent():
-            return self._judged[0]
-        self._start_judging()
-        return None
 
 
 def _name_of(written: StackFile) -> str:
@@ -647,8 +616,3 @@ def _unknown(unread: str) -> Verdict:
         action=Action.NONE,
         fingerprint="",
     )
-
-
-def _paths(target: Target) -> tuple[str, ...]:
-    """The logs that are read in place."""
-    return tuple(log.path for log in target.logs if not log.packed)

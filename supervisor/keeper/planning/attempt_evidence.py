@@ -25,8 +25,8 @@ from supervisor.job.memory_fit import Measure, MemoryTrial, memory_point
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.base.background import Background, within
 from supervisor.keeper.process.members import pids_are_the_drivers, user_of
-from supervisor.preflight.memory import kind_of
-from supervisor.preflight.ports import free_port
+from supervisor.preflight.network import free_port
+from supervisor.preflight.target import kind_of
 from supervisor.run.answers import JobKind, MemoryLine, recall_memory, remember_memory
 from supervisor.run.events import StopWhy
 from supervisor.run.journal import read_state

@@ -19,8 +19,8 @@ from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.job_secrets import with_hidden_words, with_secrets
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.planning.launch_plans import next_resume_point, plan_with, settings_of
-from supervisor.preflight.connection import CONNECT_S, Failed, Way, why_not
-from supervisor.preflight.ports import free_port
+from supervisor.preflight.meeting import CONNECT_S, Failed, Way, why_not
+from supervisor.preflight.network import free_port
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.next_job import NextJob, next_job

@@ -18,13 +18,6 @@ from supervisor.job.launch.env import is_measured
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.spec import BatchQuestion, EntryKind, JobSpec, LoaderKnobs, Unread
 from supervisor.keeper.base.background import within
-from supervisor.keeper.monitoring.found_checkpoints import (
-    ConcurrentRun,
-    concurrent_runs,
-    newest_untaken,
-    shown_path,
-    untaken_text,
-)
 from supervisor.keeper.planning.attempt_evidence import DRIVER_S, XID, known_trials, memory_point_of
 from supervisor.keeper.planning.launch_plans import counter_question
 from supervisor.keeper.planning.resume_points import (
@@ -40,36 +33,20 @@ from supervisor.run.answers import batch_question, exit_code_question, recalled,
 from supervisor.run.events import BatchAnswered, BatchMeasured
 from supervisor.run.fold import fold
 from supervisor.run.next_job import next_job, undecided
-from supervisor.run.paths import NodePaths, RunPaths
+from supervisor.run.paths import RunPaths
 from supervisor.run.records import OUT_OF_MEMORY, Decision, FailureClass
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.checkpoint_layouts import find_checkpoints, newest_like_checkpoint
 from supervisor.sources.gpu import probe_gpus, visible_devices
-from supervisor.text.numbers import read_to
+from supervisor.text.lines import read_to
 
 
 def decide_next(
-    record: RunFile, state: RunState, *, node: NodePaths, env: Mapping[str, str], watched: bool = False
+    record: RunFile, state: RunState, *, env: Mapping[str, str], watched: bool = False
 ) -> Decision:
     """What policy says after the newest attempt. `watched`: somebody has its screen open."""
-    known = replace(policy_input(record, state, env=env), watched=watched)
-    stepped = any(attempt.stepped for attempt in known.attempts)
-    failed = known.now.verdict is not None and known.now.verdict.failure is not FailureClass.HEALTHY
-    if not (failed and stepped):
-        return decide(known)
-    run = RunPaths(Path(record.path) if record.path is not None else node.root.parent.parent)
-
-    def others(since_t: float) -> list[ConcurrentRun]:
-        return concurrent_runs(run, since_t, env)
-
-    decided = decide(known)
-    untaken = newest_untaken(record.job, state, others, node.series)
-    if untaken is None:
-        return decided
-    flag, path = state.answered_job(record.job).knobs.start, shown_path(record.job, untaken.path)
-    how = f"e and {flag} {path} takes it" if flag is not None else "e gives it to the script's own flag"
-    return replace(decided, reason=f"{decided.reason}; {untaken_text(record.job, untaken)}; {how}")
+    return decide(replace(policy_input(record, state, env=env), watched=watched))
 
 
 def needs_smaller_batch(record: RunFile, state: RunState, view: AttemptState) -> bool:
@@ -127,7 +104,7 @@ def _loses_nothing(record: RunFile, state: RunState, seen: BatchMeasured) -> boo
     loads = seen.has_loaded or given_start(now.job.entry_args, job.knobs.starts) is not None
     if has_stepped or loads or not is_unseen or state.checkpoints or job.trial is not None:
         return False
-    folders = [Path(job.cwd, folder) for folder in (*job.outputs, *job.output_prefixes, *seen.outputs)]
+    folders = [Path(job.cwd, folder) for folder in (*job.outputs, *seen.outputs)]
     return not find_checkpoints(folders, 0.0) and newest_like_checkpoint(folders, 0.0) is None
 
 

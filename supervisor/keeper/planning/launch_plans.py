@@ -29,9 +29,9 @@ from supervisor.job.launch.plan import (
     wants_port,
 )
 from supervisor.job.spec import CONTINUES, RESTARTS, BatchAnswer, BatchQuestion, EntryKind, JobSpec, Unread
+from supervisor.keeper.base.control_input import Refused
 from supervisor.keeper.base.job_secrets import require_nothing_hidden, with_hidden_words, with_secrets
-from supervisor.keeper.base.request_rules import Refused
-from supervisor.preflight.ports import free_port
+from supervisor.preflight.network import free_port
 from supervisor.run.control import RequestArgs
 from supervisor.run.events import CheckpointCommitted, Decided
 from supervisor.run.fold import fold

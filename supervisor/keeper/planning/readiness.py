@@ -15,7 +15,7 @@ from supervisor.job.memory_fit import size
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.base.background import Background
 from supervisor.keeper.base.keeper_clock import Clock
-from supervisor.preflight.ports import is_free, port_holder
+from supervisor.preflight.network import is_free, port_holder
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import CheckpointCommitted

@@ -120,7 +120,7 @@ def taken_over(data: bytes) -> tuple[RunFile, tuple[Finding, ...], str]:
 
 def teardown_warning(env: Mapping[str, str]) -> str | None:
     """A warning where something is known to end detached processes with their session."""
-    if (why := scheduler_of(env).detach_warning()) is not None:
+    if (why := scheduler_of(env).detach_warning) is not None:
         return why
     if _logind_kills(env.get("USER", "")):
         return (

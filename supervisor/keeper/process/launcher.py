@@ -11,8 +11,8 @@ It is a child subreaper: a process below CMD whose parent dies becomes the launc
 the keeper finds it by its parent chain, whatever it did to its session and its environment. For that it stays, after
 ``EXIT`` is written, until the last of them is gone, or until the keeper ends it.
 
-``EXIT`` is written into the folder that was there at the start, also where that was moved meanwhile. Where it was deleted or moved,
-the keeper cannot read it: the launcher leaves at once, and its own exit code is CMD's (254: a signal, or 254 and above).
+Where the folder of ``EXIT`` was deleted or moved meanwhile, the launcher leaves at once, and its own exit code is CMD's (254: a signal,
+or 254 and above).
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ def main(argv: list[str]) -> int:
     command = argv[4:]
     code = 0
     _reserve(exit_path)
-    folder = _open_folder(exit_path)
     _become_subreaper()
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
@@ -77,18 +76,12 @@ def main(argv: list[str]) -> int:
         if ended == pid:
             exit_code = os.waitstatus_to_exitcode(status)
             code = exit_code if 0 <= exit_code < NO_NUMBER else NO_NUMBER
-            if not _write_exit(exit_path, {"exit_code": exit_code, "t": time.time()}, folder):
-                return code  # the folder was deleted or moved, or nothing can be written to it: the keeper has this alone
-
-
-def _write_exit(path: str, ending: dict[str, object], folder: int | None) -> bool:
-    """Write the exit status into the folder that was opened at the start, or by its path; whether it is to be read there."""
-    # The second: a descriptor of a file server that was restarted is stale, and the path is fine.
-    for place in (folder, None):
-        with contextlib.suppress(OSError):
-            _write(path, ending, place)
-            return os.path.exists(path)
-    return False
+            try:
+                _write(exit_path, {"exit_code": exit_code, "t": time.time()})
+            except (
+                OSError
+            ):  # the folder was deleted or moved, or nothing can be written to it: the keeper has this alone
+                return code
 
 
 def _not_started(exit_path: str, error: str, number: int | None) -> int:
@@ -143,24 +136,15 @@ def _reserve(path: str) -> None:
             file.write(b" " * RESERVED_BYTES)
 
 
-def _open_folder(path: str) -> int | None:
-    try:
-        return os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return None
-
-
-def _write(path: str, record: dict[str, object], folder: int | None = None) -> None:
+def _write(path: str, record: dict[str, object]) -> None:
     import json
 
-    name = os.path.basename(path) if folder is not None else path
     # Over what `_reserve` wrote, if it did: the blanks after the record are no harm to a JSON reader.
-    part = f"{name}.part"
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+    fd = os.open(f"{path}.part", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     with open(fd, "wb", buffering=0) as file:
         file.write(json.dumps(record).encode())
         os.fsync(fd)
-    os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+    os.replace(f"{path}.part", path)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from msgspec.structs import replace
+from msgspec.structs import replace as with_fields
 
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.keeper.process.child import NOBODY, read_pid
@@ -46,9 +46,10 @@ class NotAdopted(Exception):  # noqa: N818 - a state of affairs, not an error
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Reasons not to continue a run. `doubts`: what only a person can know, asked one by one.
+    """What speaks against a keeper on a run's folder. `doubts`: what only a person can know, asked one by one.
 
     `listen_to`: the host on which a keeper might still live that is not seen from here; `slurm_job`: where it ran.
+    `record`: the job; None where the folder is not to be trusted.
     """
 
     refusals: tuple[str, ...] = ()
@@ -84,17 +85,13 @@ def _recorded(node: NodePaths, state: st.RunState) -> Iterator[ProcessId]:
 
 def examine_adoption(run: RunPaths) -> tuple[Offer, RunFile | None]:
     """Whether the living processes of a run may be taken over by a new keeper, and what that would do."""
-    findings = check_folder(run)
-    record, state, refusals = _opened(run, findings.refusals)
-    if record is None:
-        return Offer(refusals, findings.warnings), None
-    again = f"`stoker continue {run.run_id}`"
-    members = Members()
-    if keeper_is_alive(run.node().lock):
-        refusals = (_other_keeper(run),)
+    found = _examine(run)
+    record, state, again = found.record, found.state, f"`stoker continue {run.run_id}`"
+    refusals, actions = found.refusals, tuple[str, ...]()
+    if refusals or record is None:
+        pass
     elif isinstance(state.condition, st.Finished):
-        succeeded = state.condition.outcome is Outcome.SUCCEEDED
-        more = "" if succeeded else f": {again} starts the next attempt"
+        more = "" if _has_succeeded(state) else f": {again} starts the next attempt"
         refusals = (f"the run is over ({state.condition.outcome.replace('_', ' ')}){more}",)
     elif state.host != socket.gethostname():
         refusals = (f"it ran on {state.host}: there it can be adopted",)
@@ -102,9 +99,14 @@ def examine_adoption(run: RunPaths) -> tuple[Offer, RunFile | None]:
         refusals = (f"this machine was booted since: nothing of it lives: {again} starts the next attempt",)
     else:
         members = _members(run, record, state)
-        refusals = tuple(_nothing_ours(members, again))
-    actions = () if refusals else tuple(_actions(record, state, members))
-    return Offer(refusals, findings.warnings, actions), record
+        if members.ours:
+            actions = tuple(_actions(record, state, members))
+        elif members.unknown:
+            named = _named(members.unknown)
+            refusals = (f"only its files say that {named} belongs to it: that is not enough to take it over",)
+        else:
+            refusals = (f"nothing of it lives: {again} starts the next attempt",)
+    return Offer(refusals, found.warnings, actions), record
 
 
 def adopt(run: RunPaths, env: Mapping[str, str], *, entry: str) -> None:
@@ -122,14 +124,6 @@ def adopt(run: RunPaths, env: Mapping[str, str], *, entry: str) -> None:
         raise NotAdopted(offer.refusals)
     record, env = given_again(record, env)
     start_detached(run, env, record=record, entry=entry)
-
-
-def _nothing_ours(members: Members, again: str) -> Iterator[str]:
-    if not members.ours:
-        if members.unknown:
-            yield f"only its files say that {_named(members.unknown)} belongs to it: that is not enough to take it over"
-        else:
-            yield f"nothing of it lives: {again} starts the next attempt"
 
 
 def _actions(record: RunFile, state: st.RunState, members: Members) -> Iterator[str]:
@@ -152,57 +146,43 @@ def _actions(record: RunFile, state: st.RunState, members: Members) -> Iterator[
 
 def examine_continuation(run: RunPaths) -> Continuation:
     """Whether the next attempt of a run may be started: nothing of it can be alive."""
-    findings = check_folder(run)
-    record, state, refusals = _opened(run, findings.refusals)
-    if record is None:
-        return Continuation(refusals, findings.warnings)
-    if keeper_is_alive(run.node().lock):
-        refusals = (_other_keeper(run),)
-    elif isinstance(state.condition, st.Finished) and state.condition.outcome is Outcome.SUCCEEDED:
-        refusals = (f"it succeeded: {state.condition.reason}: there is nothing to continue",)
-    if refusals:
-        return Continuation(refusals, findings.warnings)
-    found = Continuation((), findings.warnings, record=record, state=state)
+    found = _examine(run)
+    record, state = found.record, found.state
+    if found.refusals or record is None:
+        return replace(found, record=None)
+    if isinstance(state.condition, st.Finished) and _has_succeeded(state):
+        why = f"it succeeded: {state.condition.reason}: there is nothing to continue"
+        return replace(found, refusals=(why,), record=None)
     here = state.host == socket.gethostname()
     return _continued_here(run, record, found) if here else _continued_elsewhere(found)
 
 
 def _continued_here(run: RunPaths, record: RunFile, found: Continuation) -> Continuation:
     members = _members(run, record, found.state)
-    refusals, warnings = found.refusals, found.warnings
-    if members.ours and isinstance(found.state.condition, st.Finished):
-        warnings = (*warnings, f"left by its earlier attempts, and alive: {_named(members.ours)}")
-    elif members.ours:
-        take = f"`stoker attach --adopt {run.run_id}` takes it over"
-        refusals = (f"it lives: {_named(members.ours)}: {take}",)
     doubts = tuple(
         f"the run's files name {_named([process])}, which lives, and whose it is cannot be seen. Is it none of this run's?"
         for process in members.unknown
     )
-    return Continuation(refusals, warnings, doubts, record=found.record, state=found.state)
+    if members.ours and isinstance(found.state.condition, st.Finished):
+        left = f"left by its earlier attempts, and alive: {_named(members.ours)}"
+        return replace(found, warnings=(*found.warnings, left), doubts=doubts)
+    if members.ours:
+        take = f"`stoker attach --adopt {run.run_id}` takes it over"
+        return replace(found, refusals=(f"it lives: {_named(members.ours)}: {take}",), doubts=doubts)
+    return replace(found, doubts=doubts)
 
 
 def _continued_elsewhere(found: Continuation) -> Continuation:
-    state, job = found.state, None
+    state = found.state
     if isinstance(state.condition, st.Finished):
         return found
-    doubts: tuple[str, ...] = ()
     here = scheduler_of(os.environ)
     # A job that its scheduler has started again has ended before, on all of its nodes.
-    if not isinstance(state.condition, BETWEEN) and not (here.starts and here.job == state.slurm_job):
-        job = state.slurm_job
-        doubts = (
-            f"it ran on {state.host}, and no end of it is on record. Is it certain that nothing of it lives there?",
-        )
-    return Continuation(
-        (),
-        found.warnings,
-        doubts,
-        listen_to=state.host,
-        slurm_job=job if job != here.job else None,  # within it, it says nothing
-        record=found.record,
-        state=state,
-    )
+    if isinstance(state.condition, BETWEEN) or (here.starts and here.job == state.slurm_job):
+        return replace(found, listen_to=state.host)
+    doubt = f"it ran on {state.host}, and no end of it is on record. Is it certain that nothing of it lives there?"
+    job = state.slurm_job if state.slurm_job != here.job else None  # within it, it says nothing
+    return replace(found, listen_to=state.host, doubts=(doubt,), slurm_job=job)
 
 
 def other_host_with_keeper(
@@ -239,24 +219,38 @@ def _marks(run: RunPaths) -> dict[Path, tuple[int, int, int]]:
     return found
 
 
-def _opened(run: RunPaths, refusals: tuple[str, ...]) -> tuple[RunFile | None, st.RunState, tuple[str, ...]]:
-    """The job and the state of a run whose folder is our own; no job where there are refusals."""
-    nothing = st.RunState()
-    if refusals:
-        return None, nothing, refusals
+def _examine(run: RunPaths) -> Continuation:
+    """The job and the state of a run whose folder is our own and has no keeper; refusals where it is not, or has one."""
+    folder = check_folder(run)
+    warnings = folder.warnings
+    if folder.refusals:
+        return Continuation(folder.refusals, warnings)
     try:
         record = read_run_file(run.run_json)
     except BadRunFile as error:
-        return None, nothing, (str(error),)
+        return Continuation((str(error),), warnings)
     if record.uid != os.geteuid():
-        return None, nothing, (f"uid {record.uid} started it, not you (uid {os.geteuid()})",)
+        return Continuation((f"uid {record.uid} started it, not you (uid {os.geteuid()})",), warnings)
     state = read_state(run.node().journal)
     # Its keeper was killed before the first line, or that one is torn: run.json has the rest.
     if state.started_t is None:
-        state = replace(state, mode="launched", host=record.host)
+        state = with_fields(state, mode="launched", host=record.host)
     if state.mode != "launched":
-        return None, nothing, ("stoker did not start this job: it only watches",)
-    return record, state, ()
+        return Continuation(("stoker did not start this job: it only watches",), warnings)
+    return Continuation(_other_keeper(run), warnings, record=record, state=state)
+
+
+def _other_keeper(run: RunPaths) -> tuple[str, ...]:
+    if not keeper_is_alive(run.node().lock):
+        return ()
+    holder = read_holder(run.node().lock)
+    if holder is None:
+        return ("a supervisor process looks after it",)
+    return (f"a supervisor process looks after it (pid {holder.pid} on {holder.host})",)
+
+
+def _has_succeeded(state: st.RunState) -> bool:
+    return isinstance(state.condition, st.Finished) and state.condition.outcome is Outcome.SUCCEEDED
 
 
 def _members(run: RunPaths, record: RunFile, state: st.RunState) -> Members:
@@ -264,15 +258,6 @@ def _members(run: RunPaths, record: RunFile, state: st.RunState) -> Members:
     recorded = recorded_processes(run.node(), state) if same_boot else []
     own = run.node(record.node).root if record.settings.shared else run.root
     return find_members(os.path.realpath(own), recorded=recorded)
-
-
-def _other_keeper(run: RunPaths) -> str:
-    holder = read_holder(run.node().lock)
-    return (
-        f"a supervisor process looks after it (pid {holder.pid} on {holder.host})"
-        if holder
-        else "a supervisor process looks after it"
-    )
 
 
 def _named(processes: Iterable[ProcessId]) -> str:

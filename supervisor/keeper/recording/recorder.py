@@ -2,8 +2,8 @@
 
 Hundreds of steps may arrive per second. The journal gets at most one `Progress` a second, and fewer once it is large: always the newest,
 with every minimum of the loss since the previous one. Phases and checkpoints are limited likewise. While the reading of logs is behind,
-it is reported at least every 10 s. An adopting keeper reads the logs again from their start; samples that were recorded before are
-recognized by their step and dropped here.
+it is reported at least every 10 s. An adopting keeper reads the logs again from their start. Samples that were recorded before are
+recognized by their step, or by where their line stands, and dropped here.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import assert_never
+from typing import Any, TypeAlias, assert_never
 
 from msgspec.structs import replace
 
@@ -35,24 +35,145 @@ from supervisor.keeper.monitoring.observations import (
     StepHint,
     StepSeen,
 )
-from supervisor.keeper.recording.job_progress import JobProgress, LossWatch, RunningMinima
 from supervisor.keeper.recording.sample_steps import StepSense
 from supervisor.run import events as ev
-from supervisor.run.series import JOB_KEY, METRICS, RANKS, Sample, SeriesReader, SeriesWriter
+from supervisor.run.fold import MEASURED, merge_progress
+from supervisor.run.series import CONTEXT, JOB_KEY, METRICS, RANKS, Sample, SeriesReader, SeriesWriter
 from supervisor.run.state import AttemptState, MomentKind, RunState
 from supervisor.run.timeline import EVIDENCE_CHARS
 from supervisor.sources.tail.tailer import Backlog
 from supervisor.text.redact import redact_text
+
+Minimum: TypeAlias = tuple[int | None, float]
+"""A step (None before any was named) and its loss."""
+
+# A loss that falls with every step makes each one a minimum; with this many, a line of the journal stays below 1 KiB.
+MAX_MINIMA = 32
+# A loss that is nan from the first step on is reported after this many, because some scripts first print an empty mean.
+NOT_FINITE_FROM_START = 3
+PROGRESS_FIELDS = frozenset(MEASURED)
+OF_STEP = frozenset({"step", "epoch_step", "epoch_steps"})
+WHOLE = OF_STEP | {"total_steps"}
+POSITION = WHOLE | {"epoch", "total_epochs"}
+"""The values that say how far the job is."""
+
+
+class RunningMinima:
+    """Every new minimum of the loss in one attempt, which the journal's newest value misses at many steps a second.
+
+    All of them are kept, because a later attempt may repeat some of these steps, and the remaining steps have their own minimum.
+    """
+
+    def __init__(self) -> None:
+        self._least = math.inf
+        self._step: int | None = None
+        self._new: list[Minimum] = []
+
+    def add(self, step: float | None, loss: float | None) -> None:
+        """Add a sample; values that are not finite are ignored. A loss without a step belongs to the newest step."""
+        at = self._step
+        if step is not None and math.isfinite(step):
+            at = int(step)
+            self._step = at if self._step is None else max(self._step, at)
+        if loss is None or not loss < self._least or not math.isfinite(loss):
+            return
+        self._least = loss
+        self._new.append((at, loss))
+        if len(self._new) > MAX_MINIMA:
+            self._new = [*self._new[:-1][::2], self._new[-1]]
+
+    def take(self) -> tuple[Minimum, ...]:
+        """The minima since the last call, the lowest last. If there were too many, every second one was dropped, but never the last."""
+        new, self._new = tuple(self._new), []
+        return new
+
+
+class LossWatch:
+    """Finds the first loss of an attempt that is nan or inf, and the first finite one after that; `view`: as an adopted attempt stands."""
+
+    def __init__(self, view: AttemptState | None = None) -> None:
+        self._finite = view.last_loss if view is not None else None
+        self._first: ev.LossNotFinite | None = None
+        self._count = 0
+        self._is_reported = view is not None and view.not_finite is not None
+        self._is_over = view is not None and view.finite_again is not None
+
+    def take(self, attempt: int, seen: StepSeen) -> ev.LossNotFinite | ev.LossFinite | None:
+        """What to journal after this sample, if anything."""
+        loss, step = seen.values.get("loss"), seen.values.get("step")
+        if loss is None:
+            return None
+        at = int(step) if step is not None and math.isfinite(step) else None
+        if math.isfinite(loss):
+            self._finite, self._first, self._count = loss, None, 0
+            if not self._is_reported or self._is_over:
+                return None
+            self._is_over = True
+            return ev.LossFinite(t=seen.t, attempt=attempt, loss=loss, step=at)
+        self._count += 1
+        self._first = self._first or ev.LossNotFinite(
+            t=seen.t, attempt=attempt, value=str(loss), step=at, rank=seen.rank, last=self._finite
+        )
+        if self._is_reported or (self._finite is None and self._count < NOT_FINITE_FROM_START):
+            return None
+        self._is_reported = True
+        return self._first
+
+
+class JobProgress:
+    """How far the job is, merged until it is journalled.
+
+    Attributes:
+        pending: what has not been journalled yet.
+    """
+
+    def __init__(self, *, stepped: bool = False) -> None:
+        """`stepped`: the attempt has made a step already."""
+        self.pending: ev.Progress | None = None
+        self._stepped = stepped
+        self._at_loss: tuple[float, float] | None = None  # epoch and step of the newest loss
+        self._bare_steps = False  # steps without a loss go beyond it, as a bar's do
+
+    def add(self, attempt: int, seen: StepSeen) -> bool:
+        """Merge a sample. Returns whether it is the attempt's first step, which shows where it continues."""
+        fields: dict[str, Any] = {}
+        aside = POSITION if self._is_evaluation(seen) else frozenset()
+        for name, value in seen.values.items():
+            # A sample that waited for its step may be older than the newest one, so it does not say where the job is.
+            elsewhere = (seen.joined and name in OF_STEP) or (seen.headed and name == "epoch")
+            if name in PROGRESS_FIELDS - aside and math.isfinite(value) and not elsewhere:
+                fields[name] = int(value) if name in WHOLE else value
+        if not fields:
+            return False
+        self.pending = merge_progress(self.pending, ev.Progress(t=seen.t, attempt=attempt, **fields))
+        is_first = "step" in fields and not self._stepped
+        self._stepped = self._stepped or "step" in fields
+        return is_first
+
+    def _is_evaluation(self, seen: StepSeen) -> bool:
+        """Whether a counter without a loss is behind the newest loss, in a log whose steps all have one: it counts an evaluation."""
+        values = seen.values
+        epoch, step = values.get("epoch"), values.get("step") if not seen.joined else None
+        if values.keys() - CONTEXT <= POSITION:
+            return False  # a heading: another training may begin
+        known = self._at_loss if self._at_loss is not None else (-math.inf, -math.inf)
+        here = (known[0] if epoch is None else epoch, math.inf if step is None else step)
+        if "loss" in values:
+            self._at_loss = here if step is not None else self._at_loss
+            return False
+        is_behind = self._at_loss is not None and here < known
+        is_held_out = "val_loss" in values  # in a backlog the training's own step before it may be left out
+        self._bare_steps = self._bare_steps or (step is not None and not is_behind and not is_held_out)
+        return is_behind and not self._bare_steps
+
+
+# -- what samples say about the job as a whole ---------------------------------------------------------
 
 PROGRESS_INTERVAL_S = 1.0
 MOST_PHASES = 60
 """Changes of phase that are journalled at once in a burst; after that the newest is journalled as rarely as progress."""
 MAX_EVIDENCE = 20
 MAX_ADVISORIES = 20
-SPEAKER_WAIT_S = 2.0
-MAX_EARLY = 1000
-# After an adoption, at most this many of an attempt's samples are recognized by their values (some 5 MB).
-MAX_RECALLED = 50_000
 BEHIND_BYTES = 1 << 20
 BEHIND_S = 1.0
 """Reading is behind if at least this many bytes are unread for at least this long; less is just fresh output."""
@@ -82,9 +203,6 @@ class _Memory:
     wire: bool = False
     ready: bool = False
     speaker: int | None = None
-    # Samples of another rank while rank 0 may only be late, because the logs of ranks are not read at the same time.
-    speaker_since: float = 0.0
-    early: list[StepSeen] = field(default_factory=list)
     evidence_count: int = 0
     advised: set[str] = field(default_factory=set)
     checkpoints: set[tuple[int, bool]] = field(default_factory=set)
@@ -93,8 +211,6 @@ class _Memory:
     phases_until: float = float("-inf")
     checkpoints_until: int = -1
     steps: dict[tuple[str, str], float] = field(default_factory=dict)
-    # Samples whose lines may have had no step, by their values, and how often they occurred.
-    stepless: Counter[int] = field(default_factory=Counter)
 
 
 class Recorder:
@@ -157,7 +273,7 @@ class Recorder:
             case StepSeen(from_telemetry=True):
                 self._step(attempt, seen)
             case StepSeen():
-                if "step" in seen.values or not self._is_repeated(seen):
+                if "step" in seen.values or not seen.again:
                     self._steps(attempt, self._sense.take(seen, self._clock.mono()))
             case StepHint():
                 self._steps(attempt, self._sense.hint(seen, self._clock.mono()))
@@ -215,8 +331,6 @@ class Recorder:
         self._emit_phase()
         self._emit_checkpoint(self._apart_s())
         self._steps(self._m.attempt, self._sense.due(self._clock.mono()))
-        if self._m.early and self._has_waited():
-            self._report_early()
         if self._clock.mono() >= self._m.next_backlog:
             self._look_behind()
         self._emit_progress(self._apart_s())
@@ -254,7 +368,6 @@ class Recorder:
 
     def _flush_progress(self) -> None:
         self._steps(self._m.attempt, self._sense.due(self._clock.mono(), final=True))
-        self._report_early()
         self._look_behind()
         self._emit_progress(0.0)
 
@@ -313,16 +426,7 @@ class Recorder:
             self._append(RANKS, seen.t, key, attempt, seen.values)
         # One rank speaks for the job: rank 0, or a log without a rank. In foreign logs another rank may be the only one that
         # prints metrics (the last stage of a pipeline prints the loss).
-        if not self._is_speaker(seen.rank, exact=seen.from_telemetry):
-            return
-        if self._m.speaker != 0 and (self._m.early or not self._has_waited()):
-            self._m.early.append(seen)
-        else:
-            self._report_step(attempt, seen)
-
-    def _report_step(self, attempt: int, seen: StepSeen) -> None:
-        """Record a sample whose values count for the job."""
-        if self._is_new(METRICS, JOB_KEY, seen):
+        if self._is_speaker(seen.rank, exact=seen.from_telemetry) and self._is_new(METRICS, JOB_KEY, seen):
             self._append(METRICS, seen.t, JOB_KEY, attempt, seen.values)
             self._m.minima.add(seen.values.get("step"), seen.values.get("loss"))
             self._note_loss(attempt, seen)
@@ -339,25 +443,15 @@ class Recorder:
         is_first = self._m.progress.add(attempt, seen)
         self._emit_progress(0.0 if is_first else self._apart_s())
 
-    def _report_early(self) -> None:
-        """Count what another rank logged, because rank 0 logged nothing in time."""
-        early, self._m.early = self._m.early, []
-        for seen in early:
-            self._report_step(self._m.attempt, seen)
-
-    def _has_waited(self) -> bool:
-        return self._clock.mono() - self._m.speaker_since >= SPEAKER_WAIT_S or len(self._m.early) >= MAX_EARLY
-
     def _is_speaker(self, rank: int | None, *, exact: bool) -> bool:
         """Whether the values of `rank` count for the job: rank 0's once it has logged any, until then those of the first rank that did."""
         if rank in {None, 0}:
             self._m.speaker = 0
-            self._m.early.clear()
             return True
         if exact:
             return False
         if self._m.speaker is None:
-            self._m.speaker, self._m.speaker_since = rank, self._clock.mono()
+            self._m.speaker = rank
         return self._m.speaker == rank
 
     def _is_new(self, stream: str, key: str, seen: StepSeen) -> bool:
@@ -365,39 +459,25 @@ class Recorder:
         return step is None or seen.joined or known is None or step > known
 
     def _recall(self, view: AttemptState) -> None:
-        """Read which samples of this attempt an earlier keeper wrote, and journal those that it had no time for."""
-        attempt, told = view.number, view.last_step if view.last_step is not None else -math.inf
-        newest: deque[int] = deque(maxlen=MAX_RECALLED)
+        """Read how far an earlier keeper wrote the samples of this attempt, and journal the steps that it had no time for."""
+        told = view.last_step if view.last_step is not None else -math.inf
         untold: list[Sample] = []
         for stream in (METRICS, RANKS):
             reader = SeriesReader(self._folder, stream)
-            while samples := reader.read():
-                for sample in samples:
-                    if sample.a != attempt:
-                        continue
-                    place, step = (stream, sample.k), sample.v.get("step")
-                    if step is not None:
-                        self._m.steps[place] = max(self._m.steps.get(place, -1.0), step)
-                    if place == (METRICS, JOB_KEY):  # the journal may lack those of the last second
-                        self._m.minima.add(step, sample.v.get("loss"))
-                        if step is not None and step > told:
-                            untold = [*untold[:1], sample]  # which may include the attempt's first
-                    if stream == RANKS or sample.k == JOB_KEY:
-                        newest.append(_mark(sample.k, sample.v))
-        self._m.stepless = Counter(newest)
+            for sample in chain.from_iterable(iter(reader.read, [])):
+                place, step = (stream, sample.k), sample.v.get("step")
+                if sample.a != view.number or step is None:
+                    continue
+                self._m.steps[place] = max(self._m.steps.get(place, -1.0), step)
+                if place == (METRICS, JOB_KEY):  # the journal may lack those of the last second
+                    self._m.minima.add(step, sample.v.get("loss"))
+                    if step > told:
+                        untold = [*untold[:1], sample]  # which may include the attempt's first
         for sample in untold:
             values = {name: value for name, value in sample.v.items() if value is not None}
             # Its own time is in the series; an event must not be dated before the events above it.
             now = self._clock.wall()
-            self._add_progress(attempt, StepSeen(t=now, rank=None, values=values, from_telemetry=False))
-
-    def _is_repeated(self, seen: StepSeen) -> bool:
-        """Whether an earlier keeper wrote this sample without a step; each counts once."""
-        mark = _mark(str(seen.rank) if seen.rank is not None else JOB_KEY, seen.values)
-        if self._m.stepless[mark] <= 0:
-            return False
-        self._m.stepless[mark] -= 1
-        return True
+            self._add_progress(view.number, StepSeen(t=now, rank=None, values=values, from_telemetry=False))
 
     def _evidence(self, attempt: int, seen: EvidenceLine) -> None:
         if self._m.evidence_count >= MAX_EVIDENCE:
@@ -442,9 +522,3 @@ class Recorder:
             if stream not in self._unwritable:  # logged once, as there may be hundreds a second
                 log.error("series %s: samples are not written: %s", stream, error.strerror)
             self._unwritable.add(stream)
-
-
-def _mark(key: str, values: Mapping[str, float | None]) -> int:
-    """A hash of a sample without its step. A series has null for NaN, so that counts as None."""
-    text = ((n, v if v is not None and math.isfinite(v) else None) for n, v in values.items() if n != "step")
-    return hash((key, frozenset(text)))

@@ -1,19 +1,32 @@
-"""What is reported and recorded about a failure: memory, what the restart changes, how long it took, and whether training continued the same."""
+"""What is reported about a failure and its restart: memory, the changes, how long it took, and whether training continued the same."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from supervisor.job.batch import BatchSpec
+from supervisor.job.knobs.conventions import HF
 from supervisor.job.memory_fit import MemoryTrial
-from supervisor.job.spec import FitSettings, steps_seen
+from supervisor.job.spec import CONTINUES, RESTARTS, FitSettings, Unread, steps_seen
 from supervisor.keeper.base.ledger import RunContext
+from supervisor.keeper.monitoring.found_checkpoints import logged_steps, step_at
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.attempt_evidence import memory_point_of, remember_trial, trial_of
-from supervisor.keeper.recording.resume_comparison import ResumeComparison
+from supervisor.keeper.planning.launch_plans import counter_question
+from supervisor.keeper.planning.resume_points import start_checkpoint
 from supervisor.policy.health.early_signs import unexpected_memory
+from supervisor.policy.same_training import Judgement, Restart, began_below, judge
 from supervisor.run import events as ev
-from supervisor.run.answers import remember_unmeasured
+from supervisor.run.answers import recalled, remember_unmeasured
 from supervisor.run.failure_history import recovery_of
 from supervisor.run.journal import facts_in
 from supervisor.run.next_job import got_further, unmeasured_trial
+from supervisor.run.nodes import LEADER
+from supervisor.run.records import Sameness
+from supervisor.run.series import JOB_KEY, METRICS, Sample, SeriesReader
 from supervisor.run.state import AttemptState, RunState
 
 BLAMED = "instrument_off"
@@ -95,3 +108,234 @@ class RecoveryReport:
         found = recovery_of(facts_in(self._node.journal), view.number)
         if found is not None:
             self._emit(found)
+
+
+# -- whether the resumed attempt is the same training --------------------------------------------------
+
+LOOK_EVERY_S: Final = 1.0
+EARLY_ROWS: Final = (8, 24)
+"""After this many logged steps, record a difference that further steps cannot change; anything else waits."""
+NEW_ROWS: Final = 20
+"""The final judgement uses all steps that were trained twice, and this many new ones."""
+MOST_ROWS: Final = 80
+"""Of a long overlap, this many steps are enough."""
+MOST_KEPT: Final = 6_000
+"""Of a long training, the newest steps may be trained twice."""
+TAIL_BYTES: Final = 16 << 20
+MOST_IN_A_SECOND: Final = 2_000
+"""4 MiB hold about 20,000 samples, so a read with fewer reached the end."""
+
+MEASURED: Final = frozenset({"loss", "lr", "grad_norm"})
+"""A step without any of these was not trained, or nothing about it was logged."""
+
+
+class ResumeComparison:
+    """Judges each attempt in turn, from its first logged step on. Only the keeper's thread calls this."""
+
+    def __init__(self, context: RunContext) -> None:
+        self._node, self._record, self._env = context.node, context.record, context.env
+        self._clock, self._emit = context.clock, context.ledger.emit
+        self._tables: _Tables | None = None
+        self._next_look = -math.inf
+        self._early = 0
+
+    def look(self, state: RunState, *, final: bool = False) -> None:
+        """Judge the newest attempt once its log holds enough. `final`: it has ended, so no more will come."""
+        view = state.attempt
+        now = self._clock.mono()
+        if (
+            view is None
+            or view.number < 2
+            or view.first_step is None
+            or view.missed is not None
+            or view.differs is not None
+            or (now < self._next_look and not final)
+        ):
+            return
+        self._next_look = now + LOOK_EVERY_S
+        if self._tables is None or self._tables.attempt != view.number:
+            self._tables, self._early = _Tables(self._node.series, view.number), 0
+        tables = self._tables
+        if tables.done or (view.compared is not None and not final and _is_decided(view.compared)):
+            return
+        caught_up = tables.read(final=final)
+        if not tables.before or not tables.after or not caught_up:
+            tables.done = final
+            return
+        if (missed := self._missed(state, view, tables)) is not None:
+            self._emit(missed)  # this implies that the training differs
+            return
+        last = max(tables.before)
+        beyond = sum(step > last for step in tables.after)
+        rows = len(tables.after)
+        if final or rows >= MOST_ROWS or beyond >= NEW_ROWS:
+            tables.done = True
+            self._record_judgement(view, judge(tables.before, tables.after, self._restart(state, view)))
+        elif self._early < len(EARLY_ROWS) and rows >= EARLY_ROWS[self._early]:
+            self._early += 1
+            found = judge(tables.before, tables.after, self._restart(state, view))
+            if found.certain:
+                self._record_judgement(view, found)
+
+    def _missed(self, state: RunState, view: AttemptState, tables: _Tables) -> ev.ResumeMissed | None:
+        """The event for an attempt that began below its checkpoint; None if its script is known to start the step count over at 0."""
+        at, job = view.resume_at, state.answered_job(self._record.job)
+        if at is None or view.resumed_step is not None or self._record.node != LEADER:
+            return None
+        if view.confirmed is not None and view.confirmed.resume is not None:
+            return None  # it was seen to be loaded, whatever the script counts
+        found = (c.written_t or c.t for c in state.checkpoints if c.step == at and c.attempt < view.number)
+        written_t = max(found, default=view.planned_t)
+        seen = step_at(written_t, logged_steps(self._node.series))
+        # The checkpoint's name may use another count than the log.
+        reached = seen if seen is not None else max(tables.before)
+        began = began_below(tables.before, tables.after, min(at, reached + 1))
+        older = (c.step for c in state.checkpoints if c.attempt < view.number and c.step < min(tables.after))
+        finds_own = job.knobs.self_resuming or job.knobs.resume is not None
+        if began is None or (finds_own and began > 0 and any(step >= began for step in older)):
+            return None  # the script itself may fall back to an older one if it cannot read the newest
+        by_epoch = tables.is_behind(written_t)
+        answered = state.values_answered.get(Unread.COUNTER)
+        counter = answered or job.retry.step_counter or self._remembered()
+        went_on = job.knobs.framework == HF or any(a.went_on for a in state.attempts[:-1])
+        certain = by_epoch is True or counter == CONTINUES or (went_on and not tables.falls)
+        restarts = not certain and (counter == RESTARTS or self._began_lower_before(state))
+        if by_epoch is False or restarts:
+            return None
+        t, number = self._clock.wall(), view.number
+        return ev.ResumeMissed(t=t, attempt=number, step=at, began=began, certain=certain)
+
+    def _remembered(self) -> str:
+        """The answer that a person gave about this script's step count in an earlier run; journalled, because it applies to this run too."""
+        known = recalled(counter_question(self._record.job), self._env)
+        if known is None:
+            return ""
+        told = ev.BatchAnswered(
+            t=self._clock.wall(), question=known.question, value=known.value, day=known.day
+        )
+        self._emit(told)
+        return known.value
+
+    def _began_lower_before(self, state: RunState) -> bool:
+        """Whether an earlier attempt loaded a checkpoint and began its count below it."""
+        first, job = state.attempts[0], self._record.job
+        given = start_checkpoint(job, job.entry_args)
+        loaded = [(first, given.step)] if given is not None and not given.step_by_time else []
+        loaded += [(a, a.resumed_step) for a in state.attempts[:-1] if a.resumed_step is not None]
+        return any(a.first_step is not None and a.first_step + 1 < step for a, step in loaded)
+
+    def _record_judgement(self, view: AttemptState, found: Judgement) -> None:
+        known = view.compared
+        if known is not None and (known.result, known.difference) == (found.result, found.difference):
+            return
+        self._emit(
+            ev.ResumeCompared(
+                t=self._clock.wall(),
+                attempt=view.number,
+                result=found.result,
+                difference=found.difference,
+                text=found.text,
+                numbers={name: value for name, value in found.numbers if math.isfinite(value)},
+                steps_twice=found.twice,
+                steps_new=found.new,
+            )
+        )
+
+    def _restart(self, state: RunState, view: AttemptState) -> Restart:
+        """What is known about the restart that began the attempt."""
+        before = next(
+            (a for a in reversed(state.attempts) if a.number < view.number and a.first_step is not None), None
+        )
+        saved = next((c for c in reversed(state.checkpoints) if c.attempt < view.number), None)
+        old, new = before.shown_batch if before is not None else None, view.shown_batch
+
+        def pair(of: Callable[[BatchSpec], int]) -> tuple[int, int] | None:
+            return (of(old), of(new)) if old is not None and new is not None else None
+
+        instructed = view.resume is not None or state.answered_job(self._record.job).knobs.self_resuming
+        return Restart(
+            resumes_at=view.resumed_step if view.resumed_step is not None else saved.step if saved else None,
+            expected=instructed and not _from_scratch(before),
+            accumulation=pair(lambda batch: batch.accumulation_steps),
+            micro=pair(lambda batch: batch.micro_batch_per_rank),
+            total_steps=self._tables.totals if self._tables is not None else None,
+        )
+
+
+def _from_scratch(before: AttemptState | None) -> bool:
+    """Whether the attempt was planned to start from scratch."""
+    decision = before.decision if before is not None else None
+    return decision is not None and decision.change is not None and decision.change.from_scratch
+
+
+def _is_decided(compared: ev.ResumeCompared) -> bool:
+    """Whether an earlier keeper, or an early look, already reached a judgement."""
+    return compared.result is not Sameness.UNKNOWN
+
+
+class _Tables:
+    """The logged steps of an attempt and of those before it. If several earlier ones trained a step, the newest counts."""
+
+    def __init__(self, folder: Path, attempt: int) -> None:
+        self.attempt, self.done = attempt, False
+        self.before: dict[int, dict[str, float]] = {}
+        self.after: dict[int, dict[str, float]] = {}
+        self._totals: dict[bool, int] = {}
+        # Whether the step fell within an attempt; the number of the newest earlier attempt and its last step.
+        self.falls, self._last = False, (0, 0.0)
+        # For the earlier attempts: wall time and epoch at each change of the epoch.
+        self.epochs: list[tuple[float, float]] = []
+        self.first_epoch: float | None = None
+        self._reader = SeriesReader(folder, METRICS)
+        self._reader.seek_tail(TAIL_BYTES)
+
+    @property
+    def totals(self) -> tuple[int, int] | None:
+        """The total steps that the script reports, before and after."""
+        old, new = self._totals.get(False), self._totals.get(True)
+        return (old, new) if old is not None and new is not None else None
+
+    def is_behind(self, t: float) -> bool | None:
+        """Whether the attempt began in an earlier epoch than that of the time `t`; None if the epochs do not show it."""
+        epoch = next((epoch for seen_t, epoch in reversed(self.epochs) if seen_t <= t), None)
+        if epoch is None or self.first_epoch is None or epoch <= self.epochs[0][1]:
+            return None
+        return self.first_epoch < epoch
+
+    def read(self, *, final: bool) -> bool:
+        """Read what was logged since the last call, at most 4 MiB unless `final`. True: reached the end."""
+        while samples := self._reader.read():
+            self._take(samples)
+            if not final:
+                return len(samples) < MOST_IN_A_SECOND
+        return True
+
+    def _take(self, samples: list[Sample]) -> None:
+        for sample in samples:
+            step = sample.v.get("step")
+            if (
+                sample.k != JOB_KEY
+                or sample.a > self.attempt
+                or step is None
+                or not math.isfinite(step)
+                or step < 0
+            ):
+                continue
+            mine = sample.a == self.attempt
+            values = {n: v for n, v in sample.v.items() if v is not None and n != "step"}
+            if "total_steps" in values:
+                self._totals[mine] = int(values["total_steps"])
+            if MEASURED.isdisjoint(values):
+                continue  # tqdm draws 0/30 before it jumps to the resumed step
+            (self.after if mine else self.before).setdefault(int(step), {}).update(values)
+            epoch = values.get("epoch")
+            if mine:
+                self.first_epoch = epoch if self.first_epoch is None else self.first_epoch
+                continue
+            self.falls = self.falls or (self._last[0] == sample.a and step < self._last[1] / 2)
+            self._last = sample.a, step
+            if epoch is not None and (not self.epochs or self.epochs[-1][1] != epoch):
+                self.epochs.append((sample.t, epoch))
+        if len(self.before) > 2 * MOST_KEPT:
+            for step in sorted(self.before)[:-MOST_KEPT]:
+                del self.before[step]

@@ -90,10 +90,9 @@ class LaterChecks:
                 self._context.ledger.emit(ev.PreflightFound(t=self._context.clock.wall(), finding=finding))
 
     def _run(self) -> list[Finding]:
-        from supervisor.preflight.checks import run_checks
+        from supervisor.preflight.checks import beside, run_checks
         from supervisor.preflight.context import CheckContext
         from supervisor.preflight.interpreter import Interpreter
-        from supervisor.preflight.later_checks import BESIDE
 
         record = self._context.record
         found = Interpreter(
@@ -105,4 +104,4 @@ class LaterChecks:
             torch_hip=record.torch_hip,
         )
         context = CheckContext(record.job, self._context.run.root.parent, self._context.env, found)
-        return run_checks(BESIDE, context)
+        return run_checks(beside(), context)

@@ -1,7 +1,7 @@
-"""A silence that was flagged: its rounds of stacks, why it is not ended, and the countdown to its end.
+"""Follows a flagged silence: its rounds of stacks, why it is not ended, and the countdown before it is.
 
-What the rules need (`policy.health.ending`) is gathered here, and what they rule is journalled and carried out. A silence ends by
-itself, or is ended, or a person keeps waiting; a keeper that adopts the run continues where the last one stood.
+This module gathers the facts for the rules (`policy.health.ending`), then journals and carries out what they decide. A silence ends by
+itself, is ended, or is kept by a person. A keeper that adopts the run continues where the previous one stopped.
 """
 
 from __future__ import annotations
@@ -16,26 +16,25 @@ from supervisor.diagnosis.hang.stack_groups import Doing, RankPlace, alike
 from supervisor.diagnosis.hang.stacks import BY_KIND, Kind
 from supervisor.job.spec import HangSettings
 from supervisor.keeper.base.keeper_clock import Clock
-from supervisor.keeper.stalls.stack_broker import StackBroker
-from supervisor.keeper.stalls.stack_rounds import Round
+from supervisor.keeper.stalls.stack_rounds import Round, StackBroker
 from supervisor.policy.health.early_signs import Advice
 from supervisor.policy.health.ending import Act, LateRank, Silence, Wait, judge
-from supervisor.policy.health.stall import Stage, StallWatch, Threshold, moved, phase_in_stack
+from supervisor.policy.health.stall import StallWatch, Threshold, moved, phase_in_stack
 from supervisor.run import events as ev
 from supervisor.run.state import AttemptState
 
 ROUND_GAP_S = 3.0
 LONGEST_GAP_S = 300.0
-"""Rounds of a long silence that prove nothing come at doubling distances up to this: each writes an artifact."""
+"""In a long silence, rounds that prove nothing come at doubling intervals up to this, because each writes an artifact."""
 CONFIRM_S = 5.0
-"""The last round of stacks is taken this many seconds before the end, so that the end rests on what the ranks do then; half-way through a shorter countdown."""
+"""The last round of stacks is taken this many seconds before the end, or halfway through a shorter countdown, so that it is recent."""
 KEPT_ROUNDS = 8
 """Of a series of identical stack rounds, the first and this many of the last are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class HangContext:
-    """What the watch asks of the keeper. `group_timeout_s`: what the job asks of its process groups (`job.knobs.conventions`)."""
+    """What the watch needs from the keeper. `group_timeout_s`: the timeout that the job sets for its process groups (`job.knobs.conventions`)."""
 
     watched: Callable[[], bool] = lambda: False
     can_resume: Callable[[], bool] = lambda: False
@@ -44,18 +43,18 @@ class HangContext:
 
 @dataclass(frozen=True, slots=True)
 class _Countdown:
-    """Monotonic seconds. `confirm`: a round from then on must still be alike."""
+    """Monotonic seconds. `confirm`: a round taken from then on must still look the same."""
 
     until: float
     confirm: float
 
 
 class HangWatch:
-    """Follows one flagged silence after the other. Used by the keeper's one thread.
+    """Follows one flagged silence after another. Used by the keeper's only thread.
 
     Args:
-        emit: journals a fact.
-        say: reports advice, no more often than its quota allows.
+        emit: journals an event.
+        say: gives advice, no more often than its quota allows.
     """
 
     _countdown: _Countdown | None
@@ -81,17 +80,17 @@ class HangWatch:
         self._clear()
 
     def adopt(self, view: AttemptState, read_again: float, written_t: float | None) -> None:
-        """A silence that another keeper may have flagged.
+        """Take over a silence that another keeper may have flagged.
 
-        `read_again`: when this one has read the logs again. `written_t`: wall time of the last change of any rank's log.
+        `read_again`: when this keeper has read the logs again. `written_t`: wall time of the last change of any rank's log.
         """
         now, wall = self._clock.mono(), self._clock.wall()
-        # What an earlier keeper did not flag was no silence yet, and what was written while there was none may be signs of life.
+        # Without a flag there was no silence yet, and what was written while there was no keeper may be a sign of life.
         since = wall if view.stall is None else max(view.stall.since, written_t or wall)
         self._known_since = now - (wall - since)
         self._kept = view.kept is not None
         if view.countdown is not None:
-            # Neither forgotten nor carried out on another keeper's word: this one takes two rounds of its own first.
+            # The countdown is kept, but this keeper first takes two rounds of its own.
             left_s = view.countdown.until - wall
             rounds_s = read_again - now + self._settings.rounds_apart_s + CONFIRM_S
             self._count_down(
@@ -99,7 +98,7 @@ class HangWatch:
             )
 
     def flag(self, watch: StallWatch, limit: Threshold, now: float) -> None:
-        """A silence has passed the threshold of a stall: say so, and look."""
+        """A silence exceeded the threshold of a stall: journal it, and look at the stacks."""
         wall, stalled_s = self._clock.wall(), watch.stalled_s(now)
         self._emit(
             ev.StallFlagged(
@@ -128,8 +127,8 @@ class HangWatch:
         self._emit(ev.HangKept(t=self._clock.wall(), attempt=self._attempt, by=by))
 
     def look(self, watch: StallWatch, limit: Threshold, taken: Round | None, now: float) -> bool:
-        """Look at a silence that lasts; True: end the attempt for it. `taken`: a round that has just come."""
-        if taken is not None and taken.mono >= watch.last_sign:  # else it was begun in the silence before
+        """Look at a silence that continues; True: end the attempt. `taken`: a round that just finished."""
+        if taken is not None and taken.mono >= watch.last_sign:  # otherwise it belongs to an earlier silence
             self._keep(watch, limit, taken)
         silence = self._silence(watch, limit, now)
         match judge(silence):
@@ -187,11 +186,11 @@ class HangWatch:
         )
 
     def _late(self, newest: Round) -> tuple[LateRank, ...]:
-        """Those that others wait for; where all seem to wait, those that may be computing in the backward pass."""
+        """The ranks that others wait for; if all seem to wait, those that may be computing in the backward pass."""
         late = [place for rank in newest.absent if (place := newest.stacks.place_of(rank)) is not None]
         if not late:
             outside = [place for place in newest.stacks.places if place.kind is not Kind.PEERS]
-            # One that waits for its device may wait for its peers there.
+            # A rank that waits for its device may be waiting for its peers there.
             late = [place for place in outside if place.doing is not Doing.GPU] or outside
         busy = {place.rank for place in newest.stacks.places if self._computes(place)}
         if not late:
@@ -199,7 +198,7 @@ class HangWatch:
         return tuple(LateRank(p.rank, p.kind, p.where, computes=p.rank in busy) for p in late)
 
     def _computes(self, place: RankPlace) -> bool:
-        """Whether a rank used its CPU between the two rounds that count, or was seen on one."""
+        """Whether a rank used its CPU between the two compared rounds, or was seen running."""
         newest = self._rounds[-1]
         apart = [r for r in self._rounds if newest.mono - r.mono >= self._settings.rounds_apart_s]
         before = apart[-1] if apart else self._rounds[0]
@@ -225,7 +224,7 @@ class HangWatch:
             self._next_round = now + self._gap_s
 
     def _keep(self, watch: StallWatch, limit: Threshold, taken: Round) -> None:
-        """One more round; it becomes advice once the stacks say more than that a step is long."""
+        """Keep another round. It becomes advice once the stacks show more than a long step."""
         before = self._rounds[-1] if self._rounds else None
         self._changed = "" if before is None else _what_changed(before, taken)
         same = before is not None and not self._changed
@@ -240,16 +239,14 @@ class HangWatch:
         if same or taken.shows_a_wait:
             self._reported = True
             stalled_s = watch.stalled_s(self._clock.mono())
-            is_log = limit.stage is Stage.LOG
-            lasts = f"No output for {stalled_s:.0f} s" if is_log else f"No progress for {stalled_s:.0f} s"
             usual = f" (normally {limit.pace_s:.2g} s)" if limit.pace_s else ""
-            text = f"{lasts}{usual}: {taken.stacks.text}"
+            text = f"No progress for {stalled_s:.0f} s{usual}: {taken.stacks.text}"
             self._say([Advice("stall", text, taken.odd[0] if len(taken.odd) == 1 else None)])
 
     # -- what is done about a ruling -------------------------------------------------------------
 
     def _wait(self, ruling: Wait, silence: Silence, now: float) -> None:
-        """Not ended: say why, once for each reason, and look again in time."""
+        """The silence is not ended: report each reason once, and look again in time."""
         due = silence.act_s is not None and silence.silent_s >= silence.act_s
         if self._countdown is not None and not ruling.passing:
             self._countdown = None
@@ -262,9 +259,9 @@ class HangWatch:
         if self._stacks.busy:
             return
         if not self._reported and self._rounds and now >= self._next_round:
-            self._start_round(now)  # what the first round did not show, a second may
+            self._start_round(now)  # a second round may show what the first did not
         elif due and not self._kept:
-            # Only one look is wanting, or the next may show something else.
+            # Another look may be all that is missing, or it may show something else.
             apart = self._rounds[0].mono + silence.rounds_apart_s if ruling.passing and self._rounds else now
             if now >= max(self._next_round, apart):
                 self._start_round(now)
@@ -292,11 +289,11 @@ class HangWatch:
             self._say([Advice(f"hang_{ruling.rule}", text)])
 
     def _act(self, ruling: Act, silence: Silence, now: float) -> bool:
-        """Count down, look once more, and then end it."""
+        """Count down, look once more, then end the attempt."""
         newest = self._rounds[-1] if self._rounds else None
         text = newest.stacks.text if newest is not None else "could not take any stacks"
         if self._countdown is None:
-            # A person's own limit is not doubled by more than itself.
+            # The countdown is never longer than a limit that a person set.
             left_s = self._settings.countdown_s
             self._count_down(
                 min(left_s, silence.act_s or left_s) if silence.asked else left_s, text, ruling.rule
@@ -340,7 +337,7 @@ class HangWatch:
 
 
 def _what_changed(before: Round, after: Round) -> str:
-    """How two rounds differ, in words; empty: they are alike, and nothing worked in between."""
+    """How two rounds differ, in words; empty: they are the same, and nothing worked in between."""
     if not alike(before.stacks, after.stacks):
         return "the stacks change"
     return "data workers, disks or uploads are busy" if moved(before.activity, after.activity) else ""

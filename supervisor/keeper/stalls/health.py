@@ -1,6 +1,6 @@
-"""The health of a live attempt: stalls and hangs, stragglers, early signs. It advises; the keeper's loop acts.
+"""The health of a live attempt: stalls and hangs, stragglers, early signs. Health advises; the keeper's loop acts.
 
-Fed with what the sensors saw, updated at every tick of the loop. Paces and advice already given outlive an attempt.
+It receives what the sensors saw and is updated at every tick of the loop. Paces, and advice already given, outlive an attempt.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from supervisor.keeper.monitoring.observations import (
     StepSeen,
 )
 from supervisor.keeper.stalls.hang_watch import HangContext, HangWatch
-from supervisor.keeper.stalls.stack_broker import StackBroker
-from supervisor.keeper.stalls.stack_rounds import Round, Targets, glance, take_round
+from supervisor.keeper.stalls.stack_rounds import Round, StackBroker, Targets, glance, take_round
 from supervisor.policy.health.early_signs import Advice, EarlySigns, Quota
 from supervisor.policy.health.stall import Paces, StallWatch
 from supervisor.policy.health.straggler import Stragglers
@@ -43,29 +42,29 @@ from supervisor.sources.checkpoint_layouts import tree_bytes
 READ_AGAIN_S = 3.0
 """An adopting keeper reads the logs again: what it sees in its first seconds happened earlier."""
 LOG_STEP_GAP_S = 0.05
-"""Steps read from one batch of a log come at the same moment: only a gap between batches is one."""
+"""Steps in one batch of a log are read at the same moment, so only gaps between batches count."""
 AWAY_S = 2.0
 RESET_STEPS = 10
-"""A counter that falls by more than ranks can lie apart starts again with each epoch."""
+"""Ranks are never this many steps apart, so a counter that falls by more restarts with each epoch."""
 STRAGGLER_INTERVAL_S = 10.0
 LOOK_AFTER_STEPS = 30
-"""Ranks that train without telemetry are looked at from so many steps on, once a step,"""
+"""Ranks that train without telemetry are looked at once per step, starting at this step."""
 LOOK_INTERVAL_S = 60.0
-"""and once enough looks can be compared, so rarely: py-spy uses 10 to 20 ms of processor time for each rank."""
+"""The interval once there are enough looks to compare: py-spy uses 10 to 20 ms of processor time for each rank."""
 
 
 class Health:
-    """Follows one attempt after the other. Used by the keeper's one thread.
+    """Follows one attempt after another. Used by the keeper's only thread.
 
     Args:
-        emit: journals a fact.
-        targets: whom stacks are to be taken of now; None while no rank is known.
-        around: what decides besides the ranks whether a silence is ended.
+        emit: journals an event.
+        targets: the processes whose stacks can be taken now; None while no rank is known.
+        around: what else decides whether a silence is ended.
     """
 
     _flagged_before: ev.StallFlagged | None
     _last_tick: float
-    _slow: tuple[int | None, bool]
+    _slow: int | None
 
     def __init__(
         self,
@@ -92,7 +91,7 @@ class Health:
         self._reset(0)
 
     def begin(self, attempt: int, *, adopted: RunState | None = None) -> None:
-        """A new attempt, or one `adopted` in the state that it was left in."""
+        """A new attempt, or one `adopted` in the given state."""
         now = self._clock.mono()
         self._reset(attempt)
         self._watch = StallWatch(self._paces, self._settings, started=now)
@@ -108,10 +107,10 @@ class Health:
         self._hangs.adopt(view, self._read_again, past.written_t)
         self._flagged_before = view.stall
         if view.slow_rank is not None:
-            self._slow = (view.slow_rank.rank, view.slow_rank.unclear)
+            self._slow = view.slow_rank.rank
 
     def end(self) -> None:
-        """The attempt has ended: no more looks. A round that is being taken is left to finish by itself."""
+        """The attempt has ended: no more looks. A round in progress finishes by itself."""
         self._watch = None
         self._stacks.end()
 
@@ -121,12 +120,12 @@ class Health:
         return self._stacks.working
 
     def close(self) -> None:
-        """Wait for what is still being taken."""
+        """Wait for rounds in progress."""
         self._watch = None
         self._stacks.close()
 
     def observe(self, seen: Observation) -> None:
-        """Something that a sensor saw."""
+        """Take what a sensor saw."""
         watch = self._watch
         if watch is None:
             return
@@ -143,7 +142,7 @@ class Health:
                     self._stragglers.pause()
                     self._say(self._early.checkpoint(tree_bytes(Path(seen.path))))
             case LinesSeen():
-                if self._clock.mono() < self._replayed:
+                if seen.again:
                     watch.recall(seen.log, seen.lines)
                 else:
                     watch.printed(seen.log, seen.lines, self._mono(seen.t))
@@ -156,18 +155,18 @@ class Health:
                 pass
 
     def saved(self, checkpoint: ev.CheckpointCommitted) -> None:
-        """A checkpoint that was found in a folder is progress as well."""
+        """A checkpoint that was found in a folder is progress, too."""
         if self._watch is not None:
             self._watch.progress(self._mono(checkpoint.written_t or checkpoint.t))
 
     def tick(self) -> bool:
-        """Look at the silence; True: this is a hang, end the attempt."""
+        """Look at the silence; True: the attempt hangs and must end."""
         watch = self._watch
         if watch is None:
             return False
         now = self._clock.mono()
         if now - self._last_tick > AWAY_S:
-            # We slept, not the ranks: look at the logs first.
+            # The keeper slept, not the ranks: read the logs first.
             self._read_again = max(self._read_again, now + AWAY_S)
         self._last_tick = now
         self._look_at_stacks(watch, now)
@@ -188,11 +187,11 @@ class Health:
         return self._hangs.look(watch, watch.flagged, taken, now)
 
     def keep_waiting(self, by: str) -> None:
-        """A person does not want this silence to be ended."""
+        """A person chose not to end this silence."""
         self._hangs.keep_waiting(by)
 
     def stacks_now(self) -> BackgroundTask[Round, str] | None:
-        """Begin a round for a person: its answer is the artifact's name. None where there is nobody to look at."""
+        """Begin a round for a person, whose answer is the artifact's name; None if no rank is known."""
         return self._stacks.ask()
 
     # -- what is remembered of an attempt --------------------------------------------------------
@@ -213,12 +212,12 @@ class Health:
         self._hangs.begin(attempt)
         self._flagged_before = None
         self._next_straggler = float("-inf")
-        self._slow = (None, False)
+        self._slow = None
         self._steps, self._step_mono, self._step_s = 0, float("-inf"), 0.0
         self._looked_steps, self._look_at = LOOK_AFTER_STEPS, float("inf")
 
     def _close_flagged(self, stall: ev.StallFlagged, watch: StallWatch, now: float) -> None:
-        """What the keeper before had flagged was found again by now, or is over."""
+        """The stall that the previous keeper flagged was found again, or is over."""
         self._flagged_before = None
         if watch.flagged is None:
             lasted_s = self._clock.wall() - (now - watch.last_sign) - stall.since
@@ -226,7 +225,7 @@ class Health:
             self._paces.returned(lasted_s)
 
     def _is_past(self, t: float) -> bool:
-        """Whether a keeper before this one saw it. Only while the files are read again: its clock may have been another."""
+        """Whether an earlier keeper saw it. Only while files are read again, because its clock may have differed."""
         known = self._past.last_t
         return known is not None and t <= known and self._clock.mono() < self._replayed
 
@@ -237,20 +236,16 @@ class Health:
             return
         self._wire = self._wire or seen.from_telemetry
         if self._wire and not seen.from_telemetry:
-            return  # the console line of what telemetry says exactly
+            return  # telemetry has the same values, exactly
+        if seen.again:
+            return
         step = seen.values.get("step")
-        if not seen.from_telemetry:
-            known = self._past.last_step
-            if self._clock.mono() < self._replayed or (
-                step is not None and known is not None and step <= known
-            ):
-                return
         mono, epoch = self._mono(seen.t), seen.values.get("epoch", -1.0)
         is_next_epoch, self._max_epoch = epoch > self._max_epoch >= 0, max(epoch, self._max_epoch)
         if step is not None:
             is_new = step > self._max_step or step < self._max_step - RESET_STEPS
         else:
-            is_new = is_next_epoch and self._max_step < 0  # a script whose log counts nothing else
+            is_new = is_next_epoch and self._max_step < 0  # a script whose log counts only epochs
         if is_new and not seen.from_telemetry and mono - self._log_step_mono < LOG_STEP_GAP_S:
             watch.progress(mono)
         elif is_new:
@@ -266,7 +261,9 @@ class Health:
             self._total = total
             watch.finish(done=step >= total)
         elif step is not None and self._asked_total is not None:
-            watch.finish(done=step == self._asked_total)  # beyond it, that number was of something else
+            watch.finish(
+                done=step == self._asked_total
+            )  # a step beyond it shows that the number meant something else
         elif step is not None and step > self._total:
             watch.finish(done=False)  # that total was the end of an epoch
         if seen.rank is not None:
@@ -274,7 +271,7 @@ class Health:
         self._say(self._early.step(seen.rank, mono, seen.values))
 
     def _is_progress_of(self, rank: int | None) -> bool:
-        """One rank's phases are the attempt's: rank 0's, or those of the first that spoke."""
+        """The phases of one rank count for the attempt: rank 0, or the first that reported one."""
         if rank in {None, 0}:
             self._speaker = 0
         elif self._speaker is None:
@@ -287,7 +284,6 @@ class Health:
             self._stragglers.gpu(seen.key, seen.values)
             self._say(self._early.gpu(seen.key, mono, seen.values))
         elif seen.stream == HOST and seen.key == MACHINE_KEY:
-            self._stragglers.machine(seen.values)
             self._say(self._early.machine(mono, seen.values))
         elif (cores := seen.values.get("cpu_ratio")) is not None and seen.key.isdigit():
             self._stragglers.processor(int(seen.key), cores)  # of a rank
@@ -299,14 +295,14 @@ class Health:
     # -- advice ----------------------------------------------------------------------------------
 
     def _look_at_stacks(self, watch: StallWatch, now: float) -> None:
-        """See whom the ranks wait for, at a moment of a step that has no part in how the steps are reported."""
+        """See which rank the others wait for, at a random moment of a step."""
         found = self._stacks.glanced()
         if found is not None and watch.flagged is None:
             place = waited_for(found)
             where = (place.line_at or place.what) if place is not None else ""
             self._stragglers.looked(place.rank if place is not None else None, where)
         if self._wire or watch.flagged is not None:
-            return  # telemetry tells each rank's own time; a hang has looks of its own
+            return  # telemetry has each rank's own times, and a hang has its own rounds
         if self._look_at == float("inf") and self._steps > self._looked_steps:
             rest_s = LOOK_INTERVAL_S if self._stragglers.looked_enough else 0.0
             self._look_at = now + rest_s + random.random() * max(self._step_s, 0.5)
@@ -322,9 +318,9 @@ class Health:
         slow = ev.SlowRankFound(t=self._clock.wall(), attempt=self._attempt)
         if found is not None:
             numbers = {"lost_s": round(found.lost_s, 4), "step_s": round(found.gap_s, 4)}
-            slow = replace(slow, rank=found.rank, unclear=found.rank is None, **numbers)
-        if (slow.rank, slow.unclear) != self._slow:
-            self._slow = (slow.rank, slow.unclear)
+            slow = replace(slow, rank=found.rank, **numbers)
+        if slow.rank != self._slow:
+            self._slow = slow.rank
             self._emit(slow)
         self._say([found.advice] if found is not None else [])
 
@@ -349,35 +345,33 @@ TAIL_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Where the attempt stood. `last_t`: wall time of the last step or change of phase. `written_t`: of the last change of any of its logs."""
+    """How far the attempt was. `last_t`: wall time of the last step or phase change. `written_t`: of the last change of any log."""
 
     last_t: float | None = None
-    last_step: float | None = None
     written_t: float | None = None
 
 
 def resumed_watch(
     node: NodePaths, view: AttemptState, paces: Paces, settings: HangSettings, mono: Callable[[float], float]
 ) -> tuple[StallWatch, Past]:
-    """The watch over this attempt as its newest samples leave it; all other paces are learned again. `mono`: a wall time by the keeper's clock."""
+    """The watch of an adopted attempt, from its newest samples; other paces are learned again. `mono` converts a wall time to the keeper's clock."""
     watch = StallWatch(paces, settings, started=mono(view.started_t or view.planned_t))
     if view.first_step_t is not None:
         watch.step(mono(view.first_step_t))
     for fact in facts_in(node.journal):
         if isinstance(fact, ev.StallEnded):
             paces.returned(fact.stalled_s)  # a later silence as long is not ended either
-    last_t, steps = view.first_step_t, list[float]()
+    last_t, resumed = view.first_step_t, False
     for sample in _steps(node, view.number):
         at = mono(sample.t)
-        if not steps:  # those before it are not read: it ends no gap
+        if not resumed:  # earlier samples are not read, so it ends no gap
             watch.resume(None, at)
         watch.step(at)
-        steps.append(sample.v["step"] or 0.0)
-        last_t = sample.t
+        resumed, last_t = True, sample.t
     if view.phase is not None and view.phase_t is not None and view.phase_t >= (last_t or 0.0):
         watch.enter(view.phase, mono(view.phase_t))
         last_t = view.phase_t
-    return watch, Past(last_t, max(steps, default=None), _last_change(node.attempt(view.number)))
+    return watch, Past(last_t, _last_change(node.attempt(view.number)))
 
 
 def _last_change(paths: AttemptPaths) -> float | None:

@@ -1,18 +1,19 @@
-"""One round of stacks: all ranks side by side, grouped, with what NCCL, PyTorch and the logs' heads know, written as an artifact.
+"""A round of stacks: all ranks side by side in groups, with what NCCL, PyTorch and the measurements know, written as an artifact.
 
-Taken in a thread of its own: py-spy may need seconds, and the keeper's loop must continue.
+Rounds are taken in a thread of their own, one at a time: py-spy may need seconds and stops each process for a moment.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from supervisor.diagnosis.hang.stack_groups import RankStack, StackRound, stack_round
-from supervisor.diagnosis.hang.stacks import Frame, main_thread, parse_stack
+from supervisor.diagnosis.hang.stacks import main_thread, parse_stack
 from supervisor.diagnosis.hang.stuck_collectives import (
     ranks_at_fault,
     read_ras,
@@ -21,6 +22,7 @@ from supervisor.diagnosis.hang.stuck_collectives import (
 )
 from supervisor.job.knobs.conventions import longer_than_usual
 from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.keeper.base.background import JOIN_S, Background, BackgroundTask
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.process.attempt import LiveAttempt
 from supervisor.policy.health.stall import Activity
@@ -47,20 +49,20 @@ from supervisor.text.redact import redact_text
 
 STACKS_S = 5.0
 FAULT_FOLDER = "stacks"
-# Ranks that all do something different show no pattern: at most this many of them are journalled.
+# If every rank does something different, there is no pattern; at most this many groups are journalled.
 MOST_GROUPS = 32
 HEAD_BYTES = 1 << 18
-"""The first record of a rank's measurements holds the timeout of its process groups."""
+"""The first record of a rank's measurements contains the timeout of its process groups."""
 # Launchers' names for how many ranks this node has: torchrun's, DeepSpeed's, Open MPI's and MPICH's.
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Whom to look at, and where the round is written.
+    """Which processes to look at, and where to write the round.
 
     `ranks`: by global rank. `attempt_root`: the attempt's folder. `env`: the job's environment. `since_t`: wall time
-    of the attempt's start; older dumps are of others.
+    of the attempt's start; older dumps belong to other runs.
     """
 
     attempt: int
@@ -74,10 +76,10 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a round gave. `mono`: when, by the keeper's clock. `lines`: where each rank's own frame stands, 1-based.
+    """The result of a round. `mono`: its time, by the keeper's clock. `lines`: the artifact's line of each rank's own frame, 1-based.
 
-    `cpu_s`: what each rank's process has used so far. `here` and `world`: ranks of this node and of the job, as the ranks were
-    told. `group_timeout_s`: as the ranks were measured to ask for it.
+    `cpu_s`: CPU seconds that each rank's process has used. `here` and `world`: the ranks on this node and in the job, according to the
+    ranks' environment. `group_timeout_s`: the timeout that the ranks were measured to request.
     """
 
     mono: float
@@ -95,15 +97,15 @@ class Round:
 
     @property
     def odd(self) -> tuple[int, ...]:
-        """Who keeps the others waiting: by the stacks, else by NCCL or the flight recorder."""
+        """The ranks that keep the others waiting, according to the stacks, or else to NCCL or the flight recorder."""
         return self.stacks.odd or self.absent
 
     @property
     def shows_a_wait(self) -> bool:
-        """Whether this round alone says that somebody is waited for who does not run, or that all wait.
+        """Whether this round alone shows that the others wait for a rank that does not run, or that all wait.
 
-        A rank that computes while the others wait for it is at a long step: a script that lengthens its sequences at
-        once looks so. Only a second round can tell that from an endless loop.
+        A rank that computes while the others wait may be in a long step, for example after the sequences became longer. Only a second
+        round can tell that from an endless loop.
         """
         if self.absent:
             return True
@@ -112,13 +114,13 @@ class Round:
 
     @property
     def line_at(self) -> str | None:
-        """The odd one's own line."""
+        """The line of the first rank that keeps the others waiting."""
         place = self.stacks.place_of(self.odd[0]) if self.odd else None
         return place.line_at if place is not None else None
 
     @property
     def groups(self) -> tuple[ev.RanksAt, ...]:
-        """The ranks by what they do, as they are journalled: those who keep the others waiting first."""
+        """The ranks grouped by what they do, for the journal; those that keep the others waiting come first."""
         odd, lines = set(self.odd), self.lines or {}
         found = sorted(self.stacks.groups, key=lambda group: not odd.issuperset(group.ranks))
         return tuple(
@@ -142,7 +144,7 @@ def targets_of(
     env: Mapping[str, str],
     python: str,
 ) -> Targets | None:
-    """Whom to look at now; None while no process of the attempt is known."""
+    """Which processes to look at now; None while no process of the attempt is known."""
     known = {
         (rank.rank if rank is not None and rank.rank is not None else local): process
         for local, process in live.ranks.items()
@@ -150,7 +152,7 @@ def targets_of(
         for rank in [view.ranks.get(local)]
     }
     if not known and job.entry_kind is EntryKind.COMMAND:
-        # A plain `python train.py`: its own process, or the innermost that a wrapper of it started first.
+        # A plain `python train.py`: its own process, or the innermost process that a wrapper started.
         tree = live.child.tree()
         known = {0: tree[0]} if tree else {}
     if not known:
@@ -167,7 +169,7 @@ def targets_of(
 
 
 def take_round(targets: Targets, clock: Clock) -> Round:
-    """Stacks, NCCL's counts and flight-recorder dumps of all ranks, written to artifacts/."""
+    """Take stacks, NCCL's counts and flight-recorder dumps of all ranks, and write them to artifacts/."""
     order = sorted(targets.ranks)
     processes = [targets.ranks[rank] for rank in order]
     taken = collect_stacks(
@@ -201,7 +203,7 @@ def take_round(targets: Targets, clock: Clock) -> Round:
 
 
 def glance(targets: Targets) -> StackRound | None:
-    """Where the ranks of a healthy job are at this moment; none of them is stopped for it. None where that cannot be seen."""
+    """Where the ranks of a healthy job are at this moment, without stopping any of them; None if that cannot be seen."""
     order = sorted(targets.ranks)
     taken = glance_stacks(
         [targets.ranks[rank] for rank in order],
@@ -226,7 +228,7 @@ def _size(env: Mapping[str, str], *names: str) -> int | None:
 
 
 def _group_timeout(paths: AttemptPaths) -> float | None:
-    """The longest timeout of a process group that the ranks were seen to ask for."""
+    """The longest timeout of a process group that the ranks were measured to request."""
     found = []
     for path in paths.telemetry.glob("measured*.jsonl*"):
         try:
@@ -239,14 +241,14 @@ def _group_timeout(paths: AttemptPaths) -> float | None:
 
 
 def _collectives(targets: Targets) -> tuple[list[str], str | None, tuple[int, ...]]:
-    """Sections for the artifact, the one-line finding, and who did not come."""
+    """Sections for the artifact, the finding in one line, and the ranks that did not arrive."""
     sections: list[str] = []
     finding: str | None = None
     absent: tuple[int, ...] = ()
     pids = {process.pid: rank for rank, process in targets.ranks.items()}
     address = ras_address(targets.env)
     report = query_ras(address) if address is not None else None
-    # The port is the machine's: what answers may be another job.
+    # The port belongs to the machine, so another job may answer.
     if report is not None and any(f"process {pid} " in report for pid in pids):
         sections += ["== NCCL RAS", *report.splitlines(), ""]
         lags = read_ras(report)
@@ -263,21 +265,18 @@ def _collectives(targets: Targets) -> tuple[list[str], str | None, tuple[int, ..
     return sections, finding, tuple(rank for rank in absent if rank in targets.ranks)
 
 
-# Two rounds, one for a person and one for the watch, may end within a second, and so may some more.
+# Several rounds may end within one second.
 MOST_A_SECOND = 9
-SOURCE_LIMIT_BYTES = 4 << 20
-SHOWN_CHARS = 200
-MOST_FILES = 64
 
 log = logging.getLogger("stoker.keeper")
 
 
 @dataclass(frozen=True, slots=True)
 class StackFile:
-    """Where a round lies.
+    """Where a round was written.
 
-    `name`: below the run directory; None where it could not be written. `lines`: by rank, 1-based, where the user's innermost
-    frame stands, or else the innermost of all.
+    `name`: relative to the run directory; None if it could not be written. `lines`: for each rank, the line (1-based) of the user's
+    innermost frame, or else of the innermost frame.
     """
 
     name: str | None
@@ -287,16 +286,14 @@ class StackFile:
 def write_stacks(
     artifacts: Path, attempt: int, wall: float, head: str, stacks: Mapping[int, Stack], extra: list[str]
 ) -> StackFile:
-    """Write a round: `head` is its first line, `stacks` are by rank, `extra` follows them."""
-    source = _SourceLines()
+    """Write a round: `head`, then `stacks` by rank, then `extra`."""
     parts = [head, ""]
     lines: dict[int, int] = {}
     for rank, stack in stacks.items():
         note = f" ({stack.note})" if stack.note else ""
         parts.append(f"== rank {rank}, pid {stack.process.pid}, by {stack.source}{note}")
-        shown, own = _with_source(stack, source)
-        lines[rank] = len(parts) + own
-        parts += [*shown, ""]
+        lines[rank] = len(parts) + _own_frame(stack)
+        parts += [*stack.lines, ""]
     parts += extra
     stem = f"stacks-{attempt}-{int(wall)}"
     names = (f"{stem}.txt", *(f"{stem}-{number}.txt" for number in range(2, MOST_A_SECOND + 1)))
@@ -310,59 +307,152 @@ def write_stacks(
     return StackFile(f"artifacts/{name}", lines)
 
 
-def _with_source(stack: Stack, source: _SourceLines) -> tuple[list[str], int]:
-    """The stack's lines with source below the main thread's own frames, and which of them is the one to look at, from 1."""
+def _own_frame(stack: Stack) -> int:
+    """The line of a stack to look at, from 1: the main thread's innermost frame in the user's code, or else its innermost frame."""
     thread = main_thread(parse_stack(stack.lines))
-    if thread is None:
-        return list(stack.lines), 1
-    frames = dict(zip(thread.at, thread.frames, strict=True))
-    folder = f"/proc/{stack.process.pid}/cwd"
-    shown: list[str] = []
-    own: int | None = None
-    inner: int | None = None
-    for index, line in enumerate(stack.lines):
-        shown.append(line)
-        frame = frames.get(index)
-        if frame is None:
-            continue
-        inner = inner or len(shown)
-        if frame.is_library:
-            continue
-        own = own or len(shown)
-        quoted = source.of(frame, folder)
-        if quoted:
-            indent = len(line) - len(line.lstrip())
-            shown.append(" " * (indent + 4) + quoted)
-    return shown, own or inner or 1
+    if thread is None or not thread.at:
+        return 1
+    own = (at for at, frame in zip(thread.at, thread.frames, strict=True) if not frame.is_library)
+    return next(own, thread.at[0]) + 1
 
 
-class _SourceLines:
-    """Lines of source files, each file read once."""
+# -- who wants stacks, and when they come --------------------------------------------------------------
 
-    def __init__(self) -> None:
-        self._files: dict[str, list[bytes]] = {}
-
-    def of(self, frame: Frame, folder: str) -> str:
-        """What stands where a frame points; empty where that cannot be read. Relative paths begin in `folder`."""
-        if frame.line is None or frame.line < 1 or not frame.file.endswith(".py"):
-            return ""
-        path = os.path.join(folder, frame.file)
-        rows = self._files.get(path)
-        if rows is None:
-            if len(self._files) >= MOST_FILES:
-                return ""
-            rows = self._files[path] = _rows(path)
-        if frame.line > len(rows):
-            return ""
-        text = rows[frame.line - 1].decode("utf-8", "replace").strip()
-        return "".join(char for char in redact_text(text)[:SHOWN_CHARS] if char.isprintable())
+MOST_BLIND = 3
+"""After this many looks in a row without Python stacks, none are expected."""
 
 
-def _rows(path: str) -> list[bytes]:
-    try:
-        if not os.path.isfile(path):
-            return []
-        with open_regular(path) as file:
-            return file.read(SOURCE_LIMIT_BYTES).split(b"\n")
-    except OSError:
-        return []
+class StackBroker:
+    """Takes rounds of one attempt after another. Used by the keeper's only thread.
+
+    Args:
+        emit: journals an event.
+        targets: the processes to look at now; None while no rank is known.
+        take: takes one round; called in a thread.
+        glance: looks at the ranks without stopping them; called in a thread.
+    """
+
+    _blind: int
+
+    def __init__(
+        self,
+        emit: Callable[[ev.Event], None],
+        clock: Clock,
+        targets: Callable[[], Targets | None],
+        take: Callable[[Targets, Clock], Round],
+        glance: Callable[[Targets], StackRound | None] = glance,
+    ) -> None:
+        self._emit, self._clock, self._targets, self._take, self._glance = emit, clock, targets, take, glance
+        self._one_at_a_time = threading.Lock()
+        self._left: list[Background[Any]] = []
+        self._asked: BackgroundTask[Round, str] | None = None
+        self._begin(0)
+
+    def begin(self, attempt: int) -> None:
+        """Another attempt."""
+        self.end()
+        self._begin(attempt)
+
+    def end(self) -> None:
+        """The attempt has ended; a round in progress finishes by itself."""
+        self._left = [work for work in (*self._left, self._taker, self._glancer) if work.working]
+
+    def close(self) -> None:
+        """Wait for rounds in progress."""
+        self.end()
+        for work in self._left:
+            work.close()
+        if self._asked is not None:
+            self._asked.close(JOIN_S)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a round for the watch is in progress or waits to be fetched."""
+        return self._taker.busy
+
+    @property
+    def working(self) -> bool:
+        """Whether any stacks are being taken now."""
+        asked = self._asked is not None and self._asked.working
+        return asked or any(work.working for work in (self._taker, self._glancer))
+
+    def glance(self) -> None:
+        """Begin a look at the ranks, if there are several and their Python stacks can be taken."""
+        targets = self._targets() if self._blind < MOST_BLIND and self._glancer.is_idle() else None
+        if targets is not None and len(targets.ranks) > 1:
+            self._glancer.start(lambda: [self._glance(targets)])
+
+    def glanced(self) -> StackRound | None:
+        """The result of the look, once. After several looks without a result, this attempt gets no more."""
+        found = self._glancer.poll()
+        if found is None:
+            return None
+        self._blind += 1
+        if found[0] is not None:
+            self._blind = 0
+        return found[0]
+
+    def start(self) -> bool:
+        """Begin a round for the watch; False if no rank is known or a round is in progress."""
+        targets = None if self._taker.busy else self._targets()
+        if targets is None:
+            return False
+        self._taker.start(lambda: self._round(targets))
+        return True
+
+    def poll(self) -> Round | None:
+        """The watch's round, once, when it is done."""
+        taken = self._taker.poll()
+        if taken is not None:
+            self._journal(taken, self._attempt)
+        return taken
+
+    def ask(self) -> BackgroundTask[Round, str] | None:
+        """A round for a person, whose answer is the artifact's name; None if no rank is known.
+
+        A second person who asks meanwhile gets the same round.
+        """
+        if self._asked is not None and self._asked.working:
+            return self._asked
+        targets, attempt = self._targets(), self._attempt
+        if targets is None:
+            return None
+
+        def finish(taken: Round) -> str:
+            self._journal(taken, attempt)
+            if taken.artifact is None:
+                raise OSError("the stacks could not be written: see keeper.log")
+            return taken.artifact
+
+        self._asked = BackgroundTask("stoker-stacks-asked", lambda: self._round(targets), finish)
+        return self._asked
+
+    def _begin(self, attempt: int) -> None:
+        self._attempt = attempt
+        self._taker: Background[Round] = Background("stoker-stacks")
+        self._glancer: Background[list[StackRound | None]] = Background("stoker-glance")
+        self._blind = 0
+
+    def _round(self, targets: Targets) -> Round:
+        # Two tracers cannot hold one process, so the second waits, but no longer than a round may take.
+        if not self._one_at_a_time.acquire(timeout=JOIN_S):
+            raise TimeoutError("stacks are still being taken: ask again")
+        try:
+            return self._take(targets, self._clock)
+        finally:
+            self._one_at_a_time.release()
+
+    def _journal(self, taken: Round, attempt: int) -> None:
+        self._emit(
+            ev.StacksTaken(
+                t=self._clock.wall(),
+                attempt=attempt,
+                text=taken.stacks.text[:400],
+                odd=taken.odd,
+                line_at=taken.line_at,
+                artifact=taken.artifact,
+                source=taken.source,
+                collective=taken.collective,
+                groups=taken.groups,
+            )
+        )

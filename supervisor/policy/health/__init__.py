@@ -1,5 +1,4 @@
-"""Health: how fast a run usually moves, when its silence is a stall, who is slow, what may go wrong soon.
+"""Health of a run: its usual pace, stalls, slow ranks, and early signs of trouble.
 
-Pure: numbers in, findings out. A second axis beside the run's states: nothing here ends anything; the keeper asks
-`ending` whether to.
+Pure: numbers in, findings out. Health is a second axis beside the run's states. Nothing here ends a run; the keeper asks `ending`.
 """

@@ -1,7 +1,7 @@
-"""Early signs: what is likely to end or to slow this run later, from its numbers alone.
+"""Early signs of what is likely to end or slow down this run, from its numbers alone.
 
-Every rule wants more than one reading, because a healthy run shows each of these once in a while. The advice is that
-of the field's own troubleshooting lists: more data workers, pinned memory, a lower rate, clipping, free disk.
+Every rule needs more than one reading, because a healthy run shows each sign once in a while. The advice is that of the usual
+troubleshooting lists: more data workers, pinned memory, a lower learning rate, clipping, free disk space.
 """
 
 from __future__ import annotations
@@ -23,18 +23,16 @@ POINTS = 60
 THIRDS = 3
 NEAR_LIMIT = 0.85
 SOON_S = 1800.0
-RETRIES = 3
 SPIKE_STEPS = 3
 SPIKE_SPREADS = 8.0
 MIN_STEPS = 30
-SCALE_FALLS = 4
 DATA_SHARE = 0.3
 DATA_SHARE_ALONE = 0.5
 BUSY_GPU = 0.6
 HOT_C = 87.0
 HOT_READINGS = 30
 CHECKPOINTS_AHEAD = 3
-# A step that is read this long after the complaint was made after it: lines that are written together are read together.
+# A step that is read this much later was made after the complaint; lines that were written together are read together.
 WENT_ON_S = 2.0
 # torch.save's writer names no file: caffe2/serialize/inline_container.cc.
 _NOT_SAVED = re.compile(
@@ -48,7 +46,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One thing worth saying. `code` names its kind; `rank` whose it is, None for the job's."""
+    """A piece of advice. `code`: its kind. `rank`: the rank that it is about, None: the whole job."""
 
     code: str
     text: str
@@ -56,13 +54,13 @@ class Advice:
 
 
 class Quota:
-    """Says whether a kind of advice may be said again: after half an hour, then an hour, and so on, doubling."""
+    """Limits how often one kind of advice is given: again after half an hour, then after an hour, and so on, doubling."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, float]] = {}
 
     def allows(self, code: str, now: float) -> bool:
-        """True if `code` may be said at `now` (monotonic seconds); it then counts as said."""
+        """Whether `code` may be given at `now` (monotonic seconds); if so, it counts as given."""
         known = self._last.get(code)
         if known is None:
             self._last[code] = (now, FIRST_PAUSE_S)
@@ -74,15 +72,15 @@ class Quota:
         return True
 
     def said(self, code: str, now: float) -> None:
-        """Something was said before this process lived."""
+        """An earlier process gave this advice."""
         self._last[code] = (now, FIRST_PAUSE_S)
 
 
 class Creep:
-    """Thinned readings of one level. Bounded: at most `POINTS` readings, `spacing_s` apart.
+    """Readings of one level: at most `POINTS`, `spacing_s` apart.
 
-    A level creeps if each third of the readings lies wholly above the one before: a caching allocator's memory goes
-    up in steps and stays, a leak does not stay.
+    A level creeps if each third of its readings lies entirely above the one before. A caching allocator's memory rises in steps and
+    stays; a leak keeps rising.
     """
 
     def __init__(self, *, spacing_s: float = 20.0) -> None:
@@ -95,7 +93,7 @@ class Creep:
             self._points.append((t, value))
 
     def full_in_s(self, limit: float) -> float | None:
-        """Seconds until the level reaches `limit` at its present slope; None if it does not creep, or too little is known."""
+        """Seconds until the level reaches `limit` at its current slope; None if it does not creep or too little is known."""
         if len(self._points) < POINTS // 2:
             return None
         points = list(self._points)
@@ -113,7 +111,7 @@ class Creep:
 
 
 class Typical:
-    """Median and spread of the last values: what a spike is measured against."""
+    """Median and spread of the last values, for comparison with a spike."""
 
     def __init__(self, size: int = 64) -> None:
         self._values: deque[float] = deque(maxlen=size)
@@ -132,18 +130,18 @@ class Typical:
 
     @property
     def spread(self) -> float:
-        """1.4826 times the median distance from the median: a standard deviation that no outlier moves."""
+        """1.4826 times the median distance from the median: a standard deviation that outliers do not move."""
         middle = self.median
         return 1.4826 * median(abs(value - middle) for value in self._values)
 
 
 MEMORY_UNEXPECTED = "memory_unexpected"
 MUCH_OFF = 0.25
-"""Of what was expected: caches, a context and fragments make some 10 %."""
+"""As a share of the expected memory; caches, a context and fragmentation account for some 10 %."""
 
 
 def unexpected_memory(trial: MemoryTrial, expected_bytes: int) -> Advice | None:
-    """What an attempt held on a GPU against what its configuration expects; None where that is about the same."""
+    """Compare the GPU memory of an attempt with what its configuration expects; None if they are about the same."""
     peak, room = trial.peak_bytes, trial.capacity_bytes
     if peak is None or trial.measure is Measure.RESIDENT or abs(peak / expected_bytes - 1) <= MUCH_OFF:
         return None
@@ -159,7 +157,7 @@ def unexpected_memory(trial: MemoryTrial, expected_bytes: int) -> Advice | None:
 
 
 SPIKES = {"loss": ("loss_spike", 2.0), "grad_norm": ("grad_spike", 10.0)}
-"""By the name of a value: the code of the advice, and how many times the usual it must be."""
+"""For each value: the code of the advice, and the multiple of the usual value that counts as a spike."""
 
 
 def _spike_text(name: str, value: float, usual: float) -> str:
@@ -173,14 +171,14 @@ def _spike_text(name: str, value: float, usual: float) -> str:
 
 @dataclass(slots=True)
 class _Spike:
-    """What is usual of a value, and how many steps in a row were far above it."""
+    """The usual value, and how many steps in a row were far above it."""
 
     usual: Typical = field(default_factory=Typical)
     high: int = 0
 
     def lasts(self, value: float, factor: float) -> bool:
-        """Count a step; True once enough in a row were far above the usual, both by ratio and by spread."""
-        if not math.isfinite(value):  # no spike but a failure
+        """Count a step; True once enough in a row were far above the usual value, both by ratio and by spread."""
+        if not math.isfinite(value):  # a failure, not a spike
             self.high = 0
             return False
         known = len(self.usual) >= MIN_STEPS and (middle := self.usual.median) > 0
@@ -193,16 +191,8 @@ class _Spike:
 
 
 @dataclass(slots=True)
-class _Rank:
-    """What is remembered of one rank."""
-
-    memory: Creep = field(default_factory=Creep)
-    retries: float | None = None
-
-
-@dataclass(slots=True)
 class _Gpu:
-    """What is remembered of one GPU."""
+    """The history of one GPU."""
 
     memory: Creep = field(default_factory=Creep)
     hot: int = 0
@@ -212,55 +202,35 @@ class _Gpu:
 
 
 class EarlySigns:
-    """Takes readings of one attempt and gives advice; the caller says it as often as it helps (see `Quota`)."""
+    """Takes readings of one attempt and gives advice; the caller limits how often (see `Quota`)."""
 
     def __init__(self) -> None:
-        self._ranks: dict[int | None, _Rank] = {}
         self._gpus: dict[str, _Gpu] = {}
         self._host = Creep()
         self._spikes = {name: _Spike() for name in SPIKES}
-        self._scale: float | None = None
-        self._falls = 0
         self._waits = Typical(50)
         self._disk_free: float | None = None
         self._free_after_save: float | None = None
         self._not_saved: tuple[float, int | None, str] | None = None
 
     def complaint(self, rank: int | None, t: float, failure: FailureClass, line: str) -> None:
-        """A line of a live log names a cause of failure; `t` in seconds of the clock of `step`."""
+        """A line of a live log names a cause of failure; `t`: seconds of the same clock as for `step`."""
         if failure is FailureClass.DISK_FULL or _NOT_SAVED.search(line):
             self._not_saved = self._not_saved or (t, rank, line)
 
     def step(self, rank: int | None, t: float, values: Mapping[str, float]) -> Iterator[Advice]:
-        """A step's numbers by their canonical names; `t` in seconds of any one clock."""
+        """Take a step's numbers by their canonical names; `t`: seconds of any clock."""
         yield from self._went_on_unsaved(rank, t)
-        known = self._ranks.setdefault(rank, _Rank())
-        retries = values.get("alloc_retries")
-        if retries is not None and math.isfinite(retries):
-            if known.retries is not None and retries - known.retries >= RETRIES:
-                yield Advice(
-                    "alloc_retries",
-                    f"rank {rank if rank is not None else 0} had to free cached GPU memory {retries - known.retries:.0f} "
-                    "times to continue: memory is tight; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or a smaller micro-batch helps",
-                    rank,
-                )
-                known.retries = retries
-            known.retries = retries if known.retries is None else known.retries
-        used, limit = values.get("memory_used_bytes"), values.get("memory_total_bytes")
-        if used is not None:
-            known.memory.add(t, used)
-            if limit:
-                yield from _creeps(known.memory, used, limit, f"rank {rank}", "memory_creeping", rank)
         if rank in {None, 0}:
             yield from self._numbers(values)
 
     def gpu(self, index: str, t: float, values: Mapping[str, float | None]) -> Iterator[Advice]:
-        """A GPU's reading, by the names of the series."""
+        """Take a GPU's reading, by the names of the series."""
         known = self._gpus.setdefault(index, _Gpu())
         used, total = values.get("memory_used_bytes"), values.get("memory_total_bytes")
         if used is not None and total:
             known.memory.add(t, used)
-            yield from _creeps(known.memory, used, total, f"GPU {index}", "gpu_memory_creeping", None)
+            yield from _creeps(known.memory, used, total, f"GPU {index}", "gpu_memory_creeping")
         temperature = values.get("temperature_c")
         known.hot = known.hot + 1 if temperature is not None and temperature >= HOT_C else 0
         if temperature is not None and known.hot == HOT_READINGS:
@@ -287,25 +257,25 @@ class EarlySigns:
             known.util.add(util)
 
     def machine(self, t: float, values: Mapping[str, float | None]) -> Iterator[Advice]:
-        """The machine's reading, by the names of the series."""
+        """Take the machine's reading, by the names of the series."""
         used = values.get("cgroup_used_bytes") or values.get("memory_used_bytes")
         limit = values.get("cgroup_limit_bytes") or values.get("memory_total_bytes")
         if used is not None and limit:
             self._host.add(t, used)
-            yield from _creeps(self._host, used, limit, "host memory", "host_memory_creeping", None)
+            yield from _creeps(self._host, used, limit, "host memory", "host_memory_creeping")
         free = values.get("disk_free_bytes")
         if free is not None:
             self._disk_free = free
 
     def checkpoint(self, size_bytes: int | None) -> Iterator[Advice]:
-        """A checkpoint was committed; `size_bytes` on disk, None if not known."""
+        """A checkpoint was committed; `size_bytes`: on disk, None if unknown."""
         self._not_saved = None
         free, before = self._disk_free, self._free_after_save
         self._free_after_save = free
         if free is None or not size_bytes:
             return
         fits = int(free // size_bytes)
-        # Where old checkpoints are deleted the space does not shrink: then only the next one must fit.
+        # If old checkpoints are deleted, the free space does not shrink, and only the next one must fit.
         shrinks = before is not None and before - free >= 0.5 * size_bytes
         if fits < 1 or (shrinks and fits < CHECKPOINTS_AHEAD):
             more = (
@@ -317,7 +287,7 @@ class EarlySigns:
             )
 
     def _went_on_unsaved(self, rank: int | None, t: float) -> Iterator[Advice]:
-        """A failed save that ends a run is its verdict; one that the script caught loses everything since the last good one, later."""
+        """A failed save that ends a run is its verdict. If the script caught it, a later failure would lose everything since the last good save."""
         if self._not_saved is None:
             return
         seen, whose, line = self._not_saved
@@ -336,17 +306,6 @@ class EarlySigns:
             code, factor = SPIKES[name]
             if value is not None and spike.lasts(value, factor):
                 yield Advice(code, _spike_text(name, value, spike.usual.median))
-        scale = values.get("loss_scale")
-        if scale is not None and math.isfinite(scale):
-            if self._scale is not None and scale != self._scale:
-                self._falls = self._falls + 1 if scale < self._scale else 0
-                if self._falls == SCALE_FALLS:
-                    yield Advice(
-                        "loss_scale_falling",
-                        f"the fp16 loss scale fell {SCALE_FALLS} times in a row, to {scale:g}: gradients overflow and NaN may follow; "
-                        "bfloat16, a lower learning rate or clipping helps",
-                    )
-            self._scale = scale
         yield from self._data(values)
 
     def _data(self, values: Mapping[str, float]) -> Iterator[Advice]:
@@ -366,9 +325,7 @@ class EarlySigns:
             )
 
 
-def _creeps(
-    level: Creep, used: float, limit: float, whose: str, code: str, rank: int | None
-) -> Iterator[Advice]:
+def _creeps(level: Creep, used: float, limit: float, whose: str, code: str) -> Iterator[Advice]:
     if used < NEAR_LIMIT * limit:
         return
     left_s = level.full_in_s(limit)
@@ -377,5 +334,4 @@ def _creeps(
             code,
             f"{whose} grows without pause: {used / _GIB:.1f} of {limit / _GIB:.1f} GiB, full in about {max(1, round(left_s / 60))} min; "
             "look for tensors kept with their graph (loss without .item()), growing lists or caches",
-            rank,
         )

@@ -1,9 +1,8 @@
 """Whether a flagged silence may be ended: an ordered table of named rules, each of which can forbid it.
 
-Ending a healthy attempt loses work, and mostly nobody is there to say so; a real hang that is only flagged costs time, and
-PyTorch's own timeout ends it in the end. So whatever is not known speaks against the end. A person who gives a limit of their own
-takes that upon themselves: then only time and a look at the stacks are needed. Pure: what the keeper knows goes in, a ruling comes
-out, and the rule that gave it is what is journalled.
+Ending a healthy attempt loses work, and usually nobody is watching. A real hang that is only flagged costs time, and PyTorch's own
+timeout ends it eventually. So anything unknown counts against ending. A person who sets a limit accepts that risk: then only time and
+one look at the stacks are needed. This module is pure: facts go in, a ruling comes out, and the journal names its rule.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from supervisor.diagnosis.hang.stacks import BY_KIND, Kind
 
 @dataclass(frozen=True, slots=True)
 class LateRank:
-    """One that does not come to where the others wait. `where`: ``in read() at data.py:41``. `computes`: it uses its CPU."""
+    """A rank that the others wait for. `where`: ``in read() at data.py:41``. `computes`: it uses its CPU."""
 
     rank: int
     kind: Kind
@@ -26,7 +25,7 @@ class LateRank:
 
     @property
     def may_be_ended(self) -> bool:
-        """Whether it is at nothing that would end by itself in a healthy job, as far as stacks tell."""
+        """Whether its stack shows nothing that would finish by itself in a healthy job."""
         unknown_but_busy = self.computes and self.kind in {Kind.UNKNOWN, Kind.LOCK, Kind.PEERS}
         return BY_KIND[self.kind].may_end or unknown_but_busy
 
@@ -40,26 +39,26 @@ class LateRank:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """All that the rules look at. Times in seconds.
+    """Everything that the rules look at. Times are in seconds.
 
     Attributes:
-        silent_s: how long there was no output that is news; where a person gave the limit, no progress.
-        act_s: from when on it may be ended, by pace, settings and earlier silences, or by a person; None: never.
-        asked: a person gave that limit: what the ranks do changes nothing.
+        silent_s: time without output that is news; if a person set the limit, time without progress.
+        act_s: the silence after which it may be ended, from pace, settings and earlier silences, or from a person; None: never.
+        asked: a person set that limit, so what the ranks do does not matter.
         busy_act_s: the same for a late rank that computes.
-        rounds_apart_s: how far apart two rounds of stacks lie at least.
-        group_timeout_s: how long the job's process groups wait, where that is longer than PyTorch's default.
-        stepped: a step of this attempt is done.
-        kept: a person keeps waiting.
+        rounds_apart_s: the least time between two rounds of stacks.
+        group_timeout_s: the timeout of the job's process groups, if it is longer than PyTorch's default.
+        stepped: this attempt has completed a step.
+        kept: a person chose to keep waiting.
         looked: there is a round of stacks.
-        blind: what is known of each rank without a Python stack.
-        seen, here, world: ranks in the round, on this node, in the job; None: not known.
-        waiting: some rank waits for others, in a collective or in DDP's backward.
-        late: those that it waits for.
-        alike_s: how far apart the rounds lie that are alike; 0: there is one.
-        changed: in words what differed from the round before the newest; empty: nothing.
-        watched: a screen that may act is open.
-        can_resume: a restart would continue from a checkpoint, or may start again.
+        blind: what is known about each rank without a Python stack.
+        seen, here, world: ranks in the round, on this node, in the job; None: unknown.
+        waiting: some rank waits for others, in a collective or in DDP's backward pass.
+        late: the ranks that it waits for.
+        alike_s: the time between the first and the last of the identical rounds; 0: there is only one.
+        changed: how the newest round differs from the one before, in words; empty: it does not.
+        watched: a screen that can act is open.
+        can_resume: a restart would continue from a checkpoint, or may start from scratch.
         end_hangs: ``--end-hangs``.
     """
 
@@ -86,7 +85,7 @@ class Silence:
 
     @property
     def barring(self) -> tuple[LateRank, ...]:
-        """Late ranks of which something may still come by itself."""
+        """Late ranks that may still arrive by themselves."""
         return tuple(late for late in self.late if not late.may_be_ended)
 
     @property
@@ -97,16 +96,16 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """It may be ended, and what as."""
+    """The silence may be ended, by the named rule."""
 
     rule: str
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """It is not ended: the rule, why, and the silence at which the rule holds no more (None: its length changes nothing).
+    """The silence is not ended: by which rule, why, and up to which length the rule applies (None: any length).
 
-    `reported`: worth saying to a person. `passing`: only more looking is needed.
+    `reported`: a person is told. `passing`: another look at the stacks may settle it.
     """
 
     rule: str
@@ -118,7 +117,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Forbids the end where it holds. `until_s`: the silence up to which it does. `always`: also where a person gave the limit."""
+    """Forbids ending while it holds. `until_s`: the length up to which it applies. `always`: even if a person set the limit."""
 
     name: str
     holds: Callable[[Silence], bool]
@@ -148,14 +147,14 @@ def _first(late: tuple[LateRank, ...]) -> str:
 
 
 LOOK_S: Final = 30.0
-"""So long the stacks are waited for where a person gave the limit: before a first step there may be no rank to look at."""
+"""If a person set the limit, stacks are awaited this long: before the first step there may be no rank to look at."""
 UNWATCHED_WHY: Final = (
     "nobody watches, and how the script resumes is not known: --end-hangs would end it, "
     "and --resume-knob FLAG let it continue"
 )
 
-# The first that holds forbids it. What is seen comes before how long it has lasted, so that a person reads at once why a
-# silence will not be ended, however long it lasts.
+# The first rule that holds forbids ending. Rules about what was seen come before rules about the length, so that a person reads at
+# once why a silence will not be ended, however long it lasts.
 RULES: Final = (
     Rule("switched_off", lambda s: s.act_s is None, lambda _: "act_s is 0: nothing is ended", reported=False),
     Rule("kept_waiting", lambda s: s.kept, lambda _: "a person keeps waiting", reported=False, always=True),
@@ -218,7 +217,7 @@ RULES: Final = (
     ),
 )
 
-# What it is ended as, where no rule forbids it: the first that holds.
+# If no rule forbids ending, the first ground that holds is the reason for it.
 GROUNDS: Final[tuple[tuple[str, Callable[[Silence], bool]], ...]] = (
     ("computes_for_ever", lambda s: bool(s.computing)),
     ("lock_for_ever", lambda s: any(late.kind is Kind.LOCK for late in s.late)),
@@ -229,7 +228,7 @@ GROUNDS: Final[tuple[tuple[str, Callable[[Silence], bool]], ...]] = (
 
 
 def judge(silence: Silence) -> Act | Wait:
-    """What is to be done about a flagged silence."""
+    """Decide what to do about a flagged silence."""
     for rule in RULES:
         if (rule.always or not silence.asked) and rule.holds(silence):
             return Wait(

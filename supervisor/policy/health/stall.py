@@ -13,7 +13,7 @@ that reads from a slow disk uses none.
 - With both ``--end-hangs`` and ``--hang-timeout S``, it is ended after S seconds without progress, from the first completed step on.
   In an evaluation, a checkpoint or a compilation (reported, announced by a line, or seen in the stacks) the limit is max(S, 3 x the
   longest such phase so far), or 600 s the first time. ``--start-timeout`` counts from the launch to the first step.
-- With fewer than five readable steps there is no progress clock: every line counts for both, by the pace of the lines.
+- With fewer than five steps, read or measured, there is no pace: nothing is flagged.
 
 A false alarm does harm, and is worse than a late alarm: without a known pace, a stall is neither flagged nor ended.
 
@@ -175,15 +175,12 @@ class Output:
 KEPT = 1024
 MIN_GAPS = 5
 """Fewer gaps say little: the first two or three are warm-up."""
-MIN_LINES = 20
-"""Lines come in bursts, at the start above all: a log has a pace only after this many gaps of a second or more."""
 
 
 class Stage(StrEnum):
-    """What a pace is learned of: two kinds of gaps between signs of life, and the lengths of whole phases."""
+    """What a pace is learned of: the gaps between steps, and the lengths of whole phases."""
 
     STEP = "step"  # from one step to the next
-    LOG = "log"  # from one line of any rank to the next (in whole seconds), where no steps can be read
     START = "start"  # from the launch to the first step
     COMPILE = "compile"
     EVALUATION = "evaluation"
@@ -221,9 +218,7 @@ class Paces:
     """One pace a stage, over all attempts. Phases come seldom, so one earlier length of a phase is a pace already."""
 
     def __init__(self) -> None:
-        self._paces = {
-            stage: Pace({Stage.STEP: MIN_GAPS, Stage.LOG: MIN_LINES}.get(stage, 1)) for stage in Stage
-        }
+        self._paces = {stage: Pace(MIN_GAPS if stage is Stage.STEP else 1) for stage in Stage}
         self._forgiven: dict[Stage, float] = {}
         self._returned_s = 0.0
 
@@ -263,10 +258,9 @@ _PHASE_STAGES = {
 AGAIN_FACTOR = 2.0
 """After a stall that ended on its own, only one this many times longer is flagged in the same stage."""
 PATIENT_FACTOR = 5.0
-"""Ending waits this many times longer where a pace says least: a silent evaluation prints nothing for minutes, and a start that
-loads a checkpoint or compiles may take far longer than the one before."""
-_PATIENT = frozenset((Stage.LOG, Stage.START, Stage.COMPILE))
-LINE_GAP_S = 1.0
+"""Ending waits this many times longer where a pace says least: a start that loads a checkpoint or compiles may take far longer than
+the one before."""
+_PATIENT = frozenset((Stage.START, Stage.COMPILE))
 FRESH_S, FRESH_FACTOR = 300.0, 10.0
 REPEATED_FACTOR = 5.0
 FIRST_PHASE_S, PHASE_FACTOR = 600.0, 3.0
@@ -317,7 +311,6 @@ class StallWatch:
         self._output = Output()
         self._progress = self._news = self.last_sign = started
         self._last_step: float | None = None
-        self._last_line: float | None = None
         self.phase = Phase.RENDEZVOUS
         self._phase_since = started
         self._announced: tuple[Stage, float] | None = None
@@ -369,7 +362,6 @@ class StallWatch:
 
     def printed(self, log: str, lines: Iterable[Printed], now: float) -> None:
         """A rank wrote these lines to its log."""
-        self.line(now)
         for line in lines:
             self._hear(line, self._output.news(log, line, now), now)
 
@@ -378,17 +370,6 @@ class StallWatch:
         for line in lines:
             self._output.news(log, line, self._launched)
             self._output.step(self._launched)
-
-    def line(self, now: float) -> None:
-        """A rank wrote to its log."""
-        if self._last_line is None:
-            self._last_line = now
-        elif now - self._last_line >= LINE_GAP_S:  # a burst of lines counts once
-            self._paces.add(Stage.LOG, now - self._last_line)
-            self._last_line = now
-        if self._counts_lines:
-            self._speak(now)
-            self._hold(now)
 
     def finish(self, *, done: bool) -> None:
         """Set whether the last step is done: what follows (a last save, an upload) has no pace."""
@@ -401,9 +382,7 @@ class StallWatch:
         self._progress = self._news = self.last_sign = last_sign
 
     def stalled_s(self, now: float) -> float:
-        """Seconds without progress, or without a line if only lines are known; before the first step, if that has a limit, since the launch."""
-        if self._counts_lines:
-            return self.silent_s(now)
+        """Seconds without progress; before the first step, if that has a limit, since the launch."""
         waits = not self.stepped and self._settings.start_timeout_s > 0
         return max(0.0, now - (self._launched if waits else self._progress))
 
@@ -429,7 +408,7 @@ class StallWatch:
         settings = self._settings
         if not settings.enabled or self._finished:
             return None
-        stage, asked_s = Stage.LOG if self._counts_lines else self._stage(), self.asked_s()
+        stage, asked_s = self._stage(), self.asked_s()
         pace = self._paces.p99_s(stage)
         if self._announced is not None and (known_s := self._paces.p99_s(self._announced[0])) is not None:
             stage, pace = self._announced[0], max(known_s, pace or 0.0)
@@ -464,12 +443,6 @@ class StallWatch:
         """How long a flagged stall lasted that ended on its own; returned once."""
         over, self._over_s = self._over_s, None
         return over
-
-    @property
-    def _counts_lines(self) -> bool:
-        """Whether too few steps are readable for a pace, and no person set a limit."""
-        is_stepping = self.stepped and self.phase not in _PHASE_STAGES
-        return is_stepping and self.asked_s() is None and self._paces.p99_s(Stage.STEP) is None
 
     def _stage(self) -> Stage:
         stage = _PHASE_STAGES.get(self.phase, Stage.STEP)

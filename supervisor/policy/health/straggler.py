@@ -1,12 +1,11 @@
-"""Which rank holds the others up, though all ranks look equally slow.
+"""Finds the rank that slows the others down, although all ranks look equally slow.
 
-With DDP every rank's steps take as long as the slowest one's: the others wait for it in the gradient exchange. What a
-script prints as its step time does not tell them apart: where it includes that wait, the ranks that wait print the longer
-one, and where it leaves out the slow part, so does the slow rank itself. What decides is the time that a rank spends before
-it comes to the others: its wait for data, the time between its steps as telemetry reports them, and how much later than the
-others it reports the same step. What its device or machine says is the reason. Of ranks without GPUs, which wait in an
-exchange without computing, the one that alone keeps a core busy is the slow one. Where nothing of this tells, it is the one that
-looks at the ranks' Python stacks, at different moments of different steps, found elsewhere while all others waited.
+With DDP every rank's step takes as long as the slowest one's, because the others wait for it in the gradient exchange. The step time
+that a script prints does not tell them apart: if it includes that wait, the waiting ranks print the longer time, and if it leaves out
+the slow part, so does the slow rank. What decides is the time that a rank spends before it reaches the exchange: its wait for data,
+the time between its steps according to telemetry, and how much later than the others it reports the same step. Its device may show
+the reason. Ranks without GPUs do not compute while they wait, so the only one that keeps a core busy is the slow one. If none of this
+decides, stacks do: the slow rank is the one that was found elsewhere while all others waited, at different moments of different steps.
 """
 
 from __future__ import annotations
@@ -22,27 +21,27 @@ WINDOW = 30
 SHARE = 0.2
 """A rank is slow if it alone costs this share of every step."""
 LATE_LEAST_S = 0.05
-"""Below this, one rank's line may be read later than another's only because its file was read later."""
+"""A smaller delay may only mean that the rank's file was read later."""
 SLOW_CLOCK = 0.9
 CPU_READINGS = 10
-"""Readings of each rank's processor time, one a second, that a comparison takes."""
+"""A comparison needs this many readings of each rank's processor time, one a second."""
 WAITING_CORES = 0.5
 BUSY_CORES = 0.3
 BUSY_FACTOR = 2.0
-"""The others wait below so many cores, and one rank alone is busy if it uses so much more, in cores and as a multiple."""
+"""A rank that waits uses fewer cores than this; the busy one uses this many more, and this multiple."""
 GLANCES = 10
-"""So many looks at the ranks' stacks are compared,"""
+"""Looks at the ranks' stacks in one comparison."""
 FOUND_GLANCES = 5
-"""and one rank is slow that the others waited for in so many of them,"""
+"""A rank is slow if the others waited for it in at least this many of them,"""
 STRAY_GLANCES = 1
-"""if they waited for any other in at most so many."""
+"""and for any other rank in at most this many."""
 PENDING = 64
-"""Steps that some ranks have reported and others have not, at most."""
+"""The most steps to remember that some ranks have reported and others have not."""
 
 
 @dataclass(slots=True)
 class _Rank:
-    """The last steps of one rank: seconds a step, time within (None: not printed), data wait; and how late it reported each."""
+    """The last steps of one rank: seconds per step, time within it (None: not printed), data wait, and how late it reported each."""
 
     last_t: float | None = None
     last_step: float | None = None
@@ -53,10 +52,9 @@ class _Rank:
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """Medians of one rank's window: seconds that it spends before it comes to the others."""
+    """Medians of one rank's window: seconds that it spends before it reaches the others."""
 
     gap_s: float
-    took_s: float | None
     outside_s: float
     data_s: float
     late_s: float
@@ -68,12 +66,9 @@ class _Own:
 
 @dataclass(frozen=True, slots=True)
 class SlowRank:
-    """The rank that the others wait for: by `lost_s` of every step of `gap_s`, 0 where only its device shows it.
+    """The rank that the others wait for: by `lost_s` of every step of `gap_s`."""
 
-    `rank` None: step times differ from rank to rank, and nothing shows which one is slow.
-    """
-
-    rank: int | None
+    rank: int
     lost_s: float
     gap_s: float
     advice: Advice
@@ -87,12 +82,11 @@ class Stragglers:
         self._reported: dict[float, dict[int, float]] = {}
         self._named: int | None = None
         self._gpus: dict[str, Mapping[str, float | None]] = {}
-        self._machine: Mapping[str, float | None] = {}
         self._cores: dict[int, deque[float]] = {}
         self._glances: deque[tuple[int | None, str]] = deque(maxlen=GLANCES)
 
     def step(self, rank: int, t: float, values: Mapping[str, float], *, from_telemetry: bool) -> None:
-        """One step of one rank; `t`: wall seconds at which it was reported. A log may name every tenth step only."""
+        """Add a step that a rank reported at `t` (wall seconds). A log may name only every tenth step."""
         number, took = values.get("step"), values.get("step_time_s")
         known = self._ranks.setdefault(rank, _Rank())
         known.has_telemetry = from_telemetry
@@ -117,7 +111,7 @@ class Stragglers:
             del self._reported[next(iter(self._reported))]
 
     def pause(self) -> None:
-        """Something else came between two steps (an evaluation, a checkpoint): the next gap says nothing."""
+        """Ignore the next gap, because something else came between two steps (an evaluation, a checkpoint)."""
         for known in self._ranks.values():
             known.last_step = None
         self._reported.clear()
@@ -126,25 +120,21 @@ class Stragglers:
         """The newest reading of a GPU."""
         self._gpus[index] = values
 
-    def machine(self, values: Mapping[str, float | None]) -> None:
-        """The newest reading of the machine."""
-        self._machine = values
-
     def processor(self, rank: int, cores: float) -> None:
-        """How many cores a rank kept busy since the reading before."""
+        """Add how many cores a rank kept busy since its previous reading."""
         self._cores.setdefault(rank, deque(maxlen=CPU_READINGS)).append(cores)
 
     def looked(self, rank: int | None, where: str) -> None:
-        """A look at all ranks' stacks found all but this one waiting; None: there was no such one."""
+        """Add a look at the stacks that found all ranks but this one waiting; None: no single one."""
         self._glances.append((rank, where))
 
     @property
     def looked_enough(self) -> bool:
-        """Whether there were as many looks as are compared."""
+        """Whether there were enough looks for a comparison."""
         return len(self._glances) == GLANCES
 
     def find(self) -> SlowRank | None:
-        """The one rank that the others wait for, with the likely reason; None while there is none."""
+        """The one rank that the others wait for, with the likely reason; None if there is none."""
         full = {rank: known for rank, known in self._ranks.items() if len(known.rows) == WINDOW}
         if not full or len(full) < len(self._ranks):
             return None
@@ -158,12 +148,7 @@ class Stragglers:
         late = self._worst(own, lambda item: item.late_s, max(SHARE * gap_s, LATE_LEAST_S))
         found = max(filter(None, (apart, late)), key=lambda each: each[1], default=None)
         if found is None:
-            slow = (
-                self._by_device(sorted(full), gap_s)
-                or self._by_processor(full, gap_s)
-                or self._by_stacks(gap_s)
-                or _unclear(own, gap_s)
-            )
+            slow = self._by_processor(full, gap_s) or self._by_stacks(gap_s)
         elif apart is not None and late is not None and apart[0] != late[0]:
             slow = None  # two measures that contradict each other
         else:
@@ -174,10 +159,10 @@ class Stragglers:
     def _worst(
         self, own: Mapping[int, _Own], spent: Callable[[_Own], float], least_s: float
     ) -> tuple[int, float] | None:
-        """The rank that spends most, and how much more than the others; None where that is too little to name it."""
+        """The rank that spends most, and how much more than the others; None if that is too little to name it."""
         slow = max(own, key=lambda rank: spent(own[rank]))
         lost_s = spent(own[slow]) - median(spent(item) for rank, item in own.items() if rank != slow)
-        # One that was named stays so a little below the bound: it is not to come and go.
+        # A rank that was named stays named a little below the bound, so that it does not come and go.
         return (slow, lost_s) if lost_s >= (0.75 * least_s if slow == self._named else least_s) else None
 
     def _named_by(
@@ -187,22 +172,13 @@ class Stragglers:
         where = "fetching data" if mine.data_s >= mine.outside_s else "outside of the step"
         if is_late:
             where = "before it reports the step"
-        reason = "; ".join([*self._reasons(slow), *self._host_reasons()])
+        reason = "; ".join(self._reasons(slow))
         text = f"rank {slow} holds the others up by {lost_s:.2g} s in every step of {gap_s:.2g} s: it spends them {where}"
         advice = Advice("straggler", f"{text}{f' ({reason})' if reason else ''}", slow)
         return SlowRank(slow, lost_s, gap_s, advice)
 
-    def _by_device(self, ranks: list[int], gap_s: float) -> SlowRank | None:
-        """Ranks that come alike late, but one of them on a device that says it is slowed down."""
-        reported = {rank: reasons for rank in ranks if (reasons := self._reasons(rank))}
-        if len(reported) != 1:
-            return None
-        rank, reasons = next(iter(reported.items()))
-        text = f"rank {rank} is likely to hold the others up: {'; '.join(reasons)}"
-        return SlowRank(rank, 0.0, gap_s, Advice("straggler", text, rank))
-
     def _by_processor(self, ranks: Collection[int], gap_s: float) -> SlowRank | None:
-        """The rank that computes while the others wait. With GPUs that is not seen: a rank that waits in NCCL keeps a core busy."""
+        """The rank that computes while the others wait. With GPUs this does not show: a rank that waits in NCCL keeps a core busy."""
         used = {
             rank: median(cores) for rank in ranks if len(cores := self._cores.get(rank, ())) == CPU_READINGS
         }
@@ -220,7 +196,7 @@ class Stragglers:
         return SlowRank(slow, lost_s, gap_s, Advice("straggler", text, slow))
 
     def _by_stacks(self, gap_s: float) -> SlowRank | None:
-        """The rank that looks at the stacks found elsewhere while the others waited."""
+        """The rank that was elsewhere while the others waited, by looks at the stacks."""
         if not self.looked_enough:
             return None
         times = Counter(rank for rank, _ in self._glances if rank is not None)
@@ -232,7 +208,7 @@ class Stragglers:
         return SlowRank(slow, gap_s * count / GLANCES, gap_s, Advice("straggler", text, slow))
 
     def _reasons(self, rank: int) -> list[str]:
-        # One rank a GPU, in order: what torchrun's local ranks are by convention.
+        # One GPU per rank, in order: the convention for torchrun's local ranks.
         mine = self._gpus.get(str(rank))
         if mine is None:
             return []
@@ -247,34 +223,13 @@ class Stragglers:
             found.append(f"GPU {rank} has uncorrected memory errors")
         return found
 
-    def _host_reasons(self) -> list[str]:
-        cpu = self._machine.get("cpu_ratio")
-        return ["the machine's cores are all busy"] if cpu is not None and cpu > 0.95 else []
-
 
 def _own(known: _Rank) -> _Own:
-    took = [took for _, took, _ in known.rows if took is not None]
     outside = [max(0.0, gap - took) for gap, took, _ in known.rows if took is not None]
     return _Own(
         gap_s=median(gap for gap, _, _ in known.rows),
-        took_s=median(took) if len(took) == WINDOW else None,
         # Telemetry's step time includes the waits. What a log prints may be any part of the step.
         outside_s=median(outside) if outside and known.has_telemetry else 0.0,
         data_s=median(wait for _, _, wait in known.rows),
         late_s=median(known.late) if len(known.late) == WINDOW else 0.0,
     )
-
-
-def _unclear(own: Mapping[int, _Own], gap_s: float) -> SlowRank | None:
-    """Printed step times that differ though all ranks end their steps together: either the longest or the shortest is the slow one's."""
-    took = {rank: item.took_s for rank, item in own.items() if item.took_s is not None}
-    if len(took) < len(own):
-        return None
-    most, least = max(took, key=lambda rank: took[rank]), min(took, key=lambda rank: took[rank])
-    if took[most] - took[least] < SHARE * took[most]:
-        return None
-    text = (
-        f"rank {most} prints {took[most]:.2g} s for a step and rank {least} {took[least]:.2g} s, but both end their steps together: "
-        "one of them waits for the other, and what they print does not show which (K shows where each rank is)"
-    )
-    return SlowRank(None, 0.0, gap_s, Advice("step_times_differ", text))

@@ -248,24 +248,33 @@ def event_lines(event: ev.Event) -> Iterable[Line]:
 
 TONE_LEVELS = {Tone.BAD: Level.WARNING, Tone.WARN: Level.WARNING}
 # Events in the sentence that stands on the timeline.
-AS_ON_THE_TIMELINE: frozenset[type[ev.JournalEvent]] = frozenset(
-    [
-        *(
-            ev.ProcessesLeft,
-            ev.WaitingFor,
-            ev.LaunchCleared,
-            ev.Recovered,
-            ev.Held,
-            ev.Decided,
-            ev.ResumeCompared,
-        ),
-        *(ev.ProbeStarted, ev.BatchFitted, ev.BatchAnswered, ev.CheckpointCommitted, ev.CheckpointKept),
-        *(ev.ResumeMissed, ev.PlanConfirmed, ev.PlanDiffers, ev.LossNotFinite, ev.LossFinite, ev.NodeSeen),
-        *(ev.RequestRefused, ev.ClockSet, ev.NoteAdded),
-    ]
+AS_ON_THE_TIMELINE: frozenset[type[ev.Event]] = frozenset(
+    {
+        ev.ProcessesLeft,
+        ev.WaitingFor,
+        ev.LaunchCleared,
+        ev.Recovered,
+        ev.Held,
+        ev.Decided,
+        ev.ResumeCompared,
+        ev.ProbeStarted,
+        ev.BatchFitted,
+        ev.BatchAnswered,
+        ev.CheckpointCommitted,
+        ev.CheckpointKept,
+        ev.ResumeMissed,
+        ev.PlanConfirmed,
+        ev.PlanDiffers,
+        ev.LossNotFinite,
+        ev.LossFinite,
+        ev.NodeSeen,
+        ev.RequestRefused,
+        ev.ClockSet,
+        ev.NoteAdded,
+    }
 )
 # Events in a sentence with their own fields, written as in the tables of kinds.
-TEXTS: Mapping[type[ev.JournalEvent], tuple[Level, str]] = {
+TEXTS: Mapping[type[ev.Event], tuple[Level, str]] = {
     ev.RunStarted: (Level.INFO, "run {run_id}: {name} on {host}"),
     ev.KeeperStarted: (Level.INFO, "[{continued_by} continues the run]"),
     ev.TrainerReady: (Level.INFO, "[resumed at step {resumed_step}]"),
@@ -385,7 +394,7 @@ def _run_ended(event: ev.RunEnded) -> Iterable[Line]:
 
 
 # Events whose lines take more.
-MADE: Mapping[type[ev.JournalEvent], Callable[[Any], Iterable[Line]]] = {
+MADE: Mapping[type[ev.Event], Callable[[Any], Iterable[Line]]] = {
     ev.PreflightFound: _finding,
     ev.LaunchIntended: _launch,
     ev.AttemptStarted: _attempt_started,

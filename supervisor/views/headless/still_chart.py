@@ -1,4 +1,4 @@
-"""Still charts on a console, drawn by plotext: the loss curve of the summary without a screen, and of ``stoker chart``.
+"""Still charts on a console, drawn by plotext: the loss curve of the summary without a screen, and of ``stoker export --chart``.
 
 Live charts are a widget of the app (strips of braille, 6 to 9 times cheaper); this is the only file that
 imports plotext.

@@ -18,7 +18,7 @@ from supervisor.run.state import RunState
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.lines import lines_from
 from supervisor.text.redact import redact_lines, redact_text
-from supervisor.text.user_line import LOOKED_AT, CodeLine, own_line
+from supervisor.text.tracebacks import LOOKED_AT, CodeLine, own_line
 
 BEFORE_LINES = 14
 AFTER_LINES = 8

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from textual import events
@@ -28,7 +28,7 @@ from supervisor.views.appearance import USUAL, Appearance, ThemeName
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.run_screen import Dashboard
-from supervisor.views.tui.shell.feeder import Feeder
+from supervisor.views.tui.shell.feeder import Feeder, Moment
 from supervisor.views.tui.shell.key_order import KeyOrder, Passed
 from supervisor.views.tui.shell.request_client import Adopter, Answer, RequestClient
 from supervisor.views.tui.shell.saved_layout import Kept, load, save
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from textual.command import Provider
 
     from supervisor.run.journal import StateReader
-    from supervisor.views.model.replay import Recording, ReplayClock
-    from supervisor.views.model.run_list import RunList, RunsReader, Scope
+    from supervisor.views.model.replay import Recording, ReplayClock, ReplayReader
+    from supervisor.views.model.run_list import RunList, RunRow, RunsReader, Scope
     from supervisor.views.tui.runs.browser import BrowserScreen
 from supervisor.views.tui.runs.table import RunsPanel
 
@@ -68,7 +68,6 @@ class StokerApp(ThemedApp):
         clock: wall time, for ages and times on the screen.
         appearance: how it looks.
         keep: the file that remembers choices; None: they are forgotten.
-        signals: SIGTERM and SIGHUP leave as `q` does, so that the terminal is given back whole.
         painted: called once the first screen is painted.
         journal: the run's, where it was read.
     """
@@ -80,6 +79,9 @@ class StokerApp(ThemedApp):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q,ctrl+c", "leave", "leave", show=False, priority=False),
     ]
+
+    takes_signals = False
+    """Whether SIGTERM and SIGHUP leave as `q` does, so that the terminal is given back whole."""
 
     def __init__(
         self,
@@ -93,7 +95,6 @@ class StokerApp(ThemedApp):
         clock: Callable[[], float] = time.time,
         appearance: Appearance = USUAL,
         keep: Path | None = None,
-        signals: bool = False,
         replay: tuple[Recording, ReplayClock] | None = None,
         painted: Callable[[], object] | None = None,
         journal: StateReader | None = None,
@@ -101,7 +102,6 @@ class StokerApp(ThemedApp):
         self._journal = journal
         self.kept = load(keep)
         super().__init__(appearance, self.kept.theme)
-        self._signals = SIGNALS if signals else ()
         self._painted = painted
         self._leaving = False
         self._keys = KeyOrder(self, self._handle_key, self._is_early)
@@ -112,7 +112,7 @@ class StokerApp(ThemedApp):
         self._keep = keep
         self._clock, self._read_only, self._adopter = clock, read_only, adopter
         self._continuer = continuer
-        self._feeders: list[Feeder[Snapshot] | Feeder[RunList]] = []
+        self._feeders: list[Feeder[Any]] = []
         self._reader: RunsReader | None = None
         self.browser: BrowserScreen | None = None
         if run is None:
@@ -168,15 +168,13 @@ class StokerApp(ThemedApp):
         self.call_after_refresh(self._sign)
         if self._painted is not None:
             self.call_after_refresh(self._painted)
-        for number in self._signals:
+        for number in SIGNALS if self.takes_signals else ():
             asyncio.get_running_loop().add_signal_handler(number, self._leave_soon)
 
     def get_default_screen(self) -> Screen[None]:
         """The first screen itself: an empty one below it would be made, laid out and painted too."""
-        if self._replay is not None:
-            return self._open_replay(*self._replay)
         if self.run_paths is not None:
-            return self._open(self.run_paths)
+            return self._open(self.run_paths, self._replay)
         assert self.browser is not None, "without a run there is the list of runs"
         self._list(wait_s=FIRST_PAINT_LATEST_S)
         return self.browser
@@ -203,7 +201,7 @@ class StokerApp(ThemedApp):
     def on_unmount(self) -> None:
         """End the reading threads."""
         self._signs.close()
-        for number in self._signals:
+        for number in SIGNALS if self.takes_signals else ():
             asyncio.get_running_loop().remove_signal_handler(number)
         for feeder in self._feeders:
             feeder.stop()
@@ -265,21 +263,17 @@ class StokerApp(ThemedApp):
             self.notify(self.tr(text), severity="error", markup=False)
 
     async def on_runs_panel_opened(self, message: RunsPanel.Opened) -> None:
-        """Open a run of the list."""
-        if message.replay:
-            self._play(message.run)
-        elif self._dashboard is None:
+        """Open a run of the list, or read its recording and play that."""
+        if self.browser is None or self._dashboard is not None:
+            return
+        if not message.replay:
             await self.push_screen(self._open(message.run))
             if message.beside:
                 self.dashboard.looking.open_beside(message.beside)
             elif message.named:
                 self.dashboard.looking.compare_for(message.named)
-
-    def _play(self, run: RunPaths) -> None:
-        """Read a run's recording, then play it."""
-        browser = self.browser
-        if browser is None or self._dashboard is not None:
             return
+        browser, run = self.browser, message.run
 
         def read() -> None:
             from supervisor.views.model.replay import NothingRecorded, record_of
@@ -298,22 +292,31 @@ class StokerApp(ThemedApp):
         if self.browser is not None and self.screen is self.browser:  # nothing else was opened meanwhile
             self.browser.notice.withdraw(self.browser.notice.says)
             clock = ReplayClock(recording.start_t, recording.end_t, waits=True)
-            await self.push_screen(self._open_replay(recording, clock, back=self._back))
+            await self.push_screen(self._open(recording.run, (recording, clock)))
 
     def on_runs_panel_stopped(self, message: RunsPanel.Stopped) -> None:
-        """Ask the run's keeper to stop it, in the reading thread."""
-        browser, row = self.browser, message.row
-        if browser is None or self._dashboard is not None:
-            return
-        attempt = row.state.attempt
-        send = RequestClient(row.run).sender(
-            RequestKind.STOP,
-            attempt.number if attempt is not None else None,
-            None,
-            self._clock(),
-            lambda answer: self.call_later(browser.tell_of_stop, answer),
-        )
-        self._feeders[-1].submit(send)
+        """Ask the run's keeper to stop it."""
+        if self.browser is not None:
+            self._request(message.row, RequestKind.STOP, None, self.browser.tell_of_stop)
+
+    def on_runs_panel_noted(self, message: RunsPanel.Noted) -> None:
+        """Put a note on a run: its keeper writes it down, else it is kept in the index."""
+        row, browser = message.row, self.browser
+        if not row.live or row.state.is_over:
+            self._change(lambda: f"noted: {give_note(row.run, message.text, os.environ)}")
+        elif browser is not None:
+            args = RequestArgs(text=message.text)
+            self._request(row, RequestKind.NOTE, args, lambda answer: browser.tell(answer.text))
+
+    def _request(
+        self, row: RunRow, kind: RequestKind, args: RequestArgs | None, report: Callable[[Answer], object]
+    ) -> None:
+        """Ask a run's keeper, in the reading thread."""
+        if self._dashboard is None:
+            attempt = row.state.attempt
+            number = attempt.number if attempt is not None and kind is not RequestKind.NOTE else None
+            later = partial(self.call_later, report)
+            self._feeders[-1].submit(RequestClient(row.run).sender(kind, number, args, self._clock(), later))
 
     def on_runs_panel_continued(self, message: RunsPanel.Continued) -> None:
         """Say what the run's next attempt would be, and ask."""
@@ -333,24 +336,23 @@ class StokerApp(ThemedApp):
         offer_first(browser, self._feeders[-1].submit, next_attempt, message.row.run, CONTINUE, tell)
 
     def on_runs_panel_named(self, message: RunsPanel.Named) -> None:
-        """Call a run by another name, in the reading thread."""
+        """Call a run by another name."""
         run = message.row.run
         self._change(lambda: f"{run.run_id}: named {give_name(run, message.text, os.environ)}")
 
-    def on_runs_panel_noted(self, message: RunsPanel.Noted) -> None:
-        """Put a note on a run, in the reading thread: its keeper writes it down, else it is kept in the index."""
-        browser, row = self.browser, message.row
-        if not row.live or row.state.is_over:
-            self._change(lambda: f"noted: {give_note(row.run, message.text, os.environ)}")
-        elif browser is not None and self._dashboard is None:
-            send = RequestClient(row.run).sender(
-                RequestKind.NOTE,
-                None,
-                RequestArgs(text=message.text),
-                self._clock(),
-                lambda answer: self.call_later(browser.tell, answer.text),
-            )
-            self._feeders[-1].submit(send)
+    def on_runs_panel_thrown(self, message: RunsPanel.Thrown) -> None:
+        """Delete a run, or bring the last one back."""
+        from supervisor.run.trash import bring_back, throw_away
+
+        run, thrown = message.run, self.browser.thrown if self.browser is not None else []
+
+        def act() -> str:
+            if run is None:
+                return f"{bring_back(thrown.pop()).run_id} is back"
+            thrown.append(throw_away(run))
+            return f"{run.run_id} is deleted; u brings it back"
+
+        self._change(act)
 
     def _change(self, change: Callable[[], str]) -> None:
         """Change something of a run, in the reading thread; report what `change` returns, or what stands against it."""
@@ -373,83 +375,53 @@ class StokerApp(ThemedApp):
         if self._reader is not None and self._dashboard is None:
             self._feeders[-1].submit(self._reader.look_again)
 
-    def on_runs_panel_thrown(self, message: RunsPanel.Thrown) -> None:
-        """Delete a run, or bring the last one back, in the reading thread."""
-        from supervisor.run.trash import bring_back, throw_away
-
-        run, thrown = message.run, self.browser.thrown if self.browser is not None else []
-
-        def act() -> str:
-            if run is None:
-                return f"{bring_back(thrown.pop()).run_id} is back"
-            thrown.append(throw_away(run))
-            return f"{run.run_id} is deleted; u brings it back"
-
-        self._change(act)
-
-    def _open_replay(
-        self, recording: Recording, clock: ReplayClock, back: Callable[[], None] | None = None
-    ) -> Dashboard:
-        # The usual start need not wait for them.
-        from supervisor.views.model.replay import ReplayReader
-        from supervisor.views.tui.dashboard.playback import Playback
-
-        feeder: Feeder[Snapshot] = Feeder(
-            ReplayReader(recording, clock.now),
-            deliver=lambda snapshot: self.call_later(self._show_moment, screen, snapshot),
-            trouble=partial(self.call_later, self._report_trouble),
-        )
-        screen = self._dashboard = Dashboard(
-            RequestClient(recording.run),
-            feeder,
-            clock.now,
-            read_only=True,
-            back=back,
-            playback=Playback(recording, clock),
-        )
-        self._read_with(feeder)
-        return screen
+    # -- the one screen that is read for -------------------------------------------------------------------
 
     def _list(self, *, wait_s: float = 0.0) -> None:
         """Read the list, and show what is read within `wait_s` at once."""
         if self._reader is None or self.browser is None:
             return
-        feeder: Feeder[RunList] = Feeder(
-            self._reader,
-            deliver=partial(self.call_later, self._show_list),
-            trouble=partial(self.call_later, self._report_trouble),
-        )
-        self._end_reading()
-        self._feeders.append(feeder)
-        first = feeder.start_with_first(wait_s)
+        report = partial(self.call_later, self._report_trouble)
+        feeder: Feeder[RunList] = Feeder(self._reader, partial(self.call_later, self._show_list), report)
+        first = self._read_with(feeder, wait_s)
         if first is not None:
             show = self.browser.take if self.browser.is_mounted else self.browser.begin_with
             show(first)
             feeder.taken()
 
-    def _open(self, run: RunPaths) -> Dashboard:
-        journal, self._journal = self._journal, None
-        presence = None if self._read_only else Presence(run.control)
+    def _open(self, run: RunPaths, replay: tuple[Recording, ReplayClock] | None = None) -> Dashboard:
+        """The dashboard of a run, or of its recording."""
+        reader: SnapshotReader | ReplayReader
+        clock, playback, is_live = self._clock, None, replay is None
+        if replay is None:
+            journal, self._journal = self._journal, None
+            presence = None if self._read_only else Presence(run.control)
+            reader = SnapshotReader(run, journal=journal, presence=presence)
+        else:
+            # The usual start need not wait for them.
+            from supervisor.views.model.replay import ReplayReader
+            from supervisor.views.tui.dashboard.playback import Playback
+
+            clock = replay[1].now
+            reader, playback = ReplayReader(replay[0], clock), Playback(*replay)
         feeder: Feeder[Snapshot] = Feeder(
-            SnapshotReader(run, journal=journal, presence=presence),
+            reader,
             deliver=lambda snapshot: self.call_later(self._show_moment, dashboard, snapshot),
             trouble=partial(self.call_later, self._report_trouble),
         )
-        dashboard = Dashboard(
+        dashboard = self._dashboard = Dashboard(
             RequestClient(run),
             feeder,
-            self._clock,
-            read_only=self._read_only,
-            adopter=self._adopter,
-            continuer=self._continuer,
+            clock,
+            read_only=self._read_only or not is_live,
+            adopter=self._adopter if is_live else None,
+            continuer=self._continuer if is_live else None,
             back=None if self.browser is None else self._back,
             name=listed_names(os.environ).get(str(run.root), ""),
+            playback=playback,
         )
-        self._dashboard = dashboard
         # Read before the screen is made, so that it is laid out and painted once, with what was read.
-        self._end_reading()
-        self._feeders.append(feeder)
-        first = feeder.start_with_first(FIRST_PAINT_LATEST_S)
+        first = self._read_with(feeder, FIRST_PAINT_LATEST_S)
         if first is not None:
             dashboard.begin_with(first)
             feeder.taken()
@@ -462,15 +434,12 @@ class StokerApp(ThemedApp):
         self._sign()
         self._list()
 
-    def _read_with(self, feeder: Feeder[Snapshot] | Feeder[RunList]) -> None:
+    def _read_with(self, feeder: Feeder[Moment], wait_s: float) -> Moment | None:
         """One thread reads at a time: the one before ends by itself, and is joined when the app ends."""
-        self._end_reading()
-        self._feeders.append(feeder)
-        feeder.start()
-
-    def _end_reading(self) -> None:
         if self._feeders:
             self._feeders[-1].ask_to_stop()
+        self._feeders.append(feeder)
+        return feeder.start_with_first(wait_s)
 
     def action_leave(self) -> None:
         """Leave; training continues."""

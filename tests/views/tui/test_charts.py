@@ -126,21 +126,3 @@ def test_the_palette_takes_the_cursor_to_a_step(tmp_path: Path) -> None:
         assert "step 700" in pane(app, "metrics"), "the chart in sight"
 
     drive(rec.close(), play)
-
-
-def test_the_cursor_goes_on_to_the_next_point_across_a_gap(tmp_path: Path) -> None:
-    rec = recorded.Recording(tmp_path / "run")
-    rec.launch("first start")
-    rec.steps(1, 40)
-    rec.steps(1000, 1040)
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await command(app, pilot, "step 39")
-        await pilot.press("right")
-        assert "step 40 " in title(app)
-        await pilot.press("right")
-        assert "step 1 000 " in title(app)
-        await pilot.press("left")
-        assert "step 40 " in title(app)
-
-    drive(rec.close(), play)

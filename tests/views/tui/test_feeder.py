@@ -79,24 +79,6 @@ def test_trouble_is_said_while_the_first_is_waited_for() -> None:
         feeder.stop()
 
 
-def test_what_changes_all_the_time_is_read_without_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rests are for a run in which nothing happens: here one would take longer than the test may."""
-    monkeypatch.setattr(feeder_module, "BUSY_S", 0.01)
-    monkeypatch.setattr(feeder_module, "FIRST_IDLE_S", 600.0)
-    monkeypatch.setattr(feeder_module, "IDLE_S", 600.0)
-    story, delivered = Story(), list[Moment]()
-    story.may.set()
-
-    def show(moment: Moment) -> None:
-        delivered.append(moment)
-        feeder.taken()
-
-    with feeding(story, show) as feeder:
-        feeder.start()
-        assert wait_until(lambda: len(delivered) >= 3, 20)
-    assert [moment.revision for moment in delivered] == list(range(1, len(delivered) + 1))
-
-
 def test_a_moment_that_is_the_same_is_not_delivered_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeder_module, "FIRST_IDLE_S", 0.001)
     delivered = list[Moment]()

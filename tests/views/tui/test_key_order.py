@@ -14,11 +14,11 @@ from textual.widgets import Input, TextArea
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
+from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.dialogs.restart import EditScreen
 from supervisor.views.tui.shell.key_order import RETRY_S, WAIT_S
 from tests.views.tui import recorded
-from tests.views.tui.driving import clock_after, drive, keeper_of, on_dashboard, pane, requests, until
+from tests.views.tui.driving import clock_after, drive, keeper_of, on_dashboard, requests, until
 
 
 def burst(app: StokerApp, *keys: str) -> None:
@@ -76,23 +76,6 @@ def test_what_is_typed_while_a_dialog_is_slow_to_open_goes_there(
         )
 
     drive(recorded.held(tmp_path / "run"), play)
-
-
-def test_a_key_that_comes_while_the_run_is_starting_waits_for_it(tmp_path: Path) -> None:
-    rec = recorded.Recording(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        burst(app, "r", "n")
-        await until(pilot, lambda: "restart: not possible yet, a moment…" in pane(app, "notice"), "the wait")
-        rec.launch("first start")
-        rec.steps(1, 3)
-        await until(pilot, lambda: "not restarted" in pane(app, "notice"), "the question, and its answer")
-        burst(app, "r")
-        await until(pilot, lambda: isinstance(app.screen, Confirm), "the question")
-
-    drive(rec.run, play)
-    rec.close()
-    assert requests(rec.run) == []
 
 
 def test_what_is_typed_before_anything_was_read_is_kept(

@@ -32,14 +32,11 @@ Maker = Callable[[Path], RunPaths]
     ("maker", "keys", "kind", "attempt"),
     [
         (recorded.healthy, ("s", "y"), RequestKind.STOP, 2),
-        (recorded.healthy, ("S", "y"), RequestKind.STOP_NOW, 2),
         (recorded.healthy, ("r", "y"), RequestKind.RESTART, 2),
         (recorded.healthy, ("K",), RequestKind.STACKS, 2),
         (recorded.backing_off, ("enter",), RequestKind.START_NOW, 1),
         (recorded.backing_off, ("escape",), RequestKind.HOLD, 1),
-        (recorded.backing_off, ("s", "y"), RequestKind.STOP, 1),
         (recorded.backing_off, ("r", "y"), RequestKind.RESTART, 1),
-        (recorded.held, ("r", "y"), RequestKind.RESTART, 1),
     ],
 )
 def test_key_sends_its_request(
@@ -131,33 +128,6 @@ def test_answer_is_shown(tmp_path: Path, refused: bool) -> None:
     drive(run, play)
 
 
-@pytest.mark.parametrize(
-    ("maker", "has", "lacks"),
-    [
-        (recorded.healthy, {"s", "/", "f", "L", "z", "M", "r", "q"}, {"Enter", "Esc", "A"}),
-        (recorded.backing_off, {"Enter", "Esc", "b", "r", "s", "q"}, {"K", "A"}),
-        (recorded.held, {"Enter", "b", "r", "s", "q"}, {"Esc", "K"}),
-        (recorded.succeeded, {"?", "m", "q"}, {"b", "r", "s", "K"}),
-        (recorded.empty, {"s", "q"}, {"b", "r", "K"}),
-    ],
-)
-def test_footer_offers_only_what_is_possible(
-    tmp_path: Path, maker: Maker, has: set[str], lacks: set[str]
-) -> None:
-    run = maker(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        keys = {
-            part.strip(" [").split(" ", 1)[0]
-            for part in pane(app, "footer").strip().split("  ")
-            if part.strip()
-        }
-        assert has <= keys
-        assert not lacks & keys
-
-    drive(run, play)
-
-
 def test_a_smaller_batch_is_not_offered_where_it_could_not_be_handed_on(tmp_path: Path) -> None:
     run = recorded.held(tmp_path / "run")
     record = read_run_file(run.run_json)
@@ -175,7 +145,7 @@ def test_a_smaller_batch_is_not_offered_where_it_could_not_be_handed_on(tmp_path
     drive(run, play)
 
 
-@pytest.mark.parametrize("maker", [recorded.healthy, recorded.held, recorded.backing_off])
+@pytest.mark.parametrize("maker", [recorded.healthy, recorded.held])
 @pytest.mark.fault("secrets and access", "`--read-only`: every key is pressed", "nothing is written or asked")
 def test_read_only_writes_nothing_whatever_key_is_pressed(tmp_path: Path, maker: Maker) -> None:
     """Neither a request nor the file by which a screen shows a keeper that somebody watches who can act."""
@@ -242,22 +212,7 @@ def test_a_run_that_succeeded_or_is_not_over_is_not_continued(tmp_path: Path, ma
     drive(made(tmp_path / "run"), play, keeper=False, continuer=continuer)
 
 
-def test_observed_log_takes_notes_only(tmp_path: Path) -> None:
-    run = recorded.observed(tmp_path / "run", tmp_path / "train.log")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        footer = pane(app, "footer")
-        assert "m note" in footer
-        assert "stacks" not in footer, "no process of the job is known"
-        assert "restart" not in footer
-        assert "stop" not in footer
-        assert "41/100" in pane(app, "log"), "of a progress bar the last state is shown"
-        assert "40/100" not in pane(app, "log")
-
-    drive(run, play)
-
-
-@pytest.mark.parametrize("key", ["q", "d", "ctrl+c", "ctrl+q"])
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
 def test_leaving_ends_nothing(tmp_path: Path, key: str) -> None:
     run = recorded.healthy(tmp_path / "run")
     before = run.node().journal.read_bytes()

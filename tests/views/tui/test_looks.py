@@ -36,18 +36,16 @@ def drive(
         asyncio.run(play())
 
 
-@pytest.mark.parametrize("maker", [recorded.healthy, recorded.backing_off, recorded.many])
-@pytest.mark.parametrize("keys", [(), ("question_mark",), ("v",), ("M",), ("colon",), ("b",)])
-def test_ascii_leaves_no_other_glyph(
-    tmp_path: Path, maker: Callable[[Path], RunPaths], keys: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("maker", [recorded.healthy, recorded.backing_off])
+def test_ascii_leaves_no_other_glyph(tmp_path: Path, maker: Callable[[Path], RunPaths]) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press(*keys)
-        await pilot.pause()
-        picture = app.export_screenshot()
-        text = picture[picture.rindex("</clipPath>") :].replace("&#160;", " ")
-        strange = sorted({c for c in text if not c.isascii()})
-        assert not strange
+        for key in ("shift", "question_mark", "v", "M", "colon", "b"):
+            await pilot.press(key)
+            await pilot.pause()
+            picture = app.export_screenshot()
+            text = picture[picture.rindex("</clipPath>") :].replace("&#160;", " ")
+            assert text.isascii(), (key, sorted({c for c in text if not c.isascii()}))
+            await pilot.press(*(() if key == "shift" else ("escape",)))
 
     drive(maker(tmp_path / "run"), play, Appearance(ascii=True))
 
@@ -75,28 +73,3 @@ def test_themes_are_gone_through_and_the_last_is_remembered(tmp_path: Path) -> N
         assert app.theme == "stoker-light", "what is asked for now comes before what was chosen once"
 
     drive(RunPaths(tmp_path / "run"), told, Appearance(ThemeName.LIGHT), keep)
-
-
-def test_panes_are_resized_and_stay_so(tmp_path: Path) -> None:
-    keep = tmp_path / "ui.json"
-    heights: list[int] = []
-    widths: list[int] = []
-
-    async def resize(app: StokerApp, pilot: Pilot[None]) -> None:
-        heights.append(app.dashboard.panes.log.size.height)
-        widths.append(app.dashboard.query_one("#ranks").size.width)
-        await pilot.press("ctrl+up", "ctrl+up", "ctrl+left")
-        await pilot.pause()
-        heights.append(app.dashboard.panes.log.size.height)
-        widths.append(app.dashboard.query_one("#ranks").size.width)
-        for _ in range(40):
-            await pilot.press("ctrl+up")
-        assert pane(app, "footer"), "whatever is done, the footer stays"
-        assert app.kept.log_more < 40, "what the terminal has no room for is not remembered"
-        await pilot.press(*["ctrl+down"] * 60)
-        assert app.dashboard.panes.log.size.height >= 3
-
-    drive(recorded.healthy(tmp_path / "run"), resize, Appearance(), keep)
-    assert heights[1] == heights[0] + 4
-    assert widths[1] == widths[0] + 4
-    assert load(keep).side_more == 4

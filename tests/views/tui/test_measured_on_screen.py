@@ -17,7 +17,6 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import RunFile
 from supervisor.run.series import METRICS, RANKS
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dialogs.restart import BatchScreen
 from tests.views.tui.driving import drive, pane, shown, until
 from tests.views.tui.recording import GIB, Recording
 
@@ -79,7 +78,6 @@ def silent(root: Path, measured: ev.BatchMeasured = MEASURED) -> RunPaths:
     [
         ((80, 24), ""),
         ((120, 40), "micro 16, accumulation 2, global 64, sequence 32"),
-        ((170, 44), "micro-batch 16 × accumulation 2 × 2 ranks = global batch 64, sequence 32"),
     ],
 )
 def test_the_header_has_batch_step_and_time_left(tmp_path: Path, size: tuple[int, int], batch: str) -> None:
@@ -107,13 +105,3 @@ def test_the_ranks_table_and_the_charts_have_compute_time_and_memory_peak(tmp_pa
             assert name in shown(app)
 
     drive(silent(tmp_path / "run"), play, size=(170, 44))
-
-
-def test_a_smaller_batch_is_offered_where_the_batch_was_measured(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("b")
-        await until(pilot, lambda: isinstance(app.screen, BatchScreen), "the dialog")
-        assert "now: micro-batch 16 × accumulation 2 × 2 ranks = global batch 64" in shown(app)
-        assert "micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged" in shown(app)
-
-    drive(silent(tmp_path / "run"), play)

@@ -25,7 +25,7 @@ from supervisor.views import format as fm
 from supervisor.views.model.replay import Recording, ReplayClock
 from supervisor.views.tui.dashboard.playback import ReplayBar
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
-from supervisor.views.tui.pages import failure, run_pages
+from supervisor.views.tui.pages import run_pages
 from supervisor.views.tui.pages.text_page import Page
 from supervisor.views.tui.panels import failure_card as card
 from supervisor.views.tui.widgets.lists import ListPanel
@@ -153,36 +153,6 @@ def test_the_card_says_what_is_known_so_far() -> None:
         failed(running(), **{**known, "failing": killed}, ranks={1: gone}), width=100
     ).splitlines()
     assert shown[0] == " rank 1 died: SIGKILL; waiting for torchrun to end"
-
-
-# -- the failure page -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("condition", "kind", "text"),
-    [
-        (st.Backoff(attempt=1, until=65.0, decision=AGAIN), DecisionKind.RESTART, "continues in 1 m 05 s"),
-        (HELD, DecisionKind.HOLD, "waiting for you"),
-        (
-            st.HeldOpen(attempt=1, reason="", decision=None, until=65.0),
-            DecisionKind.HOLD,
-            "waiting for you, for another 1 m 05 s",
-        ),
-        (
-            st.Finished(outcome=Outcome.FAILED, exit_code=4, reason=""),
-            DecisionKind.FAIL,
-            "the run is over, exit code 4",
-        ),
-        (st.Ended(attempt=1, exit_code=1), DecisionKind.RESTART, "now"),
-        (st.Ended(attempt=1, exit_code=1), DecisionKind.FAIL, "it stays so"),
-    ],
-)
-def test_when_it_happens(condition: st.Condition, kind: DecisionKind, text: str) -> None:
-    state = failed(condition)
-    decision = replace(AGAIN, kind=kind)
-    assert failure._when(snapshot_of(state), state.attempts[-1], decision, 0.0) == text
-    two = state_of(condition, state.attempts[0], attempt_of(2))
-    assert failure._when(snapshot_of(two), two.attempts[0], decision, 0.0) == "done: attempt 2 followed"
 
 
 # -- other pages --------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from textual.pilot import Pilot
 from supervisor.run import events as ev
 from supervisor.run.series import GPU, HOST
 from supervisor.views.tui.app import StokerApp
-from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane
 from tests.views.tui.recording import GIB, Recording
 
@@ -43,11 +42,3 @@ def test_a_rank_that_lives_and_does_not_step_grows_old(tmp_path: Path) -> None:
         assert pane(app, "ranks").count("42 s") == 2
 
     drive(rec.close(), play, later_s=42.0)
-
-
-def test_a_stall_is_counted_and_promises_no_end(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "No progress for 12 s: 1 rank in all_reduce" in pane(app, "notice")
-        assert "ETA --:--:--" in pane(app, "header")
-
-    drive(recorded.stalled(tmp_path / "run"), play)

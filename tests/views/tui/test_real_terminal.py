@@ -14,11 +14,10 @@ from supervisor.run.journal import read_state
 from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
-from supervisor.run.state import Backoff, Finished, HeldOpen, Running
+from supervisor.run.state import Finished, HeldOpen, Running
 from tests.conftest import wait_until
 from tests.integration.harness import (
     JOB,
-    ROOT,
     facts,
     wait_for_run,
     wait_for_state,
@@ -77,30 +76,6 @@ def test_a_killed_screen_changes_nothing(tmp_path: Path) -> None:
     assert state.condition.exit_code == 0
 
 
-@pytest.mark.e2e
-def test_the_demo_fails_shows_its_card_and_b_restarts_it_smaller(tmp_path: Path) -> None:
-    config = str(ROOT / "configs" / "demo" / "demo.toml")
-    args = ("run", "--python", sys.executable, "--config", config, "--no-retry")
-    with terminal(*args, cwd=tmp_path) as screen:
-        run: RunPaths = wait_for_run(tmp_path)
-        screen.until_state(run, HeldOpen, Backoff, deadline_s=120)
-        screen.wait_for("host_oom", "rank 1")
-        screen.press("b")
-        screen.wait_for("16", "8", "global batch")
-        screen.press("\r")
-        screen.until(lambda: len(read_state(run.node().journal).attempts) == 2)
-        state = screen.until_state(run, Finished, deadline_s=180)
-        assert isinstance(state.condition, Finished)
-        assert state.condition.exit_code == 0, state.condition
-        second = state.attempts[1]
-        assert second.last_step == state.total_steps
-        assert second.batch is not None
-        assert second.batch.micro_batch_per_rank == 8
-        screen.wait_for("attempt 2", "succeeded")
-        screen.press("q")
-        screen.wait_for_exit()
-
-
 CRASH = """
 import os, sys, time, traceback
 import torch, torch.distributed as dist
@@ -135,7 +110,7 @@ time.sleep(60)
 
 @pytest.mark.e2e
 def test_a_rank_that_dies_is_said_at_once_and_no_stall_is(tmp_path: Path) -> None:
-    """The aims are 0.5 s for the header and 1 s for the card (bench/state.py); here with slack for a busy machine."""
+    """The aims are 0.5 s for the header and 1 s for the card; here with slack for a busy machine."""
     (tmp_path / "train.py").write_text(CRASH, encoding="utf-8")
     args = ("run", "--no-check", "--python", sys.executable, "--nproc-per-node", "2", "train.py")
     with terminal(*args, cwd=tmp_path) as screen:
@@ -191,23 +166,6 @@ def test_a_replay_names_what_it_reads_until_it_is_shown(tmp_path: Path) -> None:
         screen.wait_for("▶ replay")
         screen.press("q")
         assert screen.wait_for_exit() == 0
-
-
-def test_keys_typed_before_the_screen_is_there_are_kept(tmp_path: Path) -> None:
-    """`r` while the run is only starting, and two keys behind it: each is done once it can be, in order."""
-    (tmp_path / "train.py").write_text(PATIENT, encoding="utf-8")
-    args = ("run", "--no-check", "--python", sys.executable, "--nproc-per-node", "1", "train.py")
-    with terminal(*args, cwd=tmp_path) as screen:
-        screen.wait_for("starting train")
-        screen.press("r")
-        run = wait_for_run(tmp_path)
-        screen.wait_for("restart? this ends attempt 1 before its first step")
-        screen.press("n/loss 1")
-        screen.wait_for("search loss 1")
-        screen.press("\r")
-        screen.until(lambda: "search loss 1" not in screen.text())
-        screen.press("Sy")
-        screen.until_state(run, Finished)
 
 
 @pytest.mark.e2e

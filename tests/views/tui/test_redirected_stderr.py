@@ -11,7 +11,6 @@ import pexpect
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from tests.integration.harness import ROOT, environment, put, wait_for_run, wait_for_state
-from tests.views.tui import recorded
 from tests.views.tui.wire import SIZE, Wire
 
 # The command line, with a part of stoker that logs something while the screen is open.
@@ -59,15 +58,3 @@ def test_a_run_s_dashboard_opens_and_the_log_lands_in_the_file(tmp_path: Path) -
     wait_for_state(RunPaths(run.root), Finished)
     lines = err.read_text(encoding="utf-8").splitlines()
     assert lines[-2:] == ["a watch could not be set", "left with 0"], "no picture, and the file is given back"
-
-
-def test_a_finished_run_opens_too_and_leaves_the_file_empty(tmp_path: Path) -> None:
-    run = recorded.failed(tmp_path / "runs" / "20261121-1412-brave-otter")
-    screen = opened("attach", str(run.root), cwd=tmp_path)
-    try:
-        screen.wait_for("attempt 1")
-        screen.press("q")
-        assert screen.wait_for_exit() == 1
-    finally:
-        screen.process.close(force=True)
-    assert "\x1b" not in (tmp_path / "err.log").read_text(encoding="utf-8")

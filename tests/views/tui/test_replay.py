@@ -70,23 +70,6 @@ def test_nothing_is_played_before_it_can_be_seen_and_what_is_to_come_is_named(re
     asyncio.run(go())
 
 
-def test_n_is_the_next_match_while_something_is_searched(recording: Recording) -> None:
-    async def scenario(app: StokerApp, pilot: Pilot[None], clock: ReplayClock, ours: Ticks) -> None:
-        clock.seek(recording.end_t)
-        await until(pilot, lambda: pane(app, "log").count("loss") > 2, "the log")
-        await pilot.press("slash", *"loss", "enter")
-        await until(pilot, lambda: "n ↑ older  N ↓ newer" in pane(app, "footer"), "its keys")
-        now = clock.now()
-        before = app.dashboard.logs.page
-        await pilot.press("n")
-        await until(pilot, lambda: app.dashboard.logs.page is not before, "another match")
-        assert clock.now() == now
-        await pilot.press("escape")
-        await until(pilot, lambda: "n next fact" in pane(app, "footer"), "the keys of a replay")
-
-    play(recording, scenario)
-
-
 def test_keys_move_recorded_time(recording: Recording) -> None:
     async def scenario(app: StokerApp, pilot: Pilot[None], clock: ReplayClock, ours: Ticks) -> None:
         await pilot.press("n")

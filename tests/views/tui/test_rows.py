@@ -15,7 +15,6 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import (
     Decision,
     DecisionKind,
-    FailureClass,
 )
 from supervisor.views import format as fm
 from supervisor.views.model.history import Track, single
@@ -26,7 +25,6 @@ from supervisor.views.tui.panels import notice as bars
 from supervisor.views.tui.panels import ranks_table as ranks
 from supervisor.views.tui.panels import trends as tiles
 from supervisor.views.tui.panels.trends import trends
-from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import Panel, View
 from supervisor.views.wording.translate import english
 from tests.views.tui.still import (
@@ -39,7 +37,6 @@ from tests.views.tui.still import (
     state_of,
     text_of,
     track,
-    verdict,
 )
 
 GIB = 2.0**30
@@ -88,10 +85,8 @@ def test_when_it_will_be_done(
 @pytest.mark.parametrize(
     ("condition", "step_s", "now", "quiet"),
     [
-        (running(), 1.0, 29.0, None),
         (running(), 1.0, 30.0, None),
         (running(), 1.0, 31.0, 31.0),
-        (running(), 9.0, 89.0, None),
         (running(), 9.0, 91.0, 91.0),
         (running(phase=ev.Phase.EVALUATING), 1.0, 99.0, None),
         (st.Ended(attempt=1, exit_code=0), 1.0, 99.0, None),
@@ -109,11 +104,6 @@ def test_a_run_is_quiet_after_half_a_minute_or_ten_steps(
     assert header.quiet_s(snapshot_of(second, metrics=metrics), now) is None, "this attempt has only begun"
     last = state_of(condition, attempt_of(last_step=40), total_steps=40)
     assert header.quiet_s(snapshot_of(last, metrics=metrics), now) is None, "the last step was made"
-
-
-def test_a_flagged_stall_counts_from_its_last_sign_of_life() -> None:
-    state = state_of(None, attempt_of(stall=STALL), progress=progress(lag_bytes=10))
-    assert header.quiet_s(snapshot_of(state), 62.0) == 12.0
 
 
 def test_without_a_time_of_a_step_that_of_an_epoch_stands_and_gives_the_eta() -> None:
@@ -167,13 +157,6 @@ TIMES = [
     (running(), [attempt_of()], True, "00:02:05"),
     (running(), [attempt_of()], False, "00:00:20"),  # its keeper died: nobody knows whether it trains
     (st.HeldOpen(attempt=1, reason="", decision=None), [attempt_of(ended_t=5.0)], True, "00:00:05"),
-    (st.Ended(attempt=1, exit_code=1), [attempt_of(gone_t=5.0)], True, "00:00:05"),
-    (
-        st.DiagnosedAs(attempt=1, verdict=verdict(FailureClass.CUDA_OOM)),
-        [attempt_of(ended_t=5.0)],
-        True,
-        "00:00:05",
-    ),
     (st.Backoff(attempt=1, until=200.0, decision=DECISION), [attempt_of(ended_t=5.0)], True, "00:00:05"),
     (running(2), [attempt_of(ended_t=5.0), attempt_of(2, planned_t=100.0)], True, "00:00:30"),
     (
@@ -205,17 +188,6 @@ def test_the_time_of_a_run_is_that_of_its_attempts(
     assert (f"elapsed {elapsed} (waiting left out)" in times) is (len(attempts) > 1)
     row = RunRow(RunPaths(Path("/runs/x")), state, live=keeper)
     assert fm.clock(row.duration_s(125.0)) == elapsed, "the list has the same time"
-
-
-def test_a_log_of_which_nobody_knows_yet_whether_it_is_live_has_no_elapsed_time() -> None:
-    """Its end would be now, hundreds of days after an old log's first stamp; a verdict may be there before its numbers are read."""
-    unread = attempt_of(started_t=-1e7, verdict=verdict(FailureClass.HEALTHY))
-    state = state_of(running(), unread, mode="observed")
-    assert state.elapsed_s(100.0, has_keeper=True) is None
-    live = replace(state, attempts=(replace(unread, log_checked=True),))
-    assert live.elapsed_s(100.0, has_keeper=True) == 1e7 + 100
-    over = replace(state, attempts=(replace(unread, ended_t=-1e7 + 60),))
-    assert over.elapsed_s(100.0, has_keeper=True) == 60.0
 
 
 # -- the line that says what is worth saying --------------------------------------------------------
@@ -262,38 +234,17 @@ def test_an_advisory_stands_while_it_holds(found: ev.Advisory, now: float, is_sh
 # -- tiles and trends ---------------------------------------------------------------------------------
 
 
-def test_the_speed_in_the_words_of_the_log_else_derived_from_its_steps() -> None:
-    both = {"tokens_per_sec": track(27_200.0), "samples_per_sec": track(5.0)}
-    assert tiles._tiles(snapshot_of(state_of(), metrics=both))[1][:2] == ("tok/s", "27.2k")
-    samples = {"samples_per_sec": track(5.0)}
-    assert tiles._tiles(snapshot_of(state_of(), metrics=samples))[1][:2] == ("smp/s", "    5")
-    derived = snapshot_of(state_of(), pace_s=0.5, pace=track(0.5, 0.0, 0.25))
-    label, text, _, rates, _ = tiles._tiles(derived)[1]
-    assert (label, text.strip(), rates) == ("steps/s", "~2", [2.0, 4.0])
-    assert tiles._tiles(derived)[3][1].strip() == "~500 ms"
-    assert tiles._tiles(snapshot_of(state_of()))[1][:2] == ("smp/s", "    –")
-
-
 def test_the_most_telling_curves_come_first_and_a_single_point_is_none() -> None:
     metrics = {"tokens_per_sec": track(1.0), "lr": track(1.0, 2.0), "grad_norm": track(1.0, 2.0)}
     assert [trend.name for trend in trends(snapshot_of(state_of(), metrics=metrics))] == ["grad norm", "lr"]
     frames = snapshot_of(state_of(), metrics={"time/fps": track(900.0, 1229.0)})
     assert [(trend.name, trend.say(trend.latest)) for trend in trends(frames)] == [("time/fps", "1229")]
-    derived = snapshot_of(state_of(), pace_s=0.5, pace=track(0.5, 0.5))
-    assert [(trend.name, trend.say(trend.latest)) for trend in trends(derived)] == [("step time", "~500 ms")]
     both = {
         name: track(1.0, 2.0)
         for name in ("tokens_per_sec", "samples_per_sec", "step_time_s", "val_loss", "grad_norm", "lr")
     }
     found = list(trends(snapshot_of(state_of(), metrics=both)))
     assert [trend.name for trend in found] == ["tok/s", "grad norm", "step time", "val loss", "lr"]
-    assert [trend.style for trend in found] == [
-        TextStyle.PACE,
-        TextStyle.PLAIN,
-        TextStyle.PACE,
-        TextStyle.LOSS,
-        TextStyle.PLAIN,
-    ]
 
 
 # -- ranks ---------------------------------------------------------------------------------------------
@@ -404,7 +355,6 @@ def test_the_table_sorted_by_a_column(by: str, order: str) -> None:
         (53, {"data_wait_s"}, "skew", "data"),
         (62, {"data_wait_s"}, "data", "cpu"),
         (62, set(), "cpu", "data"),  # what no rank reports leaves its place to the next column
-        (77, {"data_wait_s"}, "pid", "last line"),
         (92, {"data_wait_s", "compute_s", "memory_peak_bytes"}, "peak", "last line"),
         (102, {"data_wait_s"}, "last line", "compute"),
     ],
@@ -418,9 +368,3 @@ def test_columns_come_as_there_is_room_and_the_last_line_when_much_is(
     for several in (False, True):
         shown = ranks.columns_of(width, several=several, reported=reported)
         assert sum(size + 1 for _, size in shown) <= width
-
-
-# -- devices -------------------------------------------------------------------------------------------
-
-
-# -- attempts and the timeline ----------------------------------------------------------------------------

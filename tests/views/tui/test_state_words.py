@@ -42,9 +42,7 @@ def finished(outcome: Outcome) -> st.Finished:
     ("condition", "text", "style"),
     [
         (st.Preflight(), "○ preflight", TextStyle.PLAIN),
-        (st.Launching(attempt=1), "○ launching", TextStyle.LIVE),
         (running(), "● stepping", TextStyle.LIVE),
-        (st.Stopping(attempt=1, why=ev.StopWhy.REQUEST, by="me"), "◆ stopping", TextStyle.WARN),
         (
             st.Stopping(attempt=1, why=ev.StopWhy.REQUEST, by="me", step=ev.StopStep.SIGTERM),
             "◆ stopping (sigterm)",
@@ -55,10 +53,6 @@ def finished(outcome: Outcome) -> st.Finished:
         (diagnosed(FailureClass.CUDA_OOM), "✗ cuda_oom", TextStyle.BAD),
         (st.Backoff(attempt=1, until=NOW + 61, decision=AGAIN), "↻ restarts in 1 m 01 s", TextStyle.WARN),
         (st.Backoff(attempt=1, until=NOW - 5, decision=AGAIN), "↻ restarts in 0 s", TextStyle.WARN),
-        (st.HeldOpen(attempt=1, reason="", decision=None), "‖ waiting for you", TextStyle.WARN),
-        (finished(Outcome.SUCCEEDED), "✓ succeeded", TextStyle.LIVE),
-        (finished(Outcome.STOPPED), "■ stopped", TextStyle.PLAIN),
-        (finished(Outcome.FAILED), "✗ failed", TextStyle.BAD),
         (finished(Outcome.GAVE_UP), "✗ gave up", TextStyle.BAD),
         (finished(Outcome.LOST), "? lost", TextStyle.BAD),
         (finished(Outcome.REFUSED), "✗ refused", TextStyle.BAD),
@@ -96,7 +90,6 @@ UNSEEN = attempt_of(log_checked=True, ended_t=5.0, verdict=verdict(FailureClass.
             "○ not watched",
             "unwatched",
         ),
-        (state_of(finished(Outcome.SUCCEEDED), mode="observed"), "✓ succeeded", "✓ succeeded", "succeeded"),
         (state_of(running(), attempt_of(stall=STALL)), "⚠ stalled", "⚠ stalled", "running"),
         (
             state_of(running(), attempt_of(stall=STALL, countdown=COUNTDOWN)),
@@ -139,15 +132,6 @@ def test_a_failure_stays_visible_after_a_stop() -> None:
     assert row.failure == "cuda_oom"
     for query in ("failed", "state:failed", "stopped", "state:stopped"):
         assert filtered([row], query, NOW) == [row]
-
-
-def test_a_stall_and_a_countdown() -> None:
-    stalled = snapshot_of(state_of(running(), attempt_of(stall=STALL)))
-    assert words.condition_span(stalled, NOW) == ("⚠ stalled", TextStyle.WARN)
-    counting = snapshot_of(state_of(running(), attempt_of(stall=STALL, countdown=COUNTDOWN)))
-    assert words.condition_span(counting, NOW) == ("⚠ hang: ending in 30 s", TextStyle.BAD)
-    assert words.hang_ends_in(counting, NOW) == pytest.approx(30.4)
-    assert words.hang_ends_in(counting, NOW + 60) == 0.0
 
 
 def test_what_a_person_asked_for_is_no_failure() -> None:

@@ -10,27 +10,9 @@ from textual.pilot import Pilot
 from supervisor.run import events as ev
 from supervisor.run.records import Difference, FailureClass, Sameness
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.panels.trends import TrendPanel
 from tests.keeper.fakes import verdict_of
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, until
-
-
-def test_a_stall_is_no_stepping_and_has_no_eta(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.pause()
-        header = pane(app, "header")
-        assert "⚠ stalled · no step for" in header
-        assert "stepping" not in header
-        assert "ETA --:--:--" in header
-
-    drive(recorded.stalled(tmp_path / "run"), play)
-
-
-def curves(app: StokerApp) -> list[str]:
-    """The titles of the curves beside the loss."""
-    panels = [panel for panel in app.dashboard.query(TrendPanel) if panel.size.height]
-    return [pane(app, str(panel.id)).splitlines()[0].strip("╭╮─ ") for panel in panels]
 
 
 def test_how_far_a_log_is_read_stands_in_the_header_while_the_reading_is_behind(tmp_path: Path) -> None:

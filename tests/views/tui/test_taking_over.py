@@ -26,7 +26,6 @@ from tests.integration.test_forged_folders import (
     BACKOFF,
     ENDED,
     GONE,
-    HELD,
     STEPS,
     Scene,
     contents,
@@ -44,9 +43,7 @@ pytestmark = pytest.mark.timeout(300)
 
 FORGED = {
     "about to restart": lambda scene: forged(scene, *ENDED, BACKOFF),
-    "held": lambda scene: forged(scene, *ENDED, HELD),
     "launching": lambda scene: forged(scene, GONE[0]),
-    "before its launch": forged,
     "names a stranger": names_stranger,
     "a copy of hard links": copied("-al"),
 }

@@ -174,7 +174,6 @@ def test_launch_filter_help_fail_restart_smaller_leave_attach_stop(tmp_path: Pat
 
 COLOURS = {
     "screen": {"TERM": "screen"},
-    "xterm": {"TERM": "xterm"},
     "no-color": {"TERM": "screen-256color", "NO_COLOR": "1"},
 }
 

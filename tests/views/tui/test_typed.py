@@ -22,30 +22,6 @@ def log_screen(tmp_path: Path) -> Iterator[Wire]:
         yield wire
 
 
-def test_matches_typed_quickly_add_up(tmp_path: Path) -> None:
-    with log_screen(tmp_path) as wire:
-        wire.press("/loss\r")
-        wire.wait_for("/loss: 425 of 425")
-        wire.press("nnn")
-        wire.wait_for("/loss: 419 of 425")
-        wire.press("NN")
-        wire.wait_for("/loss: 423 of 425")
-
-
-def test_a_second_search_replaces_the_words_of_the_first_and_enter_alone_repeats_them(tmp_path: Path) -> None:
-    with log_screen(tmp_path) as wire:
-        wire.press("/loss\r")
-        wire.wait_for("/loss: 425 of 425")
-        wire.press("/\r")
-        wire.wait_for("/loss: 423 of 425")
-        wire.press("/backward\r")
-        wire.wait_for("/backward:")
-        wire.press("fr0\r")
-        wire.wait_for("· rank 0")
-        wire.press("fr1\r")
-        wire.wait_for("· rank 1")
-
-
 def test_a_key_right_behind_enter_is_no_part_of_the_words(tmp_path: Path) -> None:
     with log_screen(tmp_path) as wire:
         wire.press("/loss\rnn")

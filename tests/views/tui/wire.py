@@ -204,6 +204,6 @@ run_replay(record_of(RunPaths(Path(sys.argv[1]))), speed=600)
 """
 SHOW_RUNS = """
 import sys; from pathlib import Path; from supervisor.run.paths import RunPaths
-from supervisor.views.tui.terminal import run_browser
-run_browser(lambda: [RunPaths(Path(path)) for path in sys.argv[1:]])
+from supervisor.views.tui.terminal import run_tui
+run_tui(None, known=lambda: [RunPaths(Path(path)) for path in sys.argv[1:]])
 """

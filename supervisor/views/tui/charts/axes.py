@@ -7,10 +7,8 @@ each epoch.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from functools import wraps
 from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
@@ -21,7 +19,7 @@ from supervisor.views.model.history import Point, Track
 KNOWN_RATIO = 0.9
 # A value below this share of the one before it is a counter that started again, not a line out of order.
 BACK_RATIO = 0.5
-# Lines closer together than this were read together: they are told apart by nothing but their order.
+# Lines closer together than this were read together: only their order tells them apart.
 TIME_LEAST_S = 2.0
 # A page of charts asks the same of some hundred tracks at each key.
 MOST_KEPT = 512
@@ -32,17 +30,15 @@ T = TypeVar("T")
 
 def of_track(work: Callable[Concatenate[Track, P], T]) -> Callable[Concatenate[Track, P], T]:
     """Does `work` once for the very same track and arguments: to hash a track, as `lru_cache` would, takes as long."""
-    kept: OrderedDict[tuple[object, ...], tuple[Track, T]] = OrderedDict()
+    kept: dict[tuple[object, ...], tuple[Track, T]] = {}
 
-    @wraps(work)
     def kept_work(track: Track, /, *args: P.args, **kwargs: P.kwargs) -> T:
         key = (id(track), *args, *kwargs.items())
         found = kept.get(key)
         if found is None or found[0] is not track:  # an id may be given again
+            if len(kept) >= MOST_KEPT:
+                kept.clear()
             found = kept[key] = (track, work(track, *args, **kwargs))
-            if len(kept) > MOST_KEPT:
-                kept.popitem(last=False)
-        kept.move_to_end(key)
         return found[1]
 
     return kept_work
@@ -62,17 +58,13 @@ def axes_of(tracks: Sequence[Track]) -> list[Axis]:
     given = [track for track in tracks if track]
     if not given:
         return [Axis.STEP]
-    return [*(axis for axis in (Axis.STEP, Axis.EPOCH, Axis.TIME) if _can_hold(given, axis)), Axis.NUMBER]
+    return [axis for axis in Axis if axis is Axis.NUMBER or _can_hold(given, axis)]
 
 
 def axis_for(wanted: Axis | None, tracks: Sequence[Track]) -> Axis:
     """The axis that is wanted, where the points can stand on it; else the best."""
-    given = [track for track in tracks if track]
-    if not given:
-        return Axis.STEP
-    if wanted is not None and (wanted is Axis.NUMBER or _can_hold(given, wanted)):
-        return wanted
-    return next((axis for axis in (Axis.STEP, Axis.EPOCH, Axis.TIME) if _can_hold(given, axis)), Axis.NUMBER)
+    axes = axes_of(tracks)
+    return wanted if wanted in axes else axes[0]
 
 
 @of_track
@@ -110,17 +102,11 @@ def span_of(track: Track, axis: Axis) -> tuple[float, float] | None:
     return (min(found), max(found)) if found else None
 
 
-@of_track
-def is_ascending(track: Track, axis: Axis) -> bool:
-    """Whether each point stands beyond the one before it."""
-    return all(a < b for a, b in pairwise(positions(track, axis)))
-
-
 class _Values(NamedTuple):
     """What a track's points have for an axis. `falls_back`: whether a value is far below the one before it in its attempt."""
 
     size: int
-    missing: int
+    known: int
     falls_back: bool
     low: float
     high: float
@@ -134,7 +120,7 @@ def _values(track: Track, axis: Axis) -> _Values:
     numbers = [value for _, value in known]
     return _Values(
         size=len(values),
-        missing=len(values) - len(known),
+        known=len(known),
         falls_back=any(mine == other and b < BACK_RATIO * a for (mine, a), (other, b) in pairwise(known)),
         low=min(numbers, default=float("inf")),
         high=max(numbers, default=float("-inf")),
@@ -160,12 +146,10 @@ def _within_epochs(track: Track, values: list[float]) -> list[float]:
 def _can_hold(tracks: Sequence[Track], axis: Axis) -> bool:
     found = [_values(track, axis) for track in tracks]
     count = sum(each.size for each in found)
+    if any(each.falls_back for each in found) or sum(each.known for each in found) < KNOWN_RATIO * count:
+        return False
     if axis is Axis.TIME and not all(each.is_first_known for each in found):
         return False  # nothing before it says when it was
-    if any(each.falls_back for each in found):
-        return False
-    if sum(each.missing for each in found) > (1 - KNOWN_RATIO) * count:
-        return False
     if count == 1:
         return axis is not Axis.EPOCH
     span = max(each.high for each in found) - min(each.low for each in found)

@@ -1,4 +1,4 @@
-"""A braille canvas, and what is drawn on it: two by four dots a cell, one color a cell, points in columns of dots (pure).
+"""A braille canvas, what is drawn on it, and the numbers beside it: two by four dots a cell, one color a cell (pure).
 
 Dots follow the braille patterns block of Unicode (U+2800; dot numbering of ISO/TR 11548-1).
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 from statistics import fmean
 from typing import NamedTuple
@@ -21,11 +21,19 @@ from supervisor.views.tui.widgets.paint import Row, Span, TextStyle
 # Bit of the dot at (column of two, row of four) within a braille cell.
 BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 BLANK = 0x2800
-# Bits of all dots of a column of a cell from one row to another: RUNS[column][first][last].
-RUNS = tuple(
-    tuple(tuple(sum(bits[first : last + 1]) for last in range(4)) for first in range(4)) for bits in BITS
-)
 _EMPTY = (" ", TextStyle.PLAIN)
+# A span below this has no usable logarithm.
+LEAST_SPAN = 1e-300
+# Values are left outside the y axis only where that makes the rest this much higher.
+CLIP_FROM = 1.25
+# In fewer rows each may have its number; at most so many rows lie between two; so much wider the bounds may become for that.
+FEW_ROWS = 5
+MOST_APART = 6
+WIDER = 1.2
+# A row more between two numbers is as bad as bounds so much wider.
+SPARSE = 0.05
+# How far apart the numbers of an axis of time may be; beyond these by whole days.
+TIME_STEPS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400)
 
 
 class Canvas:
@@ -58,19 +66,10 @@ class Canvas:
         """Dots of column `x` from `y0` to `y1` (from the top), both included; what lies outside is clipped."""
         if not 0 <= x < self.dot_columns:
             return
-        low, high = (y0, y1) if y0 <= y1 else (y1, y0)
-        low, high = max(low, 0), min(high, self.dot_rows - 1)
-        if low > high:
-            return
-        runs, columns = RUNS[x & 1], self.columns
-        cell, last = (low >> 2) * columns + (x >> 1), (high >> 2) * columns + (x >> 1)
-        if cell == last:
-            layer[cell] = layer.get(cell, 0) | runs[low & 3][high & 3]
-            return
-        layer[cell] = layer.get(cell, 0) | runs[low & 3][3]
-        for between in range(cell + columns, last, columns):
-            layer[between] = layer.get(between, 0) | runs[0][3]
-        layer[last] = layer.get(last, 0) | runs[0][high & 3]
+        low, high = min(y0, y1), max(y0, y1)
+        for y in range(max(low, 0), min(high, self.dot_rows - 1) + 1):
+            cell = (y >> 2) * self.columns + (x >> 1)
+            layer[cell] = layer.get(cell, 0) | BITS[x & 1][y & 3]
 
     def line(self, layer: dict[int, int], x0: int, y0: int, x1: int, y1: int) -> None:
         """A line of dots without gaps."""
@@ -81,8 +80,8 @@ class Canvas:
         for x in range(x0, x1 + 1):
             y = y0 + round((y1 - y0) * (x - x0) / (x1 - x0))
             # Begin one dot from the last column's end, so that a steep line has no doubled corners.
-            start = before if abs(y - before) <= 1 else before + (1 if y > before else -1)
-            self.span(layer, x, y if abs(y - before) <= 1 else start, y)
+            start = y if abs(y - before) <= 1 else before + (1 if y > before else -1)
+            self.span(layer, x, start, y)
             before = y
 
     def mark(self, column: int, row: int, character: str, style: TextStyle) -> None:
@@ -105,7 +104,7 @@ class Canvas:
         """The rows of cells, from the top; adjacent cells of one colour are one span."""
         shown = dict(self._under)
         for style, cells in self._layers:
-            shown |= {cell: (chr(BLANK + bits), style) for cell, bits in cells.items() if bits}
+            shown |= {cell: (chr(BLANK + bits), style) for cell, bits in cells.items()}
         shown |= self._marks
         columns = self.columns
         return [
@@ -120,48 +119,6 @@ def row_of(cells: Iterable[tuple[str, TextStyle]]) -> Row:
         Span("".join([character for character, _ in run]), style)
         for style, run in groupby(cells, itemgetter(1))
     )
-
-
-# Of less a third has no logarithm: that is next to the least number that there is.
-LEAST_SPAN = 1e-300
-# Values are left outside the y axis only where that makes the rest this much higher.
-CLIP_FROM = 1.25
-# In fewer rows each may have its number; at most so many rows lie between two; so much wider the bounds may become for that.
-FEW_ROWS = 5
-MOST_APART = 6
-WIDER = 1.2
-# A row more between two numbers is as bad as bounds so much wider.
-SPARSE = 0.05
-# The learning rates: `3e-4`.
-POWERS_BELOW = 0.002
-MOST_DIGITS = 6
-MOST_IN_POWERS = 3
-# More than these are written only where two labels would be the same: at most so many more.
-MORE_DIGITS = 10
-# How far apart the numbers of an axis of time may be; beyond these by whole days.
-# A bound so little above a round time is that time.
-ROUNDED_S = 1e-4
-TIME_STEPS_S = (
-    1,
-    2,
-    5,
-    10,
-    15,
-    30,
-    60,
-    120,
-    300,
-    600,
-    900,
-    1200,
-    1800,
-    3600,
-    7200,
-    10800,
-    21600,
-    43200,
-    86400,
-)
 
 
 class Bucket(NamedTuple):
@@ -275,24 +232,22 @@ def ticks(low: float, high: float, most: int, *, least: float = 0.0) -> list[flo
     if span < LEAST_SPAN or most < 1 or not math.isfinite(span):
         return [low] if math.isfinite(low) else []
     power = 10.0 ** math.floor(math.log10(span / most))
-    found: list[float] = []
     for step in (max(least, power * factor) for factor in (1, 2, 5, 10, 20)):
         first, last = math.ceil(low / step - 1e-9), math.floor((high + 1e-9 * span) / step)
         # By how many there are, not by how often the step goes into the span: of 1..69 in three 20, 40, 60.
         if last - first < most:
-            found = [at * step for at in range(first, last + 1)]
-            break
-    return found
+            return [at * step for at in range(first, last + 1)]
+    return []
 
 
-def even_bounds(low: float, high: float, rows: int) -> tuple[float, float, float]:
-    """Slightly wider bounds whose round numbers are a whole number of rows apart, and the step between them; 0 if that would widen them too much.
+def even_bounds(low: float, high: float, rows: int) -> tuple[float, float, list[float]]:
+    """Slightly wider bounds whose round numbers are a whole number of rows apart, and these numbers.
 
-    A number stands in the row that holds its dot: else some are two rows apart and some three, as on an axis that is not linear.
+    A number stands in the row that holds its dot. Where that would widen the bounds too much, they stay, and rows between vary.
     """
     span = high - low
     if not span > LEAST_SPAN or not math.isfinite(span) or rows < 2:
-        return low, high, 0.0
+        return low, high, ticks(low, high, 3)
     power = 10.0 ** math.floor(math.log10(span / rows))
     found = []
     for step in (power * factor for factor in (1, 2, 5, 10, 20, 50, 100)):
@@ -303,9 +258,10 @@ def even_bounds(low: float, high: float, rows: int) -> tuple[float, float, float
             if high <= end <= start + WIDER * span:
                 found.append(((end - start) * (1 + SPARSE * apart), step, start, end))
     if not found:
-        return low, high, 0.0
+        return low, high, ticks(low, high, max(3, rows * 3 // 5))
     _, step, start, end = min(found)
-    return start, end, step
+    first, last = math.ceil(start / step - 1e-9), math.floor(end / step + 1e-9)
+    return start, end, [step * at for at in range(first, last + 1)]
 
 
 def time_ticks(low_s: float, high_s: float, most: int) -> list[float]:
@@ -315,7 +271,7 @@ def time_ticks(low_s: float, high_s: float, most: int) -> list[float]:
         return [low_s] if math.isfinite(low_s) else []
     days = math.ceil(width / (86400 * most)) * 86400.0
     for step in (*TIME_STEPS_S, days):
-        first, last = math.ceil((low_s - ROUNDED_S) / step), math.floor((high_s + ROUNDED_S) / step)
+        first, last = math.ceil(low_s / step - 1e-6), math.floor(high_s / step + 1e-6)
         if last - first < most:
             break
     return [step * at for at in range(first, last + 1)][:most]
@@ -328,49 +284,36 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
     """
     if low <= 0 or high / low < 3:
         return ticks(low, high, most)
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    for factors in ((1, 2, 5), (1, 3), (1,)):
-        found = [f * 10.0**power for power in range(first, last + 1) for f in factors]
-        found = [value for value in found if low <= value <= high]
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    found: list[float] = []
+    for factors in ((1, 2, 5), (1,)):
+        found = [value for power in powers for f in factors if low <= (value := f * 10.0**power) <= high]
         if len(found) <= most:
             return found
-    every = -(-len(found) // max(most, 1))
-    return found[::every]
+    return found[:: -(-len(found) // max(most, 1))]
 
 
 def labels(values: Sequence[float]) -> list[str]:
-    """Ticks as text, all with as many digits as it takes to tell them apart."""
-    found: list[str] = []
-    for more in range(MORE_DIGITS):
-        found = _labels(values, more)
-        if len(set(found)) == len(found):
-            break
-    return found
+    """Numbers of an axis with as many digits as it takes to tell them apart: ``0.25``, ``20k``, ``1.5e-4``."""
+    most = max(map(abs, values), default=0.0)
+    step = min((abs(b - a) for a, b in pairwise(values)), default=0.0)
+    if not step or not math.isfinite(most):
+        return [f"{value:g}" for value in values]
+    exponent = math.floor(math.log10(step) + 1e-9)
+    power, unit, of_unit = (1e6, "M", 6) if most >= 1e6 else (1e3, "k", 3)
+    if 1e4 <= most < 1e9 and exponent >= of_unit - 3:
+        digits = max(0, of_unit - exponent)
+        return [f"{value / power:.{digits}f}{unit}" if value else "0" for value in values]
+    if 0.002 <= most < 1e5:
+        return [f"{value:.{max(0, -exponent)}f}" for value in values]
+    return [_in_powers(value, exponent) if abs(value) >= step / 2 else "0" for value in values]
 
 
-def _labels(values: Sequence[float], more: int) -> list[str]:
-    """With the digits that are usual and `more`."""
-    if len(values) < 2:
-        return [f"{value:g}" if 1e-3 <= abs(value) < 1e6 or not value else f"{value:.3g}" for value in values]
-    if values[0] > 0 and values[-1] / values[0] >= 50:
-        return [f"{value:g}" if 1e-3 <= value < 1e5 else f"{value:.{more}e}" for value in values]
-    most, step = max(map(abs, values)), abs(values[1] - values[0])
-    power, unit = (1e6, "M") if most >= 1e6 else (1e3, "k")
-    if 1e4 <= most < 1e9 and step >= 1e-3 * power:  # six digits are written
-        return [f"{value / power:.{6 + more}g}{unit if value else ''}" for value in values]
-    digits = max(0, -math.floor(math.log10(step) + 1e-9))
-    if most < POWERS_BELOW or most >= 1e5:
-        return [_in_powers(value, step, MOST_IN_POWERS + more) for value in values]
-    return [f"{value:.{min(digits, MOST_DIGITS + more)}f}" for value in values]
-
-
-def _in_powers(value: float, step: float, most: int) -> str:
-    """``2e-4``, ``1.5e-4``: with no more digits than the step needs."""
-    if abs(value) < step / 2:
-        return "0"
-    digits = max(0, math.floor(math.log10(abs(value)) + 1e-9) - math.floor(math.log10(step) + 1e-9))
-    number, _, exponent = f"{value:.{min(digits, most)}e}".partition("e")
-    return f"{number}e{int(exponent)}"
+def _in_powers(value: float, exponent: int) -> str:
+    """``2e-4``, ``1.5e-4``: with no more digits than a step of that exponent needs."""
+    digits = max(0, math.floor(math.log10(abs(value)) + 1e-9) - exponent)
+    number, _, power = f"{value:.{min(digits, 15)}e}".partition("e")
+    return f"{number}e{int(power)}"
 
 
 def log_bounds(points: Sequence[Point], smoothed: Sequence[float]) -> tuple[float, float]:
@@ -387,9 +330,8 @@ def loss_bounds(points: Sequence[Point], smoothed: Sequence[float]) -> tuple[flo
     One wild value would press the curve flat. So would the first steps: the smoothed values of the first twentieth do not count.
     """
     early = len(smoothed) // 20  # a fiftieth, and as far as it is smoothed into the next ones
-    lows = sorted(p.low for p in points)
     highs = sorted(p.high for p in points)
-    low = min([lows[0], *smoothed])
+    low = min([min(p.low for p in points), *smoothed])
     high = max([highs[min(len(highs) - 1, math.floor(len(highs) * 0.98))], *smoothed[early:]])
     top = max([highs[-1], *smoothed])
     if top - low <= CLIP_FROM * (high - low):

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias, assert_never
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
 from supervisor.views import format as fm
 from supervisor.views.model.history import SMOOTH_SHARE, Point, Track, lives_on, smooth
-from supervisor.views.tui.charts.axes import Axis, axis_for, is_ascending, positions, span_of, value_of
+from supervisor.views.tui.charts.axes import Axis, axis_for, positions, span_of, value_of
 from supervisor.views.tui.charts.braille import (
-    Bucket,
     Canvas,
     Scale,
     buckets,
@@ -36,19 +34,16 @@ from supervisor.views.wording.translate import Tr, english
 
 # A window is never narrower than this share of the whole.
 ZOOM_LEAST = 1 / 4096
-LINE_HEIGHT = 8
 # How each is called in a title, and over which share of what is shown its mean moves.
 SMOOTHING = (("", SMOOTH_SHARE), ("smoother", 1 / 8), ("raw", 0.0))
-# From this height on marks have a line of their own; in a lower chart they take the place of numbers.
+# From these heights on there is a line below the curves, and one more for the words of marks.
+LINE_HEIGHT = 8
 MARKS_HEIGHT = 10
-# A span below the axis takes so much, with the space beside it.
-SPAN_CELLS = 11
-# And a number, where it is short.
+# What a number below the axis takes with the space beside it, and a span of time.
 NUMBER_CELLS = 7
+SPAN_CELLS = 11
 # So many blanks stand between two numbers: one is within a number.
 APART_CELLS = 2
-
-
 NONE: Mapping[int, float] = MappingProxyType({})
 
 
@@ -85,27 +80,31 @@ class Look(msgspec.Struct, frozen=True):
             return replace(self, window=None)
         at = self.cursor if self.cursor is not None else high
         share = (at - low) / (high - low) if high > low else 0.5
-        start = min(max(at - share * size, whole[0]), whole[1] - size)
-        return replace(self, window=(start, start + size))
+        return _moved(self, at - share * size, size, whole)
 
     def panned(self, share: float, whole: tuple[float, float]) -> Look:
         """The window moved by a share of its width, within the whole."""
         if self.window is None:
             return self
         size = self.window[1] - self.window[0]
-        start = min(max(self.window[0] + share * size, whole[0]), whole[1] - size)
-        return replace(self, window=(start, start + size))
+        return _moved(self, self.window[0] + share * size, size, whole)
 
     def pointed(self, at: float | None, whole: tuple[float, float]) -> Look:
         """The cursor at a value; the window follows it."""
         if at is None:
             return replace(self, cursor=None)
         at = min(max(at, whole[0]), whole[1])
+        look = replace(self, cursor=at)
         if self.window is None or self.window[0] <= at <= self.window[1]:
-            return replace(self, cursor=at)
+            return look
         size = self.window[1] - self.window[0]
-        start = min(max(at - size / 2, whole[0]), whole[1] - size)
-        return replace(self, cursor=at, window=(start, start + size))
+        return _moved(look, at - size / 2, size, whole)
+
+
+def _moved(look: Look, start: float, size: float, whole: tuple[float, float]) -> Look:
+    """With a window of this size from `start`, within the whole."""
+    start = min(max(start, whole[0]), whole[1] - size)
+    return replace(look, window=(start, start + size))
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -166,17 +165,17 @@ def extent(look: Look, tracks: Sequence[Track]) -> tuple[float, float] | None:
 
 def nearest(look: Look, tracks: Sequence[Track], at: float) -> Point | None:
     """The point of the first track that is nearest to a place; of two attempts the newer one's."""
-    if not tracks:
+    if not tracks or not tracks[0]:
         return None
-    track, axis = tracks[0], axis_for(look.axis, tracks)
-    xs: Sequence[float] = positions(track, axis)
-    if is_ascending(track, axis):
-        first = max(bisect_left(xs, at) - 1, 0)
-        track, xs = track[first : first + 2], xs[first : first + 2]
-    found = min(
-        zip(xs, track, strict=True), key=lambda one: (abs(one[0] - at), -one[1].attempt), default=None
-    )
-    return found[1] if found is not None else None
+    xs = positions(tracks[0], axis_for(look.axis, tracks))
+    _, found = min(zip(xs, tracks[0], strict=True), key=lambda one: (abs(one[0] - at), -one[1].attempt))
+    return found
+
+
+Laid: TypeAlias = tuple[Curve, Sequence[float]]
+"""A curve, and where each of its points stands."""
+Below: TypeAlias = list[tuple[int, str, TextStyle]]
+"""What stands below the axis: column, text and style."""
 
 
 def plot(
@@ -212,19 +211,17 @@ def plot(
         return None
     axis = axis_for(look.axis, tracks)
     low_x, high_x = look.window or whole
-    laid: list[Laid] = [(curve, positions(curve.points, axis)) for curve in curves]
-    if look.window is not None:
-        laid = [_within(curve, xs, low_x, high_x) for curve, xs in laid]
-    shown = [curve for curve, _ in laid]
-    points = [p for curve in shown for p in curve.points]
+    laid = [_within(curve, positions(curve.points, axis), low_x, high_x) for curve in curves]
+    points = [point for curve, _ in laid for point in curve.points]
     if not points:
         return None
-    rows = height - 2 if height >= LINE_HEIGHT else height - 1
-    marks_apart = height >= MARKS_HEIGHT and bool(_marked(marks, Scale(low_x, high_x, 1), axis, laid))
-    rows -= marks_apart
-    y, step = _y_scale(points, shown, rows, log=look.log, least_span=least_span)
-    names = _y_labels(y, rows, step)
-    left = max(max((len(text) for text in names.values()), default=0) + 2, axis_cells)
+    has_words = height >= MARKS_HEIGHT and bool(_marked(marks, Scale(low_x, high_x, 1), axis, laid))
+    rows = height - (2 if height >= LINE_HEIGHT else 1) - has_words
+    y, numbers = _y_scale(points, [curve for curve, _ in laid], rows, log=look.log, least_span=least_span)
+    names: dict[int, str] = {}
+    for value, text in zip(numbers, [f"{v:g}" for v in numbers] if y.log else labels(numbers), strict=True):
+        names.setdefault(min(max(y.dot(value) // 4, 0), rows - 1), text)
+    left = max(max(map(len, names.values()), default=0) + 2, axis_cells)
     canvas = Canvas(width - left, rows)
     x = Scale(low_x, high_x, canvas.dot_columns)
     below = _marked(marks, x, axis, laid)
@@ -232,20 +229,20 @@ def plot(
         canvas.rule(column, "┊", style)
     for curve, xs in laid:
         _draw(canvas, curve, xs, x, y, raw=look.raw)
-    cuts = shown[-1].cuts
+    _mark_clipped(canvas, laid, x, y, raw=look.raw)
     for point in circles:
         if (at := value_of(point, axis)) is not None:
-            style = TextStyle.STRONG if lives_on(point, cuts) else TextStyle.DIM
+            style = TextStyle.STRONG if lives_on(point, laid[-1][0].cuts) else TextStyle.DIM
             canvas.mark(x.dot(at) // 2, y.dot(point.mean) // 4, "○", style)
-    odd: set[int] = set()
     for point in sorted(lost, key=lambda one: math.isinf(one.mean)):  # inf before many nan is not covered
         if (at := value_of(point, axis)) is not None:
-            odd.add(x.dot(at) // 2)
             canvas.mark(x.dot(at) // 2, 0, "×" if math.isnan(point.mean) else "∞", TextStyle.BAD)
-    _mark_clipped(canvas, laid, x, y, raw=look.raw, taken=odd)
-    line = height >= LINE_HEIGHT
-    drawn = _with_axes(
-        canvas, names, left, x, below, axis=axis, line=line, marks_apart=marks_apart, start_t=start_t
+    drawn: list[Row] = []
+    for number, spans in enumerate(canvas.drawn()):
+        name = names.get(number, "")
+        drawn.append((Span(f"{name:>{left - 2}} {'┤' if name else '│'}", TextStyle.DIM), *spans))
+    drawn += _under(
+        canvas.columns, left, x, axis, start_t, below, line=height >= LINE_HEIGHT, words=has_words
     )
     return Plot(drawn, x, left, rows).with_cursor(look.cursor)
 
@@ -258,13 +255,8 @@ def in_one_row(tracks: Sequence[Track], look: Look, width: int, tr: Tr = english
         pairs = zip(track, positions(track, axis), strict=True)
         if values := [point.mean for point, at in pairs if low <= at <= high]:
             return (Span(spark(values, width), TextStyle.LOSS),)
-    return (
-        Span(first_that_fits(width, tr("nothing of it in this window"), tr("nothing here")), TextStyle.DIM),
-    )
-
-
-Laid: TypeAlias = tuple[Curve, Sequence[float]]
-"""A curve, and where each of its points stands."""
+    text = first_that_fits(width, tr("nothing of it in this window"), tr("nothing here"))
+    return (Span(text, TextStyle.DIM),)
 
 
 def _within(curve: Curve, xs: Sequence[float], low: float, high: float) -> Laid:
@@ -272,23 +264,18 @@ def _within(curve: Curve, xs: Sequence[float], low: float, high: float) -> Laid:
     points = curve.points
     if not points or (low <= min(xs) and max(xs) <= high):
         return curve, xs
-    wanted = {
-        near
-        for at, place in enumerate(xs)
-        if low <= place <= high
-        for near in (at - 1, at, at + 1)
-        if 0 <= near < len(points)
-    }
-    chosen = sorted(wanted)
-    smoothed = tuple(curve.smoothed[at] for at in chosen) if curve.smoothed else ()
-    kept = replace(curve, points=tuple(points[at] for at in chosen), smoothed=smoothed)
-    return kept, [xs[at] for at in chosen]
+    inside = [low <= place <= high for place in xs]
+    near = [any(inside[max(at - 1, 0) : at + 2]) for at in range(len(points))]
+    kept = replace(
+        curve, points=tuple(compress(points, near)), smoothed=tuple(compress(curve.smoothed, near))
+    )
+    return kept, list(compress(xs, near))
 
 
 def _y_scale(
     points: Sequence[Point], curves: Sequence[Curve], rows: int, *, log: bool, least_span: float
-) -> tuple[Scale, float]:
-    """The y axis, and how far apart its numbers stand; 0: as they fit."""
+) -> tuple[Scale, list[float]]:
+    """The y axis, and its numbers."""
     smoothed = [value for curve in curves for value in curve.smoothed]
     least = min(p.low for p in points)
     is_log = log and least > 0
@@ -298,59 +285,38 @@ def _y_scale(
         low, high = low - missing / 2, high + missing / 2
     if is_log:
         low = max(low, least * 0.95)
-        return Scale(low, max(high, low * 1.05), 4 * rows, flipped=True, log=True), 0.0
-    low, high, step = even_bounds(low, high, rows)
-    return Scale(low, high, 4 * rows, flipped=True), step
-
-
-def _y_labels(y: Scale, rows: int, step: float) -> dict[int, str]:
-    """Round numbers beside the rows, at most one in two rows."""
-    found: dict[int, str] = {}
-    if step:
-        first, last = math.ceil(y.low / step - 1e-9), math.floor(y.high / step + 1e-9)
-        values = [step * at for at in range(first, last + 1)]
-    else:
-        values = (log_ticks if y.log else ticks)(y.low, y.high, max(3, rows * 3 // 5))
-    for value, text in zip(values, labels(values), strict=True):
-        found.setdefault(min(max(y.dot(value) // 4, 0), rows - 1), text)
-    return found
+        scale = Scale(low, max(high, low * 1.05), 4 * rows, flipped=True, log=True)
+        return scale, log_ticks(scale.low, scale.high, max(3, rows * 3 // 5))
+    low, high, numbers = even_bounds(low, high, rows)
+    return Scale(low, high, 4 * rows, flipped=True), numbers
 
 
 def _draw(canvas: Canvas, curve: Curve, xs: Sequence[float], x: Scale, y: Scale, *, raw: bool) -> None:
     points, values = curve.points, curve.smoothed
     draw = draw_band if raw else draw_line  # raw: every value of a column, not their mean
-    if curve.cuts:
-        lives = [lives_on(point, curve.cuts) for point in points]
-        if not all(lives):
-            gone = [not alive for alive in lives]
-            left, places_left = list(compress(points, gone)), list(compress(xs, gone))
-            found = buckets(left, places_left, x, list(compress(values, gone)) if values else None)
-            draw(canvas, canvas.layer(TextStyle.DIM), found, y)
-            points, values = tuple(compress(points, lives)), tuple(compress(values, lives))
-            xs = list(compress(xs, lives))
+    lives = [lives_on(point, curve.cuts) for point in points]
+    if not all(lives):
+        gone = [not alive for alive in lives]
+        left, places_left = list(compress(points, gone)), list(compress(xs, gone))
+        found = buckets(left, places_left, x, list(compress(values, gone)) if values else None)
+        draw(canvas, canvas.layer(TextStyle.DIM), found, y)
+        points, values = tuple(compress(points, lives)), tuple(compress(values, lives))
+        xs = list(compress(xs, lives))
     if not points:
         return
     if values and curve.band is not None:
         draw_band(canvas, canvas.layer(curve.band, below=True), buckets(points, xs, x), y)
     found = buckets(points, xs, x, values or None)
     draw(canvas, canvas.layer(curve.style), found, y)
-    if curve.letter:
-        _write_letter(canvas, curve, found, y)
-
-
-def _write_letter(canvas: Canvas, curve: Curve, found: Sequence[Bucket], y: Scale) -> None:
-    """At the newest end of the curve where no other curve's letter is."""
-    for bucket in reversed(found):
+    for bucket in reversed(found) if curve.letter else ():
         column, row = bucket.x // 2, y.dot(bucket.mean) // 4
-        if canvas.is_free(column, row):
+        if canvas.is_free(column, row):  # no other curve's letter is there
             canvas.mark(column, row, curve.letter, curve.style)
             return
 
 
-def _mark_clipped(
-    canvas: Canvas, laid: Sequence[Laid], x: Scale, y: Scale, *, raw: bool, taken: set[int]
-) -> None:
-    """Where values lie above the y axis, and beside them the greatest; not in the columns `taken`."""
+def _mark_clipped(canvas: Canvas, laid: Sequence[Laid], x: Scale, y: Scale, *, raw: bool) -> None:
+    """Where values lie above the y axis, and behind the first of them the greatest."""
     columns: dict[int, float] = {}
     for curve, xs in laid:
         for point, at in zip(curve.points, xs, strict=True):
@@ -358,17 +324,13 @@ def _mark_clipped(
             if value > y.high and x.low <= at <= x.high:
                 column = x.dot(at) // 2
                 columns[column] = max(value, columns.get(column, value))
-    if not columns:
-        return
-    for column in columns.keys() - taken:
+    text = f" {max(columns.values(), default=0.0):.4g} "
+    ends = (column + 1 for column in sorted(columns) if column + len(text) < canvas.columns)
+    free = next((end for end in ends if columns.keys().isdisjoint(range(end, end + len(text)))), None)
+    for offset, character in enumerate(text if free is not None else ""):
+        canvas.mark((free or 0) + offset, 0, character, TextStyle.DIM)
+    for column in columns:
         canvas.mark(column, 0, "▲", TextStyle.DIM)
-    text = f" {max(columns.values()):.4g} "
-    for end in sorted(column + 1 for column in columns):
-        is_free = (columns.keys() | taken).isdisjoint(range(end, end + len(text)))
-        if end + len(text) <= canvas.columns and is_free:
-            for offset, character in enumerate(text):
-                canvas.mark(end + offset, 0, character, TextStyle.DIM)
-            return
 
 
 def _ruled(spans: Row, column: int) -> Row:
@@ -383,62 +345,39 @@ def _ruled(spans: Row, column: int) -> Row:
     return tuple(span for span in found if span.text)
 
 
-def _marked(
-    marks: Sequence[Mark], x: Scale, axis: Axis, laid: Sequence[Laid]
-) -> list[tuple[int, str, TextStyle]]:
-    """Column, word and colour of the marks in sight."""
+def _marked(marks: Sequence[Mark], x: Scale, axis: Axis, laid: Sequence[Laid]) -> Below:
+    """The marks in sight."""
     found = []
     for mark in marks:
-        match axis:
-            case Axis.STEP:
-                at = mark.step
-            case Axis.TIME:
-                at = mark.t
-            case Axis.EPOCH | Axis.NUMBER:
-                theirs = [
-                    place
-                    for curve, xs in laid
-                    for point, place in zip(curve.points, xs, strict=True)
-                    if point.attempt == mark.attempt
-                ]
-                at = (theirs[0] if mark.begins else theirs[-1]) if theirs else None
-            case _ as unreachable:
-                assert_never(unreachable)
+        at = mark.step if axis is Axis.STEP else mark.t
+        if axis in {Axis.EPOCH, Axis.NUMBER}:
+            theirs = [
+                place
+                for curve, xs in laid
+                for point, place in zip(curve.points, xs, strict=True)
+                if point.attempt == mark.attempt
+            ]
+            at = theirs[0 if mark.begins else -1] if theirs else None
         if at is not None and x.low <= at <= x.high:
             found.append((x.dot(at) // 2, mark.text, mark.style))
     return found
 
 
-def _with_axes(
-    canvas: Canvas,
-    names: dict[int, str],
-    left: int,
-    x: Scale,
-    below: list[tuple[int, str, TextStyle]],
-    *,
-    axis: Axis,
-    line: bool,
-    marks_apart: bool,
-    start_t: float,
+def _under(
+    columns: int, left: int, x: Scale, axis: Axis, start_t: float, below: Below, *, line: bool, words: bool
 ) -> list[Row]:
-    """The canvas between its numbers; the words of marks above the numbers, or among them."""
+    """The rows below the canvas: a line, the words of marks, the numbers."""
+    numbers = [(column, text, TextStyle.DIM) for column, text in _x_labels(x, columns, axis, start_t)]
     found: list[Row] = []
-    for number, drawn in enumerate(canvas.drawn()):
-        name = names.get(number, "")
-        edge = "┤" if name else "│"
-        found.append((Span(f"{name:>{left - 2}} {edge}", TextStyle.DIM), *drawn))
-    numbers = [(column, text, TextStyle.DIM) for column, text in _x_labels(x, canvas.columns, axis, start_t)]
-    taken = [*below, *numbers]
     if line:
-        rule = ["─"] * canvas.columns
-        for columns, sign in ((below, "┊"), (numbers, "┴")):
-            for column, _, _ in columns:
+        rule = ["─"] * columns
+        for places, sign in ((below, "┊"), (numbers, "┴")):
+            for column, _, _ in places:
                 rule[column] = sign
         found.append((Span(" " * (left - 1) + "└" + "".join(rule), TextStyle.DIM),))
-    if marks_apart:
-        found.append((Span(" " * left), *_below(below, canvas.columns)))
-    found.append((Span(" " * left), *_below(numbers if marks_apart else taken, canvas.columns)))
-    return found
+    if words:
+        found.append((Span(" " * left), *_texts(below, columns)))
+    return [*found, (Span(" " * left), *_texts(numbers if words else [*below, *numbers], columns))]
 
 
 def _x_labels(x: Scale, columns: int, axis: Axis, start_t: float) -> list[tuple[int, str]]:
@@ -469,7 +408,7 @@ def _start_of(text: str, column: int, width: int) -> int:
     return min(max(column - len(text) // 2, 0), max(width - len(text), 0))
 
 
-def _below(taken: list[tuple[int, str, TextStyle]], width: int) -> Row:
+def _texts(taken: Below, width: int) -> Row:
     """Texts under their columns; the first in the list wins where two would touch."""
     line: list[tuple[str, TextStyle]] = [(" ", TextStyle.DIM)] * width
     for column, text, style in taken:
@@ -491,8 +430,8 @@ def readout(
 ) -> Row:
     """What the cursor reads: step (else epoch), value (with its bounds where points were merged), time of day where it is known.
 
-    Of an earlier attempt than the newest: which. `lost`: see `plot`. `room`: cells; the range gives way first, then the
-    time of day, then where that is.
+    Of an earlier attempt than the newest: which. `lost`: see `plot`. `room`: cells; the range and the time of day give way
+    first, then where that is.
     """
     if look.cursor is None:
         return ()
@@ -501,26 +440,19 @@ def readout(
     if not near:
         return ()
     point = min(near, key=lambda one: abs((value_of(one, axis) or 0.0) - at))
-    spread = (
-        f" ({say(point.low)}…{say(point.high)})"
-        if point.weight > 1 and not math.isclose(point.low, point.high)
-        else ""
-    )
-    whose = tr(f"attempt {point.attempt}") + "  " if point.attempt != tracks[0][-1].attempt else ""
+    spread = ""
+    if point.weight > 1 and not math.isclose(point.low, point.high):
+        spread = f" ({say(point.low)}…{say(point.high)})"
+    where = tr(f"attempt {point.attempt}") + "  " if point.attempt != tracks[0][-1].attempt else ""
     if point.step is not None:
-        where = tr(f"step {fm.whole(point.step)}  ")
+        where += tr(f"step {fm.whole(point.step)}  ")
     elif point.epoch is not None:
-        where = tr(f"epoch {point.epoch:g}") + "  "
-    else:
-        where = tr(f"reading {fm.whole(point.number)}") + "  " if point.late else ""
+        where += tr(f"epoch {point.epoch:g}") + "  "
+    elif point.late:
+        where += tr(f"reading {fm.whole(point.number)}") + "  "
     when = f"  {fm.time_of_day(point.time)}" if point.time is not None else ""
-    place, value = Span(f"{whose}{where}", TextStyle.DIM), Span(say(point.mean), TextStyle.STRONG)
-    forms = [
-        (place, value, Span(f"{spread}{when}", TextStyle.DIM)),
-        (place, value, Span(when, TextStyle.DIM)),
-        (place, value),
-        (value,),
-    ]
+    place, value = Span(where, TextStyle.DIM), Span(say(point.mean), TextStyle.STRONG)
+    forms = [(place, value, Span(f"{spread}{when}", TextStyle.DIM)), (place, value), (value,)]
     return next((form for form in forms if room is None or cells(form) <= room), forms[-1])
 
 

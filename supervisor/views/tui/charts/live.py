@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, takewhile
+from typing import NamedTuple
 
 from rich.cells import cell_len
 
@@ -145,6 +146,40 @@ class LossPanel(ChartPanel):
         return _nothing_yet(snapshot, width, height, self.tr, self.coming)
 
 
+class Use(NamedTuple):
+    """What is charted of all devices together. `full`: the value of a full one; `gauge` None: that is not known."""
+
+    what: str
+    track: Track
+    full: float
+    gauge: Gauge | None
+    say: Callable[[float], str]
+
+    def style(self, value: float) -> TextStyle:
+        """By how busy or how full that is; a process that is measured alone may have several cores."""
+        return value_style(self.gauge, value / self.full) if self.gauge is not None else TextStyle.PLAIN
+
+
+def use_of(snapshot: Snapshot, *, memory: bool) -> Use:
+    """Ratios of the GPUs; without any bytes of the machine's memory, ratios of its cores or those of its first rank."""
+    machine = snapshot.machine
+    if snapshot.gpus and not memory:
+        return Use("GPU", snapshot.gpu_util, 1.0, Gauge.GPU, fm.percent)
+    if snapshot.gpus:
+        totals = {gpu.values.get("memory_total_bytes") or 0.0 for gpu in snapshot.gpus}
+        total = max(totals) if len(totals) == 1 else 0.0
+        say = (lambda value: fm.memory(value * total)) if total else fm.percent
+        return Use("memory", snapshot.gpu_memory, 1.0, Gauge.MEMORY, say)
+    if memory:
+        total = (machine.values.get("memory_total_bytes") if machine else None) or 0.0
+        gauge = Gauge.MEMORY if total else None
+        return Use("RAM", machine.memory if machine else (), total or 1.0, gauge, fm.memory)
+    if machine is None or not machine.cpu:
+        track = next((rank.cpu for rank in snapshot.ranks.values()), ())
+        return Use("CPU", track, 1.0, Gauge.CPU if machine else None, fm.percent)
+    return Use("CPU", machine.cpu, 1.0, Gauge.CPU, fm.percent)
+
+
 class UsePanel(Panel):
     """How busy (or how full) all devices together were in the last ten minutes."""
 
@@ -155,21 +190,22 @@ class UsePanel(Panel):
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """The newest reading of anything."""
-        return (self._track(snapshot)[1],)
+        return (use_of(snapshot, memory=self.memory).track,)
 
     def titles(self) -> tuple[Row, Row]:
         """What is drawn and its newest mean."""
         if self.view is None:
             return EMPTY, EMPTY
-        what, track = self._track(self.view.snapshot)
+        use = use_of(self.view.snapshot, memory=self.memory)
         # Of several nodes the others' newest readings alone are kept.
         which = Span(f" {self.tr('node 0')}" if self.view.snapshot.nodes else "", TextStyle.DIM)
-        if not track:
-            return row(Span(self.tr(what), TextStyle.STRONG), which), EMPTY
+        left = row(Span(self.tr(use.what), TextStyle.STRONG), which)
+        if not use.track:
+            return left, EMPTY
         self._age = self._age_text(self.view)
-        newest = track[-1].mean
-        value = Span(self._text(newest), TextStyle.DIM if self._age else self._style(newest))
-        return row(Span(self.tr(what), TextStyle.STRONG), which), row(value, Span(self._age, TextStyle.WARN))
+        newest = use.track[-1].mean
+        value = Span(use.say(newest), TextStyle.DIM if self._age else use.style(newest))
+        return left, row(value, Span(self._age, TextStyle.WARN))
 
     def tick(self, view: View) -> None:
         """Time has gone on: that matters to a reading that is old."""
@@ -179,7 +215,7 @@ class UsePanel(Panel):
 
     def _age_text(self, view: View) -> str:
         """How old the newest reading of a run that continues is; empty while it is as new as they are."""
-        _, track = self._track(view.snapshot)
+        track = use_of(view.snapshot, memory=self.memory).track
         if not track or view.snapshot.state.is_over or view.now - track[-1].t < fm.STALE_S:
             return ""
         return f"  {fm.age(view.now - track[-1].t)} ⚠"
@@ -187,64 +223,25 @@ class UsePanel(Panel):
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The chart."""
         assert self.view is not None
-        _, track = self._track(self.view.snapshot)
-        if not track or height < 2:
+        use = use_of(self.view.snapshot, memory=self.memory)
+        if not use.track or height < 2:
             return [row(Span(fit(self.tr("no reading yet"), width), TextStyle.DIM))]
-        end = track[-1].t
+        end = use.track[-1].t
         # A young run fills the pane; from ten minutes on the window moves.
-        start = end - min(max(end - track[0].t, WINDOW_LEAST_S), WINDOW_S)
-        shown = [p for p in track if p.t >= start]
+        start = end - min(max(end - use.track[0].t, WINDOW_LEAST_S), WINDOW_S)
+        shown = [point for point in use.track if point.t >= start]
         canvas = Canvas(width - 5, height)
         x = Scale(start, end, canvas.dot_columns)
-        total = self._total() if self.memory and not self.view.snapshot.gpus else 1.0
-        top = max(total, *(p.mean for p in shown))
+        top = max(use.full, *(point.mean for point in shown))
         y = Scale(0.0, top, canvas.dot_rows, flipped=True)
-        draw_area(canvas, buckets(shown, [p.t for p in shown], x), y, self._style)
+        draw_area(canvas, buckets(shown, [point.t for point in shown], x), y, use.style)
+        labels = {0: f"{100 * top / use.full:.0f}%", height - 1: "0%"}
         found: list[Row] = []
         for number, drawn in enumerate(canvas.drawn()):
-            full = f"{100 * top / total:.0f}%"
-            label = full if number == 0 else "0%" if number == height - 1 else ""
+            label = labels.get(number, "")
             edge = "┤" if label else "│"
             found.append((Span(fit(label, 4, right=True) + edge, TextStyle.DIM), *drawn))
         return found
-
-    def _track(self, snapshot: Snapshot) -> tuple[str, Track]:
-        """Title, and ratios (bytes for the machine's memory)."""
-        if snapshot.gpus:
-            return ("memory", snapshot.gpu_memory) if self.memory else ("GPU", snapshot.gpu_util)
-        machine = snapshot.machine
-        if self.memory:
-            return "RAM", machine.memory if machine else ()
-        if machine and machine.cpu:
-            return "CPU", machine.cpu
-        return "CPU", next((rank.cpu for rank in snapshot.ranks.values()), ())
-
-    def _style(self, value: float) -> TextStyle:
-        """By how busy or how full that is; a process that is measured alone may have several cores."""
-        assert self.view is not None
-        snapshot = self.view.snapshot
-        if self.memory:
-            known = snapshot.gpus or self._total() > 1
-            ratio = value if snapshot.gpus else value / self._total()
-            return value_style(Gauge.MEMORY, ratio) if known else TextStyle.PLAIN
-        if snapshot.gpus:
-            return value_style(Gauge.GPU, value)
-        return value_style(Gauge.CPU, value) if snapshot.machine else TextStyle.PLAIN
-
-    def _text(self, value: float) -> str:
-        assert self.view is not None
-        snapshot = self.view.snapshot
-        if not self.memory:
-            return fm.percent(value)
-        if not snapshot.gpus:
-            return fm.memory(value)
-        totals = [gpu.values.get("memory_total_bytes") or 0.0 for gpu in snapshot.gpus]
-        return fm.memory(value * max(totals)) if len(set(totals)) == 1 else fm.percent(value)
-
-    def _total(self) -> float:
-        """Bytes of the machine's memory; 1 where it is not known."""
-        machine = self.view.snapshot.machine if self.view else None
-        return (machine.values.get("memory_total_bytes") if machine else None) or 1.0
 
 
 def _beside_loss(snapshot: Snapshot) -> Track:
@@ -326,8 +323,10 @@ def _trend(smoothed: Sequence[float]) -> str:
 
 def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr, coming: str) -> list[Row]:
     """An empty chart says why it is empty; `coming`: of a recording, when it will not be."""
-    state = snapshot.state
-    if reading := reading_text(state):
+    attempts = snapshot.state.attempts
+    is_over = bool(attempts) and (attempts[-1].quiet_since is not None or attempts[-1].ended_t is not None)
+    text = "no loss seen yet: it appears with the first log line that names one"
+    if reading := reading_text(snapshot.state):
         text = reading
     elif snapshot.lost and not snapshot.metrics["loss"]:
         text = "no loss so far is a number: there is no curve"
@@ -335,15 +334,12 @@ def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr, coming: st
         text = "one loss seen; a second one makes a curve"
     elif coming:
         text = coming
-    elif not state.attempts:
+    elif not attempts:
         text = "nothing launched yet: the loss appears with the first step"
-    elif state.attempts[-1].quiet_since is not None or state.attempts[-1].ended_t is not None:
+    elif is_over:
         text = "no line of the log names a training loss"
-    else:
-        text = "no loss seen yet: it appears with the first log line that names one"
     lines = wrap(tr(text), max(width - 4, 1), 3)
-    rows: list[Row] = [EMPTY] * max(0, (height - len(lines)) // 2)
-    return [
-        *rows,
-        *(row(Span(" " * max((width - cell_len(line)) // 2, 0) + line, TextStyle.DIM)) for line in lines),
-    ]
+    blank: list[Row] = [EMPTY] * max(0, (height - len(lines)) // 2)
+    indents = [" " * max((width - cell_len(line)) // 2, 0) for line in lines]
+    shown = [row(Span(indent + line, TextStyle.DIM)) for indent, line in zip(indents, lines, strict=True)]
+    return [*blank, *shown]

@@ -36,7 +36,7 @@ from supervisor.views.tui.panels.possible_actions import (
     checkpoint_words,
     continue_text,
     current_batch,
-    is_passing,
+    next_start,
     offer,
     offer_warning,
     overwrite_warning,
@@ -55,10 +55,6 @@ from supervisor.views.tui.shell.screen_base import FIRST_READ_S, LEAVING, OverSc
 from supervisor.views.wording.kinds import changed_text
 
 VETOES = ("keep_waiting", "hold")
-# A key that is not possible yet waits while the run's state is passing, else for the next reading: the screen shows what was so a
-# moment ago.
-NEWER_READ_S = 0.3
-PASSING_S = 4.0
 SECOND_ENTER_S = 30.0
 """So long a warning holds: a second Enter within it does what was warned of."""
 # A run without a keeper is looked at so often for whether it can be taken over: that reads /proc.
@@ -106,8 +102,6 @@ class Requests:
         self._warned: tuple[int | None, float] = (None, 0.0)
         self._dialog: OverScreen[Any] | None = None  # one about the next attempt, while it is open
         self._made_t = time.monotonic()
-        self._early: events.Event | None = None
-        self._early_t = 0.0
 
     # -- what is possible now ------------------------------------------------------------------------------
 
@@ -196,30 +190,11 @@ class Requests:
                 return name in self.possible
 
     def is_early(self, event: events.Event) -> bool:
-        """Whether a key should be looked at a moment later, because what it asks for may be possible then.
-
-        So it is while the run is only starting, or a decision is being made.
-        """
-        now, snapshot = time.monotonic(), self.panes.snapshot
+        """Whether a key comes before anything was read of the run: it then waits a while."""
         if isinstance(event, events.Key) and event.key in LEAVING:
             return False
-        if snapshot is None or not self.panes.screen.is_mounted:
-            return now - self._made_t < FIRST_READ_S
-        name = EXPLAINED.get(event.character or "") if isinstance(event, events.Key) else None
-        # The answers are to what is read on the card: one that comes before the question is no answer to it.
-        if name is None or name == "answer" or self._read_only or self.can(name):
-            return False
-        if self._early is not event:
-            self._early, self._early_t = event, now
-        waited_s = now - self._early_t
-        if waited_s >= (PASSING_S if is_passing(snapshot) else NEWER_READ_S):
-            return False
-        if not is_passing(snapshot):
-            return True
-        text = f"{name.replace('_', ' ')}: not possible yet, a moment…"
-        if self.panes.notice.says != text:
-            self.panes.tell(Answer(text, None))
-        return True
+        is_unread = self.panes.snapshot is None or not self.panes.screen.is_mounted
+        return is_unread and time.monotonic() - self._made_t < FIRST_READ_S
 
     def explain(self, event: events.Key) -> bool:
         """Say why a key that would ask something of a keeper cannot now; whether it is such a key."""
@@ -230,10 +205,9 @@ class Requests:
             self.panes.tell(Answer("nothing of the run is read yet: ask again", False))
             return True
         at = ANSWER_KEYS.index(event.character) if name == "answer" and event.character else 0
-        continues = (
-            name == "restart" and self.can_continue()
-        )  # of a run that is over the same key continues it
-        if continues or self.can(name, at) or self.panes.screen.app.screen is not self.panes.screen:
+        # Of a run that is over the key that restarts continues it.
+        can = self.can(name, at) or (name == "restart" and self.can_continue())
+        if can or self.panes.screen.app.screen is not self.panes.screen:
             return True
         event.stop()
         can_adopt = "adopt" in self.possible
@@ -252,8 +226,6 @@ class Requests:
 
     def action_adopt(self, why: str = "") -> None:
         """Say what it would be to let a new keeper take the run over, and ask. `why`: what a person wanted that needs one."""
-        if self._adopter is None:
-            return
 
         def accepted() -> None:
             self._adopting = True
@@ -262,18 +234,18 @@ class Requests:
 
     def action_continue_run(self) -> None:
         """Say what the next attempt of a run that is over would be, and ask."""
-        if self._continuer is not None:
-            self._offer_first(self._continuer, CONTINUE)
+        self._offer_first(self._continuer, CONTINUE)
 
     def _offer_first(
         self,
-        adopter: Adopter,
+        adopter: Adopter | None,
         words: OfferWords,
         why: str = "",
         accepted: Callable[[], object] = lambda: None,
     ) -> None:
-        screen, submit, tell = self.panes.screen, self._feeder.submit, self.panes.tell
-        offer_first(screen, submit, adopter, self._client.run, words, tell, why=why, accepted=accepted)
+        if adopter is not None:
+            screen, submit, tell = self.panes.screen, self._feeder.submit, self.panes.tell
+            offer_first(screen, submit, adopter, self._client.run, words, tell, why=why, accepted=accepted)
 
     def action_accept(self) -> None:
         """Restart a held run with what is on offer; where something would be lost, only the second time."""
@@ -316,17 +288,14 @@ class Requests:
 
     def name_for(self, words: str) -> None:
         """Call the run so, in this user's index alone: its folder may be anybody's."""
+        header = self.panes.header
 
         def named() -> str:
-            name = give_name(self._client.run, words, os.environ)
-            self.panes.screen.app.call_later(self._show_name, name)
-            return f"named {name}"
+            header.name_given = give_name(self._client.run, words, os.environ)
+            self.panes.screen.app.call_later(header.repaint)
+            return f"named {header.name_given}"
 
         self._change_index(named)
-
-    def _show_name(self, name: str) -> None:
-        self.panes.header.name_given = name
-        self.panes.header.repaint()
 
     def _change_index(self, change: Callable[[], str]) -> None:
         """Change this user's index in the reading thread; report what `change` returns, or what stands against it."""
@@ -409,11 +378,11 @@ class Requests:
 
         def effect(typed: tuple[str, ...] | None) -> list[str]:
             newest = self.panes.snapshot or snapshot
-            added = set_to_resume(newest, typed)
+            added = set_to_resume(next_start(newest, typed))
             lines = [f"added at the launch: {added}"] if added else []
             return [*lines, restart_effect(newest, typed)]
 
-        flag, path = checkpoint_words(snapshot) or (None, "")
+        flag, path = checkpoint_words(next_start(snapshot)) or (None, "")
         found = Checkpoint(path, flag) if path else None
         asks = EditScreen(job.entry, now.words, effect, found, proposed, copied, ran.words)
         self._open_restart_dialog(asks, closed)

@@ -53,7 +53,6 @@ class Needs(msgspec.Struct, frozen=True):
     """What the layout depends on besides the size, in rows. `card_rows` 0: no failure card is shown.
 
     `gpus`: whether the devices are some. `loss`: whether the loss has a curve. `trends`: how many other series have one.
-    `log_more`: rows that a person gave the log beyond its share; `side_more`: cells of the right column.
     """
 
     devices: int
@@ -63,8 +62,6 @@ class Needs(msgspec.Struct, frozen=True):
     trends: int = 0
     card_rows: int = 0
     zoomed: str | None = None
-    log_more: int = 0
-    side_more: int = 0
 
     @property
     def has_table(self) -> bool:
@@ -94,8 +91,7 @@ def _narrow(height: int, needs: Needs) -> Layout:
         devices = min(needs.devices, 4 if height >= 20 else 1)
         devices = devices if room - devices >= LOG_LEAST else 0
         if room >= 15:
-            wanted = max(8, room * 2 // 5) - needs.log_more
-            left = min(max(wanted, 6), max(room - devices - 5, 6))
+            left = min(max(8, room * 2 // 5), max(room - devices - 5, 6))
         shown |= ({"loss"} if left else set()) | ({"devices"} if devices else set())
     return Layout(
         frozenset(shown),
@@ -114,7 +110,6 @@ def _wide(width: int, height: int, needs: Needs) -> Layout:
     shown = set(ALWAYS | {"log"} | ({"attempts", "tiles"} if height >= LOW else set()))
     shown |= {"timeline"} if is_roomy else set()
     middle = max(room - max(7, room * (33 if is_roomy else 36) // 100), 8)
-    middle = min(max(middle - needs.log_more, 8), max(room - 5, 8))
     has_right = bool(needs.devices + needs.ranks + needs.trends)
     card_height = None
     if needs.card_rows:
@@ -162,9 +157,7 @@ def _is_beside_card(width: int, needs: Needs) -> bool:
 
 def _right_width(width: int, needs: Needs) -> int:
     usual = width * 45 // 100
-    if needs.has_table:
-        usual = min(max(66, usual), width * 58 // 100)
-    return min(max(usual + needs.side_more, 30), width - 30)
+    return min(max(66, usual), width * 58 // 100) if needs.has_table else usual
 
 
 def _curves(room: int, needs: Needs, *, is_roomy: bool) -> tuple[int, int, int]:

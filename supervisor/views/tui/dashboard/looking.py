@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
+from supervisor.job.errors import JobError
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.commands import LogAt, LogPoint
 from supervisor.views.logs.query import Query
@@ -25,10 +25,12 @@ from supervisor.views.wording.phrases import is_stacks
 
 if TYPE_CHECKING:
     from supervisor.run.paths import RunPaths
-    from supervisor.text.user_line import CodeLine
+    from supervisor.text.tracebacks import CodeLine
     from supervisor.views.tui.logs.screen import LogScreen
     from supervisor.views.tui.pages.metrics import OtherRun
     from supervisor.views.tui.pages.text_page import ScrolledPanel
+
+T = TypeVar("T")
 
 # What may be typed to go to a step.
 STEPS = "a step of the chart (1200, 12k), or from one to another (1200-1400)"
@@ -245,27 +247,31 @@ class Looking:
         elif self.panes.focused is not None:
             self.panes.zoom(self.panes.focused.id)
 
-    def action_size(self, log: int, side: int) -> None:
-        """Give the log or the right column more space, or less."""
-        self.panes.resize(log, side)
-
     def leave_page(self) -> None:
         """Show the panes again where a page covers them."""
         if self.panes.zoomed in PAGES:
             self.panes.zoom(None)
 
+    def _read(self, read: Callable[[], T], show: Callable[[T], object]) -> None:
+        """Read something in the reading thread, then show it; what stands against it is told."""
+
+        def job() -> None:
+            try:
+                found = read()
+            except (OSError, ValueError, JobError) as error:
+                self.panes.report(Answer(str(error), False))
+            else:
+                self.panes.screen.app.call_later(show, found)
+
+        self._feeder.submit(job)
+
     # -- other runs ----------------------------------------------------------------------------------------
 
     def open_beside(self, others: Sequence[RunPaths]) -> None:
         """Show the metrics, with those of other runs in each chart, in place of those before."""
-        self._feeder.submit(partial(self._load_beside, others))
-
-    def _load_beside(self, others: Sequence[RunPaths]) -> None:
-        """In the reading thread."""
         from supervisor.views.tui.pages.metrics import load_other
 
-        loaded = [load_other(run) for run in others]
-        self.panes.screen.app.call_later(self._show_beside, loaded)
+        self._read(lambda: [load_other(run) for run in others], self._show_beside)
 
     async def _show_beside(self, others: list[OtherRun]) -> None:
         from supervisor.views.tui.pages.metrics import MetricsPage
@@ -276,23 +282,19 @@ class Looking:
 
     def compare_for(self, words: str) -> None:
         """Draw the runs of these names beside this one."""
-        self._feeder.submit(partial(self._compare_named, words))
-
-    def _compare_named(self, words: str) -> None:
-        """In the reading thread."""
-        from supervisor.run.index import RunNotFound, runs_of
+        from supervisor.run.index import runs_of
+        from supervisor.views.tui.pages.metrics import load_other
 
         own = self._client.run.root
-        try:
+
+        def loaded() -> list[OtherRun]:
             found = runs_of(words, own.parent, os.environ)
-        except RunNotFound as error:
-            self.panes.report(Answer(str(error), False))
-            return
-        others = [run for run in found if run.root.resolve() != own.resolve()]
-        if others:
-            self._load_beside(others)
-        else:
-            self.panes.report(Answer(f"{words}: this is the run that is open", False))
+            others = [load_other(run) for run in found if run.root.resolve() != own.resolve()]
+            if not others:
+                raise ValueError(f"{words}: this is the run that is open")
+            return others
+
+        self._read(loaded, self._show_beside)
 
     def action_compare(self) -> None:
         """Choose the runs whose series are drawn into each chart."""

@@ -23,7 +23,6 @@ from supervisor.views.tui.panels.ranks_table import RanksPanel
 from supervisor.views.tui.panels.state_words import shows_failure
 from supervisor.views.tui.panels.trends import TilesPanel, TrendPanel, trends
 from supervisor.views.tui.shell.request_client import Answer
-from supervisor.views.tui.shell.saved_layout import memory_of
 from supervisor.views.tui.widgets.footer import FooterBar
 from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import Panel, View, tr_of
@@ -169,16 +168,6 @@ class Panes:
         self.notice.repaint()
         self.offer()
 
-    def resize(self, log: int, side: int) -> None:
-        """Give the log or the right column more space, or less; remembered, unless it is at its limit."""
-        memory = memory_of(self.screen.app)
-        before, kept = self._layout, memory.kept
-        memory.remember(replace(kept, log_more=kept.log_more + log, side_more=kept.side_more + side))
-        self.arrange()
-        if self._layout == before:
-            memory.remember(kept)
-        self.show()
-
     def arrange(self) -> None:
         """Place the panes for the size of the terminal and what there is to show."""
         size, needs = self.screen.size, self._needs()
@@ -189,8 +178,7 @@ class Panes:
             self._apply(layout)
 
     def _needs(self) -> Needs:
-        kept, snapshot = memory_of(self.screen.app).kept, self.snapshot
-        needs = Needs(1, 1, zoomed=self.zoomed, log_more=kept.log_more, side_more=kept.side_more)
+        needs, snapshot = Needs(1, 1, zoomed=self.zoomed), self.snapshot
         if snapshot is None:
             return needs
         ranks = self.ranks.needed_rows(snapshot) if snapshot.state.attempt else 1

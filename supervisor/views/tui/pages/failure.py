@@ -9,26 +9,26 @@ from textual.binding import Binding, BindingType
 
 from supervisor.run import state as st
 from supervisor.run.failure_history import same_failure
-from supervisor.run.records import Consequence, Decision, DecisionKind, Verdict
-from supervisor.run.timeline import changed_arguments
-from supervisor.text.user_line import CodeLine
+from supervisor.run.records import Consequence, DecisionKind, Verdict
+from supervisor.text.tracebacks import CodeLine
 from supervisor.views import format as fm
 from supervisor.views.logs.commands import LogAt
 from supervisor.views.model.cause_context import AFTER_LINES, BEFORE_LINES
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.pages.text_page import Page, labelled, resumed_rows, section
+from supervisor.views.tui.pages.text_page import Page, resumed_rows, section
 from supervisor.views.tui.panels.failure_card import (
     LABEL,
-    UNSURE,
-    change_text,
     copied_head,
+    next_rows,
     own_code,
     own_line_of,
     reason_text,
+    unsure_rows,
 )
-from supervisor.views.tui.panels.possible_actions import resume_text, suggested_batch, with_resume_declared
+from supervisor.views.tui.panels.possible_actions import with_resume_declared
 from supervisor.views.tui.panels.state_words import failures
-from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, fit, row, wrap
+from supervisor.views.tui.widgets.paint import LABEL as PAGE_LABEL
+from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, fit, labelled, row, wrap
 from supervisor.views.tui.widgets.panel import UNWRAPPED_CELLS, View, copied_rows
 from supervisor.views.wording.kinds import place_of_end
 from supervisor.views.wording.phrases import is_stacks, place_of
@@ -78,7 +78,6 @@ class FailurePage(Page):
             resumed = resumed_rows(snapshot.state, width, view.tr)
             return [row(Span(view.tr(text), TextStyle.DIM)), *resumed]
         verdict, tr = attempt.verdict, view.tr
-        newest = attempt is snapshot.state.attempt
         return [
             *_head(attempt, verdict, snapshot, width, tr),
             *resumed_rows(snapshot.state, width, tr),
@@ -86,7 +85,6 @@ class FailurePage(Page):
             *_followed(attempt, verdict, width, tr),
             *_advice(verdict, width, tr),
             *_policy(snapshot, attempt, view.now, width, tr),
-            *(_instead(snapshot, tr) if newest else []),
         ]
 
     def copied(self) -> str:
@@ -167,8 +165,7 @@ def _head(attempt: st.AttemptState, verdict: Verdict, snapshot: Snapshot, width:
         rows.append(
             row(Span(tr("provisional: its processes are still ending, and more may come"), TextStyle.WARN))
         )
-    if verdict.confidence < UNSURE:
-        rows.append(row(Span(tr("not sure: read the evidence before you act"), TextStyle.WARN)))
+    rows += unsure_rows(verdict, tr)
     for finding in foreseen(state, verdict.failure):
         rows += [row(Span(line, TextStyle.WARN)) for line in wrap(foreseen_text(finding, tr), width, 3)]
         if finding.fix:
@@ -188,7 +185,7 @@ def _cause(snapshot: Snapshot, attempt: st.AttemptState, verdict: Verdict, width
         shown = "no line to point at: exit codes and silence told it"
         return [*section(tr, "cause"), row(Span(tr(shown), TextStyle.DIM))]
     where = place_of(attempt, cause.path, cause.line, tr)
-    rows = [*section(tr, "cause"), *own_code(snapshot, attempt, "code", width, tr)]
+    rows = [*section(tr, "cause"), *own_code(snapshot, attempt, width, tr)]
     label = "stacks" if is_stacks(cause.path) else "log"
     rows.append(
         row(
@@ -247,68 +244,16 @@ def _advice(verdict: Verdict, width: int, tr: Tr) -> list[Row]:
 
 
 def _policy(snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int, tr: Tr) -> list[Row]:
-    rows = section(tr, "what stoker does")
-    if snapshot.state.mode == "observed":
-        return [*rows, row(Span(tr("it only watches: it did not start this and restarts nothing")))]
-    decision = attempt.decision
-    if decision is None:
-        return [*rows, row(Span(tr("policy has not decided yet"), TextStyle.DIM))]
-    who = "" if attempt.decided_by == "policy" else tr(f" (decided by {attempt.decided_by})")
-    rows += labelled(
-        tr.sentence("decision", decision.kind), f"{tr(reason_text(attempt, decision))}{who}", width
-    )
-    if decision.change is not None:
-        label = "on offer" if decision.kind is DecisionKind.HOLD else "change"
-        following = snapshot.state.find(attempt.number + 1)
-        arguments = changed_arguments(attempt, following) if following is not None else ""
-        text = change_text(decision.change, arguments)
-        rows += labelled(tr(label), tr(text), width, TextStyle.STRONG)
-    newest = attempt is snapshot.state.attempt
-    over = isinstance(snapshot.state.condition, st.Finished) and snapshot.state.checkpoint is not None
-    if newest and (over or isinstance(snapshot.state.condition, st.Backoff | st.HeldOpen)):
-        where, why = resume_text(snapshot)
-        rows += labelled(tr("resume"), f"{tr(where)}: {tr(why)}" if why else tr(where), width)
-    declared = with_resume_declared(snapshot) if newest and decision.kind is not DecisionKind.SUCCEED else ""
-    if declared:
-        rows += labelled(tr("next time"), declared, width, most=6)
-    rows += labelled(tr("when"), tr(_when(snapshot, attempt, decision, now)), width)
+    """What was decided and why, and what is about to happen, as on the card."""
+    rows, decision = section(tr, "what stoker does"), attempt.decision
+    if decision is not None and snapshot.state.mode != "observed":
+        who = "" if attempt.decided_by == "policy" else tr(f" (decided by {attempt.decided_by})")
+        kind, why = tr.sentence("decision", decision.kind), tr(reason_text(attempt, decision))
+        rows += labelled(kind, f"{why}{who}", width)
+    wider = " " * (PAGE_LABEL - LABEL)
+    of_card = next_rows(snapshot, attempt, now, width - len(wider), tr)
+    rows += [(label._replace(text=label.text + wider), *text) for label, *text in of_card]
+    is_failed = decision is not None and decision.kind is not DecisionKind.SUCCEED
+    if attempt is snapshot.state.attempt and is_failed and (declared := with_resume_declared(snapshot)):
+        rows += labelled(tr("next time"), declared, width)
     return rows
-
-
-def _when(snapshot: Snapshot, attempt: st.AttemptState, decision: Decision, now: float) -> str:
-    condition = snapshot.state.condition
-    if attempt is not snapshot.state.attempt:
-        return f"done: attempt {attempt.number + 1} followed"
-    match condition:
-        case st.Backoff():
-            return f"continues in {fm.duration(max(0.0, condition.until - now))}"
-        case st.HeldOpen():
-            left_s = condition.until - now if condition.until is not None else 0.0
-            return f"waiting for you, for another {fm.duration(left_s)}" if left_s > 0 else "waiting for you"
-        case st.Finished():
-            return f"the run is over, exit code {condition.exit_code}"
-        case _:
-            return "now" if decision.kind is DecisionKind.RESTART else "it stays so"
-
-
-def _instead(snapshot: Snapshot, tr: Tr) -> list[Row]:
-    """What each key would do instead, a row each."""
-    condition = snapshot.state.condition
-    if not isinstance(condition, (st.Backoff, st.HeldOpen)) or not snapshot.keeper_alive:
-        return []
-    keys = [
-        ("r", "restart as it was, now"),
-        ("b", "restart with another micro-batch, same global batch"),
-        ("e", "restart with other arguments or environment"),
-        ("s", "end the run"),
-    ]
-    if suggested_batch(snapshot) is None:
-        keys = [choice for choice in keys if choice[0] != "b"]
-    if isinstance(condition, st.Backoff):
-        keys = [
-            ("Enter", "restart as planned, now"),
-            ("Esc Esc", "do not restart: wait for your decision"),
-            *keys,
-        ]
-    rows = section(tr, "instead")
-    return [*rows, *(row(Span(fit(key, 9), TextStyle.KEY), Span(tr(text))) for key, text in keys)]

@@ -16,11 +16,11 @@ from supervisor.views import format as fm
 from supervisor.views.logs.sources import rank_label
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.live import not_finite
-from supervisor.views.tui.pages.text_page import Page, labelled, resumed_rows, section
+from supervisor.views.tui.pages.text_page import Page, resumed_rows, section
 from supervisor.views.tui.panels.header import sample_text
 from supervisor.views.tui.panels.possible_actions import again_text, possible
 from supervisor.views.tui.panels.state_words import rank_state, stall_text
-from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, labelled, row
 from supervisor.views.tui.widgets.panel import View
 from supervisor.views.wording.kinds import counter_text
 from supervisor.views.wording.translate import Tr

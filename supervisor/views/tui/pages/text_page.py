@@ -15,7 +15,7 @@ from supervisor.views.logs.query import Query
 from supervisor.views.tui.dialogs.prompts import SEARCH_HINT, AskLine
 from supervisor.views.tui.logs.rows import marked
 from supervisor.views.tui.widgets.lists import MovingPanel
-from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row, wrap
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, labelled, row
 from supervisor.views.tui.widgets.panel import COPIED_CELLS, Panel, View, copied_rows
 from supervisor.views.wording.kinds import values_of
 from supervisor.views.wording.translate import Tr
@@ -92,9 +92,6 @@ def open_page_search(app: App[None], page: ScrolledPanel, changed: Callable[[], 
         changed()
 
     app.push_screen(AskLine("search", before.typed, typed, SEARCH_HINT), closed)
-
-
-LABEL = 12
 
 
 class ScrolledPanel(MovingPanel):
@@ -201,23 +198,6 @@ def section(tr: Tr, title: str, note: str = "") -> list[Row]:
     return [
         EMPTY,
         row(Span(tr(title), TextStyle.STRONG), Span(f"  {tr(note)}" if note else "", TextStyle.DIM)),
-    ]
-
-
-def labelled(
-    label: str,
-    text: str,
-    width: int,
-    style: TextStyle = TextStyle.PLAIN,
-    *,
-    most: int = 6,
-    label_cells: int = LABEL,
-) -> list[Row]:
-    """A label, and its text in as many rows as it takes (at most `most`)."""
-    lines = wrap(text, max(width - label_cells, 10), most) or [""]
-    return [
-        row(Span(fit(label if not at else "", label_cells), TextStyle.DIM), Span(line, style))
-        for at, line in enumerate(lines)
     ]
 
 

@@ -1,6 +1,6 @@
 """The failure card: what happened, where, what followed, what happens next, what each key would do.
 
-The sentences about the failure itself come from `diagnosis.wording`, the reason of the decision from `policy`.
+The sentences about the failure itself come from `diagnosis.titles` and `diagnosis.advice`, the reason of the decision from `policy`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from supervisor.job.spec import OF_BATCH, EntryKind
 from supervisor.run import state as st
 from supervisor.run.events import RankFailing
 from supervisor.run.records import Decision, DecisionKind, Sameness, SpecChange, Verdict
-from supervisor.text.user_line import CodeLine
+from supervisor.run.timeline import changed_arguments
+from supervisor.text.tracebacks import CodeLine
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.panels.possible_actions import (
@@ -27,11 +28,12 @@ from supervisor.views.tui.panels.possible_actions import (
     checkpoint_path,
     checkpoint_words,
     continue_text,
+    next_start,
     possible,
     resume_text,
 )
 from supervisor.views.tui.panels.state_words import is_failing, is_held_unwatched
-from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, wrap
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, labelled, row, wrap
 from supervisor.views.tui.widgets.panel import UNWRAPPED_CELLS, Panel, View, copied_rows
 from supervisor.views.wording.kinds import (
     checkpoint_place,
@@ -55,10 +57,7 @@ LABEL = 9
 COUNT_CELLS = 10
 UNSURE = 0.6
 CODE_LEAST = 12
-ADVICE_ROWS = 2
-WHY_ROWS = 4
 CAUSE_ROWS = 3
-RESUME_ROWS = 2
 # A copy has all of the card.
 COPIED_ROWS = 100
 
@@ -89,30 +88,23 @@ class FailureCard(Panel, can_focus=True):
 
     def _titles(self, *, roomy: bool) -> tuple[Row, Row]:
         attempt = self.view.snapshot.state.attempt if self.view else None
-        if self.view is not None and attempt is not None and is_failing(self.view.snapshot):
-            return self._titles_so_far(attempt)
-        if attempt is None or attempt.verdict is None:
+        if self.view is None or attempt is None:
             return EMPTY, EMPTY
-        after = ""
-        if roomy and attempt.started_t is not None and attempt.ended_t is not None:
-            after = f" after {fm.duration(attempt.ended_t - attempt.started_t)}"
-        step = (
-            place_of_end(self.view.snapshot.state, self.view.snapshot.step, attempt)
-            if self.view is not None
-            else ""
-        )
-        said = (
-            f"✗ attempt {attempt.number} failed{after}, {step}"
-            if step
-            else f"✗ attempt {attempt.number} failed"
-        )
-        verdict = attempt.verdict
-        sure = fm.sure(verdict)
-        name = f"{verdict.failure}{f' ({verdict.reason})' if verdict.reason else ''}"
-        return (
-            row(Span(self.tr(said), TextStyle.BAD)),
-            row(Span(name, TextStyle.BAD), Span(self.tr(f" · {sure}") if sure else "", TextStyle.DIM)),
-        )
+        snapshot, verdict, is_open = self.view.snapshot, attempt.verdict, is_failing(self.view.snapshot)
+        if verdict is None and not is_open:
+            return EMPTY, EMPTY
+        what = f"✗ attempt {attempt.number} {'is failing' if is_open else 'failed'}"
+        if roomy and not is_open and attempt.started_t is not None and attempt.ended_t is not None:
+            what += f" after {fm.duration(attempt.ended_t - attempt.started_t)}"
+        step = place_of_end(snapshot.state, snapshot.step, attempt)
+        left = row(Span(self.tr(f"{what}, {step}" if step else what), TextStyle.BAD))
+        if is_open:
+            name = f"{verdict.failure} · " if verdict is not None else ""
+            return left, row(Span(name, TextStyle.BAD), Span(self.tr("so far"), TextStyle.WARN))
+        assert verdict is not None
+        sure, reason = fm.sure(verdict), f" ({verdict.reason})" if verdict.reason else ""
+        certainty = Span(self.tr(f" · {sure}") if sure else "", TextStyle.DIM)
+        return left, row(Span(f"{verdict.failure}{reason}", TextStyle.BAD), certainty)
 
     def copied(self) -> str:
         """The whole card as plain unwrapped lines below the run's name, without control characters and secrets; empty where there is none."""
@@ -124,81 +116,65 @@ class FailureCard(Panel, can_focus=True):
         head = copied_head(self.view.snapshot.state, attempt, self.tr)
         return copied_rows([head, (*left, Span("  "), *right), *body])
 
-    def _titles_so_far(self, attempt: st.AttemptState) -> tuple[Row, Row]:
-        """While its launcher has yet to end: the class, where it shows already, and that more may come."""
-        step = (
-            place_of_end(self.view.snapshot.state, self.view.snapshot.step, attempt)
-            if self.view is not None
-            else ""
-        )
-        number = attempt.number
-        text = self.tr(f"✗ attempt {number} is failing, {step}" if step else f"✗ attempt {number} is failing")
-        name = f"{attempt.verdict.failure} · " if attempt.verdict is not None else ""
-        return row(Span(text, TextStyle.BAD)), row(
-            Span(name, TextStyle.BAD), Span(self.tr("so far"), TextStyle.WARN)
-        )
-
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The card, what matters most first: in a low pane its end is left to the failure page."""
         attempt = self.view.snapshot.state.attempt if self.view else None
         if self.view is None or attempt is None:
             return []
-        if is_failing(self.view.snapshot) and attempt.failing is not None:
-            return self._so_far(self.view.snapshot, attempt, attempt.failing, width, height)
-        if attempt.verdict is None:
+        snapshot, tr, inner = self.view.snapshot, self.tr, width - 2
+        if is_failing(snapshot) and attempt.failing is not None:
+            blocks = [_so_far(snapshot, attempt, attempt.failing, inner, tr)]
+        elif attempt.verdict is not None:
+            blocks = self._blocks(snapshot, attempt, attempt.verdict, self.view.now, inner)
+        else:
             return []
-        verdict, tr = attempt.verdict, self.tr
-        inner = width - 2
-        snapshot, now = self.view.snapshot, self.view.now
-        head = [row(Span(line, TextStyle.STRONG)) for line in wrap(tr(verdict.title), inner, 2)]
-        if verdict.confidence < UNSURE:
-            head.append(row(Span(tr("not sure: read the evidence before you act"), TextStyle.WARN)))
-        head += compared_rows(attempt, inner, tr)
-        advice = [
-            _labelled("advice" if not (i or j) else "", Span(line), inner, tr)
-            for i, text in enumerate(verdict.advice[:3])
-            for j, line in enumerate(wrap(tr(text), inner - LABEL, ADVICE_ROWS))
-        ]
-        cause, own = _cause(attempt, verdict, inner, tr), own_code(snapshot, attempt, "code", inner, tr)
-        blocks = [
-            [*head, *(own or cause)],
-            _next(snapshot, attempt, now, inner, tr, risk=self._risk(attempt)),
-            _why(attempt, snapshot, inner, tr),
-            cause if own else [],
-            _followed(verdict, inner, tr),
-            advice,
-        ]
         blocks = [block for block in blocks if block]
         gap = [EMPTY] if sum(map(len, blocks)) + len(blocks) - 1 <= height else []
         rows = [line for block in blocks for line in (*gap, *block)][len(gap) :]
         return [(Span(" "), *spans) for spans in rows[:height]]
 
-    def _risk(self, attempt: st.AttemptState) -> str:
+    def _blocks(
+        self, snapshot: Snapshot, attempt: st.AttemptState, verdict: Verdict, now: float, width: int
+    ) -> list[list[Row]]:
+        tr = self.tr
+        head = [row(Span(line, TextStyle.STRONG)) for line in wrap(tr(verdict.title), width, 2)]
+        head += unsure_rows(verdict, tr) + _compared_rows(attempt, width, tr)
+        cause, own = _cause(attempt, verdict, width, tr), own_code(snapshot, attempt, width, tr)
         number, risk, until = self.confirming
-        return risk if number == attempt.number and time.monotonic() < until else ""
+        risk = risk if number == attempt.number and time.monotonic() < until else ""
+        advice: list[Row] = []
+        for text in verdict.advice[:3]:
+            advice += labelled("" if advice else tr("advice"), tr(text), width, most=2, label_cells=LABEL)
+        return [
+            [*head, *(own or cause)],
+            next_rows(snapshot, attempt, now, width, tr, risk=risk),
+            _why(attempt, snapshot, width, tr),
+            cause if own else [],
+            _followed(verdict, width, tr),
+            advice,
+        ]
 
-    def _so_far(
-        self, snapshot: Snapshot, attempt: st.AttemptState, failing: RankFailing, width: int, height: int
-    ) -> Sequence[Row]:
-        """What is known while its launcher has yet to end; each row counts only so far."""
-        tr, inner, verdict = self.tr, width - 2, attempt.verdict
-        job = snapshot.run_file.job if snapshot.run_file is not None else None
-        launcher = "the command" if job is not None and job.entry_kind is EntryKind.COMMAND else "torchrun"
-        launcher = "the job" if (watched := snapshot.state.mode == "observed") else launcher
-        text = tr(failing_line(failing, failing_text(attempt, failing), launcher))
-        rows = [row(Span(line, TextStyle.STRONG)) for line in wrap(text, inner, 3)]
-        if verdict is not None:
-            rows += _wrapped("so far", tr(verdict.title), inner, 2, tr)
-            rows += _cause(attempt, verdict, inner, tr)[:3]
-            rows += own_code(snapshot, attempt, "code", inner, tr)
-        elif failing.path:
-            where = place_of(attempt, failing.path, failing.line, tr)
-            rows.append(_labelled("cause", Span(where, TextStyle.KEY), inner, tr))
-            rows += [_labelled("", Span(line), inner, tr) for line in wrap(failing.text, inner - LABEL, 2)]
-        after = "the verdict and what stoker does about it come with its end"
-        after = "the verdict comes with its end" if watched else after
-        rows.append(_labelled("next", Span(tr(after), TextStyle.DIM), inner, tr))
-        return [(Span(" "), *spans) for spans in rows[:height]]
+
+def _so_far(
+    snapshot: Snapshot, attempt: st.AttemptState, failing: RankFailing, width: int, tr: Tr
+) -> list[Row]:
+    """What is known while its launcher has yet to end; each row counts only so far."""
+    verdict, watched = attempt.verdict, snapshot.state.mode == "observed"
+    job = snapshot.run_file.job if snapshot.run_file is not None else None
+    launcher = "the command" if job is not None and job.entry_kind is EntryKind.COMMAND else "torchrun"
+    text = tr(failing_line(failing, failing_text(attempt, failing), "the job" if watched else launcher))
+    rows = [row(Span(line, TextStyle.STRONG)) for line in wrap(text, width, 3)]
+    if verdict is not None:
+        rows += _part("so far", tr(verdict.title), width, tr, most=2)
+        rows += _cause(attempt, verdict, width, tr)[:3]
+        rows += own_code(snapshot, attempt, width, tr)
+    elif failing.path:
+        where = place_of(attempt, failing.path, failing.line, tr)
+        rows += _part("cause", where, width, tr, TextStyle.KEY, most=1)
+        rows += _part("", failing.text, width, tr, most=2)
+    after = "the verdict and what stoker does about it come with its end"
+    after = "the verdict comes with its end" if watched else after
+    return [*rows, *_part("next", tr(after), width, tr, TextStyle.DIM, most=1)]
 
 
 def copied_head(state: st.RunState, attempt: st.AttemptState, tr: Tr) -> Row:
@@ -207,32 +183,32 @@ def copied_head(state: st.RunState, attempt: st.AttemptState, tr: Tr) -> Row:
     return row(" · ".join([*names, tr(f"attempt {attempt.number}")]))
 
 
-def _labelled(label: str, text: Span, width: int, tr: Tr) -> Row:
-    return row(
-        Span(fit(tr(label), LABEL), TextStyle.DIM), Span(fit(text.text, width - LABEL).rstrip(), text.style)
-    )
+def unsure_rows(verdict: Verdict, tr: Tr) -> list[Row]:
+    """That the verdict may be wrong."""
+    text = tr("not sure: read the evidence before you act")
+    return [row(Span(text, TextStyle.WARN))] if verdict.confidence < UNSURE else []
 
 
-def _wrapped(label: str, text: str, width: int, most: int, tr: Tr) -> list[Row]:
-    """As many rows as it takes: what there is to do mostly stands at the end."""
-    lines = wrap(text, width - LABEL, most)
-    return [_labelled(label if not at else "", Span(line), width, tr) for at, line in enumerate(lines)]
+def _part(
+    label: str, text: str, width: int, tr: Tr, style: TextStyle = TextStyle.PLAIN, *, most: int = 4
+) -> list[Row]:
+    """A labelled text; nothing for an empty one."""
+    return labelled(tr(label), text, width, style, most=most, label_cells=LABEL) if text else []
 
 
 def _cause(attempt: st.AttemptState, verdict: Verdict, width: int, tr: Tr) -> list[Row]:
     """The place of the line that the verdict points at; what it says, where the headline does not."""
     if verdict.cause is None:
-        return [_labelled("cause", Span(tr("no line to point at"), TextStyle.DIM), width, tr)]
-    where = place_of(attempt, verdict.cause.path, verdict.cause.line, tr)
+        return _part("cause", tr("no line to point at"), width, tr, TextStyle.DIM, most=1)
+    of_stacks = is_stacks(verdict.cause.path)
     text = "" if verdict.title_says_cause else verdict.cause.text.strip()
-    if is_stacks(verdict.cause.path):
-        text = tr(text)  # our own words on what the stacks show, where a log has its own
-    first = _labelled("cause", Span(where, TextStyle.KEY), width, tr)
-    leads = tr("L opens the stacks") if is_stacks(verdict.cause.path) else ""
-    if leads and cells(first) + cell_len(leads) + 2 <= width:
-        first = (*first, Span(f"  {leads}", TextStyle.DIM))
-    words = wrap(text, width - LABEL, CAUSE_ROWS) if text else []
-    return [first, *(_labelled("", Span(line), width, tr) for line in words)]
+    text = tr(text) if of_stacks else text  # our own words on what the stacks show, where a log has its own
+    where = place_of(attempt, verdict.cause.path, verdict.cause.line, tr)
+    (first,) = _part("cause", where, width, tr, TextStyle.KEY, most=1)
+    leads = f"  {tr('L opens the stacks')}" if of_stacks else ""
+    if cells(first) + cell_len(leads) <= width:
+        first = (*first, Span(leads, TextStyle.DIM))
+    return [first, *_part("", text, width, tr, most=CAUSE_ROWS)]
 
 
 def own_line_of(snapshot: Snapshot, attempt: st.AttemptState | None) -> CodeLine | None:
@@ -241,26 +217,20 @@ def own_line_of(snapshot: Snapshot, attempt: st.AttemptState | None) -> CodeLine
     return context.own if context is not None else None
 
 
-def own_code(snapshot: Snapshot, attempt: st.AttemptState, label: str, width: int, tr: Tr) -> list[Row]:
+def own_code(snapshot: Snapshot, attempt: st.AttemptState, width: int, tr: Tr) -> list[Row]:
     """The user's own line of the traceback, where there is one: its place, then what stands there."""
     own = own_line_of(snapshot, attempt)
     if own is None:
         return []
     folder = snapshot.run_file.job.cwd if snapshot.run_file is not None else None
-    where = f"{of_project(own.path, folder)}:{own.line}"
-    room = width - cell_len(fit(tr(label), LABEL)) - cell_len(where) - 2
-    code = Span(fit(own.text, room).rstrip(), TextStyle.STRONG) if room >= CODE_LEAST else Span("")
-    return [
-        row(
-            Span(fit(tr(label), LABEL), TextStyle.DIM),
-            Span(fit(where, width - LABEL).rstrip(), TextStyle.KEY),
-            "  ",
-            code,
-        )
-    ]
+    place = f"{of_project(own.path, folder)}:{own.line}"
+    (where,) = labelled(tr("code"), place, width, TextStyle.KEY, most=1, label_cells=LABEL)
+    room = width - cells(where) - 2
+    code = fit(own.text, room).rstrip() if room >= CODE_LEAST else ""
+    return [(*where, Span("  "), Span(code, TextStyle.STRONG))]
 
 
-def compared_rows(attempt: st.AttemptState, width: int, tr: Tr) -> list[Row]:
+def _compared_rows(attempt: st.AttemptState, width: int, tr: Tr) -> list[Row]:
     """Of an attempt that was resumed: that it was not the same training as before."""
     compared = attempt.compared
     if compared is None or compared.result is not Sameness.DIFFERS:
@@ -274,86 +244,84 @@ def _followed(verdict: Verdict, width: int, tr: Tr) -> list[Row]:
     folded: dict[str, list[int]] = {}
     for item in verdict.consequences:
         folded.setdefault(item.words, []).extend([] if item.rank is None else [item.rank])
-    if not folded:
-        return []
     parts = [
         f"{name}{f' (rank {fm.ranges(tuple(set(ranks)))})' if ranks else ''}"
         for name, ranks in folded.items()
     ]
-    return [_labelled("then", Span(" · ".join(map(tr, parts)), TextStyle.DIM), width, tr)]
+    return _part("then", " · ".join(map(tr, parts)), width, tr, TextStyle.DIM, most=1)
 
 
-def _only_watched(attempt: st.AttemptState, width: int, tr: Tr) -> list[Row]:
-    """What stoker did not start it cannot restart: said, with the command that would supervise."""
-    command = f"-- {shlex.join(attempt.argv)}" if attempt.argv else "--nproc-per-node N SCRIPT …"
-    watched = tr("stoker only watches this: it did not start it and restarts nothing")
-    return [
-        _labelled("next", Span(watched), width, tr),
-        _labelled("", Span(tr(f"to supervise it: stoker run {command}"), TextStyle.STRONG), width, tr),
-    ]
-
-
-def _next(
+def next_rows(
     snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int, tr: Tr, *, risk: str = ""
 ) -> list[Row]:
     """What is about to happen or which keys are waited for, with what, and from which step; `risk`: of a second Enter."""
-    decision = attempt.decision
-    condition = snapshot.state.condition
-    if snapshot.state.mode == "observed":
-        return _only_watched(attempt, width, tr)
+    decision, state = attempt.decision, snapshot.state
+    if state.mode == "observed":
+        # What stoker did not start it cannot restart.
+        command = f"-- {shlex.join(attempt.argv)}" if attempt.argv else "--nproc-per-node N SCRIPT …"
+        watched = tr("stoker only watches this: it did not start it and restarts nothing")
+        supervised = tr(f"to supervise it: stoker run {command}")
+        rows = _part("next", watched, width, tr, most=1)
+        return [*rows, *_part("", supervised, width, tr, TextStyle.STRONG, most=1)]
     if decision is None:
-        return [_labelled("next", Span(tr("policy has not decided yet"), TextStyle.DIM), width, tr)]
-    asked, question = _asked_rows(snapshot, width, tr), snapshot.state.open_question
-    of_batch = (
-        question is not None and question.what in OF_BATCH and question.what not in snapshot.state.answers
-    )
+        return _part("next", tr("policy has not decided yet"), width, tr, TextStyle.DIM, most=1)
+    is_newest, condition = attempt is state.attempt, state.condition
+    held, over = isinstance(condition, st.HeldOpen), isinstance(condition, st.Finished)
     rows = []
-    match condition:
+    if is_newest:
+        rows = _now_rows(snapshot, decision, now, width, tr, risk) + _asked_rows(snapshot, width, tr)
+    else:
+        rows = _part("next", tr(f"done: attempt {attempt.number + 1} followed"), width, tr)
+    if decision.change is not None and not (held and decision.change == SpecChange()):
+        # What `r` does by itself is no offer.
+        following = state.find(attempt.number + 1)
+        arguments = changed_arguments(attempt, following) if following is not None else ""
+        label, text = (
+            "on offer" if held and is_newest else "plan",
+            tr(change_text(decision.change, arguments)),
+        )
+        rows += _part(label, text, width, tr, TextStyle.STRONG, most=2)
+        if is_newest and decision.change.batch is not None and (copy := batch_copy(snapshot)):
+            rows += _part("", tr(copy), width, tr, most=1)
+    goes_on = decision.kind is DecisionKind.RESTART or held
+    goes_on = goes_on and not (decision.change is not None and decision.change.from_scratch)
+    if is_newest and (state.resumable is not None if over else goes_on):
+        start = next_start(snapshot)
+        where, why = resume_text(snapshot, start)
+        if held and where == FROM_FIRST_STEP and start.saved is not None and checkpoint_words(start):
+            where = f"from the first step; e, Ctrl-R: from the checkpoint {checkpoint_place(start.saved)}"
+            why = checkpoint_path(snapshot)
+        rows += _part("resume", f"{tr(where)}: {tr(why)}" if why else tr(where), width, tr, most=2)
+    return rows
+
+
+def _now_rows(snapshot: Snapshot, decision: Decision, now: float, width: int, tr: Tr, risk: str) -> list[Row]:
+    """What happens now, or who is waited for."""
+    state = snapshot.state
+    asked = state.open_question
+    of_batch = asked is not None and asked.what in OF_BATCH and asked.what not in state.answers
+    match condition := state.condition:
         case st.Backoff():
-            rows.append(_countdown(condition, now, decision, tr))
+            return [_countdown(condition, now, decision, tr)]
         case st.HeldOpen() if risk:
-            lines = wrap(tr(f"Enter again: {risk}"), width - LABEL, WHY_ROWS)
-            for at, line in enumerate(lines):
-                rows.append(_labelled("" if at else "asked", Span(line, TextStyle.WARN), width, tr))
+            return _part("asked", tr(f"Enter again: {risk}"), width, tr, TextStyle.WARN)
         case st.HeldOpen() if of_batch:
-            text = tr("waiting for you: one key answers, then Enter restarts")
-            rows.append(_labelled("next", Span(text, TextStyle.WARN), width, tr))
+            text = "waiting for you: one key answers, then Enter restarts"
+            return _part("next", tr(text), width, tr, TextStyle.WARN, most=1)
         case st.HeldOpen():
             until = f" (until {fm.day_and_time(condition.until, now)})" if condition.until is not None else ""
             keys = ", ".join(keys_now(snapshot))
-            text = tr(f"waiting for you: {keys}{until}" if keys else f"waiting for a person{until}")
-            if keys and not is_held_unwatched(snapshot.state):
-                text = tr(f"waiting for you: {keys} (leaving ends the run)")
-            rows.append(_labelled("next", Span(text, TextStyle.WARN), width, tr))
+            text = f"waiting for you: {keys}{until}" if keys else f"waiting for a person{until}"
+            if keys and not is_held_unwatched(state):
+                text = f"waiting for you: {keys} (leaving ends the run)"
+            return _part("next", tr(text), width, tr, TextStyle.WARN, most=1)
         case st.Finished():
             text = tr(f"the run is over, exit code {condition.exit_code}")
-            rows.append(_labelled("next", Span(text, TextStyle.DIM), width, tr))
-            if command := continue_text(snapshot):
-                rows.append(_labelled("continue", Span(command, TextStyle.STRONG), width, tr))
-            if again := again_text(snapshot):
-                rows += _wrapped("again", again, width, WHY_ROWS, tr)
+            rows = _part("next", text, width, tr, TextStyle.DIM, most=1)
+            rows += _part("continue", continue_text(snapshot), width, tr, TextStyle.STRONG, most=1)
+            return [*rows, *_part("again", again_text(snapshot), width, tr)]
         case _:
-            rows.append(_labelled("next", Span(tr.sentence("decision", decision.kind)), width, tr))
-    rows += asked
-    held = isinstance(condition, st.HeldOpen)
-    change = _change_text(decision)
-    if change and not (held and decision.change == SpecChange()):  # what `r` does by itself is no offer
-        label = "on offer" if held else "plan"
-        for at, line in enumerate(wrap(tr(change), width - LABEL, 2)):
-            rows.append(_labelled("" if at else label, Span(line, TextStyle.STRONG), width, tr))
-        copy = (
-            batch_copy(snapshot) if decision.change is not None and decision.change.batch is not None else ""
-        )
-        rows += [_labelled("", Span(tr(copy)), width, tr)] if copy else []
-    over = isinstance(condition, st.Finished)
-    if _goes_on(decision, condition) if not over else snapshot.state.resumable is not None:
-        where, why = resume_text(snapshot)
-        saved = snapshot.state.resumable
-        if held and where == FROM_FIRST_STEP and saved is not None and checkpoint_words(snapshot) is not None:
-            where = f"from the first step; e, Ctrl-R: from the checkpoint {checkpoint_place(saved)}"
-            why = checkpoint_path(snapshot)
-        rows += _wrapped("resume", f"{tr(where)}: {tr(why)}" if why else tr(where), width, RESUME_ROWS, tr)
-    return rows
+            return _part("next", tr.sentence("decision", decision.kind), width, tr, most=1)
 
 
 def _why(attempt: st.AttemptState, snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
@@ -361,13 +329,12 @@ def _why(attempt: st.AttemptState, snapshot: Snapshot, width: int, tr: Tr) -> li
     decision = attempt.decision
     if decision is None or snapshot.state.mode == "observed":
         return []
-    batch = decision.change.batch if decision.change is not None else None
-    change = describe_change(batch) if batch is not None else _change_text(decision)
-    return (
-        []
-        if change and change in decision.reason
-        else _wrapped("why", tr(reason_text(attempt, decision)), width, WHY_ROWS, tr)
-    )
+    change = decision.change
+    said = ""
+    if change is not None:
+        said = describe_change(change.batch) if change.batch is not None else change_text(change)
+    is_said = bool(said) and said in decision.reason
+    return [] if is_said else _part("why", tr(reason_text(attempt, decision)), width, tr)
 
 
 def reason_text(attempt: st.AttemptState, decision: Decision) -> str:
@@ -388,10 +355,9 @@ def _asked_rows(snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
     given = state.answers.get(question.what) if question is not None else state.answer
     rows = []
     if given is not None:
-        rows.append(_labelled("answer", Span(given_text(given, tr)), width, tr))
+        rows += _part("answer", given_text(given, tr), width, tr, most=1)
     elif question is not None:
-        for at, line in enumerate(wrap(question_text(question, tr), width - LABEL, WHY_ROWS)):
-            rows.append(_labelled("" if at else "asked", Span(line, TextStyle.WARN), width, tr))
+        rows += _part("asked", question_text(question, tr), width, tr, TextStyle.WARN)
     for key, answer in zip(ANSWER_KEYS, question.answers if question is not None else (), strict=False):
         if given is None or given.value != answer.value:
             text = answer_text(question, answer.value, tr) if question is not None else ""
@@ -413,11 +379,6 @@ def _countdown(condition: st.Backoff, now: float, decision: Decision, tr: Tr) ->
     )
 
 
-def _change_text(decision: Decision) -> str:
-    change = decision.change
-    return "" if change is None else change_text(change)
-
-
 def change_text(change: SpecChange, arguments: str = "") -> str:
     """What the next attempt does differently, in one line. `arguments`: those that differ, where they are known."""
     parts = [describe_change(change.batch)] if change.batch is not None else []
@@ -427,10 +388,3 @@ def change_text(change: SpecChange, arguments: str = "") -> str:
     parts += ["from the start, without a checkpoint"] if change.from_scratch else []
     parts += [arguments or "other arguments"] if change.argv is not None else []
     return " · ".join(parts) or "as it was"
-
-
-def _goes_on(decision: Decision, condition: st.Condition) -> bool:
-    """Whether a next attempt is planned or on offer, so that where it would begin is of interest."""
-    if decision.change is not None and decision.change.from_scratch:
-        return False  # that stands in the plan
-    return decision.kind is DecisionKind.RESTART or isinstance(condition, st.HeldOpen)

@@ -1,9 +1,9 @@
-"""A node of several in one row of the ranks table: its state, and of its ranks what matters most (pure)."""
+"""A node of several in the ranks table: its state, its network, and of its ranks what matters most (pure)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from statistics import fmean
 from typing import NamedTuple
 
 from supervisor.run import state as st
@@ -16,9 +16,6 @@ from supervisor.views.model.snapshot import Node, Rank, Snapshot
 from supervisor.views.tui.panels.state_words import outcome_span
 from supervisor.views.tui.widgets.paint import TextStyle
 
-# Up to so many rows of nodes and ranks all nodes are open; above, each is one row until a person opens it.
-OPEN_ROWS = 20
-
 
 class Link(NamedTuple):
     """One interface or RDMA port: bytes a second."""
@@ -26,39 +23,6 @@ class Link(NamedTuple):
     name: str
     received: float
     sent: float
-
-
-@dataclass(frozen=True, slots=True)
-class NodeRow:
-    """A node: word and color of its state, and of its ranks how many live, the least step, the greatest wait and memory, the median time of a step."""
-
-    node: Node
-    word: str
-    style: TextStyle
-    living: int
-    ranks: int
-    values: Mapping[str, float | None]
-    slowest_s: float | None
-    gpu_ratio: float | None
-    links: tuple[Link, ...]
-
-
-class NodeFolds:
-    """Which nodes are folded: those that a person folded, and of many rows all that nobody opened."""
-
-    def __init__(self) -> None:
-        self._chosen: dict[int, bool] = {}
-
-    def is_folded(self, number: int, snapshot: Snapshot) -> bool:
-        """Whether the ranks of a node are hidden."""
-        if number in self._chosen:
-            return self._chosen[number]
-        rows = sum(1 + len(ranks_of(node.state, snapshot.state)) for node in snapshot.nodes)
-        return rows > OPEN_ROWS
-
-    def fold(self, numbers: Iterable[int], *, is_folded: bool) -> None:
-        """Hide the ranks of nodes, or show them."""
-        self._chosen |= dict.fromkeys(numbers, is_folded)
 
 
 def ranks_of(state: st.RunState, leader: st.RunState) -> list[st.RankState]:
@@ -69,31 +33,21 @@ def ranks_of(state: st.RunState, leader: st.RunState) -> list[st.RankState]:
     return [rank for _, rank in sorted(attempt.ranks.items())]
 
 
-def node_row(node: Node, snapshot: Snapshot, now: float) -> NodeRow:
-    """A node in one row. `now`: this machine's wall time."""
-    ranks, samples = ranks_of(node.state, snapshot.state), node.ranks.values()
+def node_values(node: Node) -> dict[str, float | None]:
+    """Of a node's ranks what matters most, by column: the least step, the median time of one and the longest, the greatest wait and memory."""
+    samples = node.ranks.values()
     took = _known(samples, "step_time_s")
     memory = _known(samples, "memory_used_bytes") or _known(samples, "rss_bytes")
-    values: dict[str, float | None] = {
-        "step": min(_known(samples, "step"), default=None),
-        "step_time_s": median(took),
-        "data_wait_s": max(_known(samples, "data_wait_s"), default=None),
-        "memory_used_bytes": max(memory, default=None),
-        "cpu_ratio": node.machine.values.get("cpu_ratio") if node.machine is not None else None,
-    }
     used = [each for gpu in node.gpus if (each := gpu.values.get("util_ratio")) is not None]
-    word, style = node_state(node, snapshot, now)
-    return NodeRow(
-        node,
-        word,
-        style,
-        living=sum(not rank.exited for rank in ranks),
-        ranks=len(ranks),
-        values=values,
-        slowest_s=max(took, default=None),
-        gpu_ratio=sum(used) / len(used) if used else None,
-        links=links_of(node),
-    )
+    return {
+        "step": min(_known(samples, "step"), default=None),
+        "ms/step": median(took),
+        "skew": max(took, default=None),
+        "data": max(_known(samples, "data_wait_s"), default=None),
+        "mem": max(memory, default=None),
+        "cpu": node.machine.values.get("cpu_ratio") if node.machine is not None else None,
+        "gpu": fmean(used) if used else None,
+    }
 
 
 def links_of(node: Node) -> tuple[Link, ...]:

@@ -28,7 +28,7 @@ REFUSAL_S = 20.0
 # An advisory stands in this line for so long; the page `a` keeps all of them.
 ADVISORY_S = 600.0
 STALL = "stall"
-# The code of the advisory on a GPU that others use too, before its index (keeper/monitoring/sensors.py).
+# The code of the advisory on a GPU that others use too, before its index (keeper/monitoring/collector.py).
 SHARED = "gpu_shared_"
 
 

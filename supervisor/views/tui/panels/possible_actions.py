@@ -1,9 +1,8 @@
-"""What is possible now, and what an action would cost (pure)."""
+"""What is possible now, where the next attempt would begin, and what an action would cost (pure)."""
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len
 
@@ -19,7 +18,6 @@ from supervisor.views.wording.kinds import changed_text, checkpoint_place
 
 if TYPE_CHECKING:
     from supervisor.job.spec import Knobs
-    from supervisor.run.runfile import RunFile
 
 # Actions that ask something of a keeper, or make one. Most bear the name of their request.
 ACTING = frozenset(
@@ -48,25 +46,19 @@ def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozens
     found = {"note"} | ({"stacks"} if runs and has_processes(state) else set())
     if state.mode == "observed":
         return frozenset(found)
-    found.add("stop_now")
-    if not isinstance(condition, st.Stopping):
-        found.add("stop")
+    found |= {"stop_now"} if isinstance(condition, st.Stopping) else {"stop_now", "stop"}
     if isinstance(condition, (st.Running, st.Ended, st.Backoff, st.HeldOpen)):
-        found.add("restart")
-        if suggested_batch(snapshot) is not None:
-            found.add("smaller_batch")
-        if snapshot.run_file is not None:
-            found.add("edit")
+        found |= {"restart"} | ({"edit"} if snapshot.run_file is not None else set())
+        found |= {"smaller_batch"} if suggested_batch(snapshot) is not None else set()
     if isinstance(condition, st.Backoff):
         found |= {"start_now", "hold"}
     if offer(snapshot) is not None:
         found.add("accept")
     if state.open_question is not None:
         found.add("answer")
-    counts = state.attempt is not None and state.attempt.countdown is not None
-    if (isinstance(condition, st.Running) and counts) or (
-        isinstance(condition, st.HeldOpen) and condition.until is not None
-    ):
+    is_counted = state.attempt is not None and state.attempt.countdown is not None
+    is_held = isinstance(condition, st.HeldOpen) and condition.until is not None
+    if is_held or (isinstance(condition, st.Running) and is_counted):
         found.add("keep_waiting")
     return frozenset(found)
 
@@ -74,66 +66,6 @@ def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozens
 def has_processes(state: st.RunState) -> bool:
     """Whether processes are known whose stacks can be read: a log that is only watched has none."""
     return state.mode != "observed" or (state.attempt is not None and bool(state.attempt.pid))
-
-
-def is_passing(snapshot: Snapshot) -> bool:
-    """Whether the run is in a state that usually lasts a moment: what is not possible now may be possible then."""
-    passing = (st.Preflight, st.Launching, st.Ended, st.DiagnosedAs)
-    state = snapshot.state
-    if state.started_t is None:
-        return not snapshot.gone
-    return snapshot.keeper_alive and state.mode != "observed" and isinstance(state.condition, passing)
-
-
-def offer(snapshot: Snapshot) -> SpecChange | None:
-    """What a held run would be restarted with by one key: a change that answers its failure; None where there is none."""
-    condition = snapshot.state.condition
-    if not isinstance(condition, st.HeldOpen) or condition.decision is None:
-        return None
-    change = condition.decision.change
-    return change if change is not None and (change.batch or change.env or change.set_args) else None
-
-
-def offer_warning(snapshot: Snapshot) -> str:
-    """What a person should know before the offer is accepted, in one line; empty where nothing is at risk."""
-    change = offer(snapshot)
-    batch = change.batch if change is not None else None
-    entries = []
-    if batch is not None and batch.changes_global:
-        entries.append(f"global batch {batch.before.global_batch} → {batch.after.global_batch}")
-    if again := overwrite_warning(snapshot, short=True):
-        entries.append(again)
-    return ", ".join(entries)
-
-
-def overwrite_warning(snapshot: Snapshot, *, short: bool = False) -> str:
-    """The warning before a restart that may begin at step 0 although steps were made; empty where it resumes, or no more than the first step was made.
-
-    `short`: for the one line below the panes.
-    """
-    record = snapshot.run_file
-    steps = max((attempt.last_step or 0 for attempt in snapshot.state.attempts), default=0)
-    # A run that trains is further than its state says, which is up to a second old.
-    nothing_lost = 0 if isinstance(snapshot.state.condition, st.Running) else FIRST_STEP
-    if record is None or steps <= nothing_lost or _can_resume(snapshot):
-        return ""
-    if record.job.retry.restart_from_scratch:
-        return ""
-    from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS
-
-    out = next((name for name in record.job.outputs if name not in USUAL_OUTPUTS), "outputs")
-    given, knobs = _given_start(snapshot), _knobs(snapshot, record)
-    if given is None and not (knobs.starts or knobs.cannot_resume):
-        if short:
-            return f"may restart at step 0 and overwrite {out}"
-        return (
-            "stoker cannot tell whether the script resumes by itself: if it does not, it restarts from step 0 "
-            f"and may overwrite {out}"
-        )
-    begins = f"starts from {given}" if given is not None else "restarts from step 0"
-    if _looks_again(snapshot):
-        return f"{begins} unless a checkpoint is found when it has ended, may overwrite {out}"
-    return f"{begins}, may overwrite {out}"
 
 
 def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, width: int) -> str:
@@ -147,11 +79,8 @@ def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, 
         if command := continue_text(snapshot):
             return f"the run is over: `{command}` starts the next attempt"
         whole = f"the run is over: start it again with `{again_text(snapshot) or 'stoker run'}`"
-        return (
-            whole
-            if cell_len(whole) < width - 1
-            else "the run is over: i shows the command that starts it again"
-        )
+        short = "the run is over: i shows the command that starts it again"
+        return whole if cell_len(whole) < width - 1 else short
     if read_only:
         return "this view only looks (--read-only): nothing is asked of the supervisor process"
     if state.mode == "observed":
@@ -179,35 +108,37 @@ def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, 
             return "a supervisor process is there already" if name == "adopt" else "it is not possible now"
 
 
+# -- the batch -----------------------------------------------------------------------------------------------
+
+
+def knobs_of(snapshot: Snapshot) -> Knobs | None:
+    """The job's knobs with what was answered and measured since its start; None: run.json cannot be read."""
+    record = snapshot.run_file
+    return snapshot.state.answered_job(record.job).knobs if record is not None else None
+
+
 def current_batch(snapshot: Snapshot) -> BatchSpec | None:
     """The batch of the newest attempt, measured or planned, if it is known."""
     attempt = snapshot.state.attempt
     return attempt.shown_batch if attempt else None
 
 
-def _knobs(snapshot: Snapshot, record: RunFile) -> Knobs:
-    """The job's knobs with what was answered and measured since its start."""
-    return snapshot.state.answered_job(record.job).knobs
-
-
 def batch_flag(snapshot: Snapshot) -> str:
     """The script's batch flag with its value where it holds more than one rank's batch; empty otherwise."""
     from supervisor.job.knobs.set_batch import divided_flag
 
-    record = snapshot.run_file
-    if record is None:
+    if snapshot.run_file is None:
         return ""
-    job = snapshot.state.answered_job(record.job)
+    job = snapshot.state.answered_job(snapshot.run_file.job)
     return divided_flag(job.knobs, current_batch(snapshot), local_world_size=job.nproc_per_node)
 
 
 def batch_copy(snapshot: Snapshot) -> str:
     """That the batch is changed in a copy of the user's config; empty where no config holds it."""
-    if snapshot.run_file is None:
-        return ""
     from supervisor.job.knobs.setting_names import Place, config_file, place_of
 
-    knobs = _knobs(snapshot, snapshot.run_file)
+    if (knobs := knobs_of(snapshot)) is None:
+        return ""
     names = [name for name in (knobs.batch, knobs.accumulation) if name and place_of(name) is Place.FILE]
     files = dict.fromkeys(config_file(name.partition("#")[0]) for name in names)
     return f"in a copy of {', '.join(files)}" if files else ""
@@ -218,15 +149,12 @@ def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
 
     None where the batch is not known, or could not be handed to the script.
     """
-    attempt, now = snapshot.state.attempt, current_batch(snapshot)
-    if attempt is None or now is None:
+    attempt, now, knobs = snapshot.state.attempt, current_batch(snapshot), knobs_of(snapshot)
+    if attempt is None or now is None or (knobs is not None and not knobs.can_change_batch):
         return None
-    record = snapshot.run_file
-    if record is not None and not _knobs(snapshot, record).can_change_batch:
-        return None
-    decision = attempt.decision
-    if decision is not None and decision.change is not None and decision.change.batch is not None:
-        return decision.change.batch.after
+    change = attempt.decision.change if attempt.decision is not None else None
+    if change is not None and change.batch is not None:
+        return change.batch.after
     smaller = choose_smaller(now, trials=snapshot.state.memory_trials)
     return smaller.batch if smaller is not None else now
 
@@ -237,38 +165,79 @@ def why_no_batch(snapshot: Snapshot) -> str:
     from supervisor.job.knobs.set_batch import why_not_changeable, why_size_unknown
     from supervisor.job.spec import OF_BATCH, Knobs
 
-    state, record = snapshot.state, snapshot.run_file
-    knobs = _knobs(snapshot, record) if record is not None else Knobs()
+    knobs, question = knobs_of(snapshot) or Knobs(), snapshot.state.open_question
     why = ": ".join(why_size_unknown(knobs)) if knobs.can_change_batch else why_not_changeable(knobs)
-    question = state.open_question
     if question is None or question.what not in OF_BATCH:
         return why
     keys = " or ".join(key for key, _ in zip(ANSWER_KEYS, question.answers, strict=False))
     return f"{keys} answers what is asked on the card: {why}"
 
 
-def resume_text(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> tuple[str, str]:
-    """Where the next attempt would start, in one line; and why, to be shown where there is space.
+# -- where the next attempt would begin ------------------------------------------------------------------------
 
-    `typed`: the arguments that it would have; None: as they are.
+
+class NextStart(NamedTuple):
+    """Where the next attempt would begin.
+
+    `given`: the checkpoint that the arguments themselves name, such as ``--resume c2.pt``. `saved`: the newest that is known.
+    `resumes`: whether the script would find one, taken for granted where run.json cannot be read (`knobs` is None then).
+    `looks_again`: whether checkpoints are looked for once more when the live attempt has ended, and a flag takes what is found.
     """
-    state = snapshot.state
-    saved, attempt = state.resumable, state.attempt
-    if given := _given_start(snapshot, typed):
-        return f"with {given}, as given", ""
-    record = snapshot.run_file
-    if saved is None and record is not None and _knobs(snapshot, record).self_resuming:
+
+    given: str | None
+    saved: CheckpointCommitted | None
+    resumes: bool
+    knobs: Knobs | None
+    looks_again: bool = False
+
+
+def next_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> NextStart:
+    """Where the next attempt would begin. `typed`: the arguments that it would have; None: as they are.
+
+    A checkpoint that a person typed holds; one of the job's own arguments gives way to a newer one that a flag takes.
+    """
+    record, state, saved = snapshot.run_file, snapshot.state, snapshot.state.resumable
+    knobs = knobs_of(snapshot)
+    if record is None or knobs is None:
+        return NextStart(None, saved, resumes=True, knobs=None)
+    # Only once something has failed or is to be restarted.
+    from supervisor.job.knobs.resume_settings import given_start
+    from supervisor.policy.history import is_resume_known
+    from supervisor.run.next_job import next_job
+
+    number = (saved.number if saved.found else saved.step) if saved is not None else None
+    resumes = is_resume_known(knobs, saved.path if saved is not None else None, number)
+    given = None
+    if state.mode != "observed":
+        now = next_job(record.job, state)
+        if typed is not None and state.attempt is not None:
+            now = now.after(SpecChange(argv=typed), state.attempt.number)
+        typed_after = now.start_typed_after
+        is_typed = typed_after is not None and (saved is None or saved.attempt <= typed_after)
+        if is_typed or not (resumes and saved is not None):
+            given = given_start(now.job.entry_args, knobs.starts)
+    takes_one = (knobs.start or knobs.resume_step) is not None and not knobs.self_resuming
+    is_open = given is None and (saved is None or saved.found)
+    looks_again = isinstance(state.condition, st.Running) and takes_one and is_open
+    return NextStart(given, saved, resumes, knobs, looks_again)
+
+
+def resume_text(snapshot: Snapshot, start: NextStart) -> tuple[str, str]:
+    """Where the next attempt would start, in one line; and why, to be shown where there is space."""
+    saved, attempt = start.saved, snapshot.state.attempt
+    if start.given:
+        return f"with {start.given}, as given", ""
+    if saved is None and start.knobs is not None and start.knobs.self_resuming:
         return "from the newest checkpoint that the script finds", ""
     if saved is None:
         return FROM_FIRST_STEP, "no checkpoint is known"
-    at = checkpoint_place(saved)
-    if not _can_resume(snapshot):
-        return FROM_FIRST_STEP, f"no flag takes the checkpoint {at}, {checkpoint_path(snapshot)}"
-    last = attempt.last_step if attempt is not None else None
-    lost = last - saved.step if last is not None else 0
+    at, path = checkpoint_place(saved), checkpoint_path(snapshot)
+    if not start.resumes:
+        return FROM_FIRST_STEP, f"no flag takes the checkpoint {at}, {path}"
+    lost = (attempt.last_step or 0) - saved.step if attempt is not None else 0
     about = "about " if saved.step_by_time else ""
     again = f" ({about}{fm.whole(lost)} step{'s' if lost != 1 else ''} again)" if lost > 0 else ""
-    return f"from the checkpoint {at}{again}", checkpoint_path(snapshot)
+    return f"from the checkpoint {at}{again}", path
 
 
 def checkpoint_path(snapshot: Snapshot) -> str:
@@ -279,12 +248,11 @@ def checkpoint_path(snapshot: Snapshot) -> str:
     return saved.path.removeprefix(f"{record.job.cwd.rstrip('/')}/") if record is not None else saved.path
 
 
-def set_to_resume(snapshot: Snapshot, typed: tuple[str, ...] | None) -> str:
-    """What the launch would add to typed arguments (None: as they are) to make the script resume; empty where it adds nothing."""
-    record, saved = snapshot.run_file, snapshot.state.resumable
-    if record is None or saved is None or not _can_resume(snapshot) or _given_start(snapshot, typed):
+def set_to_resume(start: NextStart) -> str:
+    """What the launch would add to the arguments to make the script resume; empty where it adds nothing."""
+    knobs, saved = start.knobs, start.saved
+    if knobs is None or saved is None or not start.resumes or start.given:
         return ""
-    knobs = _knobs(snapshot, record)
     if knobs.resume is not None:
         return f"{knobs.resume}={knobs.resume_value}" if knobs.resume_value else knobs.resume
     if knobs.resume_path is not None:
@@ -293,63 +261,63 @@ def set_to_resume(snapshot: Snapshot, typed: tuple[str, ...] | None) -> str:
     return f"{knobs.resume_step}={number}" if knobs.resume_step is not None else ""
 
 
-def checkpoint_words(snapshot: Snapshot) -> tuple[str | None, str] | None:
+def checkpoint_words(start: NextStart) -> tuple[str | None, str] | None:
     """A known checkpoint that the launch would not hand over by itself: the flag for it, if one is known, and its path."""
-    record, saved = snapshot.run_file, snapshot.state.resumable
-    if record is None or saved is None or not saved.path or _can_resume(snapshot):
+    if start.knobs is None or start.saved is None or not start.saved.path or start.resumes:
         return None
-    return _knobs(snapshot, record).start, saved.path
+    return start.knobs.start, start.saved.path
 
 
-def _can_resume(snapshot: Snapshot) -> bool:
-    """Whether a restart would continue where a checkpoint was left; taken for granted where that is not known."""
-    if snapshot.run_file is None:
-        return True
-    from supervisor.policy.history import (
-        is_resume_known,
-    )  # only once something has failed or is to be restarted
+def overwrite_warning(snapshot: Snapshot, *, short: bool = False) -> str:
+    """The warning before a restart that may begin at step 0 although steps were made; empty where it resumes, or no more than the first step was made.
 
-    saved = snapshot.state.resumable
-    number = saved.number if saved is not None and saved.found else saved.step if saved is not None else None
-    return is_resume_known(
-        _knobs(snapshot, snapshot.run_file), saved.path if saved is not None else None, number
-    )
-
-
-def _begins_at_checkpoint(snapshot: Snapshot) -> bool:
-    return snapshot.state.resumable is not None and _can_resume(snapshot)
-
-
-def _given_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> str | None:
-    """The checkpoint that the arguments themselves name (``--resume c2.pt``), where the next attempt begins with it.
-
-    One that was typed holds; one of the job's own gives way to a newer checkpoint that a flag takes.
+    `short`: for the one line below the panes.
     """
-    record, state = snapshot.run_file, snapshot.state
-    if record is None or state.mode == "observed":
-        return None
-    # Only once something has failed or is to be restarted.
-    from supervisor.job.arguments.command_line import settings_of
-    from supervisor.job.knobs.resume_settings import given_start
-    from supervisor.run.next_job import next_job
+    record = snapshot.run_file
+    steps = max((attempt.last_step or 0 for attempt in snapshot.state.attempts), default=0)
+    # A run that trains is further than its state says, which is up to a second old.
+    nothing_lost = 0 if isinstance(snapshot.state.condition, st.Running) else FIRST_STEP
+    if record is None or steps <= nothing_lost or record.job.retry.restart_from_scratch:
+        return ""
+    start = next_start(snapshot)
+    if start.knobs is None or start.resumes:
+        return ""
+    from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS
 
-    now = next_job(record.job, state)
-    if typed is not None and state.attempt is not None:
-        now = now.after(SpecChange(argv=typed), state.attempt.number)
-    given, saved = given_start(now.job.entry_args, _knobs(snapshot, record).starts), state.resumable
-    is_typed = now.start_typed_after is not None and (saved is None or saved.attempt <= now.start_typed_after)
-    if given is not None and (is_typed or not _begins_at_checkpoint(snapshot)):
-        return given
-    if saved is None or not saved.path or _begins_at_checkpoint(snapshot):
+    out = next((name for name in record.job.outputs if name not in USUAL_OUTPUTS), "outputs")
+    if start.given is None and not (start.knobs.starts or start.knobs.cannot_resume):
+        if short:
+            return f"may restart at step 0 and overwrite {out}"
+        return (
+            "stoker cannot tell whether the script resumes by itself: if it does not, it restarts from step 0 "
+            f"and may overwrite {out}"
+        )
+    begins = f"starts from {start.given}" if start.given is not None else "restarts from step 0"
+    if start.looks_again:
+        return f"{begins} unless a checkpoint is found when it has ended, may overwrite {out}"
+    return f"{begins}, may overwrite {out}"
+
+
+def offer(snapshot: Snapshot) -> SpecChange | None:
+    """What a held run would be restarted with by one key: a change that answers its failure; None where there is none."""
+    condition = snapshot.state.condition
+    if not isinstance(condition, st.HeldOpen) or condition.decision is None:
         return None
-    # Whatever the flag is called: a person handed it the very checkpoint that is known.
-    cwd, own = record.job.cwd, record.job.entry_args
-    whole = os.path.normpath(os.path.join(cwd, saved.path))
-    for setting in settings_of(now.job.entry_args):
-        value = setting.value
-        if value and value not in own and os.path.normpath(os.path.join(cwd, value)) == whole:
-            return f"{setting.name} {value}"
-    return None
+    change = condition.decision.change
+    return change if change is not None and (change.batch or change.env or change.set_args) else None
+
+
+def offer_warning(snapshot: Snapshot) -> str:
+    """What a person should know before the offer is accepted, in one line; empty where nothing is at risk."""
+    change = offer(snapshot)
+    batch = change.batch if change is not None else None
+    risk = ""
+    if batch is not None and batch.changes_global:
+        risk = f"global batch {batch.before.global_batch} → {batch.after.global_batch}"
+    return ", ".join(filter(None, (risk, overwrite_warning(snapshot, short=True))))
+
+
+# -- commands that start it again ------------------------------------------------------------------------------
 
 
 def continue_text(snapshot: Snapshot) -> str:
@@ -374,106 +342,72 @@ def again_text(snapshot: Snapshot) -> str:
 
 def with_resume_declared(snapshot: Snapshot) -> str:
     """The command that starts this job again with its checkpoint's path declared; empty where that is of no use."""
-    record, again = snapshot.run_file, again_text(snapshot)
+    knobs, again = knobs_of(snapshot), again_text(snapshot)
     stepped = any(attempt.last_step is not None for attempt in snapshot.state.attempts)
-    if record is None or not again or not stepped or "--resume-knob" in again:
+    if knobs is None or not again or not stepped or "--resume-knob" in again:
         return ""
-    knobs = _knobs(snapshot, record)
     if knobs.resume is not None or (knobs.resume_path is not None and snapshot.state.resumable is not None):
         return ""
     named = f"{knobs.start}=DIR/FILE" if knobs.start is not None else "FLAG=PATH"
     return again.replace("stoker run", f"stoker run --resume-knob '{named}'", 1)
 
 
-def lost_steps(snapshot: Snapshot) -> tuple[int, CheckpointCommitted | None] | None:
-    """Steps since the newest checkpoint of a live attempt, and that checkpoint; None: nothing is lost."""
-    state = snapshot.state
-    attempt = state.attempt
-    if attempt is None or attempt.last_step is None or not isinstance(state.condition, st.Running):
-        return None
-    saved = state.resumable
-    lost = attempt.last_step - (saved.step if saved is not None else 0)
-    return (lost, saved) if lost > 0 else None
+# -- what it costs ---------------------------------------------------------------------------------------------
 
 
 def cost(snapshot: Snapshot) -> str:
-    """What ending the attempt would lose, in a few words; empty for nothing."""
-    lost = lost_steps(snapshot)
-    if lost is None:
+    """What ending a live attempt would lose since the newest checkpoint, in a few words; empty for nothing."""
+    state, attempt, saved = snapshot.state, snapshot.state.attempt, snapshot.state.resumable
+    if attempt is None or attempt.last_step is None or not isinstance(state.condition, st.Running):
         return ""
-    steps, saved = lost
-    since = (
-        f" since the checkpoint {checkpoint_place(saved)}"
-        if saved is not None
-        else ", no checkpoint is known"
-    )
-    return f"{fm.whole(steps)} step{'s' if steps != 1 else ''}{since}"
+    steps = attempt.last_step - (saved.step if saved is not None else 0)
+    since = ", no checkpoint is known"
+    if saved is not None:
+        since = f" since the checkpoint {checkpoint_place(saved)}"
+    return f"{fm.whole(steps)} step{'s' if steps != 1 else ''}{since}" if steps > 0 else ""
 
 
 def restart_effect(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> str:
     """What a restart ends and where the next attempt begins, in one line. `typed`: with these arguments."""
-    state, (where, _) = snapshot.state, resume_text(snapshot, typed)
-    attempt = state.attempt
+    state, attempt, start = snapshot.state, snapshot.state.attempt, next_start(snapshot, typed)
+    where, _ = resume_text(snapshot, start)
     if attempt is not None and isinstance(state.condition, st.Running):
         if attempt.last_step is None:
             return f"this ends attempt {attempt.number} before its first step; the next begins {where}"
         at = fm.whole(attempt.last_step)
-        if _looks_again(snapshot, typed):
+        if start.looks_again:
             return f"this ends attempt {attempt.number} at step {at}+; the next begins {where}, or from a newer checkpoint found then"
         return f"this ends attempt {attempt.number} at step {at}+; the next begins {where}"
     # Of a run that is held nothing more is lost by going on from a checkpoint; a script that starts again may write over all.
     steps = max((attempt.last_step or 0 for attempt in state.attempts), default=0)
-    if steps and isinstance(state.condition, st.HeldOpen) and not _begins_at_checkpoint(snapshot):
-        if typed is not None and _given_start(snapshot, typed) != _given_start(snapshot):
-            return f"the next attempt begins {where}"
+    resumes = start.saved is not None and start.resumes
+    is_typed = typed is not None and start.given != next_start(snapshot).given
+    if steps and isinstance(state.condition, st.HeldOpen) and not resumes and not is_typed:
         return f"{steps} step{'s' if steps != 1 else ''} may be lost: the next attempt begins {where}"
     return f"the next attempt begins {where}"
 
 
-def _looks_again(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> bool:
-    """Whether checkpoints are looked for once more when the live attempt has ended, and a flag takes what is found."""
-    record, state = snapshot.run_file, snapshot.state
-    if record is None or not isinstance(state.condition, st.Running) or _given_start(snapshot, typed):
-        return False
-    knobs, saved = _knobs(snapshot, record), state.resumable
-    takes_one = (knobs.start or knobs.resume_step) is not None and not knobs.self_resuming
-    return takes_one and (saved is None or saved.found)
-
-
 def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
     """What a person is asked before a stop, and before a request that would lose something; None: nothing."""
-    lost = cost(snapshot)
-    match kind:
-        case RequestKind.STOP_NOW if lost:
-            return f"stop at once? lost: {lost}"
-        case RequestKind.STOP_NOW if isinstance(
-            snapshot.state.condition, (st.Launching, st.Running, st.Stopping)
-        ):
-            return "stop at once, without a checkpoint?"
-        case RequestKind.STOP if lost:
-            return f"stop? may be lost: {lost}"
-        case RequestKind.STOP | RequestKind.STOP_NOW if isinstance(
-            snapshot.state.condition, (st.HeldOpen, st.Backoff)
-        ):
-            return "end the run now? `stoker continue` can start its next attempt later"
-        case RequestKind.STOP | RequestKind.STOP_NOW:
-            return "stop the run?"
-        case RequestKind.RESTART:
-            return _restart_question(snapshot)
-        case _:
-            return None
-
-
-def _restart_question(snapshot: Snapshot) -> str | None:
-    """What is asked before a restart without a change."""
-    condition, effect = snapshot.state.condition, restart_effect(snapshot)
-    loses = isinstance(condition, (st.Running, st.HeldOpen)) and not effect.startswith("the next")
-    reasons = list(filter(None, (_same_again(snapshot), effect if loses else "")))
-    return f"restart? {'; '.join(reasons)}" if reasons else None
+    condition, lost = snapshot.state.condition, cost(snapshot)
+    if kind is RequestKind.RESTART:
+        effect = restart_effect(snapshot)
+        loses = isinstance(condition, (st.Running, st.HeldOpen)) and not effect.startswith("the next")
+        reasons = list(filter(None, (_same_again(snapshot), effect if loses else "")))
+        return f"restart? {'; '.join(reasons)}" if reasons else None
+    if kind not in {RequestKind.STOP, RequestKind.STOP_NOW}:
+        return None
+    is_now = kind is RequestKind.STOP_NOW
+    if lost:
+        return f"stop at once? lost: {lost}" if is_now else f"stop? may be lost: {lost}"
+    if isinstance(condition, (st.HeldOpen, st.Backoff)):
+        return "end the run now? `stoker continue` can start its next attempt later"
+    runs = isinstance(condition, (st.Launching, st.Running, st.Stopping))
+    return "stop at once, without a checkpoint?" if is_now and runs else "stop the run?"
 
 
 def _same_again(snapshot: Snapshot) -> str:
-    """That a restart without a change repeats what ran out of memory, of the GPU or the host, and what Enter changes; else empty."""
+    """That a restart without a change repeats what ran out of memory, and what Enter changes; else empty."""
     attempt, condition = snapshot.state.attempt, snapshot.state.condition
     if attempt is None or attempt.failure not in OUT_OF_MEMORY or isinstance(condition, st.Running):
         return ""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from msgspec.structs import replace
 from rich.cells import cell_len
@@ -18,14 +17,13 @@ from supervisor.run.events import SlowRankFound
 from supervisor.views import format as fm
 from supervisor.views.logs.sources import rank_label
 from supervisor.views.model.history import median
-from supervisor.views.model.snapshot import Rank, Snapshot
+from supervisor.views.model.snapshot import Node, Rank, Snapshot
 from supervisor.views.model.step_pace import SILENT_GAPS, ranks_behind
 from supervisor.views.tui.panels.node_rows import (
-    NodeFolds,
-    NodeRow,
+    links_of,
     links_text,
-    node_row,
     node_state,
+    node_values,
     percent_text,
     ranks_of,
 )
@@ -45,6 +43,8 @@ LINE = "last line"
 NETWORK = "network"
 # What the frame and the pane's number take of the line with the two titles.
 TITLE_EDGE_CELLS = 13
+# Up to so many rows of nodes and ranks all nodes are open; above, each is one row until a person opens it.
+OPEN_ROWS = 20
 # Name and width, in the order in which they are shown.
 COLUMNS = {
     "rank": 5, "state": 11, "step": 7, "ms/step": 7, "skew": 6, "data": 8, "compute": 8, "mem": 5, "peak": 5, "cpu": 6,
@@ -56,78 +56,41 @@ OF_NODES = {
     NETWORK: 10, "pid": 7, "seen": 5,
 }  # fmt: skip
 # Those come first of which a narrow table has no room for all.
-WANTED = ("rank", "state", "step", "ms/step", "mem", "seen", "skew", "data", "cpu", "pid", "compute", "peak")
-WANTED_OF_NODES = (
-    *(
-        "rank",
-        "state",
-        "step",
-        "seen",
-        "gpu",
-        "skew",
-        NETWORK,
-        "ranks",
-        "ms/step",
-        "mem",
-        "data",
-        "cpu",
-        "pid",
-    ),
-)
+WANTED = ["rank", "state", "step", "ms/step", "mem", "seen", "skew", "data", "cpu", "pid", "compute", "peak"]
+WANTED_OF_NODES = [
+    "rank",
+    "state",
+    "step",
+    "seen",
+    "gpu",
+    "skew",
+    "network",
+    "ranks",
+    "ms/step",
+    "mem",
+    "data",
+    "cpu",
+    "pid",
+]
 # The names of nodes and what their interfaces carry get so many cells where there are any left.
 WIDER = {"rank": 12, NETWORK: 24}
 # Columns that are shown only if some rank reports their value.
 REPORTED = {"data": "data_wait_s", "compute": "compute_s", "peak": "memory_peak_bytes"}
 LEFT = frozenset(["state", LINE, NETWORK])
-# What a column is sorted by, where that is a number of a rank, and whether the greatest comes first: laggards before others.
-ORDERS: dict[str, tuple[str, bool]] = {
-    "rank": ("", False),
-    "state": ("", False),
-    "step": ("step", False),
-    "ms/step": ("step_time_s", True),
-    "skew": ("step_time_s", True),
-    "data": ("data_wait_s", True),
-    "compute": ("compute_s", True),
-    "mem": ("memory_used_bytes", True),
-    "peak": ("memory_peak_bytes", True),
-    "cpu": ("cpu_ratio", True),
-    "pid": ("", False),
-    "seen": ("", False),
-    LINE: ("", False),
-}
+# Of these the greatest comes first where the table is sorted by them: laggards before others.
+GREATEST_FIRST = frozenset(["ms/step", "skew", "data", "compute", "mem", "peak", "cpu"])
 
 
-@dataclass(frozen=True, slots=True)
-class RankRow:
-    """A rank, and the newest readings of it. `state`: of its node; `node`: which of several that is."""
+class Line(NamedTuple):
+    """A rank, or a node of several. `order`: what it is sorted by, of the columns where it has something.
 
-    rank: st.RankState
-    state: st.RunState
-    sample: Rank | None
+    `who`: what the rank is called, empty for a node; `node`: which of several.
+    """
+
+    cells: Mapping[str, Span]
+    order: Mapping[str, float | str | None]
+    who: str = ""
     node: int | None = None
-
-    @property
-    def name(self) -> str:
-        """What the rank is called."""
-        return rank_label(self.rank)
-
-    @property
-    def is_waited_for(self) -> bool:
-        """Whether its node's keeper found that the others wait for it."""
-        slow = slow_rank_of(self.state)
-        return slow is not None and slow.rank is not None and slow.rank == self.rank.rank
-
-    @property
-    def seen_t(self) -> float | None:
-        """When it last logged a step; where its steps are not its own, when its process was last seen.
-
-        While nothing moves the silence is everybody's: else the one rank that prints would look like the one that is late.
-        """
-        if self.sample is None:
-            return None
-        attempt = self.state.attempt
-        stall = attempt.stall if attempt is not None else None
-        return self.sample.stepped_t or (stall.since if stall is not None else self.sample.seen_t)
 
 
 class RanksPanel(ListPanel, can_focus=True):
@@ -158,8 +121,8 @@ class RanksPanel(ListPanel, can_focus=True):
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
-        self._items: list[RankRow | NodeRow] = []
-        self._folds = NodeFolds()
+        self._lines: list[Line] = []
+        self._folds: dict[int, bool] = {}  # what a person folded or unfolded
         self._usual_step_s: float | None = None
         self._usual_wait_s: float | None = None
         # Ranks that log no more while others do: of a few that is a sign, of most a habit of the script.
@@ -173,15 +136,19 @@ class RanksPanel(ListPanel, can_focus=True):
         return self.view.snapshot
 
     @property
+    def _now(self) -> float:
+        assert self.view is not None, "nothing is drawn before the first moment"
+        return self.view.now
+
+    @property
     def _wall(self) -> float:
         """This machine's wall time."""
-        assert self.view is not None, "nothing is drawn before the first moment"
-        return self.view.now + self.view.snapshot.state.clock_ahead_s
+        return self._now + self._snapshot.state.clock_ahead_s
 
     def on_mount(self) -> None:
         """Sorted as last time."""
-        kept = memory_of(self.app).kept
-        self.by = kept.ranks_by if kept.ranks_by in ORDERS else "rank"
+        kept = memory_of(self.app).kept.ranks_by
+        self.by = kept if kept in COLUMNS or kept == LINE else "rank"
 
     def take_lines(self, last: Mapping[str, str]) -> None:
         """Keep what each rank wrote last; shown with the next paint, at once where none was known or no paint is due."""
@@ -237,9 +204,8 @@ class RanksPanel(ListPanel, can_focus=True):
         text = ""
         for name, size in self._columns(width):
             is_node = several and name == "rank"
-            text += (
-                fit(self.tr("node" if is_node else name), size, right=name not in LEFT and not is_node) + " "
-            )
+            shown = self.tr("node" if is_node else name)
+            text += fit(shown, size, right=name not in LEFT and not is_node) + " "
         return [row(Span(text, TextStyle.DIM))]
 
     # -- rows ----------------------------------------------------------------------------------------------
@@ -253,236 +219,135 @@ class RanksPanel(ListPanel, can_focus=True):
         self._silent, self._terse = (frozenset[str](), behind) if is_habit else (behind, frozenset[str]())
         self._usual_step_s = _median(ranks.values(), "step_time_s")
         self._usual_wait_s = _median(ranks.values(), "data_wait_s")
-        self._items = list(self._rows_of(snapshot))
-        return max(len(self._items), 1)
+        if not snapshot.nodes:
+            self._lines = self._ranks_of(snapshot.state, snapshot.ranks)
+            return max(len(self._lines), 1)
+        by_number = {node.number: node for node in snapshot.nodes}
+        self._lines = []
+        for line in self._sorted(map(self._line_of_node, snapshot.nodes)):
+            self._lines.append(line)
+            if line.node is not None and not self._is_folded(line.node):
+                node = by_number[line.node]
+                self._lines += self._ranks_of(node.state, node.ranks, node.number)
+        return len(self._lines)
 
     def needed_rows(self, snapshot: Snapshot) -> int:
         """How many rows the table has, as far as nodes are folded."""
         if not snapshot.nodes:
             return len(ranks_of(snapshot.state, snapshot.state))
-        opened = (node for node in snapshot.nodes if not self._folds.is_folded(node.number, snapshot))
+        whole = _all_rows(snapshot)
+        opened = (node for node in snapshot.nodes if not self._folds.get(node.number, whole > OPEN_ROWS))
         return len(snapshot.nodes) + sum(len(ranks_of(node.state, snapshot.state)) for node in opened)
 
-    def _rows_of(self, snapshot: Snapshot) -> Iterator[RankRow | NodeRow]:
-        if not snapshot.nodes:
-            yield from self._ranks_of(snapshot.state, snapshot.ranks)
-            return
-        nodes = [node_row(node, snapshot, self._wall) for node in snapshot.nodes]
-        for item in sorted(nodes, key=self._order_of_node):
-            yield item
-            if not self._folds.is_folded(item.node.number, snapshot):
-                yield from self._ranks_of(item.node.state, item.node.ranks, item.node.number)
+    def _is_folded(self, number: int) -> bool:
+        return self._folds.get(number, _all_rows(self._snapshot) > OPEN_ROWS)
 
     def _ranks_of(
         self, state: st.RunState, samples: Mapping[str, Rank], node: int | None = None
-    ) -> list[RankRow]:
+    ) -> list[Line]:
         ranks = ranks_of(state, self._snapshot.state)
-        return sorted(
-            (RankRow(rank, state, samples.get(rank_label(rank)), node) for rank in ranks), key=self._order
+        is_alone = len(ranks) == 1 and node is None
+        return self._sorted(
+            self._line_of_rank(rank, state, samples.get(rank_label(rank)), node, is_alone=is_alone)
+            for rank in ranks
         )
 
-    def _order(self, item: RankRow) -> tuple[bool, float | str]:
-        """By the chosen column; ranks of which it is not known come last, each in the order of ranks."""
-        (name, is_greatest_first), sample = ORDERS[self.by], item.sample
-        value: float | str | None
-        match self.by:
-            case "rank":
-                return False, 0.0
-            case "state":  # those that are gone first, then by their word
-                return not item.rank.exited, self._state_of(item)[0]
-            case "pid":
-                value = item.rank.pid
-            case "last line":
-                value = self._last.get(item.name) or None
-            case "seen":
-                value = item.seen_t
-            case "skew" if item.is_waited_for:
-                value = math.inf
-            case "mem" if sample is not None:
-                value = sample.values.get(name) or sample.values.get("rss_bytes")
-            case "ms/step" if sample is not None:
-                value = sample.values.get(name) or sample.pace_s
-            case _:
-                value = sample.values.get(name) if sample is not None else None
-        if value is None or isinstance(value, str):
-            return value is None, value or ""
-        return False, -value if is_greatest_first else value
+    def _sorted(self, lines: Iterable[Line]) -> list[Line]:
+        """By the chosen column; those of which it is not known come last, each in the order of ranks."""
 
-    def _order_of_node(self, item: NodeRow) -> tuple[bool, float | str]:
-        """The same of nodes: by what the column shows of them."""
-        name, is_greatest_first = ORDERS[self.by]
-        if self.by in {"rank", "pid", LINE}:
-            return False, 0.0
-        if self.by == "state":
-            return item.style is not TextStyle.BAD, item.word
-        value = item.slowest_s if self.by == "skew" else item.values.get(name)
-        value = item.node.beat_t if self.by == "seen" else value
-        return value is None, 0.0 if value is None else -value if is_greatest_first else value
+        def order(line: Line) -> tuple[bool, float | str]:
+            value = line.order.get(self.by)
+            if isinstance(value, (int, float)) and self.by in GREATEST_FIRST:
+                value = -value
+            return value is None, 0.0 if value is None else value
 
-    def _state_of(self, item: RankRow) -> tuple[str, TextStyle]:
-        return rank_state(item.rank, item.state, is_live=self._snapshot.keeper_alive)
+        return sorted(lines, key=order)
 
-    # -- keys ----------------------------------------------------------------------------------------------
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's own
-        """There is nothing to fold on one node."""
-        return not action.startswith("fold") or bool(self.view is not None and self.view.snapshot.nodes)
-
-    def _node_here(self) -> int | None:
-        """The node that the cursor is on, or on a rank of it."""
-        if self.cursor >= len(self._items):
-            return None
-        item = self._items[self.cursor]
-        return item.node.number if isinstance(item, NodeRow) else item.node
-
-    def action_fold(self, way: int = 0) -> None:
-        """Fold (-1) or unfold (1) the node that the cursor is on; 0: the other of the two."""
-        number = self._node_here()
-        if number is not None:
-            is_folded = way < 0 or (way == 0 and not self._folds.is_folded(number, self._snapshot))
-            self._fold([number], is_folded=is_folded)
-
-    def action_fold_all(self, folded: bool) -> None:
-        """Fold or unfold all nodes."""
-        self._fold([node.number for node in self._snapshot.nodes], is_folded=folded)
-
-    def _fold(self, numbers: Iterable[int], *, is_folded: bool) -> None:
-        """Fold nodes; the cursor stays on its rank, or on its node. The panes may need another height."""
-        here = self._items[self.cursor] if self.cursor < len(self._items) else None
-        node = self._node_here()
-        self._folds.fold(numbers, is_folded=is_folded)
-        self.count()
-        places = [
-            at
-            for at, item in enumerate(self._items)
-            if (isinstance(item, NodeRow) and item.node.number == node)
-            or (isinstance(item, RankRow) and isinstance(here, RankRow) and item.name == here.name)
-        ]
-        self.cursor = places[-1] if places else 0
-        self.post_message(self.Folded())
-        self.repaint()
-
-    def action_choose(self) -> None:
-        """Show the log of the rank under the cursor, or of all ranks of the node."""
-        if self._items:
-            item = self._items[self.cursor]
-            chosen = (
-                self.Chosen("", item.node.number) if isinstance(item, NodeRow) else self.Chosen(item.name)
-            )
-            self.post_message(chosen)
-
-    def action_sort(self) -> None:
-        """Sort by the next column that is shown: what stands out comes first."""
-        names = [name for name, _ in self._columns(self.size.width - 2) if name in ORDERS]
-        self.sort_by(names[(names.index(self.by) + 1) % len(names)] if self.by in names else "rank")
-
-    def sort_by(self, name: str) -> None:
-        """Sort by a column, and remember it."""
-        self.by = name
-        self.cursor = 0
-        memory = memory_of(self.app)
-        memory.remember(replace(memory.kept, ranks_by=name))
-        self.repaint()
-
-    def on_click(self, event: events.Click) -> None:
-        """A click on a column's name sorts by it; on a rank it puts the cursor, on a node it folds or unfolds it."""
-        edge = int(self.framed)
-        if event.y != edge:
-            super().on_click(event)
-            at = event.y - edge - self._heading_rows + self._top
-            if 0 <= at < len(self._items) and isinstance(self._items[at], NodeRow):
-                self.action_fold()
-            return
-        event.stop()
-        end = edge
-        for name, size in self._columns(self.size.width - 2):
-            end += size + 1
-            if event.x < end:
-                if name in ORDERS:
-                    self.sort_by(name)
-                return
-
-    # -- cells ---------------------------------------------------------------------------------------------
-
-    def _columns(self, width: int) -> list[tuple[str, int]]:
-        snapshot = self.view.snapshot if self.view is not None else None
-        samples = _samples(snapshot) if snapshot is not None else ()
-        reported = {name for _, rank in samples for name in rank.values}
-        return columns_of(width, several=snapshot is not None and bool(snapshot.nodes), reported=reported)
-
-    def item(self, index: int, width: int) -> Row:
-        """One rank or node."""
-        if not self._items:
-            attempt = self._snapshot.state.attempt
-            has_stepped = attempt is not None and attempt.last_step is not None
-            text = "no process says its rank" if has_stepped else "no rank has started yet"
-            return row(Span(self.tr(text), TextStyle.DIM))
-        item, columns = self._items[index], self._columns(width)
-        fields = self._of_rank(item) if isinstance(item, RankRow) else self._of_node(item, dict(columns))
-        spans: list[Span] = []
-        for name, size in columns:
-            span = fields.get(name, Span(""))
-            is_left = name in LEFT or (name == "rank" and bool(self._snapshot.nodes))
-            spans += [Span(fit(span.text, size, right=not is_left), span.style), Span(" ")]
-        return tuple(spans)
-
-    def _of_node(self, item: NodeRow, sizes: Mapping[str, int]) -> dict[str, Span]:
-        """A node's row."""
-        node, values, over = item.node, item.values, self._snapshot.state.is_over
+    def _line_of_node(self, node: Node) -> Line:
+        snapshot, values, over = self._snapshot, node_values(node), self._snapshot.state.is_over
+        ranks = ranks_of(node.state, snapshot.state)
+        living = sum(not rank.exited for rank in ranks)
+        word, style = node_state(node, snapshot, self._wall)
         slow = slow_rank_of(node.state)
-        is_slow = slow is not None and slow.rank is not None
-        is_short = item.living < item.ranks and not over
-        sign = "▸" if self._folds.is_folded(node.number, self._snapshot) else "▾"
+        sign = "▸" if self._is_folded(node.number) else "▾"
         beat_s = max(0.0, self._wall - node.beat_t) if node.beat_t is not None else None
-        return {
+        fields = {
             "rank": Span(f"{sign} n{node.number} {node.state.host}", TextStyle.STRONG),
-            "state": Span(self.tr(item.word), item.style),
-            "ranks": Span(f"{item.living}/{item.ranks}", TextStyle.WARN if is_short else TextStyle.PLAIN),
+            "state": Span(self.tr(word), style),
+            "ranks": Span(
+                f"{living}/{len(ranks)}",
+                TextStyle.WARN if living < len(ranks) and not over else TextStyle.PLAIN,
+            ),
             "step": Span(fm.whole(values["step"])),
-            "ms/step": Span(_milli(values["step_time_s"])),
-            "skew": self._skew(item.slowest_s, node.state, is_slow=is_slow),
-            "data": self._waited(values),
-            "mem": Span(fm.memory(values["memory_used_bytes"])),
-            "cpu": Span(fm.percent(values["cpu_ratio"])),
-            "gpu": Span(fm.percent(item.gpu_ratio) if item.gpu_ratio is not None else fm.DASH),
+            "ms/step": Span(_milli(values["ms/step"])),
+            "skew": self._skew(
+                values["skew"], node.state, is_slow=slow is not None and slow.rank is not None
+            ),
+            "data": self._waited(values["data"]),
+            "mem": Span(fm.memory(values["mem"])),
+            "cpu": Span(fm.percent(values["cpu"])),
+            "gpu": Span(fm.percent(values["gpu"]) if values["gpu"] is not None else fm.DASH),
             NETWORK: Span(
-                links_text(item.links, sizes.get(NETWORK, 10)), TextStyle.DIM if over else TextStyle.PLAIN
+                links_text(links_of(node), dict(self._columns(self.size.width - 2)).get(NETWORK, 10)),
+                TextStyle.DIM if over else TextStyle.PLAIN,
             ),
             "seen": _age(beat_s, ended=over),
         }
+        by_state = f"{int(style is not TextStyle.BAD)}{word}"
+        return Line(fields, {**values, "state": by_state, "seen": node.beat_t}, node=node.number)
 
-    def _of_rank(self, item: RankRow) -> dict[str, Span]:
-        """A rank's row."""
-        assert self.view is not None, "nothing is drawn before the first moment"
-        snapshot, rank, sample = self.view.snapshot, item.rank, item.sample
+    def _line_of_rank(
+        self, rank: st.RankState, state: st.RunState, sample: Rank | None, node: int | None, *, is_alone: bool
+    ) -> Line:
+        snapshot, name = self._snapshot, rank_label(rank)
         values = sample.values if sample else {}
-        alone = len(self._items) == 1 and "step" not in values
-        if (
-            alone
-        ):  # what is known of the job is shown of its one rank; a process that is only measured has no step
+        # What is known of the job is shown of its one rank; a process that is only measured has no step.
+        if is_alone := is_alone and "step" not in values:
             values = {"step": snapshot.step, "step_time_s": snapshot.latest("step_time_s"), **values}
         step_s, pace_s = values.get("step_time_s"), sample.pace_s if sample is not None else None
-        if alone or _reports_alone(snapshot, sample):  # the same number as in the header
+        if is_alone or _reports_alone(snapshot, sample):  # the same number as in the header
             took, is_derived = snapshot.step_time_s
             step_s, pace_s = (None, took) if is_derived else (took, None)
-        seen_s = self.view.now - item.seen_t if item.seen_t else None
-        word, style = self._state_of(item)
-        return {
-            "rank": Span(f"{'    ' if item.node is not None else ''}{item.name}", TextStyle.STRONG),
+        slow, seen_t = slow_rank_of(state), _seen_t(state, sample)
+        is_slow = slow is not None and slow.rank is not None and slow.rank == rank.rank
+        memory = values.get("memory_used_bytes") or values.get("rss_bytes")
+        word, style = rank_state(rank, state, is_live=snapshot.keeper_alive)
+        last = self._last.get(name, "").strip()
+        fields = {
+            "rank": Span(f"{'    ' if node is not None else ''}{name}", TextStyle.STRONG),
             "state": Span(self.tr(word), style),
             "step": Span(fm.whole(values.get("step"))),
             # By when lines came all ranks of a job are as slow as the slowest: that is no skew.
             "ms/step": Span(fm.about(_milli)(pace_s) if pace_s and not step_s else _milli(step_s)),
-            "skew": self._skew(step_s, item.state, is_slow=item.is_waited_for),
-            "data": self._waited(values),
+            "skew": self._skew(step_s, state, is_slow=is_slow),
+            "data": self._waited(values.get("data_wait_s")),
             "compute": Span(fm.seconds(values.get("compute_s"))),
-            "mem": Span(fm.memory(values.get("memory_used_bytes") or values.get("rss_bytes"))),
+            "mem": Span(fm.memory(memory)),
             "peak": Span(fm.memory(values.get("memory_peak_bytes"))),
             "cpu": Span(fm.percent(values.get("cpu_ratio"))),
             "pid": Span(str(rank.pid or fm.DASH), TextStyle.DIM),
-            "seen": _age(seen_s, ended=rank.exited, late_s=self._late_after_s(item)),
-            LINE: Span(self._last.get(item.name, "").strip(), TextStyle.DIM),
+            "seen": _age(
+                self._now - seen_t if seen_t else None,
+                ended=rank.exited,
+                late_s=self._late_after_s(name, sample),
+            ),
+            LINE: Span(last, TextStyle.DIM),
         }
+        order = {
+            "state": f"{int(not rank.exited)}{word}",  # those that are gone first, then by their word
+            "step": values.get("step"),
+            "ms/step": step_s or pace_s,
+            "skew": math.inf if is_slow else step_s,
+            "data": values.get("data_wait_s"),
+            "compute": values.get("compute_s"),
+            "mem": memory,
+            "peak": values.get("memory_peak_bytes"),
+            "cpu": values.get("cpu_ratio"),
+            "pid": rank.pid,
+            "seen": seen_t,
+            LINE: last or None,
+        }
+        return Line(fields, order, name, node)
 
     def _skew(self, step_s: float | None, state: st.RunState, *, is_slow: bool) -> Span:
         """By how much a rank is slower than the others; of the one that they wait for, how long they do in every step.
@@ -500,19 +365,106 @@ class RanksPanel(ListPanel, can_focus=True):
             return Span("?" if slow is None or slow.unclear else fm.DASH)
         return Span(percent_text(skew))
 
-    def _waited(self, values: Mapping[str, float | None]) -> Span:
+    def _waited(self, wait_s: float | None) -> Span:
         """How long a rank waits for its data; marked where that is long, also beside what is usual here."""
-        wait_s = values.get("data_wait_s")
         if wait_s is None or wait_s <= max(DATA_WAIT_S, 10 * (self._usual_wait_s or 0.0)):
             return Span(fm.seconds(wait_s))
         return Span(f"⚠ {fm.seconds(wait_s)}", TextStyle.WARN)
 
-    def _late_after_s(self, item: RankRow) -> float:
+    def _late_after_s(self, name: str, sample: Rank | None) -> float:
         """The age of a rank's last step from which on it is marked: one that logs every ten minutes is not late after one."""
-        usual = item.sample.cadence if item.sample is not None else None
-        if item.name in self._silent or item.name in self._terse:
-            return 0.0 if item.name in self._silent else math.inf
+        if name in self._silent or name in self._terse:
+            return 0.0 if name in self._silent else math.inf
+        usual = sample.cadence if sample is not None else None
         return max(fm.VERY_STALE_S, SILENT_GAPS * usual[0] if usual is not None else 0.0)
+
+    def _columns(self, width: int) -> list[tuple[str, int]]:
+        snapshot = self.view.snapshot if self.view is not None else None
+        samples = _samples(snapshot) if snapshot is not None else ()
+        reported = {name for _, rank in samples for name in rank.values}
+        return columns_of(width, several=snapshot is not None and bool(snapshot.nodes), reported=reported)
+
+    def item(self, index: int, width: int) -> Row:
+        """One rank or node."""
+        if not self._lines:
+            attempt = self._snapshot.state.attempt
+            has_stepped = attempt is not None and attempt.last_step is not None
+            text = "no process says its rank" if has_stepped else "no rank has started yet"
+            return row(Span(self.tr(text), TextStyle.DIM))
+        spans: list[Span] = []
+        for name, size in self._columns(width):
+            span = self._lines[index].cells.get(name, Span(""))
+            is_left = name in LEFT or (name == "rank" and bool(self._snapshot.nodes))
+            spans += [Span(fit(span.text, size, right=not is_left), span.style), Span(" ")]
+        return tuple(spans)
+
+    # -- keys ----------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's own
+        """There is nothing to fold on one node."""
+        return not action.startswith("fold") or bool(self.view is not None and self.view.snapshot.nodes)
+
+    def _here(self) -> Line | None:
+        return self._lines[self.cursor] if self.cursor < len(self._lines) else None
+
+    def action_fold(self, way: int = 0) -> None:
+        """Fold (-1) or unfold (1) the node that the cursor is on, or on a rank of; 0: the other of the two."""
+        here = self._here()
+        if here is not None and here.node is not None:
+            is_folded = way < 0 or (way == 0 and not self._is_folded(here.node))
+            self._fold([here.node], is_folded=is_folded)
+
+    def action_fold_all(self, folded: bool) -> None:
+        """Fold or unfold all nodes."""
+        self._fold([node.number for node in self._snapshot.nodes], is_folded=folded)
+
+    def _fold(self, numbers: Iterable[int], *, is_folded: bool) -> None:
+        """Fold nodes; the cursor stays on its rank, or on its node. The panes may need another height."""
+        here = self._here()
+        self._folds |= dict.fromkeys(numbers, is_folded)
+        self.count()
+        if here is not None:
+            wanted = [(here.who, here.node), ("", here.node)]
+            places = {(line.who, line.node): at for at, line in enumerate(self._lines)}
+            self.cursor = next((places[one] for one in wanted if one in places), 0)
+        self.post_message(self.Folded())
+        self.repaint()
+
+    def action_choose(self) -> None:
+        """Show the log of the rank under the cursor, or of all ranks of the node."""
+        if (here := self._here()) is not None:
+            self.post_message(self.Chosen(here.who, None if here.who else here.node))
+
+    def action_sort(self) -> None:
+        """Sort by the next column that is shown: what stands out comes first."""
+        shown = self._columns(self.size.width - 2)
+        names = [name for name, _ in shown if name in COLUMNS or name == LINE]
+        self.sort_by(names[(names.index(self.by) + 1) % len(names)] if self.by in names else "rank")
+
+    def sort_by(self, name: str) -> None:
+        """Sort by a column, and remember it."""
+        self.by = name
+        self.cursor = 0
+        memory = memory_of(self.app)
+        memory.remember(replace(memory.kept, ranks_by=name))
+        self.repaint()
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on a column's name sorts by it; on a rank it puts the cursor, on a node it folds or unfolds it."""
+        if event.y != int(self.framed):
+            super().on_click(event)
+            at = self.row_at(event)
+            if at is not None and at < len(self._lines) and not self._lines[at].who:
+                self.action_fold()
+            return
+        event.stop()
+        end = int(self.framed)
+        for name, size in self._columns(self.size.width - 2):
+            end += size + 1
+            if event.x < end:
+                if name in COLUMNS or name == LINE:
+                    self.sort_by(name)
+                return
 
 
 def columns_of(width: int, *, several: bool = False, reported: Container[str]) -> list[tuple[str, int]]:
@@ -555,6 +507,22 @@ def _milli(value_s: float | None) -> str:
 def _states(snapshot: Snapshot) -> list[st.RunState]:
     """Of all nodes."""
     return [node.state for node in snapshot.nodes] or [snapshot.state]
+
+
+def _all_rows(snapshot: Snapshot) -> int:
+    """Rows of all nodes and their ranks, none folded."""
+    return sum(1 + len(ranks_of(node.state, snapshot.state)) for node in snapshot.nodes)
+
+
+def _seen_t(state: st.RunState, sample: Rank | None) -> float | None:
+    """When a rank last logged a step; where its steps are not its own, when its process was last seen.
+
+    While nothing moves the silence is everybody's: else the one rank that prints would look like the one that is late.
+    """
+    if sample is None:
+        return None
+    stall = state.attempt.stall if state.attempt is not None else None
+    return sample.stepped_t or (stall.since if stall is not None else sample.seen_t)
 
 
 def _reports_alone(snapshot: Snapshot, sample: Rank | None) -> bool:

@@ -1,4 +1,4 @@
-"""What the app remembers of a person from one time to the next: theme, sizes of panes, order of the ranks."""
+"""What the app remembers of a person from one time to the next: theme, order of the ranks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ MOST_BYTES = 1 << 16
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Choices. `log_more`: rows that the log has beyond its share; `side_more`: cells of the right column."""
+    """Choices."""
 
     theme: str | None = None
-    log_more: int = 0
-    side_more: int = 0
     ranks_by: str = "rank"
 
 

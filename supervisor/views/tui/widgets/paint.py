@@ -56,6 +56,7 @@ class Span(NamedTuple):
 Row: TypeAlias = tuple[Span, ...]
 EMPTY: Row = ()
 _UNSURE = re.compile("[\ufe0e\ufe0f\U0001f3fb-\U0001f3ff]")
+LABEL = 12
 SPARKS = "▁▂▃▄▅▆▇"
 # A word, or one Han character, with the marks that may not begin the next line or end this one.
 _HAN = r"\u3400-\u9fff\uf900-\ufaff"
@@ -147,6 +148,23 @@ def wrap(text: str, width: int, most: int) -> list[str]:
             line = word.lstrip()
     kept = [*lines, line] if line else lines
     return [found if cell_len(found) <= width else fit(found, width) for found in kept]
+
+
+def labelled(
+    label: str,
+    text: str,
+    width: int,
+    style: TextStyle = TextStyle.PLAIN,
+    *,
+    most: int = 6,
+    label_cells: int = LABEL,
+) -> list[Row]:
+    """A label, and its text in as many rows as it takes (at most `most`)."""
+    lines = wrap(text, max(width - label_cells, 10), most) or [""]
+    return [
+        row(Span(fit(label if not at else "", label_cells), TextStyle.DIM), Span(line, style))
+        for at, line in enumerate(lines)
+    ]
 
 
 def _words(text: str) -> list[str]:

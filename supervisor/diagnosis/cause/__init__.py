@@ -1,1 +1,0 @@
-"""From hits to the one cause: candidates, rules, confidence."""

@@ -1,0 +1,154 @@
+"""A file that holds several jobs, one below the other: the last start of a launcher or program decides.
+
+People append to one file: `nohup … >> train.log`, a batch script that starts a program again, a launcher that restarts its
+processes. What ended an earlier job explains nothing of the last one.
+
+A job begins at a line that shells, schedulers and launchers print as they start one (trait `job_start`), or at a launcher's
+restart after which training made steps, if something had ended since the last beginning; of one process also between two
+exceptions that nobody caught, since each ended a program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from supervisor.diagnosis.root_cause import plain_form
+from supervisor.diagnosis.scan.log_timeline import bar_went_on
+from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan
+from supervisor.diagnosis.scan.signature_tables import Trait
+from supervisor.text.patterns import Lazy
+
+# Two starts this close are one: a batch script prints several lines as it begins.
+SAME_START_LINES = 5
+# One step may be printed before a rank reads that another one failed.
+STEPS_AGAIN = 2
+MOST_JOBS = 12
+_ENDED = frozenset(
+    (Trait.SCHEDULER_REPORT, Trait.TASK_EXIT, Trait.BAD_END, Trait.LAUNCHER_END, Trait.GOOD_END)
+)
+_APPENDS = "nohup: ignoring input"
+# This many programs that ended by themselves are runs one after the other, even if the log has only their errors.
+ENDS_OF_A_SWEEP = 3
+BEFORE_LINES = 80
+_MAIN = Lazy(r", in (?:<module>|_run_module_as_main)$")  # the outermost frame of a script, and of `python -m`
+# A chained exception, and one that was logged, ended nothing.
+_NO_END = Lazy(
+    r"During handling of the above|direct cause of the following|\b(?:INFO|WARN(?:ING)?|DEBUG|ERROR|CRITICAL)\b|Exception ignored in"
+)
+_OF_A_CHILD = Lazy(
+    r"ChildFailedError|CalledProcessError|SignalException|RayTaskError|ProcessRaisedException|ProcessExitedException"
+)
+# Output that belongs to an end and does not begin a program.
+_NO_START = Lazy(
+    r"^\s|^\W*$|Traceback|KeyboardInterrupt|[Ee]rror|ERROR|FATAL|[Ff]ail|[Kk]ill|[Aa]bort|CANCEL|exit|signal|SIG[A-Z]{3}|srun|slurmstepd"
+    r"|torch[/.]distributed|\[rank\d|^wandb: |^swanlab: "
+)
+
+
+def job_starts(scan: SourceScan, *, one_process: bool) -> list[int]:
+    """The numbers of the lines at which a later job begins, in order.
+
+    A traceback ends a job of one process. Of several, one rank may print it while another still starts.
+    """
+    ending = _ENDED | {Trait.TRACEBACK} if one_process else _ENDED
+    ends = [hit.line for hit in scan.hits if not ending.isdisjoint(hit.signature.traits)]
+    starts, since = [scan.first_line], scan.first_line
+    for hit in scan.hits:
+        restarts = hit.has(Trait.ATTEMPT_RESTART)
+        if restarts:
+            since = hit.line  # what ended before it ended an attempt of the same launcher
+        if not (restarts or hit.has(Trait.JOB_START)) or hit.line - starts[-1] < SAME_START_LINES:
+            continue
+        if restarts:
+            begins = sum(step > hit.line for step in scan.steps) >= STEPS_AGAIN
+        else:
+            begins = hit.text.startswith(_APPENDS) or any(since <= end <= hit.line for end in ends)
+        if begins:
+            starts.append(hit.line)
+            since = hit.line
+    if one_process:
+        starts = sorted({*starts, *_starts_between_ends(scan)})
+    return starts[1:][-(MOST_JOBS - 1) :]
+
+
+def _starts_between_ends(scan: SourceScan) -> Iterator[int]:
+    """The first line of each program that ended by itself after another one had.
+
+    With two ends, the second program is a new one if it prints lines that the first one printed. With three or more (the stderr
+    of a sweep), any output between two ends, or another exception, is enough.
+    """
+    ends = [end for hit in scan.hits if (end := _end_of_program(hit)) is not None]
+    for one, other in pairwise(ends):
+        if other.hit.line <= one.last:
+            continue
+        below = enumerate(one.hit.lines_after(400), start=one.hit.line + 1)
+        own = [(n, line) for n, line in below if one.last < n < other.hit.line and not _NO_START.search(line)]
+        if len(ends) >= ENDS_OF_A_SWEEP:
+            if own or one.raised != other.raised:
+                yield own[0][0] if own else other.hit.line
+            continue
+        above = (*scan.head[:BEFORE_LINES], *one.hit.lines_before(BEFORE_LINES))
+        if one.is_usage or {plain_form(line) for _, line in own} & {plain_form(line) for line in above}:
+            yield own[0][0] if own else other.hit.line
+
+
+class _End(NamedTuple):
+    """The end of a program: where its report begins and ends, and the exception in its plain form."""
+
+    hit: Hit
+    last: int
+    raised: str = ""
+    is_usage: bool = False
+
+
+def _end_of_program(hit: Hit) -> _End | None:
+    """An uncaught exception of a program's main thread, or an argument parser's last words."""
+    if hit.has(Trait.USAGE_EXIT):
+        return _End(hit, hit.line, is_usage=True)
+    if not hit.text.startswith("Traceback") or bar_went_on(hit.before, hit.after):
+        return None
+    above = next((line for line in reversed(hit.lines_before(4)) if line.strip()), "")
+    below = hit.lines_after(200)
+    if not below or not _MAIN.search(below[0]) or _NO_END.search(above):
+        return None
+    raised = next(
+        (n for n, line in enumerate(below) if line.strip() and not line.startswith((" ", "\t"))), None
+    )
+    if raised is None or _OF_A_CHILD.search(below[raised]):
+        return None
+    return _End(hit, hit.line + 1 + raised, plain_form(below[raised]))
+
+
+def parts_of(scan: SourceScan, starts: list[int]) -> list[SourceScan]:
+    """The scan of each job of a log."""
+    return [
+        _part(scan, first, last)
+        for first, last in zip(
+            [scan.first_line, *starts], [*(start - 1 for start in starts), scan.lines], strict=True
+        )
+    ]
+
+
+def _part(scan: SourceScan, first: int, last: int) -> SourceScan:
+    """The same scan as if the log held these lines alone."""
+    head = scan.head[max(first - scan.first_line, 0) : max(last + 1 - scan.first_line, 0)]
+    tail = scan.tail[max(first - scan.tail_line, 0) : max(last + 1 - scan.tail_line, 0)]
+    steps = tuple(step for step in scan.steps if first <= step <= last)
+    return scan._replace(
+        hits=tuple(_below(hit, first) for hit in scan.hits if first <= hit.line <= last),
+        lines=last,
+        head=head,
+        tail=tail or head,
+        tail_line=max(first, scan.tail_line) if tail else first,
+        first_line=first,
+        drew_bars=scan.drew_bars and bool(steps),
+        steps=steps,
+    )
+
+
+def _below(hit: Hit, first: int) -> Hit:
+    """The same hit without the lines above the first one of its job."""
+    lines = hit.before.split(b"\n")
+    return hit._replace(before=b"\n".join(lines[-(hit.line - first + 1) :]))

@@ -1,0 +1,427 @@
+"""A chosen line, exit or silence made into the root cause: whose it is, how sure that is, and how it is known again.
+
+The confidence is a line's strength, limited by what else stands in the logs: one table, measured on whole public logs. A log's
+last word is seldom misread. What was wrong at first reading was a line that was not the end: a failure of another class stood
+below it, or the log continued for long (docs/generalisation.md, "What a verdict states").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from functools import cache
+from typing import NamedTuple
+
+from supervisor.diagnosis.attribution.process_exits import Exit
+from supervisor.diagnosis.attribution.rank_of_lines import device_of
+from supervisor.diagnosis.attribution.waiting import lagging_rank
+from supervisor.diagnosis.facts import Facts, Root, far_below
+from supervisor.diagnosis.recovered_errors import is_notice
+from supervisor.diagnosis.scan.frames import frames_above
+from supervisor.diagnosis.scan.matched_lines import Candidate
+from supervisor.diagnosis.scan.signature_tables import Strength, Trait
+from supervisor.diagnosis.vocabulary import class_by_words
+from supervisor.run.failures import FailureClass, Reason
+from supervisor.text.patterns import Lazy
+
+# -- the same failure again? -----------------------------------------------------------------------
+
+
+@cache
+def _volatile() -> tuple[tuple[Lazy, str], ...]:
+    return tuple(
+        (Lazy(pattern), to)
+        for pattern, to in (
+            (r"^\W*(?:\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d\S*\s*)?(?:[\[(][^\])]{1,60}[\])]:?\s*)*", ""),
+            (r"\b[IWEFD]\d{3,4} \d\d:\d\d:\d\d\.\d+ +(?:\d+ )?\S+\] ?", ""),
+            (r"0x[0-9a-fA-F]+", "#"),
+            (r"\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b", "#"),
+            (r"/(?:[\w.@+-]+/)+", "/"),
+            (r"[A-Z]:\\(?:[^\\\s]+\\)+", "/"),
+            (r"(?:\d{1,3}\.){3}\d{1,3}", "#"),
+            (r"\d+(?:\.\d+)?", "#"),
+            (r"\s+", " "),
+        )
+    )
+
+
+def plain_form(text: str) -> str:
+    """A message without time stamps, ranks, addresses, paths and numbers."""
+    for pattern, to in _volatile():
+        text = pattern.sub(to, text)
+    return text.strip()[:300]
+
+
+def fingerprint(failure: FailureClass, reason: Reason | None, text: str) -> str:
+    """16 hexadecimal digits that stay the same across attempts and runs of the same failure."""
+    form = f"{failure}|{reason or ''}|{plain_form(text)}"
+    return f"{_fnv1a(form.encode()):016x}"
+
+
+def _fnv1a(data: bytes) -> int:
+    """FNV-1a, 64 bits: hashlib's import costs more than the whole of it over 300 bytes."""
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return value
+
+
+# -- how sure a line is ----------------------------------------------------------------------------
+
+# By the strength of a line that is its log's last word: 57 of 59 firm ones and 28 of 28 plain ones were right.
+_BY_STRENGTH = (
+    (Strength.CLEAR, 0.96),
+    (Strength.PLAIN, 0.93),
+    (Strength.SUGGESTIVE, 0.85),
+)
+WEAK = 0.66
+# A line with more below it than this was not the end of its program, unless something reports that it ended.
+MOST_LINES_BELOW = 200
+_TOLD = frozenset((Trait.BAD_END, Trait.SCHEDULER_REPORT, Trait.TASK_EXIT, Trait.LAUNCHER_END))
+_RAISED = frozenset((Trait.TRACEBACK, Trait.CRASH_REPORT))
+# Classes without words of their own: silences, and whatever the program raises.
+_WITHOUT_WORDS = frozenset((FailureClass.HANG, FailureClass.CODE_ERROR))
+_VAGUE = Lazy(
+    r"\b(?:ValueError|AssertionError|RuntimeError|OSError|Exception|NotImplementedError|MisconfigurationException|ZeroDivisionError)\b|'NoneType' object"
+)
+
+
+class Ended(StrEnum):
+    """What shows that a program ended badly."""
+
+    TOLD = "told"  # an exit code, or the word of a launcher, scheduler or shell
+    RAISED = "raised"  # an exception's traceback, a crash report
+    NOT_SHOWN = "not_shown"
+
+
+def ended_by(facts: Facts) -> Ended:
+    """What in all logs and records shows that a program ended badly, the firmest kind of it."""
+    traits = frozenset(trait for scan in facts.scans for hit in scan.hits for trait in hit.signature.traits)
+    codes = (
+        facts.job.launcher_exit or 0,
+        *facts.job.exit_codes.values(),
+        *(item.code for item in facts.launch.exits),
+    )
+    if any(code != 0 for code in codes) or not _TOLD.isdisjoint(traits):
+        return Ended.TOLD
+    return Ended.NOT_SHOWN if _RAISED.isdisjoint(traits) else Ended.RAISED
+
+
+class Chosen(NamedTuple):
+    """The line that was chosen, among the causes (or stops) of its facts."""
+
+    item: Candidate
+    peers: Sequence[Candidate]
+    facts: Facts
+
+    def rivals(self) -> list[Candidate]:
+        """Firm causes of other classes."""
+        return [
+            other
+            for other in self.peers
+            if other.failure is not self.item.failure
+            and not other.soft
+            and other.strength >= Strength.SUGGESTIVE
+        ]
+
+
+class Limit(NamedTuple):
+    """A kind of evidence, and how sure a verdict on it is at most. `why` is one sentence for people."""
+
+    name: str
+    applies: Callable[[Chosen], bool]
+    at_most: float
+    why: str
+
+
+def _is_vague(chosen: Chosen) -> bool:
+    return chosen.item.has(Trait.GENERIC) and _VAGUE.search(chosen.item.text) is not None
+
+
+def _in_unknown_words(chosen: Chosen) -> bool:
+    item = chosen.item
+    # Python names the module of a class, but for the script's own (traceback.TracebackException).
+    is_scripts_own = item.has(Trait.ENDS_TRACEBACK) and "." not in item.text.split(":", 1)[0]
+    return item.has(Trait.OPEN_TYPE) and item.failure is FailureClass.CODE_ERROR and not is_scripts_own
+
+
+def _words_lead_elsewhere(chosen: Chosen) -> bool:
+    if chosen.item.failure in _WITHOUT_WORDS:
+        return False
+    leader = class_by_words(chosen.item.text)
+    return leader is not None and leader[0] is not chosen.item.failure
+
+
+def _only_a_warning(chosen: Chosen) -> bool:
+    alike = (other for other in chosen.peers if other.failure is chosen.item.failure)
+    return chosen.item.soft and all(other.soft for other in alike)
+
+
+def _end_not_shown(chosen: Chosen) -> bool:
+    if chosen.item.failure is FailureClass.TERMINATED or chosen.item.hit.has(Trait.USAGE_EXIT):
+        return False
+    return ended_by(chosen.facts) is Ended.NOT_SHOWN
+
+
+def _log_continues(chosen: Chosen) -> bool:
+    below = chosen.facts.scans[chosen.item.source].lines - chosen.item.line
+    return below > MOST_LINES_BELOW
+
+
+LIMITS = (
+    Limit(
+        "another_cause_below",
+        lambda chosen: any(far_below(chosen.item, other) for other in chosen.rivals()),
+        0.65,  # 2 of 8
+        "A failure of another class stands well below the line, or in another log: that one may be the end.",
+    ),
+    Limit(
+        "unknown_words",
+        _in_unknown_words,
+        0.66,  # 8 of 17 in the blind rounds
+        "The exception is of a kind that libraries raise for their own troubles, in words that no table knows.",
+    ),
+    Limit(
+        "log_continues",
+        lambda chosen: _log_continues(chosen) and ended_by(chosen.facts) is not Ended.TOLD,
+        0.65,  # 0 of 2
+        "The log continues for long below the line, and nothing reports that the program ended.",
+    ),
+    Limit(
+        "only_a_warning",
+        _only_a_warning,
+        0.78,
+        "The line is only a warning, and no other line of its class is more.",
+    ),
+    Limit(
+        "ended_later",
+        _log_continues,
+        0.8,  # 4 of 6
+        "The program ended, but the log continues for long below the line.",
+    ),
+    Limit(
+        "vague_type",
+        _is_vague,
+        0.86,
+        "The exception is raised for anything: arguments, files, versions. Its message does not name more.",
+    ),
+    Limit(
+        # With the very signature of a line held out, most of what was wrong and sure of itself was of this kind: an
+        # uncorrectable ECC error is a "CUDA error" too, a full /dev/shm also says "No space left on device".
+        "words_of_another_class",
+        _words_lead_elsewhere,
+        0.86,
+        "The words of the line lead to another class.",
+    ),
+    Limit(
+        "as_strong_rival",
+        lambda chosen: any(other.strength >= chosen.item.strength for other in chosen.rivals()),
+        0.86,
+        "Another class has a cause that is as strong.",
+    ),
+    Limit(
+        "notice_alone",
+        lambda chosen: is_notice(chosen.item) and _end_not_shown(chosen),
+        0.65,
+        "The line only mentions a failure that normally raises an exception, and nothing shows that a program ended.",
+    ),
+    Limit(
+        "notice",
+        lambda chosen: is_notice(chosen.item),
+        0.88,
+        "Failures of this class are raised as exceptions, and this line only mentions one.",
+    ),
+    Limit(
+        "end_not_shown",
+        _end_not_shown,
+        0.88,  # 5 of 7
+        "The line names a failure, and nothing shows that a program ended.",
+    ),
+)  # fmt: skip
+
+
+def level(strength: int, levels: Sequence[tuple[Strength, float]], otherwise: float) -> float:
+    """The value of the highest level that a strength reaches."""
+    return next((value for at_least, value in levels if strength >= at_least), otherwise)
+
+
+def confidence_of(chosen: Chosen) -> float:
+    """How sure a chosen line is."""
+    value = level(chosen.item.strength, _BY_STRENGTH, WEAK)
+    return min([value, *(limit.at_most for limit in limits_of(chosen))])
+
+
+def limits_of(chosen: Chosen) -> list[Limit]:
+    """The kinds of evidence that apply, the weakest first."""
+    return [limit for limit in sorted(LIMITS, key=lambda one: one.at_most) if limit.applies(chosen)]
+
+
+# Peers' complaints alone.
+_COMPLAINT_BY_STRENGTH = ((Strength.DECISIVE, 0.9), (Strength.COMPLAINT, 0.8))
+WEAK_COMPLAINT_CONFIDENCE = 0.65
+# What the whole job came to, or nobody's line tells.
+_OF_NO_RANK = frozenset(
+    (FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED, FailureClass.RENDEZVOUS)
+)
+WARNING_COSTS = 0.15  # the complaint is only a warning
+
+# -- roots from lines ------------------------------------------------------------------------------
+
+
+def from_candidate(item: Candidate, peers: Sequence[Candidate], facts: Facts) -> Root:
+    """A root from a chosen line: its rank, or the ranks that fail alike."""
+    item = _own_line(item, peers)
+    alike = [other for other in peers if other.failure is item.failure]
+    ranks = _ranks_alike(alike, facts)
+    rank: int | None = None
+    if not ranks:
+        rank = _rank_of(item, alike, facts)
+        ranks = (rank,) if rank is not None else ()
+    return Root(
+        item.failure, item.reason, rank, ranks, facts.ranks.node_of(item.hit.origin),
+        facts.scans[item.source].path, item.line, item.text, confidence_of(Chosen(item, peers, facts)), item,
+    )  # fmt: skip
+
+
+def _ranks_alike(alike: Sequence[Candidate], facts: Facts) -> tuple[int, ...]:
+    """All ranks, where all of them failed in the same way; empty where some did not, or only one is named."""
+    named = {rank for other in alike if (rank := other.rank) is not None}
+    world = facts.job.world_size or facts.launch.world_size or (max(facts.ranks.seen, default=-1) + 1 or None)
+    all_failed = named >= set(facts.launch.failed_ranks) and (world is None or len(named) >= world)
+    return tuple(sorted(named)) if len(named) >= 2 and all_failed else ()
+
+
+def _rank_of(item: Candidate, alike: Sequence[Candidate], facts: Facts) -> int | None:
+    if item.failure is FailureClass.HANG:
+        rank = lagging_rank(facts.candidates, facts.launch, facts.ranks)
+    else:
+        rank = facts.ranks.of(item.hit, item.failure)
+    if rank is not None or item.hit.origin.local_rank is not None:
+        return rank
+    if item.failure is not FailureClass.TERMINATED or _is_one_process(facts):
+        return _rank_otherwise(item, alike, facts)
+    return None
+
+
+def _is_one_process(facts: Facts) -> bool:
+    """Whether nothing in the logs names another process: no launcher, and no rank where the world is not known to be one."""
+    return not facts.launch.distributed and (not facts.ranks.seen or facts.launch.world_size == 1)
+
+
+def _own_line(item: Candidate, peers: Sequence[Candidate]) -> Candidate:
+    """The same words in the rank's own log, where the chosen ones stand in a launcher's summary or come a moment later."""
+    origin = item.hit.origin
+    of_ranks = [other for other in peers if other.hit.origin.local_rank is not None]
+    if origin.local_rank is not None:
+        earlier = (
+            other
+            for other in of_ranks
+            if abs(other.order - item.order) <= 2
+            and other.signature.id == item.signature.id
+            and other.source < item.source
+        )
+        return next(earlier, item)
+    if origin.rank is not None:
+        return item
+    own = (
+        other
+        for other in of_ranks
+        if other.source != item.source and other.failure is item.failure and _same_words(other, item)
+    )
+    return next(own, item)
+
+
+def _same_words(one: Candidate, other: Candidate) -> bool:
+    return (
+        plain_form(one.text) == plain_form(other.text)
+        or one.text.strip() in other.text
+        or other.text.strip() in one.text
+    )
+
+
+def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], facts: Facts) -> int | None:
+    """The rank of a line that names none: of its peers, by the launcher, or the only one that is silent."""
+    if item.failure in (FailureClass.RENDEZVOUS, FailureClass.LIBUV):
+        return facts.ranks.blamed()
+    for other in alike:
+        found = facts.ranks.of(other.hit, other.failure)
+        if found is not None:
+            return found
+    if item.failure is FailureClass.GPU_FAULT:
+        # The driver names a bus address; the process that felt it names its rank.
+        felt = (other for other in facts.candidates if other.failure is FailureClass.CUDA_ERROR)
+        named = (rank for other in felt if (rank := facts.ranks.of(other.hit, other.failure)) is not None)
+        if (rank := next(named, None)) is not None:
+            return rank
+    if (blamed := facts.ranks.blamed()) is not None:
+        return blamed
+    if facts.launch.distributed and (silent := facts.ranks.only_silent()) is not None:
+        return silent
+    if item.failure is FailureClass.PORT_IN_USE or not facts.launch.distributed:
+        return 0
+    return None
+
+
+def own_complaint(item: Candidate, consequences: Sequence[Candidate]) -> Candidate:
+    """The line that a complaint is shown by: the rank's own, and of a rendezvous the exception below its notices."""
+    item = _own_line(item, consequences)
+    if item.failure is not FailureClass.RENDEZVOUS or "Error" in item.text:
+        return item
+    raised = (
+        other
+        for other in consequences
+        if other.signature.id == item.signature.id and "Error: " in other.text and far_below(item, other)
+    )
+    return next(raised, item)
+
+
+def from_complaint(item: Candidate, facts: Facts) -> Root:
+    """A root where only peers' complaints are known."""
+    rank = None
+    if item.failure in (FailureClass.NCCL_TIMEOUT, FailureClass.HANG):
+        rank = lagging_rank(facts.candidates, facts.launch, facts.ranks)
+        rank = rank if rank is not None else frames_above(item.hit).spawn_rank
+    elif item.failure is FailureClass.NCCL_ERROR:
+        if item.has(Trait.LOST_CONNECTION):
+            rank = lagging_rank(facts.candidates, facts.launch, facts.ranks)
+        rank = rank if rank is not None else facts.ranks.of(item.hit, item.failure)
+        rank = rank if rank is not None else facts.ranks.blamed()
+    rank = rank if rank is not None else facts.ranks.only_speaker()
+    confidence = level(item.strength, _COMPLAINT_BY_STRENGTH, WEAK_COMPLAINT_CONFIDENCE)
+    return Root(
+        item.failure, item.reason, rank, (rank,) if rank is not None else (), facts.ranks.node_of(item.hit.origin),
+        facts.scans[item.source].path, item.line, item.text, confidence - (WARNING_COSTS if item.soft else 0), item,
+    )  # fmt: skip
+
+
+def with_local_rank(root: Root, facts: Facts) -> Root:
+    """The root with its node and local rank, where it is one process's and the global rank is not known."""
+    if root.ranks or root.local_rank is not None or root.chosen is None or root.failure in _OF_NO_RANK:
+        return root
+    origin, blamed = root.chosen.hit.origin, facts.ranks.blamed_exit()
+    local = origin.local_rank if origin.local_rank is not None else device_of(root.text)
+    if local is not None:
+        return root._replace(local_rank=local)
+    node = facts.ranks.node_of(blamed.hit.origin) if blamed is not None else None
+    if blamed is not None and root.node in {None, node}:
+        return root._replace(local_rank=blamed.local_rank, node=node)
+    return root
+
+
+# -- roots from exits ------------------------------------------------------------------------------
+
+
+def from_exit(
+    item: Exit, facts: Facts, failure: FailureClass = FailureClass.WORKER_CRASH, reason: Reason | None = None
+) -> Root:
+    """A root from how a process ended. Without a reason, by its exit code: a SIGKILL, another signal."""
+    rank = facts.ranks.of_exit(item)
+    if reason is None and failure is FailureClass.WORKER_CRASH:
+        reason = Reason.SIGNAL
+        if item.code == -9:
+            failure, reason = FailureClass.HOST_OOM, Reason.KERNEL_KILL
+    return Root(
+        failure, reason, rank, (rank,) if rank is not None else (), item.node or facts.ranks.node_of(item.hit.origin),
+        facts.scans[item.hit.source].path if item.hit.source >= 0 else "", item.hit.line, item.hit.text,
+        local_rank=item.local_rank,
+    )  # fmt: skip

@@ -1,0 +1,653 @@
+"""The root of a failure, by one ordered table of named rules.
+
+The rules of the first stage look at the logs: the first that finds something gives the root. The earliest cause on the rank that failed
+first comes before all; peers' complaints, the launcher's own signals and aborts are consequences, and are the root only if nothing else
+was found. If in doubt: `unknown`.
+
+Each later stage holds evidence beside the logs and may correct the root so far: its first rule that finds something does. The root
+weighs as much as the evidence behind it (`Weight`), and a rule gives the highest weight that it outranks.
+`stoker diagnose --explain` prints the rules that fired, and those of the logs that found something and yielded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from supervisor.diagnosis.attribution.process_exits import OUTCOMES, Exit
+from supervisor.diagnosis.attribution.waiting import lagging_rank
+from supervisor.diagnosis.evidence import ErrorFile
+from supervisor.diagnosis.exit_zero import (
+    is_asked,
+    planned_end,
+    reached_end,
+    says_end,
+    standing,
+    standing_exit,
+)
+from supervisor.diagnosis.facts import STOP_SIGNALS, Facts, Root
+from supervisor.diagnosis.hang_verdict import hang_by_recorder, hang_by_stacks, timeout_by_stacks
+from supervisor.diagnosis.root_cause import (
+    Chosen,
+    Limit,
+    from_candidate,
+    from_complaint,
+    from_exit,
+    limits_of,
+    own_complaint,
+)
+from supervisor.diagnosis.scan.signature_tables import Role, Strength, Trait
+from supervisor.diagnosis.vocabulary import Guess, guess
+from supervisor.run.failures import FailureClass, Reason
+from supervisor.run.records import SURELY_OVER
+from supervisor.text.decode import clean
+
+METRIC_ROWS = 5
+# Above it, a shell's 128 + signal.
+MOST_EXIT_CODE = 127
+# The confidence of a SIGKILL without any text.
+BARE_KILL = 0.7
+SHM_FULL_SHARE = 0.98
+# With less free space than this, a traceback no longer fits.
+FULL_BYTES = 16 * 1024
+LAUNCHER_SIGNAL = 0.85
+# Of the guesses that the blind rounds made with signatures held out, 7 of 10 were right.
+GUESS = 0.6
+NEARLY_DONE = 0.9
+"""Past this share, a script that prints every hundredth step may have had no step left to print."""
+# Xids that NVIDIA documents as hardware faults or as asking for a reset (docs.nvidia.com/deploy/xid-errors).
+_HARD_XIDS = frozenset((46, 48, 54, 61, 62, 64, 74, 79, 94, 95, 109, 110, 119, 120, 140, 143))
+# SIGHUP, SIGINT, SIGKILL, SIGTERM. torchrun needs little memory, so the kernel would kill a rank first.
+_FROM_OUTSIDE = frozenset((1, 2, 9, 15))
+_WARNED = "requeue"  # the wire name of a stop that a batch system requested (`run.events.StopWhy`)
+_RANK_DIED = "rank_died"  # likewise, of a stop of the rest after one part failed
+_BY_SOMEBODY = frozenset((Reason.TIME_LIMIT, Reason.USER, Reason.OUTSIDE))
+_QUIET = frozenset((FailureClass.HEALTHY, FailureClass.UNKNOWN))
+_ENDS = frozenset((FailureClass.WORKER_CRASH, FailureClass.HOST_OOM, FailureClass.TERMINATED))
+_COMPLAINTS = frozenset((FailureClass.NCCL_ERROR, FailureClass.NCCL_TIMEOUT, FailureClass.RENDEZVOUS))
+
+
+class Stage(IntEnum):
+    """The order of the rules."""
+
+    LOGS = 0
+    ERROR_FILES = 1
+    MACHINE = 2
+    AFTER_THE_END = 3
+    OWN_KNOWLEDGE = 4
+    WORDS = 5
+    STACKS = 6
+    EXIT_ZERO = 7
+    PLANNED_END = 8
+
+
+class Weight(IntEnum):
+    """The evidence behind a root, from the weakest."""
+
+    SILENCE = 1  # no failure is reported, or its class is unknown
+    EXIT = 2  # only how a process ended
+    COMPLAINT = 3  # ranks that lost or waited for others
+    CAUSE = 4  # a line that names a cause, stacks, or a NaN loss
+
+
+def weight_of(root: Root) -> Weight:
+    """How much a root weighs against other evidence."""
+    if root.failure in _QUIET:
+        return Weight.SILENCE
+    if root.failure in _COMPLAINTS:
+        return Weight.COMPLAINT
+    return Weight.EXIT if root.chosen is None and root.failure in _ENDS else Weight.CAUSE
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One way to a root.
+
+    `find` takes the facts and the root so far and gives the new root, None where the rule does not apply. `why` is one sentence for
+    people. `confidence`: how sure the root is; None: as `find` says. `outranks`: the highest weight of a root that it may change.
+    `is_fallback`: it only says that no line can be pointed at.
+    """
+
+    name: str
+    stage: Stage
+    find: Callable[[Facts, Root], Root | None]
+    why: str
+    confidence: float | None = None
+    outranks: Weight = Weight.CAUSE
+    is_fallback: bool = False
+
+    def root(self, facts: Facts, so_far: Root) -> Root | None:
+        """The root by this rule; None where it does not apply or changes nothing."""
+        if weight_of(so_far) > self.outranks:
+            return None
+        found = self.find(facts, so_far)
+        if found is not None and self.confidence is not None:
+            found = found._replace(confidence=self.confidence)
+        return found if found != so_far else None
+
+
+def _as(root: Root, failure: FailureClass, reason: Reason | None = None) -> Root:
+    return root._replace(failure=failure, reason=reason)
+
+
+# -- the logs: stacks, causes, stops ---------------------------------------------------------------
+
+
+def _stack_dump(facts: Facts, _: Root) -> Root | None:
+    cause, place = facts.best_cause, facts.dumped_stack
+    if place is None or (cause is not None and cause.strength >= Strength.DECISIVE):
+        return None
+    rank = place.rank
+    if rank is None and facts.consequences:
+        rank = lagging_rank(facts.candidates, facts.launch, facts.ranks)
+    path = facts.scans[place.source].path
+    return Root(FailureClass.HANG, rank=rank, path=path, line=place.line, text=place.text)
+
+
+def _earliest_cause(facts: Facts, _: Root) -> Root | None:
+    item = facts.cause_before_stop
+    return from_candidate(item, facts.causes, facts) if item is not None else None
+
+
+def _scheduler_stop(facts: Facts, _: Root) -> Root | None:
+    item = facts.scheduler_stop
+    return from_candidate(item, facts.stops, facts) if item is not None else None
+
+
+def _stop(facts: Facts, _: Root) -> Root | None:
+    item = facts.stop_before_complaints
+    if item is None:
+        return None
+    root = from_candidate(item, facts.stops, facts)
+    interrupted = next((one for one in facts.launch.exits if one.code == -2), None)
+    if root.rank is None and interrupted is not None:
+        rank = facts.ranks.of_exit(interrupted)
+        root = root._replace(rank=rank, ranks=(rank,) if rank is not None else ())
+    return root
+
+
+# -- the logs: exits -------------------------------------------------------------------------------
+
+
+def _of_exit(facts: Facts, item: Exit | None) -> Root | None:
+    if item is None:
+        return None
+    if item.code in STOP_SIGNALS:
+        return from_exit(item, facts, FailureClass.TERMINATED, Reason.OUTSIDE)
+    return from_exit(item, facts, reason=Reason.EXIT_CODE if item.code > 0 else None)
+
+
+def _killed(facts: Facts, _: Root) -> Root | None:
+    item = facts.unexplained_signal
+    return _of_exit(facts, item) if item is not None and item.code == -9 else None
+
+
+def _fatal_signal(facts: Facts, _: Root) -> Root | None:
+    return _of_exit(facts, facts.unexplained_signal)
+
+
+def _silent_exit(facts: Facts, _: Root) -> Root | None:
+    return _of_exit(facts, facts.silent_exit)
+
+
+def _all_signalled(facts: Facts, _: Root) -> Root | None:
+    # Where another ended by itself, the launcher sent the signal.
+    if any(item.code > 0 or item.code == -6 for item in facts.bad_exits):
+        return None
+    return _of_exit(facts, next((item for item in facts.bad_exits if item.code in STOP_SIGNALS), None))
+
+
+def _exit_code(facts: Facts, _: Root) -> Root | None:
+    usual = {1, *STOP_SIGNALS}
+    unusual = (item for item in facts.bad_exits if item.code not in usual and item.code <= MOST_EXIT_CODE)
+    return _of_exit(facts, next(unusual, None))
+
+
+# -- the logs: silences, complaints, nothing to point at -------------------------------------------
+
+
+def _silence(facts: Facts, _: Root) -> Root | None:
+    if facts.stop_before_complaints is None or facts.stops[0].reason not in _BY_SOMEBODY:
+        return None
+    return Root(FailureClass.HANG, path=facts.silent_log) if facts.silent_log is not None else None
+
+
+def _nan(facts: Facts, _: Root) -> Root | None:
+    if facts.nan_row is None:
+        return None
+    source, row = facts.nan_row
+    scan = facts.scans[source]
+    rank = scan.origin.rank
+    if rank is None:
+        rank = facts.ranks.from_local(scan.origin.local_rank or 0, scan.origin.node)
+    ranks = (rank,) if rank is not None else ()
+    return Root(
+        FailureClass.NAN_LOSS, None, rank, ranks, None, scan.path, scan.tail_line + row, scan.tail[row]
+    )
+
+
+def _complaint(facts: Facts, _: Root) -> Root | None:
+    if facts.complaint is None:
+        return None
+    return from_complaint(own_complaint(facts.complaint, facts.consequences), facts)
+
+
+def _unexplained_end(facts: Facts, _: Root) -> Root | None:
+    if not facts.died:
+        return None
+    reported = any(item.code != 0 for item in facts.launch.exits)
+    blamed = facts.ranks.blamed() if reported else None
+    return Root(FailureClass.UNKNOWN, rank=blamed, ranks=(blamed,) if blamed is not None else ())
+
+
+def _quiet(failure: FailureClass, fact: Callable[[Facts], bool]) -> Callable[[Facts, Root], Root | None]:
+    return lambda facts, _: Root(failure) if fact(facts) else None
+
+
+# -- error files -----------------------------------------------------------------------------------
+
+# The first words show the kind of an error. Some patterns take quadratic time on 50,000 characters without a space.
+_MESSAGE_CAP = 4096
+_ERROR_FILE_BYTES = 1 << 20
+# A JSON string that may be cut off: `"message": "text…`.
+_HALF_MESSAGE = re.compile(r'"message"\s*:\s*"((?:[^"\\]|\\["\\/bfnrt]|\\u[\da-fA-F]{4})*)')
+
+
+class RankError(NamedTuple):
+    """What a rank wrote about its own failure: raw text, and the time in whole seconds since the epoch (0: unknown)."""
+
+    message: str
+    timestamp_s: int = 0
+
+
+def read_error_file(data: bytes) -> RankError | None:
+    """Read torchrun's error.json, complete or cut off by a kill during the write. None: it holds no message.
+
+    ``torch.distributed.elastic.multiprocessing.errors`` writes it if ``@record`` wraps the script's main:
+    ``{"message": {"message": str, "extraInfo": {"py_callstack": str, "timestamp": "<whole seconds>"}}}``.
+    """
+    text = data[:_ERROR_FILE_BYTES].decode("utf-8", "replace")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        half = _HALF_MESSAGE.search(text)
+        document = {"message": json.loads(f'"{half.group(1)}"', strict=False) if half else None}
+    body = document.get("message") if isinstance(document, dict) else None
+    body = body if isinstance(body, dict) else {"message": body}
+    message, extra = body.get("message"), body.get("extraInfo")
+    if not isinstance(message, str) or not message:
+        return None
+    second = str(extra.get("timestamp")) if isinstance(extra, dict) else ""
+    is_whole = second.isascii() and second.isdigit() and len(second) <= 12
+    return RankError(message, int(second) if is_whole else 0)
+
+
+def _error_file(facts: Facts, root: Root) -> Root | None:
+    """The root of the earliest error file that is not about a peer."""
+    if root.chosen is not None and root.chosen.is_cause:
+        return None
+    if root.failure in (FailureClass.TERMINATED, FailureClass.HANG):
+        return None
+    found: list[tuple[int, int, Root]] = []
+    for place, file in enumerate(facts.job.error_files):
+        content = read_error_file(file.content)
+        judged = _judge_message(facts, file, content.message) if content is not None else None
+        if content is not None and judged is not None:
+            found.append((content.timestamp_s, place, judged))
+    return min(found, key=lambda item: item[:2])[2] if found else None
+
+
+def _judge_message(facts: Facts, file: ErrorFile, message: str) -> Root | None:
+    text = clean(message[:_MESSAGE_CAP].split("\n", maxsplit=1)[0].encode("utf-8", "replace"))
+    matched = [
+        entry
+        for entry in facts.signatures.entries
+        if entry.role is not Role.CONFIRMATION and re.search(entry.regex, text)
+    ]
+    if not matched or any(entry.role is not Role.CAUSE for entry in matched) or "SignalException" in text:
+        return None
+    top = max(matched, key=lambda entry: entry.strength)
+    rank = file.origin.rank
+    if rank is None and file.origin.local_rank is not None:
+        rank = facts.ranks.from_local(file.origin.local_rank, file.origin.node)
+    return Root(
+        top.failure, top.reason, rank, (rank,) if rank is not None else (), file.origin.node, file.path, 1, text,
+        0.94 if top.strength >= Strength.CLEAR else 0.9,
+    )  # fmt: skip
+
+
+# -- the machine's records -------------------------------------------------------------------------
+
+
+def _memory_kill_counted(facts: Facts, root: Root) -> Root | None:
+    killed = root.reason is Reason.KERNEL_KILL or any(item.code == -9 for item in facts.launch.exits)
+    if not facts.job.machine.cgroup_oom_kills or not (killed or weight_of(root) <= Weight.COMPLAINT):
+        return None
+    return _as(root, FailureClass.HOST_OOM, Reason.CGROUP_KILL)
+
+
+def _no_memory_kill_counted(facts: Facts, root: Root) -> Root | None:
+    # oom_kill in memory.events counts the kills of every OOM killer (Linux, cgroup-v2.rst).
+    counted_none = facts.job.machine.cgroup_oom_kills == 0
+    if not counted_none or root.reason is not Reason.KERNEL_KILL or root.confidence > BARE_KILL:
+        return None
+    return _as(root, FailureClass.WORKER_CRASH, Reason.SIGNAL)
+
+
+def _worker_killed_with_memory_left(facts: Facts, root: Root) -> Root | None:
+    machine = facts.job.machine
+    if machine.cgroup_oom_kills != 0 or machine.kernel_log:
+        return None
+    by_kill = root.chosen is not None and root.chosen.has(Trait.SIGKILL_ONLY)
+    return _as(root, FailureClass.DATALOADER_WORKER, Reason.KILLED) if by_kill else None
+
+
+def _slurm_state(facts: Facts, root: Root) -> Root | None:
+    state = facts.job.machine.slurm_state
+    known = OUTCOMES.get(state.split()[0].rstrip("+")) if state is not None else None
+    if known is None:
+        return None
+    if root.failure is not known[0]:
+        root = root._replace(path="", line=0, text="")
+    return _as(root, *known)
+
+
+def _shared_memory_full(facts: Facts, root: Root) -> Root | None:
+    share = facts.job.machine.shm_used_share
+    crashed = root.failure in (FailureClass.DATALOADER_WORKER, FailureClass.WORKER_CRASH)
+    return (
+        _as(root, FailureClass.SHM_EXHAUSTED)
+        if share is not None and share > SHM_FULL_SHARE and crashed
+        else None
+    )
+
+
+def _gpu_fault(facts: Facts, root: Root) -> Root | None:
+    hard = any(xid in _HARD_XIDS for _, xid in facts.job.machine.gpu_xids)
+    fits = weight_of(root) <= Weight.COMPLAINT or root.failure is FailureClass.CUDA_ERROR
+    return _as(root, FailureClass.GPU_FAULT) if hard and fits else None
+
+
+def _full_disk(facts: Facts, root: Root) -> Root | None:
+    """Where the logs can no longer be written, and nothing is known but an exit code or a broken output pipe."""
+    free_bytes = facts.job.machine.disk_free_bytes
+    if free_bytes is None or free_bytes >= FULL_BYTES:
+        return None
+    broken = root.failure is FailureClass.NCCL_ERROR and root.text.startswith("BrokenPipeError")
+    by_code = root.failure is FailureClass.UNKNOWN or root.reason is Reason.EXIT_CODE
+    return _as(root, FailureClass.DISK_FULL) if broken or (by_code and facts.died) else None
+
+
+def _launcher_killed(facts: Facts, root: Root) -> Root | None:
+    """Where a signal killed the launcher, and the ranks only lost it or one another."""
+    if weight_of(root) is Weight.EXIT or root.failure is FailureClass.NCCL_TIMEOUT:
+        return None
+    return by_launchers_signal(facts.job.launcher_signal)
+
+
+def by_launchers_signal(signal: int | None) -> Root | None:
+    """The root for the signal that ended the launcher."""
+    if signal is None:
+        return None
+    if signal in _FROM_OUTSIDE:
+        return Root(FailureClass.TERMINATED, Reason.OUTSIDE, confidence=LAUNCHER_SIGNAL)
+    return Root(FailureClass.WORKER_CRASH, Reason.SIGNAL, confidence=LAUNCHER_SIGNAL)
+
+
+# -- the end, and what stoker itself knows ---------------------------------------------------------
+
+
+def _aborted_at_exit(facts: Facts, root: Root) -> Root | None:
+    aborted = root.failure is FailureClass.WORKER_CRASH or (
+        root.failure is FailureClass.NCCL_ERROR and any(item.code == -6 for item in facts.launch.exits)
+    )
+    if not aborted or not _had_finished(facts, root):
+        return None
+    return _as(root, FailureClass.WORKER_CRASH, Reason.AT_EXIT)
+
+
+def _had_finished(facts: Facts, root: Root) -> bool:
+    job = facts.job
+    if job.final_checkpoint:
+        return True
+    if job.total_steps is not None and job.last_step is not None and job.last_step >= job.total_steps:
+        return True
+    own = (scan for scan in facts.scans if scan.path == root.path)
+    return any(hit.has(Trait.GOOD_END) and hit.line < root.line for scan in own for hit in scan.hits)
+
+
+def _stopped_for_slurm(facts: Facts, root: Root) -> Root | None:
+    return _slurm_state(facts, root) if _stopped_by_us(facts, root) else None
+
+
+def _warned_of_limit(facts: Facts, root: Root) -> Root | None:
+    if not _stopped_by_us(facts, root) or facts.job.stop_reason != _WARNED:
+        return None
+    return Root(FailureClass.TERMINATED, Reason.TIME_LIMIT)
+
+
+def _stopped(facts: Facts, root: Root) -> Root | None:
+    return Root(FailureClass.TERMINATED, Reason.USER) if _stopped_by_us(facts, root) else None
+
+
+def _stopped_by_us(facts: Facts, root: Root) -> bool:
+    failed_before = (
+        root.chosen is not None
+        and root.chosen.is_cause
+        and root.failure is not FailureClass.TERMINATED
+        and root.chosen.strength >= Strength.PLAIN
+    )
+    return facts.job.stop_reason is not None and not failed_before
+
+
+def _node_never_came(facts: Facts, root: Root) -> Root | None:
+    """Where stoker ended the rest of an attempt because a node was gone, before any rank began."""
+    job = facts.job
+    if job.ended_for != _RANK_DIED or job.exit_codes or job.launcher_signal:
+        return None
+    no_cause = root.failure in (*_QUIET, FailureClass.TERMINATED)
+    of_ranks = any(log.origin.rank is not None or log.origin.local_rank is not None for log in job.logs)
+    return _as(root, FailureClass.RENDEZVOUS) if no_cause and not of_ranks else None
+
+
+def _made_no_step(facts: Facts, root: Root) -> Root | None:
+    """Where an attempt exited with code 0 without a step, far from the end that an earlier attempt was training toward."""
+    job = facts.job
+    if root.failure is not FailureClass.HEALTHY or job.launcher_exit != 0 or job.final_checkpoint:
+        return None
+    if (
+        job.earlier_step is None
+        or job.total_steps is None
+        or job.earlier_step[1] >= NEARLY_DONE * job.total_steps
+    ):
+        return None
+    return _as(root, FailureClass.UNKNOWN, Reason.NO_STEP)
+
+
+# -- words, stacks ---------------------------------------------------------------------------------
+
+
+def _words_below_last_step(facts: Facts, root: Root) -> Root | None:
+    barely = root.failure is FailureClass.HEALTHY and not root.path and root.confidence < SURELY_OVER
+    return _guessed(guess(facts.scans, ended_at_once=True), root) if barely else None
+
+
+def _words_of_complaint(facts: Facts, root: Root) -> Root | None:
+    exit_code_alone = root.reason is Reason.EXIT_CODE and root.failure is FailureClass.WORKER_CRASH
+    without_line = root.chosen is None and (root.failure is FailureClass.UNKNOWN or exit_code_alone)
+    return _guessed(guess(facts.scans), root) if without_line else None
+
+
+def _guessed(found: Guess | None, root: Root) -> Root | None:
+    if found is None:
+        return None
+    rank = found.rank if found.rank is not None else root.rank
+    ranks = (rank,) if rank is not None else ()
+    return Root(found.failure, None, rank, ranks, None, found.path, found.line, found.text, GUESS)
+
+
+# -- exit code 0 -----------------------------------------------------------------------------------
+
+
+def _fails_with_zero(facts: Facts, root: Root) -> bool:
+    """Whether the logs show a failure of an attempt that exited on its own with code 0. A NaN loss needs no other evidence."""
+    return root.failure not in (*_QUIET, FailureClass.NAN_LOSS) and is_asked(facts)
+
+
+def _exit_zero_after_end(facts: Facts, root: Root) -> Root | None:
+    if not _fails_with_zero(facts, root) or not reached_end(facts) or not standing(facts, root):
+        return None
+    return _as(root, FailureClass.HEALTHY, Reason.AT_EXIT)
+
+
+def _exit_zero_not_a_failure(facts: Facts, root: Root) -> Root | None:
+    no_failure = _fails_with_zero(facts, root) and not standing(facts, root)
+    return Root(FailureClass.HEALTHY) if no_failure else None
+
+
+def _exit_zero_of_launcher(facts: Facts, root: Root) -> Root | None:
+    found = standing_exit(facts) if root.failure is FailureClass.UNKNOWN and is_asked(facts) else None
+    if found is None or (found.hit.has(Trait.SHELL_EXIT) and reached_end(facts)):
+        return None
+    return from_exit(found, facts, FailureClass.WORKER_CRASH, Reason.EXIT_CODE)
+
+
+def _ended_early(facts: Facts, root: Root) -> Root | None:
+    if root.failure not in _QUIET or root.reason is not None or not is_asked(facts):
+        return None
+    end = planned_end(facts)
+    missed = end is not None and not end.is_reached and not says_end(facts)
+    return _as(root, FailureClass.UNKNOWN, Reason.ENDED_EARLY) if missed else None
+
+
+_F, _S = FailureClass, Stage
+
+RULES = (
+    Rule("stack_dump", _S.LOGS, _stack_dump,
+         "Somebody dumped stacks into the log, and no strong cause stands in it: the run hung where a process waits outside of a collective.",
+         0.86),
+    Rule("earliest_cause", _S.LOGS, _earliest_cause,
+         "The earliest line that names a cause, and that no stop before it explains, is what the run failed of."),
+    Rule("scheduler_stop", _S.LOGS, _scheduler_stop,
+         "A node failed or the scheduler pre-empted the job, and nothing had failed before."),
+    Rule("killed", _S.LOGS, _killed,
+         "A process was killed (SIGKILL) and nobody here sent that; most often the kernel did, for want of memory.", BARE_KILL),
+    Rule("fatal_signal", _S.LOGS, _fatal_signal,
+         "A process died by a signal that it raised itself, and printed no cause.", 0.9),
+    Rule("silent_exit", _S.LOGS, _silent_exit,
+         "A process left with an unusual exit code or by a signal and printed nothing, while its peers only lost the connection to it.", 0.8),
+    Rule("silence_before_stop", _S.LOGS, _silence,
+         "Long before the stop no step was printed any more: the run hung, and the stop ended that.", 0.78),
+    Rule("stop", _S.LOGS, _stop, "The run was stopped from outside, and no peer had complained before."),
+    Rule("nan_to_the_end", _S.LOGS, _nan, "The loss was nan to the last line that printed one.", 0.88),
+    Rule("complaint", _S.LOGS, _complaint,
+         "Only complaints of peers are known (a timeout, a lost connection), and no rank reports that it failed first."),
+    Rule("all_signalled", _S.LOGS, _all_signalled,
+         "All processes that ended badly were ended by signals from outside.", 0.75),
+    Rule("exit_code", _S.LOGS, _exit_code,
+         "A process aborted or exited with an unusual code, and nothing else is known.", 0.75),
+    Rule("unexplained_end", _S.LOGS, _unexplained_end,
+         "A process ended badly, and nothing in view says why.", 0.5, is_fallback=True),
+    Rule("cut_off", _S.LOGS, _quiet(_F.UNKNOWN, lambda facts: facts.breaks_off),
+         "A log ends within a traceback: the line that says what was raised is missing.", 0.5, is_fallback=True),
+    Rule("good_end", _S.LOGS, _quiet(_F.HEALTHY, lambda facts: facts.good_end),
+         "The log reports the end of training, and no failure.", 0.97, is_fallback=True),
+    Rule("still_training", _S.LOGS, _quiet(_F.HEALTHY, lambda facts: facts.any_progress or facts.job.launcher_exit == 0),
+         "Training printed steps, or the launcher ended with 0, and no failure is reported.", 0.94, is_fallback=True),
+    Rule("metrics_printed", _S.LOGS, _quiet(_F.HEALTHY, lambda facts: facts.job.metric_rows >= METRIC_ROWS),
+         "Rows of metrics or of numbers are printed to the end, and no failure is reported.", 0.8, is_fallback=True),
+    Rule("nothing_known", _S.LOGS, _quiet(_F.UNKNOWN, lambda _: True),
+         "The logs show neither steps nor a failure.", 0.4, is_fallback=True),
+    Rule("error_file", _S.ERROR_FILES, _error_file,
+         "No log names a cause, but torchrun's error files do; the earliest one that is not about a peer counts."),
+    Rule("memory_kill_counted", _S.MACHINE, _memory_kill_counted,
+         "The job's memory counters show out-of-memory kills.", 0.96),
+    Rule("no_memory_kill_counted", _S.MACHINE, _no_memory_kill_counted,
+         "The job's memory counters show no out-of-memory kill, so somebody else sent the SIGKILL.", 0.85),
+    Rule("worker_killed_with_memory_left", _S.MACHINE, _worker_killed_with_memory_left,
+         "A data worker was killed, but the job's memory counters show no out-of-memory kill.", 0.85),
+    Rule("slurm_state", _S.MACHINE, _slurm_state,
+         "The logs show no cause, and SLURM recorded how the job ended.", 0.95, Weight.COMPLAINT),
+    Rule("shared_memory_full", _S.MACHINE, _shared_memory_full, "A process crashed while /dev/shm was full.", 0.93),
+    Rule("gpu_reported_fault", _S.MACHINE, _gpu_fault, "The driver reported a hardware fault (Xid) at this time.", 0.95),
+    Rule("full_disk", _S.MACHINE, _full_disk,
+         "A process failed without printing a cause, and the disk that holds its logs is full.", 0.8, Weight.COMPLAINT),
+    Rule("launcher_killed", _S.MACHINE, _launcher_killed,
+         "A signal ended the launcher itself, and no rank reports a cause: the ranks ended because they lost it.",
+         LAUNCHER_SIGNAL, Weight.COMPLAINT),
+    Rule("aborted_at_exit", _S.AFTER_THE_END, _aborted_at_exit,
+         "The crash came after the last step or the final checkpoint: training had finished.", 0.93),
+    Rule("stopped_for_slurm", _S.OWN_KNOWLEDGE, _stopped_for_slurm,
+         "SLURM was ending the job, so stoker stopped the run.", 0.95),
+    Rule("warned_of_limit", _S.OWN_KNOWLEDGE, _warned_of_limit,
+         "The batch system warned of its limit, so stoker stopped the run.", 0.95),
+    Rule("stopped_by_stoker", _S.OWN_KNOWLEDGE, _stopped,
+         "stoker stopped the run, and the logs show no clear cause before that.", 0.97),
+    Rule("node_never_came", _S.OWN_KNOWLEDGE, _node_never_came,
+         "The ranks had not met yet, and stoker ended the attempt because a node was gone.", 0.9),
+    Rule("made_no_step", _S.OWN_KNOWLEDGE, _made_no_step,
+         "The attempt exited with code 0 without a step, and an earlier attempt had not reached the last one.", 0.9, Weight.SILENCE),
+    Rule("words_below_last_step", _S.WORDS, _words_below_last_step,
+         "An error that matches no signature follows the last step; its words point to a class that ends a process at once.",
+         outranks=Weight.SILENCE),
+    Rule("words_of_complaint", _S.WORDS, _words_of_complaint,
+         "No signature matches the cause; the class is guessed from the words of the clearest error.", outranks=Weight.EXIT),
+    Rule("stacks_of_hang", _S.STACKS, hang_by_stacks,
+         "stoker ended the run as a hang; its stacks show which ranks kept the others waiting."),
+    Rule("stacks_of_timeout", _S.STACKS, timeout_by_stacks,
+         "The waiting ranks timed out; the stacks that stoker took before show which ranks they waited for."),
+    Rule("flight_recorder", _S.STACKS, hang_by_recorder,
+         "PyTorch's flight recorder shows, rank by rank, which collective hangs and who did not join it."),
+    Rule("exit_zero_after_end", _S.EXIT_ZERO, _exit_zero_after_end,
+         "Exit code 0, and the failure came after the planned end of the training: a success that names the failure.", 0.94),
+    Rule("exit_zero_not_a_failure", _S.EXIT_ZERO, _exit_zero_not_a_failure,
+         "Exit code 0, and the program prints such errors routinely, or it continued after this one.", 0.94),
+    Rule("exit_zero_of_launcher", _S.EXIT_ZERO, _exit_zero_of_launcher,
+         "Exit code 0, but a launcher or a shell reports that a process failed, and nothing continued after that.", 0.75, Weight.SILENCE),
+    Rule("ended_early", _S.PLANNED_END, _ended_early,
+         "Exit code 0, but the training stopped before its planned end, and nothing says why.", 0.9, Weight.SILENCE),
+)  # fmt: skip
+
+NOTHING = Root(FailureClass.UNKNOWN)
+
+
+class Decision(NamedTuple):
+    """The root, the rule of the logs that gave it first, the rules that corrected it, and the facts that they were asked of."""
+
+    root: Root
+    rule: Rule
+    corrections: tuple[Rule, ...]
+    first: Root
+    facts: Facts
+
+    def yielded(self) -> list[Rule]:
+        """The rules of the logs below the one that fired that find something too; fallbacks are left out."""
+        later = RULES[RULES.index(self.rule) + 1 :]
+        own = (rule for rule in later if rule.stage is Stage.LOGS and not rule.is_fallback)
+        return [rule for rule in own if rule.root(self.facts, NOTHING) is not None]
+
+    def limits(self) -> list[Limit]:
+        """What holds the confidence in the chosen line down, the weakest evidence first."""
+        item = self.first.chosen
+        if item is None or not item.is_cause:
+            return []
+        stopped = item.failure is FailureClass.TERMINATED
+        return limits_of(Chosen(item, self.facts.stops if stopped else self.facts.causes, self.facts))
+
+
+def decide(facts: Facts) -> Decision:
+    """Apply the rules, stage by stage."""
+    root, roots, fired = NOTHING, list[Root](), list[Rule]()
+    for stage in Stage:
+        found = ((rule, rule.root(facts, root)) for rule in RULES if rule.stage is stage)
+        for rule, changed in found:
+            if changed is not None:
+                root = changed
+                roots.append(root)
+                fired.append(rule)
+                break
+    return Decision(root, fired[0], tuple(fired[1:]), roots[0], facts)

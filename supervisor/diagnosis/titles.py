@@ -1,0 +1,178 @@
+"""A verdict's headline: it states what is known, and marks what is only likely."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from supervisor.diagnosis.advice import is_mount_error
+from supervisor.diagnosis.attribution.process_exits import signal_of
+from supervisor.diagnosis.attribution.rank_of_lines import inline_rank
+from supervisor.diagnosis.class_texts import class_texts
+from supervisor.diagnosis.evidence import JobEvidence, SeenHang
+from supervisor.diagnosis.facts import Root
+from supervisor.diagnosis.scan.matched_lines import SourceScan
+from supervisor.run.failures import PLAIN_ERRORS, SURE_ENOUGH, FailureClass, Reason
+from supervisor.text.patterns import Lazy
+from supervisor.text.prefixes import split_prefix
+from supervisor.text.redact import redact_text
+
+# What stands of a message in a headline, in characters; the cause has more of it.
+MOST_MESSAGE = 160
+# The last line of a traceback: ValueError: label 1001 out of range; torch.cuda.Error.
+_EXCEPTION = Lazy(r"(?:[A-Za-z_]\w*\.)*(_?[A-Z]\w*)(?:: +(\S.*))?$")
+# As argparse ends: train.py: error: unrecognized arguments: --foo
+_REFUSED = Lazy(r"\S+:\serror:\s+(\S.*)$")
+_STOPS = {
+    Reason.USER: "Stopped on request",
+    Reason.TIME_LIMIT: "The time limit ended the job",
+    Reason.PREEMPTED: "The scheduler pre-empted the job",
+    Reason.NODE_FAIL: "A node failed",
+}
+# What a signal means to who does not know its number: signal(7).
+_MEANING = {
+    "SIGSEGV": "invalid memory access",
+    "SIGABRT": "its native code called abort()",
+    "SIGBUS": "memory behind a mapping was missing, for example because /dev/shm is full",
+    "SIGILL": "it used an instruction that this CPU does not support",
+    "SIGFPE": "an arithmetic error, as a division of whole numbers by zero",
+    "SIGKILL": "somebody or the kernel killed it",
+}
+
+MOUNT_FAILED = "A filesystem does not answer"
+EMPTY = "The log is empty: there is nothing to judge"
+ALL_EMPTY = "All logs are empty: there is nothing to judge"
+NO_TEXT = "There is no text in it: a binary file, not a log"
+
+
+def is_bare_kill(root: Root) -> bool:
+    """Whether all that is known is a SIGKILL: then running out of host memory is only the most frequent story."""
+    return root.failure is FailureClass.HOST_OOM and root.reason is Reason.KERNEL_KILL and root.chosen is None
+
+
+def is_sent_kill(root: Root, job: JobEvidence) -> bool:
+    """Whether a rank crashed by a SIGKILL, which no handler in it can see."""
+    if root.failure is not FailureClass.WORKER_CRASH or root.reason is not Reason.SIGNAL:
+        return False
+    named = _signal(root)
+    if named is not None:
+        return named[0] == "SIGKILL"
+    return root.rank is not None and job.exit_codes.get(root.rank) == -9
+
+
+def title_of_empty(scans: Sequence[SourceScan]) -> str | None:
+    """The headline of a verdict on logs without any text; None where they have some."""
+    if scans and all(scan.bytes_read == 0 for scan in scans):
+        return EMPTY if len(scans) == 1 else ALL_EMPTY
+    has_text = any(
+        char.isalnum() and char != "\ufffd" for scan in scans for line in scan.head[:40] for char in line
+    )
+    return None if has_text else NO_TEXT
+
+
+def title_of_launcher(signal: int) -> str:
+    """The headline of an attempt whose launcher was ended by a signal."""
+    return f"The launcher was ended by {signal_of(f'signal {signal}') or f'signal {signal}'}"
+
+
+def title_of_no_step(attempt: int, step: int, total: int | None) -> str:
+    """The headline of an attempt that ended with exit code 0 without a step, where an earlier one had not come to the end."""
+    return f"Ended without a step: attempt {attempt} had reached step {step} of {total}"
+
+
+def title_of_early_end(unit: str, done: int, total: int) -> str:
+    """The headline of an attempt that ended with exit code 0 before its planned end, for no known reason."""
+    return f"Ended with exit code 0 at {unit} {done} of {total}, for no stated reason"
+
+
+def title_of_hung_stop(seen: SeenHang) -> str:
+    """The headline of an attempt that a person stopped while its stacks showed which ranks kept the others waiting."""
+    if seen.silent_s is None:
+        return f"Stopped on request, before a step: {seen.text}"
+    return f"Stopped on request, {seen.silent_s:.0f} s after the last step: {seen.text}"
+
+
+def title_of(root: Root, *, is_sent_kill: bool = False) -> str:
+    """One line; the rank or the ranks are named where they are known. `is_sent_kill`: see there."""
+    if is_bare_kill(root):
+        return f"{_who(root)} was killed (SIGKILL); most often memory ran out on the host"
+    if is_sent_kill:
+        return f"{_who(root)} was killed (SIGKILL)"
+    if root.failure is FailureClass.WORKER_CRASH and root.reason is Reason.AT_EXIT:
+        return f"{_who(root)} aborted at exit, after training had finished"
+    signal = _signal(root)
+    if root.failure is FailureClass.WORKER_CRASH:
+        return (
+            f"{_who(root)} crashed" if signal is None else f"{_who(root)} crashed ({signal[0]}: {signal[1]})"
+        )
+    if signal is not None:
+        title = f"A data worker crashed ({signal[0]}: {signal[1]})"
+        return title + _where(root)
+    if root.failure is FailureClass.TERMINATED and root.reason in _STOPS:
+        title = _STOPS[root.reason]
+    elif root.chosen is not None and root.chosen.signature.title:
+        title = root.chosen.signature.title + _where(root)
+    elif root.failure is FailureClass.DISK_FULL and is_mount_error(root.text):
+        title = MOUNT_FAILED + _where(root)
+    elif _is_named_by_others(root):
+        title = f"A collective timed out: rank {root.rank} never joined it"
+    else:
+        title = _named_by_itself(root) or class_texts()[root.failure].title + _where(root)
+    if root.failure in (FailureClass.HEALTHY, FailureClass.UNKNOWN) or root.confidence >= SURE_ENOUGH:
+        return title
+    return f"{title} (likely, not certain)"
+
+
+def _named_by_itself(root: Root) -> str:
+    """An ordinary error's headline: its exception, the rank, its message; empty where its line is none."""
+    if root.failure not in PLAIN_ERRORS:
+        return ""
+    text = redact_text(split_prefix(root.text)[1].strip())
+    if root.failure is FailureClass.USAGE_ERROR:
+        refused = _REFUSED.match(text)
+        head = class_texts()[root.failure].title
+        return f"{head}{_where(root)}: {_shortened(refused[1])}" if refused else ""
+    if (match := _EXCEPTION.match(text)) is None:
+        return ""
+    name, message = match.groups()
+    return f"{name}{_where(root)}" + (f": {_shortened(message)}" if message else "")
+
+
+def _shortened(message: str) -> str:
+    return message if len(message) <= MOST_MESSAGE else f"{message[: MOST_MESSAGE - 1].rstrip()}…"
+
+
+def _signal(root: Root) -> tuple[str, str] | None:
+    """The signal that ended a process, and what it means, where the root's line names it."""
+    if root.reason not in (Reason.SIGNAL, Reason.SEGFAULT):
+        return None
+    name = signal_of(root.text)
+    return (name, _MEANING[name]) if name is not None else None
+
+
+def _is_named_by_others(root: Root) -> bool:
+    """Whether those that waited for a rank in a collective named it: nothing failed on that rank itself."""
+    if root.failure is not FailureClass.NCCL_TIMEOUT or root.rank is None or root.chosen is None:
+        return False
+    own = root.chosen.rank if root.chosen.rank is not None else inline_rank(root.text)
+    return not root.chosen.is_cause and own is not None and own != root.rank
+
+
+def _who(root: Root) -> str:
+    if root.rank is not None:
+        return f"Rank {root.rank}"
+    if root.local_rank is not None:
+        return f"L{_local(root)[1:]}"
+    return "More than one rank" if len(root.ranks) > 1 else "A rank"
+
+
+def _where(root: Root) -> str:
+    if root.rank is not None:
+        return f" on rank {root.rank}"
+    if len(root.ranks) < 2:
+        return f" on {_local(root)}" if root.local_rank is not None else ""
+    return f" on ranks {', '.join(map(str, root.ranks[:8]))}" + (" …" if len(root.ranks) > 8 else "")
+
+
+def _local(root: Root) -> str:
+    """``local rank 2 of node 1``."""
+    return f"local rank {root.local_rank}" + (f" of node {root.node}" if root.node is not None else "")

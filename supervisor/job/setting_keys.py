@@ -1,0 +1,279 @@
+"""The keys of job files and product settings: type, meaning, unit, default, values and flag of each, and where it belongs.
+
+Flags, their help, `config explain` and the reference page are made from this table; `Setting.held` checks a value of any source.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from supervisor.job.errors import JobError
+from supervisor.job.spec import FitSettings, HangSettings, RetrySettings, Timing, TrialSettings
+
+
+class KeyType(StrEnum):
+    """What a setting holds."""
+
+    INT = "whole number"
+    FLOAT = "number"
+    TEXT = "text"
+    SWITCH = "true or false"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The numbers that a setting takes. `open_low`, `open_high`: the bound itself is left out."""
+
+    low: float
+    high: float | None = None
+    open_low: bool = False
+    open_high: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        above = value > self.low if self.open_low else value >= self.low
+        below = self.high is None or (value < self.high if self.open_high else value <= self.high)
+        return above and below
+
+    @property
+    def words(self) -> str:
+        """As a message says it, after "must be"."""
+        low = f"above {self.low:g}" if self.open_low else f"at least {self.low:g}"
+        if self.high is None:
+            return low
+        return f"{low} and {'below' if self.open_high else 'at most'} {self.high:g}"
+
+
+_FINITE = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+MOST_INT: Final = 1 << 63
+_TYPES: Final[dict[KeyType, Any]] = {
+    KeyType.SWITCH: bool,
+    KeyType.TEXT: str,
+    KeyType.INT: int,
+    KeyType.FLOAT: _FINITE,
+}
+# Besides true, false, 1 and 0, which msgspec takes for a switch.
+_SWITCH_WORDS: Final = {"yes": True, "on": True, "no": False, "off": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting.
+
+    `default` None: nothing is assumed. `section`: the part of the trainer's help that begins with it. `flag`: of `stoker run`, and
+    what stands for its value (``--grace S``); empty: it has none.
+    """
+
+    kind: KeyType
+    meaning: str
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    range: Range | None = None
+    section: str = ""
+    flag: str = ""
+
+    @property
+    def takes(self) -> str:
+        """The values that it takes, in words."""
+        if self.choices:
+            return ", ".join(self.choices)
+        return f"{self.kind.value}, {self.range.words}" if self.range is not None else self.kind.value
+
+    def held(self, name: str, value: object) -> int | float | str | bool:
+        """A value of a file, a variable or a flag as the setting holds it: of its type, among its choices, within its range.
+
+        Raises:
+            JobError: it is not; the message calls the setting `name`.
+        """
+        kind, given = self.kind, value
+        if kind is KeyType.SWITCH:
+            given = _SWITCH_WORDS.get(str(value).lower(), value)
+        elif kind is KeyType.TEXT and not isinstance(value, bool | list | dict | None):
+            given = str(value)  # a number or a date of TOML or YAML where text is wanted
+        elif isinstance(value, str) and kind in {KeyType.INT, KeyType.FLOAT}:
+            given = _number(value)
+        try:
+            done: int | float | str | bool = msgspec.convert(given, _TYPES[kind], strict=False)
+        except msgspec.ValidationError:
+            wanted = kind.value if kind in {KeyType.TEXT, KeyType.SWITCH} else f"a {kind.value}"
+            # YAML reads a bare `on` as true: the fix is to quote it.
+            quote = ": quote it" if kind is KeyType.TEXT and isinstance(value, bool) else ""
+            raise JobError(f"{name} wants {wanted}, got {value!r}{quote}") from None
+        if isinstance(done, int) and not -MOST_INT <= done < MOST_INT:
+            article = "a " if kind is KeyType.INT else ""
+            raise JobError(f"{name} wants {article}{kind.value} of 64 bits, got {str(value)[:40]}")
+        if self.choices and done not in self.choices:
+            raise JobError(f"{name} takes one of {', '.join(self.choices)}, got {done!r}")
+        if self.range is not None and isinstance(done, int | float) and done not in self.range:
+            raise JobError(f"{name} must be {self.range.words}, got {value!r}")
+        return done
+
+
+def _number(text: str) -> int | float | str:
+    """As Python reads it: `.5`, `1_000` and `+3` too, which msgspec refuses."""
+    for read in (int, float):
+        with contextlib.suppress(ValueError):
+            return read(text)
+    return text
+
+
+_UNITS: Final = {
+    "gradient_accumulation_steps": "micro-steps",
+    "tokens_per_sample": "tokens",
+    "max_seq_len": "tokens",
+    "total_batch_size": "tokens",
+    "device_batch_size": "samples",
+    "eval_samples": "samples",
+    "num_iterations": "steps",
+    "log_interval": "steps",
+    "busy_ratio": "cores",
+    "_micro_batch": "samples",
+    "_steps": "steps",
+    "_every": "steps",
+    "_gib": "GiB",
+    "_mib": "MiB",
+    "_s": "seconds",
+}
+
+
+def unit_of(name: str) -> str:
+    """What a setting's number counts, by its name; empty for one that has no unit."""
+    return next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
+
+
+def shown(value: object) -> str:
+    """A value as it is read and written: true, 16, 0.001; a dash for none."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "–" if value is None or value == "" else str(value)
+
+
+_I, _F, _T, _S = KeyType.INT, KeyType.FLOAT, KeyType.TEXT, KeyType.SWITCH
+_NATURAL, _COUNT, _POSITIVE, _FACTOR = Range(0), Range(1), Range(0, open_low=True), Range(1)
+_RETRY, _TIMING, _HANG, _FIT, _TRIAL = (
+    RetrySettings(),
+    Timing(),
+    HangSettings(),
+    FitSettings(),
+    TrialSettings(),
+)
+_LEVELS: Final = ("debug", "info", "warning", "error")
+
+# fmt: off
+SETTINGS: Final[dict[str, Setting]] = {
+    "run.script": Setting(_T, "the .py file to run under torchrun"),
+    "run.module": Setting(_T, "the module to run under torchrun, instead of a script"),
+    "run.name": Setting(_T, "name of the run; default: that of the script", flag="--name NAME"),
+    "run.python": Setting(_T, "interpreter that has torch; default: the one that is found", flag="--python PATH"),
+    "run.log_level": Setting(_T, "least level of what the console prints", "info", _LEVELS, flag="--log-level LEVEL"),
+    "run.nproc_per_node": Setting(_T, "ranks on this node: a number from 1 to 1024, or auto, gpu, cpu", "1"),
+    "run.nnodes": Setting(_T, "nodes of the job: a number, or MIN:MAX", "1"),
+    "run.node_rank": Setting(_I, "this node's number, from 0", 0, range=_NATURAL),
+    "run.master_addr": Setting(_T, "address of node 0, where the ranks meet"),
+    "run.master_port": Setting(_I, "its port; a named one is never moved", range=Range(1, 65_535)),
+    "run.total_steps": Setting(_I, "steps that the job makes in all, for progress; default: read from its arguments", range=_NATURAL),
+    "run.torch_local_path": Setting(_T, "your own build of PyTorch, which comes first in PYTHONPATH and LD_LIBRARY_PATH"),
+    "run.libuv": Setting(_S, "false: this PyTorch was built without libuv, and its store must not use it", default=True),
+    "run.cuda_home": Setting(_T, "the CUDA toolkit that comes first in PATH and LD_LIBRARY_PATH"),
+    "run.debug_distributed": Setting(_S, "NCCL and PyTorch log how ranks meet and where they wait (NCCL_DEBUG, TORCH_DISTRIBUTED_DEBUG, flight recorder)", default=False, flag="--debug-distributed"),
+    "run.deterministic": Setting(_S, "set CUBLAS_WORKSPACE_CONFIG and PYTHONHASHSEED, which a script cannot set for itself; the rest of determinism is the script's", default=False, flag="--deterministic"),
+    "run.expected_memory_gib": Setting(_F, "memory that a rank is expected to hold on a GPU; the run's end says how far that was off", range=Range(0, 1e6, open_low=True, open_high=True)),
+    "run.trial_steps": Setting(_I, "steps of a trial (--trial)", _TRIAL.steps, range=_COUNT, flag="--trial-steps N"),
+    "run.trial_timeout_s": Setting(_F, "a trial is ended after this time in any case", _TRIAL.timeout_s, range=_POSITIVE),
+    "batch.knob": Setting(_T, "the script's own name for its micro-batch: a flag, file.yaml#key or env:NAME", flag="--batch-knob FLAG"),
+    "batch.accumulation_knob": Setting(_T, "the same for its gradient accumulation", flag="--accumulation-knob FLAG"),
+    "batch.global_knob": Setting(_T, "the same for its global batch"),
+    "batch.scope": Setting(_T, "what the batch setting counts; default: measured", choices=("per_rank", "per_node", "global"), flag="--batch-scope SCOPE"),
+    "batch.accumulation_counts": Setting(_T, "what the accumulation counts, where the script divides it by its ranks", choices=("per_rank", "all_ranks"), flag="--accumulation-counts SCOPE"),
+    "batch.unit": Setting(_T, "what the global batch counts", choices=("samples", "tokens")),
+    "batch.tokens_per_sample": Setting(_I, "length of a sample, where the global batch counts tokens", range=_COUNT),
+    "batch.micro": Setting(_I, "samples a rank holds at once", range=_COUNT, flag="--micro-batch N"),
+    "batch.global": Setting(_I, "samples (or tokens) that one optimizer step sees", range=_COUNT, flag="--global-batch N"),
+    "batch.fit_steps": Setting(_I, "steps that a probing launch of --fit-batch must make", _FIT.steps, range=_COUNT, flag="--fit-steps N"),
+    "batch.fit_timeout_s": Setting(_F, "such a launch is ended after this time in any case", _FIT.timeout_s, range=_POSITIVE),
+    "resume.knob": Setting(_T, "the script's own name for what it resumes from; as a flag, =PATH: the newest complete checkpoint found, =STEP: the number in its name, another value, as latest: that word, none: a switch", flag="--resume-knob FLAG[=VALUE]"),
+    "resume.value": Setting(_T, "what that is set to; PATH: the newest complete checkpoint found; empty: nothing for a switch, else that path"),
+    "resume.self_resuming": Setting(_S, "the script continues from its newest checkpoint by itself", default=False, flag="--self-resuming"),
+    "policy.retry": Setting(_S, "restart by itself", _RETRY.enabled),
+    "policy.max_retries": Setting(_I, "restarts as it was, without progress, before giving up; a plan that changes the job (a smaller batch, another port) has a count of its own; 0: no restart at all", _RETRY.max_retries, range=_NATURAL, flag="--max-retries N"),
+    "policy.min_micro_batch": Setting(_I, "out of memory never makes the micro-batch smaller than this", _RETRY.min_micro_batch, range=_COUNT, flag="--min-micro-batch N"),
+    "policy.min_ranks": Setting(_I, "ranks a node may continue with when a faulty GPU is left out; default: all", range=_COUNT, flag="--min-ranks N"),
+    "policy.step_counter": Setting(_T, "whether the script's step count continues after a resume or starts over at 0; default: read from the log, else asked once", choices=("continues", "restarts")),
+    "policy.flap_max": Setting(_I, "restarts within flap_window_s, with progress or without, that are too many", _RETRY.flap_max, range=_COUNT),
+    "policy.flap_window_s": Setting(_F, "the time that flap_max counts over", _RETRY.flap_window_s, range=_NATURAL),
+    "policy.restart_from_scratch": Setting(_S, "a restart may begin at step 0 where no resume is known", _RETRY.restart_from_scratch, flag="--restart-from-scratch"),
+    "policy.allow_smaller_global": Setting(_S, "out of memory may be answered by a smaller global batch, where none can be kept", _RETRY.allow_smaller_global, flag="--allow-smaller-global"),
+    "policy.exit_zero": Setting(_T, "whether to check the logs for a failure or an early end after exit code 0, or to trust it", _RETRY.exit_zero, choices=("check", "trust")),
+    "policy.grace_s": Setting(_F, "how long a stop waits before SIGKILL", _TIMING.grace_s, range=_NATURAL, flag="--grace S"),
+    "policy.node_timeout_s": Setting(_F, "with --run-dir: how long a node waits for others of the run that show no sign of life", _TIMING.node_timeout_s, range=_POSITIVE, flag="--node-timeout S"),
+    "policy.hold_s": Setting(_F, "how long a held run waits for a person", _TIMING.hold_s, range=_NATURAL, flag="--hold S"),
+    "hang.enabled": Setting(_S, "look for hangs at all", _HANG.enabled),
+    "hang.flag_s": Setting(_F, "time without progress before a stall is flagged, at the earliest", _HANG.flag_s, range=_NATURAL),
+    "hang.flag_factor": Setting(_F, "the same as a multiple of the run's own pace", _HANG.flag_factor, range=_FACTOR),
+    "hang.act_s": Setting(_F, "time without progress before a hang is ended, at the earliest; 0: flag, never end", _HANG.act_s, range=_NATURAL, flag="--hang-timeout S"),
+    "hang.act_factor": Setting(_F, "the same as a multiple of the run's own pace", _HANG.act_factor, range=_FACTOR),
+    "hang.return_factor": Setting(_F, "the same as a multiple of the longest silence that the run came back from", _HANG.return_factor, range=_FACTOR),
+    "hang.busy_act_s": Setting(_F, "the same as act_s for a late rank that computes", _HANG.busy_act_s, range=_NATURAL),
+    "hang.busy_ratio": Setting(_F, "use of a core from which a rank computes", _HANG.busy_ratio, range=_POSITIVE),
+    "hang.rounds_apart_s": Setting(_F, "how far apart two rounds of stacks lie at least", _HANG.rounds_apart_s, range=_POSITIVE),
+    "hang.countdown_s": Setting(_F, "from the decision to the end of the attempt; Esc keeps waiting", _HANG.countdown_s, range=_POSITIVE),
+    "hang.end_hangs": Setting(_S, "end a hang even if nobody is watching and no resume is known, and don't wait longer for ranks that compute; with an act_s of your own, whatever the ranks do", _HANG.end_hangs, flag="--end-hangs"),
+    "hang.start_timeout_s": Setting(_F, "end an attempt as a hang if no step completes this long after its launch; 0: never", _HANG.start_timeout_s, range=_NATURAL, flag="--start-timeout S"),
+    "hang.faulthandler": Setting(_S, "ranks register Python's faulthandler at their start, for where py-spy may not attach", _HANG.faulthandler),
+    "instrument.enabled": Setting(_S, "measure batch, steps, checkpoints and memory inside the training processes", default=True),
+    "runs.keep": Setting(_T, "what `stoker gc` keeps: how long, how many or how much, such as 90d 500 50GB"),
+    "ui.theme": Setting(_T, "colours of the screen; default: the theme chosen last with the key T, else dark", choices=("dark", "light", "safe"), flag="--theme NAME"),
+    "ui.ascii": Setting(_S, "no glyph beyond ASCII on the screen; default: by the terminal", flag="--ascii"),
+    "ui.lang": Setting(_T, "language of the screen; default: by LANG", choices=("en", "zh"), flag="--lang LANG"),
+    "ui.title": Setting(_S, "the terminal's title says the state of the run that is open", default=True),
+    "ui.bell": Setting(_S, "the terminal's bell rings when the run that is open fails or finishes", default=False),
+    "ui.notice": Setting(_T, "the sequence for a desktop notice when the run that is open fails or finishes: osc9 (iTerm2, WezTerm, Windows Terminal, ConEmu), osc777 (foot, Ghostty, VTE, urxvt)", "off", ("off", "osc9", "osc777")),
+}
+ANSWERS: Final = ("restart", "hold", "stop")
+_CHANGES: Final = (
+    "shrink", "fewer_workers", "new_port", "no_libuv", "raise_files", "resume_earlier", "exclude_gpu",
+)
+CLASS_KEYS: Final[dict[str, Setting]] = {
+    "answer": Setting(_T, "what follows this failure", choices=ANSWERS),
+    "change": Setting(_T, "what a restart after it changes", choices=("none", *_CHANGES)),
+    "max": Setting(_I, "restarts after it, at most", range=_NATURAL),
+    "delay_s": Setting(_F, "wait before such a restart", range=_NATURAL),
+    "wait_s": Setting(_F, "how long what show_first names is waited for", range=_NATURAL),
+}
+"""What a ``[policy.<class>]`` table takes, beside ``show_first``."""
+# What may have to be shown before the next launch (`run.records.Precondition`), a list under ``show_first``.
+PRECONDITIONS: Final = ("gpu_memory", "port", "disk")
+METRIC_KEYS: Final = {"name": Setting(_T, "name of the metric"), "regex": Setting(_T, "its line, the number in a group")}
+SIGNATURE_KEYS: Final[dict[str, Setting]] = {
+    "id": Setting(_T, "lower-case words joined by hyphens"),
+    "regex": Setting(_T, "what a line that shows it holds"),
+    "class": Setting(_T, "the failure class that it is"),
+    "name": Setting(_T, "a name of your own, for what no class is"),
+    "role": Setting(_T, "what the line is", choices=("cause", "consequence", "advice")),
+    "action": Setting(_T, "what follows it", choices=(*ANSWERS, *_CHANGES)),
+    "start": Setting(_T, "when it is expected", choices=("before_first_step", "after_first_step")),
+    "recurs": Setting(_T, "whether a restart would meet it again", choices=("no", "yes")),
+}
+# fmt: on
+"""What a ``[[signature]]`` takes. `class` or `name` says what the failure is."""
+# Flat keys of a trainer's job file that speak of the launch, not of the training.
+FLAT: Final[dict[str, str]] = {
+    "nproc_per_node": "run.nproc_per_node",
+    "num_gpus": "run.nproc_per_node",
+    "nnodes": "run.nnodes",
+    "torch_local_path": "run.torch_local_path",
+    "expected_memory_gib": "run.expected_memory_gib",
+}
+# Tables whose inside belongs to other packages: the screen, and metric patterns of the user.
+METRICS: Final = "metrics"
+SIGNATURE: Final = "signature"
+LAUNCH_SECTIONS: Final = frozenset({"run", "batch", "resume", "env", "policy", "hang", "instrument"})
+# How the screen looks, and which runs are kept: in `stoker.toml` and `config.toml`, never in a job file.
+OF_NO_JOB: Final = {"ui": "the screen", "runs": "all runs"}

@@ -1,0 +1,111 @@
+"""What meets in control/: requests, which are read whole or answered, and screens, which count while their files move."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from supervisor.run import control
+from supervisor.run.control import (
+    FORGOTTEN_S,
+    MAX_REQUEST_BYTES,
+    REFRESH_S,
+    STALE_S,
+    BadRequest,
+    Presence,
+    Request,
+    Requester,
+    Viewers,
+)
+from supervisor.run.events import RequestKind
+
+
+def test_requests_are_read_in_the_order_they_were_made_and_can_be_removed(tmp_path: Path) -> None:
+    mask = os.umask(0o022)
+    try:
+        made = [control.send(tmp_path, RequestKind.STOP, if_attempt=3)]
+    finally:
+        os.umask(mask)
+    assert (tmp_path / f"{made[0]}.json").stat().st_mode & 0o777 == 0o644, "the run's owner may read root's"
+    made += [control.send(tmp_path, RequestKind.STACKS) for _ in range(20)]
+    made.append(control.send(tmp_path, RequestKind.RESTART_WITH, args=control.RequestArgs(micro_batch=8)))
+    seen = control.pending(tmp_path)
+    assert [request.id for request in seen] == made
+    first, last = seen[0], seen[-1]
+    assert isinstance(first, Request)
+    assert isinstance(last, Request)
+    assert (first.kind, first.if_attempt, first.by.uid) == (RequestKind.STOP, 3, os.getuid())
+    assert last.args.micro_batch == 8
+    for _ in range(2):
+        control.remove(tmp_path, made[0])
+    assert [request.id for request in control.pending(tmp_path)] == made[1:]
+    assert control.pending(tmp_path / "none") == []
+
+
+OURS = Request(id="x", kind=RequestKind.STOP, by=Requester(uid=os.getuid(), host="box"))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "unreadable"),
+        (b"{", "unreadable"),
+        (b"[]", "unreadable"),
+        (b'{"id":"x","kind":"explode"}', "unreadable"),
+        (msgspec.json.encode(msgspec.structs.replace(OURS, schema=9)), "schema 9 is not known here"),
+        (msgspec.json.encode(msgspec.structs.replace(OURS, id="y")), "the id is not the file's name"),
+        (msgspec.json.encode(OURS).ljust(MAX_REQUEST_BYTES + 1), "larger than 1 MiB"),
+    ],
+)
+@pytest.mark.fault(
+    "hostile input", "a file in control/ that is no request", "answered with the reason, not obeyed"
+)
+def test_a_file_that_is_no_request_is_answered_not_obeyed(tmp_path: Path, data: bytes, reason: str) -> None:
+    for name in ("x.json", ".x.json", "x.part"):
+        (tmp_path / name).write_bytes(data)
+    (found,) = control.pending(tmp_path)
+    assert isinstance(found, BadRequest)
+    assert found.id == "x"
+    assert found.reason.startswith(reason)
+
+
+def test_a_request_comes_from_whom_the_kernel_says(tmp_path: Path) -> None:
+    liar = msgspec.structs.replace(OURS, by=Requester(uid=os.getuid() + 1, host="box", user="ada"))
+    (tmp_path / "x.json").write_bytes(msgspec.json.encode(liar).ljust(MAX_REQUEST_BYTES))
+    assert control.pending(tmp_path) == [OURS]
+
+
+def test_a_screen_counts_while_its_file_moves(tmp_path: Path) -> None:
+    presence, viewers = Presence(tmp_path), Viewers(tmp_path)
+
+    def watched(now: float) -> bool:
+        viewers.look(now)
+        return viewers.watched(now)
+
+    assert not watched(0.0)
+    presence.refresh(0.0)
+    assert not watched(1.0), "it may have been left by a screen that was killed"
+    presence.refresh(REFRESH_S + 1)
+    assert watched(5.0)
+    (path,) = tmp_path.iterdir()
+    os.utime(path, (2e9, 2e9))  # a clock of another machine
+    assert watched(5.0 + STALE_S)
+    assert not watched(6.0 + STALE_S)
+    assert not watched(6.0 + FORGOTTEN_S)
+    assert not list(tmp_path.iterdir())
+    for now in (200.0, 204.0):
+        presence.refresh(now)
+        assert watched(now) is (now == 204.0), "a screen that was suspended counts again"
+    presence.leave()
+    assert not watched(206.0)
+
+
+def test_a_folder_that_is_gone_or_not_ours_matters_to_nobody(tmp_path: Path) -> None:
+    presence, viewers = Presence(tmp_path / "gone"), Viewers(tmp_path / "gone")
+    presence.refresh(0.0)
+    viewers.look(0.0)
+    presence.leave()
+    assert not viewers.watched(0.0)

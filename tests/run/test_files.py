@@ -1,0 +1,176 @@
+"""Files of a run: only regular ones are opened, they are their owner's alone, and links are refused."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from supervisor.run import answers, index
+from supervisor.run.index import claim
+from supervisor.run.journal import JournalWriter
+from supervisor.run.ownership import KeeperLock
+from supervisor.run.paths import AttemptPaths, RunPaths, is_run_directory, make_private, private
+from supervisor.run.regular import open_regular, read_regular, read_text
+from supervisor.run.runfile import BadRunFile, read_run_stream
+from supervisor.run.series import METRICS, SeriesWriter
+
+
+def test_only_a_regular_file_is_opened(tmp_path: Path) -> None:
+    plain, pipe = tmp_path / "plain", tmp_path / "pipe"
+    plain.write_bytes(b"caf\xc3\xa9\xff")
+    os.mkfifo(pipe)
+    assert read_regular(plain) == b"caf\xc3\xa9\xff"
+    assert read_regular(plain, 3) == b"caf"
+    assert read_text(plain, errors="replace") == "café\ufffd"
+    with pytest.raises(UnicodeDecodeError):
+        read_text(plain)
+    before = len(os.listdir("/proc/self/fd"))
+    for path, number, why in (
+        (tmp_path, errno.EISDIR, "Is a directory"),
+        (pipe, errno.EINVAL, "no regular file"),
+        (Path("/dev/null"), errno.EINVAL, "no regular file"),
+        (Path("/proc/self/status"), errno.EINVAL, "no regular file"),
+        (tmp_path / "none", errno.ENOENT, "No such file or directory"),
+    ):
+        with pytest.raises(OSError, match=why) as refused:
+            open_regular(path)
+        found = refused.value
+        assert (found.errno, found.strerror, found.filename) == (number, why, str(path))
+    assert len(os.listdir("/proc/self/fd")) == before, "what is refused is closed again"
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b'{"schema": 9}', "^x: schema 9 is newer than this stoker: update it$"),
+        (b'{"schema": 1}', "^x: not a run file of this version: "),
+        (b"{", "^x: not a run file of this version: "),
+    ],
+)
+def test_a_run_file_that_cannot_be_read_says_why(data: bytes, why: str) -> None:
+    with pytest.raises(BadRunFile, match=why):
+        read_run_stream(data, name="x")
+
+
+@pytest.mark.fault("secrets and access", "other users of the machine", "run directories are 0700, files 0600")
+def test_a_run_directory_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.umask(0)
+    try:
+        run = claim(tmp_path / "runs").root
+        for _ in range(2):
+            make_private(run / "a" / "b")
+        with open(run / "f", "w", opener=private) as file:
+            assert not os.get_inheritable(file.fileno())
+    finally:
+        os.umask(before)
+    places = (run, run / "a", run / "a" / "b", run / "f")
+    assert [place.stat().st_mode & 0o777 for place in places] == [0o700, 0o700, 0o700, 0o600]
+    asked: list[Path] = []
+    there = Path.is_dir
+
+    def too_early(self: Path) -> bool:
+        """Another process made it right after it was looked for."""
+        asked.append(self)
+        return asked.count(self) > 1 and there(self)
+
+    monkeypatch.setattr(Path, "is_dir", too_early)
+    make_private(run / "a" / "b")
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "keeper.lock": lambda place: KeeperLock(place, start_time=1.0).release(),
+    "events.jsonl": JournalWriter,
+    "series": lambda place: SeriesWriter(place).append(METRICS, 1.0, "0", 1, {"loss": 1.0}),
+    "series/metrics.jsonl": lambda place: SeriesWriter(place.parent).append(METRICS, 1.0, "0", 1, {}),
+    "keeper.log": lambda place: private(place, os.O_WRONLY | os.O_CREAT),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_in_a_run_directory_is_refused(tmp_path: Path, name: str, exists: bool) -> None:
+    other, place = tmp_path / "thesis", tmp_path / "run" / name
+    place.parent.mkdir(parents=True)
+    place.symlink_to(other)
+    if exists and name == "series":
+        other.mkdir()
+    elif exists:
+        other.write_text("mine")
+    with pytest.raises(OSError, match=r"link|exists"):
+        WRITERS[name](place)
+    assert other.exists() == exists
+    assert other.is_dir() or not exists or other.read_text() == "mine"
+    assert not other.is_dir() or not list(other.iterdir())
+
+
+def test_what_is_there_of_nodes_ranks_and_runs(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "run")
+    assert run.nodes() == []
+    assert not is_run_directory(run.root)
+    for name in ("2", "0", "notes"):
+        (run.root / "nodes" / name).mkdir(parents=True)
+    assert run.nodes() == [0, 2]
+    assert not is_run_directory(run.root), "no journal yet"
+    (run.root / "nodes" / "2" / "events.jsonl").touch()
+    assert is_run_directory(run.root), "another node's is one too"
+    os.mkfifo(run.node().journal)
+    assert is_run_directory(run.root)
+    attempt = run.node().attempt(1)
+    assert attempt.rank_folders() == {}
+    for tree, t in (("a/attempt_0", 100), ("b/attempt_0", 50)):
+        for rank in ("0", "10", "2", "x"):
+            (attempt.torchrun / tree / rank).mkdir(parents=True)
+        (attempt.torchrun / tree / "5").touch()
+        os.utime(attempt.torchrun / tree, (t, t))
+    assert list(attempt.rank_folders()) == [0, 2, 10]
+    assert attempt.rank_folders()[0].parts[-3] == "a", "the newest tree wins"
+
+
+@pytest.mark.fault("logs and load", "logs are cleared away while they are shown", "no error")
+def test_logs_that_are_cleared_away_while_looked_at_are_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torchrun" / "x_1" / "attempt_0" / "0").mkdir(parents=True)
+    paths = AttemptPaths(tmp_path)
+    assert list(paths.rank_folders()) == [0]
+
+    def gone(_self: Path) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "iterdir", gone)
+    assert paths.rank_folders() == {}
+
+
+def test_every_file_of_a_run_lies_where_other_versions_look_for_it() -> None:
+    run = RunPaths(Path("r"))
+    node, attempt = run.node(), run.node().attempt(3)
+    found = (
+        run.run_json,
+        run.control,
+        run.artifacts,
+        node.journal,
+        node.series,
+        node.lock,
+        node.log,
+        attempt.root,
+    )
+    names = "run.json control artifacts nodes/0/events.jsonl nodes/0/series nodes/0/keeper.lock nodes/0/keeper.log nodes/0/attempts/3"
+    assert [str(path) for path in found] == [f"r/{name}" for name in names.split()]
+    made = (
+        attempt.plan,
+        attempt.exit,
+        attempt.agent_log,
+        attempt.telemetry,
+        attempt.torchrun,
+        attempt.stop_file,
+    )
+    assert [path.name for path in made] == ["plan.json", "exit", "agent.log", "telemetry", "torchrun", "stop"]
+    assert (index.INDEX, answers.FILE, answers.MEMORY_FILE) == (
+        "index.jsonl",
+        "answers.jsonl",
+        "memory.jsonl",
+    )

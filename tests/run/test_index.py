@@ -1,0 +1,254 @@
+"""Finding runs by path, id, part of an id or name; names and notes in the index; deleting a run and getting it back."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from supervisor.cli.common import user_settings
+from supervisor.run import events as ev
+from supervisor.run.index import (
+    ID_STAMP,
+    MAX_NAME,
+    RunNotFound,
+    claim,
+    find_run,
+    give_name,
+    give_note,
+    known_runs,
+    link_latest,
+    listed_names,
+    listed_notes,
+    register,
+    runs_dir,
+    state_home,
+)
+from supervisor.run.journal import JournalWriter
+from supervisor.run.ownership import KeeperLock
+from supervisor.run.paths import THROWN, RunPaths
+from supervisor.run.trash import KEPT_S, TRASH, StillLives, bring_back, empty, throw_away
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_STATE_HOME": str(tmp_path / "state"), "HOME": str(tmp_path)}
+
+
+def make_run(runs: Path, run_id: str = "", t: float = 0.0) -> RunPaths:
+    run = RunPaths(runs / run_id) if run_id else claim(runs)
+    run.node().root.mkdir(parents=True)
+    run.node().journal.touch()
+    if t:
+        os.utime(run.root, (t, t))
+    return run
+
+
+def refused(text: str | None, runs: Path, env: dict[str, str], why: str, **how: bool) -> None:
+    with pytest.raises(RunNotFound, match=why):
+        find_run(text, runs, env, **how)
+
+
+def test_runs_are_found_by_path_id_part_or_not_at_all(tmp_path: Path, env: dict[str, str]) -> None:
+    runs = tmp_path / "runs"
+    refused(None, runs, env, "stoker run")
+    one, two = make_run(runs, t=1e9), make_run(runs, t=1e9 + 1)
+    assert find_run(None, runs, env) == two
+    for text in (one.run_id, str(one.root), one.run_id[ID_STAMP:]):
+        assert find_run(text, runs, env) == one
+    refused(one.run_id[:8], runs, env, "2 runs match")
+    refused("zzz", runs, env, "no run named")
+    refused("~no-such-user", runs, env, "no run named")
+    refused(one.run_id[ID_STAMP:].replace("-", "_") + "s", runs, env, f"did you mean {one.run_id}")
+    lock = KeeperLock(one.node().lock, start_time=0.0)
+    assert find_run(None, runs, env) == one, "the newest live run comes before the newest"
+    lock.release()
+    register(two, "wide-net", env)
+    refused("wide-nte", runs, env, f"did you mean {two.run_id}")
+    link_latest(one)
+    assert (runs / "latest").resolve() == one.root.resolve()
+    assert len(known_runs(runs, env)) == 2, "the link is not a third run"
+
+
+def test_a_run_is_found_by_its_name_after_ids(tmp_path: Path, env: dict[str, str]) -> None:
+    runs = tmp_path / "runs"
+    old, new = make_run(runs, t=1e9), make_run(runs, t=1e9 + 1)
+    for run in (old, new):
+        register(run, "aaa", env)
+    assert find_run("aaa", runs, env) == new, "the newest of that name"
+    refused("aa", runs, env, "no run named")
+    register(old, new.run_id[ID_STAMP:], env)
+    assert find_run(new.run_id[ID_STAMP:], runs, env) == new, "a part of an id comes before a name"
+
+
+def test_a_name_and_a_note_are_given_in_the_index_alone(tmp_path: Path, env: dict[str, str]) -> None:
+    runs = tmp_path / "runs"
+    run, other = make_run(runs), make_run(runs)
+    register(run, "train.py", env)
+    before = sorted(run.root.rglob("*"))
+    assert give_note(run, " wider\x1b[31m\n batch ", env) == "wider batch"
+    assert give_name(run, "  lr 3e-4\x1b[31m\n baseline ", env) == "lr 3e-4 baseline"
+    assert find_run("lr 3e-4 baseline", runs, env) == run
+    refused("train.py", runs, env, "no run named")
+    assert give_note(other, "never listed", env) == "never listed"
+    assert listed_names(env) == {str(run.root): "lr 3e-4 baseline"}
+    notes = {path: text for path, (_, text) in listed_notes(env).items()}
+    assert notes == {str(run.root): "wider batch", str(other.root): "never listed"}
+    assert sorted(run.root.rglob("*")) == before, "nothing is written into its folder"
+    assert give_name(other, "x" * 200, env) == "x" * MAX_NAME
+    with pytest.raises(ValueError, match="at least one character"):
+        give_name(run, " \x1b[31m", env)
+    with pytest.raises(ValueError, match="without text"):
+        give_note(run, " \x1b[31m", env)
+
+
+def test_a_name_means_the_runs_of_this_folder_first(tmp_path: Path, env: dict[str, str]) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder, run_id, name in (
+        (here, "20261120-1412-brave-otter", "gpt"),
+        (there, "20261121-1412-brave-otter", "gpt"),
+        (there, "20261122-1412-calm-bee", "gpt"),
+        (there, "20261123-1412-calm-bee", "bert"),
+    ):
+        register(make_run(folder, run_id), name, env)
+    for text in ("brave-otter", "gpt"):
+        assert find_run(text, here, env).run_id == "20261120-1412-brave-otter"
+    assert find_run("20261121-1412-brave-otter", here, env).root.parent == there
+    refused("calm-bee", here, env, "2 runs match 'calm-bee'")
+    refused("nobody", here, env, "`stoker runs` lists 1, `stoker runs --all` 4")
+    refused("nobody", there, env, "`stoker runs` lists 3, `stoker runs --all` 4")
+
+
+def test_with_a_folder_given_runs_elsewhere_are_found_by_their_path_alone(
+    tmp_path: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    ours, other = make_run(here), make_run(there)
+    register(ours, "mine", env)
+    register(other, "theirs", env)
+    monkeypatch.chdir(there)
+    for text in (other.run_id, other.run_id[ID_STAMP:], "theirs"):
+        assert find_run(text, here, env) == other
+        refused(text, here, env, f"no run named .* under {here}", elsewhere=False)
+    assert find_run("mine", here, env, elsewhere=False) == ours
+    assert find_run(f"./{other.run_id}", here, env, elsewhere=False) == other
+    refused(None, tmp_path / "none", env, f"no run under {tmp_path}/none: start one", elsewhere=False)
+    assert known_runs(here, env, elsewhere=False) == [ours]
+
+
+def test_the_index_finds_runs_elsewhere_and_forgets_deleted_ones(tmp_path: Path, env: dict[str, str]) -> None:
+    run = make_run(tmp_path / "elsewhere")
+    register(run, "job", env)
+    with (tmp_path / "state" / "stoker" / "index.jsonl").open("ab") as index:
+        index.write(b"half a li")
+    assert find_run(run.run_id, tmp_path / "runs", env).root == run.root
+    run.node().journal.unlink()
+    assert known_runs(tmp_path / "runs", env) == []
+
+
+@pytest.mark.parametrize("target", ["index.jsonl", "two.jsonl", "/dev/null/x", "dotfiles/index.jsonl"])
+def test_an_index_that_is_a_link_is_written_where_that_leads(
+    tmp_path: Path, env: dict[str, str], target: str
+) -> None:
+    index = tmp_path / "state" / "stoker" / "index.jsonl"
+    index.parent.mkdir(parents=True)
+    index.symlink_to(target)
+    index.with_name("two.jsonl").symlink_to("index.jsonl")
+    run = make_run(tmp_path / "runs")
+    register(run, "job", env)
+    if target == "dotfiles/index.jsonl":
+        assert find_run("job", tmp_path / "elsewhere", env).root == run.root
+        return
+    with pytest.raises(OSError, match=r"index\.jsonl"):  # it leads nowhere
+        give_name(run, "other", env)
+    assert find_run(run.run_id, tmp_path / "runs", env).root == run.root
+
+
+def test_a_folder_of_runs_behind_a_link_has_one_name(tmp_path: Path, env: dict[str, str]) -> None:
+    """What processes are told of their run, what run.json records and what is found again are the same."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path / "disk")
+    run = make_run(tmp_path / "runs")
+    assert run.root.parent == tmp_path / "disk"
+    register(RunPaths(tmp_path / "runs" / run.run_id), "x", env)
+    assert known_runs(tmp_path / "runs", env) == [run]
+    assert find_run("x", tmp_path / "elsewhere", env) == run
+
+
+def test_relative_folders_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert state_home({"HOME": "/h"}) == Path("/h/.local/state/stoker")
+    assert state_home({"XDG_STATE_HOME": "/s"}) == Path("/s/stoker")
+    assert state_home({}).name == "stoker"
+    assert runs_dir(None, {}) == Path.cwd() / "runs"
+    for relative in ("rel/state", ".", "~/state"):
+        assert state_home({"HOME": "/h", "XDG_STATE_HOME": relative}) == Path("/h/.local/state/stoker")
+        settings = user_settings({"HOME": "/h", "XDG_CONFIG_HOME": relative})
+        assert settings == Path("/h/.config/stoker/config.toml")
+
+
+# -- the trash -------------------------------------------------------------------------------------
+
+
+def thrown_run(
+    tmp_path: Path, name: str = "brave-otter", *, mode: str = "launched", over: bool = True
+) -> RunPaths:
+    run = make_run(tmp_path, name)
+    run.run_json.write_text("{}")
+    journal = JournalWriter(run.node().journal)
+    journal.append(ev.RunStarted(t=1.0, run_id=name, name="x", mode=mode, host="h"))
+    journal.append(ev.LaunchIntended(t=2.0, attempt=1, reason="first start", argv=("x",)))
+    if over:
+        journal.append(ev.RunEnded(t=3.0, outcome=ev.Outcome.SUCCEEDED, exit_code=0, reason="done"))
+    journal.close()
+    return run
+
+
+def test_a_deleted_run_comes_back_as_it_was(tmp_path: Path, env: dict[str, str]) -> None:
+    run = thrown_run(tmp_path, "20261121-1412-brave-otter")
+    newer = thrown_run(tmp_path, "20261121-1412-able-ant")
+    for second, each in enumerate((run, newer)):
+        for path in (each.run_json, each.root):
+            os.utime(path, (1000 + second, 1000 + second))
+    before = sorted(path.relative_to(run.root) for path in run.root.rglob("*"))
+    thrown = throw_away(run)
+    assert thrown.root == tmp_path / TRASH / run.run_id
+    assert not run.root.exists()
+    assert (tmp_path / TRASH).stat().st_mode & 0o777 == 0o700
+    assert bring_back(thrown) == run
+    assert sorted(path.relative_to(run.root) for path in run.root.rglob("*")) == before
+    assert known_runs(tmp_path, env) == [newer, run], "among those of its minute it keeps its place"
+    thrown = throw_away(run)
+    make_run(tmp_path, run.run_id)
+    with pytest.raises(FileExistsError, match="there again"):
+        bring_back(thrown)
+    assert thrown.root.exists()
+
+
+def test_a_run_whose_ranks_may_live_is_not_deleted(tmp_path: Path) -> None:
+    run = thrown_run(tmp_path, over=False)
+    with pytest.raises(StillLives, match="ranks may live"):
+        throw_away(run)
+    assert run.root.exists()
+    watched = thrown_run(tmp_path, "watched", mode="observed", over=False)
+    throw_away(watched)
+    assert not watched.root.exists(), "nothing was launched there"
+
+
+def test_the_trash_keeps_run_directories_a_week_and_removes_nothing_else(tmp_path: Path) -> None:
+    assert empty(tmp_path, 1e10) == 0, "no trash"
+    thrown = throw_away(thrown_run(tmp_path))
+    os.utime(thrown.root / THROWN, (1000.0, 1000.0))
+    assert empty(tmp_path, 1000.0 + KEPT_S) == 0
+    assert empty(tmp_path, 1001.0 + KEPT_S) == 1
+    assert not thrown.root.exists()
+    unmarked = throw_away(thrown_run(tmp_path, "unmarked"))
+    (unmarked.root / THROWN).unlink()
+    folder = tmp_path / TRASH / "folder"
+    folder.mkdir()
+    (folder / THROWN).touch()
+    elsewhere = thrown_run(tmp_path, "elsewhere")
+    (elsewhere.root / THROWN).touch()
+    (tmp_path / TRASH / "link").symlink_to(elsewhere.root)
+    assert empty(tmp_path, 1e12) == 0
+    assert all(path.exists() for path in (unmarked.root, folder, elsewhere.root))
