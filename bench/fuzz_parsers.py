@@ -133,7 +133,7 @@ def followed(folder: Path) -> Play:
                     batches, more = file.read(1 << 16)
                     for batch in batches:
                         scanner.feed("case", batch.data)
-                        reader.read([line.raw for line in batch.in_order()])
+                        reader.read_rows([line.raw for line in batch.in_order()])
             file.finish()
         finally:
             file.close()

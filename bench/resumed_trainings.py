@@ -325,8 +325,9 @@ _IN_THE_SCRIPT = frozenset(
 def table(lines: list[str]) -> dict[int, dict[str, float]]:
     """The lines as stoker reads them."""
     found: dict[int, dict[str, float]] = {}
-    for sample in MetricReader().read([line.encode() for line in lines]):
-        if sample is None or "step" not in sample.values:
+    for _, columns, at, _ in MetricReader().read_rows([line.encode() for line in lines]):
+        sample = columns.sample(at)
+        if "step" not in sample.values:
             continue
         values = {**sample.other, **sample.values}
         found.setdefault(int(values["step"]), {}).update(values)

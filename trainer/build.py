@@ -14,7 +14,7 @@ from torch import nn
 
 from trainer import faults as fl
 from trainer.checkpoint import saving
-from trainer.config import Batch, Config, UsageError, by_rank, plan_batch, plan_lengths
+from trainer.config import Batch, Config, DataError, UsageError, by_rank, plan_batch, plan_lengths
 from trainer.data.loading import Feed, Plan, Workers, worker_count
 from trainer.data.samples import Samples, Stream, open_data
 from trainer.data.tokenizer import Tokenizer, beside, known
@@ -23,17 +23,14 @@ from trainer.distributed.group import Device, Group
 from trainer.distributed.machine import Decision, Report, decide
 from trainer.distributed.place import Place, detect
 from trainer.distributed.sharding import make_optimizer, split_model, syncing, wrap
-from trainer.errors import DataError
 from trainer.hooks import CapHook, ConsoleHook, EmaHook, FaultHook, Speed, TelemetryHook
-from trainer.loop import Ending, Hook, Run, TrainState, train
-from trainer.model.ema import Ema
+from trainer.loop import Ending, Hook, Run, StopRequest, TrainState, train
 from trainer.model.language_model import LanguageModel, flops_per_token, model_of, shape_of
-from trainer.model.optim import peak_lr
+from trainer.model.optim import Ema, peak_lr
 from trainer.reporting import memory
 from trainer.reporting.console import Console, short
 from trainer.reporting.telemetry import Kind, Phase, Telemetry
 from trainer.sample import SampleHook
-from trainer.stop import StopRequest
 from trainer.trackers import RequestedTraces, TraceHook, asked_for
 
 EXIT_STOPPED = 75

@@ -17,6 +17,10 @@ class UsageError(Exception):
     """The user asked for something that cannot be: one line that says what works instead."""
 
 
+class DataError(Exception):
+    """The data cannot be used: file, place and reason in one line."""
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
     """The numbers that a setting takes. `open_low`, `open_high`: the bound itself is left out."""

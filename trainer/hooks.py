@@ -10,7 +10,7 @@ import torch
 from trainer.data.samples import Stream
 from trainer.faults import Faults
 from trainer.loop import Hook, StepReport, TrainState
-from trainer.model.ema import Ema
+from trainer.model.optim import Ema
 from trainer.reporting import memory
 from trainer.reporting.console import Console, Line, step_line
 from trainer.reporting.memory import MemoryCap

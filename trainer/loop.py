@@ -9,25 +9,26 @@ they wait for each other for ever: whatever decides about a collective must be k
 from __future__ import annotations
 
 import math
+import os
+import signal
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum
+from types import FrameType
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from trainer.config import Batch, Config, LengthSchedule
+from trainer.config import Batch, Config, DataError, LengthSchedule
 from trainer.data.loading import Feed, MicroBatch, of_step
 from trainer.data.samples import Samples
 from trainer.distributed.group import Group
-from trainer.errors import DataError
 from trainer.model.optim import lr_at, on_device, set_lr, step_unless, whole
 from trainer.reporting.console import Console
 from trainer.reporting.telemetry import Phase
-from trainer.stop import StopRequest
 
 # Steps with an invalid loss that may follow each other before --skip_invalid_loss gives up.
 MAX_SKIPPED = 10
@@ -361,3 +362,28 @@ def _save(run: Run, *, final: bool) -> None:
 def _enter(run: Run, phase: Phase) -> None:
     for hook in run.hooks:
         hook.phase(phase, run.state)
+
+
+class StopRequest:
+    """Remembers that this process was asked to checkpoint and leave: by SIGTERM, SIGUSR1 (SLURM's warning) or the supervisor's stop file.
+
+    A handler only sets a flag.
+    """
+
+    def __init__(self, stop_file: str) -> None:
+        self._file = stop_file
+        self.reason = ""
+
+    def listen(self) -> None:
+        """Installs the handlers; call once, from the main thread."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGUSR1, self._on_signal)
+
+    def asked(self) -> bool:
+        """Whether this rank was asked. A look at the stop file costs about 2 µs."""
+        if not self.reason and self._file and os.path.exists(self._file):
+            self.reason = "stop file"
+        return bool(self.reason)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self.reason = signal.Signals(number).name

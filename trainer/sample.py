@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from trainer.checkpoint.storage import CheckpointError, load, one_of, tokenizer_of, weights_of
+from trainer.config import DataError
 from trainer.data.tokenizer import Tokenizer, known
-from trainer.errors import DataError
 from trainer.loop import Hook, StepReport, TrainState
 from trainer.model.language_model import LanguageModel, Past, Shape, model_of
 

@@ -290,9 +290,10 @@ def _start(
         keeper = make_keeper(paths, record, env=env, continued_by=by)
         return carry_headless(VERB, keeper, paths, record, env, as_json=args.json, only_news=True)
     from supervisor.cli.open_app import load_app, show
-    from supervisor.keeper.process.detach import KeeperDidNotStart, teardown_warning
+    from supervisor.cluster.scheduler import scheduler_of
+    from supervisor.keeper.process.detach import KeeperDidNotStart
 
-    if warning := teardown_warning(env):
+    if warning := scheduler_of(env).detach_warning:
         say(f"stoker {VERB}: {warning}", file=sys.stderr)
     has_screen = has_terminal() and not args.detach
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import re
 import stat
@@ -13,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.cli.common import complain, wait_while_read
-from supervisor.diagnosis.attribution.process_exits import state_in
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, SeenRecorder
+from supervisor.diagnosis.process_exits import state_in
 from supervisor.diagnosis.scan.windows import window_bytes
 from supervisor.run.regular import open_regular, read_regular
 from supervisor.text.decode import HEAD_BYTES, clean, is_packed
@@ -318,16 +319,10 @@ def _walk(roots: Sequence[str]) -> tuple[list[str], list[str], list[str], list[s
 def _last_torchrun_attempt(logs: list[str]) -> list[str]:
     """Of torchrun's own restarts in one tree, the last; what came before was restarted."""
     numbers = {
-        whole(match.group(1)) for name in logs if (match := re.search(r"[/\\]attempt_(\d+)[/\\]", name))
+        name: whole(match[1]) for name in logs if (match := re.search(r"[/\\]attempt_(\d+)[/\\]", name))
     }
-    if len(numbers) < 2:
-        return logs
-    last = max(numbers)
-    return [
-        name
-        for name in logs
-        if not (match := re.search(r"[/\\]attempt_(\d+)[/\\]", name)) or whole(match.group(1)) == last
-    ]
+    last = max(numbers.values(), default=0)
+    return [name for name in logs if numbers.get(name, last) == last]
 
 
 def _is_dump(path: str) -> bool:
@@ -350,15 +345,10 @@ def _any_text(root: str) -> list[str]:
 
 def _attempt_of(path: str, attempt: int | None) -> tuple[int | None, list[str]]:
     """The folders to read: of a run directory, one attempt on all nodes; else the folder itself."""
-    nodes = os.path.join(path, "nodes")
     folders: dict[int, list[str]] = {}
-    if os.path.isdir(nodes):
-        for node in sorted(os.listdir(nodes)):
-            tries = os.path.join(nodes, node, "attempts")
-            if os.path.isdir(tries):
-                for name in os.listdir(tries):
-                    if name.isdigit():
-                        folders.setdefault(int(name), []).append(os.path.join(tries, name))
+    for folder in sorted(glob.iglob(os.path.join(glob.escape(path), "nodes", "*", "attempts", "*"))):
+        if (name := os.path.basename(folder)).isdecimal():
+            folders.setdefault(int(name), []).append(folder)
     if not folders:
         if attempt is not None:
             raise BadInputError(
@@ -368,7 +358,7 @@ def _attempt_of(path: str, attempt: int | None) -> tuple[int | None, list[str]]:
     chosen = attempt if attempt is not None else max(folders)
     if chosen not in folders:
         raise BadInputError(f"{path}: no attempt {chosen}; there are {', '.join(map(str, sorted(folders)))}")
-    return chosen, sorted(folders[chosen])
+    return chosen, folders[chosen]
 
 
 def _slurm_state(records: Iterable[str]) -> str | None:

@@ -80,7 +80,7 @@ def _launch(job: Job) -> int:
     probes = StartupProbes(job.spec, os.environ, commit=not (dry or alone))
     try:
         if alone:
-            from supervisor.cli.check_job import check_alone
+            from supervisor.cli.check import check_alone
 
             return check_alone(job.spec, job.parsed, os.environ, probes)
         from supervisor.cli.start_run import dry_run, start

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from supervisor import __version__
-from supervisor.cli.check_job import look, print_findings, unmeasured_finding
+from supervisor.cli.check import look, print_findings, unmeasured_finding
 from supervisor.cli.common import (
     EXIT_REFUSED,
     WITH_LOG,
@@ -261,12 +261,12 @@ def _detached(
     *,
     has_screen: bool,
 ) -> int:
-    from supervisor.keeper.process.detach import teardown_warning
+    from supervisor.cluster.scheduler import scheduler_of
 
     for finding in findings:
         if finding.level is FindingLevel.WARNING and parsed.switch("detach"):
             say(redact_text(f"stoker run: {finding.check}: {finding.what}"), file=sys.stderr)
-    warning = teardown_warning(env)
+    warning = scheduler_of(env).detach_warning
     if not has_screen:
         _warn(warning)
         if code := _start_keeper(run, record, env, findings):

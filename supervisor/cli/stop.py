@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.cli.common import acted_on, add_recorded_run, complain, refuse, say, says_yes
+from supervisor.cli.common import acted_on, add_recorded_run, complain, refuse, say
 from supervisor.job.errors import JobError
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from supervisor.run.state import RunState
 
 MAX_LISTED = 10
-FROZEN_AFTER_S = 10.0
-"""A keeper answers within 0.1 s; after this long without an answer its process is looked at."""
+SILENT_AFTER_S = 10.0
+"""A keeper answers within 0.1 s: after this long it may be stopped, or hang."""
 KILL_S = 10.0
 
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--without-keeper",
         action="store_true",
-        help="with --now: where the supervisor process does not answer, end the run's processes without it and without asking",
+        help="with --now: where the supervisor process does not answer, end the run's processes without it",
     )
 
 
@@ -93,46 +93,26 @@ def run(args: argparse.Namespace) -> int:
             return complain("stop", f"refused: {answer}", 1)
         if not keeper_lives:
             return complain("stop", f"{paths.run_id}: its keeper ended before it had stopped it: {adopt}", 1)
-        if answer is None and not looked and time.monotonic() > began + FROZEN_AFTER_S:
+        if answer is None and not looked and time.monotonic() > began + SILENT_AFTER_S:
             looked = True
-            frozen = _frozen(paths)
-            if frozen or (args.now and args.without_keeper):  # who said so need not be told why it is silent
-                unknown = f"its supervisor process has not answered for {FROZEN_AFTER_S:.0f} s"
-                return _stop_without_keeper(paths, frozen or unknown, args)
+            holder = holder_here(paths.node().lock)
+            whose, what = (f" (pid {holder.pid})", f": if a signal stopped it, `kill -CONT {holder.pid}` lets it continue") if holder else ("", "")  # fmt: skip
+            silent = (
+                f"{paths.run_id}: its supervisor process{whose} has not answered for {SILENT_AFTER_S:.0f} s"
+            )
+            if args.now and args.without_keeper:
+                return _stop_without_keeper(paths, silent)
+            say(f"{silent}{what}", file=sys.stderr)
         time.sleep(0.1)
-    further = " --now --without-keeper" if args.now else " --now"
+    further = " --now --without-keeper" if looked or args.now else " --now"
     if args.now and args.without_keeper:
-        further += f" --timeout {args.timeout + 3 * FROZEN_AFTER_S:.0f}"
+        further += f" --timeout {args.timeout + 3 * SILENT_AFTER_S:.0f}"
     advice = f"`stoker stop{further} {paths.run_id}`"
     return complain("stop", f"{paths.run_id} has not ended after {args.timeout:.0f} s: {advice}", 1)
 
 
-def _frozen(run: RunPaths) -> str:
-    """Which process keeps the run, and why it cannot answer now; empty where it could, or is not seen from here."""
-    import psutil
-
-    from supervisor.run.ownership import holder_here
-    from supervisor.sources.processes import ProcessId, is_alive
-
-    holder = holder_here(run.node().lock)
-    if holder is None:
-        return ""
-    why = {
-        psutil.STATUS_STOPPED: f"a signal stopped it: `kill -CONT {holder.pid}` lets it continue",
-        psutil.STATUS_TRACING_STOP: "a debugger holds it",
-        psutil.STATUS_DISK_SLEEP: "it waits for a disk or a mount (state D)",
-    }
-    try:
-        found = why.get(psutil.Process(holder.pid).status())
-    except psutil.Error:
-        return ""
-    if found is None or not is_alive(ProcessId(holder.pid, holder.start_time)):
-        return ""
-    return f"its supervisor process (pid {holder.pid}) does not answer: {found}"
-
-
-def _stop_without_keeper(run: RunPaths, frozen: str, args: argparse.Namespace) -> int:
-    """Kill what is the run's own, re-checked now, where its keeper cannot. The request stays: the keeper ends the run when it continues."""
+def _stop_without_keeper(run: RunPaths, silent: str) -> int:
+    """Kill what is the run's own, re-checked now, where its keeper does not answer. The request stays: the keeper ends the run when it continues."""
     from supervisor.keeper.process.child import alive_of, end_all
     from supervisor.keeper.process.members import label_of
     from supervisor.run.journal import read_state
@@ -140,15 +120,9 @@ def _stop_without_keeper(run: RunPaths, frozen: str, args: argparse.Namespace) -
     state, run_dir = read_state(run.node().journal), os.path.realpath(run.root)
     paths = run.node().attempt(state.attempt.number if state.attempt is not None else 1)
     found = alive_of(run_dir, paths)
-    say(f"{run.run_id}: {frozen}", file=sys.stderr)
+    say(silent, *(f"  {label_of(process)}" for process in found), file=sys.stderr)
     if not found:
         return complain("stop", "no process of the run lives besides it", 1)
-    for process in found:
-        say(f"  {label_of(process)}", file=sys.stderr)
-    question = f"Kill these {len(found)} processes without it?"
-    if not args.now or not (args.without_keeper or (sys.stdin.isatty() and says_yes(question))):
-        how = f"`stoker stop --now --without-keeper {run.run_id}` kills these processes"
-        return complain("stop", f"nothing was ended: {how}", 1)
     if left := ", ".join(map(label_of, end_all(run_dir, paths, KILL_S))):
         return complain("stop", f"after {KILL_S:.0f} s there live still: {left}", 1)
     say(f"{run.run_id}: its processes are ended; its supervisor process ends the run when it continues")

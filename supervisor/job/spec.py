@@ -46,13 +46,13 @@ class AccumulationCounts(StrEnum):
 
 
 class Unread(StrEnum):
-    """What of the batch could not be read, and a person can answer."""
+    """What could not be read and a person can answer."""
 
     SCOPE = "scope"  # what the batch setting counts
     MICRO = "micro"  # which setting makes the micro-batch
     ACCUMULATION = "accumulation"  # which setting makes the accumulation
     COUNTER = "counter"  # not of the batch: whether steps are counted from 0 at each start
-    EXIT_CODE = "exit_code"  # none of the batch: whether exit code 0 is a success whatever the logs show
+    EXIT_CODE = "exit_code"  # not of the batch: whether exit code 0 is a success whatever the logs show
     RESUME = "resume"  # not of the batch: how the script resumes
 
 
@@ -183,7 +183,7 @@ class BatchAnswer:
 
 @dataclass(frozen=True, slots=True)
 class BatchQuestion:
-    """What measuring leaves open of the batch, or what else only a person knows, with what each answer would lead to.
+    """A question that measuring leaves open, or that only a person can answer, with what each answer would lead to.
 
     Attributes:
         what: what is asked.
@@ -492,7 +492,7 @@ class JobSpec:
 
     @property
     def has_own_code(self) -> bool:
-        """Whether the exit code is the program's own. A shell, srun and pdsh may end with 0 whatever their program did."""
+        """Whether the exit code is the program's own. A shell, srun or pdsh may exit with 0 although its program failed."""
         direct = re.fullmatch(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate)", self.entry) is not None
         return direct or self.entry_kind is not EntryKind.COMMAND
 

@@ -208,19 +208,16 @@ class Leading(Group):
         if report is None:
             return
         lives, view = member.lives(now), self._state.attempt
-        if before is None and lives:
+        sight = before.sight if before is not None else None
+        gone = sight in {ev.NodeSight.SILENT, ev.NodeSight.LEFT}
+        if sight is None and lives:
             self._see(member, ev.NodeSight.JOINED)
-        elif before is not None and report.phase is NodePhase.LEFT:
-            if before.sight is not ev.NodeSight.LEFT and member.pulse.moved():
+        elif sight is not None and report.phase is NodePhase.LEFT:
+            if sight is not ev.NodeSight.LEFT and member.pulse.moved():
                 self._see(member, ev.NodeSight.LEFT)
-        elif before is not None and lives and before.sight in {ev.NodeSight.SILENT, ev.NodeSight.LEFT}:
+        elif gone and lives:
             self._see(member, ev.NodeSight.BACK)
-        elif (
-            before is not None
-            and not lives
-            and before.sight not in {ev.NodeSight.SILENT, ev.NodeSight.LEFT}
-            and member.pulse.silent_s(now) > nd.SILENT_S
-        ):
+        elif sight is not None and not gone and not lives and member.pulse.silent_s(now) > nd.SILENT_S:
             self._see(member, ev.NodeSight.SILENT)
         # A stop there ends the attempt here first (`_follow_others`): then it counts as the reason only where that was over by itself.
         known = view is not None and (

@@ -1,4 +1,4 @@
-"""The change that a rule brings to the next attempt, with the line that says so."""
+"""The change that a rule makes to the next attempt, with the line that describes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from supervisor.run.records import Action, Reason, SpecChange
 
 
 def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
-    """The change that the rule brings and its line; no change and the reason where there is none."""
+    """The change that the rule makes, with its line; if there is none, no change and the reason."""
     match rule.answer:
         case Answer.SHRINK:
             return _smaller(history, rule)
@@ -66,7 +66,7 @@ def _unmeasured_text(history: PolicyInput) -> str:
 
 
 def _earlier(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
-    """From the newest checkpoint that is good: neither did it fail to load, nor was the loss no number by then."""
+    """Resume from the newest good checkpoint: it did not fail to load, and the loss was still finite."""
     path, lost = history.newest_checkpoint, history.now.lost_at
     if path is None:
         return None, f"no earlier checkpoint is known; {rule.advice_if_not_restarted}"
@@ -114,9 +114,9 @@ def _fewer_workers(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None,
 
 
 def _without_gpu(history: PolicyInput) -> tuple[SpecChange, str]:
-    """Fewer ranks on the GPUs that are left, at the same global batch; as it was where that cannot be.
+    """Use fewer ranks on the remaining GPUs with the same global batch, or restart unchanged if that is impossible.
 
-    The largest number of ranks that the user allowed (``--min-ranks``) and that keeps the global batch exact.
+    The number of ranks is the largest that the user allows (``--min-ranks``) and that keeps the global batch exact.
     """
     again = "restart from the newest checkpoint" if history.resume_known else "restart"
     gpus, least, batch = history.gpus, history.retry.min_ranks, history.now.batch
@@ -153,12 +153,12 @@ def _without_gpu(history: PolicyInput) -> tuple[SpecChange, str]:
 
 
 def needs_answer(history: PolicyInput, rule: Rule) -> bool:
-    """Whether an answer to the job's question would let the rule plan what it could not."""
+    """Whether an answer to the job's question would enable the rule's plan."""
     return rule.answer is Answer.SHRINK and history.question and not history.knobs.can_change_batch
 
 
 def offer_for(history: PolicyInput, rule: Rule) -> SpecChange:
-    """The plan that a person may accept where policy makes none: here the global batch would shrink."""
+    """The plan that a person may accept if policy makes none: the global batch would shrink."""
     batch, knobs = history.now.batch, history.knobs
     known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
     if rule.answer is not Answer.SHRINK or batch is None or not known or knobs.can_change_batch:
@@ -172,11 +172,11 @@ def _tried_allocator(history: PolicyInput) -> bool:
     return any("expandable_segments:True" in dict(c.env).values() for c in history.changes)
 
 
-# -- the steps against a full host memory: what of the DataLoader is lowered before the batch ------
+# -- against full host memory: the DataLoader's settings are lowered before the batch --------------
 
 
 class LoaderStep(StrEnum):
-    """One thing that costs host memory or /dev/shm: a field of `LoaderKnobs`."""
+    """A setting that costs host memory or /dev/shm: a field of `LoaderKnobs`."""
 
     WORKERS = "workers"  # halved
     PREFETCH = "prefetch"  # one batch ahead
@@ -184,16 +184,16 @@ class LoaderStep(StrEnum):
     SHARING = "sharing"  # tensors through files rather than descriptors
 
 
-# A kill by the kernel, the control group or SLURM: each step once, then the micro-batch.
+# After a kill by the kernel, the control group or SLURM: each step once, then the micro-batch.
 KILLED: Final = (LoaderStep.WORKERS, LoaderStep.PREFETCH, LoaderStep.PINNED)
-# /dev/shm is full. Workers stand twice: halving is repeated, since all that lies there is theirs.
+# If /dev/shm is full. Workers are halved twice, because they own everything there.
 SHARED: Final = (LoaderStep.SHARING, LoaderStep.WORKERS, LoaderStep.PREFETCH, LoaderStep.WORKERS)
 
 
 def next_step(
     loader: LoaderKnobs, changes: Iterable[SpecChange], steps: tuple[LoaderStep, ...]
 ) -> tuple[SpecChange, str] | None:
-    """The change of the first step that was not taken yet and can be, with its line; None when none is left."""
+    """The change of the first possible step that was not taken yet, with its line; None if none is left."""
     past = [dict(change.set_args) for change in changes]
     taken: dict[LoaderStep, int] = {}
     for kind in steps:

@@ -1,4 +1,4 @@
-"""Applies the rules: who stopped the attempt, whether a restart is allowed, whether its budget lasts."""
+"""Applies the rules: who stopped the attempt, whether a restart is allowed, and whether its budget lasts."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ EXIT_STOPPED: Final = 5
 EXIT_LOST: Final = 6
 EXIT_ENDED_EARLY: Final = 7
 EXIT_REQUEUE: Final = 75
-# In a SLURM job, in place of 1: a requeue would end alike (the number is NVRx's, nvidia-resiliency-ext).
+# Instead of 1 in a SLURM job, because a requeue would fail again (the number is NVRx's, nvidia-resiliency-ext).
 EXIT_DO_NOT_REQUEUE: Final = 93
 
 
 INTERACTIVE_DELAY_S: Final = 10.0
-# A change of what runs, such as a smaller micro-batch, is read before it is let continue or stopped.
+# A person reads a change, such as a smaller micro-batch, before letting it continue or stopping it.
 CHANGED_DELAY_S: Final = 30.0
 MAX_DELAY_S: Final = 60.0
-# Restarts of attempts that never reached a step: two tell a flicker from a fault.
+# Restarts of attempts that never reached a step: after two, the failure is persistent.
 FAILED_STARTS: Final = 2
-# The same fingerprint this often in a row without progress: another try would end alike.
+# After the same fingerprint this often in a row without progress, another try would fail, too.
 SAME_FAILURE: Final = 3
-# An attempt whose steps cannot be seen is taken for one without a step only if it lived this short;
-# more than that could be work that a restart from scratch would lose.
+# An attempt whose steps cannot be seen counts as one without a step only if it was shorter than this; a longer one may have done work
+# that a restart from scratch would lose.
 UNSEEN_START_S: Final = 120.0
 
 
@@ -78,14 +78,14 @@ def decide(history: PolicyInput) -> Decision:
 
 
 def _ended_unseen(history: PolicyInput) -> Decision:
-    """What follows an attempt whose exit status nobody saw, and whose logs show no failure."""
+    """The decision after an attempt whose exit status is unknown and whose logs show no failure."""
     if history.finished:
         return Decision(DecisionKind.SUCCEED, f"{_done(history)} (its exit status was lost)", exit_code=0)
     return Decision(DecisionKind.FAIL, "its exit status was lost and no cause is known", exit_code=EXIT_LOST)
 
 
 def _ended_with_zero(history: PolicyInput, verdict: Verdict | None) -> Decision | None:
-    """What follows exit code 0: mostly success. None where the logs show a failure, which its rule answers."""
+    """The decision after exit code 0, mostly success. None: the logs show a failure, and its rule decides."""
     failure, reason = (verdict.failure, verdict.reason) if verdict else (FailureClass.HEALTHY, None)
     if failure is FailureClass.NAN_LOSS:
         return Decision(DecisionKind.FAIL, "finished, but the loss is NaN or Inf", exit_code=EXIT_FAILED)
@@ -122,9 +122,9 @@ def _hidden(history: PolicyInput) -> str:
 
 
 def planned_change(history: PolicyInput) -> tuple[SpecChange, str] | None:
-    """The change that gets past the newest failure, and why, for a person who restarts the run; None where there is none to make.
+    """The change that avoids the newest failure, and why, for a person who restarts the run; None if there is none.
 
-    Whatever forbids a restart without a person (its budget, what a restart might overwrite) does not count here.
+    What forbids a restart without a person (the budget, checkpoints that it might overwrite) does not matter here.
     """
     rule = _rule(history, history.now.verdict)
     if rule.answer in {Answer.STOP, Answer.HOLD, Answer.REQUEUE}:
@@ -162,13 +162,13 @@ def _stopped_by_us(history: PolicyInput, now: PastAttempt) -> Decision | None:
         case StopCause.TRIAL:
             return _trial_over(history)
         case StopCause.RANK_DIED | StopCause.HANG | StopCause.NOT_RESUMED | StopCause.PLAN_DIFFERS:
-            return None  # what made us end it is the cause, and the verdict names it
+            return None  # the reason why we ended it is the cause, and the verdict names it
         case _:
             assert_never(now.stop)
 
 
 def _not_resumed(history: PolicyInput) -> Decision:
-    """An attempt that began below its checkpoint waits for a person, who may say that the script counts so."""
+    """An attempt that began below its checkpoint waits for a person, who may say that the script counts from 0."""
     if history.counter == RESTARTS and not history.now.misses_surely:
         reason = "the script's step count starts over at 0: restart from the newest checkpoint"
         return Decision(DecisionKind.RESTART, reason, change=SpecChange())
@@ -178,7 +178,7 @@ def _not_resumed(history: PolicyInput) -> Decision:
 
 
 def _replanned(history: PolicyInput) -> Decision:
-    """The plan of the restart that had another batch, with the setting that has been answered since."""
+    """Repeat the plan of a restart that had another batch, with the setting that was answered since."""
     decided = _restart_or_not(history, FailureClass.USAGE_ERROR, Rule(Answer.RESTART))
     if decided.kind is not DecisionKind.RESTART:
         return decided
@@ -188,7 +188,7 @@ def _replanned(history: PolicyInput) -> Decision:
 
 
 def _trial_over(history: PolicyInput) -> Decision:
-    """A trial that we ended: it has made its steps, or its time was over."""
+    """A trial that we ended: it made its steps, or its time ran out."""
     trial, now = history.trial or TrialSettings(), history.now
     seen = steps_seen(now.first_step, now.last_step)
     if seen >= trial.steps:
@@ -277,10 +277,10 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
 
 
 def _unmeasured_first(history: PolicyInput, failure: FailureClass, rule: Rule) -> Decision | None:
-    """What precedes the rule of an attempt that ended before a first step of the run, for no known cause; None: nothing does.
+    """The decision that comes before the rule if an attempt ended before the run's first step without a known cause; None: none does.
 
-    It is restarted without stoker's measurements, once a run and outside of all budgets. Where that is not allowed, or ended alike,
-    the rule holds, and its line says so.
+    The attempt is restarted without stoker's measurements, once per run and outside of all budgets. If that is not allowed, or failed in
+    the same way, the rule applies and its line says so.
     """
     verdict, before = history.now.verdict, history.attempts[-2:-1]
     if verdict is None or not _is_causeless(verdict) or any(a.stepped for a in history.attempts):
@@ -299,14 +299,14 @@ def _unmeasured_first(history: PolicyInput, failure: FailureClass, rule: Rule) -
 
 
 def _is_causeless(verdict: Verdict) -> bool:
-    """Whether all that is known is that it ended: by an exit code, or a signal that it raised itself."""
+    """Whether nothing is known except that it ended: by an exit code, or by a signal that it raised itself."""
     match _kind(verdict):
         case _ if verdict.signature:  # the user knows the cause
             return False
         case FailureClass.UNKNOWN, None:
             return True
         case FailureClass.WORKER_CRASH, Reason.SIGNAL | Reason.EXIT_CODE | Reason.SILENT | None:
-            return "SIGKILL" not in verdict.title  # which somebody else sends
+            return "SIGKILL" not in verdict.title  # somebody else sends that
         case _:
             return False
 
@@ -316,7 +316,7 @@ def _kind(verdict: Verdict) -> tuple[FailureClass, Reason | None]:
 
 
 def _may_be_unmeasured(history: PolicyInput, verdict: Verdict) -> bool:
-    """Whether nobody ended it, no table of the user's answers its failure, and no change of the batch needs the measurements."""
+    """Whether nobody ended it, no table of the user applies to it, and no change of the batch needs the measurements."""
     own = override_for(verdict.failure, history.retry.overrides, verdict.signature)
     is_free = own is None or own.answer is None
     ended_itself = history.now.stop in {None, StopCause.RANK_DIED}
@@ -324,9 +324,9 @@ def _may_be_unmeasured(history: PolicyInput, verdict: Verdict) -> bool:
 
 
 def _flapping(history: PolicyInput, rule: Rule) -> str | None:
-    """Why the run restarts too often, progress or not; None where it does not.
+    """Why the run restarts too often, regardless of progress; None if it does not.
 
-    Plans that change the job have their own bound and do not count.
+    Plans that change the job have their own limit and do not count.
     """
     if rule.answer is Answer.SHRINK or history.now.ended_t is None:
         return None
@@ -348,7 +348,7 @@ def _flapping(history: PolicyInput, rule: Rule) -> str | None:
 
 
 def _lost_again(history: PolicyInput) -> str | None:
-    """Why a loss that is no number is not resumed from before it a second time; None where it is the first."""
+    """Why the run does not go back a second time after a NaN or Inf loss; None if this is the first time."""
     now = history.now
     since = itertools.takewhile(lambda a: not a.by_person, reversed(history.attempts[:-1]))
     first = next((a.lost_at for a in since if a.lost_at is not None), None)
@@ -385,7 +385,7 @@ def _spent(history: PolicyInput, failure: FailureClass, rule: Rule) -> str | Non
 
 
 def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
-    """Why a restart may not be made without a person, or None where it may."""
+    """Why a restart needs a person; None if it does not."""
     now = history.now
     if rule.requires_progress and not any(a.stepped for a in history.attempts):
         return rule.advice_if_not_restarted
@@ -402,14 +402,14 @@ def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
 
 
 def _resume_can_be_asked(history: PolicyInput) -> bool:
-    """Whether an answer would let a restart resume: no way is known, not even that there is none."""
+    """Whether an answer could let a restart resume: neither a way to resume nor its absence is known."""
     knobs = history.knobs
     known = knobs.starts or knobs.resume_step is not None or knobs.cannot_resume or knobs.self_resuming
     return not known and not history.retry.restart_from_scratch
 
 
 def _why_not_resumed(history: PolicyInput) -> str:
-    """What is missing before a restart could continue, what to type for it, and a file that may be worth a look."""
+    """What is missing for a restart to continue, and what to type for it."""
     flag, found = history.knobs.resume_path, history.newest_checkpoint
     if history.not_now:
         return f"steps were made and {history.not_now}"
@@ -475,25 +475,25 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-# -- what counts against which budget ---------------------------------------------------------------------
+# -- budgets ------------------------------------------------------------------------------------------------
 
 HAS_OWN_COUNT: Final = frozenset((Answer.SHRINK, Answer.NEW_PORT, Answer.UNMEASURED))
-"""Answers that ``--max-retries`` does not bound, unless it is 0."""
+"""Answers that ``--max-retries`` does not limit, unless it is 0."""
 
 
 def is_unchanged(change: SpecChange) -> bool:
-    """Whether the next attempt runs the same job."""
+    """Whether the next attempt runs the same job, unchanged."""
     return replace(change, from_scratch=False) == SpecChange()
 
 
 def alike_since_progress(history: PolicyInput, failure: FailureClass) -> list[PastAttempt]:
-    """The attempts since the last progress that were restarted after this class of failure."""
+    """The attempts since the last progress that were restarted after this failure class."""
     past = restarts_since_progress(history)
     return [a for a in past if a.verdict is not None and a.verdict.failure is failure]
 
 
 def counted_retries(history: PolicyInput) -> list[PastAttempt]:
-    """The attempts since the last progress whose restart ``--max-retries`` counts: those of the same job."""
+    """The attempts since the last progress whose restart counts for ``--max-retries``: those of the unchanged job."""
     return [
         a
         for a in restarts_since_progress(history)

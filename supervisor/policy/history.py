@@ -1,4 +1,4 @@
-"""What policy looks at: the attempts so far, as plain data that the keeper fills in from a run's state."""
+"""The input of policy: the attempts so far, as plain data that the keeper derives from a run's state."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from supervisor.run.records import Decision, DecisionKind, SpecChange, Verdict
 StopCause: TypeAlias = StopWhy
 """Why stoker itself ended the attempt."""
 
-# Logs count from 0 or from 1. Adam allocates its state in the first step, so that most out-of-memory failures are here, and an
-# evaluation before the training is logged as step 0 (nanoGPT).
+# Logs count from 0 or 1. Adam allocates its state in the first step, so most out-of-memory failures happen there, and an evaluation
+# before the training is logged as step 0 (nanoGPT).
 FIRST_STEP: Final = 1
 
 
@@ -24,11 +24,10 @@ FIRST_STEP: Final = 1
 class PastAttempt:
     """One ended attempt, as the keeper knows it.
 
-    `decision` is what was decided after it (None for the newest one); `by_person`: by a request, which
-    starts all budgets again. `steps_seen`: the attempt spoke the wire, or a step was read from its log.
-    `missed`: how it did not resume, as a clause, and `misses_surely`; `refuted`: its batch showed that an answer about a setting
-    was wrong; `lost_at`: the step from which on its loss was no number.
-    `ended_t`: wall seconds. `unread`: how far its logs were read, in words, where that was not all.
+    `decision`: what was decided after it (None for the newest one); `by_person`: a person decided it, which resets all budgets.
+    `steps_seen`: it sent telemetry, or a step was read from its log. `missed`: how it failed to resume, as a clause, and whether
+    `misses_surely`. `refuted`: its batch showed that an answer about a setting was wrong. `lost_at`: the first step whose loss was NaN
+    or Inf. `ended_t`: wall seconds. `unread`: how far its logs were read, in words, if not to the end.
     """
 
     verdict: Verdict | None
@@ -71,34 +70,35 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True)
 class PolicyInput:
-    """All that `decide` looks at. `attempts` ends with the one that just ended.
+    """Everything that `decide` looks at. `attempts` ends with the one that just ended.
 
     Attributes:
         attempts: all attempts, oldest first.
-        retry: the user's bounds.
-        knobs: what of the script can be set.
-        interactive: a person may look: failures are held, restarts wait `INTERACTIVE_DELAY_S`.
-        watched: somebody has its screen open: what changes the run waits `CHANGED_DELAY_S`.
+        retry: the user's limits.
+        knobs: which settings of the script can be changed.
+        interactive: a person may look, so failures are held and restarts wait `INTERACTIVE_DELAY_S`.
+        watched: somebody has a screen open, so a change of the run waits `CHANGED_DELAY_S`.
         total_steps: the last step, if known.
         final_checkpoint: a final checkpoint was committed.
-        memory: the point that the newest memory failure gave, if its message said enough.
-        port_named: a person chose the port; it is never moved.
-        leads: this node may move the port (one machine, or node 0).
-        in_batch_job: a scheduler that can requeue it started the run (`cluster.scheduler`): SIGTERM then means "requeue me" where a checkpoint was committed.
-        trials: what earlier attempts, and earlier runs of the same kind, showed of each micro-batch.
-        loader: what is known of the script's DataLoader, as the command line was at first.
-        newest_checkpoint: the newest committed checkpoint, as a flag that wants a path takes it.
-        newest_number: the number by which a flag for a step takes it.
+        memory: the memory figures in the newest failure's message, if it had enough of them.
+        port_named: a person chose the port, so it never changes.
+        leads: this node may change the port (one machine, or node 0).
+        in_batch_job: a scheduler that can requeue the run started it (`cluster.scheduler`). SIGTERM then means "requeue me" if a
+            checkpoint was committed.
+        trials: what earlier attempts, and earlier runs of the same kind, showed about each micro-batch.
+        loader: the DataLoader's settings in the original command line.
+        newest_checkpoint: the newest committed checkpoint, in the form that a flag for a path takes.
+        newest_number: its number, in the form that a flag for a step takes.
         not_now: why the resume flag that a person named cannot be set yet.
-        old_batch: why a resume with another micro-batch would continue with the old one; empty where it would not.
+        old_batch: why a resume with another micro-batch would continue with the old one; empty if it would not.
         given_start: flag and value by which a person told the script what to start from (``--resume c2.pt``).
-        question: what measuring left open of the batch can be asked.
-        unsound: checkpoints that a script which finds its newest would take, though they are no good, as a clause.
-        counter: what a person answered about the script's count of its steps (`job.spec.RESTARTS`).
-        trial: it is a trial: nothing is restarted.
-        gpus: the GPUs, where one is known to be at fault.
-        measured: stoker's measurements were in the newest attempt's processes.
-        code_hidden_by: what keeps the program's exit code from stoker, as a clause.
+        question: something that the measurements left open about the batch can be asked.
+        unsound: the unusable checkpoints that a script which finds its newest one would take, as a clause.
+        counter: a person's answer about how the script counts its steps (`job.spec.RESTARTS`).
+        trial: the run is a trial, and nothing is restarted.
+        gpus: the GPUs, if one is known to be faulty.
+        measured: stoker's measurements were active in the newest attempt's processes.
+        code_hidden_by: what hides the program's exit code from stoker, as a clause.
         jitter: in [0, 1), spreads the back-off of many runs.
     """
 
@@ -141,7 +141,7 @@ class PolicyInput:
 
     @property
     def resume_known(self) -> bool:
-        """Whether a restart can continue from a checkpoint: the script finds it, or can be told one that was found."""
+        """Whether a restart can continue from a checkpoint: the script finds one, or can be given one that was found."""
         return not self.not_now and is_resume_known(self.knobs, self.newest_checkpoint, self.newest_number)
 
     @property
@@ -152,7 +152,7 @@ class PolicyInput:
 
     @property
     def may_blame_measurements(self) -> bool:
-        """Whether they ran in the newest attempt, and this run was not restarted without them before."""
+        """Whether they were active in the newest attempt, and this run was not restarted without them before."""
         return self.measured and not any(is_unmeasured(a.decision) for a in self.attempts)
 
     @property
@@ -165,7 +165,7 @@ class PolicyInput:
 def is_resume_known(knobs: Knobs, newest_checkpoint: str | None, newest_number: int | None = None) -> bool:
     """Whether a restart can continue: the script finds its checkpoint, or there is a flag and a checkpoint for it.
 
-    A flag that means "the newest" is set without one only where a person named it, or the first launch had it.
+    A flag that means "the newest" is set without a known checkpoint only if a person named it or the first launch had it.
     """
     if knobs.self_resuming or knobs.resume_is_set:
         return True
@@ -178,9 +178,8 @@ def is_resume_known(knobs: Knobs, newest_checkpoint: str | None, newest_number: 
 def restarts_since_progress(history: PolicyInput) -> tuple[PastAttempt, ...]:
     """The attempts after which policy restarted since there was last progress, oldest first.
 
-    Progress is a step beyond every earlier one, or a newer committed checkpoint. An attempt that made
-    progress counts as the first of the new window, by the restart that followed it. A restart without stoker's measurements is
-    outside of all budgets.
+    Progress is a step beyond all earlier ones, or a newer committed checkpoint. An attempt that made progress is the first of the
+    new window. A restart without stoker's measurements counts for no budget.
     """
     start = 0
     farthest = newest = -1

@@ -1,4 +1,4 @@
-"""The rules: one a failure class, as a table to read."""
+"""The rules: a table with one row per failure class."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Final
 from supervisor.job.spec import ClassOverride, signature_key
 from supervisor.run.records import FailureClass, Precondition, Reason
 
-# How long the dead ranks' GPU memory is waited for: a driver that cleans up after a killed process takes
-# seconds; NVRx allows 50 s (nvidia-resiliency-ext, its health checks between restarts).
+# How long to wait for the dead ranks' GPU memory: a driver needs seconds to clean up after a killed process; NVRx allows 50 s
+# (nvidia-resiliency-ext, its health checks between restarts).
 DRAIN_S: Final = 50.0
-# A person, or a job's own clean-up, frees a disk in minutes; an hour of an idle GPU is worth less than that.
+# A person, or the job's own clean-up, frees a disk within minutes.
 DISK_WAIT_S: Final = 1800.0
 
 
 class Answer(StrEnum):
-    """What a rule does about its class."""
+    """What a rule does about its failure class."""
 
     SHRINK = "shrink"  # smaller micro-batch, same global batch
     RESTART = "restart"  # as it was, from the newest checkpoint
@@ -36,13 +36,13 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one failure class is answered.
+    """The answer to one failure class.
 
-    `max_times`: restarts for this class without progress; None leaves it to ``--max-retries`` alone.
-    `only_before_first_step`: the class can only strike before a first step, so that nothing can be lost.
-    `advice_if_not_restarted`: what a person is told when the answer is not, or no longer, to restart.
-    `held_unwatched`: a held run waits for its person also while no dashboard shows it. Where only an edit helps, it does not.
-    `show_first`: what must be shown before the next launch, waited for `wait_s` seconds at most.
+    `max_times`: how often it restarts without progress; None: only ``--max-retries`` limits it.
+    `only_before_first_step`: the class only occurs before the first step, so nothing can be lost.
+    `advice_if_not_restarted`: what a person is told if there is no restart, or no further one.
+    `held_unwatched`: a held run also waits while no dashboard shows it; off if only an edit helps.
+    `show_first`: what the next launch waits for, at most `wait_s` seconds.
     """
 
     answer: Answer
@@ -80,7 +80,7 @@ UNMEASURED: Final = Rule(
     max_times=1,
     advice_if_not_restarted="--no-instrument shows whether stoker's measurements are the cause",
 )
-"""Also the first answer to an attempt that ended before its first step for no known cause (`decide`)."""
+"""Also the first answer if an attempt ended before its first step without a known cause (`decide`)."""
 
 RULES: Final = MappingProxyType(
     {
@@ -173,7 +173,7 @@ RULES: Final = MappingProxyType(
     }
 )
 
-# Where the reason decides more than the class does.
+# Rules for classes whose reason matters more.
 REASON_RULES: Final = MappingProxyType(
     {
         (FailureClass.CODE_ERROR, Reason.INSTRUMENT): UNMEASURED,
@@ -206,7 +206,7 @@ def rule_for(
     overrides: tuple[ClassOverride, ...] = (),
     signature: str = "",
 ) -> Rule:
-    """The rule for a class, with the user's ``[policy.<class>]`` applied, or the action of the user's `signature`."""
+    """The rule for a class, changed by the user's ``[policy.<class>]`` or by the action of the user's `signature`."""
     rule = RULES[failure]
     if reason is not None:
         rule = REASON_RULES.get((failure, reason), rule)
@@ -245,6 +245,6 @@ def rule_for(
 def override_for(
     failure: FailureClass, overrides: tuple[ClassOverride, ...], signature: str = ""
 ) -> ClassOverride | None:
-    """The user's table for a signature of theirs, else for a class, if there is one."""
+    """The user's table for their own signature, or else for the class, if there is one."""
     named = {o.failure: o for o in reversed(overrides)}
     return (named.get(signature_key(signature)) if signature else None) or named.get(failure.value)

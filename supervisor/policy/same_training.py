@@ -1,10 +1,10 @@
-"""Whether a resumed attempt continues with the same training, by the values measured for the steps that were trained twice (pure).
+"""Judges whether a resumed attempt continues the same training, from the values of the steps that were trained twice (pure).
 
-A step that was trained twice saw the same samples with the same weights, or should have. What both attempts reported of it is compared,
-value by value: where the attempt began, the samples or tokens of a step, the learning rate, the loss, the gradient norm. The first that
-differs is named. Learning rates and counters are exact but for their printed digits. Losses differ by float noise (1e-6 to 1e-3 of the loss)
-or by dropout's own noise, so only their mean over several steps is held against a resume, and only where it is higher. Another order of the
-data looks like dropout; where it would not show, the answer is `unknown`.
+A step that was trained twice should have seen the same samples with the same weights. The values that both attempts reported for it are
+compared in order: where the attempt began, samples or tokens per step, learning rate, loss, gradient norm. The first one that differs is
+named. Learning rates and counters are exact except for their printed digits. Losses differ by float noise (1e-6 to 1e-3 of the loss) or by
+dropout, so only their mean over several steps counts against a resume, and only if it is higher. Another order of the data looks like
+dropout; if it would not show, the answer is `unknown`.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ Table: TypeAlias = Mapping[int, Mapping[str, float]]
 LEAST_ROWS: Final = 4
 LEAST_PAIRS: Final = 3
 LEAST_LOSSES: Final = 8
-"""A mean of fewer losses says nothing against a resume."""
+"""The mean of fewer losses does not count against a resume."""
 WINDOW: Final = 24
-"""A wrong start shows in its first steps: SGD at a high rate has caught up after ten."""
+"""A wrong start shows in its first steps; SGD with a high learning rate has caught up after ten."""
 SURE: Final = 4.5
-"""Standard errors of the mean. Right restarts under dropout came to 2.8, wrong weights to 4 to 40."""
+"""Standard errors of the mean. Correct restarts with dropout reached 2.8, wrong weights 4 to 40."""
 DOUBTFUL: Final = 2.0
 HIDDEN_RATIO: Final = 1.25
-"""Losses that are higher by two standard errors, or noise that would hide 1.25 times the loss, do not rule out other weights."""
+"""Losses that are higher by two standard errors, or noise that could hide 1.25 times the loss, leave other weights possible."""
 LEAST_NOISE: Final = 0.02
-"""Gaps that lie nearer to each other than 2 % do so by chance, or change by more once the weights have parted."""
+"""Gaps closer to each other than 2 % are so by chance, or change by more once the weights diverge."""
 LOSS_RATIO: Final = 1.1
 NORM_RATIO: Final = 1.28
-"""The least wrong weight of an accumulation is 4/3, by one micro-batch of three."""
+"""The smallest wrong weight of an accumulation is 4/3, from one micro-batch of three."""
 COUNT_RATIO: Final = 1.2
-"""Counts of a step (tokens of padded text) vary by some percent; a wrong global batch is a factor of 1.33 (12 for 16) or more."""
+"""Counts per step (tokens of padded text) vary by a few percent; a wrong global batch is off by a factor of 1.33 (12 for 16) or more."""
 RATE_SHARE: Final = 1e-3
-"""A learning rate is printed with three digits mostly."""
+"""A learning rate is usually printed with three digits."""
 SAME_SHARE: Final = 2e-3
 EXACT: Final = 1e-3
 """Float noise: the median difference of the losses as a share of the loss, and of the gradient norms as a logarithm; bfloat16 gives 5e-4."""
 SEEN_PAIRS: Final = 14
 SEEN_SHARE: Final = 0.7
-"""Losses of the same samples differ by less than 0.7 of what they vary by from step to step; those of other samples by 1.4 times that."""
+"""Losses of the same samples differ by less than 0.7 of their variation from step to step; those of other samples by 1.4 times that."""
 
 _COUNTED = re.compile(r"(?:^|[_\s/.])(?:samples?|tokens?|examples?|sequences?|images?|seqs?)(?:$|[_\s/.])")
 _NO_COUNT = re.compile(
@@ -58,14 +58,14 @@ _NO_COUNT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """What is known of a restart. Pairs are before and after.
+    """What is known about a restart. Pairs are before and after.
 
     Attributes:
-        resumes_at: steps done in the checkpoint that it should load; None: not known.
+        resumes_at: the step of the checkpoint that it should load; None: unknown.
         expected: whether it should load one at all.
-        accumulation: micro-batches of a rank in one step.
-        micro: samples of a rank's micro-batch.
-        total_steps: how many the script says there are.
+        accumulation: micro-batches of one rank per step.
+        micro: samples in one rank's micro-batch.
+        total_steps: the number of steps that the script reports.
     """
 
     resumes_at: int | None = None
@@ -104,10 +104,10 @@ def judge(before: Table, after: Table, restart: Restart) -> Judgement:
 
 
 def began_below(before: Table, after: Table, at: int) -> int | None:
-    """The step after which an attempt began that was to continue from step `at` of `before`, if it made steps below it; else None.
+    """The step after which an attempt began that should have continued from step `at` of `before`, if that is below `at`; else None.
 
-    One logged step shows nothing: an evaluation before the training is logged as step 0. The first is below by a logging interval, and
-    by 2 at least, as a checkpoint's number may be one ahead of the log's.
+    One logged step proves nothing: an evaluation before the training is logged as step 0. The first step must be below `at` by a logging
+    interval, and by at least 2, because a checkpoint's number may be one ahead of the log.
     """
     first = sorted(after)[:2]
     if len(first) < 2:
@@ -128,12 +128,12 @@ class _Both:
         self.new = sum(step > max(before) for step in after)
 
     def pairs(self, name: str) -> list[tuple[int, float, float]]:
-        """Step, value before, value after, of the steps that have both."""
+        """Step, value before and value after, for the steps that have both."""
         old, new = _column(self.before, name), _column(self.after, name)
         return [(step, old[step], new[step]) for step in self.twice if step in old and step in new]
 
     def log_gaps(self, name: str) -> list[float]:
-        """Logarithms of after / before: noise grows with a loss, so shares of it compare."""
+        """Logarithms of after / before, because noise is proportional to the loss."""
         return [math.log(a) - math.log(b) for _, b, a in self.pairs(name) if b > 0 and a > 0]
 
     def differs(
@@ -145,7 +145,7 @@ class _Both:
         )
 
     def unknown(self, text: str, *numbers: tuple[str, float]) -> Judgement:
-        """The answer that the values do not show it."""
+        """The answer that the values do not show whether it is the same."""
         return Judgement(Sameness.UNKNOWN, text, None, numbers, len(self.twice), self.new)
 
 
@@ -194,14 +194,14 @@ def _global_batch(both: _Both) -> Judgement | None:
     if micro is not None and accumulation is not None:
         old, new = (m * a for m, a in zip(micro, accumulation, strict=True))
         if old != new and abs(off - math.log(new / old)) < math.log(COUNT_RATIO):
-            return None  # the counter is one rank's, and each rank takes more where there are fewer
+            return None  # the counter is one rank's, and each of fewer ranks takes more
     numbers = (("counted_before", was), ("counted_after", now))
     text = f"{name} of a step {was:.4g} → {now:.4g}"
     return both.differs(Difference.GLOBAL_BATCH, text, *numbers, certain=True)
 
 
 def _counted(both: _Both) -> tuple[str, float, float] | None:
-    """The first counter of samples or tokens, and what it counts of the same steps; None: nothing is counted."""
+    """The first counter of samples or tokens, and its median for the same steps; None: nothing is counted."""
     names = {name for table in (both.before, both.after) for row in table.values() for name in row}
     for name in sorted(names):
         if not _COUNTED.search(name.lower()) or _NO_COUNT.search(name.lower()):
@@ -240,7 +240,7 @@ def _learning_rate(both: _Both) -> Judgement | None:
 
 
 def _loss(both: _Both) -> Judgement | None:
-    """A loss that is higher from the first steps on. One that is lower may be a mean that begins again with each attempt."""
+    """Whether the loss is higher from the first steps on. A lower one may be a running mean that restarts with each attempt."""
     ratio = _ratio(both.log_gaps("loss"), math.log(LOSS_RATIO))
     if ratio is None or _is_exact(both):
         return None
@@ -253,7 +253,7 @@ def _loss(both: _Both) -> Judgement | None:
 
 
 def _gradient_norm(both: _Both) -> Judgement | None:
-    """Gradients that are weighted otherwise: an accumulated loss that is not divided, or is divided twice."""
+    """Whether gradients are weighted differently: an accumulated loss that is not divided, or is divided twice."""
     ratio = _ratio(both.log_gaps("grad_norm"), math.log(NORM_RATIO))
     if ratio is None:
         return None
@@ -262,7 +262,7 @@ def _gradient_norm(both: _Both) -> Judgement | None:
 
 
 def _ratio(gaps: Sequence[float], bound: float) -> float | None:
-    """How many times the value of before it is in the mean of the first steps; None where that is within `bound` and the noise."""
+    """The mean ratio of the first steps to before; None if it is within `bound` and the noise."""
     if len(gaps) < LEAST_LOSSES:
         return None
     noise = max(_deviation(gaps[:WINDOW]), LEAST_NOISE)
@@ -284,7 +284,7 @@ _TESTS: Final[tuple[Callable[[_Both], Judgement | None], ...]] = (
 
 
 def _agreement(both: _Both) -> Judgement:
-    """No value differs: how near they are, and whether another order of the data would show."""
+    """No value differs: say how close they are, and whether another order of the data would show."""
     pairs = both.pairs("loss")
     if not both.twice:
         return both.unknown(f"no step was trained twice; {both.new} new steps")
@@ -309,13 +309,13 @@ def _agreement(both: _Both) -> Judgement:
 
 
 def _is_exact(both: _Both) -> bool:
-    """Whether the gradients of all ranks are those of before: then weights and samples are too, whatever the loss is a mean of."""
+    """Whether the gradients are the same as before. Then weights and samples are the same, too, whatever the loss averages."""
     gaps = both.log_gaps("grad_norm")[:WINDOW]
     return len(gaps) >= LEAST_PAIRS and median(map(abs, gaps)) <= EXACT
 
 
 def _hidden_by_noise(both: _Both) -> str:
-    """Which wrong resumes the losses of the steps trained twice do not rule out; empty where they would show."""
+    """Which wrong resumes the losses of the steps trained twice do not rule out; empty: none."""
     gaps, parts = both.log_gaps("loss"), list[str]()
     first = gaps[:WINDOW]
     error = max(_deviation(first), LEAST_NOISE) / math.sqrt(len(first)) if first else math.inf
@@ -333,13 +333,13 @@ def _interval(table: Table) -> int:
 
 
 def _column(table: Table, name: str) -> dict[int, float]:
-    """A value by step; what is no number is left out, and what has no finite square."""
+    """A value by step, without NaN and without values whose square is not finite."""
     found = {step: table[step].get(name, math.nan) for step in sorted(table)}
     return {step: value for step, value in found.items() if abs(value) < 1e100}
 
 
 def _steps_of(column: Mapping[int, float]) -> dict[int, float]:
-    """What each step adds to a counter; of a column that does not grow, its values: they count one step each."""
+    """What each step adds to a counter; if a column does not grow, its values count one step each."""
     grown = {
         b: (column[b] - column[a]) / (b - a) for a, b in itertools.pairwise(column) if column[b] >= column[a]
     }
@@ -353,12 +353,12 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def _step_noise(values: Sequence[float]) -> float:
-    """The standard deviation of one step's value about its trend, from the differences of adjacent steps."""
+    """The standard deviation of a step's value around its trend, from the differences of adjacent steps."""
     return _deviation([b - a for a, b in itertools.pairwise(values)]) / math.sqrt(2)
 
 
 def _quantum(values: Iterable[float]) -> float:
-    """What the printing of these numbers rounds away: one of their last digit, of the one with the most digits."""
+    """The rounding of these printed numbers: one unit in the last place of the number with the most digits."""
     least = math.inf
     for value in values:
         if value:

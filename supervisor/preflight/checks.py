@@ -55,9 +55,9 @@ def asked() -> tuple[Check, ...]:
 
 
 def run_checks(checks: Iterable[Check], context: CheckContext) -> list[Finding]:
-    """What `checks` find, in their order; none of them writes anything that stays.
+    """What `checks` find, in order; they leave nothing behind.
 
-    What the system does not let a check look at is a note, and stops no start.
+    If the system does not let a check look at something, that is a note and does not stop the start.
     """
     found: list[Finding] = []
     for check in checks:

@@ -1,6 +1,6 @@
-"""The ranks meet once before the real thing: one process group, one sum, and how much each pair of them sends in a second.
+"""Lets the ranks meet once before the job starts: one process group, one sum, and the transfer rate of each pair.
 
-First those of this machine alone; of several nodes then all of them, where the same check runs on the other nodes too.
+The ranks of this machine meet first; on several nodes all ranks then meet, if the same check runs on the other nodes.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _judged(
     took_s: float,
     failed_way: Failed | None,
 ) -> Finding:
-    """A rank that ended by itself explains it; one that gave up after `meet_s` was let down by those that never began."""
+    """A rank that ended by itself is the cause; one that gave up after `meet_s` waited for ranks that never began."""
     ranks, first = meeting.ranks, meeting.first
     here = range(len(codes))
     fix = "`stoker run` would fail in the same way: look at the interface and the driver"
@@ -241,8 +241,12 @@ def _judged(
             f"the sum over {ranks} ranks is wrong on rank {first + said.index('wrong')}",
             "a GPU or its link is broken",
         )
-    who = f"{ranks} ranks on {meeting.nodes} nodes" if meeting.host else f"{ranks} ranks"
-    return ok("collective", f"{who} met over {said[0]} and added up 4 MiB, in {took_s:.1f} s")
+    what = f"{ranks} ranks met over {said[0]} and added up 4 MiB, in {took_s:.1f} s"
+    if meeting.host:
+        what = (
+            f"{ranks} ranks on {meeting.nodes} nodes met over {said[0]} and added up 4 MiB, in {took_s:.1f} s"
+        )
+    return ok("collective", what)
 
 
 # -- pairs -----------------------------------------------------------------------------------------------
@@ -260,14 +264,19 @@ def _bandwidth(meeting: _Meeting, measured: _Pairs) -> Finding:
     best, norm = _rate(rates[-1]), rates[-1] if meeting.host else rates[len(rates) // 2]
     if slow := [pair for pair, rate in pairs.items() if rate < SLOW_RATIO * norm]:
         fix = "every step waits for the slowest: look at its cable, port, switch and driver, or leave it out"
-        return warn("bandwidth", f"{kind} {_named(slow, pairs, hosts)}; the best pair {best}", fix)
+        named = _named(slow, pairs, hosts)
+        what = f"nodes {named}; the best pair {best}" if hosts else f"ranks {named}; the best pair {best}"
+        return warn("bandwidth", what, fix)
     if hosts and rates[-1] < SLOW_LINK:
         fix = "name the fast interface in GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, or see the link"
         few = f"nodes {_named(list(pairs)[:1], pairs, hosts)}: less than half of a gigabit link"
         return warn("bandwidth", few, fix)
     if len(pairs) <= MOST_NAMED:
         return ok("bandwidth", f"{kind} {_named(list(pairs), pairs, hosts)}")
-    return ok("bandwidth", f"{len(pairs)} pairs of {kind}: {_rate(rates[0])} to {best}")
+    low = _rate(rates[0])
+    if hosts:
+        return ok("bandwidth", f"{len(pairs)} pairs of nodes: {low} to {best}")
+    return ok("bandwidth", f"{len(pairs)} pairs of ranks: {low} to {best}")
 
 
 def _named(some: Sequence[tuple[int, int]], pairs: dict[tuple[int, int], float], hosts: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""The machine that a job will run on: folders, disk, memory, limits, and whether its processes may be looked into."""
+"""The machine that a job will run on: folders, disk, memory, limits, and whether its processes may be inspected."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Of several nodes: whether this one gets through to where the ranks meet, and whether its clock is that of the others.
+"""For several nodes: whether this node reaches the meeting point of the ranks, and whether its clock agrees with the others'.
 
-Each way in which it does not looks the same from within a job: minutes of silence. Here each has a line of its own.
+Inside a job every failure to connect looks the same: minutes of silence. Here each has a message of its own.
 """
 
 from __future__ import annotations

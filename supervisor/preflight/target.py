@@ -1,4 +1,4 @@
-"""What will be run, and with what: script, batch, data, the checkpoint to continue from, torchrun, the allocation it runs in."""
+"""Checks what will run: script, batch, data, the checkpoint to resume from, torchrun, and the allocation."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ from supervisor.run.index import register
 from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
-from supervisor.sources.processes import any_is_written
 from supervisor.views.model.cause_context import read_context
 from tests.conftest import wait_until
 from tests.keeper.fakes import job_of, own_run_in, run_in
@@ -216,27 +215,6 @@ def test_what_a_killed_observer_left_is_cleared_away_and_a_live_one_is_not(tmp_p
     assert sorted(path.name for path in observed()) == ["live", "newborn"]
 
 
-def test_a_log_still_written_through_a_link_is_followed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "x.log"
-    with log.open("w", encoding="utf-8") as writer:
-        (tmp_path / "link.log").symlink_to(log)
-        assert any_is_written([str(tmp_path / "link.log")])
-        writer.write("step 1\n")
-    assert not any_is_written([str(log)])
-    del capsys
-
-
-def test_where_nothing_can_be_kept_an_observer_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    assert main(["attach", "--no-ui", str(tmp_path / "file")]) == 2
-    assert "XDG_STATE_HOME" in capsys.readouterr().err
-
-
 def test_lists_survive_runs_that_are_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -286,18 +264,3 @@ def test_digits_are_a_part_of_a_runs_id_where_no_process_has_that_pid(
     said = capsys.readouterr().err
     assert "no process with this pid" in said
     assert "no run named" in said
-
-
-def test_only_numbers_that_count_from_0_tell_the_logs_of_a_folder_apart() -> None:
-    from supervisor.cli.job_logs import tasks_of
-
-    assert tasks_of(["4711_0.out", "4711_1.out", "4711_0.err", "4711_1.err"]) == {
-        "4711_0.out": 0,
-        "4711_1.out": 1,
-        "4711_0.err": 0,
-        "4711_1.err": 1,
-    }
-    assert tasks_of(["train.log"]) == {}
-    assert tasks_of(["slurm-100.out", "slurm-101.out"]) == {}, "two jobs"
-    assert tasks_of(["train.log", "train.log.1", "train.log.2"]) == {}, "rotated"
-    assert tasks_of(["1_0.out", "2_1.out"]) == {}, "which of the numbers tells is not known"

@@ -6,19 +6,15 @@ import gzip
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from supervisor.cli import attach_targets as targets
-from supervisor.cli import observe_target
 from supervisor.cli.attach_targets import NOT_UNPACKED, resolve
 from supervisor.cli.job_logs import BadInputError
 from supervisor.cli.main import main
-from supervisor.cli.observe_target import LEFT_BEHIND_S
 from supervisor.keeper.observer.observed_run import Target
-from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.sources.processes import identify
 from tests.conftest import wait_until
@@ -141,11 +137,6 @@ def test_the_ranks_below_a_launcher_are_watched_under_their_numbers(
             os.killpg(launcher.pid, 9)
 
 
-def test_a_pid_of_nobody_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="no process with this pid"):
-        target_of("999999999", tmp_path)
-
-
 def test_where_no_directory_can_be_made_it_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,20 +145,3 @@ def test_where_no_directory_can_be_made_it_is_refused(
     monkeypatch.setenv("XDG_STATE_HOME", str(log))
     assert main(["attach", "--no-ui", str(log)]) == 2
     assert "set XDG_STATE_HOME to a folder of yours" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("age_s", "kept"), [(LEFT_BEHIND_S - 60, True), (LEFT_BEHIND_S + 60, False)])
-def test_what_a_killed_observer_left_is_removed_after_an_hour(
-    tmp_path: Path, age_s: float, kept: bool
-) -> None:
-    left, held = RunPaths(tmp_path / "left"), RunPaths(tmp_path / "held")
-    for run in (left, held):
-        run.node().root.mkdir(parents=True)
-    lock = KeeperLock(held.node().lock, start_time=1.0)
-    for run in (left, held):
-        os.utime(run.root, (time.time() - age_s,) * 2)
-    observe_target._clear_away(tmp_path)
-    assert left.root.exists() is kept
-    assert held.root.exists(), "its observer lives"
-    lock.release()
-    observe_target._clear_away(tmp_path / "none")

@@ -8,7 +8,6 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pexpect
 import pytest
 
 from supervisor.cli.main import main
@@ -131,15 +130,6 @@ def test_help_and_empty_lists_are_no_errors(
     monkeypatch.chdir(tmp_path)
     assert main(argv) == 0
     assert "Traceback" not in capsys.readouterr().err
-
-
-def test_a_terminal_in_a_folder_without_runs_gets_one_line(tmp_path: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    output, status = pexpect.run(
-        f"{sys.executable} -m supervisor runs", cwd=str(tmp_path), env=env, timeout=60, withexitstatus=True
-    )
-    assert b"start one with `stoker run`" in output
-    assert (b"Traceback" in output, status) == (False, 0), output
 
 
 @pytest.mark.fault("hostile input", "the reader of a pipe leaves early (`| head`)", "no error, no traceback")

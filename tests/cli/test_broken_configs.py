@@ -129,10 +129,6 @@ def refused(folder: Path, name: str, data: bytes, capsys: pytest.CaptureFixture[
     return said.err
 
 
-def test_there_are_enough_of_them() -> None:
-    assert len({name for name, _, _ in CASES}) == len(CASES) >= 60
-
-
 @pytest.mark.parametrize(("name", "data", "said"), CASES, ids=[name for name, _, _ in CASES])
 def test_a_broken_config_is_one_clear_line(
     tmp_path: Path,

@@ -133,7 +133,7 @@ def test_no_check_makes_none(script: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(checks, "BEFORE", (check_never,))
     monkeypatch.setattr(checks, "beside", lambda: (check_never,))
-    monkeypatch.setattr("supervisor.cli.check_job.BEFORE", (check_never,))
+    monkeypatch.setattr("supervisor.cli.check.BEFORE", (check_never,))
     assert main(["run", "--no-ui", "--no-check", "--runs-dir", "runs", "--", "python3", "train.py"]) == 0
     assert (script / "ran").exists()
     journal = script / "runs" / "latest" / "nodes" / "0" / "events.jsonl"
@@ -145,7 +145,7 @@ def test_what_cannot_be_looked_at_stops_no_start(tmp_path: Path) -> None:
         raise PermissionError(1, f"not for {context.spec.name}")
         yield
 
-    from supervisor.cli.check_job import this_machine
+    from supervisor.cli.check import this_machine
 
     (found,) = checks.run_checks((check_host_name,), CheckContext(this_machine(), tmp_path, {}))
     assert (found.level.value, found.check, found.what) == (

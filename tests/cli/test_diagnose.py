@@ -102,38 +102,10 @@ def test_dumps_beside_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert good["failure"] == "healthy"
 
 
-def test_all_in_the_first_collective(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for rank in range(3):
-        entry = {
-            "process_group": ("0", "default_pg"),
-            "collective_seq_id": 1,
-            "profiling_name": "nccl:barrier",
-        }
-        dump = {"version": "2.10", "pg_config": RECORDED, "entries": [entry]}
-        (tmp_path / f"trace_{rank}.json").write_text(json.dumps(dump))
-    main(["diagnose", "--json", str(tmp_path)])
-    (found,) = verdicts(capsys)
-    assert (found["failure"], found["ranks"]) == ("hang", [])
-    assert "NCCL_P2P_DISABLE=1" in found["advice"][0]
-
-
 def test_a_dump_alone_is_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded(tmp_path, {0: 7})
     assert main(["diagnose", str(tmp_path / "_dump_0")]) == 2
     assert "give the folder" in capsys.readouterr().err
-
-
-def test_a_hostile_dump_among_them_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recorded(tmp_path, {0: 7, 1: 7, 2: 6})
-    marker = tmp_path / "ran"
-    (tmp_path / "_dump_3").write_bytes(
-        b"\x80\x02}X\x09\x00\x00\x00pg_configcos\nsystem\nX" + bytes([len(f"touch {marker}"), 0, 0, 0])
-        + f"touch {marker}".encode() + b"\x85Rs."
-    )  # fmt: skip
-    main(["diagnose", "--json", str(tmp_path)])
-    (found,) = verdicts(capsys)
-    assert found["ranks"] == [2]
-    assert not marker.exists()
 
 
 WATCHDOG = "[rank0]:[E101 00:10:00.1 ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
@@ -218,20 +190,6 @@ def test_explain_says_what_shows_that_the_program_ended(
     assert words in capsys.readouterr().out.partition("what shows that it ended")[2]
 
 
-def test_explain_names_what_other_evidence_corrected(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "train.log"
-    log.write_text("loading weights\nlauncher2: child failed: segfault in worker 3\n")
-    assert main(["diagnose", "--explain", "--lang", "en", str(log)]) == 10
-    shown = capsys.readouterr().out
-    assert "  candidates (0)\n" in shown
-    assert "    nothing_known: " in shown
-    assert "  corrected by other evidence\n    words_of_complaint: No signature matches the cause" in shown
-    assert main(["diagnose", "--explain", "--lang", "zh", str(log)]) == 10
-    assert "No signature matches" not in capsys.readouterr().out
-
-
 APPENDED = f"nohup: ignoring input\n{STEPS}KeyError: 'labels'\nnohup: ignoring input\n{STEPS}{OOM}nohup: ignoring input\n{STEPS}"
 
 
@@ -253,24 +211,6 @@ def test_earlier_jobs_of_a_file_are_listed_below_the_last_ones_verdict(
     assert jobs == [(1, 22, "code_error", 22), (23, 44, "cuda_oom", 44)]
     schema = json.loads((DOCS / "diagnose.schema.json").read_text())["properties"]["jobs"]["items"]
     assert [list(job) for job in found["jobs"]] == [schema["required"]] * 2
-
-
-def test_no_rank_is_shown_of_earlier_jobs_that_name_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "nohup.out"
-    raised = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nKeyError: 1\n'
-    steps = "".join(f"step {number} loss 2.{number}\n" for number in range(20))
-    log.write_text(f"nohup: ignoring input\n{steps}{raised}" * 2)
-    main(["diagnose", "--lang", "en", str(log)])
-    assert "rank 0" not in capsys.readouterr().out
-
-
-def test_what_is_piped_in_may_hold_several_jobs_too(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "supervisor", "diagnose", "--json", "-"]
-    done = subprocess.run(command, input=APPENDED.encode(), stdout=subprocess.PIPE, timeout=60, check=False)
-    found = json.loads(done.stdout)
-    assert [found["failure"], len(found["jobs"])] == ["healthy", 2]
 
 
 def test_switches_may_stand_between_paths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -578,17 +518,6 @@ def test_a_failure_seen_before_is_said_so(
     assert main(["diagnose", "--json", str(run.root), "--attempt", "1"]) == 10
     (wire,) = verdicts(capsys)
     check_schema(wire)
-
-
-def test_a_node_that_names_no_rank_is_not_taken_for_rank_0(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lost = "[rank0]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited or there was a network error\n"
-    (tmp_path / "node0.log").write_text(STEPS + lost)
-    (tmp_path / "node1.log").write_text(STEPS + "Traceback (most recent call last):\nKeyError: 'x'\n")
-    assert main(["diagnose", "--json", str(tmp_path)]) == 10
-    (found,) = verdicts(capsys)
-    assert (found["failure"], found["node"], found["rank"]) == ("code_error", "node1", None)
 
 
 def test_rows_of_metrics_that_the_scan_does_not_know_are_training(

@@ -1,11 +1,10 @@
-"""The public answer of a dry run, held to its schema, from a real process."""
+"""The public answer of a dry run, held to its schema."""
 
 from __future__ import annotations
 
+import io
 import json
-import os
-import subprocess
-import sys
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,12 @@ PAIR_CHANGES = [("--per_device_train_batch_size", "8", "4"), ("--gradient_accumu
 _TYPES = {"object": dict, "array": list, "string": str, "integer": int, "null": type(None)}
 
 
-def dry_run(folder: Path, *words: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    if path is not None:
-        env["PATH"] = path
-    return subprocess.run(
-        [sys.executable, "-m", "supervisor", "run", "--dry-run", *words],
-        cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+def dry_run(folder: Path, *words: str) -> tuple[int, str, str]:
+    """The exit code, stdout and stderr of a dry run in a folder."""
+    out, err = io.StringIO(), io.StringIO()
+    with chdir(folder), redirect_stdout(out), redirect_stderr(err):
+        code = main(["run", "--dry-run", *words])
+    return code, out.getvalue(), err.getvalue()
 
 
 def faults(value: Any, schema: dict[str, Any], at: str = "$") -> list[str]:
@@ -72,9 +69,9 @@ def test_one_line_of_json_that_keeps_to_its_schema(
     tmp_path: Path, words: tuple[str, ...], changes: list[tuple[str, str, str]] | None
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    done = dry_run(tmp_path, "--json", *words)
-    assert done.returncode == 0, done.stderr
-    (line,) = done.stdout.splitlines()
+    code, out, err = dry_run(tmp_path, "--json", *words)
+    assert code == 0, err
+    (line,) = out.splitlines()
     answer = json.loads(line)
     assert faults(answer, SCHEMA) == []
     if changes is None:
@@ -87,18 +84,16 @@ def test_one_line_of_json_that_keeps_to_its_schema(
 
 def test_no_interpreter_with_torch_is_needed(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    done = dry_run(tmp_path, "--json", "--python", "/nowhere/python", "train.py", *PAIR)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["on_oom"]["changes"]
+    code, out, err = dry_run(tmp_path, "--json", "--python", "/nowhere/python", "train.py", *PAIR)
+    assert code == 0, err
+    assert json.loads(out)["on_oom"]["changes"]
 
 
 def test_people_read_the_same_in_four_lines(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    done = dry_run(tmp_path, "--", "accelerate", "launch", "train.py", *PAIR)
+    _, out, _ = dry_run(tmp_path, "--", "accelerate", "launch", "train.py", *PAIR)
     lines = [
-        line
-        for line in done.stdout.splitlines()
-        if line.startswith(("# batch", "# out of", "# then", "# resume"))
+        line for line in out.splitlines() if line.startswith(("# batch", "# out of", "# then", "# resume"))
     ]
     assert lines[0].endswith("× ranks"), "never 1 rank for what starts its own"
     assert lines[1] == (
@@ -110,10 +105,10 @@ def test_people_read_the_same_in_four_lines(tmp_path: Path) -> None:
 
 def test_what_is_measured_is_known_after_the_first_step(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    said = dry_run(tmp_path, "train.py").stdout
+    _, said, _ = dry_run(tmp_path, "train.py")
     assert "# batch: micro-batch known after the first step" in said
     assert "# then: to say it now: --batch-knob FLAG --accumulation-knob FLAG" in said
-    assert "known after the first step" not in dry_run(tmp_path, "--no-instrument", "train.py").stdout
+    assert "known after the first step" not in dry_run(tmp_path, "--no-instrument", "train.py")[1]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +125,7 @@ def test_what_is_measured_is_known_after_the_first_step(tmp_path: Path) -> None:
 def test_a_container_is_told_what_it_must_mount_and_pass(
     tmp_path: Path, command: str, wants: tuple[str, ...]
 ) -> None:
-    said = dry_run(tmp_path, "--", *command.split()).stdout
+    _, said, _ = dry_run(tmp_path, "--", *command.split())
     lines = [line for line in said.splitlines() if line.startswith("# container: ")]
     assert len(lines) == bool(wants), said
     for want in wants:
@@ -138,7 +133,7 @@ def test_a_container_is_told_what_it_must_mount_and_pass(
     if wants:
         assert lines[0].count("/RUN") >= 1
         assert "on_path" in lines[0]
-    unmeasured = dry_run(tmp_path, "--no-instrument", "--", *command.split()).stdout
+    _, unmeasured, _ = dry_run(tmp_path, "--no-instrument", "--", *command.split())
     assert "# container: " not in unmeasured
 
 

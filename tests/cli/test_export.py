@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +13,7 @@ from supervisor.cli.main import main
 from supervisor.run.events import GpuFound
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import GPU, SeriesWriter
-from tests.fakes.nvml import GIB, Card, StandIn
+from tests.fakes.nvml import GIB
 from tests.keeper.fakes import run_in
 
 ROOT = Path(__file__).parents[2]
@@ -76,19 +73,6 @@ def test_samples_stand_in_nvidia_smis_columns(recorded: RunPaths, capsys: pytest
     assert third[2] == "[N/A]", "it is lost"
 
 
-def test_the_usual_awk_line_counts_the_same_average(
-    recorded: RunPaths, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Guides average the third column of nvidia-smi's file so."""
-    assert main(["export", str(recorded.root), "--gpu-csv"]) == 0
-    table = [line for line in capsys.readouterr().out.splitlines() if not line.endswith(("1, [N/A]",))]
-    counted = subprocess.run(
-        ["awk", "-F,", 'NR>1 {sum+=$3; count++} END {print sum/count "%"}'],
-        input="\n".join(table) + "\n", capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert counted.stdout == "50%\n"
-
-
 def test_averages_of_each_gpu_and_of_all(recorded: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(recorded.root), "--gpu-csv", "--averages", "--nounits"]) == 0
     head, first, second, total = rows(capsys.readouterr().out)
@@ -120,21 +104,3 @@ def test_without_a_gpu_or_a_run_it_is_one_line(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().err == f"stoker export: {run.run_id}: it has no samples of a GPU\n"
     assert main(["export", "no-such-run", "--gpu-csv", "--runs-dir", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_a_real_run_names_its_cards(nvml: StandIn, tmp_path: Path) -> None:
-    nvml.show(Card("GPU-aaaa", util=37, used=3 * GIB), Card("GPU-bbbb", name="NVIDIA A10G", fails={"*": 15}))
-    env = {**os.environ, **nvml.env, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path / "state")}
-
-    def stoker(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "supervisor", *words], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-
-    assert stoker("run", "--no-ui", "--", "sleep", "2").returncode == 0
-    done = stoker("export", "--gpu-csv", "--averages")
-    assert done.returncode == 0, done.stderr
-    _, first, second, _ = rows(done.stdout)
-    assert first[:5] == ["0", "NVIDIA H100 80GB HBM3", "37 %", "18 %", "3072 MiB"]
-    assert first[-1] == "GPU-aaaa"
-    assert second[:3] == ["1", "[N/A]", "[N/A]"], "it is lost, and tells nothing"

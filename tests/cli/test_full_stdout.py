@@ -16,16 +16,10 @@ FULL = "No space left on device"
 LOG = "".join(f"step {step} loss {5 - step / 9999:.4f} lr 0.001\n" for step in range(2000))
 SCRIPT = "print('step 1 loss 2.0')\n"
 CALLS = (
-    "slurm script --nodes 1 -- train.py",
-    "config explain",
     "config explain grace",
     "run --dry-run train.py",
-    "gc --help",
     "--help",
-    "--version",
-    "troubleshoot loss_is_nan",
     "diagnose train.log",
-    "metrics train.log --json",
     "metrics train.log --csv",
 )
 

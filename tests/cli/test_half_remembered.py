@@ -8,13 +8,11 @@ import select
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from supervisor.cli import stop
 from supervisor.cli.main import VERBS, main
 from supervisor.run.index import listed_names, register
 from supervisor.run.paths import RunPaths
@@ -118,17 +116,6 @@ def test_what_takes_long_to_read_says_so(make: Callable[[Path], None], verb: str
     assert "GB read so far: Ctrl-C leaves" in first
     peak_kb = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
     assert peak_kb < MOST_RESIDENT_KB
-
-
-def test_a_log_that_is_read_at_once_says_nothing_of_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "train.log"
-    log.write_text("step 1 loss 2.5\n", encoding="utf-8")
-    began = time.monotonic()
-    assert main(["metrics", str(log)]) == 0
-    if time.monotonic() - began < 0.9:
-        assert not capsys.readouterr().err
 
 
 @pytest.mark.fault(
@@ -300,18 +287,3 @@ def test_a_part_of_an_id_acts_in_its_own_folder_alone_and_from_three_characters_
         assert "only a part of" not in said
         assert "no run named" not in said
         assert run.run_id in said
-
-
-def test_a_name_is_no_licence_for_a_part_of_an_id_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "two").mkdir()
-    named, other = (
-        RunPaths(run_of(tmp_path / name, STARTED).root.rename(tmp_path / name / run_id))
-        for name, run_id in (("a", "20261129-2223-lively-duck"), ("b", "20261129-2224-solid-lemur"))
-    )
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    register(named, "solid", os.environ)
-    register(other, "", os.environ)
-    monkeypatch.setattr("supervisor.run.ownership.has_keeper", lambda run, *_: run.root == other.root)
-    assert stop._meant("solid", tmp_path / "two", elsewhere=True) == []

@@ -41,9 +41,3 @@ def test_a_live_training_is_traced_and_goes_on(tmp_path: Path) -> None:
     done = stoker("profile", cwd=tmp_path)
     assert done.code == 3
     assert "nothing of it is trained now" in done.err
-
-
-def test_no_run_is_one_line(tmp_path: Path) -> None:
-    done = stoker("profile", cwd=tmp_path, env={"XDG_STATE_HOME": str(tmp_path)})
-    assert done.code == 2
-    assert len(done.err.splitlines()) <= 2

@@ -7,7 +7,6 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,6 @@ from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.run.runfile import write_run_file
-from supervisor.views.appearance import Appearance, Lang
 from supervisor.views.format import day_and_time
 from supervisor.views.model.run_list import RunRow, RunsReader
 from tests.keeper.fakes import job_of
@@ -248,49 +246,6 @@ def test_looks_may_be_asked_for_without_a_verb(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         cli.main(["--theme", "light", "--colour"])
     assert "unknown argument '--colour'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("appearance", "alive", "said"),
-    [
-        (Appearance(), True, "training continues; come back with: stoker attach run"),
-        (Appearance(lang=Lang.ZH), True, "训练继续；用以下命令回来：stoker attach run"),
-        (
-            Appearance(lang=Lang.ZH),
-            False,
-            "它的监督进程已退出：用 `stoker attach --adopt run` 接管仍在运行的进程，用 `stoker continue run` 开始下一次尝试",
-        ),
-        (Appearance(lang=Lang.ZH, ascii=True), True, "training continues; come back with: stoker attach run"),
-    ],
-)
-def test_what_is_said_after_leaving_is_in_the_persons_language(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    appearance: Appearance,
-    alive: bool,
-    said: str,
-) -> None:
-    run = RunPaths(tmp_path / "run")
-    run.node().root.mkdir(parents=True)
-    writer = JournalWriter(run.node().journal)
-    writer.append(ev.RunStarted(t=1.0, run_id="run", name="x", mode="launched", host="box"))
-    writer.close()
-    from supervisor.cli import open_app as screen
-    from supervisor.views.tui import terminal
-
-    def left(*_args: Any, **_kept: Any) -> None:
-        """The person left at once."""
-
-    monkeypatch.setattr(terminal, "run_tui", left)
-    lock = KeeperLock(run.node().lock, start_time=1.0) if alive else None
-    try:
-        env = {"HOME": str(tmp_path)}
-        assert screen.show(run, read_only=True, env=env, appearance=appearance) == 0
-    finally:
-        if lock is not None:
-            lock.release()
-    assert capsys.readouterr().out.strip() == said
 
 
 def test_a_last_step_that_was_read_and_may_not_be_the_last_bears_a_plus(tmp_path: Path) -> None:

@@ -67,7 +67,6 @@ def test_what_matches_when_it_is_not_expected_does_not_count(
     [
         ("id = 'a'\nregex = 'x'", "needs a class"),
         ("retries = = 3", "TOML"),
-        ("id = 'A b'\nregex = 'x'\nname = 'n'", "lower-case words"),
         ("id = 'a'\nregex = '(x'\nname = 'n'", "not a valid regular expression"),
         ("id = 'a'\nregex = 'x(?=y)'\nname = 'n'", "looks around"),
         ("id = 'a'\nregex = 'x'\nname = 'n'\nrolle = 'cause'", "did you mean 'signature.role'?"),
@@ -86,11 +85,8 @@ def test_a_table_that_does_not_fit_is_named_with_its_line(
     assert len([line for line in error.splitlines() if "read so far" not in line]) == 1
 
 
-@pytest.mark.parametrize(("recurs", "attempts"), [("yes", 1), ("no", 2)])
-def test_a_run_is_held_or_restarted_as_it_says(recurs: str, attempts: int, folder: Path) -> None:
-    (folder / "stoker.toml").write_text(
-        TABLE.replace('"yes"', f'"{recurs}"') + "[policy.code_error]\ndelay_s = 0\n"
-    )
+def test_a_run_is_restarted_once_where_it_says_so(folder: Path) -> None:
+    (folder / "stoker.toml").write_text(TABLE.replace('"yes"', '"no"') + "[policy.code_error]\ndelay_s = 0\n")
     (folder / "train.py").write_text(
         "import sys, time\n"
         "for step in range(1, 4):\n    print(f'step {step} loss {2 - step / 10}', flush=True)\n"
@@ -103,7 +99,7 @@ def test_a_run_is_held_or_restarted_as_it_says(recurs: str, attempts: int, folde
     journal = next((folder / "runs").glob("*-*-*/nodes/0/events.jsonl")).read_text()
     facts = [json.loads(line) for line in journal.splitlines()]
     verdicts = [fact for fact in facts if fact["kind"] == "diagnosed" and not fact.get("provisional")]
-    assert [fact["verdict"]["signature"] for fact in verdicts] == ["sim-diverged"] * attempts, done.stdout
+    assert [fact["verdict"]["signature"] for fact in verdicts] == ["sim-diverged"] * 2, done.stdout
 
 
 def test_nothing_of_a_table_or_a_log_acts_on_the_terminal_or_shows_a_secret(

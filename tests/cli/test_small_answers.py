@@ -2,51 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
 import io
-import os
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from supervisor.cli import attach_targets as targets
-from supervisor.cli import common, diagnose, policy, replay
+from supervisor.cli import common, policy
 from supervisor.cli.job_logs import BadInputError
 from supervisor.cli.main import VERBS, main
 from supervisor.cli.runs import browse
-from supervisor.cli.verdict_text import MOST_CONSEQUENCES, _consequence_lines, ranks_text
-from supervisor.job.errors import JobError
 from supervisor.job.spec import RetrySettings
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Consequence, Decision, DecisionKind, FailureClass, SpecChange
+from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from tests.keeper.fakes import job_of, own_run_in, run_in, verdict_of
 from tests.keeper.runs import INTENDED, RUNS, STARTED, T
 
 # -- replay ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("typed", "speed"),
-    [
-        ("60x", 60.0),
-        ("60", 60.0),
-        ("0.5x", 0.5),
-        ("5.", 5.0),
-        ("1000000", 1e6),
-        ("1000001", None),
-        ("0", None),
-        ("-5", None),
-        ("x", None),
-        ("60xx", None),
-        ("fast", None),
-    ],
-)
-def test_the_speed_of_a_replay(typed: str, speed: float | None) -> None:
-    assert replay._speed(typed) == speed
 
 
 def test_what_a_replay_refuses_first(
@@ -128,31 +103,6 @@ def test_a_later_attempt_is_explained_by_those_before_it(tmp_path: Path) -> None
     assert kinds == ["restart", "restart", "give_up", "give_up"]
 
 
-@pytest.mark.parametrize(
-    ("flags", "values"),
-    [
-        ({}, {"max_retries": 3, "enabled": True, "restart_from_scratch": False, "min_ranks": None}),
-        ({"max_retries": 0}, {"max_retries": 0}),
-        ({"min_micro_batch": 4, "min_ranks": 2}, {"min_micro_batch": 4, "min_ranks": 2}),
-        ({"no_retry": True}, {"enabled": False}),
-        ({"restart_from_scratch": True}, {"restart_from_scratch": True}),
-    ],
-)
-def test_other_bounds_by_flags(tmp_path: Path, flags: dict[str, Any], values: dict[str, Any]) -> None:
-    given = {
-        "config": None,
-        "max_retries": None,
-        "min_micro_batch": None,
-        "min_ranks": None,
-        "no_retry": False,
-        "restart_from_scratch": False,
-        "trust_exit_code": False,
-        **flags,
-    }
-    found = policy._retry(job_of(tmp_path).job, argparse.Namespace(**given))
-    assert {name: getattr(found, name) for name in values} == values
-
-
 def test_what_policy_cannot_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["policy"]) == 2
     assert "say what to do" in capsys.readouterr().err
@@ -164,45 +114,7 @@ def test_what_policy_cannot_explain(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "run.json" in capsys.readouterr().err
 
 
-# -- verdicts in words ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ranks", "text"),
-    [
-        ([3], "rank 3"),
-        ([0, 2], "ranks 0, 2"),
-        (range(8), "ranks 0, 1, 2, 3, 4, 5, 6, 7"),
-        (range(9), "ranks 0, 1, 2, 3, 4, 5, 6, 7 …"),
-    ],
-)
-def test_ranks_in_words(ranks: Any, text: str) -> None:
-    assert ranks_text(list(ranks)) == text
-
-
-def test_what_followed_is_folded_by_kind() -> None:
-    def followed(what: str, rank: int | None, line: int | None = 4) -> Consequence:
-        return Consequence(FailureClass.NCCL_TIMEOUT, rank, "a.log", line, what=what)
-
-    lines = _consequence_lines([followed("one", 2), followed("one", 0), followed("two", None, None)], str)
-    assert lines == ["  what followed (3)", "    ranks 0, 2: one  a.log:4", "    two  a.log"]
-    many = [followed(f"kind {at}", at) for at in range(MOST_CONSEQUENCES + 2)]
-    assert _consequence_lines(many, str)[-1] == "    … and 2 more"
-    assert "more" not in _consequence_lines(many[:-2], str)[-1]
-
-
 # -- what is common to verbs ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("typed", "yes"), [("y\n", True), ("YES\n", True), ("n\n", False), ("\n", False), ("yep\n", False)]
-)
-def test_only_y_and_yes_are_yes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, yes: bool
-) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
-    assert common.says_yes("end it?") is yes
-    assert capsys.readouterr().err == "end it? [y/N] "
 
 
 def test_reasons_stand_on_lines_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,21 +125,6 @@ def test_reasons_stand_on_lines_of_their_own(capsys: pytest.CaptureFixture[str])
     assert first == "stoker stop: brave-otter: it is over"
     assert "hf_abcdef" not in second
     assert common.complain("stop", "x") == 2
-
-
-def test_where_the_users_settings_lie() -> None:
-    assert common.user_settings({"XDG_CONFIG_HOME": "/c"}) == Path("/c/stoker/config.toml")
-    assert common.user_settings({"HOME": "/home/me"}) == Path("/home/me/.config/stoker/config.toml")
-
-
-def test_the_looks_of_a_file_count_where_it_is_one(tmp_path: Path) -> None:
-    assert common.settings_table(tmp_path / "none.toml", "ui", whole=True) == {}
-    path = tmp_path / "stoker.toml"
-    path.write_text('[ui]\ntheme = "light"\n')
-    assert common.settings_table(path, "ui", whole=True) == {"theme": "light"}
-    path.write_text('ui = "light"\n')
-    with pytest.raises(JobError, match=r"stoker.toml:1: "):
-        common.settings_table(path, "ui", whole=True)
 
 
 def test_the_users_own_rules_name_the_numbers_of_a_strangers_log(tmp_path: Path) -> None:
@@ -268,81 +165,12 @@ def test_what_is_wrong_with_the_settings_is_said_alike_everywhere(
 # -- what attach is given ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        (["python", "-u", "/job/train.py", "--lr", "1"], "train.py"),
-        (["python", "-m", "pkg.train", "--lr"], "pkg.train"),
-        (["/usr/bin/sleep", "60"], "sleep"),
-        (["sleep", "-m"], "sleep"),
-        ([], ""),
-    ],
-)
-def test_what_a_process_runs(command: list[str], name: str) -> None:
-    assert targets._program(command) == name
-
-
-def test_what_cannot_be_attached_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = RunPaths(tmp_path / "run")
-    with pytest.raises(BadInputError, match="no process with this pid"):
-        targets.resolve("4194305", run)
-    (tmp_path / "model.bin").write_bytes(b"\x7fELF\x02\x01\x01\0\0")
-    with pytest.raises(BadInputError, match="a binary file, not a log"):
-        targets.resolve(str(tmp_path / "model.bin"), run)
+def test_a_terminal_as_the_pipe_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     terminal.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stdin", terminal)
     with pytest.raises(BadInputError, match="stdin is the terminal"):
-        targets.resolve("-", run)
-
-
-def test_a_log_with_a_hole_before_its_text_is_one(tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
-    with path.open("wb") as file:
-        file.truncate(1 << 20)
-        file.seek(1 << 20)
-        file.write(b"step 1 loss 2.0\n")
-    assert not targets._is_binary(path)
-    packed = tmp_path / "log.gz"
-    packed.write_bytes(b"\x1f\x8b\x08\0")
-    assert targets._is_packed(str(packed))
-    assert not targets._is_packed(str(path))
-    assert not targets._is_packed(str(tmp_path / "none"))
-
-
-def test_a_named_log_is_watched_from_where_it_lies(tmp_path: Path) -> None:
-    path = tmp_path / "rank3.log"
-    path.write_text("step 1 loss 2.0\n")
-    what, read = targets.resolve(str(path), RunPaths(tmp_path / "run"))
-    assert [log.path for log in what.logs] == [str(path)]
-    assert what.logs[0].origin.rank == 3
-    assert len(read().logs) == 1
-
-
-def test_this_very_process_as_a_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    what, _ = targets.resolve(str(os.getpid()), RunPaths(tmp_path))
-    assert [number for number, _ in what.processes] == [0]
-    assert bool(what.unseen) is (what.logs == ())
-    assert ("cannot be seen" in capsys.readouterr().err) is (what.logs == ())
-
-
-def test_a_candidate_on_the_wire() -> None:
-    signature = SimpleNamespace(id="cuda-oom", role=SimpleNamespace(value="cause"))
-    item = SimpleNamespace(
-        source=0,
-        line=7,
-        rank=1,
-        text=f"  {'x' * 900} ",
-        signature=signature,
-        failure=FailureClass.CUDA_OOM,
-        strength=90,
-        soft=False,
-    )
-    case = SimpleNamespace(scans=[SimpleNamespace(path="a.log")])
-    found = diagnose._candidate(cast("Any", item), cast("Any", case))
-    assert found["text"] == "x" * 600, "of a line of megabytes the beginning"
-    assert (found["path"], found["line"], found["rank"], found["warning"]) == ("a.log", 7, 1, False)
-    assert (found["signature"], found["failure"], found["role"]) == ("cuda-oom", "cuda_oom", "cause")
+        targets.resolve("-", RunPaths(tmp_path / "run"))
 
 
 # -- help -----------------------------------------------------------------------------------------------------

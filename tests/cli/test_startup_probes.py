@@ -13,7 +13,7 @@ import pytest
 from supervisor.job.errors import JobError
 from supervisor.preflight import interpreter
 from supervisor.preflight.interpreter import StartupProbes, find_interpreter
-from tests.preflight.test_checks import HAS_TORCH, NO_TORCH, SCRIPT, fake_python
+from tests.preflight.test_checks import HAS_TORCH, SCRIPT, fake_python
 
 PATH = os.environ["PATH"]
 
@@ -26,16 +26,6 @@ def test_the_interpreter_is_asked_once(tmp_path: Path) -> None:
     asked.close()
     assert (found.path, found.torch_version) == (python, "2.13.0")
     assert (tmp_path / "asked").read_text() == "asked\n"
-
-
-def test_where_the_first_has_no_torch_the_next_is_asked(tmp_path: Path) -> None:
-    fake_python(tmp_path / "venv" / "bin", NO_TORCH)
-    conda = fake_python(tmp_path / "conda" / "bin", HAS_TORCH)
-    env = {"VIRTUAL_ENV": str(tmp_path / "venv"), "CONDA_PREFIX": str(tmp_path / "conda"), "PATH": PATH}
-    job = replace(SCRIPT, cwd=str(tmp_path))
-    asked = StartupProbes(job, env, commit=False)
-    assert find_interpreter(job, env, asked.interpreter).path == conda
-    asked.close()
 
 
 def test_one_that_hangs_is_given_up_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def read(text: str, wrap: Wrap) -> dict[int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("wrap", WRAPS)
-@pytest.mark.parametrize(("corpus", "share"), [("metrics.jsonl", 0.99), ("metrics_more.jsonl", 0.985)])
+@pytest.mark.parametrize(("corpus", "share"), [("metrics.jsonl", 0.985), ("metrics_more.jsonl", 0.985)])
 def test_what_is_around_a_line_changes_none_of_its_values(wrap: str, corpus: str, share: float) -> None:
     values = 0
     missed, invented = [], []

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from supervisor.text.redact import HIDDEN
-from tests.instrument.child import PYTHON, Ended, run
+from tests.instrument.child import PACKAGE, PYTHON, Ended, run
 from tests.instrument.test_settings import TRAINS
 
 BATCH = {"words": ["--batch-size", "-b"], "name": "batch_size", "value": 4}
@@ -38,40 +40,65 @@ def answers(ended: Ended) -> list[tuple[Any, ...]]:
     return [(one["by"], one["name"], one.get("before"), one["after"]) for one in ended.of("applied")]
 
 
+def asked_of(script: str, lines: str, folder: Path) -> list[Any]:
+    """What a process with the instrumentation prints for each of these lines."""
+    (folder / "asked.py").write_text("import json" + script)
+    own = {
+        "PYTHONPATH": str(PACKAGE / "on_path"),
+        "STOKER_TELEMETRY_DIR": str(folder),
+        "STOKER_INSTRUMENT": "1",
+    }
+    done = subprocess.run(
+        [PYTHON, "asked.py"], cwd=folder, env={**os.environ, **own}, input=lines,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
 HYDRA = {"words": ["trainer.batch"], "name": "trainer.batch", "value": 4}
 PAIR = {"words": ["TRAIN.BATCH"], "name": "TRAIN.BATCH", "value": 4}
 SWITCH = {"words": ["--resume"], "name": "resume", "value": True}
 
 
-@pytest.mark.parametrize(
-    ("option", "words", "changed", "before"),
-    [
-        (BATCH, "--batch-size 8 --lr 1", "--batch-size 4 --lr 1", 8),
-        (BATCH, "--batch-size=8", "--batch-size=4", 8),
-        (BATCH, "-b 8", "-b 4", 8),
-        (BATCH, "-b8 x", "-b4 x", 8),
-        (BATCH, "--lr 1", "--lr 1 --batch-size=4", None),
-        (BATCH, "--lr 1 -- x", "--lr 1 --batch-size=4 -- x", None),
-        (BATCH, "--batch-size-eval 8", "--batch-size-eval 8 --batch-size=4", None),
-        ({**BATCH, "words": ["-b"]}, "--lr 1", "--lr 1 -b 4", None),
-        (HYDRA, "trainer.batch=8 lr=1", "trainer.batch=4 lr=1", 8),
-        (HYDRA, "+trainer.batch=8", "+trainer.batch=4", 8),
-        (HYDRA, "lr=1", "lr=1 trainer.batch=4", None),
-        (PAIR, "LR 0.1 TRAIN.BATCH 8 SEED 1", "LR 0.1 TRAIN.BATCH 4 SEED 1", 8),
-        (PAIR, "--opts TEST.BATCH 8 TRAIN.BATCH 8", "--opts TEST.BATCH 8 TRAIN.BATCH 4", 8),
-        ({**PAIR, "words": ["train.batch"]}, "out o train.batch 8", "out o train.batch 4", 8),
-        ({**PAIR, "words": ["BATCH"]}, "BATCH 8", "BATCH 4", 8),
-        (SWITCH, "--lr 1", "--lr 1 --resume", None),
-        ({**SWITCH, "value": "/tmp", "words": ["--load"]}, "--load --lr 1", "--load /tmp --lr 1", None),
-    ],
-)  # fmt: skip
-def test_words_are_replaced_or_added(
-    tmp_path: Path, option: dict[str, Any], words: str, changed: str, before: int | None
-) -> None:
-    (tmp_path / "train.py").write_text(SHOWS)
-    ended = planned(tmp_path, words.split(), option)
-    assert json.loads(ended.out) == changed.split()
-    assert answers(ended) == [("argv", option["name"], before, option["value"])]
+CHANGES = [
+    (BATCH, "--batch-size 8 --lr 1", "--batch-size 4 --lr 1", 8),
+    (BATCH, "--batch-size=8", "--batch-size=4", 8),
+    (BATCH, "-b 8", "-b 4", 8),
+    (BATCH, "-b8 x", "-b4 x", 8),
+    (BATCH, "--lr 1", "--lr 1 --batch-size=4", None),
+    (BATCH, "--lr 1 -- x", "--lr 1 --batch-size=4 -- x", None),
+    (BATCH, "--batch-size-eval 8", "--batch-size-eval 8 --batch-size=4", None),
+    ({**BATCH, "words": ["-b"]}, "--lr 1", "--lr 1 -b 4", None),
+    (HYDRA, "trainer.batch=8 lr=1", "trainer.batch=4 lr=1", 8),
+    (HYDRA, "+trainer.batch=8", "+trainer.batch=4", 8),
+    (HYDRA, "lr=1", "lr=1 trainer.batch=4", None),
+    (PAIR, "LR 0.1 TRAIN.BATCH 8 SEED 1", "LR 0.1 TRAIN.BATCH 4 SEED 1", 8),
+    (PAIR, "--opts TEST.BATCH 8 TRAIN.BATCH 8", "--opts TEST.BATCH 8 TRAIN.BATCH 4", 8),
+    ({**PAIR, "words": ["train.batch"]}, "out o train.batch 8", "out o train.batch 4", 8),
+    ({**PAIR, "words": ["BATCH"]}, "BATCH 8", "BATCH 4", 8),
+    (SWITCH, "--lr 1", "--lr 1 --resume", None),
+    ({**SWITCH, "value": "/tmp", "words": ["--load"]}, "--load --lr 1", "--load /tmp --lr 1", None),
+]  # fmt: skip
+CHANGING = """
+import json, sys
+from _stoker_instrument import settings
+settings._answer = lambda *answer: answers.append(answer)
+for line in sys.stdin:
+    option, words = json.loads(line)
+    answers, sys.argv, settings.plan.options = [], ["train.py", *words], [option]
+    settings._change_words()
+    print(json.dumps([sys.argv[1:], answers]))
+"""
+
+
+def test_words_are_replaced_or_added(tmp_path: Path) -> None:
+    cases = "\n".join(json.dumps([option, words.split()]) for option, words, *_ in CHANGES)
+    done = asked_of(CHANGING, cases, tmp_path)
+    for (option, words, changed, before), (argv, told) in zip(CHANGES, done, strict=True):
+        assert argv == changed.split(), words
+        assert [(name, after) for _, name, _, after in told] == [(option["name"], option["value"])], words
+        held = str(before) if before is not None else None
+        assert told[0][2] == held, words
 
 
 @pytest.mark.parametrize(
@@ -94,45 +121,39 @@ def test_only_the_process_that_was_recorded_is_changed(
     assert len(answers(ended)) == is_changed
 
 
-@pytest.mark.parametrize(
-    ("recorded", "own", "is_changed"),
-    [
-        ("--rank 0 -b 8 --gpu 0", "--rank 1 -b 8 --gpu 1", True),
-        ("-b 8 --node_rank=0", "-b 8 --node_rank=1", True),
-        ("-b 8 --dist-rank 10", "-b 8 --dist-rank 9", True),
-        ("-b 8 --rank 0", "-b 8 --seed 0", False),
-        ("-b 8 --rank 0 --seed 0", "-b 8 --rank 1 --seed 1", False),
-        ("-b 8 --lora_rank_alpha 8", "-b 8 --lora_rank_alpha 9", False),
-        ("-b 8 --rank 0", "-b 8 --rank 0 1", False),
-        ("-b 8 --gpu 0", "-b 8 --gpu all", False),
-    ],
-)
-def test_ranks_that_a_shell_starts_differ_in_their_number_alone(
-    tmp_path: Path, recorded: str, own: str, is_changed: bool
-) -> None:
-    (tmp_path / "train.py").write_text(SHOWS)
-    ended = planned(tmp_path, own.split(), BATCH, recorded=recorded.split())
-    assert ("4" in json.loads(ended.out)) == is_changed
+SECRET = "--api-key (s3cr\net -b 8"
+SAME = [
+    ("--rank 0 -b 8 --gpu 0", "--rank 1 -b 8 --gpu 1", True),
+    ("-b 8 --node_rank=0", "-b 8 --node_rank=1", True),
+    ("-b 8 --dist-rank 10", "-b 8 --dist-rank 9", True),
+    ("-b 8 --rank 0", "-b 8 --seed 0", False),
+    ("-b 8 --rank 0 --seed 0", "-b 8 --rank 1 --seed 1", False),
+    ("-b 8 --lora_rank_alpha 8", "-b 8 --lora_rank_alpha 9", False),
+    ("-b 8 --rank 0", "-b 8 --rank 0 1", False),
+    ("-b 8 --gpu 0", "-b 8 --gpu all", False),
+    (f"--api-key {HIDDEN} -b 8", SECRET, True),
+    (f"--api-key=sk-{HIDDEN} -b 8", SECRET, False),
+    (f"--{HIDDEN} {HIDDEN} -b 8", SECRET, True),
+    (f"--api-key x{HIDDEN}z -b 8", SECRET, False),
+    (f"{HIDDEN} -b 8", SECRET, False),
+    (f"--api-key (s|{HIDDEN} -b 8", SECRET, False),
+]
+COMPARING = """
+import json, sys
+from _stoker_instrument import settings
+for line in sys.stdin:
+    print(json.dumps(settings._is_planned(*json.loads(line))))
+"""
 
 
-@pytest.mark.parametrize(
-    ("recorded", "is_changed"),
-    [
-        (f"--api-key {HIDDEN} -b 8", True),
-        (f"--api-key=sk-{HIDDEN} -b 8", False),
-        (f"--{HIDDEN} {HIDDEN} -b 8", True),
-        (f"--api-key x{HIDDEN}z -b 8", False),
-        (f"{HIDDEN} -b 8", False),
-        (f"--api-key (s|{HIDDEN} -b 8", False),
-    ],
-)
-def test_a_word_that_the_journal_hides_may_be_anything(
-    tmp_path: Path, recorded: str, is_changed: bool
-) -> None:
-    (tmp_path / "train.py").write_text(SHOWS)
-    ended = planned(tmp_path, ["--api-key", "(s3cr\net", "-b", "8"], BATCH, recorded=recorded.split())
-    assert json.loads(ended.out)[-1] == ("4" if is_changed else "8")
-    assert "s3cr" not in str(ended.records)
+def test_the_process_that_a_plan_is_for_is_found_by_its_words(tmp_path: Path) -> None:
+    """Ranks that a shell starts differ in their numbers alone; a word that the journal hides may be anything."""
+    cases = "\n".join(
+        json.dumps([["python", *own.split(" ")], ["python", *recorded.split(" ")], [BATCH]])
+        for recorded, own, _ in SAME
+    )
+    for (recorded, own, is_same), found in zip(SAME, asked_of(COMPARING, cases, tmp_path), strict=True):
+        assert found is is_same, (recorded, own)
 
 
 def test_pairs_of_words_are_found_again_by_what_the_records_show_of_them(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -54,34 +55,51 @@ def needs(package: str) -> None:
 # -- words ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "name", "value", "written"),
-    [
-        ("--batch-size 8", "batch_size", 8, "--batch-size"),
-        ("--batch_size=8", "batch_size", 8, "--batch_size"),
-        ("-b 16", "b", 16, "-b"),
-        ("-b16", "b", 16, "-b"),
-        ("-batch_size 4", "batch_size", 4, "-batch_size"),
-        ("trainer.batch_size=8", "trainer.batch_size", 8, "trainer.batch_size"),
-        ("+trainer.batch_size=8", "trainer.batch_size", 8, "trainer.batch_size"),
-        ("--fp16 batch_size=2", "batch_size", 2, "batch_size"),
-        ("TRAIN.LR 0.1 TRAIN.BATCH_SIZE 16 SEED 1", "TRAIN.BATCH_SIZE", 16, "TRAIN.BATCH_SIZE"),
-        ("--opts TRAIN.BATCH_SIZE 16", "TRAIN.BATCH_SIZE", 16, "TRAIN.BATCH_SIZE"),
-        ("train.distributed True train.batch_size 12", "train.batch_size", 12, "train.batch_size"),
-        ("NAME x BATCH_SIZE 16", "BATCH_SIZE", 16, "BATCH_SIZE"),
-        ("--cfg-options a.b=x train.batch_size=8", "train.batch_size", 8, "train.batch_size"),
-        ("--lr 1e-4", "lr", 1e-4, "--lr"),
-        ("--offset -3", "offset", -3, "--offset"),
-        ("--resume", "resume", True, "--resume"),
-        ("--init_from resume", "init_from", "resume", "--init_from"),
-        ("--amp --resume latest", "resume", "latest", "--resume"),
-    ],
+WORDS = (
+    ("--batch-size 8", "batch_size", 8, "--batch-size"),
+    ("--batch_size=8", "batch_size", 8, "--batch_size"),
+    ("-b 16", "b", 16, "-b"),
+    ("-b16", "b", 16, "-b"),
+    ("-batch_size 4", "batch_size", 4, "-batch_size"),
+    ("trainer.batch_size=8", "trainer.batch_size", 8, "trainer.batch_size"),
+    ("+trainer.batch_size=8", "trainer.batch_size", 8, "trainer.batch_size"),
+    ("--fp16 batch_size=2", "batch_size", 2, "batch_size"),
+    ("TRAIN.LR 0.1 TRAIN.BATCH_SIZE 16 SEED 1", "TRAIN.BATCH_SIZE", 16, "TRAIN.BATCH_SIZE"),
+    ("--opts TRAIN.BATCH_SIZE 16", "TRAIN.BATCH_SIZE", 16, "TRAIN.BATCH_SIZE"),
+    ("train.distributed True train.batch_size 12", "train.batch_size", 12, "train.batch_size"),
+    ("NAME x BATCH_SIZE 16", "BATCH_SIZE", 16, "BATCH_SIZE"),
+    ("--cfg-options a.b=x train.batch_size=8", "train.batch_size", 8, "train.batch_size"),
+    ("--lr 1e-4", "lr", 1e-4, "--lr"),
+    ("--offset -3", "offset", -3, "--offset"),
+    ("--resume", "resume", True, "--resume"),
+    ("--init_from resume", "init_from", "resume", "--init_from"),
+    ("--amp --resume latest", "resume", "latest", "--resume"),
 )
-def test_words_of_the_command_line(
-    tmp_path: Path, words: str, name: str, value: object, written: str
-) -> None:
-    record = settings(ran(tmp_path / "a", "import json", *words.split()))["argv", name]
-    assert (record["value"], record["words"], record["given"]) == (value, [written], True)
+READS = """
+import json, sys
+from _stoker_instrument import settings
+for line in sys.stdin:
+    sys.argv = ["train.py", *line.split()]
+    settings.noted.clear()
+    settings.read_argv()
+    print(json.dumps([[name, *map(facts.get, ("value", "words", "given"))] for (_, name, _), facts in settings.noted.items()]))
+"""
+
+
+def test_words_of_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import json" + READS)
+    lines = "\n".join(words for words, *_ in WORDS)
+    own = {
+        "PYTHONPATH": str(PACKAGE / "on_path"),
+        "STOKER_TELEMETRY_DIR": str(tmp_path),
+        "STOKER_INSTRUMENT": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, env={**os.environ, **own}, input=lines,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for (words, name, value, written), line in zip(WORDS, done.stdout.splitlines(), strict=True):
+        assert [name, value, [written], True] in json.loads(line), words
 
 
 def test_a_path_is_written_where_there_is_one(tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ from tests.integration.harness import (
 )
 from tests.integration.test_forged_folders import (
     ENDED,
-    GONE,
     HELD,
     Scene,
     forged,
@@ -373,20 +372,6 @@ def test_on_a_terminal_the_person_has_the_last_word(folder: Path) -> None:
     is_continued(run)
 
 
-@pytest.mark.e2e
-def test_a_change_while_the_question_stands_is_heard(folder: Path) -> None:
-    put(folder / "how", "3")
-    assert stoker(*job("--no-ui"), cwd=folder).code == 1
-    run = only_run(folder)
-    with terminal(folder, "continue", run.run_id, "--detach") as asked:
-        asked.expect(r"\[y/N\]")
-        assert stoker("continue", run.run_id, "--yes", "--no-ui", cwd=folder).code == 0
-        asked.sendline("y")
-        asked.expect("it changed while you were asked")
-        assert ended(asked) == 3
-    is_continued(run)
-
-
 @pytest.mark.fault(
     "processes", "a process whose owner cannot be told, when a run is continued", "a person is asked"
 )
@@ -465,27 +450,6 @@ def test_from_another_host_a_keeper_that_writes_is_heard(
         done.set()
         thread.join()
     assert "keeper.lock is being written: a keeper lives, on another-box" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("quickly")
-def test_from_another_host_without_an_end_the_scheduler_is_asked(
-    scene: Scene, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_slurm = ev.KeeperStarted(
-        t=1.0, pid=1, start_time=1.0, version="0", boot_id="another", slurm_job="4711"
-    )
-    run = on_another_host(scene, in_slurm, *GONE)
-    tools = scene.place.parent / "tools"
-    tools.mkdir()
-    squeue = tools / "squeue"
-    squeue.write_text('#!/bin/sh\n[ "$*" = "-h -j 4711 -o %T" ] && echo RUNNING\n', encoding="utf-8")
-    squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
-    assert main(["continue", "--yes", "--no-ui", str(run.root)]) == 3
-    assert "SLURM says of its job 4711: RUNNING" in capsys.readouterr().err
-    squeue.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
-    assert main(["continue", "--yes", "--no-ui", str(run.root)]) == 3
-    assert "only a person can answer, on a terminal: it ran on another-box" in capsys.readouterr().err
 
 
 def test_a_keeper_shows_that_it_lives(folder: Path) -> None:

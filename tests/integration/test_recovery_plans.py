@@ -63,7 +63,7 @@ def test_out_of_memory_goes_to_the_half_and_its_loss_is_that_of_an_unbroken_run(
     assert broken == pytest.approx(whole, abs=2e-4), "the same samples, the same schedule"
     trials = [fact.trial for fact in journal if isinstance(fact, ev.MemoryMeasured)]
     assert [(trial.micro_batch, trial.fitted) for trial in trials] == [(16, False), (8, True)]
-    assert "change: - --device_batch_size=16" in out
+    assert "change: - --device_batch_size 16" in out
 
 
 @pytest.mark.e2e

@@ -86,13 +86,6 @@ def test_a_micro_batch_beside_a_total_is_changed_alone_whatever_the_total_counts
     smaller = choice.batch
     assert changed(args, knobs, smaller)[0] == "--device_batch_size=4"
     assert changed(args, knobs, smaller)[1:] == args[1:]
-    plain = ("--micro_batch_size=8", "--global_batch_size=64")
-    knobs = find_knobs(plain)
-    assert batch_of(plain, knobs, world_size=2, local_world_size=2) == BatchSpec(8, 4, 2)
-    assert changed(plain, knobs, BatchSpec(4, 8, 2)) == (
-        "--micro_batch_size=4",
-        "--global_batch_size=64",
-    )
 
 
 def test_what_is_not_known_is_not_changed() -> None:

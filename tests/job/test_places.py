@@ -124,7 +124,7 @@ def test_a_restart_sets_flags_and_variables() -> None:
         plan_of(by_flag, ("--bs", "16", "-x"), 1),
         plan_of(by_flag, ("--bs", "16", "-x"), 2, BatchSpec(12, 4, 1)),
     )
-    assert diff_lines(first, second, {}) == ("- --bs 16", "+ --bs 12", "+ --accum=4", "+ --resume=auto")
+    assert diff_lines(first, second, {}) == ("- --bs 16", "+ --bs 12", "+ --accum 4", "+ --resume auto")
     by_env = Knobs("env:BATCH_SIZE", KnobScope.PER_RANK, "env:ACCUM")
     second = plan_of(by_env, (), 2, BatchSpec(12, 4, 1))
     assert diff_lines(plan_of(by_env, (), 1), second, {}) == ("+ ACCUM=4", "+ BATCH_SIZE=12")

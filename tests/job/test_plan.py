@@ -180,12 +180,6 @@ WANDB_MODE = "disabled"
     assert ("WANDB_MODE", "disabled") in {(c.name, c.value) for c in second.env}
 
 
-def test_a_found_batch_that_does_not_divide_is_the_scripts_business() -> None:
-    spec = job("--nproc-per-node 2 train.py --micro_batch_size 3 --global_batch_size 64")
-    assert spec.batch is None
-    assert any("not understood" in note for note in spec.notes)
-
-
 def test_environment_has_its_reasons() -> None:
     spec = job(
         "--nproc-per-node 2 --env HF_TOKEN=hf_secretsecretsecret --env PYTORCH_CUDA_ALLOC_CONF=x train.py"

@@ -50,13 +50,6 @@ def test_the_exit_status_is_written_down_and_adopted(tmp_path: Path, code: str, 
     assert ended(again) == expected
 
 
-def test_a_signal_is_a_negative_exit_code(tmp_path: Path) -> None:
-    child = start(tmp_path, sys.executable, "-c", SLEEP)
-    assert child.poll() is None
-    assert kill_all([child.pid], signal.SIGKILL) == [child.pid]
-    assert ended(child) == -signal.SIGKILL
-
-
 def test_output_goes_to_the_agent_log_and_the_environment_is_the_plans(tmp_path: Path) -> None:
     from supervisor.job.launch.env import EnvChange
 
@@ -194,12 +187,6 @@ def test_a_launch_that_the_system_refuses_is_one_line(tmp_path: Path, argv: tupl
     cwd = tmp_path if len(argv) > 1 else tmp_path / "gone"
     with pytest.raises(SpawnError):
         spawn(plan_of(argv, cwd), AttemptPaths(tmp_path / "1"), os.environ)
-
-
-def test_a_launch_into_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "1").write_text("a file", encoding="utf-8")
-    with pytest.raises(SpawnError, match=str(tmp_path)):
-        start(tmp_path, "true")
 
 
 @pytest.mark.fault(

@@ -91,14 +91,13 @@ SILENCES: dict[str, tuple[dict[str, Any], float, bool, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("watched", [False, True], ids=["unwatched", "watched"])
 @pytest.mark.parametrize("kind", SILENCES)
 @pytest.mark.fault("recovery", "a healthy job is silent for 90 s", "it is flagged and never ended")
 def test_a_silence_is_flagged_at_once_and_ended_only_where_nothing_speaks_against_it(
-    bench: Bench, kind: str, watched: bool
+    bench: Bench, kind: str
 ) -> None:
     stacks, lasts_s, ends, rule = SILENCES[kind]
-    bench.watched = watched
+    bench.watched = True
     for name, value in stacks.items():
         setattr(bench.stacks, name, value)
     bench.steps(30)
@@ -108,9 +107,7 @@ def test_a_silence_is_flagged_at_once_and_ended_only_where_nothing_speaks_agains
     assert flagged.waited_s < 4
     found = [fact.rule for fact in bench.told.facts if isinstance(fact, ev.HangFound)]
     assert (found or rules_told(bench))[-1] == rule
-    assert hang_advice(bench) == [] or (
-        lasts_s > 300 and hang_advice(bench)[0] == f"hang_{rules_told(bench)[0]}"
-    )
+    assert bool(hang_advice(bench)) == (lasts_s > 300 and bool(rules_told(bench)))
     if not ends:
         bench.steps(1)
         assert attempt_of(bench).only_flagged is None

@@ -120,8 +120,8 @@ def test_a_run_that_no_restart_helps_is_not_held_for_nobody(
 
 
 def test_it_is_held_while_a_screen_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "UNWATCHED_S", 3.0)
-    monkeypatch.setattr(control, "REFRESH_S", 0.2)
+    monkeypatch.setattr(loop, "UNWATCHED_S", 2.0)
+    monkeypatch.setattr(control, "REFRESH_S", 0.1)
     run = RunPaths(tmp_path / "run-1")
     keeper = Keeper(run, job_of(tmp_path, *TYPO, interactive=True), env=os.environ)
     screen, held_t, left_t = control.Presence(run.control), None, None
@@ -133,7 +133,7 @@ def test_it_is_held_while_a_screen_shows_it(tmp_path: Path, monkeypatch: pytest.
         act(hurried=hurried)
         if held_t is None and isinstance(keeper.state.condition, st.HeldOpen):
             held_t = now
-        if held_t is None or now - held_t < 6.0:
+        if held_t is None or now - held_t < 4.0:
             screen.refresh(now)
         elif left_t is None:
             screen.leave()

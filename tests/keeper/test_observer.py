@@ -66,6 +66,24 @@ def observing(
         assert not keeper_is_alive(run.node().lock)
 
 
+def written(folder: Path, text: str | bytes, *, old: bool = False) -> Path:
+    """A log; `old`: as if it had been written an hour ago."""
+    log = folder / "x.log"
+    log.write_bytes(text if isinstance(text, bytes) else text.encode())
+    if old:
+        make_old(log)
+    return log
+
+
+@contextmanager
+def watching(
+    log: Path, *, ended: bool = False, rank: int | None = None, rules: tuple[tuple[str, str], ...] = ()
+) -> Iterator[tuple[Observer, RunPaths]]:
+    target = Target(log.name, str(log), (ObservedLog(str(log), log.name, Origin(rank=rank)),), ended=ended)
+    with observing(log.parent, target, log, rules=rules) as watched:
+        yield watched
+
+
 def ending(run: RunPaths) -> tuple[Outcome, int]:
     condition = read_state(run.node().journal).condition
     assert isinstance(condition, st.Finished)
@@ -73,15 +91,13 @@ def ending(run: RunPaths) -> tuple[Outcome, int]:
 
 
 def test_a_log_that_fails_while_it_is_watched_gets_a_verdict(tmp_path: Path) -> None:
-    log = tmp_path / "x.log"
-    log.write_text("step 1/9 loss: 2.5\n", encoding="utf-8")
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log", Origin(rank=2)),))
+    log = written(tmp_path, "step 1/9 loss: 2.5\n")
     rules = (("badness", r"loss: ([\d.]+)"),)
-    with observing(tmp_path, target, log, rules=rules) as (observer, run):
+    with watching(log, rank=2, rules=rules) as (observer, run):
         assert wait_until(lambda: attempt_of(observer).last_step == 1, 60)
         with log.open("a", encoding="utf-8") as writer:
             writer.write(FAILS)
-        assert wait_until(lambda: attempt_of(observer).verdict is not None, 20)
+        assert wait_until(lambda: attempt_of(observer).verdict is not None, 90)
         assert observer.state.attempt is not None
         assert observer.state.attempt.verdict is not None
         assert observer.state.attempt.verdict.failure is FailureClass.CODE_ERROR
@@ -94,10 +110,8 @@ def test_a_log_that_fails_while_it_is_watched_gets_a_verdict(tmp_path: Path) -> 
 
 
 def test_a_log_that_nobody_writes_is_closed_by_itself_once(tmp_path: Path) -> None:
-    log = tmp_path / "x.log"
-    log.write_text(FAILS, encoding="utf-8")
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
-    with observing(tmp_path, target, log) as (observer, run):
+    log = written(tmp_path, FAILS)
+    with watching(log, ended=True) as (observer, run):
         assert wait_until(lambda: isinstance(observer.state.condition, st.DiagnosedAs), 20)
     assert ending(run) == (Outcome.FAILED, 1)
     kinds = [type(f) for f in facts_of(run)]
@@ -127,10 +141,8 @@ def test_a_growing_log_that_nobody_is_seen_to_write_is_no_finished_one(
     """As over NFS or from a container: live, then quiet, live again, and over only by its own words."""
     monkeypatch.setattr(observer_module, "LATELY_S", 1.0)
     monkeypatch.setattr(observer_module, "STAT_S", 0.05)
-    log = tmp_path / "x.log"
-    log.write_text("step 1/90 loss: 2.5\n", encoding="utf-8")
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
-    with observing(tmp_path, target, log) as (observer, run):
+    log = written(tmp_path, "step 1/90 loss: 2.5\n")
+    with watching(log, ended=True) as (observer, run):
         for step in range(2, 5):
             add(log, f"step {step}/90 loss: {3 / step:.3f}\n")
             assert wait_until(lambda at=step: attempt_of(observer).last_step == at, 15)  # type: ignore[misc]
@@ -159,10 +171,8 @@ def test_an_end_that_was_taken_back_must_last_the_next_time(
     """Else each line below what looks like a failure would end and revive the job."""
     monkeypatch.setattr(observer_module, "LATELY_S", 3.0)
     monkeypatch.setattr(observer_module, "STAT_S", 0.05)
-    log = tmp_path / "x.log"
-    log.write_text(FAILS, encoding="utf-8")
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
-    with observing(tmp_path, target, log) as (observer, run):
+    log = written(tmp_path, FAILS)
+    with watching(log, ended=True) as (observer, run):
         assert wait_until(lambda: isinstance(observer.state.condition, st.DiagnosedAs), 30)
         os.utime(log)  # touched, and not a byte more
         assert wait_until(lambda: isinstance(observer.state.condition, st.Running), 15)
@@ -177,10 +187,8 @@ def test_a_line_that_names_a_failure_is_judged_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observer_module, "QUIET_S", 600.0)
-    log = tmp_path / "x.log"
-    log.write_text("step 1/90 loss: 2.5\n", encoding="utf-8")
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
-    with observing(tmp_path, target, log) as (observer, _):
+    log = written(tmp_path, "step 1/90 loss: 2.5\n")
+    with watching(log, ended=True) as (observer, _):
         assert wait_until(lambda: attempt_of(observer).last_step == 1, 60)
         add(log, FAILS)
         assert wait_until(lambda: attempt_of(observer).verdict is not None, 30)
@@ -188,10 +196,8 @@ def test_a_line_that_names_a_failure_is_judged_at_once(
 
 def test_what_a_verdict_has_read_does_not_revive_the_job(tmp_path: Path) -> None:
     """The log is looked at once a second: a failure is judged sooner than that."""
-    log = tmp_path / "x.log"
-    log.write_text("step 1/90 loss: 2.5\n", encoding="utf-8")
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
-    with observing(tmp_path, target, log) as (observer, run):
+    log = written(tmp_path, "step 1/90 loss: 2.5\n")
+    with watching(log, ended=True) as (observer, run):
         assert wait_until(lambda: attempt_of(observer).last_step == 1, 60)
         assert wait_until(lambda: observer._words_decide, 30)
         observer._stat_at = time.monotonic() + 600.0  # the look that comes behind the verdict
@@ -209,8 +215,7 @@ def test_a_failure_that_is_logged_while_a_verdict_is_made_is_judged_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first verdict on a log takes a while on a busy machine: what it did not read was taken for judged."""
-    log = tmp_path / "x.log"
-    log.write_text("step 1/90 loss: 2.5\n", encoding="utf-8")
+    log = written(tmp_path, "step 1/90 loss: 2.5\n")
     judging, go_on = threading.Event(), threading.Event()
     read = read_of(log)
 
@@ -221,8 +226,7 @@ def test_a_failure_that_is_logged_while_a_verdict_is_made_is_judged_too(
         return evidence
 
     monkeypatch.setitem(globals(), "read_of", lambda *_: slowly)
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
-    with observing(tmp_path, target, log) as (observer, _):
+    with watching(log, ended=True) as (observer, _):
         assert judging.wait(60)
         add(log, FAILS)
         assert wait_until(lambda: attempt_of(observer).last_step == 3, 60)
@@ -233,14 +237,12 @@ def test_a_failure_that_is_logged_while_a_verdict_is_made_is_judged_too(
 @pytest.mark.parametrize("ended", [True, False])
 def test_the_watching_machine_is_shown_where_the_job_runs_on_it(tmp_path: Path, ended: bool) -> None:
     """A log that nobody here holds open may come from anywhere."""
-    log = tmp_path / "x.log"
-    log.write_text("step 1/90 loss: 2.5\n", encoding="utf-8")
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=ended)
+    log = written(tmp_path, "step 1/90 loss: 2.5\n")
 
     def machine(run: RunPaths) -> bool:
         return any(sample.k == "machine" for sample in SeriesReader(run.node().series, HOST).read())
 
-    with observing(tmp_path, target, log) as (observer, run):
+    with watching(log, ended=ended) as (observer, run):
         assert wait_until(lambda: attempt_of(observer).last_step == 1, 15)
         if not ended:
             assert wait_until(lambda: machine(run), 30)
@@ -248,11 +250,8 @@ def test_the_watching_machine_is_shown_where_the_job_runs_on_it(tmp_path: Path, 
 
 
 def test_a_log_that_breaks_off_is_quiet_and_no_success(tmp_path: Path) -> None:
-    log = tmp_path / "x.log"
-    log.write_text("step 1/90 loss: 2.5\nstep 2/90 loss: 2.0\n", encoding="utf-8")
-    make_old(log)
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
-    with observing(tmp_path, target, log) as (observer, run):
+    log = written(tmp_path, "step 1/90 loss: 2.5\nstep 2/90 loss: 2.0\n", old=True)
+    with watching(log, ended=True) as (observer, run):
         assert wait_until(lambda: attempt_of(observer).quiet_since is not None, 30)
         assert attempt_of(observer).quiet_since == pytest.approx(time.time() - 3600.0, abs=60)
         assert isinstance(observer.state.condition, st.Running)
@@ -266,8 +265,7 @@ def test_a_copy_is_quiet_since_its_last_stamp(tmp_path: Path, just_copied: bool)
     log.write_text("".join(lines), encoding="utf-8")
     if not just_copied:
         make_old(log)
-    target = Target("train.log", str(log), (ObservedLog(str(log), "train.log"),), ended=True)
-    with observing(tmp_path, target, log) as (observer, _):
+    with watching(log, ended=True) as (observer, _):
         assert wait_until(lambda: attempt_of(observer).quiet_since is not None, 30)
         assert attempt_of(observer).quiet_since == pytest.approx(1729939140.0, abs=86400)
         assert observer.state.elapsed_s(time.time(), has_keeper=True) == 29 * 60
@@ -283,11 +281,8 @@ def test_a_copy_is_quiet_since_its_last_stamp(tmp_path: Path, just_copied: bool)
 def test_without_a_screen_a_log_ends_with_what_it_shows(
     tmp_path: Path, end: str, outcome: tuple[Outcome, int]
 ) -> None:
-    log = tmp_path / "x.log"
-    log.write_text("step 1/90 loss: 2.5\nstep 2/90 loss: 2.0\n" + end, encoding="utf-8")
-    make_old(log)
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
-    with observing(tmp_path, target, log) as (observer, run):
+    log = written(tmp_path, "step 1/90 loss: 2.5\nstep 2/90 loss: 2.0\n" + end, old=True)
+    with watching(log, ended=True) as (observer, run):
         observer.end_when_read()
         assert observer.join(30)
     assert ending(run) == outcome
@@ -369,10 +364,8 @@ def test_leaving_ends_nothing(tmp_path: Path) -> None:
 
 
 def test_requests_that_would_act_are_refused(tmp_path: Path) -> None:
-    log = tmp_path / "x.log"
-    log.write_text("hello\n", encoding="utf-8")
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),))
-    with observing(tmp_path, target, log) as (observer, run):
+    log = written(tmp_path, "hello\n")
+    with watching(log) as (observer, run):
         stop, stacks = (control.send(run.control, kind) for kind in (RequestKind.STOP, RequestKind.STACKS))
         assert wait_until(lambda: {stop, stacks} <= set(observer.state.answered), 15)
     assert "it only watches" in observer.state.answered[stop]
@@ -416,10 +409,8 @@ def is_behind(observer: Observer) -> bool:
 @pytest.mark.usefixtures("slow_reader")
 @pytest.mark.parametrize("ended", [True, False], ids=["finished", "live"])
 def test_a_log_that_is_left_before_it_was_read_is_no_success(tmp_path: Path, ended: bool) -> None:
-    log = tmp_path / "x.log"
-    log.write_bytes(LARGE)
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=ended)
-    with observing(tmp_path, target, log) as (observer, run):
+    log = written(tmp_path, LARGE)
+    with watching(log, ended=ended) as (observer, run):
         assert wait_until(lambda: is_behind(observer), 30)
         began = time.monotonic()
         observer.leave(patience_s=0.5)
@@ -441,11 +432,8 @@ def test_a_log_that_is_left_before_it_was_read_is_no_success(tmp_path: Path, end
 
 @pytest.mark.usefixtures("slow_reader")
 def test_a_finished_log_is_read_to_its_end_however_long_it_takes(tmp_path: Path) -> None:
-    log = tmp_path / "x.log"
-    log.write_bytes(LARGE)
-    make_old(log)
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
-    with observing(tmp_path, target, log) as (observer, run):
+    log = written(tmp_path, LARGE, old=True)
+    with watching(log, ended=True) as (observer, run):
         observer.end_when_read()
         note = control.send(run.control, RequestKind.NOTE, args=control.RequestArgs(text="hi"))
         assert wait_until(lambda: note in observer.state.answered, 10), "requests are answered meanwhile"
@@ -462,10 +450,8 @@ def test_a_finished_log_is_read_to_its_end_however_long_it_takes(tmp_path: Path)
 
 @pytest.mark.usefixtures("slow_reader")
 def test_who_does_not_even_wait_for_the_end_still_gets_an_honest_one(tmp_path: Path) -> None:
-    log = tmp_path / "x.log"
-    log.write_bytes(LARGE)
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
-    with observing(tmp_path, target, log) as (observer, run):
+    log = written(tmp_path, LARGE)
+    with watching(log, ended=True) as (observer, run):
         assert wait_until(lambda: is_behind(observer), 30)
         first = threading.Thread(target=lambda: observer.leave(patience_s=600.0))
         first.start()
@@ -486,8 +472,7 @@ def test_a_long_finished_log_gives_samples_for_a_chart(tmp_path: Path) -> None:
                 f"2026-11-20 10:00:00,000 INFO trainer: step {step} loss {loss:.4f} and more words, as logs have\n"
             )
     make_old(log)
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
-    with observing(tmp_path, target, log) as (observer, run):
+    with watching(log, ended=True) as (observer, run):
         observer.end_when_read()
         assert observer.join(120)
     samples = job_samples(run)
@@ -513,8 +498,7 @@ def test_losses_of_a_long_finished_log_stand_at_the_steps_of_their_bar(tmp_path:
         encoding="utf-8",
     )
     make_old(log)
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
-    with observing(tmp_path, target, log) as (observer, run):
+    with watching(log, ended=True) as (observer, run):
         observer.end_when_read()
         assert observer.join(60)
     losses = [(sample.get("step"), sample["loss"]) for sample in job_samples(run) if "loss" in sample]
@@ -537,8 +521,7 @@ def test_the_bar_of_an_evaluation_within_a_finished_log_is_no_step_of_the_traini
     training = ["\r" + "\r".join(states(600, *part, "5.00s/it")) for part in ((1, 401), (401, 601))]
     log.write_text(f"{training[0]}\n{losses}{evaluation}\n{training[1]}\n{evaluation}\n", encoding="utf-8")
     make_old(log)
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
-    with observing(tmp_path, target, log) as (observer, run):
+    with watching(log, ended=True) as (observer, run):
         observer.end_when_read()
         assert observer.join(60)
         assert attempt_of(observer).last_step == 600
@@ -546,10 +529,8 @@ def test_the_bar_of_an_evaluation_within_a_finished_log_is_no_step_of_the_traini
 
 
 def test_a_resumed_job_stands_where_its_bar_starts(tmp_path: Path) -> None:
-    log = tmp_path / "x.log"
-    log.write_text("Training Progress:   0%|     | 200/563250 [00:00<?, ?it/s]\nloading\n", encoding="utf-8")
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),))
-    with observing(tmp_path, target, log) as (observer, _):
+    log = written(tmp_path, "Training Progress:   0%|     | 200/563250 [00:00<?, ?it/s]\nloading\n")
+    with watching(log) as (observer, _):
         assert wait_until(lambda: attempt_of(observer).last_step == 200, 15)
         assert observer.state.total_steps == 563250
 
@@ -563,8 +544,7 @@ def test_what_a_backlog_says_last_of_each_number_is_kept(tmp_path: Path) -> None
         encoding="utf-8",
     )
     make_old(log)
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
-    with observing(tmp_path, target, log) as (observer, run):
+    with watching(log, ended=True) as (observer, run):
         observer.end_when_read()
         assert observer.join(60)
     samples = job_samples(run)
@@ -574,10 +554,8 @@ def test_what_a_backlog_says_last_of_each_number_is_kept(tmp_path: Path) -> None
 
 def test_what_stood_in_a_log_bears_its_lines_own_clocks_and_what_comes_none(tmp_path: Path) -> None:
     """Reading times are no step times: only what is read as it is written is timed by that."""
-    log = tmp_path / "x.log"
-    log.write_text("step 1 loss 2.5\n2026-11-21 10:00:07 step 2 loss 2.4\n", encoding="utf-8")
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),))
-    with observing(tmp_path, target, log) as (observer, run):
+    log = written(tmp_path, "step 1 loss 2.5\n2026-11-21 10:00:07 step 2 loss 2.4\n")
+    with watching(log) as (observer, run):
         assert wait_until(lambda: attempt_of(observer).last_step == 2, 15)
         with log.open("a", encoding="utf-8") as writer:
             writer.write("step 3 loss 2.3\n")
@@ -596,8 +574,7 @@ def test_a_log_whose_writer_here_has_ended_is_over(tmp_path: Path) -> None:
     script = f"import time; f = open({str(log)!r}, 'a', buffering=1); f.write('step 1/90 loss: 2.5\\n'); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", script]) as process:
         assert wait_until(lambda: log.exists() and log.stat().st_size > 0, 20)
-        target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),))
-        with observing(tmp_path, target, log) as (observer, run):
+        with watching(log) as (observer, run):
             assert wait_until(lambda: attempt_of(observer).last_step == 1, 20)
             assert wait_until(lambda: observer._writers.seen, 20)
             assert isinstance(observer.state.condition, st.Running)
@@ -626,7 +603,7 @@ def test_a_clear_failure_at_the_end_of_a_large_log_is_shown_before_the_rest_is_r
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, confirmed: bool
 ) -> None:
     monkeypatch.setattr("supervisor.keeper.observer.observed_run.LARGE_BYTES", 1 << 14)
-    monkeypatch.setattr("supervisor.keeper.observer.log_ends.END_BYTES", 1 << 14)
+    monkeypatch.setattr("supervisor.keeper.observer.observed_run.END_BYTES", 1 << 14)
     log, whole = tmp_path / "x.log", tmp_path / "whole.log"
     log.write_text(STEPS + OOM, encoding="utf-8")
     whole.write_text(STEPS + OOM if confirmed else STEPS, encoding="utf-8")
@@ -665,13 +642,11 @@ def test_any_other_end_waits_for_the_whole_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, ended: bool, old: bool
 ) -> None:
     monkeypatch.setattr("supervisor.keeper.observer.observed_run.LARGE_BYTES", 1 << 14)
-    monkeypatch.setattr("supervisor.keeper.observer.log_ends.END_BYTES", 1 << 14)
-    log = tmp_path / "x.log"
-    log.write_text(text, encoding="utf-8")
+    monkeypatch.setattr("supervisor.keeper.observer.observed_run.END_BYTES", 1 << 14)
+    log = written(tmp_path, text)
     if old:
         make_old(log)
-    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=ended)
-    with observing(tmp_path, target, log) as (observer, run):
+    with watching(log, ended=ended) as (observer, run):
         assert wait_until(lambda: observer._judged is not None, 60)
     judged = [fact.verdict.cause for fact in facts_of(run) if isinstance(fact, ev.Diagnosed)]
     assert all(cause is None or cause.line is not None for cause in judged)

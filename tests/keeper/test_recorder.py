@@ -22,7 +22,7 @@ from supervisor.keeper.monitoring.observations import (
     StepHint,
     StepSeen,
 )
-from supervisor.keeper.recording.recorder import MAX_EVIDENCE, MOST_PHASES, Recorder
+from supervisor.keeper.recording.recorder import MAX_EVIDENCE, MOST_PHASES, SPEAKER_WAIT_S, Recorder
 from supervisor.run import events as ev
 from supervisor.run.events import Phase
 from supervisor.run.fold import replay
@@ -134,23 +134,18 @@ def test_an_adopting_keeper_does_not_journal_a_lost_loss_again(tmp_path: Path) -
 
 
 def test_an_evaluation_that_counts_anew_is_no_progress(bench: Bench) -> None:
-    """A second program scores the checkpoints of all epochs: it prints a step and no loss."""
+    def line(number: int, *, evaluates: bool = False, **values: float) -> StepSeen:
+        seen = {"epoch": 2.0, "step": float(number), **values}
+        return StepSeen(10.0, None, seen, from_telemetry=False, evaluates=evaluates)
 
-    def line(epoch: int, number: int | None, **values: float) -> StepSeen:
-        place = {"epoch": float(epoch)} | ({"step": float(number)} if number is not None else {})
-        return StepSeen(10.0, None, {**place, **values}, from_telemetry=False)
-
-    bench.see(line(1, 500, loss=0.7), line(1, 1000, loss=0.6), line(2, 500, loss=0.5))
-    bench.see(line(1, 0, AUC=0.9), line(1, 1000, AUC=0.91))
+    bench.see(line(5, evaluates=True, val_loss=0.9))
+    bench.recorder.flush()
+    assert [p.step for p in bench.of(ev.Progress) if isinstance(p, ev.Progress)] == [5], "nothing else counts"
+    bench.see(line(500, loss=0.5), line(10, evaluates=True, val_loss=0.4))
     bench.recorder.flush()
     last = bench.of(ev.Progress)[-1]
     assert isinstance(last, ev.Progress)
-    assert (last.epoch, last.step) == (2, 500)
-    bench.see(StepSeen(10.0, None, {"epoch": 1.0, "total_epochs": 9.0}, from_telemetry=False))
-    bench.recorder.flush()
-    last = bench.of(ev.Progress)[-1]
-    assert isinstance(last, ev.Progress)
-    assert last.epoch == 1, "the heading of another training"
+    assert (last.step, last.val_loss) == (500, 0.4)
 
 
 def test_telemetry_is_believed_alone(bench: Bench) -> None:
@@ -161,9 +156,19 @@ def test_telemetry_is_believed_alone(bench: Bench) -> None:
 
 def test_one_rank_speaks_for_the_job(bench: Bench) -> None:
     bench.see(*(step(n, rank, wire=False) for n in (1, 2) for rank in (3, 2)))
+    assert bench.series(METRICS) == [], "rank 0 may only be late"
+    bench.clock.now += SPEAKER_WAIT_S
+    bench.recorder.tick()
     assert bench.series(METRICS) == [("job", 1.0), ("job", 2.0)], "the first that spoke"
     bench.see(*(step(n, rank, wire=False) for n in (3, 4) for rank in (0, 3, 2)))
     assert bench.series(METRICS)[2:] == [("job", 3.0), ("job", 4.0)], "rank 0 once it speaks"
+
+
+def test_a_rank_that_was_read_before_rank_0_leaves_no_points(bench: Bench) -> None:
+    bench.see(*(step(n, rank, wire=False) for rank in (1, 0) for n in (1, 2)))
+    bench.recorder.flush()
+    assert bench.series(METRICS) == [("job", 1.0), ("job", 2.0)]
+    assert len(bench.series(RANKS)) == 4
 
 
 def test_samples_without_a_step_are_not_written_again_after_an_adoption(tmp_path: Path) -> None:

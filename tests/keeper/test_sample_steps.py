@@ -188,7 +188,7 @@ def test_only_the_time_that_its_line_does_not_explain_is_doubted() -> None:
         sample = reader.feed(text)
         assert sample is not None
         assert "step_time_s" in sample.values
-        assert sample.columns.plain_time is doubted, text
+        assert sample.plain_time is doubted, text
 
 
 # -- counters that start again with each epoch ---------------------------------------------------------

@@ -232,23 +232,3 @@ def test_where_no_frame_is_known_the_stack_begins_below_its_head(tmp_path: Path,
     lines = (tmp_path / "stacks-1-1.txt").read_text(encoding="utf-8").splitlines()
     assert all(lines[at - 1].startswith("thread 1") for at in written.lines.values())
     assert len(set(written.lines.values())) == 2
-
-
-def test_what_lay_there_before_the_keeper_came_is_refused_once(bench: Bench) -> None:
-    old, done = (control.send(bench.run.control, RequestKind.STOP) for _ in range(2))
-    (bench.run.control / "bad.json").write_text("{")
-    actor = bench.control._keeper
-    assert isinstance(actor, Actor)
-    actor.emit(ev.RequestDone(t=0.0, request_id=done, request=RequestKind.STOP, by="ada"))
-    bench.control.refuse_waiting("the run is over")
-    refused = [fact for fact in bench.answers() if isinstance(fact, ev.RequestRefused)]
-    assert [(fact.request_id, fact.request, fact.reason) for fact in refused] == [
-        (old, "stop", "the run is over")
-    ]
-    assert bench.files() == ["bad"], "what is no request is answered when it is looked at"
-    bench.look()
-    answer = bench.answers()[-1]
-    assert isinstance(answer, ev.RequestRefused)
-    assert (answer.request_id, answer.request, answer.by) == ("bad", "?", "?")
-    assert answer.reason.startswith("unreadable: ")
-    assert bench.files() == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -53,34 +52,6 @@ def members(monkeypatch: pytest.MonkeyPatch, ours: int = 0, unknown: int = 0, ne
     monkeypatch.setattr(takeover, "find_members", lambda *_args, **_more: made)
 
 
-@pytest.mark.parametrize(
-    ("facts", "why"),
-    [
-        ((HERE, INTENDED, RUNS), "nothing of it lives: `stoker continue run-1`"),
-        ((STARTED, INTENDED, RUNS), "it ran on box: there it can be adopted"),
-        ((HERE, DONE), r"the run is over \(succeeded\)$"),
-        ((HERE, FAILED), r"the run is over \(failed\): `stoker continue run-1`"),
-        ((), "it ran on box: there it can be adopted"),
-        ((msgspec.structs.replace(HERE, mode="observed"),), "it only watches"),
-        (
-            (HERE, ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="1", boot_id="another")),
-            "this machine was booted since",
-        ),
-    ],
-)
-def test_why_a_run_is_not_adopted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: tuple[ev.Event, ...], why: str
-) -> None:
-    members(monkeypatch)
-    run = own_run_in(tmp_path, job_of(tmp_path), *facts)
-    offer, _ = takeover.examine_adoption(run)
-    assert len(offer.refusals) == 1
-    assert re.search(why, offer.refusals[0])
-    assert offer.actions == ()
-    with pytest.raises(takeover.NotAdopted, match=why):
-        takeover.adopt(run, {}, entry="supervisor.keeper.__main__")
-
-
 def test_a_run_whose_journal_lost_its_first_line_is_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,15 +89,6 @@ def test_what_adopting_would_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert any("once its wait is over" in action for action in waits.actions)
 
 
-def test_what_only_its_files_name_is_not_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    members(monkeypatch, unknown=1)
-    run = own_run_in(tmp_path, job_of(tmp_path), HERE, INTENDED, RUNS)
-    assert "that is not enough to take it over" in takeover.examine_adoption(run)[0].refusals[0]
-    found = takeover.examine_continuation(run)
-    assert found.refusals == ()
-    assert "Is it none of this run's?" in found.doubts[0]
-
-
 def test_a_run_with_a_keeper_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     members(monkeypatch, ours=1)
     run = own_run_in(tmp_path, job_of(tmp_path), HERE, INTENDED, RUNS)
@@ -135,16 +97,6 @@ def test_a_run_with_a_keeper_is_left_to_it(tmp_path: Path, monkeypatch: pytest.M
     assert takeover.examine_adoption(run)[0].refusals == (why,)
     assert takeover.examine_continuation(run).refusals == (why,)
     lock.release()
-
-
-def test_somebody_elses_run(tmp_path: Path) -> None:
-    run = own_run_in(tmp_path, job_of(tmp_path), HERE)
-    data = json.loads(run.run_json.read_bytes())
-    run.run_json.write_text(json.dumps({**data, "uid": 4_000_000}))
-    for found in (takeover.examine_adoption(run)[0].refusals, takeover.examine_continuation(run).refusals):
-        assert found == (f"uid 4000000 started it, not you (uid {os.geteuid()})",)
-    run.run_json.write_text("{")
-    assert len(takeover.examine_adoption(run)[0].refusals) == 1
 
 
 @pytest.mark.parametrize(

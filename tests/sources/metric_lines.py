@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from supervisor.sources.metrics import MetricReader, MetricSample
@@ -17,6 +18,14 @@ def values(line: str) -> dict[str, float]:
     """What a fresh reader finds in one line."""
     sample = MetricReader().feed(line)
     return sample.values if sample is not None else {}
+
+
+def read(reader: MetricReader, lines: Sequence[bytes]) -> list[MetricSample | None]:
+    """What a reader that is given all of these lines at once says of each."""
+    found: list[MetricSample | None] = [None] * len(lines)
+    for row, columns, at, _ in reader.read_rows(lines):
+        found[row] = columns.sample(at)
+    return found
 
 
 def same(one: MetricSample | None, two: MetricSample | None) -> bool:

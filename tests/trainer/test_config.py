@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.config import Config, UsageError, check, plan_batch, plan_lengths, shown, warnings_of
+from trainer.config import Config, UsageError, check, plan_batch, plan_lengths, shown
 from trainer.settings import help_text, read
 
 ROOT = Path(__file__).parents[2]
@@ -30,15 +30,6 @@ def test_a_flag_wins_over_the_file_and_the_file_over_the_default(tmp_path: Path)
     effective = read(["--config", str(file), "--seed", "6"])
     assert (effective.config.depth, effective.config.seed, effective.config.log_interval) == (7, 6, 10)
     assert effective.origins == {"depth": str(file), "seed": "flag"}
-
-
-def test_yaml_with_the_names_of_the_cluster_config(tmp_path: Path) -> None:
-    file = tmp_path / "a.yaml"
-    file.write_text(
-        "batch_size: 4\nnum_gpus: 4\nlearning_rate: 2.0e-4\ndistributed_backend: gloo\npin_memory: true\n"
-    )
-    config = read([f"--config={file}"]).config
-    assert (config.device_batch_size, config.learning_rate, config.backend) == (4, 2e-4, "gloo")
 
 
 @pytest.mark.parametrize(
@@ -143,47 +134,3 @@ def test_all_that_is_out_of_range_is_said_at_once_with_its_line(tmp_path: Path) 
         f"{path}:5: beta1 must be at least 0 and below 1, got 1",
         "gradient_clip_val must be at least 0, got -1",
     ]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--world_size=2"], "world_size 2 starts ranks only with distributed"),
-        (["--config", "a.toml", "--config", "b.toml"], "--config is given twice: a.toml and b.toml"),
-        (["--depth=" + "9" * 30], "--depth wants a whole number"),
-        (["--beta2=1"], "beta2 must be at least 0 and below 1, got 1"),
-        (["--model_dim=33"], "model_dim 33 must be even"),
-        (["--vocab_size=-5"], "vocab_size must be at least 0, got -5"),
-    ],
-)
-def test_what_cannot_be_is_refused(words: list[str], said: str) -> None:
-    with pytest.raises(UsageError) as error:
-        read(words)
-    assert str(error.value).startswith(said)
-
-
-def test_a_warm_up_that_never_ends_is_said() -> None:
-    assert warnings_of(Config(warmup_steps=100, num_iterations=100)) == []
-    (said,) = warnings_of(Config(warmup_steps=101, num_iterations=100))
-    assert said.startswith("warmup_steps 101 is more than num_iterations 100")
-    (said,) = read(["--warmup-steps=101", "--total-steps=100"]).warnings
-    assert said.startswith("warmup_steps 101 is more than num_iterations (total_steps) 100:")
-    assert "[200]; also --total_steps" in help_text()
-
-
-def test_values_of_the_wrong_type_and_out_of_range_are_said_together(tmp_path: Path) -> None:
-    path = tmp_path / "job.toml"
-    path.write_text("depth = 1.5\nbeta1 = 2\n")
-    words = ["--config", str(path), "--dtype=half", "--learning_rate", "x", "--gradient_clip_val=-1"]
-    with pytest.raises(UsageError) as error:
-        read(words)
-    assert str(error.value).split("\n") == [
-        "--dtype takes one of auto, float32, bfloat16, float16, got 'half'",
-        "--learning_rate wants a number, got 'x'",
-        f"{path}: depth wants a whole number, got 1.5",
-        f"{path}:2: beta1 must be at least 0 and below 1, got 2",
-        "gradient_clip_val must be at least 0, got -1",
-    ]
-    with pytest.raises(UsageError) as error:
-        read(["--depth=x", "--dept=3"])
-    assert str(error.value).startswith("--depth wants a whole number, got 'x'\nunknown flag --dept:")

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import disks
 from tests.conftest import wait_until
 from tests.trainer.runs import MAIN, command, environment, flags, losses, records, run, train_here
-from trainer import faults
 from trainer.config import UsageError
 from trainer.faults import parse
 
@@ -92,13 +90,6 @@ def test_usage_errors_are_one_line_from_rank_0(args: list[str], says: str, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_usage_error_of_another_host_is_reported_there(tmp_path: Path) -> None:
-    done = run(1, "--train_data_path=/nowhere.bin", cwd=tmp_path, RANK="3", LOCAL_RANK="0", WORLD_SIZE="4")
-    assert done.returncode == 2
-    assert done.stderr.startswith("trainer: rank 3 on ")
-    assert done.stderr.endswith(": /nowhere.bin: No such file or directory\n")
-
-
 def test_ranks_without_a_place_to_meet_do_not_wait(tmp_path: Path) -> None:
     done = run(1, *flags(), cwd=tmp_path, RANK="0", WORLD_SIZE="2")
     assert (done.returncode, done.stdout) == (2, "")
@@ -159,27 +150,6 @@ def test_a_fault_names_its_rank_and_spares_the_second_attempt(monkeypatch: pytes
     Faults(planned, 1).before_step(3)
     with pytest.raises(InjectedError):
         Faults(planned, 1).before_step(5)
-
-
-@pytest.mark.parametrize("kind", ["a plain file", "absent"])
-def test_a_full_disk_is_refused_where_the_full_device_is_none(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in a container whose /dev is a folder: the checkpoint would be written, and would fill the memory."""
-    full, folder = tmp_path / "full", tmp_path / "ck"
-    folder.mkdir()
-    if kind == "a plain file":
-        full.touch()
-    monkeypatch.setattr(faults, "FULL_DEVICE", full)
-    fill = faults.Faults(parse("disk_full@1"), 0).before_save(1)
-    assert fill is not None
-    with pytest.raises(faults.InjectedError, match="full is no device here"):
-        fill(folder)
-    assert not list(folder.iterdir())
-    assert full.exists() == (kind == "a plain file")
-    monkeypatch.setattr(disks, "FULL_DEVICE", full)
-    with pytest.raises(pytest.skip.Exception, match="is no character device here"):
-        disks.needs_full_device()
 
 
 @pytest.mark.parametrize("text", ["boom@1", "oom", "oom@x", "exit@1", "exit:x@1", "oom@1:", "@1"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from tests.trainer.runs import losses, records, train_here
 from trainer.checkpoint import storage
 from trainer.checkpoint.storage import CheckpointError
 from trainer.config import UsageError
-from trainer.data.samples import Samples
 from trainer.loop import NonFiniteError
 from trainer.reporting.console import Console, bar
 
@@ -29,12 +27,6 @@ def test_the_micro_batch_does_not_change_the_losses(tmp_path: Path) -> None:
     assert close(losses(tmp_path / "8"), losses(tmp_path / "4"))
     assert close(losses(tmp_path / "8"), losses(tmp_path / "1"))
     assert losses(tmp_path / "8")[12] < losses(tmp_path / "8")[1]
-
-
-def test_two_identical_runs_are_equal_to_the_bit(tmp_path: Path) -> None:
-    train_here(tmp_path / "a")
-    train_here(tmp_path / "b")
-    assert losses(tmp_path / "a") == losses(tmp_path / "b")
 
 
 def test_a_resumed_run_equals_the_unbroken_one_even_with_another_micro_batch(tmp_path: Path) -> None:
@@ -92,13 +84,6 @@ def test_a_folder_of_checkpoints_gives_its_newest(tmp_path: Path, capsys: pytest
         with pytest.raises(UsageError, match=said):
             train_here(tmp_path / "third", resume_from=str(tmp_path / "third" / wanted))
         assert capsys.readouterr().out == "", "nothing is built before"
-
-
-def test_resume_auto_without_a_checkpoint_starts_anew(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train_here(tmp_path, num_iterations=1, resume_from="auto") == 0
-    assert "no committed checkpoint in" in capsys.readouterr().out
 
 
 def test_another_models_checkpoint_is_refused_with_the_difference(tmp_path: Path) -> None:
@@ -189,28 +174,3 @@ def test_a_progress_bar_stands_on_a_terminal_only() -> None:
     other = Terminal()
     Console(1, other).progress(1, 2)
     assert other.getvalue() == ""
-
-
-def test_the_console_line_is_tidy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train_here(tmp_path, num_iterations=4, log_interval=2)
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
-    assert len(lines) == 2
-    assert [part.split()[0] for part in lines[0].split(" | ")[:4]] == ["step", "loss", "lr", "grad"]
-    assert lines[1].startswith("step 4/4 | loss ")
-    assert lines[1].endswith(" ms")
-
-
-@pytest.mark.parametrize("ahead", [False, True], ids=["as needed", "before the step"])
-def test_a_slow_disk_shows_as_data_wait_within_the_step_time(
-    ahead: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = Samples.batch
-
-    def slow(self: Samples, numbers: range, length: int) -> Any:
-        time.sleep(0.05)
-        return real(self, numbers, length)
-
-    monkeypatch.setattr(Samples, "batch", slow)
-    train_here(tmp_path, num_iterations=2, continue_on_error=ahead)
-    for record in records(tmp_path, kind="step"):  # two micro-batches a step
-        assert 0.1 <= record["data_wait_s"] <= record["step_time_s"]

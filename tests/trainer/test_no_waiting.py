@@ -10,9 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import trainer.loop
-from tests.trainer.runs import losses, records, train_here
-from trainer.checkpoint import storage
-from trainer.model.optim import on_device, step_unless
+from tests.trainer.runs import records, train_here
+from trainer.model.optim import step_unless
 
 # Ops by which the host learns a value, and so waits for the device.
 READS = {"tolist", "aten._local_scalar_dense", "aten.equal", "aten.is_nonzero", "aten.nonzero"}
@@ -70,21 +69,8 @@ def test_a_step_that_is_not_finite_changes_neither_weights_nor_moments() -> None
     assert not hasattr(optimizer, "found_inf")  # whoever steps it next means it
 
 
-def test_skipped_steps_leave_the_moments_count_alone(tmp_path: Path) -> None:
-    """A training with a skipped first step continues as one without: AdamW's bias correction counts what was applied."""
-    assert train_here(tmp_path, fault="nan@0", skip_invalid_loss=True, num_iterations=4) == 0
-    assert losses(tmp_path)[4] < losses(tmp_path)[2]
-    moments = storage.load(storage.folder_of(tmp_path / "ck", 4)).state["optimizer"]
-    assert {float(held["step"]) for held in moments.values()} == {3.0}
-
-
 def test_an_overflow_of_float16_skips_the_step_and_halves_the_scale(tmp_path: Path) -> None:
     fault: dict[str, Any] = {"fault": "nan@1", "skip_invalid_loss": True}
     assert train_here(tmp_path, dtype="float16", num_iterations=3, **fault) == 0
     scales = [step["loss_scale"] for step in records(tmp_path, kind="step") if "loss" in step]
     assert scales == [65536.0, 32768.0, 32768.0]
-
-
-def test_scalars_of_any_kind_are_one_vector() -> None:
-    found = on_device((torch.tensor(0.5), torch.tensor(True), False, 3.0), torch.device("cpu"))
-    assert (found.tolist(), found.dtype) == ([0.5, 1.0, 0.0, 3.0], torch.float64)

@@ -7,12 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 
-from tests.trainer.runs import MAIN, train_here
+from tests.trainer.runs import MAIN
 from trainer.model.language_model import GPT, Past, Shape
-from trainer.sample import main, tokens_after
+from trainer.sample import tokens_after
 
 SHAPE = Shape(depth=2, width=32, head_width=16, vocab_size=256, max_seq_len=16, tied=False)
 
@@ -94,18 +93,3 @@ def test_the_readmes_commands_lead_from_a_folder_of_text_to_a_sentence(tmp_path:
         )
         assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Once upon a time there was a cat. ")
-
-
-def test_what_cannot_be_sampled_from_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path)]) == 1
-    assert "no committed checkpoint" in capsys.readouterr().err
-    train_here(tmp_path, num_iterations=1, vocab_size=300)
-    capsys.readouterr()
-    assert main([str(tmp_path / "ck")]) == 1
-    assert "its vocabulary of 300 is not that of bytes" in capsys.readouterr().err
-    assert main([str(tmp_path / "ck"), "--ema"]) == 1
-    with pytest.raises(SystemExit) as left:
-        main([str(tmp_path / "ck"), "--temperature", "-1"])
-    with pytest.raises(SystemExit, match="2"):
-        main([str(tmp_path / "ck"), "--prompt", "\udcff"])
-    assert left.value.code == 2

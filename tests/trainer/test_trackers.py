@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 import types
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from tests.trainer.runs import flags, records, run, train_here
-from trainer import loop, trackers
+from trainer import loop
 from trainer.config import UsageError
 from trainer.loop import NonFiniteError
-from trainer.trackers import RequestedTraces
 
 FAKES = Path(__file__).parents[1] / "fakes" / "trackers"
 
@@ -74,14 +71,6 @@ def test_of_two_ranks_one_tracks(tmp_path: Path) -> None:
         assert {*logged[0]["data"]} == {"loss", "lr", "grad_norm", "tokens_per_sec"}
         assert {*logged[1]["data"]} == {"val_loss"}
         assert len(calls(tmp_path / "calls", end)) == 1
-
-
-def test_a_mode_that_the_user_chose_stays(
-    tmp_path: Path, fakes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WANDB_MODE", "online")
-    train_here(tmp_path, None, use_wandb=True)
-    assert calls(fakes, "wandb.init")[0]["mode"] == "online"
 
 
 @pytest.mark.parametrize("call", ["wandb.init", "wandb.log", "wandb.finish"])
@@ -154,31 +143,6 @@ def test_runs_of_a_training_that_failed_are_closed_as_failed(tmp_path: Path, fak
     assert (tmp_path / "traces" / "rank0.json").exists(), "what was traced until then"
 
 
-def test_a_run_that_mlflow_began_and_then_refused_is_closed(
-    tmp_path: Path, fakes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRACKER_FAILS", "mlflow.log_params")
-    assert train_here(tmp_path, None, mlflow_dir=str(tmp_path / "ml")) == 0
-    assert [call["status"] for call in calls(fakes, "mlflow.set_terminated")] == ["FAILED"]
-
-
-def test_a_tracker_that_hangs_while_it_closes_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trackers, "CLOSE_S", 0.05)
-    hangs, said = threading.Event(), list[str]()
-
-    def log(_values: dict[str, float], _step: int) -> None:
-        raise OSError("no network")
-
-    def close(_failed: bool) -> None:
-        hangs.wait(60)
-
-    hook = trackers.TrackerHook("W&B", log, close, interval=1, warn=said.append)
-    hook.after_evaluation(loop.TrainState(), 1.0, 1.0)
-    hook.close(failed=True)
-    hangs.set()
-    assert said == ["W&B failed and is given up: OSError: no network"]
-
-
 def test_a_trace_is_written_whenever_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The request is a file whose time of change moves on; what is old when the process starts asks nothing."""
     asked = tmp_path / "attempt" / "profile"
@@ -201,22 +165,3 @@ def test_a_trace_is_written_whenever_it_is_asked_for(tmp_path: Path, monkeypatch
         "trace-step00000012-rank0.json",
     ]
     assert all(json.loads(path.read_text())["traceEvents"] for path in traces)
-
-
-def test_a_trace_that_cannot_be_written_ends_no_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "artifacts").write_text("in the way")
-    monkeypatch.setattr("trainer.trackers.TRACE_STEPS", 1)
-    hook = RequestedTraces(tmp_path / "profile", tmp_path / "artifacts", 0, print, print)
-    (tmp_path / "profile").touch()
-    hook.after_step(loop.TrainState(), cast("Any", SimpleNamespace(step=1)))
-    hook.close()
-    assert "no trace: " in capsys.readouterr().out
-    (tmp_path / "artifacts").unlink()
-    monkeypatch.setattr("trainer.trackers.TRACE_STEPS", 4)
-    os.utime(tmp_path / "profile", ns=(0, time.time_ns() + 1_000_000_000))
-    hook.after_step(loop.TrainState(), cast("Any", SimpleNamespace(step=2)))
-    (tmp_path / "artifacts").rmdir()  # the last step came before the trace's
-    hook.close()
-    assert "no trace: " in capsys.readouterr().out

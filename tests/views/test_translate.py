@@ -50,10 +50,10 @@ RECORDS = [
     *(ROOT / "policy/health" / f"{name}.py" for name in ("early_signs", "straggler", "ending")),
     *(
         ROOT / "preflight" / f"{name}.py"
-        for name in ("collective", "gpus", "host", "meeting", "memory", "network", "target")
+        for name in ("collective", "gpus", "host", "meeting", "network", "target")
     ),
     ROOT / "preflight/checks.py",
-    ROOT / "cli/check_job.py",
+    ROOT / "cli/check.py",
     ROOT / "run/trash.py",
     ROOT / "run/ownership.py",
     ROOT / "keeper/base/control_input.py",
@@ -103,6 +103,9 @@ PARTS = frozenset(
         ": ~ starts the next attempt",
         "the run is over (~)~",
         "pid ~~",
+        "pid ~",
+        "~ (pid ~)",
+        "no free port among ~ of ~-~: name one with --master-port",
         "pids ~~",
         "stoker run --config demo/demo",
         "~ (~ probes, ~ s)",

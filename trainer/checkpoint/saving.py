@@ -21,8 +21,7 @@ from trainer.config import Config, UsageError
 from trainer.distributed.group import Group
 from trainer.faults import Faults
 from trainer.loop import TrainState
-from trainer.model.ema import Ema
-from trainer.model.optim import Moments, cut_like, local_of
+from trainer.model.optim import Ema, Moments, cut_like, local_of
 from trainer.reporting.console import Console
 from trainer.reporting.telemetry import Kind, Telemetry
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
+from trainer.config import DataError
 from trainer.data import checkdata
 from trainer.data.text import all_documents, prepare
 from trainer.data.tokenizer import BYTE_VOCABULARY, Bytes, Tokenizer, opened, trained
-from trainer.errors import DataError
 
 CORPUS_BYTES: Final = 64 << 20
 MOST_PAIRS: Final = 1 << 20
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     def texts() -> Iterable[Iterable[bytes]]:
         if chosen.sources:
             return all_documents(chosen.sources, chosen.field)
-        from trainer.data.corpus import embedded  # numpy, which a check does not need
+        from trainer.data.textfile import embedded  # numpy, which a check does not need
 
         return [(embedded(CORPUS_BYTES).tobytes(),)]
 

@@ -18,13 +18,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainer.config import Config, UsageError
-from trainer.data.corpus import embedded
+from trainer.config import Config, DataError, UsageError
 from trainer.data.fileformat import another_format, no_text
-from trainer.data.textfile import jsonl_bytes
+from trainer.data.textfile import embedded, jsonl_bytes
 from trainer.data.tokenfile import BIN_VOCABULARY, noted_text_bytes, noted_vocabulary, read_header
 from trainer.data.tokenizer import BYTE_VOCABULARY
-from trainer.errors import DataError
 
 VALIDATION_SHARE: Final = 0.05
 ROUNDS: Final = 4

@@ -16,10 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self, cast
 
+from trainer.config import DataError
 from trainer.data.fileformat import another_format, no_text, read_as_columns
 from trainer.data.tokenfile import HEADER_BYTES, WIDTHS, header
 from trainer.data.tokenizer import TOKENIZER, Tokenizer, packed
-from trainer.errors import DataError
 
 PIECE_BYTES: Final = 1 << 20
 ROWS_AT_ONCE: Final = 1000

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,9 +20,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from trainer.config import DataError
 from trainer.data.text import jsonl_documents
 from trainer.data.tokenizer import SEPARATOR
-from trainer.errors import DataError
 
 # Up to here the texts are simply held: no file is left behind for a small one.
 HELD_BYTES: Final = 64 << 20
@@ -125,3 +126,32 @@ def _locked(path: Path) -> Iterator[None]:
                     raise DataError(f"{path}: held by another process for {LOCK_WAIT_S:.0f} s") from None
                 time.sleep(POLL_S)
         yield
+
+
+# -- text that every machine has -------------------------------------------------------------------
+
+# Not everywhere installed, generated, or no prose: leaving them out makes machines more alike.
+SKIPPED = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests", "idlelib", "lib2to3"})
+
+
+def embedded(limit_bytes: int) -> npt.NDArray[np.uint8]:
+    """Real text that every machine has: the first `limit_bytes` of the standard library's .py files, in a fixed order, newline-joined."""
+    parts: list[bytes] = []
+    size = 0
+    for path in _sources(sysconfig.get_paths()["stdlib"]):
+        with open(path, "rb") as file:
+            data = file.read(limit_bytes - size)
+        parts.append(data + b"\n")
+        size += len(data) + 1
+        if size >= limit_bytes:
+            break
+    return np.frombuffer(b"".join(parts)[:limit_bytes], dtype=np.uint8)
+
+
+def _sources(root: str) -> Iterator[str]:
+    """Paths of .py files, sorted by name within each folder, files before sub-folders."""
+    for folder, names, files in os.walk(root):
+        names[:] = sorted(name for name in names if name not in SKIPPED)
+        for name in sorted(files):
+            if name.endswith(".py"):
+                yield os.path.join(folder, name)

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from trainer.errors import DataError
+from trainer.config import DataError
 
 BYTE_VOCABULARY: Final = 256
 SEPARATOR: Final = b"\n"

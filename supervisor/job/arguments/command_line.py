@@ -1,8 +1,8 @@
-"""What a command line says: the settings that it names, and what it starts: through which launchers, how many ranks, which script.
+"""Reads a command line: its settings, and what it starts (launchers, number of ranks, script).
 
-Settings are found and set as ``--name value``, ``--name=value``, ``-n value``, ``key=value``, ``KEY.NAME value``. Read are the launchers of
-one machine and of several: torchrun and its older spellings, accelerate, deepspeed, composer, srun, mpirun, and any of them behind
-another. A count that is not given is unknown until it is measured, never 1.
+Settings are found and set as ``--name value``, ``--name=value``, ``-n value``, ``key=value``, ``KEY.NAME value``. The launchers are
+torchrun and its older spellings, accelerate, deepspeed, composer, srun and mpirun, also one behind another. A number of ranks that is
+not given stays unknown until it is measured; it is never taken to be 1.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ def value_of(args: Sequence[str], name: str) -> str | None:
 
 
 def values_of(args: Sequence[str], name: str) -> list[str | None]:
-    """Every value that `args` give to a flag, in order; None for each time that it stands there as a switch."""
+    """Every value that `args` give to a flag, in order; None where it is a switch."""
     return list(_values_of(tuple(args)).get(_spelled(name), ()))
 
 
 def differing(*lines: Sequence[str]) -> list[tuple[str, tuple[str | None, ...]]]:
-    """The settings that these command lines do not have alike, in order: a name as it is written first, and its value in each line.
+    """The settings in which command lines differ, in order: the name as first written, and its value in each line.
 
-    None: it does not stand there; empty: a switch. Of one that is given several times all values count.
+    None: the line does not have it; empty: a switch. All values of a repeated setting count.
     """
     known = [_values_of(tuple(args)) for args in lines]
     names = {_spelled(name): name for args in reversed(lines) for name in reversed(names_of(args))}
@@ -93,7 +93,7 @@ def differing(*lines: Sequence[str]) -> list[tuple[str, tuple[str | None, ...]]]
 
 
 def settings_of(args: Sequence[str]) -> Sequence[Setting]:
-    """Every setting of a command line, in order; what is neither a flag nor ``key=value`` is passed over."""
+    """Every setting of a command line, in order; words that are neither a flag nor ``key=value`` are skipped."""
     return _settings_of(tuple(args))
 
 
@@ -136,7 +136,7 @@ def _values_of(args: tuple[str, ...]) -> dict[str, list[str | None]]:
 
 
 def _spelled(name: str) -> str:
-    """Dashes and underscores within a name are one to argparse's users; leading dashes are not."""
+    """Users of argparse write dashes and underscores interchangeably within a name, but not at its start."""
     return name.lstrip("+").replace("_", "-")
 
 
@@ -227,7 +227,7 @@ def read_launch(words: Sequence[str]) -> Launch:
 
 
 def names_machines(launch: Launch) -> bool:
-    """Whether a launcher's own flags speak of several machines, or of some by name."""
+    """Whether a launcher's own flags name machines, or more than one."""
     return _names_machines(launch.own)
 
 
@@ -364,7 +364,7 @@ def _what(
 
 
 def _count(name: str, flags: Sequence[str]) -> int | None:
-    """The ranks that one launcher starts; None where no one flag says so."""
+    """The number of ranks that a launcher starts; None unless a single flag gives it."""
     if _names_machines(flags) or {"--cpu", "--use_cpu", "--use-cpu"} & set(flags):
         return None
     return _first(flags, *_COUNTS[name])

@@ -1,4 +1,4 @@
-"""Reads files of settings: a job file into a mapping, a script's own config file by dotted key; nothing in them is executed.
+"""Reads settings files: a job file as a mapping, a script's config file by dotted key. Nothing in them is executed.
 
 A job file is TOML, YAML or ``.py``: assignments of literals and constant arithmetic on them, no more. Every error is
 one line with the file and, where there is one, the line.

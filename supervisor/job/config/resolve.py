@@ -32,7 +32,6 @@ from supervisor.job.spec import (
     JobSpec,
     Knobs,
     KnobScope,
-    OwnSignature,
     RetrySettings,
     Timing,
     TrialKnob,
@@ -96,9 +95,10 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
     if alone:
         run, flags = _of_one_rank(run, flags, look, alone)
         env, nodes = _first_gpu(env, inputs, look, alone), 1
-    retry = _retry(inputs, files, look)
+    retry, gib = _retry(inputs, files, look), look.get("run.expected_memory_gib")
     if inputs.parsed.flags("min_ranks") and retry.min_ranks is not None and retry.min_ranks > nproc:
         raise JobError(f"--min-ranks {retry.min_ranks} is more than the {nproc} of --nproc-per-node")
+    fit = FitSettings(look.get("batch.fit_steps"), look.get("batch.fit_timeout_s"))
     spec = JobSpec(
         entry_kind=kind,
         entry=entry,
@@ -110,12 +110,12 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         timing=Timing(**_table(look, Timing, "policy")),
         hang=_hang(look),
         instrument=_instrument(inputs, look),
-        fit=_fit(look),
+        fit=fit if inputs.parsed.switch("fit_batch") else None,
         trial=trial,
-        expected_memory_bytes=_expected_memory(look),
+        expected_memory_bytes=int(gib * 2**30) if gib is not None else None,
         config_path=inputs.job_file.name if inputs.job_file else None,
         metric_rules=tuple(rule for _, file in files for rule in file.metrics),
-        signatures=tuple(_own_rules(files)),
+        signatures=tuple(nearest_signatures(file.signatures for _, file in files)),
         notes=inputs.parsed.notes,
         **{"name": _default_name(kind, entry, inputs.job_file), **run, "nproc_per_node": nproc},
     )
@@ -130,7 +130,7 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
 
 
 def _table(look: Resolver, kind: type[Any], table: str) -> dict[str, Any]:
-    """The fields of a record that are settings of a table, with their values; without those that nobody names."""
+    """The fields of a record that are settings of a table, with their values, without those that have none."""
     keys = {field.name: f"{table}.{field.name}" for field in fields(kind)}
     held = {name: look.get(key) for name, key in keys.items() if key in SETTINGS}
     return {name: value for name, value in held.items() if value is not None}
@@ -147,7 +147,7 @@ def resolve_retry(inputs: JobInputs) -> RetrySettings:
 
 
 def _given(look: Resolver) -> Iterator[str]:
-    """The flags of the command line that no setting notes, as words; without those that start nothing, or name what is used up."""
+    """Flags of the command line that no setting records, as words, without those that start nothing or hold for one start only."""
     noted = {origin for _, _, origin in look.origins}
     for key, value in dict(look.parsed.stoker).items():
         name = f"--{key.replace('_', '-')}"
@@ -254,7 +254,7 @@ def _nodes(value: str, *, shared: bool) -> int | None:
 def _of_one_rank(
     run: dict[str, Any], flags: tuple[str, ...], look: Resolver, why: str
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """One rank on this machine: it waits for no other, so that what names the meeting point of several is left out."""
+    """The settings for one rank on this machine, without a meeting point of several."""
     if why == "--single-gpu":
         look.note("run.single_gpu", "true", f"flag {why}")
     look.note("run.nproc_per_node", 1, why)
@@ -269,7 +269,7 @@ def _of_one_rank(
 def _first_gpu(
     env: tuple[tuple[str, str], ...], inputs: JobInputs, look: Resolver, why: str
 ) -> tuple[tuple[str, str], ...]:
-    """The environment with the first of the visible GPUs alone; as it is where none is visible."""
+    """The environment with only the first visible GPU; unchanged if none is visible."""
     seen = dict(env).get(VISIBLE, inputs.env.get(VISIBLE, "0" if inputs.gpus else ""))
     first = seen.split(",")[0].strip()
     if first in {"", "-1"} or first == dict(env).get(VISIBLE, inputs.env.get(VISIBLE)):
@@ -286,11 +286,6 @@ def _trial(look: Resolver) -> TrialSettings | None:
         return None
     look.note("run.trial", "true", "flag --trial")
     return TrialSettings(steps=steps, timeout_s=timeout_s, flags=_launcher_flags(look.parsed))
-
-
-def _expected_memory(look: Resolver) -> int | None:
-    gib = look.get("run.expected_memory_gib")
-    return int(gib * 2**30) if gib is not None else None
 
 
 def _default_name(kind: EntryKind, entry: str, job_file: ConfigFile | None) -> str:
@@ -327,10 +322,6 @@ def _env(
     return tuple(merged.items())
 
 
-def _own_rules(files: tuple[tuple[str, FileSettings], ...]) -> dict[OwnSignature, ClassOverride | None]:
-    return nearest_signatures(file.signatures for _, file in files)
-
-
 def _retry(inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look: Resolver) -> RetrySettings:
     classes: dict[str, dict[str, Any]] = {}
     for label, file in reversed(files):
@@ -347,7 +338,8 @@ def _retry(inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look:
         look.note("policy.exit_zero", "trust", "flag --trust-exit-code")
     keys = ("answer", "max", "delay_s", "change", "show_first", "wait_s")
     overrides = [ClassOverride(name, *map(table.get, keys)) for name, table in classes.items()]
-    overrides += [override for override in _own_rules(files).values() if override is not None]
+    own = nearest_signatures(file.signatures for _, file in files).values()
+    overrides += [override for override in own if override is not None]
     return RetrySettings(**held, overrides=tuple(overrides))
 
 
@@ -358,11 +350,6 @@ def _instrument(inputs: JobInputs, look: Resolver) -> bool:
             enabled = flag == "instrument"
             look.note("instrument.enabled", enabled, f"flag --{flag.replace('_', '-')}")
     return enabled
-
-
-def _fit(look: Resolver) -> FitSettings | None:
-    fit = FitSettings(steps=look.get("batch.fit_steps"), timeout_s=look.get("batch.fit_timeout_s"))
-    return fit if look.parsed.switch("fit_batch") else None
 
 
 def _hang(look: Resolver) -> HangSettings:
@@ -439,7 +426,7 @@ def _trainer_args(values: Mapping[str, Any]) -> tuple[str, ...]:
 def _trainer_trial(
     values: Mapping[str, Any], trial: TrialSettings
 ) -> tuple[dict[str, Any], tuple[TrialKnob, ...]]:
-    """The trainer's keys as a trial has them: few steps, checkpoints in the run directory, which no real run resumes from."""
+    """The trainer's keys for a trial: few steps, and checkpoints in the run directory, so that no real run resumes from them."""
     wanted: dict[str, Any] = {}
     steps = values.get("num_iterations", _TRAINER_DEFAULTS["num_iterations"])
     # From a checkpoint it may be beyond them at once: it is then stopped once they are seen.

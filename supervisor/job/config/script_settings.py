@@ -1,7 +1,7 @@
-"""A foreign script's batch and resume: the settings that are declared, else those of the command line whose names are conventional.
+"""Finds a script's batch and resume settings: the declared ones, otherwise those on the command line with conventional names.
 
-No source, shell script or config is read here, but for the keys that a person declared (``FILE#key``). What this leaves open is measured
-once the script runs (`measured`), and asked where that leaves it open, too.
+No source, shell script or config file is read, except for a key that a person declared (``FILE#key``). Anything still unknown is
+measured once the script runs (`measured`), and asked if measuring does not settle it.
 """
 
 from __future__ import annotations
@@ -347,7 +347,7 @@ _OF_OTHERS: Final = frozenset(
 
 
 class _Found(NamedTuple):
-    """A setting to set; `value` None: it is not given, and is the framework's own."""
+    """A setting to change; `value` None: it is a framework's own and is not given."""
 
     name: str
     value: str | None
@@ -397,7 +397,7 @@ def plan_trial(
 
 
 def total_steps(settings: Iterable[tuple[str, str | None]], program: str | None = None) -> int | None:
-    """How many steps the training makes in all, by its settings; None where no one setting is known to mean that."""
+    """The number of training steps in all, by the settings; None unless one setting is known to mean that."""
     steps = _steps([_Found(name, value) for name, value in settings if value is not None], program)
     return as_number(steps.value) if steps is not None else None
 
@@ -416,7 +416,7 @@ def trial_notes(trial: TrialSettings | None) -> tuple[str, ...]:
 
 
 def _only(found: Sequence[_Found], names: frozenset[str]) -> _Found | None:
-    """The one setting of these names; None where there are several, as a model's and an evaluation's."""
+    """The only setting with one of these names; None if there are several, such as a model's and an evaluation's."""
     near = {plain(one.name): one for one in found if last_part(one.name) in names}
     return next(iter(near.values())) if len(near) == 1 else None
 

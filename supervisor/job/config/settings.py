@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, nearest
+from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, nearest
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.config.files import line_of
 from supervisor.job.config.trainer_table import ALIASES, TRAINER_KEYS
@@ -103,7 +103,7 @@ def check_file(file: ConfigFile | None, *, classes: frozenset[str], is_job: bool
 
 
 class _Checked:
-    """What of one settings file was found to be right, by the fields of `FileSettings`; lives for one call."""
+    """The valid contents of one settings file, by the fields of `FileSettings`; lives for one call."""
 
     def __init__(self, file: ConfigFile, known_classes: frozenset[str], is_job: bool) -> None:
         self.file, self.known_classes, self.is_job = file, known_classes, is_job
@@ -111,7 +111,7 @@ class _Checked:
         self.found: dict[str, Any] = {"settings": {}, "trainer": {}, "classes": {}, "spelt": {}}
 
     def attempt(self, take: Callable[..., None], *what: object) -> None:
-        """Take a key, or note what is wrong with it: a person mends all of a file at once."""
+        """Take a key, or record what is wrong with it, so that all errors of a file are reported at once."""
         try:
             take(*what)
         except JobError as error:
@@ -293,7 +293,8 @@ class Resolver:
         value = setting.default
         if value is not None:
             self.note(key, value, "default")
-        for given, origin in reversed([*self._sources(key)]):
+        named = [(given, origin) for given, origin in self._sources(key) if given is not None]
+        for given, origin in reversed(named):
             value = given
             self.note(key, given, origin)
         if self.origins and self.origins[-1][0] == key and (origin := self.origins[-1][2]) != "default":
@@ -304,46 +305,37 @@ class Resolver:
         return value
 
     def note(self, key: str, value: object, origin: str) -> None:
-        """Remembers a value, which overrides what was noted of the same setting before."""
+        """Record a value, which overrides earlier ones of the same setting."""
         self.origins.append((key, str(value), origin))
 
     def _sources(self, key: str) -> Iterator[tuple[Any, str]]:
-        """Every source that names a setting, in the order of the module's head."""
-        own, launcher = _OWN_FLAGS.get(key), _LAUNCHER_FLAGS.get(key)
-        for value, origin in (*self._flags(key, own, launcher), *self._variables(key, own, launcher)):
-            if value is not None:
-                yield value, origin
-        for label, layer in self.layers:
-            if key in layer.settings:
-                yield layer.settings[key], f"{label} {layer.at(key)}"
-
-    def _flags(self, key: str, own: Flag | None, launcher: Flag | None) -> Iterator[tuple[Any, str]]:
+        """Every source of a setting, in the order of the module's head; None: it does not name it."""
+        own, launcher, parsed = _OWN_FLAGS.get(key), _LAUNCHER_FLAGS.get(key), self.parsed
+        given = parsed.launcher(launcher.key) if launcher is not None else None
+        by_variable = launcher is not None and launcher.key in parsed.from_env
         if own is not None:
-            yield self.parsed.flag(own.key), f"flag {own.name}"
-        if launcher is not None and launcher.key not in self.parsed.from_env:
-            yield self.parsed.launcher(launcher.key), f"flag {launcher.name}"
-        for flat, value in reversed(self.parsed.spec_keys):
+            yield parsed.flag(own.key), f"flag {own.name}"
+        if launcher is not None and not by_variable:
+            yield given, f"flag {launcher.name}"
+        for flat, value in reversed(parsed.spec_keys):
             if FLAT.get(flat) == key:
                 yield value, f"flag --{flat}"
-
-    def _variables(self, key: str, own: Flag | None, launcher: Flag | None) -> Iterator[tuple[Any, str]]:
-        flag = own or launcher
-        if flag is not None:
+        if (flag := own or launcher) is not None:
             name = f"STOKER_{flag.key.upper()}"
             yield self.env.get(name), f"env {name}"
-        if launcher is not None:
+        if (
+            launcher is not None and given is not None
+        ):  # else, as for a command, torchrun's variables count for nothing
             name = f"PET_{launcher.key.upper()}"
-            used = launcher.key in self.parsed.from_env
-            yield self.parsed.launcher(launcher.key) if used else self._beaten(launcher, name), f"env {name}"
+            yield given if by_variable else self.env.get(name), f"env {name}"
         if key == "run.nproc_per_node":
             yield self.env.get("NPROC_PER_NODE"), "env NPROC_PER_NODE"
         if key == "run.log_level":  # other programs give it other values: those are theirs
             level = self.env.get("LOG_LEVEL", "").lower()
             yield level if level in SETTINGS[key].choices else None, "env LOG_LEVEL"
-
-    def _beaten(self, launcher: Flag, name: str) -> str | None:
-        """A variable of torchrun's that its flag overrides; elsewhere, as for a command, none counts."""
-        return self.env.get(name) if self.parsed.launcher(launcher.key) is not None else None
+        for label, layer in self.layers:
+            if key in layer.settings:
+                yield layer.settings[key], f"{label} {layer.at(key)}"
 
 
 def _shown(key: str, origin: str) -> str:

@@ -1,4 +1,4 @@
-"""What names mean by convention, as far as a command line alone shows it: frameworks, loaders, timeouts of process groups.
+"""Conventions that a command line alone shows: frameworks, data loaders, timeouts of process groups.
 
 A framework's row applies where the program or the names that are given are its own. What a person declares comes before it, and what the
 instrumentation measures comes before both where it contradicts them.

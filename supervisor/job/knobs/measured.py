@@ -1,8 +1,8 @@
-"""What the training processes were seen to do, as a batch and the settings that make it.
+"""Derives a batch, and the settings that make it, from what the training processes did.
 
-The records are those of ``measured<rank>.jsonl`` (docs/telemetry.md). A number is measured, or it is asked for, or it is refused; nothing
-is guessed. A setting is found by its value and by its name together: alone, the value fits the number of heads as well, and the name fits
-a setting that another one overrides.
+The records are those of ``measured<rank>.jsonl`` (docs/telemetry.md). A number is measured, asked for or refused; nothing
+is guessed. A setting is found by its value and its name together: the value alone may also be the number of heads, and the name alone
+may belong to a setting that another one overrides.
 """
 
 from __future__ import annotations

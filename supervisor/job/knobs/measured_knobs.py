@@ -1,7 +1,7 @@
-"""The job with what its processes were measured to have: settings, batch, or why the batch cannot be changed.
+"""Completes a job with its measurements: settings, batch, or why the batch cannot be changed.
 
-What a person declared holds before what was measured, and that before a convention. A declaration that the measured batch contradicts is
-not believed: the batch then stays as it is, and the reason is said.
+Declared values take precedence over measured ones, and those over conventions. If a declaration contradicts the measured batch, the
+batch is not changed, and the reason is shown.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The settings of a script's batch: those that a person named, else those of the command line whose names say what they hold.
+"""Finds the settings of a script's batch: those that a person named, otherwise those on the command line whose names say what they hold.
 
-A name that may mean two things is left open, with what would decide it: a declaration, an answer, or the first step that is measured.
+An ambiguous name is left open, together with what would settle it: a declaration, an answer, or the first measured step.
 """
 
 from __future__ import annotations
@@ -40,10 +40,7 @@ _DEEPSPEED: Final = re.compile(r"deepspeed|(^|\W|_)ds_?config", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A setting of the command line that is a number by its value and by its name a batch, of which `scope` is what that counts.
-
-    `scope` None: it is an accumulation.
-    """
+    """A number on the command line whose name says batch or accumulation. `scope`: what the batch counts; None: it is an accumulation."""
 
     name: str
     scope: KnobScope | None
@@ -52,7 +49,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class NoPlanError(Exception):
-    """No plan, and why; `help`: what would decide it; `batch`: the setting, where it is known."""
+    """Why there is no plan; `help`: what would settle it; `batch`: the setting, if known."""
 
     why: str
     help: str = ""
@@ -60,7 +57,7 @@ class NoPlanError(Exception):
 
 
 def scope_by_name(name: str) -> KnobScope | None:
-    """What a batch of this name counts, as far as that says it; None where it is no batch, or another than training's."""
+    """What a batch setting counts, as far as its name says; None if it is not the training batch."""
     if words_of(name) in {("batch", "size", "per", "node"), ("train", "batch", "size", "per", "node")}:
         return KnobScope.PER_NODE
     match batch_name(bare(name).lstrip("-+")):
@@ -116,7 +113,7 @@ def _unsafe(own: Sequence[str], row: Convention | None) -> str:
 
 
 def _candidates(own: Sequence[str], row: Convention | None) -> list[Candidate]:
-    """Each setting that may be the batch's or the accumulation's; of one that is given twice the last counts."""
+    """Settings that may hold the batch or the accumulation; if one is given twice, the last value counts."""
     found: dict[str, Candidate] = {}
     for setting in settings_of(own):
         name, number = setting.name, as_number(setting.value)
@@ -131,7 +128,7 @@ def _candidates(own: Sequence[str], row: Convention | None) -> list[Candidate]:
 def _declared(
     batch: str, given: Knobs, found: Sequence[Candidate], args: Sequence[str], where: Places
 ) -> Knobs:
-    """What a person named, completed: a scope from the name, an accumulation or a total that is the only one given."""
+    """The settings that a person named, completed by the scope in the name and by the only accumulation or total given."""
     scope = given.batch_scope
     if scope is KnobScope.UNKNOWN:
         scope = scope_by_name(batch) or scope
@@ -154,7 +151,7 @@ def _declared(
 def _numbers_of(
     args: Sequence[str], where: Places, *wanted: tuple[str, str | None]
 ) -> tuple[FoundNumber, ...]:
-    """The number that each setting holds now, and where it stands; ``named``: nowhere that can be read."""
+    """The present number of each setting, and where it is set; ``named``: it cannot be read."""
     found = []
     for what, name in wanted:
         if name is not None:

@@ -1,8 +1,8 @@
-"""How a script resumes, and where it leaves its checkpoints: by its command line, by what it was seen to load, or as a person answered.
+"""How a script resumes and where it writes checkpoints: from its command line, from what it loaded, or from a person's answer.
 
 Whether there is a checkpoint to hand over is for `sources.checkpoint_layouts` to find. What a first attempt did not load cannot be measured, so a
-way is *measured* only where the script loaded a checkpoint or looked for one; a setting whose name says that it takes one is *proposed*.
-The restart confirms either: `resume_seen`.
+way is *measured* only if the script loaded or looked for a checkpoint; a setting whose name says that it takes one is *proposed*.
+The restart confirms either one (`resume_seen`).
 """
 
 from __future__ import annotations

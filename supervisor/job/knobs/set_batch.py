@@ -1,19 +1,15 @@
-"""The batch that a script's settings hold, as numbers, and the settings that make it another one."""
+"""The batch in a script's settings, as numbers, and the settings that change it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from supervisor.job.arguments.command_line import value_of
 from supervisor.job.batch import BatchSpec, BatchUnit, resolve
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.setting_names import Places, Scalar, is_argument
 from supervisor.job.spec import AccumulationCounts, Knobs, KnobScope
-
-_LENGTH_NAMES: Final = (
-    "--max_seq_len", "--seq_len", "--seq_length", "--sequence_length", "--block_size", "--max_seq_length", "--context_length", "--max_length",
-)  # fmt: skip
 
 
 def batch_of(
@@ -69,7 +65,14 @@ def batch_of(
             return None
     if global_batch is not None:
         return resolve(world_size=world_size, micro_batch=micro, global_batch=global_batch, **counted)
-    return _with_total(args, knobs, where, micro, steps, world_size, counted, said=unit is not None)
+    total = number_of(args, knobs.global_batch, where, knobs, "total")
+    if _is_derived(knobs) and (unit is None or total is None):
+        # What the total counts need not be known: samples or tokens, over all ranks or those of a data-parallel group.
+        # The script's accumulation follows from it, whatever the micro-batch.
+        return BatchSpec(micro, 1, 1, ranks_known=False)
+    if total is not None:
+        return resolve(world_size=world_size, micro_batch=micro, global_batch=total, **counted)
+    return resolve(world_size=world_size, micro_batch=micro, accumulation=steps, **counted)
 
 
 def _steps_of(args: Sequence[str], knobs: Knobs, where: Places, asked: int | None) -> int | None:
@@ -80,32 +83,6 @@ def _steps_of(args: Sequence[str], knobs: Knobs, where: Places, asked: int | Non
 
 def _is_derived(knobs: Knobs) -> bool:
     return knobs.global_batch is not None and knobs.accumulation is None
-
-
-def _with_total(
-    args: Sequence[str],
-    knobs: Knobs,
-    where: Places,
-    micro: int,
-    steps: int,
-    world: int,
-    counted: dict[str, Any],
-    *,
-    said: bool,
-) -> BatchSpec | None:
-    total = number_of(args, knobs.global_batch, where, knobs, "total")
-    counts_tokens = total is not None and _may_count_tokens(args, knobs.global_batch, total, where)
-    if (
-        not said
-        and _is_derived(knobs)
-        and (total is None or counts_tokens or (total % (micro * world) and not total % micro))
-    ):
-        # What the total counts need not be known: samples or tokens, over all ranks or those of a data-parallel group.
-        # Its accumulation follows by itself, and stays whole where the new micro-batch divides the old one.
-        return BatchSpec(micro, 1, 1, ranks_known=False)
-    if total is None:
-        return resolve(world_size=world, micro_batch=micro, accumulation=steps, **counted)
-    return resolve(world_size=world, micro_batch=micro, global_batch=total, **counted)
 
 
 def _two_factors(knobs: Knobs, given: int, steps: int, world: int | None, local: int) -> BatchSpec | None:
@@ -138,14 +115,6 @@ def _of_node(given: int, local: int, knobs: Knobs) -> int:
     if given % local:
         raise JobError(f"{knobs.batch} {given} does not divide by the {local} ranks of a node")
     return given // local
-
-
-def _may_count_tokens(args: Sequence[str], name: str | None, total: int, where: Places) -> bool:
-    """Whether a found global batch may be in tokens: then its numbers are not shown as samples."""
-    if name is not None and "token" in name:
-        return True
-    lengths = (number_of(args, n, where) for n in _LENGTH_NAMES)
-    return any(length is not None and total >= length for length in lengths)
 
 
 def batch_values(

@@ -1,6 +1,6 @@
-"""What a setting's name says: where it stands, and what it holds, whoever wrote the script.
+"""What the name of a setting says: where it is set, and what it holds.
 
-A knob's name says its place: ``--batch_size`` or ``train.batch_size`` on the command line, ``env:BATCH_SIZE``
+The name gives the place: ``--batch_size`` or ``train.batch_size`` on the command line, ``env:BATCH_SIZE``
 in the environment, ``conf/train.yaml#train.batch_size`` in a file that the command line names, and
 ``--config=conf/train.yaml#train.batch_size`` in one that a flag names by default.
 """
@@ -113,7 +113,7 @@ _NO_RESUME: Final = _set(
 
 
 class BatchName(IntEnum):
-    """How well a name fits a micro-batch: the higher, the better."""
+    """How well a name fits a micro-batch; higher is better."""
 
     NONE = 0
     ODD = 1
@@ -135,7 +135,7 @@ def words_of(name: str) -> tuple[str, ...]:
 
 
 def plain(name: str) -> str:
-    """A name without the spelling that parsers change: ``--batch-size`` and ``batch_size`` are one."""
+    """A name without the spelling that parsers change: ``--batch-size`` and ``batch_size`` are the same."""
     return name.lstrip("-+").replace("-", "_").lower()
 
 

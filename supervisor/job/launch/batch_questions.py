@@ -1,7 +1,7 @@
-"""What measuring leaves open of a batch and a person can answer, with what each answer would lead to.
+"""Questions about a batch that measuring leaves open, and what each answer would lead to.
 
-An answer is the declaration that a flag would make (`--batch-knob`, `--batch-scope`, `--accumulation-knob`): the facts are read again
-with it, so that all that a declared name must stand up to holds for it too. Where nothing can be lost, one is tried instead of asked.
+An answer equals the declaration that a flag makes (`--batch-knob`, `--batch-scope`, `--accumulation-knob`): the facts are read again
+with it, so it is checked like any declared name. If nothing can be lost, an answer is tried instead of asked for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The guided start: what is known of a folder and a script, what is asked next, and the job file that comes of it; pure.
+"""The guided start: what is known about a folder and a script, the next question, and the resulting job file. Pure.
 
-`cli/init.py` asks the questions and writes the file. It hands in what it read of the folder and of the machine, and how a draft of
-the job is resolved.
+`cli/init.py` asks the questions and writes the file. It passes in the facts about the folder and the machine, and a function that
+resolves a draft of the job.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What is decided so far. `settings` by dotted key of the job file; `decided`: topics that are not asked (again)."""
+    """The decisions so far. `settings`: by dotted key of the job file; `decided`: topics that need no question."""
 
     settings: Mapping[str, Setting] = field(default_factory=dict)
     args: tuple[str, ...] = ()
@@ -407,7 +407,7 @@ def command_of(choices: Choices, around: Around) -> str:
 
 
 class GuidedStart:
-    """The course of one guided start: what is asked, and what was decided.
+    """One guided start: its questions, and what was decided.
 
     Args:
         around: what is known before.

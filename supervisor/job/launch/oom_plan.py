@@ -1,4 +1,4 @@
-"""What an out-of-memory failure would change of a job, as data: computed once, shown by the dry run, checked before the start, used by a restart.
+"""What would change in a job after it runs out of memory, as data: shown by the dry run, checked before the start, used by the restart.
 
 The same arithmetic serves all of them: `choose_smaller` names the next micro-batch, `batch_values` the settings that make it. Without memory
 numbers, as here, the next one is the largest that divides the present micro-batch.
@@ -84,7 +84,7 @@ def resume_plan(knobs: Knobs) -> ResumePlan:
 
 
 def resume_words(resume: ResumePlan) -> str:
-    """The same for people, as what a restart sets or waits for."""
+    """The same in words: what a restart sets or waits for."""
     match resume.how:
         case "self":
             return f"by itself ({resume.source})"

@@ -7,10 +7,9 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from difflib import SequenceMatcher
 from typing import Any, Final
 
-from supervisor.job.arguments.command_line import set_value, value_of
+from supervisor.job.arguments.command_line import differing, set_value, value_of
 from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS
 from supervisor.job.batch import BatchSpec, describe
 from supervisor.job.errors import JobError, NotResumableError
@@ -403,7 +402,7 @@ def endpoint_named(job: JobSpec) -> str:
 
 
 # Differ in every attempt and mean nothing to a person.
-_OWN_WORDS: Final = ("--log-dir=", "--master-port=")
+_OF_EACH: Final = ("--log-dir=", "--master-port=")
 _OWN_NAMES: Final = "STOKER_"
 
 
@@ -417,7 +416,10 @@ def diff_lines(
         after: the plan of the next one.
         first_values: what keys of the script's own config files hold, by the names of settings.
     """
-    lines = _changed(_settings(before["argv"]), _settings(after["argv"]))
+    lines: list[str] = []
+    for name, (was_given, is_given) in differing(*map(_own_words, (before["argv"], after["argv"]))):
+        lines += [f"- {name} {was_given}".rstrip()] if was_given is not None else []
+        lines += [f"+ {name} {is_given}".rstrip()] if is_given is not None else []
     old, new = _variables(before), _variables(after)
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
@@ -438,28 +440,8 @@ def diff_lines(
     return tuple(lines)
 
 
-def _settings(argv: Sequence[str]) -> list[str]:
-    """The words, a flag and its value as one."""
-    found: list[str] = []
-    open_flag = False
-    for word in argv:
-        if word.startswith(_OWN_WORDS):
-            open_flag = False
-        elif open_flag and not word.startswith("-"):
-            found[-1] += f" {word}"
-            open_flag = False
-        else:
-            found.append(word)
-            open_flag = word.startswith("-") and "=" not in word
-    return found
-
-
-def _changed(before: list[str], after: list[str]) -> list[str]:
-    lines: list[str] = []
-    for tag, a, b, c, d in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        if tag != "equal":
-            lines += [f"- {word}" for word in before[a:b]] + [f"+ {word}" for word in after[c:d]]
-    return lines
+def _own_words(argv: Sequence[str]) -> list[str]:
+    return [word for word in argv if not word.startswith(_OF_EACH)]
 
 
 def _variables(plan: Mapping[str, Any]) -> dict[str, str]:

@@ -323,7 +323,7 @@ class LogWatch:
         both: list[tuple[int, StepSeen | StepHint]] = []
         end = 0  # a long line is truncated, but ends after the states drawn on it
         for row, columns, at, _ in kept:
-            line, sample = lines[row], MetricSample(columns, at)
+            line, sample = lines[row], columns.sample(at)
             end = max(end, line.offset + len(line.raw))
             seen = self._step_seen(key, batch, line, sample, now, drawn)
             if numbers is not None:
@@ -397,8 +397,9 @@ class LogWatch:
             bar=BAR in line.raw,
             begins=begins,
             log=key.name,
-            plain_time=sample.columns.plain_time,
+            plain_time=sample.plain_time,
             again=line.offset < self._before[key.name],
+            evaluates=sample.evaluates,
         )
 
     def _hints(

@@ -27,7 +27,7 @@ class StepSeen:
     `rank` is None if unknown. `from_telemetry`: from the trainer's telemetry, which is exact; log lines count only without telemetry.
     `drawn`: a state of a progress bar. `bar`: a bar on its own line. `joined`: the step comes from another line or a bar. `begins`: the
     bar has not counted anything yet, so its step is only where it starts (tqdm draws ``0/30`` before a resumed job jumps to 11).
-    `log`: the name of the log. `headed`: the epoch comes from a heading above. `renamed`: the new name of the loss, if it changes here.
+    `log`: the name of the log. `headed`: the epoch comes from a heading above. `evaluates`: the line is of an evaluation.
     `plain_time`: the line does not show how many steps its time covers. `measured`: values of the instrumentation, which take precedence.
     `again`: an earlier keeper had read this line.
     """
@@ -45,6 +45,7 @@ class StepSeen:
     plain_time: bool = False
     measured: dict[str, float] = field(default_factory=dict)
     again: bool = False
+    evaluates: bool = False
 
 
 @dataclass(frozen=True, slots=True)

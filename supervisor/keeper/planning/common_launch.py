@@ -1,4 +1,4 @@
-"""What all nodes have in common at one attempt: the launch, a node's own plan from it, and where they meet.
+"""What all nodes share in one attempt: the launch, each node's plan made from it, and where they meet.
 
 Leader and followers make their plans by the same function (`plan_on_node`), from the job that each was started with.
 """
@@ -33,7 +33,7 @@ RDZV = "--rdzv-"
 RDZV_ID = "--rdzv-id"
 LR_SCALING = "--lr_scaling"
 WAIT_S: Final = 10.0
-"""torchrun needs so long on a busy machine before node 0 listens, and a node finds it."""
+"""On a busy machine, torchrun needs this long until node 0 listens and the other nodes have found it."""
 EVERY_S: Final = 5.0
 CODE: Final = "rendezvous"
 
@@ -41,7 +41,7 @@ CODE: Final = "rendezvous"
 def common_launch(
     record: RunFile, state: RunState, run: RunPaths, env: Mapping[str, str], nodes: tuple[int, ...]
 ) -> tuple[Launch, CheckpointCopy | None]:
-    """What the leader tells all nodes of the next attempt; and the checkpoint that is to be copied before it.
+    """What the leader tells all nodes about the next attempt, and the checkpoint to copy before it.
 
     Raises:
         JobError: the changes cannot be applied to this job, its global batch cannot be kept on so many nodes, or no port is free.
@@ -62,17 +62,17 @@ def common_launch(
         resume_at=point.at,
         raise_open_files=now.raise_open_files,
         master_port=record.job.master_port or (None if meets else free_port()),
-        # An agent of an attempt before must not meet those of this one.
+        # An agent of an earlier attempt must not meet those of this one.
         rdzv_id=f"{_named(flags) or run.run_id}-{number}" if meets else None,
     )
     return launch, point.copy
 
 
 def batch_on(now: NextJob, nodes: int) -> BatchSpec | None:
-    """The batch that is set where so many nodes take part: the global batch is that of all nodes.
+    """The batch for this many nodes; the global batch stays that of all nodes.
 
     Raises:
-        JobError: fewer nodes would change it, or it is not known whether they would.
+        JobError: fewer nodes would change it, or whether they would is unknown.
     """
     job, batch = now.job, now.current_batch
     if nodes == job.most_nodes:
@@ -97,7 +97,7 @@ def plan_on_node(
     """This node's plan of attempt `number`.
 
     Raises:
-        JobError: what is changed cannot be set in this node's job, or a secret is not known here.
+        JobError: a change cannot be applied to this node's job, or a secret is unknown here.
     """
     job = job_on_node(with_secrets(record.job, env), launch, record.node)
     return plan_with(
@@ -117,7 +117,7 @@ def plan_on_node(
 
 
 def job_on_node(job: JobSpec, launch: Launch, node: int) -> JobSpec:
-    """The job with what the leader settled: who takes part, where they meet, what a person typed."""
+    """The job with the leader's choices: which nodes take part, where they meet, what a person typed."""
     flags = job.torchrun_flags
     if launch.rdzv_id is not None:
         kept = (flag for flag in flags if flag.partition("=")[0] != RDZV_ID)
@@ -137,13 +137,13 @@ def _named(flags: tuple[str, ...]) -> str:
     return next((flag.partition("=")[2] for flag in flags if flag.partition("=")[0] == RDZV_ID), "")
 
 
-# -- where they meet: else there is only silence while the ranks have not come that far ----------------
+# -- the rendezvous, which is silent until the ranks have started --------------------------------------
 
 
 class RendezvousWatch:
-    """Tries the meeting point while an attempt runs that has no rank here yet, and journals why it cannot be reached: each reason once.
+    """Probes the rendezvous while an attempt has no rank here yet, and journals once per reason why it cannot be reached.
 
-    A refusal counts where it is the second in a row: node 0 may be about to listen, or to end.
+    Only a second refusal in a row counts, because node 0 may be about to listen or to end.
     """
 
     def __init__(self, clock: Clock, emit: Callable[[ev.Event], None]) -> None:
@@ -181,7 +181,7 @@ class RendezvousWatch:
             self._probe.start(lambda: why_not(*where))
 
     def close(self) -> None:
-        """Wait for a probe that is under way."""
+        """Wait for a probe in progress."""
         self._probe.close(CONNECT_S)
 
     def _say(self, number: int, failed: Failed) -> None:
@@ -191,7 +191,7 @@ class RendezvousWatch:
 
 
 def meeting_point(job: JobSpec, order: Order | None) -> tuple[str, int] | None:
-    """Where torchrun's store listens on node 0; None where that is not known."""
+    """Where torchrun's store listens on node 0; None if unknown."""
     host, port = endpoint_of(job)
     if host:
         return host, port or ENDPOINT_PORT

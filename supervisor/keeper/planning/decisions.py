@@ -1,4 +1,4 @@
-"""A decision out: what policy says after the newest attempt, from the run's history as frozen records."""
+"""Decisions: what policy says after the newest attempt, from the run's history."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ from supervisor.text.lines import read_to
 def decide_next(
     record: RunFile, state: RunState, *, env: Mapping[str, str], watched: bool = False
 ) -> Decision:
-    """What policy says after the newest attempt. `watched`: somebody has its screen open."""
+    """What policy says after the newest attempt. `watched`: somebody has a screen of the run open."""
     return decide(replace(policy_input(record, state, env=env), watched=watched))
 
 
 def needs_smaller_batch(record: RunFile, state: RunState, view: AttemptState) -> bool:
-    """Whether it ran out of memory, or had another batch than was planned for that, and no smaller batch can be planned."""
+    """Whether it ran out of memory, or had another batch than planned after that, and no smaller batch can be planned."""
     knobs = state.answered_job(record.job).knobs
     refuted = view.differs is not None and view.differs.wrong is not None
     return (view.failure in OUT_OF_MEMORY or refuted) and not knobs.can_change_batch
 
 
 def question_after(record: RunFile, state: RunState, number: int) -> BatchQuestion | None:
-    """The question that stands in the way after attempt `number`."""
+    """The question that must be answered after attempt `number`."""
     view = state.find(number)
     if view is not None and view.missed is not None:
         return counter_question(record.job)
@@ -72,9 +72,9 @@ def question_after(record: RunFile, state: RunState, number: int) -> BatchQuesti
 def next_answer(
     record: RunFile, state: RunState, env: Mapping[str, str], t: float, *, tries: bool = False
 ) -> BatchAnswered | None:
-    """The answer about the batch that is known from an earlier run of the script; None where a person is to be asked.
+    """The answer about the batch from an earlier run of the script; None if a person must be asked.
 
-    `tries`: else one that a restart may try, for nothing can be lost by it; the first steps of that restart confirm it or end it.
+    `tries`: otherwise an answer that a restart may try because nothing can be lost; the first steps of that restart confirm or refute it.
     """
     question, seen = batch_question(record.job, state), state.measured
     if question is None or seen is None:
@@ -92,12 +92,12 @@ def next_answer(
 
 
 def with_batch(record: RunFile, state: RunState, told: BatchAnswered) -> BatchAnswered:
-    """With the batch that the attempts until now ran with, by this answer."""
+    """Add the batch that the attempts so far ran with according to this answer."""
     return structs.replace(told, batch=fold(state, told).answered_job(record.job).batch)
 
 
 def _loses_nothing(record: RunFile, state: RunState, seen: BatchMeasured) -> bool:
-    """Whether a restart from the beginning loses nothing: no step was made, nothing was loaded, and no checkpoint is where it writes."""
+    """Whether a restart from scratch loses nothing: no step was made, nothing was loaded, and there is no checkpoint in its output."""
     job, now = state.answered_job(record.job), next_job(record.job, state)
     has_stepped = any(a.first_step is not None or a.last_step is not None for a in state.attempts)
     is_unseen = "no_step" in seen.how.get("accumulation", "")
@@ -111,9 +111,9 @@ def _loses_nothing(record: RunFile, state: RunState, seen: BatchMeasured) -> boo
 def policy_input(
     record: RunFile, state: RunState, *, env: Mapping[str, str], on_disk: bool = True
 ) -> PolicyInput:
-    """All that policy looks at after the newest attempt of `state`.
+    """Everything that policy looks at after the newest attempt of `state`.
 
-    `on_disk`: what is on disk now counts; not where an old decision is explained.
+    `on_disk`: take into account what is on disk now; off when an old decision is explained.
     """
     job, now = state.answered_job(record.job), next_job(record.job, state)
     arguments = now.job.entry_args
@@ -141,7 +141,7 @@ def policy_input(
         newest_number=number_of(newest_saved),
         not_now=why_not_now(job) if on_disk and begins_at is None else "",
         old_batch=batch_refusal(record, state, less.batch, arguments, env) if less is not None else "",
-        # What was measured is the command line as it was at first.
+        # The measurements are of the original command line.
         question=not now.is_typed and batch_question(record.job, state) is not None,
         given_start=given_start(arguments, job.knobs.starts),
         unsound=unsound_text(job, state, newest_saved, on_disk=on_disk),
@@ -157,7 +157,7 @@ def policy_input(
 
 
 def _was_measured(record: RunFile, state: RunState, env: Mapping[str, str]) -> bool:
-    """Whether a process of the newest attempt was measured from inside: the first that is makes a folder."""
+    """Whether a process of the newest attempt was instrumented; the first one creates a folder."""
     if record.path is None:
         return False
     now = next_job(record.job, undecided(state))
@@ -168,7 +168,7 @@ def _was_measured(record: RunFile, state: RunState, env: Mapping[str, str]) -> b
 
 
 def _code_hidden_by(job: JobSpec) -> str:
-    """What keeps the exit code of a command's program from stoker, as a clause; empty where its text does not show it."""
+    """What hides the exit code of a command's program, as a clause; empty if its text shows nothing."""
     name, text = script_of(job)
     where = name or "the command"
     if job.has_own_code:
@@ -179,7 +179,7 @@ def _code_hidden_by(job: JobSpec) -> str:
 
 
 def _gpus(job: JobSpec, state: RunState, env: Mapping[str, str]) -> Gpus | None:
-    """The GPUs of this node's ranks and the one at fault: by the driver's report, else by the rank that fell."""
+    """The GPUs of this node's ranks and the faulty one, from the driver's report or else from the failed rank."""
     devices, _ = within(DRIVER_S, probe_gpus, "stoker-gpus") or ([], None)
     seen = {**env, **dict(job.env), **next_job(job, state).env}.get("CUDA_VISIBLE_DEVICES")
     visible = visible_devices(seen, devices)
@@ -199,7 +199,7 @@ def _gpus(job: JobSpec, state: RunState, env: Mapping[str, str]) -> Gpus | None:
 
 
 def _loader(job: JobSpec, arguments: tuple[str, ...]) -> LoaderKnobs:
-    """The DataLoader's knobs of the present command line, and what those of the start told."""
+    """The DataLoader's settings in the current command line, completed from the original one."""
     now, first = find_loader(arguments), job.loader
     return LoaderKnobs(
         workers=now.workers or first.workers,
@@ -211,7 +211,7 @@ def _loader(job: JobSpec, arguments: tuple[str, ...]) -> LoaderKnobs:
 
 def _past(view: AttemptState, state: RunState) -> PastAttempt:
     progress = state.progress
-    # A bar that stands at its beginning says that a step would have been seen.
+    # A bar that has not moved shows that a step would have been seen.
     awaited = progress is not None and progress.attempt == view.number and progress.total_steps is not None
     lived = None
     if view.started_t is not None and view.ended_t is not None:
@@ -239,7 +239,7 @@ def _past(view: AttemptState, state: RunState) -> PastAttempt:
 
 
 def _lost_at(view: AttemptState) -> int | None:
-    """The step from which on its loss was no number; a script that refuses such a loss ends before it logs it."""
+    """The first step whose loss was NaN or Inf; a script that refuses such a loss ends before it logs it."""
     refused = view.verdict is not None and view.verdict.failure is FailureClass.NAN_LOSS
     if view.lost_at is not None or not refused or view.last_step is None:
         return view.lost_at
@@ -247,7 +247,7 @@ def _lost_at(view: AttemptState) -> int | None:
 
 
 def _missed_text(view: AttemptState, state: RunState) -> str:
-    """How an attempt did not resume or had another batch than planned, and whether its checkpoint has a copy; empty where all was as planned."""
+    """How an attempt failed to resume or had another batch than planned, and whether its checkpoint has a copy; empty if all was as planned."""
     missed, differs = view.missed, view.differs
     step: int | None
     if missed is not None:

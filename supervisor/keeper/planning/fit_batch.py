@@ -1,7 +1,7 @@
 """``--fit-batch``: short launches before the first attempt, until the largest micro-batch that fits is known.
 
 Bisection over the micro-batches that keep the global batch exact, so at most ceil(log2(n + 1)) probes for n of
-them. What was learnt is in the journal: a keeper that adopts the run continues where the dead one was.
+them. The results are in the journal, so a keeper that adopts the run continues where the dead one stopped.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
 from supervisor.run.runfile import RunFile
 from supervisor.sources.signature_files import Engine
 
-# A probe has no work to lose: its ranks get this long to end.
+# A probe has no work to lose, so its ranks get only this long to end.
 GRACE_S = 5.0
-# The first probe may be refused by something that is no memory: one more launch tells a flicker from a fault.
+# The first probe may fail for a reason other than memory; a second one shows whether it persists.
 MAX_OTHER_FAILURES = 2
 
 
@@ -56,7 +56,7 @@ def next_probe(open_: Sequence[int], probes: Sequence[ev.ProbeEnded]) -> int | N
 
 
 class Prober:
-    """One a keeper, used by its one thread: `tick` until it returns True."""
+    """One per keeper, used by its only thread: call `tick` until it returns True."""
 
     def __init__(self, context: RunContext, engine: Callable[[], Engine]) -> None:
         self._run, self._node = context.run, context.node
@@ -76,7 +76,7 @@ class Prober:
         return self._record.job.fit or FitSettings()
 
     def tick(self, state: st.RunState) -> bool:
-        """Carry the probing on; True once the first attempt may be launched."""
+        """Continue probing; True once the first attempt may launch."""
         if self._record.job.fit is None or state.fitted is not None:
             return True
         if self._live is not None:
@@ -103,10 +103,10 @@ class Prober:
         return False
 
     def stop(self) -> None:
-        """End a live probe at once and let its files go."""
+        """End a live probe at once and release its files."""
         if self._live is not None:
             child = self._live.child
-            for _ in range(2):  # the second look finds what was forked during the first
+            for _ in range(2):  # the second look finds processes that were forked during the first
                 started = (*child.roots(), *self._live.alive())
                 kill_all(
                     [*find_members(self._home(child.paths), started=started, launchers=[child.launcher]).ours]
@@ -118,14 +118,14 @@ class Prober:
         return AttemptPaths(self._node.root / "probes" / str(probe))
 
     def _home(self, paths: AttemptPaths) -> str:
-        """The directory that a probe's processes are told is their run's."""
+        """The run directory that a probe's processes are given."""
         return str(paths.root / "run")
 
     def _begin(self, state: st.RunState, batch: BatchSpec) -> None:
         number = len(state.probes) + 1
         paths = self._paths(number)
         try:
-            # A probe is the run's first launch in a folder of its own: checkpoints and telemetry go there.
+            # A probe is the run's first launch in a folder of its own, which gets its checkpoints and telemetry.
             lab = st.RunState(fitted=ev.BatchFitted(t=0.0, probes=0, batch=batch, text=""))
             home = RunPaths(Path(self._home(paths)))
             plan = plans.plan_next(self._lab_record(paths), lab, home, paths, self._env)
@@ -170,7 +170,7 @@ class Prober:
         self._collector.start()
 
     def _lab_record(self, paths: AttemptPaths) -> RunFile:
-        """The job as a probe runs it: the bundled trainer's checkpoints stay in the probe's folder."""
+        """The job as a probe runs it; the bundled trainer's checkpoints stay in the probe's folder."""
         job = self._record.job
         if job.entry_kind is not EntryKind.TRAINER:
             return self._record
@@ -249,7 +249,7 @@ class Prober:
         self._emit(ended)
 
     def _take_over(self, probing: ev.ProbeStarted) -> None:
-        """A probe that a dead keeper left: it is ended, and asked again."""
+        """End a probe that a dead keeper left; it is repeated."""
         paths = self._paths(probing.probe)
         child = adopt(paths, self._home(paths))
         if child is not None:

@@ -1,7 +1,7 @@
-"""What a launch that is due waits for: GPU memory back, a port free, space on the disk.
+"""What a due launch waits for: GPU memory to be freed, a free port, space on the disk.
 
-It is looked for beside the loop: a driver whose GPU has just failed, or a file server that is away, may not answer at all, and
-a person's stop must be heard all the while.
+The checks run in a thread of their own: a driver whose GPU just failed, or a file server that is unreachable, may never answer, and the
+keeper must still react to a stop.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from supervisor.sources.machine import disk_fill
 
 POLL_S = 0.25
 LOOK_S = 0.5
-"""How long the loop itself waits for an answer: NVML's and the disk's take milliseconds where all is well."""
+"""How long the loop waits for an answer: normally NVML and the disk answer within milliseconds."""
 CLOSE_S = 2.0
-# Contexts of a driver come and go by some 100 MiB; NVRx takes the same figure (nvidia-resiliency-ext).
+# Driver contexts of some 100 MiB come and go; NVRx uses the same figure (nvidia-resiliency-ext).
 SLACK_BYTES = 512 << 20
-# Logs and series of hours; a checkpoint, where its size is known, comes on top.
+# Enough for hours of logs and series; a checkpoint is added if its size is known.
 ROOM_BYTES = 256 << 20
 
 
 class Way(StrEnum):
-    """Whether the next launch may be made now."""
+    """Whether the next launch may begin now."""
 
     WAIT = "wait"
     GO = "go"
@@ -47,7 +47,7 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """One thing that is not shown yet. `fatal`: after the wait the launch is pointless; else it is tried anyway."""
+    """A condition that is not met yet. `fatal`: after the wait, a launch is pointless; otherwise it is tried anyway."""
 
     precondition: Precondition
     text: str
@@ -55,7 +55,7 @@ class Missing:
 
 
 class ReadinessCheck:
-    """Asked by the keeper's one thread while a launch is due. It keeps no state that an adopting keeper needs."""
+    """Used by the keeper's only thread while a launch is due. It keeps no state that an adopting keeper needs."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ReadinessCheck:
         self.refusal = ""
 
     def way(self, state: st.RunState, backoff: st.Backoff) -> Way:
-        """Look at most every `POLL_S` seconds. With NEVER `refusal` says why."""
+        """Check at most every `POLL_S` seconds. After NEVER, `refusal` says why."""
         decision, attempt = backoff.decision, backoff.attempt
         if not decision.show_first:
             return Way.GO
@@ -103,7 +103,7 @@ class ReadinessCheck:
         return Way.GO
 
     def close(self) -> None:
-        """Wait a little for a look that is under way."""
+        """Wait briefly for a check in progress."""
         self._looker.close(CLOSE_S)
 
     def _find(self, wanted: tuple[Precondition, ...], state: st.RunState, attempt: int) -> Missing | None:
@@ -114,7 +114,7 @@ class ReadinessCheck:
             return found[1]
         if found is not None or self._looker.busy:
             return Missing(wanted[0], f"no answer yet to what was asked of {wanted[0].replace('_', ' ')}")
-        return None  # the look itself failed, which is logged: no reason to keep a run from going on
+        return None  # the check itself failed, which is logged and does not stop the run
 
 
 def missing(
@@ -125,7 +125,7 @@ def missing(
     env: Mapping[str, str],
     gpus: Callable[[], list[GpuSample]] | None = None,
 ) -> Missing | None:
-    """The first of `preconditions` that is not shown now, or None."""
+    """The first of `preconditions` that is not met now, or None."""
     for precondition in preconditions:
         found: Missing | None = None
         match precondition:
@@ -144,7 +144,7 @@ def missing(
 
 
 def read_gpus() -> list[GpuSample]:
-    """All GPUs once; none where there is no driver."""
+    """Read all GPUs once; empty without a driver."""
     try:
         reader = GpuReader(lambda _note: None)
     except NvmlUnavailableError:
@@ -164,7 +164,7 @@ def _gpu_memory(
     env: Mapping[str, str],
     read: Callable[[], list[GpuSample]],
 ) -> Missing | None:
-    """Whether what the dead ranks held is back; what strangers hold is not waited for, but named."""
+    """What is missing until the memory of the dead ranks is free. Memory of other processes is not waited for."""
     samples = read()
     if not samples or not state.attempts:
         return None
@@ -196,13 +196,13 @@ def _gpu_memory(
 
 
 def _first_readings(node: NodePaths, attempt: int) -> dict[int, int]:
-    """What each GPU held as the attempt began: sampled before its ranks had loaded torch."""
+    """The memory in use on each GPU when the attempt began, before its ranks had loaded torch."""
     found = at_first(node.series, GPU, attempt, "memory_used_bytes")
     return {int(key): int(used) for key, used in found.items() if key.isdigit()}
 
 
 def _is_new(pid: int, since_t: float | None) -> bool:
-    """Whether a process came after the launch; one that cannot be looked at counts as new."""
+    """Whether a process began after the launch; if that is unknown, it counts as new."""
     try:
         return since_t is None or os.stat(f"/proc/{pid}").st_mtime >= since_t
     except OSError:
@@ -210,7 +210,7 @@ def _is_new(pid: int, since_t: float | None) -> bool:
 
 
 def _disk(state: RunState, node: NodePaths) -> Missing | None:
-    """Space for logs, and for another checkpoint where one is known."""
+    """Whether there is space for logs, and for another checkpoint if its size is known."""
     wanted = {str(node.root): ROOM_BYTES}
     if state.checkpoint is not None:
         folder = os.path.dirname(os.path.abspath(state.checkpoint.path))
@@ -224,7 +224,7 @@ def _disk(state: RunState, node: NodePaths) -> Missing | None:
 
 
 def _checkpoint_bytes(saved: CheckpointCommitted) -> int:
-    """How much one checkpoint takes, also where its path is a folder of many."""
+    """The size of one checkpoint, even if its path is a folder of several."""
     try:
         return sum(
             os.stat(file).st_size for file in files_of(saved.path, saved.layout, saved.number).values()

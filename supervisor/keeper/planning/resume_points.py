@@ -1,8 +1,9 @@
-"""Where the next attempt continues, and how the script is told: asked at each launch, of the journal and the disk.
+"""Where the next attempt continues, and how the script is told. Each launch asks the journal and the disk.
 
-transformers' Trainer from 4.36 to 5.1 takes the micro-batch of a resumed run from the checkpoint's `trainer_state.json`, whatever its
-arguments say (issue 43708): 8 x 2 made 4 x 4 continues as 8 x 4, twice the global batch. There a run with another micro-batch resumes from a
-changed copy of the checkpoint, hard links but for that one file, in a folder that the Trainer's own rotation never counts.
+transformers' Trainer from 4.36 to 5.1 takes the micro-batch of a resumed run from the checkpoint's `trainer_state.json`, regardless of its
+arguments (issue 43708): after a change from 8 x 2 to 4 x 4 it continues as 8 x 4, with twice the global batch. With these versions, a run
+with another micro-batch resumes from a changed copy of the checkpoint: hard links except for that file, in a folder that the Trainer's
+own rotation does not see.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ from supervisor.sources.checkpoint_layouts import TRANSFORMERS, whole_at
 log = logging.getLogger("stoker.keeper")
 
 LOOK_S = 10.0
-"""How long a file server is waited for; a checkpoint that it does not show is not used."""
+"""How long to wait for a file server; a checkpoint that it does not show is not used."""
 TRAINER_STATE: Final = "trainer_state.json"
-# Outside transformers' `checkpoint-*`, and hidden: nothing in an output folder takes it for a checkpoint.
+# Hidden, and unlike transformers' `checkpoint-*`, so that nothing takes it for a checkpoint.
 COPY_NAME: Final = ".stoker-resume-"
-# transformers 4.36.0 took the micro-batch over for auto_find_batch_size (PR 27568), 5.2.0 for that alone (PRs 43718, 43770).
+# Since 4.36.0 transformers takes over the micro-batch (PR 27568), since 5.2.0 only for auto_find_batch_size (PRs 43718, 43770).
 OVERRIDES_BATCH_FROM, OVERRIDES_BATCH_UNTIL = (4, 36), (5, 2)
 
 
 def usable_checkpoint(job: JobSpec, checkpoints: Sequence[CheckpointCommitted]) -> CheckpointCommitted | None:
-    """The newest of a run's checkpoints that is there: a trainer's word is believed, one that was found is looked at again.
+    """The newest checkpoint that still exists. A trainer's report is believed; one that was found is checked again.
 
-    It may have been written over and torn by the failure, or rotated away.
+    The failure may have left it half overwritten, or it may have been rotated away.
     """
     ranks = ranks_of(job)
 
@@ -69,7 +70,7 @@ def usable_checkpoint(job: JobSpec, checkpoints: Sequence[CheckpointCommitted]) 
 
 
 def start_checkpoint(job: JobSpec, arguments: tuple[str, ...]) -> CheckpointCommitted | None:
-    """The checkpoint that the command line itself resumes from, where it is a whole one of a known layout."""
+    """The checkpoint that the command line itself resumes from, if it is complete and its layout is known."""
     given = given_start(arguments, job.knobs.starts)
     if given is None:
         return None
@@ -90,7 +91,7 @@ def start_checkpoint(job: JobSpec, arguments: tuple[str, ...]) -> CheckpointComm
 
 
 def why_not_now(job: JobSpec) -> str:
-    """Why the resume flag that a person named cannot be set yet; empty where it can."""
+    """Why the resume flag that a person named cannot be set yet; empty if it can."""
     knobs = job.knobs
     if knobs.resume is None or not knobs.resume_is_named or not _is_path(knobs.resume_value):
         return ""
@@ -110,7 +111,7 @@ def resume_point(
     now: NextJob,
     env: Mapping[str, str],
 ) -> ResumePoint:
-    """Where the attempt after those of `state` continues.
+    """Where the next attempt after those in `state` continues.
 
     Args:
         record: the job.
@@ -120,7 +121,7 @@ def resume_point(
         env: the environment that the user gave.
 
     Raises:
-        NotResumableError: the script would continue with another batch, and nothing can be done about it.
+        NotResumableError: the script would continue with another batch, and that cannot be prevented.
     """
     job = state.answered_job(record.job)
     record, knobs = structs.replace(record, job=job), job.knobs
@@ -137,7 +138,7 @@ def resume_point(
         if knobs.self_resuming and newest is not None and batch is not None:
             _require_no_copy(record, state, newest, batch, env)
         return ResumePoint(switch=False)
-    # A start that a person typed after the newest checkpoint was made holds.
+    # A start that a person typed after the newest checkpoint was made takes precedence.
     by_hand = (
         newest is not None and now.start_typed_after is not None and newest.attempt <= now.start_typed_after
     )
@@ -174,25 +175,25 @@ def resume_point(
 
 
 def _pinned_after(state: RunState, knob: str | None) -> int:
-    """The attempt after which an earlier version of stoker chose a checkpoint for good: what was written before does not count; 0: none."""
+    """The attempt after which an earlier version of stoker fixed a checkpoint, so that older ones do not count; 0: none."""
     changes = ((a.number, a.decision.change) for a in state.attempts if a.decision is not None)
     return max((at for at, change in changes if change and knob in dict(change.set_args)), default=0)
 
 
 def number_of(checkpoint: CheckpointCommitted | None) -> int | None:
-    """What a flag for a checkpoint's step is set to: the number in its name, or the step that the trainer told."""
+    """The value for a flag that wants a checkpoint's step: the number in its name, or the step that the trainer reported."""
     if checkpoint is None or checkpoint.number is not None:
         return checkpoint.number if checkpoint is not None else None
     return None if checkpoint.step_by_time else checkpoint.step
 
 
 def can_go_on(knobs: Knobs, newest: CheckpointCommitted | None) -> bool:
-    """Whether a restart would continue where a checkpoint was left."""
+    """Whether a restart would continue from a checkpoint."""
     return is_resume_known(knobs, newest.path if newest is not None else None, number_of(newest))
 
 
 def _path_flag(knobs: Knobs) -> str | None:
-    """The flag that a checkpoint's path can be given to, also where it usually has a word for the newest one."""
+    """The flag that accepts a checkpoint's path, even if it usually gets a word for the newest one."""
     if knobs.resume_path is not None or knobs.resume is None:
         return knobs.resume_path
     return knobs.resume if knobs.resume_value and takes_path(knobs.resume) else None
@@ -201,7 +202,7 @@ def _path_flag(knobs: Knobs) -> str | None:
 def _passed_over(
     state: RunState, newest: CheckpointCommitted | None, *, on_disk: bool = True
 ) -> list[CheckpointCommitted]:
-    """What a script that looks for its newest checkpoint would take in place of `newest`, though it is no good."""
+    """The unusable checkpoints that a script which looks for its newest one would take instead of `newest`."""
     after = (newest.step, newest.t) if newest is not None else (-1, -math.inf)
     bad = {one.path: one for one in state.checkpoints if state.unsound(one)}.values()
     later = [one for one in bad if one.step > after[0] or one.t > after[1]]
@@ -211,7 +212,7 @@ def _passed_over(
 def unsound_text(
     job: JobSpec, state: RunState, newest: CheckpointCommitted | None, *, on_disk: bool = True
 ) -> str:
-    """Why a restart would go on with numbers that are no numbers, and what to move away; empty where an option chooses the checkpoint."""
+    """Why a restart would continue with NaN or Inf, and what to move away; empty if an option chooses the checkpoint."""
     knobs, lost = (
         job.knobs,
         next((a.lost_at for a in reversed(state.attempts) if a.lost_at is not None), None),
@@ -225,12 +226,12 @@ def unsound_text(
 
 
 def _may_set_unseen(job: JobSpec, state: RunState, arguments: tuple[str, ...]) -> bool | None:
-    """Whether the resume flag may be set where no checkpoint is seen: only one that a person named, or the trainer's own."""
+    """Whether the resume flag may be set without a known checkpoint: only one that a person named, or the trainer's own."""
     knobs = job.knobs
     if knobs.resume is None:
         return None
     if not knobs.resume_is_set or any(word.split("=")[0] == knobs.resume for word in arguments):
-        return False  # what the command line says stays
+        return False  # the command line takes precedence
     if knobs.resume_is_named and (why_not_now(job) or not _stepped(state)):
         return False
     return None
@@ -241,7 +242,7 @@ def _stepped(state: RunState) -> bool:
 
 
 def _was_to_go_on(state: RunState) -> bool:
-    """Whether it was restarted by itself for a checkpoint that was there a moment ago."""
+    """Whether stoker restarted it because of a checkpoint that existed a moment ago."""
     return _stepped(state) and bool(state.sound_checkpoints) and state.attempts[-1].decided_by == "policy"
 
 
@@ -251,7 +252,7 @@ def _was_to_go_on(state: RunState) -> bool:
 def batch_refusal(
     record: RunFile, state: RunState, batch: BatchSpec, arguments: tuple[str, ...], env: Mapping[str, str]
 ) -> str:
-    """Why the next attempt cannot continue with `batch`, as the script would resume with another one; empty where it can."""
+    """Why the next attempt cannot continue with `batch`: the script would resume with another one. Empty if it can."""
     if not state.attempts:
         return ""
     record = structs.replace(record, job=state.answered_job(record.job))
@@ -259,7 +260,7 @@ def batch_refusal(
     if newest is None:
         return _unseen_refusal(record, state, env)
     if not can_go_on(record.job.knobs, newest):
-        return ""  # it starts again
+        return ""  # it starts from scratch
     try:
         _plan_copy(record, state, record.path or record.job.cwd, newest, batch, env)
     except NotResumableError as error:
@@ -268,7 +269,7 @@ def batch_refusal(
 
 
 def _unseen_refusal(record: RunFile, state: RunState, env: Mapping[str, str]) -> str:
-    """A Trainer that resumes by itself, from where nobody told us, may find a checkpoint that is not seen."""
+    """A Trainer that resumes by itself from an unknown folder may find a checkpoint that stoker does not see."""
     job = record.job
     named = [name for name in job.outputs if name not in USUAL_OUTPUTS]
     if job.knobs.framework != HF or not job.knobs.self_resuming or named or not _stepped(state):
@@ -280,7 +281,7 @@ def _unseen_refusal(record: RunFile, state: RunState, env: Mapping[str, str]) ->
 
 
 def takes_old_batch(version: str) -> bool:
-    """Whether this version of transformers takes the micro-batch from the checkpoint, whatever its arguments say."""
+    """Whether this version of transformers takes the micro-batch from the checkpoint, regardless of its arguments."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return found is None or OVERRIDES_BATCH_FROM <= (int(found[1]), int(found[2])) < OVERRIDES_BATCH_UNTIL
 
@@ -303,7 +304,7 @@ def _asked(interpreter: str, env: tuple[tuple[str, str], ...]) -> str | None:
 def _require_no_copy(
     record: RunFile, state: RunState, newest: CheckpointCommitted, batch: BatchSpec, env: Mapping[str, str]
 ) -> None:
-    """A script that resumes by itself would do so also where it is to start again."""
+    """A script that resumes by itself would also do so when it should start from scratch."""
     if _plan_copy(record, state, record.path or record.job.cwd, newest, batch, env) is not None:
         raise NotResumableError("it is to start again, and the script would resume with the old micro-batch")
 
@@ -316,7 +317,7 @@ def _plan_copy(
     batch: BatchSpec,
     env: Mapping[str, str],
 ) -> tuple[str, CheckpointCopy] | None:
-    """The flag and the changed copy that a resume with `batch` needs; None where it needs none."""
+    """The flag and the changed copy that a resume with `batch` needs; None if it needs none."""
     held = _held_batch(newest)
     before = next((view.shown_batch for view in state.attempts if view.number == newest.attempt), None)
     if held is None or before is None or before.micro_batch_per_rank == batch.micro_batch_per_rank:
@@ -325,7 +326,7 @@ def _plan_copy(
     finds_own = any("auto_find_batch_size" in word for word in record.job.entry_args)
     if version is not None and not takes_old_batch(version) and not finds_own:
         return None
-    # Under DataParallel, in one process, the number is that of all its GPUs.
+    # Under DataParallel, in one process, the number counts all of its GPUs.
     shared = held // before.micro_batch_per_rank if before.world_size == 1 else 1
     wanted = batch.micro_batch_per_rank * max(shared, 1)
     if wanted == held:
@@ -347,7 +348,7 @@ def _plan_copy(
 
 
 def _held_batch(checkpoint: CheckpointCommitted) -> int | None:
-    """The micro-batch in the state of a checkpoint of the Trainer; None of any other."""
+    """The micro-batch in the state of a Trainer's checkpoint; None for any other checkpoint."""
     if checkpoint.layout not in {TRANSFORMERS, ""}:
         return None
     try:
@@ -359,7 +360,7 @@ def _held_batch(checkpoint: CheckpointCommitted) -> int | None:
 
 
 def _can_link(source: str, parent: str) -> bool:
-    """Whether files of `source` can be hard-linked into `parent`, or into the nearest folder above it that exists; nothing is written."""
+    """Whether files of `source` can be hard-linked into `parent` or the nearest existing folder above it. Writes nothing."""
     place = Path(parent)
     while not place.is_dir() and place != place.parent:
         place = place.parent
@@ -373,7 +374,7 @@ def make_copy(copy: CheckpointCopy) -> None:
     """Make the changed copy: hard links, and a new file for the state.
 
     Raises:
-        NotResumableError: it cannot be made; nothing of it is left.
+        NotResumableError: it cannot be made, and no part of it is left.
     """
     target = Path(copy.target)
     shutil.rmtree(target, ignore_errors=True)
@@ -385,7 +386,7 @@ def make_copy(copy: CheckpointCopy) -> None:
         parsed[copy.field] = copy.after
         part = target / f"{TRAINER_STATE}.part"
         part.write_text(json.dumps(parsed, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        part.replace(state)  # the link goes, what it leads to stays as it is
+        part.replace(state)  # replaces the link, not the original file
     except (OSError, ValueError, shutil.Error) as error:
         shutil.rmtree(target, ignore_errors=True)
         raise NotResumableError(
@@ -398,7 +399,7 @@ def _link(source: str, target: str) -> None:
 
 
 def drop_copies(state: RunState, *, over: bool = False) -> None:
-    """Remove copies of checkpoints that are not needed any more: a newer one was committed since, or the run is `over`."""
+    """Remove copies that are no longer needed: a newer checkpoint was committed since, or the run is `over`."""
     for view in state.attempts:
         copy = view.resume_copy
         if copy is None or not os.path.basename(copy).startswith(COPY_NAME):

@@ -30,10 +30,8 @@ from supervisor.sources.processes import (
     read_environ,
 )
 
-RANK_SEARCH_INTERVAL_S = 0.25
-TREE_SEARCH_INTERVAL_S = 1.0
-TREE_INTERVAL_S = 5.0
-END_SEARCH_INTERVAL_S = 0.1
+SEARCH_INTERVAL_S, TREE_INTERVAL_S = 0.2, 2.0
+"""How often processes are looked for; the second where all ranks are known, or where nobody knows how many there are."""
 CODE_WAIT_S = 0.1
 SETTLE_S = 0.5
 """How long what a command leaves behind may take to end by itself: data workers notice their parent's end."""
@@ -89,7 +87,6 @@ class LiveAttempt:
         self._others = Members()
         self._next_search = 0.0
         self._exit_mono: float | None = None
-        self._orphans_asked = False
         self._crash_deadline: float | None = None
         self._doomed: list[ProcessId] = []
         self._given_up = False
@@ -195,14 +192,8 @@ class LiveAttempt:
         if now < self._next_search:
             return []
         ending = self.exit is not None or self.stop_sequence is not None
-        if ending:
-            interval_s = END_SEARCH_INTERVAL_S
-        elif self._whole_tree:
-            interval_s = TREE_SEARCH_INTERVAL_S
-        else:
-            complete = len(self.ranks) >= self._local_world_size
-            interval_s = TREE_INTERVAL_S if complete else RANK_SEARCH_INTERVAL_S
-        self._next_search = now + interval_s
+        awaits_ranks = len(self.ranks) < self._local_world_size and not self._whole_tree
+        self._next_search = now + (SEARCH_INTERVAL_S if ending or awaits_ranks else TREE_INTERVAL_S)
         if ending:
             self._others = self._find(self._recorded)
             found = list(self._others.ours)
@@ -324,24 +315,10 @@ class LiveAttempt:
             killed, self._doomed = kill_all(self._doomed), []
             return [self._step_taken(ev.StopStep.SIGKILL, killed)]
         alive = self.alive()
-        if self._orphans_are_due(alive):
-            # The command is gone: nobody else passes a signal on, and what is left gets no more grace than peers do.
-            self._orphans_asked = True
-            self.stop_sequence.shorten(now, self._death_grace_s)
-            return [self._step_taken(ev.StopStep.SIGTERM, kill_all(alive, signal.SIGTERM))]
         step = self.stop_sequence.tick(now, alive=bool(alive) or self.exit is None)
         if step is None:
             return []
         return [self._step_taken(step, self._take(step, alive))]
-
-    def _orphans_are_due(self, alive: list[ProcessId]) -> bool:
-        return (
-            self.stop_sequence is not None
-            and self.stop_sequence.step in {ev.StopStep.ASK, ev.StopStep.SIGTERM}
-            and not (self._orphans_asked or self._whole_tree or self.stop_sequence.now)
-            and self.exit is not None
-            and bool(alive)
-        )
 
     def _step_taken(self, step: ev.StopStep, reached: list[ProcessId]) -> ev.StopStepTaken:
         stuck = filter(is_uninterruptible, reached) if step is ev.StopStep.SURVIVORS else ()
@@ -366,7 +343,6 @@ class LiveAttempt:
                 if is_alive(self.child.pid) and not self._whole_tree:
                     return kill_all([self.child.pid], signal.SIGTERM)
                 command = [self.child.pid] if self.child.pid not in alive else []
-                self._orphans_asked = self.exit is not None
                 return kill_all([*command, *alive], signal.SIGTERM)
             case ev.StopStep.SIGKILL | ev.StopStep.SWEEP:
                 return kill_all(alive)
@@ -449,12 +425,6 @@ class StopSequence:
     def hurry(self) -> None:
         """A second, more urgent request: SIGKILL at the next tick."""
         self.now = True
-
-    def shorten(self, clock_s: float, grace_s: float) -> None:
-        """SIGTERM was sent once more: SIGKILL follows after `grace_s` from now, or when it was due, if that is sooner."""
-        due_s = min(self.started + self.grace_s, clock_s + grace_s)
-        self.step, self.step_since = StopStep.SIGTERM, clock_s
-        self.grace_s = due_s - self.started
 
     def _wanted(self, clock_s: float) -> StopStep | None:
         match self.step:

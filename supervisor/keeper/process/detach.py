@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from supervisor import LOAD_THIS_COPY
-from supervisor.cluster.scheduler import scheduler_of
 from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths, make_private, private
@@ -116,27 +114,3 @@ def taken_over(data: bytes) -> tuple[RunFile, tuple[Finding, ...], str]:
         return read_run_stream(record), found, msgspec.json.decode(continued_by, type=str)
     except NOT_DECODED as error:
         raise BadRunFile(f"stdin: a job is handed over there: {error}") from error
-
-
-def teardown_warning(env: Mapping[str, str]) -> str | None:
-    """A warning where something is known to end detached processes with their session."""
-    if (why := scheduler_of(env).detach_warning) is not None:
-        return why
-    if _logind_kills(env.get("USER", "")):
-        return (
-            "the login manager kills what is left at logout (KillUserProcesses=yes): "
-            "start it as `systemd-run --user --scope stoker run --detach …` with lingering enabled"
-        )
-    return None
-
-
-def _logind_kills(user: str) -> bool:
-    try:
-        with open("/etc/systemd/logind.conf", encoding="utf-8") as file:
-            settings = [line.strip().replace(" ", "") for line in file]
-    except OSError:
-        return False
-    if os.path.exists(f"/var/lib/systemd/linger/{user}"):
-        return False
-    wanted = {"killuserprocesses=yes", "killuserprocesses=true", "killuserprocesses=1"}
-    return any(line.lower() in wanted for line in settings)

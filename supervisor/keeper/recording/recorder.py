@@ -38,7 +38,7 @@ from supervisor.keeper.monitoring.observations import (
 from supervisor.keeper.recording.sample_steps import StepSense
 from supervisor.run import events as ev
 from supervisor.run.fold import MEASURED, merge_progress
-from supervisor.run.series import CONTEXT, JOB_KEY, METRICS, RANKS, Sample, SeriesReader, SeriesWriter
+from supervisor.run.series import JOB_KEY, METRICS, RANKS, Sample, SeriesReader, SeriesWriter
 from supervisor.run.state import AttemptState, MomentKind, RunState
 from supervisor.run.timeline import EVIDENCE_CHARS
 from supervisor.sources.tail.tailer import Backlog
@@ -131,13 +131,14 @@ class JobProgress:
         """`stepped`: the attempt has made a step already."""
         self.pending: ev.Progress | None = None
         self._stepped = stepped
-        self._at_loss: tuple[float, float] | None = None  # epoch and step of the newest loss
-        self._bare_steps = False  # steps without a loss go beyond it, as a bar's do
+        self._has_loss = False
 
     def add(self, attempt: int, seen: StepSeen) -> bool:
         """Merge a sample. Returns whether it is the attempt's first step, which shows where it continues."""
         fields: dict[str, Any] = {}
-        aside = POSITION if self._is_evaluation(seen) else frozenset()
+        self._has_loss = self._has_loss or "loss" in seen.values
+        # The counter of an evaluation does not say where the training is, once the training has logged a loss itself.
+        aside = POSITION if seen.evaluates and self._has_loss and "loss" not in seen.values else frozenset()
         for name, value in seen.values.items():
             # A sample that waited for its step may be older than the newest one, so it does not say where the job is.
             elsewhere = (seen.joined and name in OF_STEP) or (seen.headed and name == "epoch")
@@ -150,30 +151,16 @@ class JobProgress:
         self._stepped = self._stepped or "step" in fields
         return is_first
 
-    def _is_evaluation(self, seen: StepSeen) -> bool:
-        """Whether a counter without a loss is behind the newest loss, in a log whose steps all have one: it counts an evaluation."""
-        values = seen.values
-        epoch, step = values.get("epoch"), values.get("step") if not seen.joined else None
-        if values.keys() - CONTEXT <= POSITION:
-            return False  # a heading: another training may begin
-        known = self._at_loss if self._at_loss is not None else (-math.inf, -math.inf)
-        here = (known[0] if epoch is None else epoch, math.inf if step is None else step)
-        if "loss" in values:
-            self._at_loss = here if step is not None else self._at_loss
-            return False
-        is_behind = self._at_loss is not None and here < known
-        is_held_out = "val_loss" in values  # in a backlog the training's own step before it may be left out
-        self._bare_steps = self._bare_steps or (step is not None and not is_behind and not is_held_out)
-        return is_behind and not self._bare_steps
 
-
-# -- what samples say about the job as a whole ---------------------------------------------------------
+# -- the recorder --------------------------------------------------------------------------------------
 
 PROGRESS_INTERVAL_S = 1.0
 MOST_PHASES = 60
 """Changes of phase that are journalled at once in a burst; after that the newest is journalled as rarely as progress."""
 MAX_EVIDENCE = 20
 MAX_ADVISORIES = 20
+SPEAKER_WAIT_S = 2.0
+MAX_EARLY = 1000
 BEHIND_BYTES = 1 << 20
 BEHIND_S = 1.0
 """Reading is behind if at least this many bytes are unread for at least this long; less is just fresh output."""
@@ -203,6 +190,9 @@ class _Memory:
     wire: bool = False
     ready: bool = False
     speaker: int | None = None
+    # Samples of another rank while rank 0 may only be late, because the logs of ranks are not read at the same time.
+    speaker_since: float = 0.0
+    early: list[StepSeen] = field(default_factory=list)
     evidence_count: int = 0
     advised: set[str] = field(default_factory=set)
     checkpoints: set[tuple[int, bool]] = field(default_factory=set)
@@ -331,6 +321,8 @@ class Recorder:
         self._emit_phase()
         self._emit_checkpoint(self._apart_s())
         self._steps(self._m.attempt, self._sense.due(self._clock.mono()))
+        if self._m.early and self._has_waited():
+            self._report_early()
         if self._clock.mono() >= self._m.next_backlog:
             self._look_behind()
         self._emit_progress(self._apart_s())
@@ -368,6 +360,7 @@ class Recorder:
 
     def _flush_progress(self) -> None:
         self._steps(self._m.attempt, self._sense.due(self._clock.mono(), final=True))
+        self._report_early()
         self._look_behind()
         self._emit_progress(0.0)
 
@@ -426,7 +419,16 @@ class Recorder:
             self._append(RANKS, seen.t, key, attempt, seen.values)
         # One rank speaks for the job: rank 0, or a log without a rank. In foreign logs another rank may be the only one that
         # prints metrics (the last stage of a pipeline prints the loss).
-        if self._is_speaker(seen.rank, exact=seen.from_telemetry) and self._is_new(METRICS, JOB_KEY, seen):
+        if not self._is_speaker(seen.rank, exact=seen.from_telemetry):
+            return
+        if self._m.speaker != 0 and (self._m.early or not self._has_waited()):
+            self._m.early.append(seen)
+        else:
+            self._report_step(attempt, seen)
+
+    def _report_step(self, attempt: int, seen: StepSeen) -> None:
+        """Record a sample whose values count for the job."""
+        if self._is_new(METRICS, JOB_KEY, seen):
             self._append(METRICS, seen.t, JOB_KEY, attempt, seen.values)
             self._m.minima.add(seen.values.get("step"), seen.values.get("loss"))
             self._note_loss(attempt, seen)
@@ -443,15 +445,25 @@ class Recorder:
         is_first = self._m.progress.add(attempt, seen)
         self._emit_progress(0.0 if is_first else self._apart_s())
 
+    def _report_early(self) -> None:
+        """Count what another rank logged, because rank 0 logged nothing in time."""
+        early, self._m.early = self._m.early, []
+        for seen in early:
+            self._report_step(self._m.attempt, seen)
+
+    def _has_waited(self) -> bool:
+        return self._clock.mono() - self._m.speaker_since >= SPEAKER_WAIT_S or len(self._m.early) >= MAX_EARLY
+
     def _is_speaker(self, rank: int | None, *, exact: bool) -> bool:
         """Whether the values of `rank` count for the job: rank 0's once it has logged any, until then those of the first rank that did."""
         if rank in {None, 0}:
             self._m.speaker = 0
+            self._m.early.clear()
             return True
         if exact:
             return False
         if self._m.speaker is None:
-            self._m.speaker = rank
+            self._m.speaker, self._m.speaker_since = rank, self._clock.mono()
         return self._m.speaker == rank
 
     def _is_new(self, stream: str, key: str, seen: StepSeen) -> bool:

@@ -10,19 +10,16 @@ from supervisor.sources.metrics.line import parse_line
 from supervisor.sources.metrics.line_report import is_program_text
 from supervisor.sources.metrics.names import (
     EPOCH,
-    ETA,
     LOSS,
-    SAMPLES,
     SOLE_RANK,
     STEP,
-    STEP_TIME,
     TOTAL_EPOCHS,
     TOTAL_STEPS,
     VAL_LOSS,
     words_of,
 )
 from supervisor.sources.metrics.prefix import json_message, message_start
-from supervisor.sources.metrics.progress_bars import begins_other_work, find_bar, is_other_work
+from supervisor.sources.metrics.progress_bars import find_bar
 from supervisor.sources.metrics.tables import (
     Header,
     find_header,
@@ -33,7 +30,7 @@ from supervisor.sources.metrics.tables import (
     read_row,
 )
 from supervisor.sources.metrics.tokens import MASKED, mask
-from supervisor.sources.metrics.values import BAR_RANK, NOTHING, Parsed, convert, shifted
+from supervisor.sources.metrics.values import NOTHING, Parsed, convert, shifted
 from supervisor.sources.metrics.words import EVAL_WORDS, EVALUATES, TRAIN_WORDS, TRAINS
 
 MAX_HEADING = 120
@@ -47,39 +44,20 @@ _BLOCK_WORD = re.compile(
 )
 _BEFORE_BLOCK_WORD = re.compile(r"\s*[-*=# ]*[\w .-]*$")
 _BLOCK_NAME = re.compile(r"\s*[\w.-]+:\s*$")
-# "Test Error:" with its values on the lines below.
-_EVALUATION = re.compile(
-    r"(?:(?:test|val|valid|validation|eval|evaluation|dev)\s+\w[ \w]{0,22}|.{0,80}\bon the (?:test|validation|evaluation|dev) set):\s*$",
-    re.IGNORECASE,
-)
-# "--> EVAL PERFORMANCE" with its values indented below, until training's next heading.
-_DECORATED = r"[\s>*=#-]*(?:-->|>|\*+|=+|#+)\s*"
-_EVALUATION_BELOW = re.compile(_DECORATED + r"(?:eval\w*|valid\w*|test\w*)(?: \w+)?[\s*=#-]*$", re.IGNORECASE)
-_TRAINING_BELOW = re.compile(_DECORATED + r"(?:train\w*|epoch|time)\b", re.IGNORECASE)
-# "Eval begin...", "Start validation": a pass over held-out data, until a line names training, an epoch or the set itself.
-_PASS_BEGINS = re.compile(
-    r"\W*(?:(?:eval\w*|valid\w*|test\w*)\s+(?:begins?|starts?|started)|(?:begin|start)\w*\s+(?:eval\w*|valid\w*|test\w*))\b[^\d:=]*$",
-    re.IGNORECASE,
-)
-# "Validating...", "Validation", "Evaluating the model on the dev set", "Run validation at step 100": its values and bars stand below.
-_SET_NAMED = re.compile(
+# What stands above the values of held-out data: "Validating...", "Evaluating the model on the dev set", "Run validation at step 100",
+# "Test Error:", "--> EVAL PERFORMANCE", "Eval begin...".
+_HELD_OUT = re.compile(
     r"\W*(?:(?:now|run|running|start|starting|begin|beginning) )?(?:the )?(?:(?:evaluat|validat|predict)(?:e|ing|ion)|testing|test(?= (?:at|after|for)))"
-    r"(?: (?:the|on|at|after|in|for|of|model|phase|loop|set|split|data|test|dev|validation|eval|epoch|steps?|iteration|iter|batches|samples|examples|\d+))*\W*$",
+    r"(?: (?:the|on|at|after|in|for|of|model|phase|loop|set|split|data|test|dev|validation|eval|epoch|steps?|iteration|iter|batches|samples|examples|\d+))*\W*$"
+    r"|(?:(?:test|val|valid|validation|eval|evaluation|dev)\s+\w[ \w]{0,22}|.{0,80}\bon the (?:test|validation|evaluation|dev) set):\s*$"
+    r"|[\s>*=#-]*(?:-->|>|\*+|=+|#+)\s*(?:eval\w*|valid\w*|test\w*)(?: \w+)?[\s*=#-]*$"
+    r"|\W*(?:eval\w*|valid\w*|test\w*)\s+(?:begins?|starts?|started)\b[^\d:=]*$",
     re.IGNORECASE,
-)
-# "epoch 3 validation": its counters and values stand below.
-_PASS_OF_EPOCH = re.compile(
-    r"\W*epoch\W{0,3}\d+(?:\s*/\s*\d+)?\W+(?:val|valid\w*|eval\w*|test\w*)\W*$", re.IGNORECASE
 )
 # "Validation:", "验证集:": a set's name and nothing else.
 _SET_ALONE = re.compile(r"[\W_]*([^\W\d_]{3,12})(?:[ _][Ss]et)?\s*[:：][\s*=#-]*$")
 # " * Acc@1 71.2 loss 1.2": how a pass over held-out data ends.
 _STARRED = re.compile(r"\s?\* (?!.*\b(?:epoch|step|iter\w*|train\w*)\b)[A-Za-z]", re.IGNORECASE)
-# "Batch 39/66: loss: 5.27 || , for evaluation data": the set's name stands last.
-_ENDS_WITH_SET = re.compile(
-    r"\b(?:for|on|of) (?:the )?(?:val\w*|eval\w*|test\w*|dev\w*|held-?out) (?:data|set|dataset|split)\W*$",
-    re.IGNORECASE,
-)
 # "Averaged stats: loss: 0.31": of the pass before.
 _MEANS = re.compile(r"\s*Averaged? (?:stats|metrics|results)\s*:", re.IGNORECASE)
 _EPOCH = re.compile(r"\bepoch\b", re.IGNORECASE)
@@ -108,16 +86,10 @@ _REPORT = re.compile(r"\s*precision\s+recall\s+f1-?score\s+support\s*$")
 _REPORT_ROW = re.compile(r"\s*\S.*\s[\d.e-]+\s+\d+\s*$")
 
 
-# "Timer: 0.6698", "time: 0.21 sec.": a time on a line of its own.
+# "Timer: 0.6698", "time: 0.21 sec.": a time on a line of its own, of an unknown number of steps.
 _LONE_TIME = re.compile(
     r"\W*(?:(?:batch|iter|step)[ _])?timer?\s*[:=]\s*\d+\.\d+\s*(?:s|secs?|seconds?)?\W*$", re.IGNORECASE
 )
-
-
-_FULL_BAR = re.compile(r"100%\|[█#=]+\|")
-# What a bar or a nameless counter may show beside its count where it is not the training's.
-_OF_COUNTER = frozenset({STEP, TOTAL_STEPS, STEP_TIME, SAMPLES, ETA})
-
 # A call or a table that continues for longer is none; transformers' arguments are some 130 lines.
 MAX_BLOCK = 200
 # Few trainings have more epochs, and few report a step of fewer by the name of its set.
@@ -132,7 +104,6 @@ class Below(Enum):
     RESULTS = auto()  # the next line is the first: INDENTED or SET, as it is indented or not
     INDENTED = auto()  # its values, as far as they are indented
     SET = auto()  # its values, until a counter: it is training's
-    PASS = auto()  # a pass over it, with counters of its own
 
 
 class State(NamedTuple):
@@ -140,7 +111,7 @@ class State(NamedTuple):
 
     `evaluated`: the line before that reported was of held-out data. `outer`: the header of a table with a counter, which continues behind one without ("Class  Images  mAP50"). `in_call`, `in_summary`: how many more lines the block may have; 0 outside of one. `only_loss`: the one
     that was believed to be the whole as each was the only one of its line ("focal_loss"); None once the log named a whole, or another
-    kind: they are parts. `beside`, `beside_full`: the next bar is of work beside the training, or only if it is full, as the one above.
+    kind: they are parts.
     `pairs_are_epochs`: what a nameless `[1/15]` counts; None until it is known.
     """
 
@@ -160,8 +131,6 @@ class State(NamedTuple):
     in_best: bool = False
     only_loss: str | None = ""
     validates: bool = False
-    beside: bool = False
-    beside_full: bool = False
     pairs_are_epochs: bool | None = None
 
 
@@ -190,7 +159,7 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
         after = after._replace(below=Below.INDENTED if _is_indented(message) else Below.SET)
     if not _is_indented(message):
         after = after._replace(in_record=False, in_summary=0)
-        if after.below is Below.INDENTED:
+        if after.below is Below.INDENTED and not _is_bar(message):
             after = after._replace(below=Below.OTHER)
     if len(message) <= MAX_HEADING and (below := _heads(message, after)) is not None:
         return NOTHING, below, False
@@ -247,22 +216,14 @@ def _of_pair(parsed: Parsed, text: str, state: State) -> tuple[Parsed, State]:
 
 def _heads(message: str, state: State) -> State | None:
     """The state below a heading; None where the line is none."""
-    evaluated = state._replace(beside=True, beside_full=False)
     if (alone := _SET_ALONE.match(message)) is not None and EVAL_WORDS.issuperset(words_of(alone[1])):
         # "val:" and "TEST:" may be keys of settings, whose values are indented.
-        return evaluated._replace(
-            below=Below.SET, in_settings=message.isascii() and (message.islower() or message.isupper())
-        )
-    if _SET_NAMED.match(message):
-        return evaluated._replace(below=Below.SET)
+        is_key = message.isascii() and (message.islower() or message.isupper())
+        return state._replace(below=Below.SET, in_settings=is_key)
+    if _HELD_OUT.match(message):
+        return state._replace(below=Below.RESULTS)
     if _heads_block(message):
         return state._replace(in_settings=True)
-    if _EVALUATION.match(message):
-        return evaluated._replace(below=Below.RESULTS)
-    if _EVALUATION_BELOW.match(message):
-        return evaluated._replace(below=Below.INDENTED)
-    if _PASS_BEGINS.match(message):
-        return evaluated._replace(below=Below.PASS)
     if _SUMMARY.match(message):
         return state._replace(in_summary=MAX_BLOCK)
     return None
@@ -275,68 +236,41 @@ def _is_indented(message: str) -> bool:
 def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
     """What a line reports whose message begins at `begin`, and the state after it."""
     message = text[begin:]
-    indented = _is_indented(message)
-    if state.below is not Below.OTHER and _ends_evaluation(message, state.below):
+    indented, is_bar = _is_indented(message), _is_bar(message)
+    # A line that names the set itself sums it up.
+    if state.below is Below.SET and any(words.search(message) for words in (TRAINS, EVALUATES, _EPOCH)):
         state = state._replace(below=Below.OTHER)
-    in_record = state.in_record or (state.in_settings and indented)
-    evaluates = state.below is not Below.OTHER and (state.below is Below.INDENTED or not _is_bar(message))
-    evaluates = evaluates or _STARRED.match(message) is not None or _ENDS_WITH_SET.search(message) is not None
-    evaluates = evaluates or (state.evaluated and _MEANS.match(message) is not None)
-    if _LONE_TIME.match(message):
-        in_record = False  # of how many steps is unknown
+    in_record = (state.in_record or (state.in_settings and indented)) and not _LONE_TIME.match(message)
+    evaluates = (
+        (state.below is not Below.OTHER and not is_bar)
+        or _STARRED.match(message) is not None
+        or (state.evaluated and _MEANS.match(message) is not None)
+    )
     parsed = _with_message(text, begin, in_record=in_record, evaluates=evaluates)
     fields = {reading.field for reading in parsed.readings}
+    if state.below is not Below.OTHER and is_bar and fields.isdisjoint((LOSS, VAL_LOSS)):
+        return NOTHING._replace(once=parsed.once), state  # that of the pass over the held-out data
     if state.below is Below.SET and not fields.isdisjoint((STEP, EPOCH)):
         state = state._replace(below=Below.OTHER)
         parsed = _with_message(text, begin, in_record=in_record, evaluates=False)
-    if state.after_val_loss and _is_breakdown(parsed):
-        parsed = parse_line(text, evaluates=True)
+    if state.after_val_loss and LOSS in fields and "" in fields and fields <= {LOSS, ""}:
+        parsed = parse_line(
+            text, evaluates=True
+        )  # below "Val loss: 0.41" the same loss again, beside its parts
     if state.in_summary or _OUTPUT.search(message):
         parsed = parsed._replace(off_curve=True)
-    beside = _is_beside(message, parsed, state)
-    if beside is None:
-        is_full = _FULL_BAR.search(message) is not None
-        return NOTHING._replace(once=parsed.once), state._replace(beside_full=is_full)
-    state = state._replace(beside=beside, beside_full=False)
     parsed, state = _of_validation(parsed, message, state)
     parsed, state = _of_pair(parsed, text, state)
     if parsed.evaluates or not fields.isdisjoint((STEP, LOSS)):
         state = state._replace(evaluated=parsed.evaluates)
-    if parsed.heading and (parsed.evaluates or _PASS_OF_EPOCH.match(message)) and not _is_bar(message):
-        state = state._replace(below=Below.PASS)  # "Eval epoch: 24"
+    if parsed.heading and parsed.evaluates and not is_bar:
+        state = state._replace(below=Below.SET)  # "Eval epoch: 24"
     return parsed, state._replace(
         after_val_loss=[reading.field for reading in parsed.readings] == [VAL_LOSS],
         in_settings=state.in_settings if indented else parsed.settings and not parsed.readings,
         in_record=state.in_record or parsed.heading,
         in_summary=max(0, state.in_summary - 1),
     )
-
-
-def _is_beside(message: str, parsed: Parsed, state: State) -> bool | None:
-    """Whether the next bar or nameless counter is of work beside the training; None where this line is one.
-
-    A heading announces it: "Pre-fetching 2266 images", "Evaluation". A full bar, which may be drawn again, ends it, and so does a line that reports.
-    """
-    is_bar = _is_bar(message)
-    if begins_other_work(message) and not parsed.readings and not is_bar:
-        return True
-    counts = {reading.field for reading in parsed.readings} <= _OF_COUNTER and all(
-        one.weak or one.rank == BAR_RANK for one in parsed.readings if one.field == STEP
-    )
-    if not state.beside or TRAINS.search(message) or _EPOCH.search(message):
-        return False
-    if counts and (is_bar or any(one.field == STEP for one in parsed.readings)):
-        return None if _FULL_BAR.search(message) or not state.beside_full else False
-    goes_on = not parsed.readings and not state.beside_full
-    return goes_on and (is_other_work(message) or _is_indented(message))
-
-
-def _ends_evaluation(message: str, below: Below) -> bool:
-    """Whether a line is not of the held-out data that a heading above announced."""
-    if below is Below.INDENTED:
-        return _TRAINING_BELOW.match(message) is not None
-    # A line that names the set itself sums it up.
-    return any(words.search(message) for words in (TRAINS, EVALUATES, _EPOCH))
 
 
 def _with_message(text: str, begin: int, *, in_record: bool, evaluates: bool) -> Parsed:
@@ -405,12 +339,6 @@ def _weight(parsed: Parsed) -> int:
 
 def _is_bar(message: str) -> bool:
     return "%|" in message and find_bar(message) is not None
-
-
-def _is_breakdown(parsed: Parsed) -> bool:
-    """Whether a line names a loss beside its parts, and no step: below "Val loss: 0.41" that is the same loss again."""
-    fields = [reading.field for reading in parsed.readings]
-    return LOSS in fields and len(fields) > 1 and set(fields) <= {LOSS, ""}
 
 
 def _from_table(text: str, state: State) -> tuple[Parsed | None, State]:

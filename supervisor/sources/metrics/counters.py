@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from enum import Enum, auto
-from itertools import pairwise
 from typing import NamedTuple
 
 from supervisor.sources.metrics.names import (
     EPOCH,
     LOSS,
-    LR,
     MEMORY,
     STEP,
     TOTAL_EPOCHS,
@@ -91,14 +89,6 @@ FORMATS: tuple[Format, ...] = (
         8,
         _ORDINAL,
     ),
-    Format(
-        "After 120 steps: loss 2.31",
-        Where.FIRST,
-        3,
-        re.compile(
-            r"\W*(?:after )?(?P<s>\d+) (?:steps|iterations|iters|batches|updates)\W+(?:(?:train|training|mean|average|the) )*loss\b", re.IGNORECASE
-        ),
-    ),
     # ESPnet: batches of an epoch, as a range.
     Format(
         "1epoch:train:101-200batch: loss=3.2",
@@ -115,12 +105,6 @@ FORMATS: tuple[Format, ...] = (
         Where.ONCE,
         9,
         re.compile(r"memory \((?P<unit>[MG]i?B)\) \|.*\bmax allocated: (?P<m>[\d.]+)"),
-    ),
-    Format(
-        "3-epoch (99/44660): loss 11.2",
-        Where.FIRST,
-        9,
-        re.compile(r"\W*(?P<e>\d+)(?:[- ]th)?[- ]epoch\b(?:\s*\((?P<s>\d+)/(?P<S>\d+)\))?\s*[:,|]", re.IGNORECASE),
     ),
     # MXNet's Speedometer: batches of an epoch, from 0.
     Format("Epoch[3] Batch [0-240] Speed: 25.02 samples/sec", Where.ONCE, 5, re.compile(r"\bBatch \[\d+-(?P<s>\d+)\]\s+Speed:")),
@@ -140,13 +124,6 @@ FORMATS: tuple[Format, ...] = (
         re.compile(r"\W*\[(?P<e>\d+),\s*(?P<s>\d+)\]\s+(?:train(?:ing)?[ _])?loss\b", re.IGNORECASE),
     ),
     Format("[2][2080/7610], loss=2.45", Where.FIRST, 5, re.compile(r"\W*(?:\[[Tt]rain\]\s?)?\[ *(?P<e>\d+)\]\s?\[ *(?P<s>\d+)/ *(?P<S>\d+)\]")),
-    # The epoch of all, and the step of the whole training.
-    Format(
-        "[41/41] 49300), Loss: 0.037",
-        Where.FIRST,
-        5,
-        re.compile(r"\W*\[ *(?P<e>\d+)/(?P<E>\d+)\] +(?P<s>\d+)(?:\),?|[,:|]| [-|]) +(?=[A-Za-z][\w ]*[:=])"),
-    ),
     Format("[  3]    1200 || loss: 3.1", Where.FIRST, 5, re.compile(r"\s*\[ *(?P<e>\d+)\] +(?P<s>\d+) \|\| ")),
     Format(
         "333 154 Loss=0.042",
@@ -214,11 +191,10 @@ def read_pair(line: LineValues, token: Token, place: int) -> None:
     epoch_before, line.after_epoch = line.after_epoch, False
     if "%" in token.unit or any(token.start == reading.start for reading in line.readings):
         return
-    first, slash, second = token.name.partition("/")
-    fields = (meaning(first).field, meaning(second).field) if slash else ()
-    if fields in {(EPOCH, STEP), (STEP, EPOCH)}:
-        line.readings.append(Reading(fields[0] or "", "", 6, token.start, token.end, WHOLE))
-        line.readings.append(Reading(fields[1] or "", "", 6, *token.total, WHOLE))
+    first, _, second = token.name.partition("/")
+    if {meaning(first).field, meaning(second).field} == {EPOCH, STEP}:  # "epoch/iter: 20/5399"
+        line.readings.append(Reading(meaning(first).field or "", "", 6, token.start, token.end, WHOLE))
+        line.readings.append(Reading(meaning(second).field or "", "", 6, *token.total, WHOLE))
         return
     found = _meaning_of_pair(token.name)
     unit = _COUNTED_IN.match(line.text, token.stop) if found.field not in {STEP, EPOCH} else None
@@ -235,18 +211,6 @@ def read_pair(line: LineValues, token: Token, place: int) -> None:
         line.add(RANK, token, 5, WHOLE)
     else:
         _read_nameless_pair(line, token, place, epoch_before=epoch_before)
-
-
-def counted_up(line: LineValues) -> set[int]:
-    """The places of pairs of a line that counts up to one total ("TRAIN 100/900 200/900 300/900"): which is shown now depends on the digits."""
-    places: set[int] = set()
-    for place, (one, two) in enumerate(pairwise(line.tokens), 1):
-        if one.total is None or two.total is None or len(two.before) < 2 or two.before.strip(" \t"):
-            continue
-        first, second = (line.text[slice(*total)] for total in (one.total, two.total))
-        if first == second and float(one.text) < float(two.text):
-            places |= {place - 1, place}
-    return places
 
 
 def _read_nameless_pair(line: LineValues, token: Token, place: int, *, epoch_before: bool) -> None:
@@ -319,9 +283,6 @@ def _add_counter(line: LineValues, token: Token, rank: int, *, weak: bool = Fals
 def read_ratio(line: LineValues, token: Token) -> None:
     """Add what a pair with decimals is of: used and total memory, or rates of two groups; the first of both is meant."""
     found = meaning(token.name) if token.name else Meaning(None)
-    if found.field == LR and not token.bare:  # "LR: (0.00002/0.001)"
-        first = token.text.partition("/")[0].rstrip()
-        line.add(LR, token._replace(end=token.start + len(first)), found.rank, PLAIN, name=token.name)
     match = _MEMORY_PAIR.match(line.text, token.start)
     if match is None:
         return
@@ -336,8 +297,6 @@ def read_ratio(line: LineValues, token: Token) -> None:
 def _meaning_of_pair(name: str) -> Meaning:
     if name.lower() == "epochs":
         return meaning("epoch")  # "Epochs 1/3" counts; "epochs: 3" is a setting
-    if name.lower().endswith(" timesteps"):
-        return Meaning(STEP, 6)  # "total num timesteps 298800/300000"
     found = meaning(name) if name else Meaning("")
     if found.field != STEP and "/" in name and meaning(name.partition("/")[0]).field == STEP:
         return meaning(name.partition("/")[0])  # 'global_step/max_steps': '78/176'

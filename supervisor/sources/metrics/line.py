@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from supervisor.sources.metrics.counters import (
-    counted_up,
     read_formats,
     read_pair,
     read_ratio,
@@ -16,9 +15,7 @@ from supervisor.sources.metrics.names import (
     EPOCH,
     EPOCH_TIME,
     ETA,
-    GRAD_NORM,
     LOSS,
-    LR,
     STEP,
     STEP_TIME,
     VAL_LOSS,
@@ -27,12 +24,10 @@ from supervisor.sources.metrics.names import (
     words_of,
 )
 from supervisor.sources.metrics.prefix import logged_behind
-from supervisor.sources.metrics.progress_bars import find_bar, without_left_times
+from supervisor.sources.metrics.progress_bars import find_bar
 from supervisor.sources.metrics.tokens import MASKED, Token, is_adjacent, mask, name_of
 from supervisor.sources.metrics.value_meaning import (
     LineValues,
-    field_of_rate,
-    is_step_rate,
     nameless,
 )
 from supervisor.sources.metrics.values import (
@@ -68,8 +63,9 @@ _LED = re.compile(
     re.IGNORECASE,
 )
 _MORE_OF_LIST = re.compile(r",\s*['\"]?[-+]?\d|\), tensor\(")
+# "loss --- train: 2.31 val: 2.42": the first word is for all sets.
+_LOSS_BEHIND = re.compile(r"\s+loss\b(?!\s*[:=(\d])", re.IGNORECASE)  # "Train: 0.31 loss"
 _LOSS_OF_SETS = re.compile(r"\bloss\s*[-:=(|]+\s*$", re.IGNORECASE)
-_LOSS_BEHIND = re.compile(r"\s+loss\b(?!\s*[:=(\d])", re.IGNORECASE)
 # The counter behind a name, before its value: "average positive_loss at step 200: 1.1".
 _AT_COUNTER = re.compile(
     r"(?P<name>\S.*?) (?:at|after|in|for) (?P<counter>(?:global |train(?:ing)? )?(?:step|iteration|iter|epoch|batch|update))$",
@@ -80,22 +76,12 @@ _NAME_OF_VALUE = re.compile(
     r"[\"'](?:name|metric|metric_name|tag|key)[\"']\s*:\s*[\"']([A-Za-z_][\w/. -]{0,40})[\"']", re.IGNORECASE
 )
 _COUNTERS = frozenset({"step", "epoch", "steps", "iter", "update", "updates", "iteration"})
-_SETS = TRAIN_WORDS | EVAL_WORDS
-# A message that was printed while a bar stood on the line: it begins where the bar ends.
-_GLUED = re.compile(r"\[\d[\d:]*<[^\]]*\](?=[^\s\]|,)])")
 _TIMES = frozenset({"time_batch", "time_step", "time_iter", "time_iteration"})
 _COUNTED = frozenset({"batches", "samples", "examples", "iterations", "steps"})
 
 
-# "epoch: 1/9, loss: 2.3epoch: 2/9, loss: 2.1": records without a break between them.
-_RECORD = re.compile(r"(?:.*\x01)?\W*(epoch|step|iter(?:ation)?)\b", re.IGNORECASE)
-_NEXT_RECORD = re.compile(
-    r"(?<=[\d%)\]}])(?<!:\d\d\])[{'\"]*(epoch|step|iter(?:ation)?)['\"]?\s?[:=\[ ]\s?\[?\d", re.IGNORECASE
-)
 # What DeepSpeed prints as it starts, also in a program that counts its steps itself.
 _ENGINE_STARTS = re.compile(r"\bstep=0, skipped=0\b")
-# Keras: the mean of the numbers of the batches so far.
-_MEAN_OF_BATCHES = re.compile(r"\s*- batch:\s*$")
 
 
 def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -> Parsed:
@@ -111,11 +97,7 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
         return NOTHING
     if _ENGINE_STARTS.search(masked):
         return NOTHING._replace(once=True)
-    record = _last_record(masked)
-    masked = MASKED * record + masked[record:]
     bar = find_bar(masked)
-    if bar is None:
-        masked = without_left_times(masked)
     bar_readings: tuple[Reading, ...] = ()
     if bar is not None and (message := logged_behind(text, masked, bar.end)) is not None:
         # Whose bar stands before a logger's line says nothing about that line, and the other way round.
@@ -134,34 +116,9 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
         masked = bar.rest
     walker = _Walker(masked, bar_readings, evaluates=evaluates or (bar is not None and bar.evaluates))
     found = walker.read()
-    if glued := _GLUED.search(text):
-        found = _as_of_message(found, glued.end())
     parsed = judge(found, masked, has_bar=bool(bar_readings), in_record=in_record)
     parsed = parsed._replace(evaluates=walker.evaluates and bool(parsed.readings))
-    return parsed._replace(once=True) if walker.by_digits or (bar is not None and bar.is_new) else parsed
-
-
-def _last_record(masked: str) -> int:
-    """Where the last record begins of those that stand on one line without a break; 0 where there is one."""
-    first = _RECORD.match(masked)
-    again = _NEXT_RECORD.finditer(masked) if first is not None else ()
-    return max((one.start() for one in again if first and one[1].lower() == first[1].lower()), default=0)
-
-
-def _as_of_message(found: Found, begin: int) -> Found:
-    """Where both report a field, the message's value counts: the bar shows a mean, or the step before. A message about a whole epoch belongs to no step."""
-    of_message = {
-        reading.field: reading for reading in found.readings if reading.start >= begin and reading.field
-    }
-    epoch = of_message.get(EPOCH)
-    sums_up = (
-        epoch is not None and epoch.conversion == WHOLE and STEP not in of_message and LOSS in of_message
-    )
-
-    def is_of_bar(one: Reading) -> bool:
-        return not sums_up if one.rank == BAR_RANK else one.field not in of_message
-
-    return found._replace(readings=[one for one in found.readings if one.start >= begin or is_of_bar(one)])
+    return parsed._replace(once=True) if bar is not None and bar.is_new else parsed
 
 
 class _Walker:
@@ -170,7 +127,6 @@ class _Walker:
     def __init__(self, masked: str, bar: tuple[Reading, ...], *, evaluates: bool) -> None:
         self._line = LineValues(masked, bar, evaluates=evaluates)
         self._name_to_come = ""  # a name whose value comes behind a counter
-        self.by_digits = False  # what a pair counts depends on its digits
         self._sums_up = False  # "time=45 minutes …": the line sums up an epoch
 
     @property
@@ -185,15 +141,15 @@ class _Walker:
         line.readings += readings
         if is_whole:
             return Found(line.readings, 0)
-        many = counted_up(line)
-        self.by_digits = bool(many)
         for place, found in enumerate(line.tokens):
-            token = self._without_counter(found, place)
+            behind_pair = place > 0 and line.tokens[place - 1].kind == "frac"
+            led = _LED.match(found.name)
+            name = found.name[led.end() :] if led and (led[0][-2:-1].isdigit() or behind_pair) else found.name
+            token = found._replace(name=without_ordinal(name) or name)
             line.evaluates = _evaluates(line, token, place)
             match token.kind:
                 case "frac":
-                    if place not in many:
-                        read_pair(line, token, place)
+                    read_pair(line, token, place)
                 case "dur":
                     self._duration(token)
                 case "num":
@@ -210,13 +166,6 @@ class _Walker:
 
         return Found([reading for reading in line.readings if not is_dropped(reading)], line.settings)
 
-    def _without_counter(self, token: Token, place: int) -> Token:
-        """The value without the counter that its name begins with."""
-        behind_pair = place > 0 and self._line.tokens[place - 1].kind == "frac"
-        if (led := _LED.match(token.name)) and (led[0][-2:-1].isdigit() or behind_pair):
-            token = token._replace(name=token.name[led.end() :])
-        return token._replace(name=without_ordinal(token.name) or token.name)
-
     def _duration(self, token: Token) -> None:
         line = self._line
         line.after_epoch = False
@@ -227,9 +176,6 @@ class _Walker:
             line.add(ETA, token, 7 if is_of_part else 8, Conversion(How.DURATION))
         elif field == EPOCH_TIME and not line.evaluates:
             line.add(EPOCH_TIME, token, 8, Conversion(How.DURATION))
-        elif field == STEP_TIME and "per" in words:
-            if not line.evaluates:
-                line.add(STEP_TIME, token, 7, Conversion(How.DURATION))
         elif field == STEP_TIME:
             self._sums_up = self._sums_up or token.text[:1] != "0"
             if not line.evaluates and words == ["time"]:
@@ -241,7 +187,16 @@ class _Walker:
         if token.name.lower() in {"rank", "global rank", "global_rank"} and token.text.isdigit():
             line.add(RANK, token, 5, WHOLE)
             return
-        token = self._named_elsewhere(token)
+        if self._name_to_come and (not token.name or token.name in _COUNTED):
+            token = token._replace(name=self._name_to_come, bare=False)
+        self._name_to_come = ""
+        if token.name == "value" and line.has(STEP, EPOCH):
+            names = _NAME_OF_VALUE.findall(line.text)
+            token = token._replace(name=names[0]) if len(names) == 1 else token
+        is_last_cell = line.text.count("|") == 1 and not line.text[token.stop :].strip()
+        if not token.name and token.before.rstrip()[-1:] == "|" and is_last_cell:
+            name, tail, _ = name_of(token.before.rstrip()[:-1])  # "train CrossEntropyLoss |  8.12"
+            token = token._replace(name=name, tail=tail, bare=False)
         if not token.name:
             reading = nameless(line.text, token, place, alone=not line.readings, evaluates=line.evaluates)
             line.readings += [reading] if reading is not None else []
@@ -256,7 +211,11 @@ class _Walker:
         """A number that has a name. `following`: the value behind it."""
         line = self._line
         words = words_of(token.name)
-        if words and _SETS.issuperset(words) and self._is_loss_of_set(token):
+        is_set = bool(words) and (TRAIN_WORDS | EVAL_WORDS).issuperset(words)
+        if is_set and (
+            (not token.unit and _LOSS_BEHIND.match(line.text, token.stop))
+            or _LOSS_OF_SETS.search(token.before, 0, token.before.rfind(token.name))
+        ):
             token, words = token._replace(name=f"{token.name} loss"), [*words, "loss"]
         if _is_epoch_of_timm(token, words, following):
             line.add(EPOCH, token, 5, WHOLE)
@@ -273,10 +232,7 @@ class _Walker:
             return
         # "loss 0.06 | … | batch 16": how many samples
         is_batch_size = token.bare and words == ["batch"] and line.has(LOSS)
-        is_no_step = found.field == STEP and (
-            (token.bare and not token.text.isdigit())
-            or (line.has(STEP) and _MEAN_OF_BATCHES.match(token.before) is not None)
-        )
+        is_no_step = found.field == STEP and token.bare and not token.text.isdigit()
         if not is_batch_size and not is_no_step:
             line.add_named(token, found, words)
             line.after_epoch = found.field == EPOCH
@@ -293,34 +249,6 @@ class _Walker:
         if found.field in {STEP, EPOCH} and (before := _LOSS_BEFORE.search(token.before)) is not None:
             self._name_to_come = before[1]  # "Training loss (for one batch) at step 200: 1.1109"
         return False
-
-    def _named_elsewhere(self, token: Token) -> Token:
-        """The value with the name that an earlier value of the line, its own unit, a record or the only other cell holds."""
-        line = self._line
-        if self._name_to_come and (not token.name or token.name in _COUNTED):
-            token = token._replace(name=self._name_to_come, bare=False)
-        self._name_to_come = ""
-        is_rate = token.bare and (field_of_rate(token.unit) is not None or is_step_rate(token.unit))
-        if is_rate and meaning(token.name).field in {LR, LOSS, GRAD_NORM, STEP}:
-            self._name_to_come, token = (
-                token.unit,
-                token._replace(unit=""),
-            )  # "lr 0.0003 toks/s 12012", "loss 0.3 iter/s 12"
-        if token.name == "value" and line.has(STEP, EPOCH):
-            names = _NAME_OF_VALUE.findall(line.text)
-            token = token._replace(name=names[0]) if len(names) == 1 else token
-        is_last_cell = line.text.count("|") == 1 and not line.text[token.stop :].strip()
-        if not token.name and token.before.rstrip()[-1:] == "|" and is_last_cell:
-            name, tail, _ = name_of(token.before.rstrip()[:-1])  # "train CrossEntropyLoss |  8.12"
-            token = token._replace(name=name, tail=tail, bare=False)
-        return token
-
-    def _is_loss_of_set(self, token: Token) -> bool:
-        """Whether a value named by its set is a loss, by the word behind it or before all sets."""
-        if not token.unit and _LOSS_BEHIND.match(self._line.text, token.stop):
-            return True  # "Train: 0.31 loss"
-        # "loss --- train: 2.31 val: 2.42": the first word is for both.
-        return _LOSS_OF_SETS.search(token.before, 0, token.before.rfind(token.name)) is not None
 
 
 def _evaluates(line: LineValues, token: Token, place: int) -> bool:

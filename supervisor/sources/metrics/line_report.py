@@ -37,7 +37,6 @@ from supervisor.sources.metrics.values import (
     Parsed,
     Reading,
 )
-from supervisor.sources.metrics.words import EVAL_WORDS, TRAINS
 
 # What is about numbers but reports none: checkpoints, plans, settings, best values, schedules.
 _TALK = re.compile(
@@ -52,13 +51,7 @@ _TALK_ANYWHERE = re.compile(
     r"improved from|did not improve|\bsaving (?:model|checkpoint)|stopping training|no[nt][ -]finite|aborting|@\[|\bRegion \d+|checkpoint saved|will be saved|oom_score|\bmeta: \{|保存|最佳|最优|最好|早停|加载|恢复训练|[\"'](?:config|hparams|hyperparameters|arg(?:uments|s)|settings)[\"']|\bspike\b|\dx the (?:running )?(?:mean|average|median)|\d\s*(?:-+>|=>|→)\s*[-\d.]|memory usage for model",
     re.IGNORECASE,
 )
-_RECORD = re.compile(r"(?:.*\x01)?\s*\{.*\}\s*")
 _GERUND = re.compile(r"[\s\])}:|-]*([A-Za-z]\w*ing)\b")
-# A row of results that begins with the name of other data: "cifar100  train : [loss = 1.05], valid : [loss = 1.4]".
-_OTHER_DATA = re.compile(
-    r"(?:.*\x01)?\W*(?!train|epoch|step|iter|loss)[A-Za-z][\w-]*\s+train\w*\s*:\s*\[[^\]]*\],?\s*(?:val|test)\w*\s*:\s*\[",
-    re.IGNORECASE,
-)
 # The text of a dialogue with a model.
 _SPEECH = re.compile(
     r"\W*(?:prompt|completion|generated|response|question|answer|user|assistant|human|system|input|output|[qa])(?: text)?\s?:\s",
@@ -72,32 +65,16 @@ _PER_STEP = re.compile(r"step|iter|batch")
 _EPOCH_AND_TIME = re.compile(
     r"[^A-Za-z\d]*epoch\W{0,3}\d+\W+[a-z ]{0,20}time[a-z ]*\W{1,3}[\d.:]+(?: ?[a-z]+)?\W*$", re.IGNORECASE
 )
-# A line above the means of a whole epoch, or with them: "Epoch train finished, avg_loss=4.4822, …".
-_ENDS_EPOCH = re.compile(r"\bepoch\b[^\d:=]{0,40}\b(?:finished|done|completed?|ended)\b", re.IGNORECASE)
-# Parts of a loss, beside which "total" is their sum.
-_PARTS = frozenset(
-    {"policy", "value", "mse", "reg", "kl", "rec", "recon", "ce", "box", "cls", "obj", "dfl", "adv", "aux"}
-)
 # One entry of a dictionary that is printed over several lines: the loss of a kind may be a part of one below.
 _ENTRY = re.compile(r"\s+['\"][\w/ .-]+['\"]\s*:\s*[-+.\deE]+,?\s*$")
-# "tokens_per_second": 2, in a model's configuration.
-_WHOLE_ENTRY = re.compile(r"(?:.*\x01)?\s*['\"]\w+['\"]\s*:\s*\d+,?\s*$")
-_NEVER_NEGATIVE = frozenset((STEP, TOTAL_STEPS, TOKENS, SAMPLES, STEP_TIME, MEMORY, ETA))
 # A list of losses: "Losses: [0.3, 0.1]".
 _LOSSES = re.compile(r"(?<![a-z])losses(?![a-z])", re.IGNORECASE)
-# A weight is given with one decimal or two.
-_COMPUTED = re.compile(r"\.\d{3,}")
 # Losses of a router, which stand beside the loss and are no part of it.
 _BESIDE = frozenset({"balance", "balancing", "router", "z"})
 _WORDS = re.compile(r"[A-Za-z_一-鿿]{2,}")
 _LONE_ETA = re.compile(
     r"(?:.*\x01)?[\W\d]*[A-Za-z-]+(?: [A-Za-z]+){0,3}\s*[:=]?\s*(?:[\d:.]+|(?:\d+(?:\.\d+)?\s?(?:d|h|m|s|days?|hours?|hrs?|min(?:ute)?s?|sec(?:ond)?s?)\b[,\s]*)+)"
     r"(?:\W+time (?:passed|elapsed|spent)\b.*)?\W*$",
-    re.IGNORECASE,
-)
-# "The learning rate is 0.1", "->>lr:0.1": what it is now, and no setting.
-_LONE_RATE = re.compile(
-    r"(?:.*\x01)?\W*(?:(?:the|now) )?(?:learning[ _]rate|lr) is:? [\d.e+-]+\W*$|(?:.*\x01)?\s*-+>+\s*lr\b",
     re.IGNORECASE,
 )
 # "Iteration: 12" at the line's start, "Learning iteration 66/30000" anywhere.
@@ -212,8 +189,36 @@ def _line(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> _Line
     best, own = _chosen(found.readings, masked, in_record=in_record)
     pair = _pair_beside(best, found.readings)
     line = _Line(found, masked, has_bar, in_record, best, own, pair)
-    _place_times(line)
-    _drop_doubtful(line)
+    # A time beside a step is that of no epoch; without one it is that of the epoch which the line sums up, or of anything.
+    is_within_epoch = STEP in best or has_bar
+    sums_up = line.has_loss and EPOCH in best and "." not in masked[best[EPOCH].start : best[EPOCH].end]
+    took, timed = best.get(EPOCH_TIME), best.get(STEP_TIME)
+    if took is not None and (is_within_epoch or (took.weak and not sums_up and not in_record)):
+        _keep_own(own, best.pop(EPOCH_TIME))
+    if timed is not None and timed.weak and not is_within_epoch and not in_record:
+        del best[STEP_TIME]
+        if sums_up:
+            best.setdefault(EPOCH_TIME, timed._replace(field=EPOCH_TIME))
+        else:
+            _keep_own(own, timed)
+    for field in (LOSS, VAL_LOSS):
+        if (
+            not (line.is_counted or in_record or has_bar)
+            and field in best
+            and words_of(best[field].name) == ["cost"]
+        ):
+            del best[field]  # that of anything
+    if (
+        masked[:1] == "{"
+        and "data_time" in own
+        and line.has_scores
+        and not line.has(LOSS, VAL_LOSS, LR, GRAD_NORM)
+    ):
+        # MMEngine's record of an evaluation: its step counts batches of that, in that time.
+        best.pop(STEP, None)
+        best.pop(STEP_TIME, None)
+    if STEP not in best:
+        best.pop(TOTAL_STEPS, None)
     return line
 
 
@@ -221,76 +226,6 @@ def _keep_own(own: dict[str, Reading], reading: Reading) -> None:
     """Keep a reading under the name that the log gives it, as printed."""
     if reading.name:
         own.setdefault(reading.name, reading._replace(field="", conversion=PLAIN))
-
-
-def _place_times(line: _Line) -> None:
-    """Leave out the time of an epoch on a line within one; a time without a step is that of an epoch, or of anything else."""
-    best, own = line.best, line.own
-    is_within_epoch = STEP in best or line.has_bar
-    sums_up = not is_within_epoch and _sums_up_epoch(line)
-    took, timed = best.get(EPOCH_TIME), best.get(STEP_TIME)
-    if took is not None and (is_within_epoch or (took.weak and not sums_up and not line.in_record)):
-        del best[EPOCH_TIME]
-        if took.weak:
-            _keep_own(own, took)
-    if timed is not None and timed.weak and not is_within_epoch and not line.in_record:
-        del best[STEP_TIME]
-        if sums_up:
-            best.setdefault(EPOCH_TIME, timed._replace(field=EPOCH_TIME))
-        else:
-            _keep_own(own, timed)
-
-
-def _sums_up_epoch(line: _Line) -> bool:
-    """Whether a line without a step is of a whole epoch: it names one, or the end of one, and no share of an epoch or time of data within it."""
-    epoch = line.best.get(EPOCH)
-    if epoch is None and not _ENDS_EPOCH.search(line.masked):
-        return False
-    if epoch is not None and "." in line.masked[epoch.start : epoch.end]:
-        return False
-    beside = {word for name in line.own for word in words_of(name)}
-    return "data" not in beside and (line.has_loss or EVAL_WORDS.isdisjoint(beside))
-
-
-def _drop_doubtful(line: _Line) -> None:
-    """Leave out a total without its counter, and what only looks like a loss, a throughput or a step of training."""
-    best = line.best
-    if STEP not in best:
-        best.pop(TOTAL_STEPS, None)
-    is_placed = line.is_counted or line.in_record or line.has_bar
-    for field in (LOSS, VAL_LOSS):
-        if not is_placed and field in best and words_of(best[field].name) == ["cost"]:
-            del best[field]  # that of anything
-    if TOKENS in best and _WHOLE_ENTRY.match(line.masked):
-        del best[TOKENS]  # of how many tokens a second of a video is made
-    is_trained = line.has(LOSS, VAL_LOSS, LR, GRAD_NORM)
-    if not is_trained and line.masked[:1] == "{" and "data_time" in line.own and line.has_scores:
-        # MMEngine's record of an evaluation: its step counts batches of that, in that time.
-        for field in (STEP, TOTAL_STEPS, STEP_TIME):
-            best.pop(field, None)
-    # "Loss: 0.88, mIoU: 0.62, best_mIoU: 0.63": an evaluation's, with the best score so far.
-    if not is_placed and LOSS in best and VAL_LOSS not in best and not TRAINS.search(line.masked):
-        words = [words_of(name) for name in line.own]
-        if any(len(one) > 1 and one[0] == "best" and "loss" not in one for one in words):
-            best[VAL_LOSS] = best.pop(LOSS)._replace(field=VAL_LOSS)
-
-
-def _is_computed(masked: str, reading: Reading) -> bool:
-    """Whether a value has as many decimals as a computed one."""
-    return _COMPUTED.search(masked, reading.start, reading.end) is not None
-
-
-def _has_parts(line: _Line) -> bool:
-    """Whether a line holds several computed losses, each of something else (a GAN's), below a line with the counter."""
-    losses = [one for one in line.own.values() if words_of(one.name)[-1:] == ["loss"]]
-    return sum(_is_computed(line.masked, one) for one in losses) > 1
-
-
-def _is_record(line: _Line) -> bool:
-    """Whether a line is a record of a counter and a computed loss: some scripts write their settings into each."""
-    losses = [line.best[field] for field in (LOSS, VAL_LOSS) if field in line.best]
-    is_counted_record = line.is_counted and line.has_named_counter and _RECORD.fullmatch(line.masked)
-    return bool(is_counted_record) and any(_is_computed(line.masked, one) for one in losses)
 
 
 def _size_of_batch(readings: list[Reading], masked: str) -> Reading | None:
@@ -330,8 +265,6 @@ def _chosen(
     own: dict[str, Reading] = {}
     is_counted = any(reading.field in {STEP, EPOCH} for reading in readings)
     for reading in readings:
-        if reading.field in _NEVER_NEGATIVE and masked[reading.start : reading.start + 1] == "-":
-            continue  # "recall = tps / tps[-1]", of a program
         held = best.get(reading.field)
         is_alone = reading.rank > SOLE_RANK or (is_counted and not in_record and not _LOSSES.search(masked))
         is_part = reading.field in {LOSS, VAL_LOSS} and reading.rank <= PART_RANK
@@ -348,8 +281,6 @@ def _chosen(
     is_of_block = part is not None and in_record and part.rank in {3, 4}
     if part is not None and (is_of_block or (part.rank <= PART_RANK and _ENTRY.match(masked))):
         _keep_own(own, best.pop(LOSS))
-    if LOSS not in best and "total" in own and len(_PARTS & own.keys()) >= 2:
-        best[LOSS] = own.pop("total")._replace(field=LOSS)
     return best, own
 
 
@@ -420,7 +351,6 @@ def _stands_alone(line: _Line) -> bool:
     name = timed.name.lower() if timed is not None and not timed.weak else None
     return (
         is_current
-        or (LR in line.best and _LONE_RATE.match(line.masked) is not None)
         or (name is not None and ("speed" in name or _PER_STEP.search(name) is not None))
         or any(
             field in {TOKENS, SAMPLES, MFU, MEMORY, GRAD_NORM} and not reading.weak and reading.rank >= 5
@@ -439,16 +369,11 @@ _REFUSALS: tuple[tuple[str, Callable[[_Line], object]], ...] = (
     ("a stage of the program", _is_stage),
     ("a dump", lambda line: _DUMP.search(line.masked)),
     ("a model's text", lambda line: _SPEECH.match(line.masked)),
-    (
-        "a row of results on data of another name",
-        lambda line: not line.is_counted and not line.has_bar and _OTHER_DATA.match(line.masked),
-    ),
 )
 # What makes a line a report: one of these is enough.
 _REPORTS: tuple[tuple[str, Callable[[_Line], object]], ...] = (
     ("a bar of training's", lambda line: line.has_bar),
     ("a loss", lambda line: line.has_loss),
-    ("losses of several parts", lambda line: _has_parts(line) and not line.found.settings),
     (
         "a counter and a measurement",  # "1017000: lr=1.0" is a time and a setting
         lambda line: line.is_counted and line.measured - (set() if line.has_named_counter else {LR}),
@@ -459,12 +384,6 @@ _REPORTS: tuple[tuple[str, Callable[[_Line], object]], ...] = (
     ),
     ("an entry below a heading", lambda line: line.in_record and (line.fields or line.own)),
     ("a heading", lambda line: line.is_heading and _is_lone_counter(line)),
-    (
-        "memory beside the times of a loop",
-        lambda line: (
-            MEMORY in line.best and "time" in line.own and not {"data", "data_time"}.isdisjoint(line.own)
-        ),
-    ),
     ("an epoch and its time", lambda line: EPOCH in line.best and _EPOCH_AND_TIME.match(line.masked)),
     (
         "a lone ETA",
@@ -484,11 +403,10 @@ _REPORTS: tuple[tuple[str, Callable[[_Line], object]], ...] = (
 def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parsed:
     """Choose between readings of one field, and decide whether the line reports at all."""
     line = _line(found, masked, has_bar=has_bar, in_record=in_record)
-    if not _is_record(line):
-        if any(when(line) for _, when in _REFUSALS):
-            return NOTHING._replace(settings=_names_settings(line))
-        if _is_configuration(line):
-            return NOTHING._replace(settings=True)
+    if any(when(line) for _, when in _REFUSALS):
+        return NOTHING._replace(settings=_names_settings(line))
+    if _is_configuration(line):
+        return NOTHING._replace(settings=True)
     if not line.measured and not line.has_scores and _SAVED.search(masked):
         return NOTHING
     if not any(when(line) for _, when in _REPORTS):

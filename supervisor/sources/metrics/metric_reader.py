@@ -15,8 +15,6 @@ from itertools import count, pairwise, repeat, zip_longest
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias, cast
 
-import msgspec
-
 from supervisor.sources.metrics.blocks import State, parse
 from supervisor.sources.metrics.names import CANONICAL, LOSS, STEP, TOTAL_STEPS
 from supervisor.sources.metrics.prefix import who
@@ -30,91 +28,41 @@ _RUN = re.compile(r"[0-9]+|[^0-9]+")
 _ORDER = {name: place for place, name in enumerate(CANONICAL)}
 
 
-class Place(NamedTuple):
-    """Where a value stands in a line, in characters, and how it becomes a number."""
-
-    begin: int
-    end: int
-    conversion: Conversion
-
-
-class Layout:
-    """The values of a line: where they stand, and which of the sample's numbers each is.
-
-    Args:
-        parsed: what the grammar found in the line behind its launcher's prefix.
-        prefix: how many characters that prefix has.
-        rank_at: where in it the rank stands.
-    """
-
-    def __init__(self, parsed: Parsed, prefix: int, rank_at: tuple[int, int] | None) -> None:
-        def place(reading: tuple[int, int], conversion: Conversion) -> Place:
-            return Place(prefix + reading[0], prefix + reading[1], conversion)
-
-        fields: dict[str, Place] = {}
-        other: dict[str, Place] = {}
-        ranks = [Place(*rank_at, WHOLE)] if rank_at is not None else []
-        for one in parsed.readings:
-            at = place((one.start, one.end), one.conversion)
-            if one.field == RANK:
-                ranks.append(at)
-            elif one.field:
-                fields[one.field] = at
-            else:
-                other[one.name] = at
-        pair = [place((one.start, one.end), one.conversion) for one in parsed.pair or ()]
-        # Some values stand twice: a step that is also the first of a pair.
-        self.places = sorted(
-            {(at.begin, at.end) for at in (*fields.values(), *other.values(), *ranks[:1], *pair)}
-        )
-
-        def cells(some: Mapping[str, Place]) -> list[_Cell]:
-            return [
-                _Cell(name, self.places.index((at.begin, at.end)), at.conversion) for name, at in some.items()
-            ]
-
-        self._fields = cells(dict(sorted(fields.items(), key=lambda field: _ORDER[field[0]])))
-        self._other = cells(other)
-        self._rank = cells({RANK: ranks[0]} if ranks else {})
-        self._sums_up = parsed.off_curve
-        self._evaluates = parsed.evaluates
-        self._plain_time = parsed.plain_time
-        self._pair = cells(dict(zip((STEP, TOTAL_STEPS), pair, strict=False)))
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether a value stands within another."""
-        return any(one[1] > two[0] for one, two in pairwise(self.places))
-
-    def columns(self, line: str) -> Columns:
-        """The numbers of the line itself."""
-        return self.convert([[line[begin:end]] for begin, end in self.places])
-
-    def convert(self, texts: Sequence[Sequence[str]]) -> Columns:
-        """The numbers of many lines: for each of `places` the texts of all lines."""
-
-        def numbers_of(cells: Sequence[_Cell]) -> dict[str, Sequence[float | None]]:
-            return {cell.name: numbers(cell.conversion, texts[cell.column]) for cell in cells}
-
-        values = numbers_of(self._fields)
-        if self._pair and STEP in values:
-            pair = numbers_of(self._pair)
-            # The total counts where the pair is the named step, or one off it.
-            values[TOTAL_STEPS] = [
-                total if mine is not None and step is not None and abs(mine - step) <= 1 else None
-                for mine, total, step in zip(pair[STEP], pair[TOTAL_STEPS], values[STEP], strict=True)
-            ]
-        own = numbers_of(self._other)
-        ranks = cast("Sequence[int | None] | None", numbers_of(self._rank).get(RANK))
-        return Columns(values, own, ranks, self._sums_up, self._evaluates, self._plain_time)
-
-
 class _Cell(NamedTuple):
     """One number of a line: its name, its place among the line's values, and how it is converted."""
 
     name: str
     column: int
     conversion: Conversion
+
+
+class MetricSample(NamedTuple):
+    """What one line reports.
+
+    Attributes:
+        values: canonical names (`names.CANONICAL`) to numbers in base units: seconds, bytes, ratios. `step` and `total_steps` are ints;
+            NaN and infinities are kept.
+        other: names of the log's own to values as printed.
+        rank: only where the line itself names it.
+        off_curve: and `evaluates`, `plain_time`: see `Parsed`.
+    """
+
+    values: dict[str, float]
+    other: dict[str, float]
+    rank: int | None = None
+    off_curve: bool = False
+    evaluates: bool = False
+    plain_time: bool = False
+
+    @property
+    def step(self) -> int | None:
+        """The training step, if the line names it."""
+        return int(self.values[STEP]) if STEP in self.values else None
+
+    @property
+    def loss(self) -> float | None:
+        """The training loss, if the line names it."""
+        return self.values.get(LOSS)
 
 
 class Columns(NamedTuple):
@@ -160,99 +108,55 @@ class Columns(NamedTuple):
         known = self.values.get(LOSS) if not self.off_curve else None
         return (None,) * rows if known is None else known
 
-
-class MetricSample(msgspec.Struct, frozen=True, gc=False):
-    """What one line reports: a row of columns. Its dictionaries are made when asked for; of a backlog most are not."""
-
-    columns: Columns
-    at: int
-
-    @property
-    def values(self) -> dict[str, float]:
-        """Canonical names (`names.CANONICAL`) to numbers in base units: seconds, bytes, ratios.
-
-        `step` and `total_steps` are ints; NaN and infinities are kept.
-        """
-        return self._row(self.columns.values)
-
-    @property
-    def other(self) -> dict[str, float]:
-        """Names of the log's own to values as printed."""
-        return self._row(self.columns.other)
-
-    def _row(self, columns: Mapping[str, Sequence[float | None]]) -> dict[str, float]:
-        at = self.at
-        return {name: value for name, column in columns.items() if (value := column[at]) is not None}
-
-    @property
-    def rank(self) -> int | None:
-        """The rank, only where the line itself names it."""
-        return self.columns.ranks[self.at] if self.columns.ranks is not None else None
-
-    @property
-    def step(self) -> int | None:
-        """The training step, if the line names it."""
-        step = self.columns.values[STEP][self.at] if STEP in self.columns.values else None
-        return int(step) if step is not None else None
-
-    @property
-    def loss(self) -> float | None:
-        """The training loss, if the line names it."""
-        return self.columns.values[LOSS][self.at] if LOSS in self.columns.values else None
-
-    @property
-    def off_curve(self) -> bool:
-        """Whether the line's loss is no point of the curve (see `Parsed`)."""
-        return self.columns.off_curve
-
-    @property
-    def evaluates(self) -> bool:
-        """Whether the line is of held-out data."""
-        return self.columns.evaluates
-
-
-def sample_of(
-    values: Mapping[str, float], other: Mapping[str, float], rank: int | None, *, off_curve: bool = False
-) -> MetricSample:
-    """A sample of these numbers."""
-    columns = Columns(
-        {name: (value,) for name, value in values.items()},
-        {name: (value,) for name, value in other.items()},
-        (rank,),
-        off_curve,
-    )
-    return MetricSample(columns, 0)
+    def sample(self, at: int) -> MetricSample:
+        """What the line of row `at` reports."""
+        values, other = (
+            {name: value for name, column in columns.items() if (value := column[at]) is not None}
+            for columns in (self.values, self.other)
+        )
+        rank = self.ranks[at] if self.ranks is not None else None
+        return MetricSample(values, other, rank, self.off_curve, self.evaluates, self.plain_time)
 
 
 class Form:
-    """Reads the lines of one shape.
+    """How the lines of one shape are read: where their values stand, and which of the sample's numbers each is.
 
     Args:
         line: the line that the grammar read.
-        layout: what it found there.
-        free: a byte a character; 1 where digits may change from line to line, 0 where they belong to a name.
+        parsed: what it found there, behind the launcher's prefix.
+        prefix: how many characters that prefix has.
+        rank_at: where in it the rank stands.
+        is_row: the line is a row of a table.
     """
 
-    def __init__(self, line: str, layout: Layout, free: bytearray) -> None:
-        self._line = line
-        self._free = free
-        self._layout = layout
+    def __init__(
+        self, line: str, parsed: Parsed, prefix: int, rank_at: tuple[int, int] | None, *, is_row: bool
+    ) -> None:
+        self._line, self._parsed, self._prefix, self._is_row = line, parsed, prefix, is_row
+        found = {RANK: (*rank_at, WHOLE)} if rank_at is not None else {}
+        kinds: tuple[dict[str, tuple[int, int, Conversion]], ...] = ({}, {}, found, {})
+        for one in parsed.readings:
+            kind = 2 if one.field == RANK else 0 if one.field else 1
+            place = (prefix + one.start, prefix + one.end, one.conversion)
+            if kind != 2 or RANK not in kinds[2]:
+                kinds[kind][one.field or one.name] = place
+        for name, one in zip((STEP, TOTAL_STEPS), parsed.pair or (), strict=False):
+            kinds[3][name] = (prefix + one.start, prefix + one.end, one.conversion)
+        # Some values stand twice: a step that is also the first of a pair.
+        self.places = sorted({at[:2] for kind in kinds for at in kind.values()})
+        self._values, self._other, self._rank, self._pair = (
+            [_Cell(name, self.places.index(at[:2]), at[2]) for name, at in kind.items()] for kind in kinds
+        )
+        self._values.sort(key=lambda cell: _ORDER[cell.name])
 
-    @cached_property
-    def _rows(self) -> Callable[[str], list[Any]]:
-        """Finds the values of lines. It takes a millisecond to compile, and many a shape never comes again."""
-        line, end = self._line, 0
-        parts = []
-        for begin, stop in self._layout.places:
-            parts += [
-                _literal(line, end, begin, self._free),
-                "(",
-                _RUN.sub(_any_digits, line[begin:stop]),
-                ")",
-            ]
-            end = stop
-        parts.append(_literal(line, end, len(line), self._free))
-        return re.compile(f"^{''.join(parts)}\n", re.MULTILINE).findall
+    @property
+    def overlaps(self) -> bool:
+        """Whether a value stands within another."""
+        return any(one[1] > two[0] for one, two in pairwise(self.places))
+
+    def columns(self) -> Columns:
+        """The numbers of the line itself."""
+        return self._convert([[self._line[begin:end]] for begin, end in self.places])
 
     def read(self, lines: Sequence[bytes]) -> Columns | None:
         """The numbers of lines of this shape; None if a line differs where it must not."""
@@ -260,7 +164,52 @@ class Form:
         if len(rows) != len(lines):
             return None
         # Of a pattern with one group findall gives the texts themselves.
-        return self._layout.convert([rows] if len(self._layout.places) == 1 else [*zip(*rows, strict=True)])
+        return self._convert([rows] if len(self.places) == 1 else [*zip(*rows, strict=True)])
+
+    def _convert(self, texts: Sequence[Sequence[str]]) -> Columns:
+        """The numbers of many lines: for each of `places` the texts of all lines."""
+        values, own, ranks, pair = (
+            {cell.name: numbers(cell.conversion, texts[cell.column]) for cell in cells}
+            for cells in (self._values, self._other, self._rank, self._pair)
+        )
+        if pair and STEP in values:
+            # The total counts where the pair is the named step, or one off it.
+            values[TOTAL_STEPS] = [
+                total if mine is not None and step is not None and abs(mine - step) <= 1 else None
+                for mine, total, step in zip(pair[STEP], pair[TOTAL_STEPS], values[STEP], strict=True)
+            ]
+        rank = cast("Sequence[int | None] | None", ranks.get(RANK))
+        parsed = self._parsed
+        return Columns(values, own, rank, parsed.off_curve, parsed.evaluates, parsed.plain_time)
+
+    @cached_property
+    def _rows(self) -> Callable[[str], list[Any]]:
+        """Finds the values of lines. It takes a millisecond to compile, and many a shape never comes again."""
+        line, free, end = self._line, self._free_digits(), 0
+        parts = []
+        for begin, stop in self.places:
+            value = _RUN.sub(_any_digits, line[begin:stop])
+            parts += [_literal(line, end, begin, free), "(", value, ")"]
+            end = stop
+        parts.append(_literal(line, end, len(line), free))
+        return re.compile(f"^{''.join(parts)}\n", re.MULTILINE).findall
+
+    def _free_digits(self) -> bytearray:
+        """A byte a character: 1 where digits may change in the next line of the shape, 0 where they belong to a name.
+
+        They may change in a launcher's prefix, a table's row, what is masked (time stamps, places in a source) and in values.
+        """
+        prefix, size = self._prefix, len(self._line)
+        free = bytearray(b"\1" * size if self._is_row else b"\1" * prefix + b"\0" * (size - prefix))
+        masked = mask(self._line[prefix:])
+        if (bar := find_bar(masked)) is not None:
+            masked = bar.rest
+        for place, character in enumerate(masked, prefix):
+            free[place] |= character == MASKED
+        for token in tokens(masked):
+            begin, end = prefix + token.start, prefix + token.stop
+            free[begin:end] = b"\1" * (end - begin)
+        return free
 
 
 def _any_digits(run: re.Match[str]) -> str:
@@ -273,26 +222,6 @@ def _literal(line: str, begin: int, end: int, free: bytearray) -> str:
         _any_digits(run) if free[begin + run.start()] else re.escape(run[0])
         for run in _RUN.finditer(line[begin:end])
     )
-
-
-def free_digits(line: str, prefix: int, *, is_row: bool) -> bytearray:
-    """A byte a character: 1 where digits may change in the next line of the shape, 0 where they belong to a name.
-
-    They may change in a launcher's prefix, a table's row, what is masked (time stamps, places in a source) and in values.
-    """
-    free = bytearray(len(line))
-    free[:prefix] = b"\1" * prefix
-    if is_row:
-        return bytearray(b"\1" * len(line))
-    masked = mask(line[prefix:])
-    if (bar := find_bar(masked)) is not None:
-        masked = bar.rest
-    for place, character in enumerate(masked, prefix):
-        free[place] |= character == MASKED
-    for token in tokens(masked):
-        begin, end = prefix + token.start, prefix + token.stop
-        free[begin:end] = b"\1" * (end - begin)
-    return free
 
 
 # In characters. A longer line is read by its beginning.
@@ -413,28 +342,18 @@ class MetricReader:
         self._known = self._shapes_of(State())
         self._count = 0
 
-    def read(self, lines: Sequence[bytes]) -> list[MetricSample | None]:
-        """Read lines as they stand in the log, without newlines; None for those that report nothing."""
-        found: list[MetricSample | None] = [None] * len(lines)
-        for row, columns, at, _ in self.read_rows(lines):
-            found[row] = MetricSample(columns, at)
-        return found
-
     def read_rows(self, lines: Sequence[bytes]) -> list[tuple[int, Columns, int, float | None]]:
-        """The same without a sample a line: (which line, its columns, the row in them, its loss), by line.
+        """Read lines as they stand in the log, without newlines: which line, its columns, the row in them, its loss; by line.
 
         For a backlog, of which few lines are kept: the rest need no object of their own.
         """
+        blocks: Iterable[tuple[Sequence[int], Columns]] = self.read_columns(lines)
         if self._rules:
-            samples = ((row, self.feed(clean(raw))) for row, raw in enumerate(lines))
-            return [
-                (row, one.columns, one.at, None if one.off_curve else one.loss)
-                for row, one in samples
-                if one is not None
-            ]
+            one_by_one = (((row,), self._feed(clean(raw))) for row, raw in enumerate(lines))
+            blocks = ((rows, columns) for rows, columns in one_by_one if columns is not None)
         found = [
             cell
-            for rows, columns in self.read_columns(lines)
+            for rows, columns in blocks
             for cell in zip(rows, repeat(columns), count(), columns.losses(len(rows)))
         ]
         found.sort(key=itemgetter(0))
@@ -486,9 +405,13 @@ class MetricReader:
 
     def feed(self, line: str) -> MetricSample | None:
         """Read a clean line (see `text.decode.clean`); None when it reports nothing."""
+        columns = self._feed(line)
+        return columns.sample(0) if columns is not None else None
+
+    def _feed(self, line: str) -> Columns | None:
         rows, columns = self._read_clean(line).reporting((0,))
-        sample = MetricSample(columns, 0) if rows else None
-        return self._with_rules(sample, line) if self._rules else sample
+        found = columns if rows else None
+        return self._with_rules(found, line) if self._rules else found
 
     def _read_clean(self, line: str) -> Columns:
         line = line[:MAX_LINE]
@@ -511,17 +434,14 @@ class MetricReader:
             self._states = {known.state: known}
             self._count = 0
         self._known = self._shapes_of(state)
-        prefix = len(line) - len(body)
-        layout = Layout(parsed, prefix, rank_at)
+        form = Form(line, parsed, len(line) - len(body), rank_at, is_row=is_row)
         # Nothing is learnt of a line whose digits decide what it means, or whose rank stands nowhere or in several places.
-        is_plain = not layout.overlaps and (rank is None or rank_at is not None)
+        is_plain = not form.overlaps and (rank is None or rank_at is not None)
         more = len(known.by_shape.get(shape, ())) < MAX_FORMS
         if more and not parsed.once and (is_plain or not parsed.readings):
-            free = free_digits(line, prefix, is_row=is_row)
-            form = Form(line, layout, free) if parsed.readings else None
-            known.learn(shape, form, self._known)
+            known.learn(shape, form if parsed.readings else None, self._known)
             self._count += 1
-        columns = layout.columns(line)
+        columns = form.columns()
         return columns if rank is None else columns._replace(ranks=(rank,))
 
     def _shapes_of(self, state: State) -> _Shapes:
@@ -529,17 +449,15 @@ class MetricReader:
             self._states[state] = _Shapes(state)
         return self._states[state]
 
-    def _with_rules(self, sample: MetricSample | None, line: str) -> MetricSample | None:
-        values = sample.values if sample is not None else {}
-        other = sample.other if sample is not None else {}
-        rank = sample.rank if sample is not None else None
+    def _with_rules(self, columns: Columns | None, line: str) -> Columns | None:
+        found = columns or Columns()
+        values, other, ranks = {**found.values}, {**found.other}, found.ranks
         for rule in self._rules:
             match = rule.regex.search(line)
             value = convert(PLAIN, match.group(1) or "") if match is not None else None
             if value is not None:
-                rank = rank if sample is not None else who(line)[0]
-                target = values if rule.name in CANONICAL else other
+                ranks = ranks or (who(line)[0],)
                 whole = rule.name in {STEP, TOTAL_STEPS} and value == value // 1
-                target[rule.name] = int(value) if whole else value
-        off_curve = sample is not None and sample.off_curve
-        return sample_of(values, other, rank, off_curve=off_curve) if values or other else None
+                target = values if rule.name in CANONICAL else other
+                target[rule.name] = (int(value) if whole else value,)
+        return found._replace(values=values, other=other, ranks=ranks) if values or other else None

@@ -96,15 +96,6 @@ _STEP_WORDS = frozenset({"step", "iter", "iteration", "batch", "it"})
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SPLIT = re.compile(r"[\s_/.\-|:()\[\]'\"]+")
 _FOREIGN = re.compile("|".join(sorted(map(re.escape, FOREIGN), key=len, reverse=True)))
-# "valloss", "trloss", "vloss": two words in one.
-_GLUED = re.compile(
-    r"(?P<set>train|training|trn|tr|t|val|valid|validation|test|eval|dev|avg|mean|total|tot)(?P<core>loss|lr|acc)$"
-)
-# The end of a file's name, whatever is left behind it: "iter100000.pt", "best.ckpt00".
-_FILE = re.compile(
-    r"\w\.(?:pth?|ckpt|safetensors|pkl|np[yz]|h5|hdf5|onnx|jsonl?|ya?ml|csv|txt|png|jpe?g|py)\d*$"
-)
-_ALONE = {"t": "train"}
 
 
 @lru_cache(maxsize=64)  # a line's grammar asks three times for each of its names
@@ -113,21 +104,10 @@ def words_of(name: str) -> list[str]:
     if not (name.isupper() or name.islower()):
         name = _CAMEL.sub("_", name)
     name = name.lower()
-    if "##" in name:
-        name = name.replace("#", " ") if name.strip("# ") else name
     if not name.isascii():
         name = _FOREIGN.sub(lambda found: f" {FOREIGN[found[0]]} ", name)
-    if "held" in name:
-        name = re.sub(r"held[- _]out", "heldout", name)
-    words = [word for word in _SPLIT.split(name.rstrip("#") or name) if word]
-    if any(word.endswith(("loss", "lr", "acc")) and len(word) > 4 for word in words):
-        return [part for word in words for part in _parts(word)]
-    return words
-
-
-def _parts(word: str) -> tuple[str, ...]:
-    found = _GLUED.match(word)
-    return (_ALONE.get(found["set"], found["set"]), found["core"]) if found is not None else (word,)
+    name = re.sub(r"held[- _]out", "heldout", name) if "held" in name else name
+    return [word for word in _SPLIT.split(name.rstrip("#") or name) if word]
 
 
 class _Name:
@@ -190,7 +170,7 @@ def meaning(name: str) -> Meaning:
         return _NOTHING
     if one.joined in {"total_steps", "max_steps", "total_iters", "max_iters", "total_iterations"}:
         return Meaning(TOTAL_STEPS, 1, weak=True)
-    if one.joined in SETTINGS or _FILE.search(one.lower):
+    if one.joined in SETTINGS:
         return _NOTHING
     found = _counter(one)
     if found is None and (
@@ -220,13 +200,6 @@ def _rank_of_counter(table: Mapping[str, int], name: _Name) -> int | None:
         return table.get(name.joined)
     if words[0] in EVAL_WORDS | TRAIN_WORDS and (rank := table.get("_".join(words[1:]))) is not None:
         return rank
-    if (
-        len(words) > 2
-        and words[-2] in TRAIN_WORDS
-        and "_" not in name.name
-        and (rank := table.get(words[-1])) is not None
-    ):
-        return rank  # "sketch to painting Train Ep": what is trained, before the counter
     if len(words) == 2 and words[1] in NUMBER_WORDS and len(words[0]) > 2 and table.get(words[0]):
         return table[words[0]]  # "batch_idx", "batch count"
     if words[-1] in {"step", "epoch", "iteration", "it", "iter", "update", "round"}:
@@ -266,10 +239,6 @@ def _is_part_of_loss(name: _Name) -> bool:
     return "loss/" in name.lower and name.words[-1] != "total"
 
 
-def _is_loss_of_scope(name: _Name) -> bool:
-    return name.lower.endswith("/loss")
-
-
 def _whole_loss(name: _Name) -> Meaning:
     """A loss of the whole objective: the plain one before a total, that before a mean over steps; of held-out data the mean before all."""
     rank = 10 if len(name.words) == 1 else 9
@@ -278,11 +247,7 @@ def _whole_loss(name: _Name) -> Meaning:
     is_mean = name.has("avg", "avr", "average", "mean")
     is_smoothed = is_mean or name.has("smooth", "smoothed", "running", "ema")
     is_of_batch = name.has("batch") and next(word for word in name.rest if word in LOSS_WORDS) == "loss"
-    if name.has("test", "testing"):
-        rank -= 1  # beside that of a validation
-    if is_mean and name.is_held_out:
-        rank = 11
-    elif is_smoothed or is_of_batch:
+    if is_smoothed or is_of_batch:
         rank = 6
     return _a_loss(rank)(name)
 
@@ -308,7 +273,6 @@ _LOSSES = (
     _Rule("the whole", lambda n: not _beside_loss(n), _whole_loss),
     _Rule("PPYoloELoss/loss", lambda n: _is_part_of_loss(n) and n.words[-2:] == ["loss", "loss"], _a_loss(7)),
     _Rule("a part", lambda n: _is_part_of_loss(n) and not _kinds_of_loss(n) <= LOSS_OF_POLICY, _own),
-    _Rule("actor/loss, beside actor/pg_loss", lambda n: _is_loss_of_scope(n) and _kinds_of_loss(n) <= LOSS_OF_POLICY, _a_loss(4)),
     _Rule("a policy's", lambda n: _kinds_of_loss(n) <= LOSS_OF_POLICY, _a_loss(3)),
     _Rule(
         "a kind of the one objective",
@@ -369,8 +333,6 @@ _NORMS = (
 def _is_rate(name: _Name) -> bool:
     if name.words[0] in SECOND_WORDS and name.words[1:2] == ["per"]:
         return False  # "sec_per_example"
-    if "second" in name.words and name.words[name.words.index("second") - 1] in {"the", "a", "every"}:
-        return False  # "items produced in the second period"
     return name.has(*SECOND_WORDS) and name.has(*TOKEN_WORDS, *SAMPLE_WORDS) and len(name.have) <= 8
 
 
@@ -382,17 +344,8 @@ def _rate(name: _Name) -> Meaning:
     return Meaning("", 5, weak=True) if is_part else Meaning(SAMPLES, 8)
 
 
-def _is_abbreviated(name: _Name) -> bool:
-    return name.joined.endswith(("wps", "tps"))
-
-
 _THROUGHPUTS = (
     _Rule("an inference's", lambda n: n.has("predict", "prediction", "prompt", "generation", "decode", "prefill", "inference"), lambda _: _NOTHING),
-    _Rule(
-        "an evaluation's",
-        lambda n: n.is_held_out and (_is_abbreviated(n) or (n.has("per") and n.has(*SECOND_WORDS))),
-        lambda _: _WEAK,
-    ),
     _Rule("no rate of an evaluation", lambda n: n.is_held_out, lambda _: None),
     _Rule(
         "tokens",
@@ -493,25 +446,12 @@ def _is_eta(name: _Name) -> bool:
     )
 
 
-def _is_per_step(name: _Name) -> bool:
-    return (
-        name.has(*_STEP_WORDS)
-        and (name.has("per", "each", "every") or name.words[0] in {"ms", "s", "sec"})
-        and not name.has("data", "load", "forward", "backward")
-    )
-
-
 def _is_elapsed(name: _Name) -> bool:
     return name.joined in IGNORED_TIMES or name.has("elapsed", "wall", "walltime", "wallclock")
 
 
 _TIMES = (
     _Rule("the time that is left", _is_eta, lambda _: Meaning(ETA, 8)),
-    _Rule(
-        "remaining time",
-        lambda n: n.has("remaining") and n.has("time", "estimated") and not n.has("estimate"),
-        lambda _: Meaning(ETA, 6),
-    ),
     _Rule("something else that remains", lambda n: n.has("remaining"), lambda _: _NOTHING),
     _Rule(
         "the time of a step",
@@ -528,7 +468,6 @@ _TIMES = (
     ),
     _Rule("the time since the start", _is_elapsed, lambda _: _NOTHING),
     _Rule("no time", lambda n: not n.has("time", "ms", "sec", "seconds", "duration", "latency"), lambda _: None),
-    _Rule("a time per step", _is_per_step, lambda _: Meaning(STEP_TIME, 7, weak=True)),
     _Rule("another time", lambda _: True, lambda _: _WEAK),
 )  # fmt: skip
 
@@ -541,30 +480,15 @@ _OTHERS = (
 
 # What is no loss of the training, though it is called one or is lowered.
 _NO_STAND_IN = EVAL_WORDS | {"scale", "weight", "best", "time", "rate"}
-_GENERATORS = frozenset({"g", "gen", "generator"})
-_DISCRIMINATORS = frozenset({"d", "dis", "disc", "discriminator"})
-_STAND_INS: tuple[Callable[[list[str], set[str]], bool], ...] = (
-    lambda words, _: "loss" in words,
-    lambda words, firsts: words[0] in _GENERATORS and not firsts.isdisjoint(_DISCRIMINATORS),
-    lambda words, firsts: words[-1] == "box" and "cls" in firsts,
-    lambda words, _: words[-2:] == ["cross", "entropy"] or not {"xent", "nll", "bce", "ce"}.isdisjoint(words),
-    lambda words, _: words in (["total"], ["train"]),
-    lambda words, _: words[0] == "l" and len(words) > 1,
-    lambda words, _: not {"mse", "rmse", "mae"}.isdisjoint(words),
-    lambda words, _: not {"cost", "objective", "elbo", "tot"}.isdisjoint(words),
-    lambda words, _: not {"perplexity", "ppl"}.isdisjoint(words),
-    lambda words, _: not {"err", "error"}.isdisjoint(words),
-)
+# In this order: what is called a loss first.
+_STAND_INS = tuple(
+    map(frozenset, (("loss",), ("xent", "nll", "bce", "ce", "entropy"), ("l",), ("mse", "rmse", "mae"), ("cost", "objective", "elbo"), ("perplexity", "ppl"), ("err", "error")))
+)  # fmt: skip
 
 
 def loss_stand_in(names: Iterable[str]) -> str | None:
-    """Of a log's own values, where none of its losses is the whole: the name of that which its training lowers; None where none does.
-
-    The first that is called a loss before a generator's beside a discriminator's, a detector's boxes beside its classes, and what a log
-    without a word of a loss lowers.
-    """
-    known = [(name, words) for name in names if (words := words_of(name)) and _NO_STAND_IN.isdisjoint(words)]
+    """Of a log's own values, where none of its losses is the whole: the name of that which its training lowers; None where none does."""
+    known = [(name, words) for name in names if _NO_STAND_IN.isdisjoint(words := words_of(name))]
     known = [(name, words) for name, words in known if not any(word.startswith("pred") for word in words)]
-    firsts = {words[0] for _, words in known}
-    found = (next((name for name, words in known if lowers(words, firsts)), None) for lowers in _STAND_INS)
-    return next(filter(None, found), None)
+    found = (name for kind in _STAND_INS for name, words in known if not kind.isdisjoint(words))
+    return next(found, None)

@@ -133,6 +133,8 @@ _RAW_RANK = re.compile(
 _RANK_BEHIND = re.compile(
     r"(?:\[[^\[\]]{1,40}\]\s{0,2}|(?:DEBUG|INFO|WARNING|ERROR)\s{1,8}|[-|:]\s)+\s*\[RANK[ :=]?(\d{1,6})\]:?\s"
 )
+
+
 # "2020-11-08 20:32:35 [1,0]<stderr>:": MPI's tag behind a time.
 _MPI_BEHIND = re.compile(r"[-\d]{10}[T ][\d:.,]{8,15}\s?\[\d+,(\d{1,6})\]<std(?:out|err)>:")
 _NUMBERED = re.compile(r"\s{0,4}\d{1,5}: $")
@@ -144,11 +146,8 @@ def who(text: str) -> tuple[int | None, str, tuple[int, int] | None]:
     origin, body = split_prefix(text)
     rank = origin.rank if origin.rank is not None else origin.local_rank
     place = len(text) - len(body)
-    if (
-        origin.task is not None
-        and _DECIMAL.match(body)
-        and (numbered := _NUMBERED.search(text[:place])) is not None
-    ):
+    numbered = _NUMBERED.search(text[:place]) if origin.task is not None and _DECIMAL.match(body) else None
+    if numbered is not None:
         # "1: 803.28, …": a step, not a task
         place = numbered.start()
         body = text[place:]
@@ -156,12 +155,8 @@ def who(text: str) -> tuple[int | None, str, tuple[int, int] | None]:
         rank = origin.task
     runs = [run.span() for run in re.finditer(r"\d+", text[:place]) if int(run.group()) == rank]
     where = runs[0] if len(runs) == 1 else None
-    if (
-        match := _RAW_RANK.match(body)
-        or ("[RANK" in body[:80] and _RANK_BEHIND.match(body))
-        or ("]<std" in body[:48] and _MPI_BEHIND.match(body))
-        or None
-    ):
+    tags = (pattern.match(body) for pattern in (_RAW_RANK, _RANK_BEHIND, _MPI_BEHIND))
+    if match := next(filter(None, tags), None):
         body = body[match.end() :]
         if rank is None:
             group = match.lastindex or 1

@@ -20,12 +20,6 @@ from supervisor.sources.metrics.names import (
 from supervisor.sources.metrics.tokens import MASKED
 from supervisor.sources.metrics.values import WHOLE, Conversion, How, magnitude
 
-# The end of a longer bar that stood on the line: "…it/s]5:31:16,  3.24it/s]".
-_LEFT = re.compile(r"^[^\[=]{0,40}?\d(?:it/s|s/it)\]")
-# Of a longer bar the end with its times, which counts something else: "…, 4.76it/s]  iter50000.pt[00:27<00:00, 71704.73 examples/s]".
-_LEFT_TIMES = re.compile(
-    r"\S{0,60}?(?<!\d)\d{1,4}:\d\d(?::\d\d)?<[\d:?]{1,9},\s?[\d.?]{1,12} ?[A-Za-z]{1,12}/[A-Za-z]{1,12}\]"
-)
 # In steps a second.
 FASTEST = 10_000
 # "1/1 [======] - 1s 1s/step", "1/1 ━━━━ 0s 33ms/step": nothing follows.
@@ -79,14 +73,6 @@ _OTHER_WORK = re.compile(
     r"pulling|push\w*|run(?:ning)? (?:eval|test)\w*|parquet|arrow|images?|videos?|weights|parameters|clean\w*|render\w*|mel\w*|feature\w*|vae|latents?|embedding\w*|captions?)\b|\.(?:json|bin|safetensors|pt|zip|tar|gz|txt|parquet|jsonl)\b",
     re.IGNORECASE,
 )  # fmt: skip
-# "Encoding 17562 texts", "encode all the data: 75722": what is begun, and on how many. Not "Loaded 60000 images": that is done, and
-# "Load val: 9508 samples" mostly too.
-_BEGUN = re.compile(
-    r"\W*(?P<work>(?:pre-?)?(?!load)(?:\w+ing|(?:en|de)code|tokeni[sz]e|download|fetch|extract|compute|generate|convert))(?=\s)"
-    r"(?=.*(?<![\w.=/-])\d[\d,]*\d(?![\w.=/]))",
-    re.IGNORECASE,
-)
-_OF_STEPS = re.compile(r"\b(?:train\w*|epochs?|steps?|iter\w*)\b", re.IGNORECASE)
 _EVALUATION = re.compile(
     r"\b(?:val(?:id(?:at\w+)?)?|eval\w*|test(?:ing)?|dev|infer\w*|sanity|predict\w*)\b", re.IGNORECASE
 )
@@ -108,14 +94,10 @@ _METRIC_HINT = re.compile(
 
 _LOSSES = re.compile(r"(?:[A-Za-z]{2,} )?[\w/.-]*loss\b", re.IGNORECASE)
 _HELD_OUT = re.compile(r"val|eval|test|dev", re.IGNORECASE)
+
+
 # "d: 0.43; g: 2.13", "d:0.43;g:2.13": values before the bar.
 _PAIRS = re.compile(r"\w\s*[:=]\s*[-\d.]+(?:[^\s,;|]*[,;|]\s*|\S*\s+)\w[\w ]*[:=]\s*[-\d.]+")
-
-
-def begins_other_work(text: str) -> bool:
-    """Whether a line announces work that is no training on a number of things."""
-    begun = _BEGUN.match(text)
-    return begun is not None and is_other_work(begun["work"]) and _OF_STEPS.search(text) is None
 
 
 def is_other_work(text: str) -> bool:
@@ -183,11 +165,7 @@ class _Drawn:
         self.is_row = in_row
         hinted = _METRIC_HINT.search(self.described + self.after) is not None
         self.is_other_work = not hinted and _OTHER_WORK.search(self.described) is not None
-        self.is_named = (
-            hinted
-            or _TRAINING.search(self.described) is not None
-            or _PAIRS.search(self.described) is not None
-        )
+        self.is_named = any((hinted, _TRAINING.search(self.described), _PAIRS.search(self.described)))
 
     @property
     def counts_epochs(self) -> bool:
@@ -202,12 +180,8 @@ class _Drawn:
     @property
     def counts_samples(self) -> bool:
         """Whether it counts the samples of an epoch, beside a loss."""
-        is_of_epoch = self.unit.endswith("/s") and "epoch" in self.described.lower()
-        return (
-            is_of_epoch
-            and self.top in _SAMPLES
-            and _METRIC_HINT.search(self.described + self.after) is not None
-        )
+        is_of_epoch = self.unit.endswith("/s") and self.top in _SAMPLES and "epoch" in self.described.lower()
+        return is_of_epoch and _METRIC_HINT.search(self.described + self.after) is not None
 
     @property
     def evaluates(self) -> bool:
@@ -230,11 +204,6 @@ class _Drawn:
         """Whether it counts more a second than a training does."""
         rate = self.groups.get("rate") or "?"
         return self.bottom == "s" and rate != "?" and float(rate) > FASTEST
-
-    @property
-    def predicts(self) -> bool:
-        """Whether it is one of Keras' bars at its end, and without the loss that a training's has."""
-        return self.match.re is _BARS[-1] and _KERAS_ENDS.match(self.after) is not None
 
     def readings(self) -> tuple[BarReading, ...]:
         """Its values, if it is training's."""
@@ -277,18 +246,16 @@ _NOT_OF_TRAINING: tuple[tuple[str, Callable[[_Drawn], bool]], ...] = (
             "N" not in bar.groups and not bar.described.strip() and not _METRIC_HINT.search(bar.after)
         ),
     ),
-    ("a prediction of Keras', which shows no loss", lambda bar: bar.predicts),
+    (
+        "a prediction of Keras', which shows no loss",
+        lambda bar: bar.match.re is _BARS[-1] and _KERAS_ENDS.match(bar.after) is not None,
+    ),
     ("a file is read, at once", lambda bar: bar.is_new and bar.is_too_fast),
     (
         "a list was read, all within a second",
         lambda bar: bar.is_new and bar.groups.get("n") == bar.groups.get("N"),
     ),
 )
-
-
-def without_left_times(text: str) -> str:
-    """Text without a bar of its own, where what an earlier, longer bar left behind it is masked."""
-    return _LEFT_TIMES.sub(_masked, text) if "<" in text else text
 
 
 def _masked(found: re.Match[str]) -> str:
@@ -298,9 +265,6 @@ def _masked(found: re.Match[str]) -> str:
 def _bar(text: str, match: re.Match[str], *, in_row: bool) -> Bar:
     # A second bar is what an earlier one left on the line.
     behind = _BARS[1].sub(_masked, text[match.end() :])
-    behind = without_left_times(behind)
-    if match.groupdict().get("close") is not None:
-        behind = _LEFT.sub(_masked, behind)
     rest = text[: match.start()] + MASKED * (match.end() - match.start()) + behind
     drawn = _Drawn(text, match, in_row=in_row)
     evaluates = drawn.evaluates

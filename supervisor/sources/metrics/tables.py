@@ -13,7 +13,6 @@ from supervisor.sources.metrics.names import (
     GRAD_NORM,
     LOSS,
     LR,
-    MEMORY,
     PART_RANK,
     SOLE_RANK,
     STEP,
@@ -26,7 +25,7 @@ from supervisor.sources.metrics.names import (
     words_of,
 )
 from supervisor.sources.metrics.progress_bars import find_bar
-from supervisor.sources.metrics.tokens import MASKED, mask
+from supervisor.sources.metrics.tokens import MASKED
 from supervisor.sources.metrics.value_meaning import field_of_rate
 from supervisor.sources.metrics.values import (
     NOTHING,
@@ -71,18 +70,11 @@ _PAIR_ROW = re.compile(
     re.IGNORECASE,
 )
 _SECTION_ROW = re.compile(r"\s*\|\s*[A-Za-z_][\w ]*/\s*\|\s*\|\s*$")
-_TWO_HEADER = re.compile(
-    r"(?:^|\s|\|)Train(?:ing)?\s*\|\s*(?:Val(?:id(?:ation)?)?|Eval(?:uation)?|Test|Dev)\s*\|?\s*$",
-    re.IGNORECASE,
-)
-_TWO = re.compile(
-    r"(?P<name>[A-Za-z_][\w .@-]*?)\s*\|\s*(?P<train>[-+.\deE]+|nan|inf|N/A)\s*\|\s*(?P<valid>[-+.\deE]+|nan|inf|N/A)\s*\|?\s*$"
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    r"""A header row. `style` is "," "\t" "|" "  " (columns of blanks) or "two" (a name, training, validation).
+    r"""A header row. `style` is "," "\t" "|" "  " (columns of blanks).
 
     `starts`: where the columns begin, of a table of blanks: a row may leave cells empty.
     """
@@ -104,9 +96,6 @@ def is_section_row(text: str) -> bool:
 
 def find_header(text: str) -> Header | None:
     """Whether a line may be the header of a table of readings."""
-    masked = mask(text)
-    if _TWO_HEADER.search(masked):
-        return Header("two", ("train", "valid"))
     bar = find_bar(text)
     if bar is not None:
         text = bar.rest.split(MASKED)[0].rstrip(" :")
@@ -150,8 +139,6 @@ def is_counted(header: Header) -> bool:
 
 def read_row(header: Header, text: str) -> Parsed | None:
     """A row under its header; None when the line is none."""
-    if header.style == "two":
-        return _two(text)
     body, readings = _without_bar(header, text)
     cells = _cells(body, header.style)
     if header.names[0].lower() in _NAMES and cells[0][1].strip().lower() not in _VALUES:
@@ -309,30 +296,6 @@ def _conversion(field: str, name: str, unit: str, text: str) -> Conversion | Non
 def _plain(name: str) -> str:
     """A column's name without what stands in brackets, unless that is all."""
     return re.sub(r"\s*\([^()]*\)\s*$", "", name) or name
-
-
-def _two(text: str) -> Parsed | None:
-    masked = mask(text)
-    begin = masked.rfind(MASKED) + 1
-    while begin < len(text) and text[begin] in " -":
-        begin += 1
-    match = re.compile(_TWO.pattern).search(text, begin)
-    if match is None:
-        return None
-    name = match["name"].split(" - ")[-1].strip()
-    out = []
-    for column, held_out in (("train", False), ("valid", True)):
-        value = _CELL.match(match[column])
-        if value is None:
-            continue
-        found = meaning(name)
-        readings = _readings(name, value, match.start(column))
-        if found.field == MEMORY and "mb" in words_of(name):
-            readings = [r._replace(conversion=Conversion(How.NUMBER, float(1 << 20))) for r in readings]
-        if held_out:
-            readings = [r._replace(field=VAL_LOSS) for r in readings if r.field == LOSS]
-        out += readings
-    return Parsed(tuple(out)) if out else NOTHING
 
 
 def _cells(text: str, style: str) -> list[tuple[int, str]]:

@@ -49,12 +49,6 @@ _MASKS = re.compile(
     re.VERBOSE,
 )
 _PICTURES = re.compile("[\U0001f000-\U0001faff\u25a0-\u27bf\u2b00-\u2bff\ufe0f\u200d]")
-# "NLL-36.105   ACC-0.012": names and their values, where a line has several.
-_JOINED = re.compile(r"(?<![\w./-])([A-Za-z_]{2,})-(?=\d+\.\d{2,}(?:\s|$))")
-# "Epoch #3": a number, not a name; "#011" is how syslog writes a tab.
-_RULE = re.compile(
-    r"(?<![\w#])#{2,}(?=\s*(?:epoch|step|iter|iteration|batch|round)\b)", re.IGNORECASE
-)  # "## Epoch 3 ##"
 _HASH = re.compile(r"(\b(?:epoch|step|iter|iteration|batch|update|round)\s?)#(?=\d)", re.IGNORECASE)
 _NUM = r"(?:\d{1,3}(?:,\d{3})+(?!\d|,\S)|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
 _UNITS = (
@@ -144,11 +138,8 @@ def mask(text: str) -> str:
     text = _MASKS.sub(lambda found: MASKED * len(found.group()), text)
     if not text.isascii():
         text = _PICTURES.sub(MASKED, text)
-    if len(_JOINED.findall(text)) > 1:
-        text = _JOINED.sub(r"\1=", text)
     if "#" not in text:
         return text
-    text = _RULE.sub(lambda found: "=" * len(found.group()), text)
     return _HASH.sub(r"\1 ", text.replace("#011", "\t   "))
 
 

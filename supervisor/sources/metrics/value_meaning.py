@@ -56,10 +56,6 @@ _BEHIND_COUNTER = re.compile(r"\s*(?::|\| )|\t[^\W\d]")
 # "[120 | 312.41] loss=2.31": the step, and the time since the start.
 _TIMED = re.compile(r"\|\s*[\d.:]+\s*\]")
 _PER = re.compile(r"[_ ]per[_ ]")
-# "5000 iteration, loss: 0.3": the counter's name behind it.
-_COUNTER_BEHIND = re.compile(
-    r"\s(?:iter(?:ation)?s?|steps?|updates?)\s?[,:|]\s*[A-Za-z][\w/ .-]*\s?[:=]", re.IGNORECASE
-)
 _STEPS = frozenset({"it", "iter", "itr", "iteration", "step", "batch", "update"})
 
 
@@ -90,35 +86,17 @@ class _Bare:
         self.rate = field_of_rate(self.unit)
 
     @property
-    def is_in_brackets(self) -> bool:
-        """Whether the value and its unit stand in brackets of their own."""
-        return self.token.before[-1:] == "(" and self.text[self.token.stop : self.token.stop + 1] == ")"
-
-    @property
-    def ends_row(self) -> bool:
-        """Whether it is a decimal in the last of several cells, and all that stands there."""
-        is_cell = self.token.before.endswith("| ") and not self.text[self.token.stop :].strip()
-        return is_cell and "." in self.token.text
-
-    @property
     def is_leading_counter(self) -> bool:
         """Whether it is a whole number at the line's beginning, and a counter by what follows."""
         is_first = self.place == 0 and self.token.text.isdigit() and len(self.token.text) <= MOST_DIGITS
-        return is_first and (
-            _leads(self.text, self.token) or _COUNTER_BEHIND.match(self.text, self.token.stop) is not None
-        )
+        return is_first and _leads(self.text, self.token)
 
     @property
     def is_loss_of_darknet(self) -> bool:
         """Whether it stands where darknet prints the loss: behind the step, neither with a name, before their mean, which has one."""
         token = self.token
-        return (
-            self.place == 1
-            and self.text[: token.start].strip().rstrip(":").isdigit()
-            and "." in token.text
-            and "avg" in self.text[token.end : token.end + 24]
-            and self.word != "avg"
-        )
+        is_behind_step = self.place == 1 and self.text[: token.start].strip().rstrip(":").isdigit()
+        return is_behind_step and "." in token.text and "avg" in self.text[token.end : token.end + 24]
 
 
 def _reading(
@@ -162,14 +140,9 @@ _RULES = (
     ),
     _Rule("1e-12 lr", lambda one: one.word in {"rate", "lr"} and not one.unit, _reading(LR, 4)),
     _Rule(
-        "| 312 ms, (312 ms)",
-        lambda one: one.unit in {"ms", "msec"} and one.place > 0 and ("|" in one.token.before or one.is_in_brackets),
+        "| 312 ms, (312 ms",
+        lambda one: one.unit in {"ms", "msec"} and one.place > 0 and one.token.before[-2:].strip() in {"|", "("},
         _reading(STEP_TIME, 3, Conversion(How.NUMBER, 1e-3), weak=True),
-    ),
-    _Rule(
-        "step 12 | loss 2.3 | 0.25s",
-        lambda one: one.unit == "s" and one.place > 1 and one.ends_row,
-        _reading(STEP_TIME, 3, weak=True),
     ),
     _Rule(
         ", 0.3 seconds",
@@ -179,6 +152,7 @@ _RULES = (
     _Rule("any other unit", lambda one: bool(one.unit), lambda _: None),
     _Rule("a counter at the beginning", lambda one: one.is_leading_counter, _reading(STEP, 3, WHOLE, weak=True)),
     _Rule("darknet's loss", lambda one: one.is_loss_of_darknet, _reading(LOSS, 4)),
+
 )  # fmt: skip
 
 
@@ -246,8 +220,6 @@ _STEP_RATE = re.compile(
 _PHASES = frozenset({"data", "load", "loading", "forward", "backward", "optimizer", "comm"})
 # What is counted in thousands by its name.
 _KILO = frozenset({"kt_s", "ktok_s", "ktok_sec", "ktokens_s", "ktokens_sec", "ktps", "kwps"})
-
-
 # A limit that a loss is compared with ("loss < 0.1"), a number of things ("loss on 1000 samples").
 _COMPARED = re.compile(r"(?<![-=])[<>]=?\s*$")
 _COMPARED_WITH = re.compile(r"\s[<>]=?\s*\w")
@@ -260,12 +232,6 @@ _SAID_OF = re.compile(r"\bof\s*$", re.IGNORECASE)
 _IN_UNITS = re.compile(r"\s+[KMGT]?(?:MACs?|FLOPs?|FLOPS|params?|parameters|bytes|[KMG]i?B|dB)\b")
 
 
-# "GPU: allocated 1.2 GB, max allocated 3.4 GB": whose memory it is stands once.
-_ALLOCATED = re.compile(r"(?:(?:max|peak|maximum|current)[ _])?alloc(?:ated)?$", re.IGNORECASE)
-_ON_DEVICE = re.compile(r"\b(?:gpu|cuda|memory|mem|vram|device)\b", re.IGNORECASE)
-_BYTES = frozenset({"MB", "GB", "MiB", "GiB"})
-# How much memory there is.
-_SIZES = frozenset({"total", "capacity", "limit"})
 _TIME_OF_STEP = Meaning(STEP_TIME, 5)
 _NOTHING = Meaning(None)
 
@@ -369,18 +335,11 @@ class LineValues:
     ) -> Meaning:
         """What a value is where its unit, or the value before it, means more than its name."""
         named = found.field != ""  # tokens a second by the name
-        if not named and words == ["gpu"] and unit in _BYTES:
-            return Meaning(MEMORY, 5, weak=True)
-        if not named and unit in _BYTES and _SIZES.issuperset(words):
-            return _NOTHING  # "Allocated: 0.1GB, Reserved: 0.9GB, Total: 4.0GB"
-        if not named and _ALLOCATED.match(token.name) and unit in _BYTES:
-            at_most = len(words) > 1
-            return Meaning(MEMORY, 9 if at_most else 5, weak=not _ON_DEVICE.search(self.text))
         if not evaluates:
             if not named and time_scale(unit) is not None and is_step_of(unit) and _PHASES.isdisjoint(words):
                 return Meaning(STEP_TIME, 6)  # "speed: 0.2s/iter"
             if field_of_rate(unit) is not None and is_beside_training(token.name):
-                return Meaning(None)  # "Preprocessing: 812.2 samples/s"
+                return _NOTHING  # "Preprocessing: 812.2 samples/s"
             if field_of_rate(unit) is not None:
                 return Meaning(field_of_rate(unit), max(6, found.rank))
             if not unit and field_of_rate(token.tail) is not None:
@@ -418,7 +377,7 @@ class LineValues:
             case "total_steps":
                 self.add(TOTAL_STEPS, token, 1, WHOLE, weak=True)
             case "eta_s":
-                if not evaluates and (scale := _scale_of_eta(token, words, unit)) is not None:
+                if not evaluates and (scale := _scale_of_eta(token, unit)) is not None:
                     self.add(ETA, token, 7, Conversion(How.NUMBER, scale))
             case "step_time_s":
                 self._step_time(token, found, unit, words, evaluates=evaluates)
@@ -478,29 +437,21 @@ class LineValues:
     def _step_time(
         self, token: Token, found: Meaning, unit: str, words: list[str], *, evaluates: bool
     ) -> None:
-        tail = token.tail.lower()
         if evaluates:
             self._own(token, unit, weak=True)
             return
-        per = unit.partition("/")[2].strip() if unit else ""
-        scale = time_scale(unit) if unit else None
-        if scale is None and tail and tail != "data" and words == ["time"]:
+        tail = token.tail.lower()
+        if not unit and tail and tail != "data" and words == ["time"]:
             return  # "time (sec): 5.40": of how many steps is unknown
-        if scale is None and tail:
-            scale = time_scale(tail)
         if unit in {"k", "K"}:
-            scale = 1e3 * (1e-3 if "ms" in words else 1.0)  # "elapsed_time_per_iteration_ms: 11.5K"
-        if unit and scale is None:
-            if is_step_rate(unit):
-                self.add(STEP_TIME, token, found.rank, Conversion(How.INVERSE))
-            return
-        if per in {"sample", "img", "image", "epoch", "tick", "kimg"}:
-            return
-        if scale is None:
+            scale: float | None = 1.0 if "ms" in words else 1e3  # "elapsed_time_per_iteration_ms: 11.5K"
+        elif unit or time_scale(tail) is not None:
+            scale = time_scale(unit or tail)
+        else:
             scale = 1e-3 if "ms" in words else 1.0
-        self.add(
-            STEP_TIME, token, found.rank, Conversion(How.NUMBER, scale), name=token.name, weak=found.weak
-        )
+        if scale is not None:
+            how = Conversion(How.NUMBER, scale)
+            self.add(STEP_TIME, token, found.rank, how, name=token.name, weak=found.weak)
 
     def _own(self, token: Token, unit: str, *, weak: bool) -> None:
         """A value under the name that the log gives it, as printed."""
@@ -508,12 +459,10 @@ class LineValues:
         if (
             name.lower() in PROSE
             or not _NAME.match(name)
-            or (token.bare and " " in name and not (SCORES & set(words_of(name)) or _is_of_set(token)))
+            or (token.bare and " " in name and not SCORES & set(words_of(name)))
         ):
             return
         if token.bare and token.text.isdigit() and not SCORES & set(words_of(name)):
-            return
-        if unit in {"B", "bytes"}:
             return
         doubtful = token.bare and (not SCORES & set(words_of(name)) or (token.text.isdigit() and not unit))
         self.add("", token, 5, PLAIN, name=name, weak=weak or doubtful)
@@ -526,19 +475,11 @@ def _is_rate_of_steps(found: Meaning, token: Token) -> bool:
     return found.field == "" and (is_step_rate(token.tail) or _STEP_RATE.match(token.name) is not None)
 
 
-def _scale_of_eta(token: Token, words: list[str], unit: str) -> float | None:
+def _scale_of_eta(token: Token, unit: str) -> float | None:
     """Seconds in one of an ETA's unit: of its name, or as printed, or seconds where the name holds "eta" and the number no decimals."""
-    if "seconds" in words:
-        return 1.0
     if unit:
         return time_scale(unit)
     return 1.0 if "eta" in token.name.lower() and "." not in token.text else None
-
-
-def _is_of_set(token: Token) -> bool:
-    """Whether a decimal is named by a set and what of it was measured: "Train error 0.31"."""
-    first, _, rest = token.name.lower().partition(" ")
-    return first in EVAL_WORDS | TRAIN_WORDS and rest in {"error", "err", "cost"} and "." in token.text
 
 
 def _tail_unit(tail: str) -> str:

@@ -231,7 +231,7 @@ class StokerApp(ThemedApp):
         if not self.screen_stack:
             return not self._leaving
         if self.screen is self._dashboard:
-            return self._dashboard.is_early(event)
+            return self._dashboard.requests.is_early(event)
         return self.screen is self.browser and self.browser is not None and self.browser.is_early(event)
 
     async def on_passed(self, message: Passed) -> None:

@@ -180,7 +180,7 @@ def test_a_run_that_ended_before_anything_was_launched_waits_again_when_it_is_co
 ) -> None:
     from supervisor.job.spec import Timing
 
-    with cluster(tmp_path, DONE, timing=Timing(node_timeout_s=12.0)) as one:
+    with cluster(tmp_path, DONE, timing=Timing(node_timeout_s=5.0)) as one:
         one.start(0)
         assert one.wait(0) == [2]
         for node in (first, 1 - first):  # at once: node 1 finds the old end, or the run as it is continued

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -17,9 +16,7 @@ from tests.disks import needs_full_device
 from tests.trainer.runs import losses, records, train_here
 from trainer.checkpoint import storage
 from trainer.checkpoint.storage import CheckpointError
-from trainer.checkpoint.writer import Staging, Writer, collect
 from trainer.config import UsageError
-from trainer.settings import read
 
 SAVING = {"save_every": 2, "num_iterations": 6}
 
@@ -136,15 +133,6 @@ def test_a_full_disk_is_named_at_the_next_step_and_the_last_good_one_is_untouche
     assert max(losses(tmp_path)) < 40
 
 
-def test_training_goes_on_past_a_full_disk_if_asked_but_the_last_one_must_be_written(tmp_path: Path) -> None:
-    needs_full_device()
-    settings: dict[str, Any] = {**SAVING, "continue_on_save_error": True}
-    with pytest.raises(CheckpointError, match="step_00000006 could not be written"):
-        train_here(tmp_path, None, **settings, fault="disk_full@4")
-    assert [(r["step"], r["code"]) for r in records(tmp_path, kind="warning")] == [(4, "checkpoint_failed")]
-    assert len(losses(tmp_path)) == 6
-
-
 def test_a_stop_that_cannot_be_saved_is_no_75(tmp_path: Path) -> None:
     needs_full_device()
     (tmp_path / "stop").touch()
@@ -182,19 +170,6 @@ def test_a_folder_that_vanishes_is_not_made_anew_elsewhere(tmp_path: Path) -> No
     assert not (tmp_path / "ck").exists()
 
 
-def test_a_lost_mount_leaves_another_file_system(tmp_path: Path) -> None:
-    number = storage.open_root(tmp_path)
-    storage.check_root(tmp_path, number)
-    with pytest.raises(CheckpointError, match="another file system"):
-        storage.check_root(tmp_path, number + 1)
-
-
-def test_missing_rights_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
-    with pytest.raises(CheckpointError, match="Permission denied"):
-        storage.open_root(tmp_path)
-
-
 def test_what_a_killed_save_left_is_cleared_away(tmp_path: Path) -> None:
     (tmp_path / "step_00000003.tmp").mkdir()
     (tmp_path / "step_00000003.tmp" / "state.pt").write_bytes(b"half")
@@ -208,74 +183,6 @@ def test_a_write_under_way_is_finished_and_told_when_the_training_fails(tmp_path
         train_here(tmp_path, save_every=2, fault="exception@2")
     assert [r["step"] for r in records(tmp_path, kind="checkpoint_committed")] == [2]
     assert storage.newest(tmp_path / "ck")[0] == tmp_path / "ck" / "step_00000002"
-
-
-def test_what_cannot_be_deleted_is_said_and_ends_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for step in (1, 2):
-        storage.save(tmp_path, step, {}, {})
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(os, "replace", refuse)
-    assert storage.prune(tmp_path, 1, set()) == [
-        f"old checkpoint {tmp_path / 'step_00000001'} could not be deleted: Permission denied"
-    ]
-
-
-def test_the_copy_is_one_of_its_own_and_its_memory_is_used_again() -> None:
-    weight = torch.arange(6.0)
-    tree = {"a": weight, "tied": weight, "n": {"b": torch.ones(2, 3), "k": 7}}
-    staging = Staging()
-    first = collect(tree, staging, keep=True)
-    staging.finish()
-    weight += 1
-    assert torch.equal(first["a"], torch.arange(6.0))
-    assert first["a"] is first["tied"]
-    assert first["n"]["k"] == 7
-    where = first["n"]["b"].data_ptr()
-    second = collect(tree, staging, keep=True)
-    assert torch.equal(second["a"], weight)
-    assert second["n"]["b"].data_ptr() == where
-    assert collect(tree, None, keep=True)["a"].data_ptr() == weight.data_ptr()
-    assert collect(tree, None, keep=False) == {"a": None, "tied": None, "n": {"b": None, "k": 7}}
-
-
-def test_the_writer_is_one_named_thread_and_any_error_comes_back_as_text() -> None:
-    names: list[str] = []
-
-    def fail() -> None:
-        names.append(threading.current_thread().name)
-        raise ValueError("of\nany kind")
-
-    writer = Writer()
-    writer.start(fail)
-    written = writer.take(10)
-    assert written is not None
-    assert written.problem == "the checkpoint could not be written: ValueError: of any kind"
-    assert names == ["checkpoint_0"]
-    assert not writer.ended
-    assert writer.take(0) is None
-    assert writer.close(1)
-
-
-def test_the_memory_for_the_copy_is_got_beside_the_first_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    got: dict[str, set[str]] = {}
-    real = Staging.reserve
-
-    def noted(self: Staging, name: str, like: torch.Tensor) -> torch.Tensor:
-        if like.dim() == 2 and name != "/rng":
-            got.setdefault(threading.current_thread().name, set()).add(name)
-        return real(self, name, like)
-
-    monkeypatch.setattr(Staging, "reserve", noted)
-    train_here(tmp_path, None, **SAVING, ema_decay=0.9)
-    assert got.keys() == {"checkpoint_0"}
-    assert {name.split("/")[1] for name in got["checkpoint_0"]} == {"model", "optimizer", "ema"}
 
 
 def test_a_model_is_asked_for_its_state_in_the_training_thread_alone(
@@ -292,11 +199,3 @@ def test_a_model_is_asked_for_its_state_in_the_training_thread_alone(
     monkeypatch.setattr(torch.nn.Module, "state_dict", noted)
     train_here(tmp_path, None, num_iterations=4, save_every=2)
     assert asked == {threading.main_thread().name}
-
-
-def test_a_switch_is_turned_off_by_no() -> None:
-    assert read([]).config.async_save
-    for args in (["--no_async_save"], ["--no-async-save"], ["--async_save=false"]):
-        assert not read(args).config.async_save
-    with pytest.raises(UsageError, match="unknown flag --no_depth"):
-        read(["--no_depth"])

@@ -11,10 +11,9 @@ import pytest
 
 from tests.trainer.runs import flags, losses, run, train_here
 from trainer.checkpoint import storage
-from trainer.config import UsageError
+from trainer.config import DataError, UsageError
 from trainer.data.__main__ import main as data_main
 from trainer.data.loading import worker_count
-from trainer.errors import DataError
 
 
 def test_json_lines_are_trained_on_and_a_broken_one_is_named(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import pickle
 import subprocess
 import sys
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.config import Config, UsageError
-from trainer.data.__main__ import main as data_main
-from trainer.data.corpus import embedded
-from trainer.data.samples import SampleOrder, Samples, Stream, open_data, open_stream
+from trainer.config import Config, DataError
+from trainer.data.samples import SampleOrder, Samples, Stream, open_stream
 from trainer.data.textfile import jsonl_bytes
-from trainer.errors import DataError
 
 
 def stream(count: int) -> Stream:
@@ -62,13 +58,6 @@ def test_a_short_sample_is_the_start_of_the_long_one() -> None:
     assert np.array_equal(samples.batch(range(5), 4).numpy(), samples.batch(range(5), 16)[:, :5].numpy())
 
 
-def test_the_embedded_corpus_is_real_and_the_same_each_time() -> None:
-    first, second = embedded(1 << 20), embedded(1 << 20)
-    assert len(first) == 1 << 20
-    assert np.array_equal(first, second)
-    assert b"import " in first.tobytes()
-
-
 def test_bin_files_with_and_without_header(tmp_path: Path) -> None:
     tokens = np.arange(1000, dtype=np.uint16)
     (tmp_path / "plain.bin").write_bytes(tokens.tobytes())
@@ -81,39 +70,6 @@ def test_bin_files_with_and_without_header(tmp_path: Path) -> None:
         opened = open_stream(Config(), str(tmp_path / f"{name}.bin"))
         assert np.array_equal(opened.tokens, tokens), name
         assert opened.vocab_size == 50304
-
-
-@pytest.mark.parametrize(
-    ("data", "settings_of_file", "says"),
-    [
-        (b"", {}, "is empty"),
-        (b"abc", {}, "no whole number of uint16 tokens"),
-        (b"ab" * 10, {}, "fewer than one sample"),
-        (
-            np.array([20240520, 1, 9, *[0] * 253], np.int32).tobytes() + b"abcd",
-            {},
-            "its header says 9 tokens, it holds 2",
-        ),
-        (
-            np.array([20240520, 1, 2, *[0] * 253], np.int32).tobytes() + b"abcd",
-            {"data_dtype": "uint32"},
-            "header says uint16",
-        ),
-    ],
-)
-def test_a_token_file_that_cannot_be_used(
-    data: bytes, settings_of_file: dict[str, str], says: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "train.bin"
-    path.write_bytes(data)
-    with pytest.raises(UsageError, match=says) as error:
-        open_data(Config(train_data_path=str(path), data_dtype=settings_of_file.get("data_dtype", "auto")))
-    assert "train.bin" in str(error.value)
-
-
-def test_a_missing_file_is_named() -> None:
-    with pytest.raises(UsageError, match=r"/nowhere/x\.bin: No such file"):
-        open_data(Config(train_data_path="/nowhere/x.bin"))
 
 
 def test_a_token_beyond_the_vocabulary_is_named_with_its_place() -> None:
@@ -152,31 +108,6 @@ def test_large_json_lines_are_mapped_with_the_same_tokens_in_the_same_order(
     assert jsonl_bytes(str(tmp_path / "a.jsonl"), held_bytes=0, cache=tmp_path / "cache").tobytes() == text
 
 
-def test_an_edited_source_is_read_anew_and_leaves_one_copy(tmp_path: Path) -> None:
-    path, cache = tmp_path / "a.jsonl", tmp_path / "cache"
-    write_jsonl(path, 10)
-    jsonl_bytes(str(path), held_bytes=0, cache=cache)
-    text = write_jsonl(path, 20)
-    assert jsonl_bytes(str(path), held_bytes=0, cache=cache).tobytes() == text
-    write_jsonl(tmp_path / "other.jsonl", 5)
-    jsonl_bytes(str(tmp_path / "other.jsonl"), held_bytes=0, cache=cache)
-    assert len(list(cache.glob("*.text"))) == 2
-
-
-def test_json_lines_larger_than_memory_allows_are_read_in_a_few_mib(tmp_path: Path) -> None:
-    text = write_jsonl(tmp_path / "a.jsonl", 10_000, width=2000)
-    assert len(text) > 16 << 20
-    tracemalloc.start()
-    try:
-        tokens = jsonl_bytes(str(tmp_path / "a.jsonl"), held_bytes=0, cache=tmp_path / "cache")
-        assert tracemalloc.get_traced_memory()[1] < 4 << 20
-        assert data_main(["prepare", str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "out")]) == 0
-        assert tracemalloc.get_traced_memory()[1] < 6 << 20
-    finally:
-        tracemalloc.stop()
-    assert len(tokens) == len(text)
-
-
 def test_a_broken_line_is_named_and_leaves_no_half_copy(tmp_path: Path) -> None:
     path, cache = tmp_path / "a.jsonl", tmp_path / "cache"
     write_jsonl(path, 50)
@@ -211,35 +142,3 @@ def test_processes_that_start_together_read_it_once(tmp_path: Path) -> None:
 
 
 # prepare and check
-
-
-def test_few_documents_give_their_end_to_validation(tmp_path: Path) -> None:
-    text = [1 + number % 100 for number in range(200)]
-    (tmp_path / "a.txt").write_bytes(bytes(text))
-    assert data_main(["prepare", str(tmp_path / "a.txt"), "--out", str(tmp_path), "--val_share", "0.1"]) == 0
-    parts = [open_stream(Config(), str(tmp_path / name)).tokens for name in ("train.bin", "val.bin")]
-    assert np.concatenate(parts).tolist() == [*text, 10]
-    assert len(parts[1]) == 21
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "a.txt",
-        "train.bin",
-        "train.bin.json",
-        "val.bin",
-        "val.bin.json",
-    ]
-
-
-def test_no_text_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a.txt").write_text(" \n")
-    assert data_main(["prepare", str(tmp_path / "a.txt"), "--out", str(tmp_path / "out")]) == 2
-    assert "no text in there" in capsys.readouterr().err
-    assert list((tmp_path / "out").iterdir()) == []
-
-
-def test_bad_words_are_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        data_main(["prepare"])
-    assert ended.value.code == 2
-    assert capsys.readouterr().err == (
-        "trainer.data: the following arguments are required: --out; python -m trainer.data prepare --help\n"
-    )

@@ -13,7 +13,7 @@ import pytest
 
 from tests.trainer.runs import flags, records, run, train_here
 from trainer.data.__main__ import main as data_main
-from trainer.data.tokenizer import Bytes, Pairs, opened, trained
+from trainer.data.tokenizer import opened
 from trainer.sample import main as sample_main
 
 TEXT = "Es war einmal eine süße Maus. 一只猫坐在垫子上。 Once upon a time there was a cat.\n" * 40
@@ -48,22 +48,6 @@ def test_a_trained_tokenizer_gives_the_text_back_and_counts_its_bytes(
         assert note["text_bytes"] > 2 * len(tokens)
     assert both == TEXT + "\n"
     assert abs(counted - len(both.encode())) <= 4, "a character may be cut where validation begins"
-
-
-def test_a_given_tokenizer_is_used_as_it_is(tmp_path: Path) -> None:
-    given = trained([[TEXT.encode()]], 300)
-    (tmp_path / "mine.json").write_bytes(given.saved)
-    out = written(tmp_path, "--tokenizer", str(tmp_path / "mine.json"))
-    assert (out / "tokenizer.json").read_bytes() == given.saved
-    assert tokens_of(out / "train.bin")[:20] == given.encode(TEXT)[:20]
-
-
-def test_pieces_change_no_token(tmp_path: Path) -> None:
-    pairs, data = trained([[TEXT.encode()]], 320), TEXT.encode()
-    cut = [data[at : at + 37] for at in range(0, len(data), 37)]
-    in_pieces = [token for tokens, _ in pairs.document(cut) for token in tokens]
-    assert pairs.encode(TEXT) == in_pieces[:-1]
-    assert sum(stood for _, stood in pairs.document(cut)) == len(data) + 1
 
 
 def test_a_training_on_pairs_says_bits_per_byte_and_can_be_sampled(
@@ -129,10 +113,3 @@ def test_what_cannot_be_is_one_line(
     done = run(1, *flags(train_data_path=path, sample_every=1, vocab_size=3000), cwd=tmp_path)
     assert done.returncode == 2
     assert "what the tokens of" in done.stderr
-
-
-def test_a_token_that_no_text_has_is_shown_as_such() -> None:
-    assert Bytes().text().after(0xFF) == "\ufffd"
-    pairs = Pairs(trained([[TEXT.encode()]], 300).saved)
-    text = pairs.text()
-    assert all(isinstance(text.after(token), str) for token in range(300))

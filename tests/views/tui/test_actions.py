@@ -312,10 +312,11 @@ def test_a_start_that_was_typed_is_believed(record: RunFile) -> None:
     assert starts(snapshot, typed) == ("with --resume c3.pt, as given", "")
     assert actions.set_to_resume(actions.next_start(snapshot, typed)) == ""
     assert actions.checkpoint_words(actions.next_start(snapshot)) is None, "it is handed over anyway"
-    # No flag is known: the card and the dialog name the checkpoint.
+    # No flag is known: a person puts the checkpoint behind whatever the script calls it.
     unknown = replace(job, entry_args=("--out", "out"), knobs=replace(knobs, resume_path=None))
     snapshot = snapshot_of(state, run_file=changed(record, unknown))
     assert starts(snapshot, ("--lr", "2"))[0] == actions.FROM_FIRST_STEP
+    assert starts(snapshot, ("--warm", "out/c4.pt"))[0] == "with --warm out/c4.pt, as given"
     assert actions.checkpoint_words(actions.next_start(snapshot)) == (None, "/job/out/c4.pt")
 
 

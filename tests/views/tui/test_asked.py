@@ -194,37 +194,3 @@ def test_a_restart_that_did_not_resume_says_where_the_copy_is_and_asks_how_the_s
     drive(run, play)
     (request,) = requests(run)
     assert (request.kind, request.args.answer) == (RequestKind.ANSWER, "restarts")
-
-
-def test_how_a_script_resumes_is_asked_on_its_card(tmp_path: Path) -> None:
-    rec = Recording(tmp_path)
-    rec.launch("first launch")
-    rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=1, last_step=13))
-    rec.fact(ev.Diagnosed(t=rec.t, attempt=1, verdict=rec.out_of_memory()))
-    restarts = "restart from the newest checkpoint"
-    answers = (
-        BatchAnswer("--load=PATH", refusal=restarts),
-        BatchAnswer("itself", refusal=restarts),
-        BatchAnswer("never", refusal="a restart begins at step 0, so it waits for you"),
-    )
-    question = BatchQuestion(Unread.RESUME, "", None, answers, "abc")
-    reason = "steps were made and the script's resume flag is not known"
-    decision = Decision(DecisionKind.HOLD, reason, change=SpecChange(), asks=True)
-    rec.fact(ev.Decided(t=rec.t, attempt=1, decision=decision))
-    rec.fact(ev.BatchAsked(t=rec.t, attempt=1, question=question))
-    rec.fact(ev.Held(t=rec.t, attempt=1, reason=reason, until=rec.t + 86_400))
-    run = rec.close()
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        card = pane(app, "card")
-        assert "how does the script resume from a checkpoint?" in card
-        assert "6      it resumes: --load=PATH: restart from the newest checkpoint" in card
-        assert "7      it resumes: by itself, from its newest checkpoint: restart from the newest" in card
-        assert "8      it resumes: not at all: a restart begins at step 0" in card
-        assert "then Enter restarts" not in card, "an answer alone decides"
-        await pilot.press("7")
-        await until(pilot, lambda: bool(requests(run)), "a request")
-
-    drive(run, play)
-    (request,) = requests(run)
-    assert (request.kind, request.args.answer) == (RequestKind.ANSWER, "itself")

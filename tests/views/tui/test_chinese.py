@@ -34,46 +34,6 @@ def app_of(run: RunPaths) -> StokerApp:
     return StokerApp(run, clock=clock_after(run), appearance=Appearance(lang=Lang.ZH))
 
 
-def after(
-    run: RunPaths, size: tuple[int, int], keys: tuple[str, ...], look: Callable[[StokerApp], None]
-) -> None:
-    """Open a run in Chinese, press keys, look."""
-    app = app_of(run)
-
-    async def play() -> None:
-        async with app.run_test(size=size) as pilot:
-            await until(pilot, lambda: is_read(app), "the whole of the run")
-            await pilot.pause()
-            await pilot.press(*keys)
-            await pilot.pause()
-            look(app)
-
-    with keeper_of(run):
-        asyncio.run(play())
-
-
-def test_help_and_dialogs_are_in_chinese(tmp_path: Path) -> None:
-    root = tmp_path / NAME
-
-    def help_(app: StokerApp) -> None:
-        lines = shown(app).splitlines()
-        assert any("换微批次重启" in line for line in lines)
-
-    def batch(app: StokerApp) -> None:
-        text = shown(app)
-        assert "换批次重启" in text
-        assert "微批次 8 → 4，累积 4 → 8，全局批次 64 不变" in text
-        assert "这会在第 1 840+ 步结束第 2 次尝试；下一次从第 1 800 步的检查点" in text
-
-    def stop(app: StokerApp) -> None:
-        assert "停止？可能丢失：第 1 800 步检查点之后的 40 步" in shown(app)
-
-    run = recorded.healthy(root)
-    after(run, (120, 40), ("question_mark",), help_)
-    after(run, (120, 40), ("b",), batch)
-    after(run, (120, 40), ("s",), stop)
-
-
 def test_plain_ascii_is_english_and_says_so(tmp_path: Path) -> None:
     run = recorded.empty(tmp_path / NAME)
     app = StokerApp(run, clock=clock_after(run), appearance=Appearance(ascii=True, lang=Lang.ZH))

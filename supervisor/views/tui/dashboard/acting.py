@@ -55,8 +55,6 @@ from supervisor.views.tui.shell.screen_base import FIRST_READ_S, LEAVING, OverSc
 from supervisor.views.wording.kinds import changed_text
 
 VETOES = ("keep_waiting", "hold")
-SECOND_ENTER_S = 30.0
-"""So long a warning holds: a second Enter within it does what was warned of."""
 # A run without a keeper is looked at so often for whether it can be taken over: that reads /proc.
 ADOPTION_S = 10.0
 # Keys that are never silent, and what they ask for.
@@ -99,7 +97,6 @@ class Requests:
         self._adopting = False
         self._adoption: Offer | None = None  # what taking the run over would do; None: not looked at yet
         self._adoption_due = 0.0
-        self._warned: tuple[int | None, float] = (None, 0.0)
         self._dialog: OverScreen[Any] | None = None  # one about the next attempt, while it is open
         self._made_t = time.monotonic()
 
@@ -253,15 +250,12 @@ class Requests:
         attempt = snapshot.state.attempt if snapshot is not None else None
         if snapshot is None or attempt is None:
             return
-        warning, now = offer_warning(snapshot), time.monotonic()
-        number, until = self._warned
-        if warning and not (number == attempt.number and now < until):
-            self._warned = attempt.number, now + SECOND_ENTER_S
-            self.panes.card.confirm(attempt.number, warning, now + SECOND_ENTER_S)
+        warning, card = offer_warning(snapshot), self.panes.card
+        if warning and not card.risk_of(attempt.number):
+            card.confirm(attempt.number, warning)
             self.panes.tell(Answer(f"Enter again: {warning}", False))
             return
-        self._warned = None, 0.0
-        self.panes.card.confirm(None, "", 0.0)
+        card.confirm(None, "")
         self._send(RequestKind.RESTART_WITH, RequestArgs(offered=True))
 
     def action_answer(self, at: int) -> None:

@@ -312,10 +312,6 @@ class Dashboard(KeyScreen, Screen[None]):
             return self.requests.can(name, int(str(parameters[0])) if name == "answer" and parameters else 0)
         return self.is_mounted and self.looking.can(name) if name in LOOKS else True
 
-    def is_early(self, event: events.Event) -> bool:
-        """Whether a key should be looked at a moment later, because what it asks for may be possible then."""
-        return self.requests.is_early(event)
-
     def on_key(self, event: events.Key) -> None:
         """A key that does nothing now says why: silence would look like a hang."""
         if not self.requests.explain(event):
@@ -380,18 +376,10 @@ class Dashboard(KeyScreen, Screen[None]):
                 return "end zoom"
             case "play" if self.playback is not None and self.playback.clock.paused:
                 return "play"
-            case action if action.startswith("answer("):
-                return self._answer_word(ANSWER_KEYS.index(binding.key)) or binding.description
+            case action if action.startswith("answer(") and self.snapshot is not None:
+                return _answer_word(self.snapshot, ANSWER_KEYS.index(binding.key)) or binding.description
             case _:
                 return binding.description
-
-    def _answer_word(self, at: int) -> str:
-        """An answer to what is asked on the card, as short as it is."""
-        question = self.snapshot.state.open_question if self.snapshot is not None else None
-        if question is None or at >= len(question.answers):
-            return ""
-        value = question.answers[at].value
-        return value.replace("_", " ") if question.what is Unread.SCOPE else value
 
     def _offer(self) -> None:
         """The footer's keys, from the live bindings; the one that is recommended first."""
@@ -449,6 +437,15 @@ class Dashboard(KeyScreen, Screen[None]):
             return 4 + usual.index(hint.action) if hint.action in usual else 4 + len(usual)
 
         return place
+
+
+def _answer_word(snapshot: Snapshot, at: int) -> str:
+    """An answer to what is asked on the card, as short as it is."""
+    question = snapshot.state.open_question
+    if question is None or at >= len(question.answers):
+        return ""
+    value = question.answers[at].value
+    return value.replace("_", " ") if question.what is Unread.SCOPE else value
 
 
 def _stage(snapshot: Snapshot) -> tuple[object, ...]:

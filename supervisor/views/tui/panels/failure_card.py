@@ -58,6 +58,8 @@ COUNT_CELLS = 10
 UNSURE = 0.6
 CODE_LEAST = 12
 CAUSE_ROWS = 3
+# So long a warning holds: a second Enter within it does what was warned of.
+SECOND_ENTER_S = 30.0
 # A copy has all of the card.
 COPIED_ROWS = 100
 
@@ -68,12 +70,17 @@ class FailureCard(Panel, can_focus=True):
     number = 1
     uses_clock = True
     # What a second Enter would risk, of which attempt, and until when (monotonic) it is asked.
-    confirming: tuple[int | None, str, float] = (None, "", 0.0)
+    _confirming: tuple[int | None, str, float] = (None, "", 0.0)
 
-    def confirm(self, attempt: int | None, risk: str, until: float) -> None:
-        """Ask for a second Enter in place of the keys, which the person looks at."""
-        self.confirming = attempt, risk, until
+    def confirm(self, attempt: int | None, risk: str) -> None:
+        """Ask for a second Enter in place of the keys, which the person looks at; None: no longer."""
+        self._confirming = attempt, risk, time.monotonic() + SECOND_ENTER_S
         self.repaint()
+
+    def risk_of(self, attempt: int) -> str:
+        """What a second Enter would risk while it is asked about; else empty."""
+        number, risk, until = self._confirming
+        return risk if number == attempt and time.monotonic() < until else ""
 
     def needed_rows(self, view: View, width: int) -> int:
         """Rows that the whole card takes at this width, its frame included."""
@@ -140,8 +147,7 @@ class FailureCard(Panel, can_focus=True):
         head = [row(Span(line, TextStyle.STRONG)) for line in wrap(tr(verdict.title), width, 2)]
         head += unsure_rows(verdict, tr) + _compared_rows(attempt, width, tr)
         cause, own = _cause(attempt, verdict, width, tr), own_code(snapshot, attempt, width, tr)
-        number, risk, until = self.confirming
-        risk = risk if number == attempt.number and time.monotonic() < until else ""
+        risk = self.risk_of(attempt.number)
         advice: list[Row] = []
         for text in verdict.advice[:3]:
             advice += labelled("" if advice else tr("advice"), tr(text), width, most=2, label_cells=LABEL)

@@ -42,8 +42,6 @@ QUIET_STEPS = 10
 # An ETA needs so many gaps between steps of the attempt that runs; where the job itself gives one, so many steps.
 ETA_GAPS = 3
 ETA_STEPS = 5
-# From this width on the batch stands in full beside all times.
-ROOMY = 150
 
 
 class HeaderPanel(Panel):
@@ -61,27 +59,21 @@ class HeaderPanel(Panel):
         if self.view is None:
             return []
         snapshot, tr = self.view.snapshot, self.tr
-        condition, left, progress = self._condition(snapshot, self.view.now), EMPTY, EMPTY
+        condition = self._condition(snapshot, self.view.now)
         for is_roomy in (True, False):  # ours and the attempt give way to the step
             left = (*self._who(snapshot.state, is_roomy=is_roomy), Span(" · "), *condition)
-            progress = self._progress(
-                snapshot,
-                width - cells(left) - 2,
-                in_epochs=_counts_within_epochs(snapshot),
-            )
+            progress = self._progress(snapshot, width - cells(left) - 2)
             if cells(left) + cells(progress) < width:
                 times = self._times(snapshot, width)
                 job = _job(snapshot, self.name_given, width - cells(times) - 2, tr)
                 return [between(left, progress, width), between(job, times, width)][:height]
-        first = left if cells(left) <= width else clip((Span(" "), *condition), width)
-        return [first, self._how_far(snapshot, progress, width)][:height]
-
-    def _how_far(self, snapshot: Snapshot, progress: Row, width: int) -> Row:
-        """The second line where the first has no room for it: step and loss before all else, each whole."""
+        # Where the first line has no room for it the second one has step and loss, each whole.
         loss = self._loss(snapshot)[:-1]
         forms = [progress[:end] for end in range(len(progress), 1, -1)] or [progress]
         lines = [(Span(" "), *form, Span(" "), *loss) for form in forms]
-        return next((line for line in lines if cells(line) <= width), clip((Span(" "), *forms[-1]), width))
+        short = clip((Span(" "), *forms[-1]), width)
+        first = left if cells(left) <= width else clip((Span(" "), *condition), width)
+        return [first, next((line for line in lines if cells(line) <= width), short)][:height]
 
     def _who(self, state: RunState, *, is_roomy: bool) -> Row:
         """Its name, and whether it is watched; where there is room also ours, and the attempt."""
@@ -126,8 +118,8 @@ class HeaderPanel(Panel):
         ends = hang_ends_in(snapshot, now), wait_ends_in(snapshot, now)
         return ", Esc keeps waiting" if ends != (None, None) else ""
 
-    def _progress(self, snapshot: Snapshot, room: int, *, in_epochs: bool) -> Row:
-        state = snapshot.state
+    def _progress(self, snapshot: Snapshot, room: int) -> Row:
+        state, in_epochs = snapshot.state, _counts_within_epochs(snapshot)
         attempt, total = state.attempt, state.planned_steps
         step = (attempt.last_step if attempt else None) if in_epochs else snapshot.step
         read = reading_ratio(state)
@@ -181,15 +173,16 @@ class HeaderPanel(Panel):
         loss = self._loss(snapshot) if has_card else EMPTY  # else the chart has it
         spans = [*loss, *self._pace(snapshot)]
         spans += [Span(tr("elapsed "), TextStyle.DIM), Span(fm.clock(elapsed))]
-        if width >= ROOMY and elapsed is not None and state.waited_s >= 1.0:
-            spans.append(Span(tr(" (waiting left out)"), TextStyle.DIM))
         if isinstance(state.condition, (Running, Stopping)):
             still = state.attempt is not None and state.attempt.quiet_since is not None
             still = still or is_failing(snapshot)
             moves = not still and quiet_s(snapshot, self.view.now) is None
             spans += [Span("  ETA ", TextStyle.DIM), Span(fm.clock(eta_s(snapshot) if moves else None))]
         if width >= 100:
-            spans += [Span(tr("  started "), TextStyle.DIM), Span(began_text(state, began_t, self.view.now))]
+            # `~` where its log names no day and only clocks.
+            is_guess = began_t is not None and attempt is not None and attempt.day_guessed
+            began = fm.day_and_time(began_t, self.view.now) if began_t is not None else fm.DASH
+            spans += [Span(tr("  started "), TextStyle.DIM), Span(f"{'~' * is_guess}{began}")]
         return (*spans, Span(" "))
 
     def _loss(self, snapshot: Snapshot) -> Row:
@@ -210,14 +203,6 @@ class HeaderPanel(Panel):
         if took_s is not None:
             text = f"{(fm.about(fm.seconds) if is_derived else fm.seconds)(took_s)}/step"
         return row(Span(self.tr(text), TextStyle.PLAIN), "  ") if text else EMPTY
-
-
-def began_text(state: RunState, began_t: float | None, now: float) -> str:
-    """When the job began; `~` where its log names no day and only clocks."""
-    if began_t is None:
-        return fm.DASH
-    is_guess = state.attempt is not None and state.attempt.day_guessed
-    return f"{'~' * is_guess}{fm.day_and_time(began_t, now)}"
 
 
 def _is_of_whole(progress: Progress, ratio: float) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len
@@ -17,7 +18,7 @@ from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.wording.kinds import changed_text, checkpoint_place
 
 if TYPE_CHECKING:
-    from supervisor.job.spec import Knobs
+    from supervisor.job.spec import JobSpec, Knobs
 
 # Actions that ask something of a keeper, or make one. Most bear the name of their request.
 ACTING = frozenset(
@@ -214,12 +215,26 @@ def next_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> Next
             now = now.after(SpecChange(argv=typed), state.attempt.number)
         typed_after = now.start_typed_after
         is_typed = typed_after is not None and (saved is None or saved.attempt <= typed_after)
-        if is_typed or not (resumes and saved is not None):
+        if is_typed or saved is None or not resumes:
             given = given_start(now.job.entry_args, knobs.starts)
+        if given is None and saved is not None and saved.path and not resumes:
+            given = _handed_over(now.job.entry_args, record.job, saved.path)
     takes_one = (knobs.start or knobs.resume_step) is not None and not knobs.self_resuming
     is_open = given is None and (saved is None or saved.found)
     looks_again = isinstance(state.condition, st.Running) and takes_one and is_open
     return NextStart(given, saved, resumes, knobs, looks_again)
+
+
+def _handed_over(args: tuple[str, ...], job: JobSpec, path: str) -> str | None:
+    """The flag by which a person handed the very checkpoint that is known to the script, whatever it is called."""
+    from supervisor.job.arguments.command_line import settings_of
+
+    whole = os.path.normpath(os.path.join(job.cwd, path))
+    for setting in settings_of(args):
+        value = setting.value
+        if value and value not in job.entry_args and os.path.normpath(os.path.join(job.cwd, value)) == whole:
+            return f"{setting.name} {value}"
+    return None
 
 
 def resume_text(snapshot: Snapshot, start: NextStart) -> tuple[str, str]:

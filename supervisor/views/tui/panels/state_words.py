@@ -30,6 +30,16 @@ SHORT = (
 )
 
 
+OUTCOMES = {
+    Outcome.SUCCEEDED: Span("✓ succeeded", TextStyle.LIVE),
+    Outcome.STOPPED: Span("■ stopped", TextStyle.PLAIN),
+    Outcome.FAILED: Span("✗ failed", TextStyle.BAD),
+    Outcome.GAVE_UP: Span("✗ gave up", TextStyle.BAD),
+    Outcome.LOST: Span("? lost", TextStyle.BAD),
+    Outcome.REFUSED: Span("✗ refused", TextStyle.BAD),
+}
+
+
 class Shown(Protocol):
     """A run of which the state is shown: a snapshot, or a row of the list of runs."""
 
@@ -173,21 +183,7 @@ def wait_ends_in(shown: Shown, now: float) -> float | None:
 
 def outcome_span(outcome: Outcome) -> Span:
     """Glyph and word of how a run ended."""
-    match outcome:
-        case Outcome.SUCCEEDED:
-            return Span("✓ succeeded", TextStyle.LIVE)
-        case Outcome.STOPPED:
-            return Span("■ stopped", TextStyle.PLAIN)
-        case Outcome.FAILED:
-            return Span("✗ failed", TextStyle.BAD)
-        case Outcome.GAVE_UP:
-            return Span("✗ gave up", TextStyle.BAD)
-        case Outcome.LOST:
-            return Span("? lost", TextStyle.BAD)
-        case Outcome.REFUSED:
-            return Span("✗ refused", TextStyle.BAD)
-        case _ as unreachable:
-            assert_never(unreachable)
+    return OUTCOMES[outcome]
 
 
 def is_live(snapshot: Snapshot) -> bool:

@@ -130,26 +130,14 @@ class KeyCommands(Provider):
 
     def _possible(self) -> list[Binding]:
         """Bindings whose action would do something now. The palette itself is left out."""
-        offers = getattr(self.screen, "offers", bool)
-        live = {active.binding.action for active in self.screen.active_bindings.values() if active.enabled}
-        own = [
-            binding
-            for binding in self.screen.BINDINGS
-            if isinstance(binding, Binding)
-            and binding.action != "commands"
-            and binding.action in live
-            and offers(binding)
-        ]
-        compares = hasattr(self.screen, "action_compare")
-        bound = any(
-            isinstance(binding, Binding) and binding.action == "compare" for binding in self.screen.BINDINGS
-        )
-        more = [
-            each
-            for each in getattr(self.screen, "MORE_COMMANDS", ())
-            if self.screen.check_action(each.action, ())
-        ]
-        return [*own, *more, *([COMPARE] if compares and not bound else []), *THEME_COMMANDS]
+        screen, offers = self.screen, getattr(self.screen, "offers", bool)
+        live = {active.binding.action for active in screen.active_bindings.values() if active.enabled}
+        bound = [binding for binding in screen.BINDINGS if isinstance(binding, Binding)]
+        own = [each for each in bound if each.action in live and each.action != "commands" and offers(each)]
+        more = [each for each in getattr(screen, "MORE_COMMANDS", ()) if screen.check_action(each.action, ())]
+        if hasattr(screen, "action_compare") and all(each.action != "compare" for each in bound):
+            more.append(COMPARE)
+        return [*own, *more, *THEME_COMMANDS]
 
 
 def nearest(query: str, bindings: Sequence[Binding], tr: Tr) -> Binding | None:
@@ -179,18 +167,16 @@ def rank(
 ) -> float:
     """How well a command fits what was typed: 0 (not at all) to 1."""
     typed = " ".join(query.lower().split())
-    if any(name.lower() == typed for name in names):
-        return IS_NAME
-    if any(name.lower().startswith(typed) for name in names):
-        return BEGINS
-    if any(all(word in name.lower() for word in typed.split()) for name in names):
-        return IN_NAME
-    if any(word.startswith(typed) for word in SYNONYMS.get(action, ())):
-        return IN_SYNONYM
-    if any(typed in sentence.lower() for sentence in sentences):
-        return IN_SENTENCE
+    low = [name.lower() for name in names]
+    fits = (
+        (IS_NAME, typed in low),
+        (BEGINS, any(name.startswith(typed) for name in low)),
+        (IN_NAME, any(all(word in name for word in typed.split()) for name in low)),
+        (IN_SYNONYM, any(word.startswith(typed) for word in SYNONYMS.get(action, ()))),
+        (IN_SENTENCE, any(typed in sentence.lower() for sentence in sentences)),
+    )
     named = 0.0 if action in NEVER_GUESSED else max(map(matcher.match, names))
-    return FUZZY_NAME * named / (1 + named)
+    return next((score for score, does_fit in fits if does_fit), FUZZY_NAME * named / (1 + named))
 
 
 def _line(binding: Binding, tr: Tr, matcher: Matcher | None = None) -> Content:
