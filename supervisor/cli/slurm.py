@@ -211,7 +211,7 @@ def _say_why_it_waits_again(job: QueuedJob, nodes: tuple[str, ...], *, exclude_f
 def _said_end(job: QueuedJob) -> bool:
     """What the end means; whether it is a success."""
     from supervisor.cluster.slurm.commands import nodes_down
-    from supervisor.diagnosis.attribution.process_exits import OUTCOMES
+    from supervisor.diagnosis.process_exits import OUTCOMES
 
     if job.state == "COMPLETED":
         return True

@@ -91,11 +91,10 @@ def steps_seen(scans: Sequence[SourceScan]) -> bool:
 
 def candidates_of(scans: Sequence[SourceScan], *, stepped: bool) -> list[Candidate]:
     """All candidates of a job, log by log. `stepped`: what `steps_seen` gives."""
-    day_t = day_of(line for scan in scans for line in (*scan.head[:100], *scan.tail[-50:]))
     made = []
     for scan in scans:
         informs = _all_informed(scan)
-        made += [_candidate(hit, scans, day_t, stepped, informs=informs) for hit in _best_matches(scan)]
+        made += [_candidate(hit, scans, stepped, informs=informs) for hit in _best_matches(scan)]
     return _without_context([item for item in made if item is not None])
 
 
@@ -139,9 +138,7 @@ def _all_informed(scan: SourceScan) -> bool:
     return bool(lines) and all(INFORMS.search(line[:120]) for line in lines)
 
 
-def _candidate(
-    hit: Hit, scans: Sequence[SourceScan], day_t: float, stepped: bool, *, informs: bool
-) -> Candidate | None:
+def _candidate(hit: Hit, scans: Sequence[SourceScan], stepped: bool, *, informs: bool) -> Candidate | None:
     if is_quoted_code(hit.text) or below_its_frame(hit) or is_echo(hit):
         return None
     if _is_wrapper(hit, scans):
@@ -162,7 +159,7 @@ def _candidate(
     if settled.failure is FailureClass.CODE_ERROR and raised_by_instrument(frames_above(hit), hit.text):
         settled = settled._replace(reason=Reason.INSTRUMENT)
     # Within one log the lines' order is enough, but for the time between a peer's complaint and a timeout.
-    stamp = _stamp(hit, day_t) if len(scans) > 1 or not is_cause else None
+    stamp = _stamp(hit, scans) if len(scans) > 1 or not is_cause else None
     return Candidate(
         settled.failure,
         settled.reason,
@@ -279,8 +276,9 @@ def _pipe_owner(hit: Hit) -> FailureClass | None:
     return FailureClass.CODE_ERROR
 
 
-def _stamp(hit: Hit, day_t: float) -> float | None:
+def _stamp(hit: Hit, scans: Sequence[SourceScan]) -> float | None:
     """The time of a line, or of the nearest line that has one."""
+    day_t = day_of(line for scan in scans for line in (*scan.head[:100], *scan.tail[-50:]))
     near = (hit.text, *reversed(hit.lines_before(40)), *hit.lines_after(12))
     return next((stamp for line in near if (stamp := when(line, day_t)) is not None), None)
 

@@ -11,12 +11,19 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
-from supervisor.diagnosis import closing_lines
-from supervisor.diagnosis.attribution.process_exits import Exit
 from supervisor.diagnosis.candidates import REPLACED
 from supervisor.diagnosis.facts import STOP_SIGNALS, Facts, Root
+from supervisor.diagnosis.process_exits import Exit
 from supervisor.diagnosis.scan.frames import Frames, frames_above
-from supervisor.diagnosis.scan.log_timeline import bar_went_on, is_bar, went_on
+from supervisor.diagnosis.scan.log_timeline import (
+    FAILS,
+    bar_went_on,
+    form_of,
+    is_bar,
+    is_closing,
+    says_why_it_ends,
+    went_on,
+)
 from supervisor.diagnosis.scan.matched_lines import Candidate, Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.run.failures import FailureClass, Reason
@@ -55,12 +62,6 @@ class PlannedEnd(NamedTuple):
     done: int
     total: int
     is_reached: bool
-
-
-def is_asked(facts: Facts) -> bool:
-    """Whether the attempt ended by itself with exit code 0."""
-    job = facts.job
-    return job.launcher_exit == 0 and job.stop_reason is None and job.ended_for is None
 
 
 def planned_end(facts: Facts) -> PlannedEnd | None:
@@ -121,7 +122,7 @@ def says_end(facts: Facts) -> bool:
         return True
     merged = not facts.job.is_code_own
     return (not merged and facts.good_end) or any(
-        closing_lines.says_why_it_ends(scan, merged=merged)
+        says_why_it_ends(scan, merged=merged)
         or any(hit.has(Trait.GOOD_END) and not hit.has(Trait.CLOSING_LINE) for hit in scan.hits)
         for scan in facts.scans
     )
@@ -177,16 +178,16 @@ def _continued(facts: Facts, hit: Hit) -> bool:
     below = [
         text
         for number, text in scan.numbered_tail()
-        if number > hit.line and not is_bar(text) and not closing_lines.FAILS.search(text)
+        if number > hit.line and not is_bar(text) and not FAILS.search(text)
     ]
-    forms = {closing_lines.form_of(text) for number, text in scan.tail_steps() if number < hit.line}
+    forms = {form_of(text) for number, text in scan.tail_steps() if number < hit.line}
     most = MOST_BELOW_SELDOM if hit.signature.failure in _SELDOM_PRINTED else MOST_BELOW
     return (
         bar_went_on(hit.before, hit.after)
         or len(below) > most
-        or any(closing_lines.form_of(text) in forms or _MEASURED.search(text) for text in below)
+        or any(form_of(text) in forms or _MEASURED.search(text) for text in below)
         or (not forms and went_on(below, need=2))
-        or (facts.job.is_code_own and any(map(closing_lines.is_closing, below)))
+        or (facts.job.is_code_own and any(map(is_closing, below)))
         or (not forms and most == MOST_BELOW and _says_instead(scan, hit) and any(map(_ENDS.search, below)))
     )
 

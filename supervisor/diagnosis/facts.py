@@ -7,17 +7,25 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from supervisor.diagnosis.attribution.process_exits import Exit, Launch
-from supervisor.diagnosis.attribution.rank_of_lines import Ranks
-from supervisor.diagnosis.attribution.waiting import HangPlace, hang_place
 from supervisor.diagnosis.candidates import steps_seen
-from supervisor.diagnosis.closing_lines import MAX_CHARS, closes_training, is_closing, is_evaluation
 from supervisor.diagnosis.evidence import JobEvidence
+from supervisor.diagnosis.process_exits import Exit, Launch
+from supervisor.diagnosis.rank_of_lines import Ranks
 from supervisor.diagnosis.recovered_errors import ends_well
 from supervisor.diagnosis.scan.frames import frames_above, in_helper
-from supervisor.diagnosis.scan.log_timeline import ends_in_nan, is_progress, silence, went_on
+from supervisor.diagnosis.scan.log_timeline import (
+    MAX_CHARS,
+    closes_training,
+    ends_in_nan,
+    is_closing,
+    is_evaluation,
+    is_progress,
+    silence,
+    went_on,
+)
 from supervisor.diagnosis.scan.matched_lines import Candidate, Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Signatures, Strength, Trait
+from supervisor.diagnosis.waiting import HangPlace, hang_place
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import split_prefix
@@ -269,6 +277,12 @@ class Facts:
         scan = self.scans[0]
         below = scan.tail[max(last + 1 - scan.tail_line, 0) :]
         return not (ends_well(scan, last) or went_on(below, need=STEPS_OF_ANOTHER))
+
+    @cached_property
+    def ended_with_zero(self) -> bool:
+        """Whether the attempt ended by itself with exit code 0."""
+        job = self.job
+        return job.launcher_exit == 0 and job.stop_reason is None and job.ended_for is None
 
     @cached_property
     def unexplained_signal(self) -> Exit | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from supervisor.diagnosis.attribution.waiting import waiting_ranks
 from supervisor.diagnosis.evidence import JobEvidence, SeenGroup, SeenHang, SeenRecorder
 from supervisor.diagnosis.facts import Facts, Root
 from supervisor.run.failures import FailureClass
@@ -157,22 +156,6 @@ def advice_by_stacks(seen: SeenHang, general: Sequence[str]) -> tuple[str, ...]:
         return tuple(general)
     first = next((group for group in seen.groups if set(group.ranks) <= set(seen.ranks)), None)
     return (_all_alike(seen) if first is None else _next_look(first), *general[1:])
-
-
-def advice_by_waits(facts: Facts, root: Root, general: Sequence[str]) -> tuple[str, ...]:
-    """What the watchdogs' own lines show of a timeout, before the class's advice or in place of its first sentence."""
-    if root.failure is not FailureClass.NCCL_TIMEOUT:
-        return tuple(general)
-    waiting = waiting_ranks(facts.candidates, facts.launch, facts.ranks)
-    if waiting.calls:
-        calls = ", ".join(f"{op} on {_who(ranks)}" for op, ranks in waiting.calls)
-        return (
-            f"The ranks are in different collectives: {calls}. Look for a branch that only some ranks take.",
-            *general,
-        )
-    if waiting.all_in_the_first and root.rank is None:
-        return (ALL_IN_THE_FIRST, *general[1:])
-    return tuple(general)
 
 
 def _next_look(first: SeenGroup) -> str:

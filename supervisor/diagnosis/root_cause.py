@@ -9,45 +9,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from functools import cache
 from typing import NamedTuple
 
-from supervisor.diagnosis.attribution.process_exits import Exit
-from supervisor.diagnosis.attribution.rank_of_lines import device_of
-from supervisor.diagnosis.attribution.waiting import lagging_rank
 from supervisor.diagnosis.facts import Facts, Root, far_below
+from supervisor.diagnosis.process_exits import Exit
+from supervisor.diagnosis.rank_of_lines import device_of
 from supervisor.diagnosis.recovered_errors import is_notice
 from supervisor.diagnosis.scan.frames import frames_above
 from supervisor.diagnosis.scan.matched_lines import Candidate
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.diagnosis.vocabulary import class_by_words
+from supervisor.diagnosis.waiting import lagging_rank
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
 # -- the same failure again? -----------------------------------------------------------------------
 
 
-@cache
-def _volatile() -> tuple[tuple[Lazy, str], ...]:
-    return tuple(
-        (Lazy(pattern), to)
-        for pattern, to in (
-            (r"^\W*(?:\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d\S*\s*)?(?:[\[(][^\])]{1,60}[\])]:?\s*)*", ""),
-            (r"\b[IWEFD]\d{3,4} \d\d:\d\d:\d\d\.\d+ +(?:\d+ )?\S+\] ?", ""),
-            (r"0x[0-9a-fA-F]+", "#"),
-            (r"\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b", "#"),
-            (r"/(?:[\w.@+-]+/)+", "/"),
-            (r"[A-Z]:\\(?:[^\\\s]+\\)+", "/"),
-            (r"(?:\d{1,3}\.){3}\d{1,3}", "#"),
-            (r"\d+(?:\.\d+)?", "#"),
-            (r"\s+", " "),
-        )
-    )
+_VOLATILE = (
+    (Lazy(r"^\W*(?:\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d\S*\s*)?(?:[\[(][^\])]{1,60}[\])]:?\s*)*"), ""),
+    (Lazy(r"\b[IWEFD]\d{3,4} \d\d:\d\d:\d\d\.\d+ +(?:\d+ )?\S+\] ?"), ""),
+    (Lazy(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b"), "#"),
+    (Lazy(r"/(?:[\w.@+-]+/)+|[A-Z]:\\(?:[^\\\s]+\\)+"), "/"),
+    (Lazy(r"(?:\d{1,3}\.){3}\d{1,3}|\d+(?:\.\d+)?"), "#"),
+    (Lazy(r"\s+"), " "),
+)
 
 
 def plain_form(text: str) -> str:
     """A message without time stamps, ranks, addresses, paths and numbers."""
-    for pattern, to in _volatile():
+    for pattern, to in _VOLATILE:
         text = pattern.sub(to, text)
     return text.strip()[:300]
 
@@ -169,74 +160,29 @@ def _log_continues(chosen: Chosen) -> bool:
 
 
 LIMITS = (
-    Limit(
-        "another_cause_below",
-        lambda chosen: any(far_below(chosen.item, other) for other in chosen.rivals()),
-        0.65,  # 2 of 8
-        "A failure of another class stands well below the line, or in another log: that one may be the end.",
-    ),
-    Limit(
-        "unknown_words",
-        _in_unknown_words,
-        0.66,  # 8 of 17 in the blind rounds
-        "The exception is of a kind that libraries raise for their own troubles, in words that no table knows.",
-    ),
-    Limit(
-        "log_continues",
-        lambda chosen: _log_continues(chosen) and ended_by(chosen.facts) is not Ended.TOLD,
-        0.65,  # 0 of 2
-        "The log continues for long below the line, and nothing reports that the program ended.",
-    ),
-    Limit(
-        "only_a_warning",
-        _only_a_warning,
-        0.78,
-        "The line is only a warning, and no other line of its class is more.",
-    ),
-    Limit(
-        "ended_later",
-        _log_continues,
-        0.8,  # 4 of 6
-        "The program ended, but the log continues for long below the line.",
-    ),
-    Limit(
-        "vague_type",
-        _is_vague,
-        0.86,
-        "The exception is raised for anything: arguments, files, versions. Its message does not name more.",
-    ),
-    Limit(
-        # With the very signature of a line held out, most of what was wrong and sure of itself was of this kind: an
-        # uncorrectable ECC error is a "CUDA error" too, a full /dev/shm also says "No space left on device".
-        "words_of_another_class",
-        _words_lead_elsewhere,
-        0.86,
-        "The words of the line lead to another class.",
-    ),
-    Limit(
-        "as_strong_rival",
-        lambda chosen: any(other.strength >= chosen.item.strength for other in chosen.rivals()),
-        0.86,
-        "Another class has a cause that is as strong.",
-    ),
-    Limit(
-        "notice_alone",
-        lambda chosen: is_notice(chosen.item) and _end_not_shown(chosen),
-        0.65,
-        "The line only mentions a failure that normally raises an exception, and nothing shows that a program ended.",
-    ),
-    Limit(
-        "notice",
-        lambda chosen: is_notice(chosen.item),
-        0.88,
-        "Failures of this class are raised as exceptions, and this line only mentions one.",
-    ),
-    Limit(
-        "end_not_shown",
-        _end_not_shown,
-        0.88,  # 5 of 7
-        "The line names a failure, and nothing shows that a program ended.",
-    ),
+    Limit("another_cause_below", lambda chosen: any(far_below(chosen.item, other) for other in chosen.rivals()), 0.65,  # 2 of 8
+          "A failure of another class stands well below the line, or in another log: that one may be the end."),
+    Limit("unknown_words", _in_unknown_words, 0.66,  # 8 of 17 in the blind rounds
+          "The exception is of a kind that libraries raise for their own troubles, in words that no table knows."),
+    Limit("log_continues", lambda chosen: _log_continues(chosen) and ended_by(chosen.facts) is not Ended.TOLD, 0.65,  # 0 of 2
+          "The log continues for long below the line, and nothing reports that the program ended."),
+    Limit("only_a_warning", _only_a_warning, 0.78,
+          "The line is only a warning, and no other line of its class is more."),
+    Limit("ended_later", _log_continues, 0.8,  # 4 of 6
+          "The program ended, but the log continues for long below the line."),
+    Limit("vague_type", _is_vague, 0.86,
+          "The exception is raised for anything: arguments, files, versions. Its message does not name more."),
+    # With the very signature of a line held out, most of what was wrong and sure of itself was of this kind: an
+    # uncorrectable ECC error is a "CUDA error" too, a full /dev/shm also says "No space left on device".
+    Limit("words_of_another_class", _words_lead_elsewhere, 0.86, "The words of the line lead to another class."),
+    Limit("as_strong_rival", lambda chosen: any(other.strength >= chosen.item.strength for other in chosen.rivals()), 0.86,
+          "Another class has a cause that is as strong."),
+    Limit("notice_alone", lambda chosen: is_notice(chosen.item) and _end_not_shown(chosen), 0.65,
+          "The line only mentions a failure that normally raises an exception, and nothing shows that a program ended."),
+    Limit("notice", lambda chosen: is_notice(chosen.item), 0.88,
+          "Failures of this class are raised as exceptions, and this line only mentions one."),
+    Limit("end_not_shown", _end_not_shown, 0.88,  # 5 of 7
+          "The line names a failure, and nothing shows that a program ended."),
 )  # fmt: skip
 
 

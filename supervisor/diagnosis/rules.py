@@ -18,11 +18,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from supervisor.diagnosis.attribution.process_exits import OUTCOMES, Exit
-from supervisor.diagnosis.attribution.waiting import lagging_rank
 from supervisor.diagnosis.evidence import ErrorFile
 from supervisor.diagnosis.exit_zero import (
-    is_asked,
     planned_end,
     reached_end,
     says_end,
@@ -31,6 +28,7 @@ from supervisor.diagnosis.exit_zero import (
 )
 from supervisor.diagnosis.facts import STOP_SIGNALS, Facts, Root
 from supervisor.diagnosis.hang_verdict import hang_by_recorder, hang_by_stacks, timeout_by_stacks
+from supervisor.diagnosis.process_exits import OUTCOMES, Exit
 from supervisor.diagnosis.root_cause import (
     Chosen,
     Limit,
@@ -42,6 +40,7 @@ from supervisor.diagnosis.root_cause import (
 )
 from supervisor.diagnosis.scan.signature_tables import Role, Strength, Trait
 from supervisor.diagnosis.vocabulary import Guess, guess
+from supervisor.diagnosis.waiting import lagging_rank
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.run.records import SURELY_OVER
 from supervisor.text.decode import clean
@@ -495,7 +494,7 @@ def _guessed(found: Guess | None, root: Root) -> Root | None:
 
 def _fails_with_zero(facts: Facts, root: Root) -> bool:
     """Whether the logs show a failure of an attempt that exited on its own with code 0. A NaN loss needs no other evidence."""
-    return root.failure not in (*_QUIET, FailureClass.NAN_LOSS) and is_asked(facts)
+    return root.failure not in (*_QUIET, FailureClass.NAN_LOSS) and facts.ended_with_zero
 
 
 def _exit_zero_after_end(facts: Facts, root: Root) -> Root | None:
@@ -510,14 +509,14 @@ def _exit_zero_not_a_failure(facts: Facts, root: Root) -> Root | None:
 
 
 def _exit_zero_of_launcher(facts: Facts, root: Root) -> Root | None:
-    found = standing_exit(facts) if root.failure is FailureClass.UNKNOWN and is_asked(facts) else None
+    found = standing_exit(facts) if root.failure is FailureClass.UNKNOWN and facts.ended_with_zero else None
     if found is None or (found.hit.has(Trait.SHELL_EXIT) and reached_end(facts)):
         return None
     return from_exit(found, facts, FailureClass.WORKER_CRASH, Reason.EXIT_CODE)
 
 
 def _ended_early(facts: Facts, root: Root) -> Root | None:
-    if root.failure not in _QUIET or root.reason is not None or not is_asked(facts):
+    if root.failure not in _QUIET or root.reason is not None or not facts.ended_with_zero:
         return None
     end = planned_end(facts)
     missed = end is not None and not end.is_reached and not says_end(facts)

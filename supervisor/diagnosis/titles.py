@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.diagnosis.advice import is_mount_error
-from supervisor.diagnosis.attribution.process_exits import signal_of
-from supervisor.diagnosis.attribution.rank_of_lines import inline_rank
 from supervisor.diagnosis.class_texts import class_texts
 from supervisor.diagnosis.evidence import JobEvidence, SeenHang
 from supervisor.diagnosis.facts import Root
+from supervisor.diagnosis.process_exits import signal_of
+from supervisor.diagnosis.rank_of_lines import inline_rank
 from supervisor.diagnosis.scan.matched_lines import SourceScan
 from supervisor.run.failures import PLAIN_ERRORS, SURE_ENOUGH, FailureClass, Reason
 from supervisor.text.patterns import Lazy

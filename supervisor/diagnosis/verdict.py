@@ -10,8 +10,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from supervisor.diagnosis.advice import action_for, advice_for, node_named
-from supervisor.diagnosis.attribution.process_exits import read_launch, with_known_exits
-from supervisor.diagnosis.attribution.rank_of_lines import Ranks
 from supervisor.diagnosis.candidates import candidates_of, in_order, steps_seen
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.exit_zero import planned_end
@@ -19,13 +17,14 @@ from supervisor.diagnosis.facts import Facts, Root
 from supervisor.diagnosis.hang_verdict import (
     advice_by_recorder,
     advice_by_stacks,
-    advice_by_waits,
     recorder_behind,
     stacks_behind,
     title_of_absent,
     waited,
 )
 from supervisor.diagnosis.log_jobs import job_starts, parts_of
+from supervisor.diagnosis.process_exits import read_launch, with_known_exits
+from supervisor.diagnosis.rank_of_lines import Ranks
 from supervisor.diagnosis.recovered_errors import without_recovered, without_swallowed
 from supervisor.diagnosis.root_cause import fingerprint, with_local_rank
 from supervisor.diagnosis.rules import Decision, by_launchers_signal, decide
@@ -180,8 +179,6 @@ def _verdict(facts: Facts, root: Root) -> Verdict:
     elif (shown := recorder_behind(job, root)) is not None:
         advice = advice_by_recorder(shown, advice)
         title = title_of_absent(shown.ranks, root.failure)
-    else:
-        advice = advice_by_waits(facts, root, advice)
     return Verdict(
         failure=root.failure,
         reason=root.reason,

@@ -20,7 +20,7 @@ HEAD = "Traceback (most recent call last)"
 SHOWN_BYTES = 2000
 # Python's frames of an exception, loguru's, `rich`'s; a faulthandler's has no comma. A SyntaxError's has no function.
 FRAME = Lazy(
-    r'(?:^|\s{2,}|> )File "([^"]{1,500})", line (\d{1,9})(?:, in (\S+)|$)|^[│|]? ?(/\S+\.py):(\d{1,9}) in (\S+)'
+    r'(?:^\s*|\s{2,}|> )File "([^"]{1,500})", line (\d{1,9})(?:, in (\S+)|$)|^[│|]? ?(/\S+\.py):(\d{1,9}) in (\S+)'
 )
 # An exception whose name ends as errors' names do, with what a launcher put before it.
 RAISED = Lazy(

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource, SeenGroup, SeenHang
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.job.launch.env import INSTRUMENT, applied, environment
-from supervisor.job.spec import EntryKind, HangSettings, JobSpec
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.records import FailureClass, Reason, Verdict
@@ -79,18 +75,6 @@ def test_the_rank_that_is_elsewhere_is_the_cause_and_those_that_wait_are_what_fo
     assert not any("Look at the stack" in text for text in verdict.advice)
 
 
-def test_stacks_that_could_not_be_kept_are_pointed_at_nowhere(engine: Engine) -> None:
-    verdict = judge(engine, STEPS, TOLD._replace(path="", line=0))
-    assert (verdict.failure, verdict.rank) == (FailureClass.HANG, 1)
-    assert all(item.path for item in verdict.consequences)
-
-
-def test_of_many_that_wait_only_the_number_is_told(engine: Engine) -> None:
-    many = WAITING._replace(ranks=(0, *range(2, 64)))
-    verdict = judge(engine, STEPS + AFTERMATH, SEEN._replace(groups=(READING, many)))
-    assert "63 ranks: waited for rank 1 in backward at train.py:23" in [i.words for i in verdict.consequences]
-
-
 @pytest.mark.parametrize(
     ("doing", "expected"),
     [
@@ -151,26 +135,6 @@ def test_where_those_that_wait_gave_up_first_the_stacks_name_whom_they_waited_fo
     assert (crash.failure, crash.cause and crash.cause.path) == (FailureClass.CUDA_OOM, "agent.log")
 
 
-@pytest.mark.parametrize("stepped_t", [50.0, 61.0])
-def test_stacks_count_only_where_no_step_came_after_them(stepped_t: float) -> None:
-    at = ev.RanksAt(ranks=(1,), doing="own", what="in read()", line_at="data.py:41", lines=(28,))
-    state = replay(
-        [
-            ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first"),
-            ev.AttemptStarted(t=1.0, attempt=1, pid=1, start_time=1.0),
-            ev.Progress(t=40.0, attempt=1, step=7),
-            ev.StacksTaken(t=60.0, attempt=1, text="x", odd=(1,), artifact="artifacts/s.txt", groups=(at,)),
-            ev.Progress(t=stepped_t, attempt=1, step=8),
-        ]
-    )
-    view = state.attempt
-    assert view is not None
-    found = with_journal_facts(JobEvidence(logs=()), [(state, view)], run_root="/runs/x").hang
-    assert (found is not None) is (stepped_t < 60)
-    if found is not None:
-        assert (found.path, found.line, found.ended_for_it) == ("/runs/x/artifacts/s.txt", 28, False)
-
-
 @pytest.mark.parametrize(
     ("steps", "title"),
     [
@@ -206,12 +170,6 @@ def test_a_stop_on_request_names_where_the_run_hung(
 def test_a_cause_that_a_rank_wrote_before_it_stopped_still_wins(engine: Engine) -> None:
     verdict = judge(engine, STEPS + OWN + AFTERMATH, SEEN)
     assert (verdict.failure, verdict.rank) == (FailureClass.CUDA_OOM, 1)
-
-
-def test_where_nothing_tells_the_ranks_apart_no_rank_is_blamed(engine: Engine) -> None:
-    verdict = judge(engine, STEPS, SEEN._replace(ranks=(), text="4 ranks in all_reduce at train.py:9"))
-    assert (verdict.failure, verdict.rank) == (FailureClass.HANG, None)
-    assert judge(engine, STEPS + AFTERMATH, None).failure is not FailureClass.HANG
 
 
 def test_what_stoker_sent_itself_is_blamed_on_nobody_else(engine: Engine) -> None:
@@ -257,73 +215,3 @@ def test_a_count_of_kills_for_memory_that_the_journal_holds_settles_a_bare_kill(
         2: (FailureClass.HOST_OOM, Reason.CGROUP_KILL),
     }
     assert (verdict.failure, verdict.reason) == expected[counted]
-
-
-@pytest.mark.parametrize("why", [ev.StopWhy.HANG, ev.StopWhy.REQUEST])
-def test_a_hang_counts_only_where_the_attempt_was_ended_for_it(why: ev.StopWhy) -> None:
-    state = replay(
-        [
-            ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first"),
-            ev.AttemptStarted(t=1.0, attempt=1, pid=1, start_time=1.0),
-            ev.StallFlagged(t=9.0, attempt=1, since=7.0, waited_s=2.0, stage="step", pace_s=0.2, flag_s=2.0),
-            ev.HangFound(
-                t=70.0, attempt=1, waited_s=61.0, act_s=60.0, text="x", ranks=(1,), artifact="artifacts/s.txt"
-            ),
-            ev.StopIntended(t=70.0, attempt=1, why=why, by="keeper", grace_s=5.0),
-        ]
-    )
-    view = state.attempt
-    assert view is not None
-    assert view.stall is not None
-    found = with_journal_facts(JobEvidence(logs=()), [(state, view)], run_root="/runs/x").hang
-    assert (found is not None) is (why is ev.StopWhy.HANG)
-    if found is not None:
-        assert found.path == "/runs/x/artifacts/s.txt"
-
-
-def test_faulthandler_comes_before_what_pythonpath_holds_already_and_only_when_asked_for() -> None:
-    plain = JobSpec("x", EntryKind.SCRIPT, "x.py", instrument=False)
-    base = {"PYTHONPATH": "/mine"}
-    assert applied(base, environment(plain, base=base, wire={}))["PYTHONPATH"] == "/mine"
-    asked = replace(plain, hang=HangSettings(faulthandler=True))
-    changes = environment(asked, base=base, wire={})
-    child = applied(base, changes)
-    assert child["PYTHONPATH"] == f"{INSTRUMENT}:/mine"
-    assert (child["STOKER_FAULTHANDLER"], child["STOKER_INSTRUMENT"]) == ("1", "0")
-    assert any("faulthandler" in change.reason for change in changes)
-
-
-DUMP = 'Thread 70 (idle): "MainThread"\n    read_it (/w/data.py:41)\n    main (/w/train.py:9)\n'
-IN_COLLECTIVE = 'Thread 71 (idle): "MainThread"\n    all_reduce (torch/distributed/distributed_c10d.py:2)\n    step (/w/train.py:30)\n'
-
-
-def prefixed(prefix: str, text: str) -> str:
-    return "".join(f"{prefix}{line}\n" for line in text.splitlines())
-
-
-@pytest.mark.parametrize(
-    ("text", "origin", "rank", "frame"),
-    [
-        (DUMP, Origin(), None, "read_it"),
-        (prefixed("[rank3]: ", DUMP), Origin(), 3, "read_it"),
-        (DUMP, Origin(rank=5, local_rank=1), 5, "read_it"),
-        (DUMP, Origin(local_rank=1), 1, "read_it"),
-        ("stacks of rank 2:\n" + DUMP, Origin(), 2, "read_it"),
-        (
-            prefixed("[rank0]: ", IN_COLLECTIVE) + "\n" + prefixed("[rank1]: ", DUMP),
-            Origin(),
-            1,
-            "read_it",
-        ),
-        (prefixed("[rank0]: ", IN_COLLECTIVE), Origin(), 0, "step"),
-    ],
-)
-def test_a_stack_in_the_log_names_its_rank_and_the_line_outside_any_library(
-    engine: Engine, text: str, origin: Origin, rank: int | None, frame: str
-) -> None:
-    steps = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 21))
-    job = JobEvidence(logs=(LogSource("log", ((steps + text).encode(),), origin),))
-    verdict = diagnose(job, engine.signatures, engine.matcher)
-    assert (verdict.failure, verdict.rank) == (FailureClass.HANG, rank)
-    assert verdict.cause is not None
-    assert frame in verdict.cause.text

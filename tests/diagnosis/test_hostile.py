@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from supervisor.diagnosis.scan.scanner import scan_source
-from supervisor.diagnosis.scan.windows import without_escapes
 from supervisor.sources.signature_files import default_cache_dir, load_engine
 from supervisor.text.prefixes import NOWHERE
 from tests.hostile import BOMBS, Hostile, endless, judged
@@ -88,11 +87,6 @@ def test_a_flood_fills_no_memory() -> None:
     assert found.hits[0].line == 1
     assert found.hits[-1].line == found.lines
     assert peak < 40 << 20
-
-
-def test_escape_codes_leave_whole_lines_whatever_their_number() -> None:
-    flood = b"\x1b[31m" * 60_000 + b"one\n" + b"\x1b]0;t\x07two\x00\n" * 20_000
-    assert without_escapes(flood) == b"one\n" + b"two\n" * 20_000
 
 
 REPORT = """\

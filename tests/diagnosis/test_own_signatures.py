@@ -24,10 +24,6 @@ def judged(text: str, *own: OwnSignature, cache: Path | None = None) -> Verdict:
     return diagnose(job, engine.signatures, engine.matcher)
 
 
-def test_without_it_nothing_is_known() -> None:
-    assert judged(STEPS + DIVERGED).signature == ""
-
-
 def test_a_name_of_their_own_is_the_headline(tmp_path: Path) -> None:
     for _ in range(2):  # compiled, and then out of the cache
         found = judged(STEPS + DIVERGED, NAMED, cache=tmp_path)
@@ -37,12 +33,6 @@ def test_a_name_of_their_own_is_the_headline(tmp_path: Path) -> None:
         assert found.cause.line == 21
         assert found.advice == ()
     assert judged(STEPS + DIVERGED, cache=tmp_path).signature == "", "the cache of others has it not"
-
-
-def test_a_class_is_worded_as_the_class_is() -> None:
-    found = judged(STEPS + DIVERGED, OwnSignature(NAMED.id, NAMED.regex, "nan_loss"))
-    assert found.failure is FailureClass.NAN_LOSS
-    assert found.advice
 
 
 def test_in_a_line_it_counts_for_more_than_a_signature_of_stoker() -> None:

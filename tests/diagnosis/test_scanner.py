@@ -88,49 +88,6 @@ def test_advice_is_never_told_live(engine: Engine) -> None:
     assert set(live.sources()) == {"g"}
 
 
-@pytest.mark.parametrize(
-    ("line", "failure"),
-    [
-        (
-            "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711",
-            FailureClass.NCCL_ERROR,
-        ),
-        (
-            "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited or there was a network error",
-            FailureClass.NCCL_ERROR,
-        ),
-        (
-            "RuntimeError: [c10d] recvValue failed on SocketImpl(fd=3): Connection reset by peer",
-            FailureClass.NCCL_ERROR,
-        ),
-    ],
-)
-def test_a_peers_complaint_is_told_as_a_consequence_only(
-    engine: Engine, line: str, failure: FailureClass
-) -> None:
-    (hit,) = LiveScanner(engine.signatures, engine.matcher).feed("f", f"[rank0]: {line}\n".encode())
-    assert (hit.signature.role, hit.signature.failure) == (Role.CONSEQUENCE, failure)
-
-
-def test_the_launchers_summary_is_not_told_as_a_failure_of_the_code(engine: Engine) -> None:
-    live = LiveScanner(engine.signatures, engine.matcher)
-    assert live.feed("f", b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n") == []
-    (hit,) = live.feed("f", b"[rank1]: RuntimeError: shard 17 has 0 samples\n")
-    assert hit.signature.failure is FailureClass.CODE_ERROR
-
-
-def test_a_source_line_that_a_traceback_quotes_is_not_told_live(engine: Engine) -> None:
-    live = LiveScanner(engine.signatures, engine.matcher)
-    text = (
-        "Traceback (most recent call last):\n"
-        '  File "/w/train.py", line 12, in <module>\n'
-        '    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")\n'
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
-    )
-    told = [hit for line in text.splitlines(keepends=True) for hit in live.feed("f", line.encode())]
-    assert [(hit.line, hit.signature.failure) for hit in told] == [(4, FailureClass.CUDA_OOM)]
-
-
 def flood(total: int) -> Iterator[bytes]:
     line = b"step 12 loss 1.25 lr 3e-4 tokens/s 13000\n" * 2000 + OOM.encode() + b"\n"
     sent = 0
@@ -148,32 +105,3 @@ def test_memory_does_not_grow_with_the_log(engine: Engine) -> None:
         tracemalloc.stop()
         assert found.hits
     assert peaks[1] < 1.5 * peaks[0]
-
-
-def test_a_line_without_end_neither_hangs_nor_fills_memory(engine: Engine) -> None:
-    tracemalloc.start()
-    found = scan_source(
-        "log", NOWHERE, (b"x" * (1 << 20) for _ in range(48)), engine.signatures, engine.matcher
-    )
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert found.lines == 1
-    assert peak < 16 << 20
-
-
-@given(st.binary(max_size=3000))
-@settings(max_examples=60, deadline=None)
-def test_random_bytes_never_break_a_scan(engine: Engine, data: bytes) -> None:
-    found = scan(engine, data, 517)
-    for hit in found.hits:
-        assert hit.text.isprintable() or "\t" in hit.text
-
-
-@pytest.mark.parametrize("filler", [0, 20_000])
-def test_the_steps_of_a_scan_are_the_numbers_of_the_kept_lines(engine: Engine, filler: int) -> None:
-    """Of a short log all, each once; of a long one those of its head and of its tail."""
-    lines = ["start", "step 1/9 loss 2.0", *["a line of a library"] * filler, "step 8/9 loss 1.0", "end"]
-    found = scan(engine, "\n".join(lines).encode() + b"\n")
-    assert found.steps == (2, filler + 3)
-    tail = [(filler + 3, "step 8/9 loss 1.0")]
-    assert found.tail_steps() == (tail if filler else [(2, "step 1/9 loss 2.0"), *tail])

@@ -9,13 +9,9 @@ from supervisor.diagnosis.scan.frames import UNCAUGHT
 from supervisor.diagnosis.scan.matcher import Re2Matcher, compile_matcher
 from supervisor.diagnosis.scan.signature_tables import (
     Signatures,
-    Strength,
     TableError,
     Trait,
-    pack,
     parse_tables,
-    strength_word,
-    unpack,
 )
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.run.records import FailureClass
@@ -94,11 +90,6 @@ def test_a_bad_entry_is_refused_with_its_reason(change: dict[str, object], compl
         parse_tables(table(**change))
 
 
-def test_an_id_may_be_used_once() -> None:
-    with pytest.raises(TableError, match="twice"):
-        parse_tables({"a": table()["own"], "b": table()["own"]})
-
-
 def test_both_engines_find_every_sample(signatures: Signatures) -> None:
     block = "\n".join(sample for entry in signatures.entries for sample in entry.samples).encode() + b"\n"
     ends = []
@@ -117,16 +108,6 @@ def test_both_engines_find_every_sample(signatures: Signatures) -> None:
         for index, start, _ in ends:
             row = block.count(b"\n", 0, start)
             assert (index, row) in found, signatures.entries[index].id
-
-
-def test_packing_keeps_what_a_scan_needs(signatures: Signatures) -> None:
-    again = unpack(pack(signatures))
-    assert again.digest == signatures.digest
-    for one, other in zip(again.entries, signatures.entries, strict=True):
-        unpacked = ("triggers", "must_not", "samples", "near_misses", "family")
-        assert one == other._replace(**{name: getattr(one, name) for name in unpacked})
-    with pytest.raises(ValueError, match="packed"):
-        unpack(b"junk")
 
 
 def test_a_cache_is_used_and_a_damaged_one_does_no_harm(tmp_path: Path) -> None:
@@ -187,11 +168,3 @@ def test_each_trait_is_used_by_a_table_and_by_a_rule(signatures: Signatures) -> 
     assert given == set(Trait) - {Trait.OWN}  # which users' own signatures have
     sources = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "supervisor").rglob("*.py"))
     assert [trait for trait in Trait if f"Trait.{trait.name}" not in sources] == []
-
-
-def test_a_strength_is_told_in_a_word() -> None:
-    assert list(Strength) == sorted(Strength)
-    assert strength_word(0) == "none"
-    assert strength_word(Strength.CLEAR) == "clear"
-    assert strength_word(Strength.CLEAR + 1) == "clear"
-    assert strength_word(100) == "fatal"

@@ -11,43 +11,9 @@ from supervisor.diagnosis.verdict import diagnose
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
-from supervisor.text.tracebacks import NO_END, end_below, is_exception
 
 HEAD = "Traceback (most recent call last):"
 FRAME = '  File "/w/train.py", line 3, in main\n    check(batch)\n'
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["Drift", "Drift: 3", "_queue.Empty", "socket.timeout: timed out", "a.b.Gone", "main.<locals>.Drift", "训练中断: 3", "quota: 3"],
-)  # fmt: skip
-def test_any_class_may_end_a_traceback(text: str) -> None:
-    assert is_exception(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["done", "INFO: saved", "Warning: slow", "Epoch: 3", "step: 40", "saving the model", "Failures:", "=====", "3: x", "loss: 2.1"],
-)  # fmt: skip
-def test_what_is_no_exception(text: str) -> None:
-    assert not is_exception(text)
-
-
-@pytest.mark.parametrize(
-    ("below", "ends"),
-    [
-        (f"{FRAME}Drift: 3\n", "Drift: 3"),
-        (f"{FRAME}step 30 loss 2.1\nDrift: 3\n", "Drift: 3"),
-        (FRAME, None),
-        (f"{FRAME}{HEAD}\n{FRAME}Drift: 3\n", ""),
-        (f"{FRAME}one line\ntwo lines\nthree lines\nfour lines\nDrift: 3\n", ""),
-        ("Drift: 3\n", None),
-    ],
-)
-def test_the_end_below_a_head(below: str, ends: str | None) -> None:
-    found = end_below(HEAD, below.encode())
-    assert (found.text if found is not None else None) == ends
-    assert (found is NO_END) == (ends == "")
 
 
 def test_the_end_is_found_as_a_log_grows(engine: Engine) -> None:

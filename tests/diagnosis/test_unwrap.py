@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
-from supervisor.diagnosis.scan.unwrap import unwrapped
+from supervisor.diagnosis.scan.windows import unwrapped
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.run.records import Verdict
 from supervisor.sources.signature_files import Engine
@@ -92,12 +90,6 @@ def test_what_launchers_and_programs_say_themselves_is_left(lines: list[str]) ->
     assert unwrapped(text) is text
 
 
-def test_lines_keep_their_number(engine: Engine) -> None:
-    for name, (_, cause, lines) in LOGS.items():
-        rewritten = LAYOUTS["docker json"](lines, cause)
-        assert unwrapped(rewritten.data).count(b"\n") == rewritten.data.count(b"\n"), name
-
-
 def test_a_programs_level_outlives_its_record(engine: Engine) -> None:
     lines = [
         f'{{"ts": "2024-08-11T10:00:0{row}Z", "level": "info", "msg": "{step}"}}'
@@ -110,17 +102,6 @@ def test_a_programs_level_outlives_its_record(engine: Engine) -> None:
         "".join(f"{line}\n" for line in [*lines, notice.replace('"warn"', '"error"')]).encode(), engine
     )
     assert failed.failure.value == "permission_denied"
-
-
-FRAGMENTS = some.sampled_from(
-    [b"2024-08-11 10:00:00 ", b"[rank0]: ", b"x | ", b'  File "/w/x.py", line 3, in f', b"    g()", b"frame #1: x", b"Thread 7 (idle)", b"  rank      : 1 (local_rank: 1)", b"  exitcode  : 1", b"h:1:2 [0] NCCL WARN x", b'{"log":"a\\nb\\ud800\\u0000\\u001b[1m","time":"2024-08-11T10:00:00Z"}', b'{"msg":' + b"[" * 3000 + b"}", b'{"msg": 1}', b"\xff\r\0", b"\n", b"\n", b"\n"]
-)  # fmt: skip
-
-
-@given(some.lists(FRAGMENTS, max_size=40))
-def test_no_line_is_lost_or_made(parts: list[bytes]) -> None:
-    text = b"".join(parts)
-    assert unwrapped(text).count(b"\n") == text.count(b"\n")
 
 
 def test_a_traceback_in_one_record_is_read_to_its_last_line(engine: Engine) -> None:

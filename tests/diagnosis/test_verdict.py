@@ -4,7 +4,6 @@ from hypothesis import strategies as st
 
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, RunValues
 from supervisor.diagnosis.facts import Root
-from supervisor.diagnosis.root_cause import fingerprint
 from supervisor.diagnosis.titles import title_of
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.batch import BatchSpec
@@ -26,16 +25,6 @@ def judge(engine: Engine, job: JobEvidence) -> Verdict:
 
 def on_text(engine: Engine, text: str) -> Verdict:
     return judge(engine, JobEvidence(logs=logs(text)))
-
-
-def traceback(rank: int, error: str) -> str:
-    lines = [
-        "Traceback (most recent call last):",
-        '  File "train.py", line 9, in main',
-        "    loss.backward()",
-        error,
-    ]
-    return "".join(f"[rank{rank}]: {line}\n" for line in lines)
 
 
 def test_exit_0_without_a_step_far_from_the_end_is_no_success(engine: Engine) -> None:
@@ -80,33 +69,6 @@ def test_an_allocation_on_the_host_quotes_the_runs_values(engine: Engine) -> Non
     assert "(now 16): 8 divides" in verdict.advice[0]
 
 
-def test_ranks_that_fail_alike_are_listed(engine: Engine) -> None:
-    text = "".join(
-        traceback(rank, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.")
-        for rank in (0, 1)
-    )
-    verdict = on_text(engine, text)
-    assert (verdict.rank, verdict.ranks) == (None, (0, 1))
-
-
-def test_a_fingerprint_survives_what_changes_between_runs() -> None:
-    one = fingerprint(
-        FailureClass.MISSING_FILE,
-        None,
-        "2026-01-01 00:00:01 [rank3]: FileNotFoundError: '/runs/brave-otter/7/x.bin' at 0x7f12",
-    )
-    two = fingerprint(
-        FailureClass.MISSING_FILE,
-        None,
-        "2026-02-03 10:11:12 [rank0]: FileNotFoundError: '/runs/calm-fox/12/x.bin' at 0x9a01",
-    )
-    other = fingerprint(
-        FailureClass.MISSING_FILE, None, "FileNotFoundError: '/runs/calm-fox/12/y.bin' at 0x9a01"
-    )
-    assert one == two != other
-    assert len(one) == 16
-
-
 @given(
     st.lists(
         st.one_of(
@@ -128,20 +90,6 @@ def test_any_text_gets_a_verdict(engine: Engine, lines: list[str]) -> None:
     verdict = on_text(engine, "\n".join(lines))
     assert 0 <= verdict.confidence <= 1
     assert verdict.rank is None or verdict.rank >= 0
-
-
-def test_a_bare_sigkill_is_not_asserted_to_be_memory(engine: Engine) -> None:
-    job = JobEvidence(logs=logs(STEPS), exit_codes={0: -15, 1: -9}, launcher_exit=1, world_size=2)
-    verdict = judge(engine, job)
-    assert verdict.confidence <= 0.7
-    assert verdict.title == "Rank 1 was killed (SIGKILL); most often memory ran out on the host"
-    assert "oom_kill" in verdict.advice[0]
-    counted = judge(engine, job._replace(machine=MachineRecords(cgroup_oom_kills=1)))
-    assert (counted.title, counted.reason) == ("Host memory ran out on rank 1", Reason.CGROUP_KILL)
-    none = judge(engine, job._replace(machine=MachineRecords(cgroup_oom_kills=0)))
-    assert (none.failure, none.title) == (FailureClass.WORKER_CRASH, "Rank 1 was killed (SIGKILL)")
-    assert "counted no out-of-memory kill" in none.advice[0]
-    assert "FAULTHANDLER" not in " ".join(none.advice)
 
 
 @pytest.mark.parametrize("code", [-4, -6, -7, -8, -9, -11])
@@ -168,31 +116,6 @@ def test_what_a_person_stopped_did_not_fail_and_needs_no_queue(engine: Engine) -
     assert limit.fingerprint
 
 
-def test_a_supposition_is_called_one() -> None:
-    root = Root(FailureClass.NCCL_ERROR, None, 1, (1,), None, "a.log", 3, "Connection reset by peer", 0.65)
-    assert title_of(root) == "Communication between ranks failed on rank 1 (likely, not certain)"
-    assert title_of(root._replace(confidence=0.9)) == "Communication between ranks failed on rank 1"
-
-
-@pytest.mark.parametrize(
-    ("line", "failure"),
-    [
-        ("RuntimeError: CUDA error: uncorrectable parity error of a new kind", FailureClass.CUDA_ERROR),
-        ("OSError: [Errno 28] No space left on device: '/dev/shm/torch_77'", FailureClass.DISK_FULL),
-        ("AttributeError: 'NoneType' object has no attribute 'sizes'", FailureClass.CODE_ERROR),
-    ],
-)
-def test_words_of_another_class_take_the_certainty_away(
-    engine: Engine, line: str, failure: FailureClass
-) -> None:
-    verdict = on_text(engine, STEPS + traceback(0, line))
-    assert verdict.failure is not failure or verdict.confidence < 0.9
-    plain = on_text(
-        engine, STEPS + traceback(0, "RuntimeError: CUDA error: an illegal memory access was encountered")
-    )
-    assert plain.confidence >= 0.9
-
-
 @pytest.mark.parametrize(
     ("failure", "text", "title"),
     [
@@ -212,11 +135,3 @@ def test_words_of_another_class_take_the_certainty_away(
 )  # fmt: skip
 def test_an_ordinary_error_is_named_by_its_own_words(failure: FailureClass, text: str, title: str) -> None:
     assert title_of(Root(failure, rank=1, text=text, confidence=0.9)) == title
-
-
-def test_headline_marks_what_is_only_likely() -> None:
-    root = Root(FailureClass.CODE_ERROR, rank=1, text="ValueError: no", confidence=0.8)
-    assert title_of(root) == "ValueError on rank 1: no"
-    assert title_of(root._replace(confidence=0.79)) == "ValueError on rank 1: no (likely, not certain)"
-    assert title_of(root._replace(rank=None, ranks=(0, 1))) == "ValueError on ranks 0, 1: no"
-    assert title_of(root._replace(rank=None)) == "ValueError: no"

@@ -15,11 +15,6 @@ from supervisor.sources.signature_files import Engine
 
 STEPS = [f"step {number} loss {3 - number / 100:.3f}" for number in range(1, 21)]
 DEFAULT = "PG ID 0 PG GUID 0(default_pg)"
-# What NCCL's RAS prints while the ranks hang: its counts are those of operations launched, and all may be alike.
-RAS_OK = [
-    "Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors",
-    "    0         1         1         4         4         4   RUNNING      OK",
-]
 
 
 def head(rank: int) -> str:
@@ -54,58 +49,6 @@ def test_who_had_finished_all_it_called_never_entered(engine: Engine) -> None:
     found = judged(engine, timed_out(1), answered(0, 79, 77), answered(2, 77, 77), answered(3, 78, 77))
     assert (found.failure, found.rank) == (FailureClass.NCCL_TIMEOUT, 2)
     assert found.title == "A collective timed out: rank 2 never joined it"
-
-
-def test_of_an_older_version(engine: Engine) -> None:
-    old = [
-        f"[rank{rank}]:[E101 00:00:1{rank}.1 ProcessGroupNCCL.cpp:1537] [PG 0 Rank {rank}] Timeout at NCCL work: 5, last enqueued NCCL work: 5, last completed NCCL work: 4."
-        for rank in (0, 1)
-    ]
-    told = [
-        f"[rank{rank}]:[E101 00:00:15.1 ProcessGroupNCCL.cpp:1182] [PG 0 Rank {rank}] Received a global timeout from another rank and will start to dump the debug info. Last enqueued NCCL work: {called}, last completed NCCL work: 4."
-        for rank, called in ((2, 4), (3, 5))
-    ]
-    assert judged(engine, old, told).rank == 2
-
-
-def test_an_answer_about_another_group_accuses_nobody(engine: Engine) -> None:
-    """The timeout is in group 1, and the answers are about the default group, in which nothing hangs."""
-    found = judged(
-        engine,
-        timed_out(0, 57, "PG ID 1 PG GUID 1"),
-        answered(0, 593, 593, "this local rank"),
-        answered(1, 593, 593, " rank 0"),
-        answered(2, 593, 593, " rank 0"),
-    )
-    assert (found.failure, found.rank) == (FailureClass.NCCL_TIMEOUT, None)
-
-
-def test_whose_own_watchdog_fired_is_not_the_absent_one(engine: Engine) -> None:
-    """Rank 1 signalled first and answers itself: its default group is at rest, which clears nobody else either."""
-    found = judged(
-        engine, timed_out(1), timed_out(0), answered(1, 77, 77, "this local rank"), answered(2, 77, 77)
-    )
-    assert found.rank == 2
-
-
-def test_ras_clears_nobody(engine: Engine) -> None:
-    found = judged(engine, timed_out(0), timed_out(1), timed_out(3), RAS_OK, answered(2, 77, 77))
-    assert (found.failure, found.rank) == (FailureClass.NCCL_TIMEOUT, 2)
-
-
-def test_different_collectives_under_one_number_are_named(engine: Engine) -> None:
-    found = judged(engine, timed_out(0), timed_out(1), timed_out(2, op="ALLGATHER"), timed_out(3))
-    assert "different collectives: ALLGATHER on rank 2, BROADCAST on ranks 0, 1, 3" in found.advice[0]
-    # The same number in another group is another collective.
-    apart = judged(engine, timed_out(0), timed_out(2, group="PG ID 2 PG GUID 7(tp)", op="ALLGATHER"))
-    assert not [line for line in apart.advice if "different collectives" in line]
-
-
-def test_all_in_the_first_collective(engine: Engine) -> None:
-    found = judged(engine, *(timed_out(rank, 1) for rank in range(4)))
-    assert "NCCL_P2P_DISABLE=1" in found.advice[0]
-    later = judged(engine, *(timed_out(rank, 40) for rank in range(4)))
-    assert not [line for line in later.advice if "P2P" in line]
 
 
 @pytest.mark.parametrize(

@@ -83,11 +83,6 @@ def test_frames_and_system_calls_tell_what_is_waited_for(
     assert kind(*frames, call=call) is expected
 
 
-def test_who_runs_in_its_own_code_computes() -> None:
-    assert kind(state="active+gil", call="running") is Kind.RUNS
-    assert kind(f"fit ({SITE}/sklearn/base.py:1)", state="active") is Kind.RUNS
-
-
 @pytest.mark.parametrize(
     ("for_ever", "expected"), [(True, Kind.LOCK), (False, Kind.TIMED), (None, Kind.UNKNOWN)]
 )
@@ -109,21 +104,6 @@ IDLE = f"""Thread 2 (idle): "tqdm"
     poll ({STD}/multiprocessing/connection.py:257)
     _pin_memory_loop ({SITE}/torch/utils/data/_utils/pin_memory.py:54)
 {BOTTOM}"""
-AT_WORK = [
-    f'Thread 6 (idle): "up"\n    recv_into ({STD}/socket.py:706)\n    upload (/job/save.py:3)',
-    f'Thread 6 (idle): "up"\n    _WorkItem.run ({STD}/concurrent/futures/thread.py:58)\n    Thread.run ({STD}/threading.py:982)',
-    'Thread 6 (idle): "up"\n    upload (/job/save.py:3)',
-    f'Thread 6 (idle): "up"\n    Thread.run ({STD}/threading.py:982)\n    _bootstrap ({STD}/threading.py:1002)',
-]
-
-
-def test_threads_that_wait_themselves_do_not_let_go_of_a_lock() -> None:
-    assert kind(*LOCKED, call="202", for_ever=True, threads=IDLE) is Kind.LOCK
-
-
-@pytest.mark.parametrize("thread", AT_WORK)
-def test_a_thread_at_work_may_let_go_of_a_lock(thread: str) -> None:
-    assert kind(*LOCKED, call="202", for_ever=True, threads=f"{IDLE}{thread}\n") is Kind.THREAD
 
 
 BACKWARD = (f"_engine_run_backward ({SITE}/torch/autograd/graph.py:979)",)
@@ -145,11 +125,6 @@ BACKWARD = (f"_engine_run_backward ({SITE}/torch/autograd/graph.py:979)",)
 def test_in_the_backward_pass_it_is_the_hook_that_is_waited_for(hook: str, expected: Kind) -> None:
     threads = hook if hook.startswith("Thread") or not hook else f'Thread 9 (idle): "Dummy-3"\n{hook}\n'
     assert kind(*BACKWARD, call="202", threads=threads) is expected
-
-
-def test_where_the_environment_lies_says_nothing() -> None:
-    venv = "/data/datasets/socket/venv/lib/python3.11/site-packages"
-    assert kind(f"fit ({venv}/sklearn/base.py:1)", state="active") is Kind.RUNS
 
 
 WAITS = {

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.text.decode import (
-    CAP_MARK,
     MOST_MARKS,
     ascii_json,
     clean,
@@ -19,8 +18,6 @@ from supervisor.text.decode import (
     plain_chunks,
     printable,
     shell_word,
-    sniff_encoding,
-    strip_escapes,
 )
 from tests.hostile import shows
 
@@ -59,11 +56,6 @@ def test_a_line_is_made_safe_to_show(raw: bytes, shown: str) -> None:
     assert clean(raw) == shown
 
 
-def test_a_long_line_is_cut_with_a_mark() -> None:
-    shown = clean(b"x" * 100_000, cap_bytes=100)
-    assert shown == "x" * 100 + CAP_MARK
-
-
 @given(st.binary(max_size=300))
 def test_no_control_character_survives(raw: bytes) -> None:
     shown = clean(raw.replace(b"\n", b""))
@@ -78,27 +70,10 @@ def test_encodings_come_out_as_utf8(text: str, size: int, encoding: str) -> None
     assert b"".join(plain_chunks(chunked(data, size))).removeprefix(b"\xef\xbb\xbf") == text.encode()
 
 
-def test_utf16_without_a_mark_is_noticed() -> None:
-    assert sniff_encoding("Traceback (most recent".encode("utf-16-le")) == "utf-16-le"
-    assert sniff_encoding(b"plain ascii text, long enough") == "utf-8"
-
-
 @given(st.binary(max_size=5000), st.integers(1, 700))
 def test_gzip_is_unpacked_in_members_and_pieces(data: bytes, size: int) -> None:
     packed = gzip.compress(data) + gzip.compress(b"second")
     assert b"".join(gunzip(chunked(packed, size))) == data + b"second"
-
-
-def test_a_cut_gzip_gives_its_beginning() -> None:
-    packed = gzip.compress(b"".join(b"line %d\n" % number for number in range(20000)))
-    got = b"".join(plain_chunks(chunked(packed[: len(packed) // 2], 4096)))
-    assert got.startswith(b"line 0\nline 1\n")
-    assert b"".join(plain_chunks([b"\x1f\x8b" + b"junk" * 20])) == b""
-
-
-def test_progress_and_escapes_alone() -> None:
-    assert clean(b"a\rb\r ") == "b"
-    assert strip_escapes("\x1b[1mbold\x1b[0m\r") == "bold\r"
 
 
 @pytest.mark.parametrize(

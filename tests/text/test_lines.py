@@ -35,14 +35,6 @@ def test_a_line_without_end_takes_no_memory() -> None:
     assert (after.offset, after.number) == (10_000_001, 2)
 
 
-def test_a_progress_flood_keeps_its_newest_state() -> None:
-    splitter = LineSplitter(cap_bytes=200)
-    for step in range(10_000):
-        splitter.feed(b"\r%d/10000 it" % step)
-    (line,) = splitter.feed(b"\n")
-    assert line.text == "9999/10000 it"
-
-
 @given(
     texts=st.lists(st.binary(max_size=12).map(lambda raw: raw.replace(b"\n", b".")), max_size=30),
     first=st.integers(-2, 35),

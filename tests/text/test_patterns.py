@@ -45,11 +45,3 @@ def test_a_users_pattern_takes_time_in_proportion_to_the_line() -> None:
 def test_a_pattern_that_could_hang_is_refused(pattern: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         compile_linear(pattern)
-
-
-@pytest.mark.parametrize(
-    "pattern", ["(" * 600 + "a" + ")" * 600, "(?:" * 600 + "a" + "|b)" * 600, "a{99999999999999999999}"]
-)
-def test_a_pattern_nested_without_end_is_refused_too(pattern: str) -> None:
-    with pytest.raises(ValueError, match=r"nested too deeply"):
-        compile_linear(pattern)

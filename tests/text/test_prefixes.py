@@ -92,14 +92,6 @@ def test_a_template_of_torchruns_prefix_is_learnt(form: str, line: str, origin: 
 
 
 @pytest.mark.parametrize(
-    "form", ["[{epoch}/3][{batch}/8] loss 0.5", "E{epoch}/B{batch} | loss 0.5", "batch{batch}: loss 0.5"]
-)
-def test_a_counter_is_no_template(form: str) -> None:
-    lines = [form.format(epoch=epoch, batch=batch) for epoch in range(3) for batch in range(8)]
-    assert not [host for host in learn_hosts(lines) if host.startswith("^")]
-
-
-@pytest.mark.parametrize(
     ("path", "origin"),
     [
         ("logs/none_ab12/attempt_0/1/stderr.log", Origin(local_rank=1, stream="stderr")),

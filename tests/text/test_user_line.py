@@ -68,25 +68,6 @@ def test_a_program_that_came_as_a_package_is_the_users() -> None:
     assert own_line(lines, len(lines) - 1) == CodeLine(f"{home}/loop.py", 210, "loss.backward()")
 
 
-def test_a_chain_is_told_by_its_last_link() -> None:
-    lines = [
-        *NESTED,
-        "",
-        "The above exception was the direct cause of the following exception:",
-        "",
-        "Traceback (most recent call last):",
-        '  File "train.py", line 5, in <module>',
-        "    run()",
-        "RuntimeError: gave up",
-    ]
-    assert own_line(lines, len(lines) - 1) == CodeLine("train.py", 5, "run()")
-
-
-def test_a_frame_whose_source_is_not_quoted() -> None:
-    lines = ["Traceback (most recent call last):", '  File "gone.py", line 5, in <module>', "KeyError: 1"]
-    assert own_line(lines, 2) == CodeLine("gone.py", 5, "")
-
-
 STACK = [
     'Thread 7 (idle): "MainThread"',
     "    wait (/usr/lib/python3.11/threading.py:331)",

@@ -78,59 +78,43 @@ class ThreadStack:
 
 def parse_stack(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
     """The threads in the output of py-spy or of faulthandler; empty when it is neither."""
-    if any(_FAULT_THREAD.match(line) for line in lines):
-        return _from_faulthandler(lines)
-    return _from_py_spy(lines)
-
-
-def main_thread(threads: Sequence[ThreadStack]) -> ThreadStack | None:
-    """The thread that runs the script."""
-    return next((thread for thread in threads if thread.is_main), threads[0] if len(threads) == 1 else None)
-
-
-def _from_py_spy(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
     found: list[ThreadStack] = []
-    name, idle, frames, at = "", None, list[Frame](), list[int]()
+    is_main, idle, frames, at = False, None, list[Frame](), list[int]()
 
     def close() -> None:
         if frames:
-            found.append(ThreadStack(tuple(frames), idle, is_main=name == "MainThread", at=tuple(at)))
-
-    for index, line in enumerate(lines):
-        if (head := _SPY_THREAD.match(line)) is not None:
-            close()
-            name, frames, at = head[3] or head[1], [], []
-            idle = None if head[2] is None else head[2].startswith("idle")
-        elif (seen := _SPY_FRAME.match(line)) is not None and len(frames) < _MAX_FRAMES:
-            frames.append(Frame(seen[1], seen[2], whole(seen[3]) if seen[3] else None))
-            at.append(index)
-    close()
-    if found and not any(thread.is_main for thread in found):
-        # A thread without a name (no threading module) is the only one, or the last listed.
-        last = found.pop()
-        found.append(replace(last, is_main=True))
-    return tuple(found)
-
-
-def _from_faulthandler(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
-    found: list[ThreadStack] = []
-    is_main, frames, at = False, list[Frame](), list[int]()
-
-    def close() -> None:
-        if frames:
-            found.append(ThreadStack(tuple(frames), is_main=is_main, at=tuple(at)))
+            found.append(ThreadStack(tuple(frames), idle, is_main=is_main, at=tuple(at)))
 
     for index, line in enumerate(lines):
         if (head := _FAULT_THREAD.match(line)) is not None:
             close()
             # A signal's handler runs in the main thread (signal(7) lets any take it; CPython's main one does).
-            is_main, frames, at = head[1] == "Current thread", [], []
-        elif (seen := _FAULT_FRAME.match(line)) is not None and len(frames) < _MAX_FRAMES:
-            number = whole(seen[2]) if seen[2].isdecimal() else None
-            frames.append(Frame(seen[3], seen[1], number))
+            is_main, idle, frames, at = head[1] == "Current thread", None, [], []
+        elif (head := _SPY_THREAD.match(line)) is not None:
+            close()
+            is_main, frames, at = (head[3] or head[1]) == "MainThread", [], []
+            idle = None if head[2] is None else head[2].startswith("idle")
+        elif len(frames) < _MAX_FRAMES and (frame := _frame(line)) is not None:
+            frames.append(frame)
             at.append(index)
     close()
+    if found and not any(thread.is_main for thread in found):
+        # A thread without a name (no threading module) is the only one, or the last listed.
+        found[-1] = replace(found[-1], is_main=True)
     return tuple(found)
+
+
+def _frame(line: str) -> Frame | None:
+    if (seen := _FAULT_FRAME.match(line)) is not None:
+        return Frame(seen[3], seen[1], whole(seen[2]) if seen[2].isdecimal() else None)
+    if (seen := _SPY_FRAME.match(line)) is not None:
+        return Frame(seen[1], seen[2], whole(seen[3]) if seen[3] else None)
+    return None
+
+
+def main_thread(threads: Sequence[ThreadStack]) -> ThreadStack | None:
+    """The thread that runs the script."""
+    return next((thread for thread in threads if thread.is_main), threads[0] if len(threads) == 1 else None)
 
 
 # System calls as x86-64's /proc numbers them. On other machines nothing is known by its number.

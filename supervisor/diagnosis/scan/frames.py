@@ -157,7 +157,8 @@ def last_exception_after(hit: Hit) -> tuple[int, str] | None:
     for below, _, stop, line in rows_of(hit.after):
         if HEAD in line and split_prefix(line, hit.hosts)[0].agrees(hit.origin):
             end = end_below(line, hit.after[stop + 1 :], hit.hosts)
-            return (below + end.below, end.text) if end is not None and end.below else None
+            if end is not None and end.below:
+                return below + end.below, end.text
     return None
 
 

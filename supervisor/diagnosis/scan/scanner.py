@@ -17,8 +17,14 @@ from supervisor.diagnosis.scan.log_timeline import is_progress
 from supervisor.diagnosis.scan.matched_lines import SHOWN_BYTES, Hit, SourceScan, best_match, is_echo
 from supervisor.diagnosis.scan.matcher import Matcher, line_pattern
 from supervisor.diagnosis.scan.signature_tables import Role, Signatures, Trait
-from supervisor.diagnosis.scan.unwrap import unwrapped_records
-from supervisor.diagnosis.scan.windows import Cutter, Matched, Window, cut_windows, match_window
+from supervisor.diagnosis.scan.windows import (
+    Cutter,
+    Matched,
+    Window,
+    cut_windows,
+    match_window,
+    unwrapped_records,
+)
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.prefixes import NOWHERE, Origin, learn_hosts, split_prefix
 from supervisor.text.tracebacks import NO_END, end_below, end_without_head
@@ -31,8 +37,6 @@ HEAD_BYTES = 65536
 TAIL_BYTES = 196608
 FIRST_HITS = 48
 LAST_HITS = 12
-# A line may match a few times, and the last dozen lines are kept.
-LAST_MATCHES = 8 * LAST_HITS
 MOST_WAITING = 400
 # Of a bar's line that is longer than this, only so many states are kept in the tail.
 LONG_LINE = 4096
@@ -159,12 +163,11 @@ class SourceScanner:
 
     def _hits(self, text: bytes, matches: list[tuple[int, int]]) -> list[Hit]:
         """The first hits of a signature, and of a flood the window's last few, so that it fills no memory."""
-        rows = _Rows(text)
         hits: list[Hit] = []
         seen: set[tuple[int, int]] = set()
         left: dict[int, int] = {}
         later: dict[int, deque[tuple[int, int, int]]] = {}
-        for end, index in self._worth_a_look(matches):
+        for end, index in matches:
             start = text.rfind(b"\n", 0, max(end - 1, 0)) + 1
             part = start
             if b"\r" in text[start:end] and b"Traceback (most" in text[start : start + 160]:
@@ -178,30 +181,14 @@ class SourceScanner:
                 left[index] = FIRST_HITS - (len(kept.first) if kept is not None else 0)
             if left[index] <= 0:
                 later.setdefault(index, deque(maxlen=LAST_HITS)).append((end, index, start))
-            elif (hit := self._hit(text, end, index, rows.before(start), start)) is not None:
+            elif (hit := self._hit(text, end, index, text.count(b"\n", 0, start), start)) is not None:
                 left[index] -= 1
                 hits.append(hit)
         for end, index, start in sorted(place for places in later.values() for place in places):
-            hit = self._hit(text, end, index, rows.before(start), start)
+            hit = self._hit(text, end, index, text.count(b"\n", 0, start), start)
             if hit is not None:
                 hits.append(hit)
         return hits
-
-    def _worth_a_look(self, matches: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The matches that may be kept: of a signature whose first hits are there already, a window's last ones."""
-        full = {index for index, kept in self._kept.items() if len(kept.first) >= FIRST_HITS}
-        if len(matches) < LAST_MATCHES or full.isdisjoint(index for _, index in matches):
-            return matches
-        left = dict.fromkeys(full, LAST_MATCHES)
-        found = []
-        for match in reversed(matches):
-            if (count := left.get(match[1])) is not None:
-                if count == 0:
-                    continue
-                left[match[1]] = count - 1
-            found.append(match)
-        found.reverse()
-        return found
 
     def _keep_or_wait(self, hits: Iterable[Hit]) -> None:
         """Keep hits, those that lack lines below them once these have come."""
@@ -331,21 +318,6 @@ def _last_states(line: bytes) -> bytes:
 def _bar() -> re.Pattern[bytes]:
     """tqdm's count and elapsed time, with one step done at least."""
     return re.compile(rb"\b[1-9]\d*/\d+ \[\d\d:\d\d")
-
-
-class _Rows:
-    """Counts the newlines before a place; cheap where places come in order."""
-
-    def __init__(self, text: bytes) -> None:
-        self._text = text
-        self._to = self._count = 0
-
-    def before(self, place: int) -> int:
-        if place < self._to:
-            self._to = self._count = 0
-        self._count += self._text.count(b"\n", self._to, place)
-        self._to = place
-        return self._count
 
 
 def _unwrapped(text: bytes) -> bytes:

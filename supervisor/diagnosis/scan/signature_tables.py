@@ -243,29 +243,34 @@ def _entry(raw: Mapping[str, object], family: str, index: int) -> Signature:
     if unknown := set(raw) - _KEYS:
         raise TableError(f"signature {name}: unknown keys {', '.join(sorted(unknown))}")
     try:
-        reason = raw.get("reason")
-        entry = Signature(
-            place=index,
-            id=name,
-            failure=FailureClass(str(raw["class"])),
-            role=Role(str(raw["role"])),
-            reason=Reason(str(reason)) if reason is not None else None,
-            strength=int(str(raw["strength"])),
-            regex=str(raw["regex"]),
-            triggers=_texts(raw.get("triggers", [])),
-            must_not=str(raw.get("must_not", "")),
-            samples=_texts(raw["samples"]),
-            near_misses=_texts(raw.get("near_misses", [])),
-            family=family,
-            confirm=_needs_confirmation(str(raw["regex"])),
-            traits=frozenset(Trait(name) for name in _texts(raw.get("traits", []))),
-            lost=str(raw.get("lost", "")),
-            title=str(raw.get("title", "")),
-        )
+        entry = _read(raw, family, index)
     except (KeyError, ValueError, TypeError) as error:
         raise TableError(f"signature {name}: {error}") from error
     _check(entry)
     return entry
+
+
+def _read(raw: Mapping[str, object], family: str, place: int) -> Signature:
+    reason = raw.get("reason")
+    return Signature(
+        place=place,
+        id=str(raw["id"]),
+        failure=FailureClass(str(raw["class"])),
+        role=Role(str(raw["role"])),
+        reason=Reason(str(reason)) if reason is not None else None,
+        strength=int(str(raw["strength"])),
+        regex=str(raw["regex"]),
+        triggers=_texts(raw.get("triggers", [])),
+        must_not=str(raw.get("must_not", "")),
+        samples=_texts(raw["samples"]),
+        near_misses=_texts(raw.get("near_misses", [])),
+        family=family,
+        confirm=_needs_confirmation(str(raw["regex"])),
+        traits=frozenset(Trait(name) for name in _texts(raw.get("traits", []))),
+        lost=str(raw.get("lost", "")),
+        title=str(raw.get("title", "")),
+        start=str(raw.get("start", "")),
+    )
 
 
 def _needs_confirmation(regex: str) -> bool:
@@ -309,69 +314,39 @@ def _check(entry: Signature) -> None:
 
 
 def pack(signatures: Signatures) -> bytes:
-    """The parsed set as compact bytes, so that a start need not parse TOML (20 ms) again."""
-    import marshal
+    """The parsed set as compact bytes, so that a start need not parse and check TOML again; samples and notes are not in it."""
+    import json
 
     rows = [
-        (
-            entry.id,
-            entry.failure.value,
-            entry.role.value,
-            entry.reason.value if entry.reason else "",
-            entry.strength,
-            entry.regex,
-            entry.confirm,
-            sorted(trait.value for trait in entry.traits),
-            entry.lost,
-            entry.title,
-            entry.start,
-        )
+        {
+            "id": entry.id,
+            "class": entry.failure,
+            "role": entry.role,
+            "reason": entry.reason,
+            "strength": entry.strength,
+            "regex": entry.regex,
+            "samples": [],
+            "traits": sorted(entry.traits),
+            "lost": entry.lost,
+            "title": entry.title,
+            "start": entry.start,
+        }
         for entry in signatures.entries
     ]
-    return marshal.dumps((signatures.digest, rows))
+    return json.dumps([signatures.digest, rows]).encode("utf-8")
 
 
 def unpack(raw: bytes) -> Signatures:
-    """Read what `pack` wrote; samples and notes are not in it.
+    """Read what `pack` wrote.
 
     Raises:
         ValueError: the bytes are not a packed set.
     """
-    import marshal
+    import json
 
     try:
-        digest, rows = marshal.loads(raw)  # noqa: S302 - checked bytes of our own cache, and no code is in them
-        entries = tuple(_unpacked(place, *row) for place, row in enumerate(rows))
-    except (TypeError, KeyError, EOFError, ValueError) as error:
+        digest, rows = json.loads(raw)
+        entries = tuple(_read(row, "", place) for place, row in enumerate(rows))
+    except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f"not a packed signature set: {error}") from error
     return Signatures(entries, str(digest))
-
-
-def _unpacked(
-    place: int,
-    name: str,
-    failure: str,
-    role: str,
-    reason: str,
-    strength: int,
-    regex: str,
-    confirm: bool,
-    traits: list[str],
-    lost: str,
-    title: str,
-    start: str,
-) -> Signature:
-    return Signature(
-        place,
-        name,
-        FailureClass(failure),
-        Role(role),
-        Reason(reason) if reason else None,
-        strength,
-        regex,
-        confirm=confirm,
-        traits=frozenset(map(Trait, traits)),
-        lost=lost,
-        title=title,
-        start=start,
-    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import Final, NamedTuple
 
 from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan
@@ -45,28 +44,22 @@ class Launch(NamedTuple):
     numbered: bool = False
 
 
-@cache
-def _patterns() -> dict[str, Lazy]:
-    return {
-        "summary": Lazy(r"exitcode +: (-?\d+) \(pid: (\d+)\)"),
-        "rank": Lazy(r"rank +: (\d+) \(local_rank: (\d+)\)"),
-        "host": Lazy(r"host +: (\S+)"),
-        "local": Lazy(r"--local[-_]rank[= '\",]*(\d+)"),
-        "term": Lazy(r"Sending process (\d+) closing signal|Killing subprocess (\d+)"),
-        "nproc": Lazy(
-            r"nproc[-_]per[-_]node[= ]+(\d+)|nproc_per_node *: (\d+)|num_processes[= ]+(\d+)|--gpus[= ]+(\d+)\b"
-        ),
-        "nnodes": Lazy(r"--nnodes[= ]+(\d+)(?!:)\b|min_nodes *: (\d+)|num_nodes[= ]+(\d+)"),
-        "world": Lazy(
-            r"world[_ ]size[:= ]+(\d+)|dist_world_size=(\d+)|MEMBER: \d+/(\d+)|world-size +(\d+)|\"world\": ?(\d+)|/(\d+) clients joined|\brank \d+ of (\d+)\b|\brank \d+/(\d+)\b",
-            re.IGNORECASE,
-        ),
-        "raypid": Lazy(
-            r"pid=(\d+)\) (?:world_rank|rank)=(\d+)|world_rank=(\d+).{0,80}pid=(\d+)|pid=(\d+)[^)]*\) \[rank(\d+)\]"
-        ),
-    }
-
-
+_SUMMARY = Lazy(r"exitcode +: (-?\d+) \(pid: (\d+)\)")
+_SUMMARY_RANK = Lazy(r"rank +: (\d+) \(local_rank: (\d+)\)")
+_SUMMARY_HOST = Lazy(r"host +: (\S+)")
+_LOCAL_RANK = Lazy(r"--local[-_]rank[= '\",]*(\d+)")
+_SIGNALLED = Lazy(r"Sending process (\d+) closing signal|Killing subprocess (\d+)")
+_PER_NODE = Lazy(
+    r"nproc[-_]per[-_]node[= ]+(\d+)|nproc_per_node *: (\d+)|num_processes[= ]+(\d+)|--gpus[= ]+(\d+)\b"
+)
+_NODES = Lazy(r"--nnodes[= ]+(\d+)(?!:)\b|min_nodes *: (\d+)|num_nodes[= ]+(\d+)")
+_WORLD = Lazy(
+    r"world[_ ]size[:= ]+(\d+)|dist_world_size=(\d+)|MEMBER: \d+/(\d+)|world-size +(\d+)|\"world\": ?(\d+)|/(\d+) clients joined|\brank \d+ of (\d+)\b|\brank \d+/(\d+)\b",
+    re.IGNORECASE,
+)
+_RAY = Lazy(
+    r"pid=(\d+)\) (?:world_rank|rank)=(\d+)|world_rank=(\d+).{0,80}pid=(\d+)|pid=(\d+)[^)]*\) \[rank(\d+)\]"
+)
 # How launchers report a process's end. A form that names no code or signal reports an exception.
 _EXITS = (
     Lazy(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)"),
@@ -156,7 +149,7 @@ def _signalled_pids(scans: Sequence[SourceScan]) -> frozenset[int]:
         for hit in _hits(scans)
         if hit.has(Trait.SIGNALS_PEERS)
         for text in (hit.text, *hit.lines_after(24))
-        for found in _patterns()["term"].finditer(text)
+        for found in _SIGNALLED.finditer(text)
     )
 
 
@@ -168,7 +161,7 @@ def _ranks_by_pid(scans: Sequence[SourceScan], exits: Sequence[Exit]) -> dict[in
             by_pid.setdefault(hit.origin.pid, hit.origin.rank)
     for scan in scans:
         for line in scan.edges():
-            if "pid=" in line and (match := _patterns()["raypid"].search(line)):
+            if "pid=" in line and (match := _RAY.search(line)):
                 pid, rank, its_rank, its_pid, worker_pid, worker_rank = match.groups()
                 by_pid.setdefault(whole(pid or its_pid or worker_pid), whole(rank or its_rank or worker_rank))
     return by_pid
@@ -225,7 +218,6 @@ _SIZE_WORDS = ("proc", "node", "orld", "rank", "--gpus", "clients", "MEMBER")
 
 def _sizes(scans: Sequence[SourceScan]) -> tuple[int | None, int | None]:
     """Processes a node and world size, as commands, banners and programs print them."""
-    patterns = _patterns()
     per_node = nodes = world = None
     for scan in scans:
         # A short log's head is its tail too.
@@ -233,9 +225,9 @@ def _sizes(scans: Sequence[SourceScan]) -> tuple[int | None, int | None]:
         for line in scan.head if short else (*scan.head, *scan.tail[-200:]):
             if not any(word in line for word in _SIZE_WORDS):
                 continue
-            per_node = per_node if per_node is not None else _size(patterns["nproc"].search(line))
-            nodes = nodes if nodes is not None else _size(patterns["nnodes"].search(line))
-            size = _size(patterns["world"].search(line))
+            per_node = per_node if per_node is not None else _size(_PER_NODE.search(line))
+            nodes = nodes if nodes is not None else _size(_NODES.search(line))
+            size = _size(_WORLD.search(line))
             world = max(world or 0, size) if size is not None else world
     if world is None and per_node is not None:
         world = per_node * (nodes or 1)
@@ -248,7 +240,7 @@ def _size(match: re.Match[str] | None) -> int | None:
 
 def _exit(hit: Hit) -> Exit | None:
     """The exit that a launcher's line reports; the first form that fits is read."""
-    if match := _patterns()["summary"].search(hit.text):
+    if match := _SUMMARY.search(hit.text):
         return _torchrun_summary(match, hit)
     match = next((match for form in _EXITS if (match := form.search(hit.text))), None)
     if match is None:
@@ -279,7 +271,7 @@ def _is_root_cause(hit: Hit) -> bool:
 
 def _local_rank(hit: Hit) -> int | None:
     """The local rank in the command that a launcher quotes."""
-    found = _patterns()["local"].search(hit.text)
+    found = _LOCAL_RANK.search(hit.text)
     return whole(found.group(1)) if found else None
 
 
@@ -287,9 +279,9 @@ def _torchrun_summary(match: re.Match[str], hit: Hit) -> Exit:
     rank = local = None
     host = hit.origin.node
     for line in reversed(hit.lines_before(6)):
-        if named := _patterns()["rank"].search(line):
+        if named := _SUMMARY_RANK.search(line):
             rank, local = whole(named.group(1)), whole(named.group(2))
-        if placed := _patterns()["host"].search(line):
+        if placed := _SUMMARY_HOST.search(line):
             host = placed.group(1)
     return Exit(whole(match.group(1)), rank, local, host, whole(match.group(2)), hit, summary=True)
 

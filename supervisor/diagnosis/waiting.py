@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
-from supervisor.diagnosis.attribution.process_exits import Launch
-from supervisor.diagnosis.attribution.rank_of_lines import Ranks, inline_rank, only_absent
+from supervisor.diagnosis.hang.stacks import parse_stack
+from supervisor.diagnosis.process_exits import Launch
+from supervisor.diagnosis.rank_of_lines import Ranks, inline_rank, only_absent
 from supervisor.diagnosis.scan.matched_lines import Candidate, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.run.failures import FailureClass
@@ -33,7 +35,6 @@ _WAITED_FOR = (
     Lazy(r"retrieving ncclUniqueId from \[(\d+)\]"),
 )
 _SEQ = Lazy(r"SeqNum=(\d+)|sequence id: (\d+)|at work: (\d+)|NCCL work: (\d+), last enqueued")
-_WORK = Lazy(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)")
 _ENQUEUED = Lazy(r"[Ll]ast enqueued(?: \w+)? work: (-?\d+)")
 _COMPLETED = Lazy(r"last completed(?: \w+)? work: (-?\d+)")
 _META = Lazy(r"workMetaList_\.size\(\)=(\d+)")
@@ -146,62 +147,6 @@ def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) 
     return only_absent(world, reported) if reported else None
 
 
-class WaitingRanks(NamedTuple):
-    """How the ranks wait that timed out.
-
-    `calls`: the ranks by the collective that they called, where under one number of one group they called different
-    ones. `all_in_the_first`: all ranks, each in its first collective.
-    """
-
-    calls: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    all_in_the_first: bool = False
-
-
-def waiting_ranks(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> WaitingRanks:
-    """Read it from the watchdogs' lines: one names rank, number and operation, the next its group and number."""
-    called: dict[tuple[int, int], str] = {}
-    groups: dict[tuple[int, int], str] = {}
-    first: dict[int, bool] = {}
-    for item in candidates:
-        text = item.hit.text
-        rank = item.rank if item.rank is not None else inline_rank(text)
-        if rank is None or item.is_cause or item.failure is not FailureClass.NCCL_TIMEOUT:
-            continue
-        if match := _WORK.search(text):
-            called.setdefault((rank, whole(match.group(1))), match.group(2))
-            first[rank] = first.get(rank, True) and match.group(1) == "1"
-        elif (match := _SEQ.search(text)) and _GROUP.search(text):
-            groups[rank, whole(next(part for part in match.groups() if part))] = _group_in(text)
-    met: dict[tuple[str, int], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for (rank, number), op in called.items():
-        if (group := groups.get((rank, number))) is not None:
-            met[group, number][op].add(rank)
-    apart = next((by_op for by_op in met.values() if len(by_op) > 1), {})
-    world = launch.world_size or len(ranks.seen)
-    return WaitingRanks(
-        tuple((op, tuple(sorted(apart[op]))) for op in sorted(apart)),
-        all_in_the_first=len(first) >= max(2, world) and all(first.values()),
-    )
-
-
-_RDZV_ID = Lazy(r"--rdzv[-_]id[= ]+(\S+)")
-
-
-def different_rendezvous(scans: Sequence[SourceScan]) -> tuple[int, int, str] | None:
-    """The first command whose rendezvous id is not the one before: (source, line, text). Such nodes never meet."""
-    first: str | None = None
-    for index, scan in enumerate(scans):
-        for row, line in enumerate(scan.head):
-            match = _RDZV_ID.search(line)
-            if match is None:
-                continue
-            if first is not None and match.group(1) != first:
-                return index, row + 1, line
-            first = first or match.group(1)
-    return None
-
-
-_FRAME = Lazy(r"^\s{2,}(\S+) \((\S+?):(\d+)\)|^\s+File \"([^\"]+)\", line \d+,? in (\S+)")
 _LIBRARY = Lazy(
     r"(?:^|/)(?:threading|selectors|queue|socket|ssl|subprocess|contextlib|runpy)\.py|concurrent/futures|multiprocessing/|"
     r"(?:^|/)torch/|c10d_logger|libc|asyncio/|http/client|urllib3?/|<frozen"
@@ -235,21 +180,22 @@ def hang_place(scans: Sequence[SourceScan], ranks: Ranks) -> HangPlace | None:
 
 
 def _waiting_frame(lines: Sequence[str], hosts: Collection[str]) -> tuple[int, str, bool] | None:
-    library: tuple[int, str] | None = None
-    in_collective = False
-    for below, raw in enumerate(lines, start=1):
-        _, text = split_prefix(raw, hosts)
-        match = _FRAME.match(text)
-        if match is None:
-            if below > 1:
-                break
-            continue
-        path = match.group(2) or match.group(4)
-        in_collective = in_collective or _IN_COLLECTIVE.search(text) is not None
-        library = library or (below, text.strip())
-        if _LIBRARY.search(path) is None:
-            return below, text.strip(), in_collective
-    return (*library, in_collective) if library else None
+    """The frame of the user's that the first thread waits in, else its innermost one: lines below its head, text, whether below a collective."""
+    texts = [split_prefix(line, hosts)[1] for line in lines]
+    thread = next(iter(parse_stack(["Thread 0", *texts])), None)
+    pairs = zip(thread.at, thread.frames, strict=True) if thread is not None else ()
+    # Frames of native code have no line.
+    frames = list(takewhile(lambda pair: pair[1].line is not None, pairs))
+    if not frames:
+        return None
+    below, in_collective = 0, False
+    for at, frame in frames:
+        in_collective = in_collective or _IN_COLLECTIVE.search(texts[at - 1]) is not None
+        below = below or at
+        if not _LIBRARY.search(frame.file):
+            below = at
+            break
+    return below, texts[below - 1].strip(), in_collective
 
 
 def _rank_named(before: Sequence[str], text: str) -> int | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from functools import cache
 
-from supervisor.diagnosis.attribution.process_exits import Exit, Launch
+from supervisor.diagnosis.process_exits import Exit, Launch
 from supervisor.diagnosis.scan.frames import frames_above
 from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
@@ -25,27 +24,43 @@ _OWN = r"\[(?:PG [^\]]*?)?Rank (\d+)\]"
 ENDED_FOR_OTHERS = frozenset((-15, -6))
 
 
-@cache
-def _inline() -> tuple[Lazy, ...]:
-    return tuple(
-        Lazy(text)
-        for text in (
-            _OWN,
-            r"\(RANK (\d+)\)",
-            r'"(?:global_)?rank": ?(\d+)',
-            r"\b[Rr]ank=(\d+)\b",
-            r"\[rank[ :]{0,2}(\d+)\]",
-            r"\bon (?:global )?rank (\d+)\b",
-            r"\bfor rank (\d+):",
-            r"^[Rr]ank (\d+) ?[|:]",
-            r"^\[(\d+)\]: ",
-            r"\bRank (\d+) is running collective",
-            r"\b[Rr]ank[ :](\d+)[,:)\]]",
-            _ASCEND,
-            # torch_xla/distributed/xla_multiprocessing.py: a TPU core's ordinal is its rank
-            r"\bException in device=TPU:(\d+):",
-        )
-    )
+_INLINE = (
+    Lazy(_OWN),
+    Lazy(r"\(RANK (\d+)\)"),
+    Lazy(r'"(?:global_)?rank": ?(\d+)'),
+    Lazy(r"\b[Rr]ank=(\d+)\b"),
+    Lazy(r"\[rank[ :]{0,2}(\d+)\]"),
+    Lazy(r"\bon (?:global )?rank (\d+)\b"),
+    Lazy(r"\bfor rank (\d+):"),
+    Lazy(r"^[Rr]ank (\d+) ?[|:]"),
+    Lazy(r"^\[(\d+)\]: "),
+    Lazy(r"\bRank (\d+) is running collective"),
+    Lazy(r"\b[Rr]ank[ :](\d+)[,:)\]]"),
+    Lazy(_ASCEND),
+    # torch_xla/distributed/xla_multiprocessing.py: a TPU core's ordinal is its rank
+    Lazy(r"\bException in device=TPU:(\d+):"),
+)
+_DEVICES = (
+    Lazy(r"\bGPU (\d+)(?: has a total|;|,)|\(GPU (\d+);|\bNPU (\d+)\b"),
+    Lazy(r"^(?:[\w.-]+:\d+:\d+ )?\[(\d+)\] (?:\S+ )?NCCL WARN"),
+    Lazy(r"device='?cuda:(\d+)'?"),
+    Lazy(r"\bGPU[- ](\d+)\b"),
+)
+_PIDS = (
+    Lazy(r"[Kk]illed process (\d+)|Kill process (\d+)"),
+    Lazy(r"\bpid[= ']+(\d+)"),
+    Lazy(r"\(pid:? (\d+)\)"),
+    Lazy(r"^[\w.-]+:(\d+):\d+ \[\d+\]"),
+    Lazy(r"received by PID (\d+)"),
+    Lazy(r"^\[[\w.-]+:(\d+)\] (?:\*\*\*|Signal)"),
+    Lazy(r"^\S*: \S*\[(\d+)\]: segfault"),
+)
+
+
+def _first_number(patterns: Sequence[Lazy], text: str) -> int | None:
+    """The number that the first pattern that fits names."""
+    match = next((match for pattern in patterns if (match := pattern.search(text))), None)
+    return whole(next(group for group in match.groups() if group)) if match is not None else None
 
 
 def only_absent(world: int, present: Collection[int]) -> int | None:
@@ -61,10 +76,7 @@ def inline_rank(text: str) -> int | None:
     """The rank that a line's own words name as its source."""
     if "ank" not in text and "RANK" not in text and "device=TPU" not in text and not text.startswith("["):
         return None
-    for pattern in _inline():
-        if match := pattern.search(text):
-            return whole(next(group for group in match.groups() if group))
-    return None
+    return _first_number(_INLINE, text)
 
 
 def own_rank(text: str) -> int | None:
@@ -77,33 +89,14 @@ def device_of(text: str) -> int | None:
     """The visible CUDA device that a message names: a local rank as a rule, never a global one."""
     if not any(word in text for word in ("GPU", "NPU", "cuda", "NCCL WARN")):
         return None
-    match = (
-        re.search(r"\bGPU (\d+)(?: has a total|;|,)|\(GPU (\d+);|\bNPU (\d+)\b", text)
-        or re.search(r"^(?:[\w.-]+:\d+:\d+ )?\[(\d+)\] (?:\S+ )?NCCL WARN", text)
-        or re.search(r"device='?cuda:(\d+)'?", text)
-        or re.search(r"\bGPU[- ](\d+)\b", text)
-    )
-    if match is None:
-        return None
-    return whole(next(group for group in match.groups() if group))
+    return _first_number(_DEVICES, text)
 
 
 def pid_of(text: str) -> int | None:
     """The process that a kernel, Ray or NCCL line names."""
     if not any(word in text for word in ("pid", "PID", "process ", "segfault", "NCCL", "Signal", "***")):
         return None
-    match = (
-        re.search(r"[Kk]illed process (\d+)|Kill process (\d+)", text)
-        or re.search(r"\bpid[= ']+(\d+)", text)
-        or re.search(r"\(pid:? (\d+)\)", text)
-        or re.search(r"^[\w.-]+:(\d+):\d+ \[\d+\]", text)
-        or re.search(r"received by PID (\d+)", text)
-        or re.search(r"^\[[\w.-]+:(\d+)\] (?:\*\*\*|Signal)", text)
-        or re.search(r"^\S*: \S*\[(\d+)\]: segfault", text)
-    )
-    if match is None:
-        return None
-    return whole(next(group for group in match.groups() if group))
+    return _first_number(_PIDS, text)
 
 
 def place_of(origin: Origin) -> str | None:

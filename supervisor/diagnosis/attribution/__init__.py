@@ -1,1 +1,0 @@
-"""Whose line it is, and when: ranks, exits, who waited for whom."""
