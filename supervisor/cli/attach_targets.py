@@ -14,8 +14,14 @@ from pathlib import Path
 from supervisor.cli.common import say
 from supervisor.cli.job_logs import BadInputError, file_chunks, log_file, read_jobs, tasks_of
 from supervisor.diagnosis.evidence import JobEvidence
-from supervisor.keeper.observer.log_ends import both_ends, span_of_logs
-from supervisor.keeper.observer.observed_run import ATTEMPT, PIPE_NAME, ObservedLog, Target
+from supervisor.keeper.observer.observed_run import (
+    ATTEMPT,
+    PIPE_NAME,
+    ObservedLog,
+    Target,
+    both_ends,
+    span_of_logs,
+)
 from supervisor.run.paths import RunPaths, make_private, private
 from supervisor.run.regular import open_regular
 from supervisor.run.state import A_PIPE

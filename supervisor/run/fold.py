@@ -68,18 +68,14 @@ def _edit(s: st.RunState, number: int, **changes: object) -> st.RunState:
     return replace(s, attempts=attempts)
 
 
+def _given(event: ev.Event, *names: str) -> dict[str, Any]:
+    """Those of an event's fields that say something."""
+    return {name: value for name in names if (value := getattr(event, name)) is not None}
+
+
 def _run_started(s: st.RunState, event: ev.RunStarted) -> st.RunState:
-    return replace(
-        s,
-        run_id=event.run_id,
-        name=event.name,
-        mode=event.mode,
-        host=event.host,
-        source=event.source,
-        total_steps=event.total_steps,
-        world_size=event.world_size,
-        started_t=event.t,
-    )
+    known = _given(event, "run_id", "name", "mode", "host", "source", "total_steps", "world_size")
+    return replace(s, started_t=event.t, **known)
 
 
 def _keeper_started(s: st.RunState, event: ev.KeeperStarted) -> st.RunState:
@@ -89,17 +85,8 @@ def _keeper_started(s: st.RunState, event: ev.KeeperStarted) -> st.RunState:
 
 
 def _launch_intended(s: st.RunState, event: ev.LaunchIntended) -> st.RunState:
-    view = st.AttemptState(
-        number=event.attempt,
-        argv=event.argv,
-        reason=event.reason,
-        batch=event.batch,
-        resume=event.resume,
-        script_hash=event.script_hash,
-        resume_copy=event.resume_copy,
-        resume_at=event.resume_at,
-        planned_t=event.t,
-    )
+    planned = ("argv", "reason", "batch", "resume", "script_hash", "resume_copy", "resume_at")
+    view = st.AttemptState(number=event.attempt, planned_t=event.t, **_given(event, *planned))
     return replace(
         s,
         attempts=(*(a for a in s.attempts if a.number != event.attempt), view),
@@ -115,33 +102,21 @@ def _attempt_started(s: st.RunState, event: ev.AttemptStarted) -> st.RunState:
     return replace(s, condition=st.Running(attempt=event.attempt, phase=ev.Phase.RENDEZVOUS))
 
 
-def _rank_started(s: st.RunState, event: ev.RankStarted) -> st.RunState:
+def _edit_rank(s: st.RunState, event: ev.RankStarted | ev.RankExited, **changes: object) -> st.RunState:
     found = s.find(event.attempt)
     if found is None:
         return s
     known = found.ranks.get(event.local_rank, st.RankState(local_rank=event.local_rank))
-    seen = replace(
-        known,
-        rank=event.rank if event.rank is not None else known.rank,
-        pid=event.pid if event.pid is not None else known.pid,
-        start_time=event.start_time if event.start_time is not None else known.start_time,
-        stdout=event.stdout or known.stdout,
-        stderr=event.stderr or known.stderr,
-    )
-    return _edit(s, event.attempt, ranks={**found.ranks, event.local_rank: seen})
+    return _edit(s, event.attempt, ranks={**found.ranks, event.local_rank: replace(known, **changes)})
 
 
 def _rank_exited(s: st.RunState, event: ev.RankExited) -> st.RunState:
+    s = _edit_rank(s, event, exited=True, **_given(event, "exit_code"))
     found = s.find(event.attempt)
-    if found is None:
+    if found is None or found.failing is None or found.failing.local_rank != event.local_rank:
         return s
-    known = found.ranks.get(event.local_rank, st.RankState(local_rank=event.local_rank))
-    code = event.exit_code if event.exit_code is not None else known.exit_code
-    gone = replace(known, exited=True, exit_code=code)
-    changes: dict[str, object] = {"ranks": {**found.ranks, event.local_rank: gone}}
-    if code == 0 and found.failing is not None and found.failing.local_rank == event.local_rank:
-        changes["failing"] = None  # it logged an error but ended well
-    return _edit(s, event.attempt, **changes)
+    ended_well = found.ranks[event.local_rank].exit_code == 0  # it logged an error but ended well
+    return _edit(s, event.attempt, failing=None) if ended_well else s
 
 
 def _phase_changed(s: st.RunState, event: ev.PhaseChanged) -> st.RunState:
@@ -415,7 +390,9 @@ CHANGES: Mapping[type[ev.Event], Change] = {
     ev.GpuFound: _nothing,
     ev.LaunchIntended: _launch_intended,
     ev.AttemptStarted: _attempt_started,
-    ev.RankStarted: _rank_started,
+    ev.RankStarted: lambda s, event: _edit_rank(
+        s, event, **_given(event, "rank", "pid", "start_time", "stdout", "stderr")
+    ),
     ev.PhaseChanged: _phase_changed,
     ev.TrainerReady: lambda s, event: _edit(
         s, event.attempt, resumed_step=event.resumed_step, memory_base_bytes=event.memory_base_bytes

@@ -17,6 +17,11 @@ from supervisor.text.patterns import whole
 
 # v1 shows "no limit" as the largest page-aligned number; nothing real comes near it.
 _NO_LIMIT_BYTES = 1 << 60
+# By version: what is used, its limit, the pages that are given up first, and what counts the kills.
+_FILES = {
+    1: ("memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file", "memory.oom_control"),
+    2: ("memory.current", "memory.max", "inactive_file", "memory.events"),
+}
 KMSG = "/dev/kmsg"
 RECORD_BYTES = 8192
 MOST_RECORDS = 20_000
@@ -53,11 +58,11 @@ def read_cgroup_memory(pid: int | None = None, root: str = "/") -> CgroupMemory 
         elif "memory" in controllers.split(","):
             v1 = path
     if v1 is not None:
-        found = _read_v1(os.path.join(root, "sys/fs/cgroup/memory"), v1)
+        found = _read_group(1, os.path.join(root, "sys/fs/cgroup/memory"), v1)
         if found is not None:
             return found
     if unified is not None:
-        return _read_v2(os.path.join(root, "sys/fs/cgroup"), unified)
+        return _read_group(2, os.path.join(root, "sys/fs/cgroup"), unified)
     return None
 
 
@@ -109,33 +114,18 @@ def about(record: bytes, pids: Collection[int], since_s: float) -> str | None:
     return text if killed is not None and whole(killed[1]) in pids else None
 
 
-def _read_v2(mount: str, path: str) -> CgroupMemory | None:
-    folders = _upwards(mount, path, "memory.current")
+def _read_group(version: int, mount: str, path: str) -> CgroupMemory | None:
+    used, most, given_up_first, events = _FILES[version]
+    folders = _upwards(mount, path, used)
     if not folders:
         return None
-    limits = {folder: _number(folder, "memory.max") for folder in folders}
-    group, limit = _tightest(limits)
-    return CgroupMemory(
-        version=2,
-        used_bytes=_used(group, "memory.current", "inactive_file"),
-        limit_bytes=limit,
-        oom_kills=_field(folders[0], "memory.events", "oom_kill"),
-    )
-
-
-def _read_v1(mount: str, path: str) -> CgroupMemory | None:
-    folders = _upwards(mount, path, "memory.usage_in_bytes")
-    if not folders:
-        return None
-    limits = {folder: _number(folder, "memory.limit_in_bytes") for folder in folders}
-    real = {folder: limit if limit and limit < _NO_LIMIT_BYTES else None for folder, limit in limits.items()}
+    limits = {folder: _number(folder, most) for folder in folders}
+    real = {
+        at: limit if limit is not None and limit < _NO_LIMIT_BYTES else None for at, limit in limits.items()
+    }
     group, limit = _tightest(real)
-    return CgroupMemory(
-        version=1,
-        used_bytes=_used(group, "memory.usage_in_bytes", "total_inactive_file"),
-        limit_bytes=limit,
-        oom_kills=_field(folders[0], "memory.oom_control", "oom_kill"),
-    )
+    kills = _field(folders[0], events, "oom_kill")
+    return CgroupMemory(version, _used(group, used, given_up_first), limit, kills)
 
 
 def _tightest(limits: Mapping[str, int | None]) -> tuple[str, int | None]:

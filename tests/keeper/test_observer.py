@@ -97,7 +97,7 @@ def test_a_log_that_fails_while_it_is_watched_gets_a_verdict(tmp_path: Path) -> 
         assert wait_until(lambda: attempt_of(observer).last_step == 1, 60)
         with log.open("a", encoding="utf-8") as writer:
             writer.write(FAILS)
-        assert wait_until(lambda: attempt_of(observer).verdict is not None, 20)
+        assert wait_until(lambda: attempt_of(observer).verdict is not None, 90)
         assert observer.state.attempt is not None
         assert observer.state.attempt.verdict is not None
         assert observer.state.attempt.verdict.failure is FailureClass.CODE_ERROR
@@ -603,7 +603,7 @@ def test_a_clear_failure_at_the_end_of_a_large_log_is_shown_before_the_rest_is_r
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, confirmed: bool
 ) -> None:
     monkeypatch.setattr("supervisor.keeper.observer.observed_run.LARGE_BYTES", 1 << 14)
-    monkeypatch.setattr("supervisor.keeper.observer.log_ends.END_BYTES", 1 << 14)
+    monkeypatch.setattr("supervisor.keeper.observer.observed_run.END_BYTES", 1 << 14)
     log, whole = tmp_path / "x.log", tmp_path / "whole.log"
     log.write_text(STEPS + OOM, encoding="utf-8")
     whole.write_text(STEPS + OOM if confirmed else STEPS, encoding="utf-8")
@@ -642,7 +642,7 @@ def test_any_other_end_waits_for_the_whole_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, ended: bool, old: bool
 ) -> None:
     monkeypatch.setattr("supervisor.keeper.observer.observed_run.LARGE_BYTES", 1 << 14)
-    monkeypatch.setattr("supervisor.keeper.observer.log_ends.END_BYTES", 1 << 14)
+    monkeypatch.setattr("supervisor.keeper.observer.observed_run.END_BYTES", 1 << 14)
     log = written(tmp_path, text)
     if old:
         make_old(log)

@@ -22,7 +22,7 @@ from supervisor.keeper.monitoring.observations import (
     StepHint,
     StepSeen,
 )
-from supervisor.keeper.recording.recorder import MAX_EVIDENCE, MOST_PHASES, Recorder
+from supervisor.keeper.recording.recorder import MAX_EVIDENCE, MOST_PHASES, SPEAKER_WAIT_S, Recorder
 from supervisor.run import events as ev
 from supervisor.run.events import Phase
 from supervisor.run.fold import replay
@@ -156,9 +156,19 @@ def test_telemetry_is_believed_alone(bench: Bench) -> None:
 
 def test_one_rank_speaks_for_the_job(bench: Bench) -> None:
     bench.see(*(step(n, rank, wire=False) for n in (1, 2) for rank in (3, 2)))
+    assert bench.series(METRICS) == [], "rank 0 may only be late"
+    bench.clock.now += SPEAKER_WAIT_S
+    bench.recorder.tick()
     assert bench.series(METRICS) == [("job", 1.0), ("job", 2.0)], "the first that spoke"
     bench.see(*(step(n, rank, wire=False) for n in (3, 4) for rank in (0, 3, 2)))
     assert bench.series(METRICS)[2:] == [("job", 3.0), ("job", 4.0)], "rank 0 once it speaks"
+
+
+def test_a_rank_that_was_read_before_rank_0_leaves_no_points(bench: Bench) -> None:
+    bench.see(*(step(n, rank, wire=False) for rank in (1, 0) for n in (1, 2)))
+    bench.recorder.flush()
+    assert bench.series(METRICS) == [("job", 1.0), ("job", 2.0)]
+    assert len(bench.series(RANKS)) == 4
 
 
 def test_samples_without_a_step_are_not_written_again_after_an_adoption(tmp_path: Path) -> None:

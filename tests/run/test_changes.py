@@ -96,14 +96,6 @@ def test_what_is_typed_wins_over_what_was_set(words: str, batch: BatchSpec | Non
     assert now.current_batch == batch
 
 
-def test_a_smaller_batch_after_what_was_typed_is_set_in_it() -> None:
-    now = after(
-        typed("--micro 16 --accumulation 2"), SpecChange(batch=BatchChange(BATCH, BatchSpec(8, 4, 2)))
-    )
-    assert now.words == ("--micro", "8", "--accumulation", "4")
-    assert after(HALVED, typed("--micro 4 --accumulation 4"), HALVED).words[1] == "4"
-
-
 def test_a_batch_in_a_config_file_stays_changed_under_typed_arguments() -> None:
     knobs = replace(KNOBS, batch="c.yaml#micro", accumulation="c.yaml#accumulation")
     job = replace(JOB, knobs=knobs, entry_args=("--config", "c.yaml"))

@@ -95,25 +95,6 @@ def test_events_of_an_attempt_that_is_not_known_change_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "said", "stepping"),
-    [
-        (None, {"step": 1}, True),
-        (None, {"loss": 1.0}, True),
-        (None, {"lr": 1.0}, False),
-        (ev.Phase.LOADING, {"step": 1}, True),
-        (ev.Phase.EVALUATING, {"step": 1}, False),
-    ],
-)
-def test_a_step_or_a_loss_shows_that_a_start_is_over(
-    phase: ev.Phase | None, said: dict[str, float], stepping: bool
-) -> None:
-    events: list[ev.Event] = [ev.PhaseChanged(t=T, attempt=1, phase=phase)] if phase is not None else []
-    state = replay((*BEGUN, *events, ev.Progress(t=T, attempt=1, **said)))  # type: ignore[arg-type]
-    assert isinstance(state.condition, st.Running)
-    assert (state.condition.phase is ev.Phase.STEPPING) is stepping
-
-
-@pytest.mark.parametrize(
     ("losses", "best"),
     [
         ([(1, 2.0), (2, 2.0)], (1, 2.0)),
@@ -128,20 +109,6 @@ def test_the_best_loss_is_the_first_of_the_least(
 ) -> None:
     state = replay((*BEGUN, *(ev.Progress(t=T, attempt=1, step=step, loss=loss) for step, loss in losses)))
     assert (state.best_step, state.best_loss) == best
-
-
-def test_a_step_beyond_the_total_shows_that_it_was_the_end_of_an_epoch() -> None:
-    steps = [
-        ev.Progress(t=T, attempt=1, step=10, total_steps=10),
-        ev.Progress(t=T, attempt=1, step=11, loss=1.0),
-    ]
-    assert replay((*BEGUN, *steps[:1])).total_steps == 10
-    state = replay((*BEGUN, *steps))
-    assert state.total_steps is None
-    assert state.progress is not None
-    assert state.progress.total_steps is None
-    known = replay((*BEGUN, *steps[:1], ev.Progress(t=T, attempt=1, step=10, loss=1.0)))
-    assert known.total_steps == 10
 
 
 def test_a_value_that_is_not_repeated_stays_within_its_attempt() -> None:

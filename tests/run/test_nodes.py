@@ -155,11 +155,3 @@ def test_a_heartbeat_is_judged_by_the_readers_clock(run: RunPaths) -> None:
     run.node(1).heartbeat.unlink()
     pulse.look(113.0)
     assert pulse.silent_s(113.0) == 11.0
-
-
-def test_silence_counts_from_the_first_look_where_nothing_ever_beat(run: RunPaths) -> None:
-    pulse = Pulse(run.node(1))
-    assert pulse.silent_s(5.0) == 0.0
-    pulse.look(5.0)
-    pulse.look(9.0)
-    assert pulse.silent_s(9.0) == 4.0

@@ -72,14 +72,6 @@ def test_the_newer_file_becomes_the_older_while_it_is_read(tmp_path: Path) -> No
     assert every(reader) == [8, 9, 10]
 
 
-def test_a_part_is_whole_samples(tmp_path: Path) -> None:
-    (tmp_path / f"{METRICS}.jsonl").write_bytes(lines(1, 2, 3))
-    reader = SeriesReader(tmp_path, METRICS)
-    size = len(lines(1))
-    assert steps(reader, limit_bytes=2 * size + 3) == [1, 2]
-    assert steps(reader, limit_bytes=size) == [3]
-
-
 def test_a_tail_reaches_into_the_older_file(tmp_path: Path) -> None:
     (tmp_path / f"{METRICS}.0.jsonl").write_bytes(lines(1, 2, 3))
     (tmp_path / f"{METRICS}.jsonl").write_bytes(lines(4, 5))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from supervisor.sources.tail.follow import FollowedFile, LineFeed, TailNote
 from supervisor.sources.tail.tailer import Batch, NoteCode, Tailer
-from supervisor.text.lines import Line, LineSplitter
+from supervisor.text.lines import Line
 from tests.conftest import wait_until
 from tests.sources.tailing import Received, drained
 
@@ -191,22 +191,6 @@ def test_windows_newlines_are_no_progress() -> None:
     parts = [feed.feed(b"one\r"), feed.feed(b"\ntwo\r\nthree"), feed.feed(b"\r\n")]
     assert not any(part.drawn for part in parts)
     assert [line.text for part in parts for line in part.lines] == ["one", "two", "three"]
-
-
-_PARTS = st.lists(
-    st.binary(max_size=12) | st.sampled_from([b"", b"a line\n", b"half", b"\n", b"\r1%"]), max_size=20
-)
-
-
-@given(parts=_PARTS, offset=st.integers(0, 100), number=st.integers(1, 100))
-def test_lines_have_their_places_however_they_come(parts: list[bytes], offset: int, number: int) -> None:
-    feed, whole = LineFeed("a", offset, number), LineSplitter(offset, number)
-    batches = [feed.feed(part) for part in parts]
-    assert [line for batch in batches for line in batch.lines] == whole.feed(b"".join(parts))
-    assert b"".join(batch.data for batch in batches) == b"".join(parts)
-    assert feed.offset == offset + len(b"".join(parts))
-    last, rest = feed.finish(), whole.finish()
-    assert (last.lines if last is not None else ()) == ((rest,) if rest is not None else ())
 
 
 # One step of a writer's life: write some bytes, or change the file under the reader.

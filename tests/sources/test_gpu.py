@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -214,16 +210,3 @@ def test_visible_devices(reader: GpuReader) -> None:
     assert visible_devices("0,-1,1", devices) == (first,)
     assert visible_devices("GPU-", devices) == ()
     assert visible_devices("MIG-1/2/3", devices) is None
-
-
-def test_a_child_finds_the_cards_through_the_linker(two_cards: StandIn) -> None:
-    """As stoker itself does, with nothing of Python replaced."""
-    code = "import json; from supervisor.sources.gpu import probe_gpus; print(json.dumps([d.uuid for d in probe_gpus()[0]]))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **two_cards.env},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(done.stdout) == ["GPU-aaaa", "GPU-bbbb"]

@@ -84,11 +84,3 @@ def test_no_line_takes_long_whatever_it_is_made_of(piece: str) -> None:
     start = time.process_time()
     MetricReader().feed(line)
     assert time.process_time() - start < 2.0
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.sampled_from(LINES), max_size=12))
-def test_any_mixture_of_logs_is_read_without_raising(lines: list[str]) -> None:
-    reader = MetricReader()
-    for line in lines:
-        reader.feed(line)

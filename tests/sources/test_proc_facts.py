@@ -119,24 +119,7 @@ def test_what_a_rank_sent_over_tcp_counts_once_it_was_acknowledged(
             assert processes.io_bytes([me()]) > 100_000
 
 
-def test_a_process_that_is_gone_did_nothing() -> None:
-    assert processes._ticks(4_194_305) == (0, 0)
-    assert processes._io(4_194_305) == 0
-
-
 # -- processes ------------------------------------------------------------------------------------------------
-
-
-def test_facts_about_this_very_process(child: subprocess.Popen[bytes]) -> None:
-    assert processes.parent_of(child.pid) == os.getpid()
-    assert processes.owner_of(child.pid) == os.geteuid()
-    assert processes.command_of(child.pid)
-    assert processes.boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    gone = 4_194_305
-    assert (processes.parent_of(gone), processes.owner_of(gone), processes.command_of(gone)) == (None,) * 3
-    table = processes.process_table()
-    assert table[child.pid].parent == os.getpid()
-    assert not table[child.pid].is_dead
 
 
 def test_a_variable_of_a_process_is_its_value_empty_or_not_known() -> None:
@@ -193,66 +176,3 @@ def group(root: Path, files: dict[str, str]) -> kernel_memory.CgroupMemory | Non
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     return kernel_memory.read_cgroup_memory(7, str(root))
-
-
-def test_a_group_without_a_limit_and_none_at_all(tmp_path: Path) -> None:
-    assert group(tmp_path / "none", {}) is None
-    assert group(tmp_path / "empty", {"proc/7/cgroup": "0::/job\n"}) is None
-    found = group(
-        tmp_path / "two",
-        {
-            "proc/7/cgroup": "3:cpu,cpuacct:/x\n0::/job/../step\n",
-            "sys/fs/cgroup/job/step/memory.current": "50\n",
-            "sys/fs/cgroup/job/step/memory.max": "max\n",
-            "sys/fs/cgroup/job/step/memory.events": "oom 1\noom_kill 2\n",
-        },
-    )
-    assert found == kernel_memory.CgroupMemory(version=2, used_bytes=50, limit_bytes=None, oom_kills=2)
-
-
-def test_what_is_used_is_that_of_the_tightest_group_without_cached_files(tmp_path: Path) -> None:
-    files = {
-        "proc/7/cgroup": "0::/job/step\n",
-        "sys/fs/cgroup/job/step/memory.current": "50\n",
-        "sys/fs/cgroup/job/step/memory.max": "900\n",
-        "sys/fs/cgroup/job/memory.current": "700\n",
-        "sys/fs/cgroup/job/memory.max": "800\n",
-        "sys/fs/cgroup/job/memory.stat": "anon 100\ninactive_file 600\n",
-    }
-    assert group(tmp_path / "a", files) == kernel_memory.CgroupMemory(2, 100, 800, None)
-    files["sys/fs/cgroup/job/memory.stat"] = "inactive_file 701\n"
-    assert group(tmp_path / "b", files) == kernel_memory.CgroupMemory(2, 0, 800, None), "read at two moments"
-    old = {
-        "proc/7/cgroup": "5:memory:/job\n",
-        "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "9\n",
-        "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "10\n",
-        "sys/fs/cgroup/memory/job/memory.stat": "inactive_file 1\ntotal_inactive_file 5\n",
-    }
-    assert group(tmp_path / "c", old) == kernel_memory.CgroupMemory(1, 4, 10, None)
-
-
-def test_version_one_counts_where_memory_is_its_own(tmp_path: Path) -> None:
-    files = {
-        "proc/7/cgroup": "5:cpu,memory:/job\n0::/job\n",
-        "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "9\n",
-        "sys/fs/cgroup/memory/job/memory.limit_in_bytes": f"{1 << 60}\n",
-        "sys/fs/cgroup/memory/job/memory.oom_control": "oom_kill_disable 0\noom_kill x\n",
-        "sys/fs/cgroup/job/memory.current": "1\n",
-    }
-    assert group(tmp_path / "a", files) == kernel_memory.CgroupMemory(1, 9, None, None)
-    files["sys/fs/cgroup/memory/job/memory.limit_in_bytes"] = f"{(1 << 60) - 1}\n"
-    assert group(tmp_path / "b", files) == kernel_memory.CgroupMemory(1, 9, (1 << 60) - 1, None)
-    only_listed = {"proc/7/cgroup": files["proc/7/cgroup"], "sys/fs/cgroup/job/memory.current": "1\n"}
-    assert group(tmp_path / "c", only_listed) == kernel_memory.CgroupMemory(2, 1, None, None)
-
-
-def test_a_kernel_log_is_read_to_its_end(tmp_path: Path) -> None:
-    record = b"3,900,5000000,-;Out of memory: Killed process 4711 (python3)\n"
-    (tmp_path / "kmsg").write_bytes(record)
-    path = str(tmp_path / "kmsg")
-    assert kernel_memory.oom_kills({4711}, since_s=5.0, path=path).startswith(
-        "Out of memory: Killed process 4711"
-    )
-    assert kernel_memory.oom_kills({4711}, since_s=5.001, path=path) == ""
-    assert kernel_memory.about(b"3,900,5000000;Killed process 4711", {4711}, 1.0) == "Killed process 4711"
-    assert kernel_memory.about(b"3,5000000;Killed process 4711", {4711}, 1.0) is None

@@ -3,12 +3,10 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from supervisor.diagnosis.scan.matched_lines import SourceScan
 from supervisor.diagnosis.scan.scanner import scan_source
-from supervisor.diagnosis.scan.windows import Matched, Window, cut_windows, match_in_turn, match_window
+from supervisor.diagnosis.scan.windows import Matched, Window, cut_windows, match_in_turn
 from supervisor.sources.signature_files import Engine
 from supervisor.sources.tail.scan_ahead import AheadMatcher
 from supervisor.text.prefixes import NOWHERE
@@ -32,14 +30,6 @@ class InTurn:
 
     def each(self, windows: Iterable[Window]) -> Generator[Matched, None, None]:
         return match_in_turn(self.scan, windows)
-
-
-@given(st.lists(st.lists(st.sampled_from(LINES), max_size=12).map(b"".join), max_size=20))
-@settings(max_examples=40, deadline=None)
-def test_two_threads_match_windows_as_one_does(engine: Engine, blocks: list[bytes]) -> None:
-    windows = [Window(block) for block in blocks]
-    ahead = list(AheadMatcher(engine.matcher, from_bytes=0, cores=2).each(windows))
-    assert ahead == list(match_in_turn(engine.matcher.scan, windows))
 
 
 def noisy_log(seed: int, blocks: int) -> Iterator[bytes]:
@@ -106,25 +96,3 @@ def test_what_is_left_half_read_ends_its_thread(engine: Engine) -> None:
     assert [thread for thread in threading.enumerate() if thread.name == "stoker-scan-ahead"]
     results.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "stoker-scan-ahead"]
-
-
-def test_many_threads_share_one_matcher(engine: Engine) -> None:
-    block = LINES[0] * 20000 + LINES[1]
-    counts: list[int] = []
-    errors: list[Exception] = []
-
-    def work() -> None:
-        try:
-            counts.extend(len(match_window(engine.matcher.scan, Window(block)).matches) for _ in range(10))
-        except Exception as error:  # noqa: BLE001 - told below
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, name=f"scan-{number}") for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert errors == []
-    assert len(counts) == 40
-    assert len(set(counts)) == 1
-    assert counts[0] > 0

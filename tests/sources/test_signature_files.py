@@ -80,23 +80,6 @@ def test_a_cache_that_cannot_be_written_is_left(tmp_path: Path, monkeypatch: pyt
     assert list((tmp_path / "folder").iterdir()) == []
 
 
-def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/c")
-    assert default_cache_dir() == "/c/stoker"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", "/home/me")
-    assert default_cache_dir() == "/home/me/.cache/stoker"
-    monkeypatch.setenv("HOME", "nowhere")
-    assert default_cache_dir() is None
-
-
-def test_the_tables_are_those_of_the_package() -> None:
-    tables = read_tables()
-    assert list(tables) == sorted(tables)
-    assert not any(name.endswith(".toml") for name in tables)
-    assert all(b"[[signature]]" in data for data in tables.values())
-
-
 def test_an_engine_is_loaded_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = EngineLoader(begin=False)
     assert not waiting.ready

@@ -258,36 +258,6 @@ def test_without_inotify_watches_left_logs_are_polled(
     assert "inotify watch limit reached" in caplog.text
 
 
-def test_a_file_that_took_the_place_of_another_is_watched(
-    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path, watches: list[str]
-) -> None:
-    log = tmp_path / "a.log"
-    log.write_bytes(b"old\n")
-    tailer = make_tailer()
-    tailer.add(log, "a")
-    tailer.start()
-    assert wait_until(lambda: watches == ["watch a.log"], 5)
-    log.rename(tmp_path / "a.log.1")
-    log.write_bytes(b"new\n")
-    assert wait_until(lambda: watches == ["watch a.log", "end a.log", "watch a.log"], 10)
-    assert received.lines() == ["old", "new"]
-
-
-def test_an_event_that_comes_late_does_not_bring_a_watch_back(tmp_path: Path) -> None:
-    path = str(tmp_path / "a.log")
-    Path(path).touch()
-    waker = Waker()
-    try:
-        assert waker.watch(path)
-        waker.unwatch(path)
-        for _ in range(2):  # twice within a moment: of a watched path that would be a busy one
-            waker.note_change(path)
-            assert waker.wait(5) == set()
-        assert not waker.is_watched(path)
-    finally:
-        waker.close()
-
-
 def test_a_watched_folder_that_is_removed_can_be_watched_again(tmp_path: Path) -> None:
     """The log view watches folders, whose files come and go."""
     folder = tmp_path / "logs"

@@ -38,12 +38,6 @@ def paced(*said: tuple[float, float], by_clock: bool = False) -> Pace:
     return pace
 
 
-def test_an_evaluation_now_and_then_is_no_part_of_the_pace_where_clocks_bear_fractions() -> None:
-    """Four steps in 1.3 s, an evaluation of 12 s after every 32: of gaps of ten seconds each would hold one."""
-    said = [(0.125 + 1.3 * block + 12.0 * (block // 8), 4.0 * block) for block in range(40)]
-    assert paced(*said, by_clock=True).seconds() == pytest.approx(0.325, rel=0.01)
-
-
 def test_lines_that_were_read_together_are_one_moment() -> None:
     """Twenty steps a second, looked for four times a second: five steps come at once."""
     pace = paced(*((0.25 * (step // 5), step) for step in range(100)))
@@ -106,13 +100,6 @@ def test_another_attempt_and_a_counter_that_starts_again_begin_anew() -> None:
     assert pace.seconds() is None
     pace.add(103, 6, 2)
     assert pace.seconds() == pytest.approx(3.0)
-
-
-def test_another_stage_of_a_training_is_as_fast_as_its_own_steps() -> None:
-    first = [(10.0 * n, 20.0 * n) for n in range(50)]
-    second = [(1000.0 + 60.0 * n, 20.0 * n) for n in range(4)]
-    assert paced(*first, by_clock=True).seconds() == pytest.approx(0.5)
-    assert paced(*first, *second, by_clock=True).seconds() == pytest.approx(3.0)
 
 
 @given(

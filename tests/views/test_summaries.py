@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.cli.main import main
 from supervisor.cli.runs import columns_of, facts_of
 from supervisor.keeper.base.ledger import Ledger
 from supervisor.run import events as ev
@@ -22,7 +21,6 @@ from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.regular import Mark, mark_of
 from supervisor.run.runfile import write_run_file
-from supervisor.run.state import RunState
 from supervisor.run.summaries import FEW_LINES, INDEX
 from supervisor.views.model import run_list
 from supervisor.views.model.run_filter import filtered
@@ -266,21 +264,3 @@ def test_what_is_kept_of_runs_that_are_gone_goes_too(tmp_path: Path) -> None:
             file.write(line.replace(b"20261121-1412-one", b"20261121-1412-%03d" % number))
     assert steps(run) == [7]
     assert (tmp_path / INDEX).read_bytes() == line
-
-
-def test_the_verb_lists_from_what_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_in(tmp_path, "20261121-1412-one")
-    words = ["runs", "--runs-dir", str(tmp_path), "--json"]
-    assert main(words) == 0
-    cold = capsys.readouterr().out
-    monkeypatch.setattr(run_list, "StateReader", unread)
-    assert main(words) == 0
-    assert capsys.readouterr().out == cold != ""
-
-
-def test_a_state_is_the_same_after_it_was_kept(tmp_path: Path) -> None:
-    for number, make in enumerate(RECORDED):
-        state = read_state(make(tmp_path / f"20261121-1412-r{number}").node().journal)
-        assert msgspec.json.decode(msgspec.json.encode(state), type=RunState) == state

@@ -73,11 +73,10 @@ def environment(
     base: Mapping[str, str],
     wire: Mapping[str, str],
     extra: Mapping[str, str] | None = None,
-    extra_reason: str = "changed for this attempt",
 ) -> tuple[EnvChange, ...]:
     """What a launch changes in the environment `base`, in the order to show it: of `environment_layers` the last of each name."""
     changes: dict[str, EnvChange] = {}
-    for change in environment_layers(spec, base=base, wire=wire, extra=extra, extra_reason=extra_reason):
+    for change in environment_layers(spec, base=base, wire=wire, extra=extra):
         changes.pop(change.name, None)
         changes[change.name] = change
     return tuple(changes.values())
@@ -89,7 +88,6 @@ def environment_layers(
     base: Mapping[str, str],
     wire: Mapping[str, str],
     extra: Mapping[str, str] | None = None,
-    extra_reason: str = "changed for this attempt",
 ) -> list[EnvChange]:
     """Every source's change to the environment `base`, the lowest first: a later one overrides those of the same name before it.
 
@@ -126,7 +124,7 @@ def environment_layers(
     for name, value in wire.items():
         put(name, value, WIRE_REASON)
     for name, value in (extra or {}).items():
-        put(name, value, extra_reason)
+        put(name, value, "changed for this attempt")
     return changes
 
 

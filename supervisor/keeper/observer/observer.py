@@ -24,8 +24,15 @@ from supervisor.keeper.base.keeper_clock import ClockWatch
 from supervisor.keeper.monitoring.collector import Sensors
 from supervisor.keeper.monitoring.log_monitor import LastReading, LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import EvidenceLine, Observation, RankGone, Sampled
-from supervisor.keeper.observer.log_ends import end_of, last_written_t, span_of_logs
-from supervisor.keeper.observer.observed_run import ATTEMPT, PIPE_NAME, ObservedRun, Target
+from supervisor.keeper.observer.observed_run import (
+    ATTEMPT,
+    PIPE_NAME,
+    ObservedRun,
+    Target,
+    end_of,
+    last_written_t,
+    span_of_logs,
+)
 from supervisor.keeper.observer.watched_ends import PipeCopy, RankEnds, Writers
 from supervisor.keeper.recording.recorder import Recorder
 from supervisor.keeper.stalls.stack_rounds import StackFile, write_stacks

@@ -159,6 +159,8 @@ MOST_PHASES = 60
 """Changes of phase that are journalled at once in a burst; after that the newest is journalled as rarely as progress."""
 MAX_EVIDENCE = 20
 MAX_ADVISORIES = 20
+SPEAKER_WAIT_S = 2.0
+MAX_EARLY = 1000
 BEHIND_BYTES = 1 << 20
 BEHIND_S = 1.0
 """Reading is behind if at least this many bytes are unread for at least this long; less is just fresh output."""
@@ -188,6 +190,9 @@ class _Memory:
     wire: bool = False
     ready: bool = False
     speaker: int | None = None
+    # Samples of another rank while rank 0 may only be late, because the logs of ranks are not read at the same time.
+    speaker_since: float = 0.0
+    early: list[StepSeen] = field(default_factory=list)
     evidence_count: int = 0
     advised: set[str] = field(default_factory=set)
     checkpoints: set[tuple[int, bool]] = field(default_factory=set)
@@ -316,6 +321,8 @@ class Recorder:
         self._emit_phase()
         self._emit_checkpoint(self._apart_s())
         self._steps(self._m.attempt, self._sense.due(self._clock.mono()))
+        if self._m.early and self._has_waited():
+            self._report_early()
         if self._clock.mono() >= self._m.next_backlog:
             self._look_behind()
         self._emit_progress(self._apart_s())
@@ -353,6 +360,7 @@ class Recorder:
 
     def _flush_progress(self) -> None:
         self._steps(self._m.attempt, self._sense.due(self._clock.mono(), final=True))
+        self._report_early()
         self._look_behind()
         self._emit_progress(0.0)
 
@@ -411,7 +419,16 @@ class Recorder:
             self._append(RANKS, seen.t, key, attempt, seen.values)
         # One rank speaks for the job: rank 0, or a log without a rank. In foreign logs another rank may be the only one that
         # prints metrics (the last stage of a pipeline prints the loss).
-        if self._is_speaker(seen.rank, exact=seen.from_telemetry) and self._is_new(METRICS, JOB_KEY, seen):
+        if not self._is_speaker(seen.rank, exact=seen.from_telemetry):
+            return
+        if self._m.speaker != 0 and (self._m.early or not self._has_waited()):
+            self._m.early.append(seen)
+        else:
+            self._report_step(attempt, seen)
+
+    def _report_step(self, attempt: int, seen: StepSeen) -> None:
+        """Record a sample whose values count for the job."""
+        if self._is_new(METRICS, JOB_KEY, seen):
             self._append(METRICS, seen.t, JOB_KEY, attempt, seen.values)
             self._m.minima.add(seen.values.get("step"), seen.values.get("loss"))
             self._note_loss(attempt, seen)
@@ -428,15 +445,25 @@ class Recorder:
         is_first = self._m.progress.add(attempt, seen)
         self._emit_progress(0.0 if is_first else self._apart_s())
 
+    def _report_early(self) -> None:
+        """Count what another rank logged, because rank 0 logged nothing in time."""
+        early, self._m.early = self._m.early, []
+        for seen in early:
+            self._report_step(self._m.attempt, seen)
+
+    def _has_waited(self) -> bool:
+        return self._clock.mono() - self._m.speaker_since >= SPEAKER_WAIT_S or len(self._m.early) >= MAX_EARLY
+
     def _is_speaker(self, rank: int | None, *, exact: bool) -> bool:
         """Whether the values of `rank` count for the job: rank 0's once it has logged any, until then those of the first rank that did."""
         if rank in {None, 0}:
             self._m.speaker = 0
+            self._m.early.clear()
             return True
         if exact:
             return False
         if self._m.speaker is None:
-            self._m.speaker = rank
+            self._m.speaker, self._m.speaker_since = rank, self._clock.mono()
         return self._m.speaker == rank
 
     def _is_new(self, stream: str, key: str, seen: StepSeen) -> bool:

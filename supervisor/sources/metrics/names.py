@@ -482,7 +482,7 @@ _OTHERS = (
 _NO_STAND_IN = EVAL_WORDS | {"scale", "weight", "best", "time", "rate"}
 # In this order: what is called a loss first.
 _STAND_INS = tuple(
-    map(frozenset, (("loss",), ("xent", "nll", "bce", "ce", "entropy"), ("mse", "rmse", "mae"), ("cost", "objective", "elbo"), ("perplexity", "ppl"), ("err", "error")))
+    map(frozenset, (("loss",), ("xent", "nll", "bce", "ce", "entropy"), ("l",), ("mse", "rmse", "mae"), ("cost", "objective", "elbo"), ("perplexity", "ppl"), ("err", "error")))
 )  # fmt: skip
 
 

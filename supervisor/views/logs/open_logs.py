@@ -16,8 +16,8 @@ from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import LogRef, NodeLogs, logs_of
 from supervisor.views.logs.stream import Stream
 
-# Scrolling back opens the attempt before as long as no more files than this are open: RLIMIT_NOFILE is often 1024. Of
-# nodes that have more together as many are read as fit: those of a filter, then in order.
+# No more files than this are open: RLIMIT_NOFILE is often 1024. Of nodes that have more together as many are read as fit: those
+# of a filter, then in order.
 MOST_LOGS = 256
 
 
@@ -116,15 +116,6 @@ class OpenLogs:
         self._attempt = None if number == newest else number
         self._choose(())
 
-    def reach_back(self, place: Place) -> Place | None:
-        """Where several attempts are read, read the one before them too; None: there is none, or too much is open."""
-        first = min((s.ref.attempt for s in self.streams), default=0)
-        before = [a.number for a in self.state.attempts if a.number < first]
-        if not self._newest or not before or len(self.streams) > MOST_LOGS:
-            return None
-        self._first = before[-1]
-        return self._choose(place)
-
     def _attempts(self) -> list[AttemptState]:
         attempts = self.state.attempts
         if not self._newest:
@@ -142,11 +133,7 @@ class OpenLogs:
             before = {s.ref: at for s, at in zip(self.streams, place, strict=False)}
             start_t = {each.number: each.started_t or each.planned_t for each in attempts}
             self.streams = [known.get(ref) or self._open(ref, start_t[ref.attempt]) for ref in refs]
-            # An attempt before those that were read stands above the place as a whole.
-            first = min((ref.attempt for ref in known), default=0)
-            place = tuple(
-                before.get(s.ref, s.file.size if s.ref.attempt < first else 0) for s in self.streams
-            )
+            place = tuple(before.get(stream.ref, 0) for stream in self.streams)
             self._plan()
         ended_t = {each.number: each.ended_t for each in attempts}
         for stream in self.streams:

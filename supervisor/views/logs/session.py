@@ -58,10 +58,6 @@ class LogSession:
         self._asked = threading.Event()
         self._view = LogViewport(node, self._check, newest)
         self._page_s: float | None = PAGE_S
-        self._first: lc.Page | None = None
-        self._came = threading.Event()
-        self._awaited = False
-        self._handing = threading.Lock()
         self._began = self._due = 0.0  # the command that is done; the next page of new lines
         self._checks = 0
         self._remarked_at = 0.0
@@ -71,15 +67,6 @@ class LogSession:
     def start(self) -> None:
         """Begin to read."""
         self._thread.start()
-
-    def start_with_first(self, timeout_s: float) -> lc.Page | None:
-        """Begin to read, and wait for the first page; None where it takes longer: it is then delivered as all others."""
-        self._awaited = True
-        self.start()
-        self._came.wait(timeout_s)
-        with self._handing:
-            self._awaited = False
-            return self._first
 
     def ask(self, *commands: lc.Command) -> None:
         """Ask for something; any thread may."""
@@ -141,7 +128,7 @@ class LogSession:
                 now = time.monotonic()
                 if pending and self._page_s is not None and now >= self._due:
                     self._begin()
-                    self._hand_on(self._view.page())
+                    self._deliver(self._view.page())
                     pending = False
                     ended = time.monotonic()
                     self._due = max(now + self._page_s, ended + REST_RATIO * (ended - now))
@@ -196,19 +183,9 @@ class LogSession:
         for note in notes:
             self._deliver(lc.Remark(note, good=False))
         if asked:
-            self._hand_on(view.page())
+            self._deliver(view.page())
             return False
         return changed
-
-    def _hand_on(self, page: lc.Page) -> None:
-        with self._handing:
-            is_awaited, self._awaited = self._awaited, False
-            if is_awaited:
-                self._first = page
-        if is_awaited:
-            self._came.set()
-        else:
-            self._deliver(page)
 
     def _taken(self) -> Iterator[lc.Command]:
         """What waits; scrolling adds up."""

@@ -241,9 +241,6 @@ class LogViewport:
         """Move the page; at its end it follows again."""
         if rows < 0:
             before = rows_before(self.logs.streams, self._place, -rows)
-            if len(before) < -rows and (place := self.logs.reach_back(self._place)) is not None:
-                self._place = place
-                before = rows_before(self.logs.streams, self._place, -rows)
             self._stand()
             if before:
                 self._place = before[0].place
@@ -260,8 +257,6 @@ class LogViewport:
         """The first line."""
         self._stand()
         self._cursor = None
-        while (place := self.logs.reach_back(self._place)) is not None:
-            self._place = place
         self._place = (0,) * len(self.logs.streams)
         first = next(rows_from(self.logs.streams, self._place), None)
         if first is not None:

@@ -151,20 +151,6 @@ def test_compressed_bytes_that_are_no_text_are_refused(tmp_path: Path, data: byt
     assert not list((tmp_path / "out").glob("*.bin")), "nothing half made is left"
 
 
-@pytest.mark.parametrize("suffix", ["txt.gz", "jsonl.gz"])
-def test_a_broken_gzip_file_is_named(tmp_path: Path, suffix: str) -> None:
-    whole = gzip.compress(b'{"text": "a"}\n' * 9999, mtime=0)
-    for name, data in {
-        "cut": whole[:-9],
-        "torn": whole[:12] + random.Random(1).randbytes(300),
-        "random": random.Random(1).randbytes(1000),
-    }.items():
-        path = tmp_path / f"{name}.{suffix}"
-        path.write_bytes(data)
-        with pytest.raises(DataError, match=rf"{name}\.{suffix}: the gzip file is broken or truncated"):
-            prepared([str(path)], tmp_path / "out")
-
-
 def test_columns_of_parquet_and_of_a_saved_dataset_are_read(tmp_path: Path) -> None:
     table = pa.table({"id": list(range(50)), "story": [f"story {n} größer" for n in range(50)]})
     pq.write_table(table, tmp_path / "a.parquet")

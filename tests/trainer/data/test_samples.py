@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.config import Config, DataError, UsageError
-from trainer.data.samples import SampleOrder, Samples, Stream, open_data, open_stream
+from trainer.config import Config, DataError
+from trainer.data.samples import SampleOrder, Samples, Stream, open_stream
 from trainer.data.textfile import jsonl_bytes
 
 
@@ -70,34 +70,6 @@ def test_bin_files_with_and_without_header(tmp_path: Path) -> None:
         opened = open_stream(Config(), str(tmp_path / f"{name}.bin"))
         assert np.array_equal(opened.tokens, tokens), name
         assert opened.vocab_size == 50304
-
-
-@pytest.mark.parametrize(
-    ("data", "settings_of_file", "says"),
-    [
-        (b"", {}, "is empty"),
-        (b"abc", {}, "no whole number of uint16 tokens"),
-        (b"ab" * 10, {}, "fewer than one sample"),
-        (
-            np.array([20240520, 1, 9, *[0] * 253], np.int32).tobytes() + b"abcd",
-            {},
-            "its header says 9 tokens, it holds 2",
-        ),
-        (
-            np.array([20240520, 1, 2, *[0] * 253], np.int32).tobytes() + b"abcd",
-            {"data_dtype": "uint32"},
-            "header says uint16",
-        ),
-    ],
-)
-def test_a_token_file_that_cannot_be_used(
-    data: bytes, settings_of_file: dict[str, str], says: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "train.bin"
-    path.write_bytes(data)
-    with pytest.raises(UsageError, match=says) as error:
-        open_data(Config(train_data_path=str(path), data_dtype=settings_of_file.get("data_dtype", "auto")))
-    assert "train.bin" in str(error.value)
 
 
 def test_a_token_beyond_the_vocabulary_is_named_with_its_place() -> None:

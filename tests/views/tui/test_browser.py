@@ -238,7 +238,6 @@ def test_the_next_attempt_is_started_from_the_list_after_a_question(runs: list[R
     ("record", "said"),
     [
         (recorded.held, "it waits for you; nothing is running"),
-        (recorded.backing_off, "it waits for its next attempt; nothing is running"),
         (recorded.healthy, "steps since its last checkpoint may be lost"),
     ],
 )
@@ -287,24 +286,6 @@ async def found_in_palette(app: StokerApp, pilot: Pilot[None], typed: str, wante
     await until(pilot, lambda: app.screen is not app.browser, "the palette")
     await pilot.press(*("space" if letter == " " else letter for letter in typed))
     await until(pilot, lambda: wanted in shown(app), wanted)
-
-
-def test_a_run_is_played_from_the_list_and_esc_comes_back(runs: list[RunPaths]) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("p")
-        await until(pilot, lambda: app.screen is not app.browser, "the replay")
-        await until(pilot, lambda: "▶ replay" in shown(app), "its bar")
-        assert app.dashboard.playback is not None
-        await pilot.press("space")
-        await until(pilot, lambda: "‖ replay" in shown(app), "the pause")
-        assert "Esc to the list" in shown(app)
-        await pilot.press("escape")
-        await until(pilot, lambda: app.screen is app.browser, "the list again")
-        runs[0].node().journal.write_bytes(b"")
-        await pilot.press("p")
-        await until(pilot, lambda: "nothing was recorded here" in shown(app), "why not")
-
-    browse(runs, play)
 
 
 def test_a_run_that_may_live_is_not_deleted(runs: list[RunPaths]) -> None:

@@ -14,12 +14,11 @@ from supervisor.run import events as ev
 from supervisor.run.events import RequestKind
 from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
+from supervisor.run.records import Decision, DecisionKind, SpecChange
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.prompts import Confirm
 from supervisor.views.tui.dialogs.restart import BatchScreen, Checkpoint, EditScreen
-from tests.keeper.fakes import verdict_of
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, pane, requests, shown, until
 from tests.views.tui.recording import Recording
@@ -53,7 +52,7 @@ def held(root: Path, argv: tuple[str, ...] | None = None) -> RunPaths:
     return run
 
 
-@pytest.mark.parametrize("key", ["b", "r", "e"])
+@pytest.mark.parametrize("key", ["b", "e"])
 def test_an_open_dialog_follows_the_run(tmp_path: Path, key: str) -> None:
     rec = Recording(tmp_path / "run")
     rec.launch("first launch")
@@ -102,31 +101,10 @@ def test_one_key_restarts_a_held_run_with_what_is_on_offer(tmp_path: Path) -> No
     assert (request.kind, request.args.offered, request.if_attempt) == (RequestKind.RESTART_WITH, True, 1)
 
 
-def test_a_restart_that_may_overwrite_takes_a_second_enter(tmp_path: Path) -> None:
-    run = held(tmp_path / "run")
-    outputs(run, "out/big", "checkpoints")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("enter")
-        said = "Enter again: restarts from step 0, may overwrite out/big"
-        await until(pilot, lambda: said in pane(app, "notice"), "the warning")
-        assert requests(run) == []
-        await pilot.press("enter")
-        await until(pilot, lambda: bool(requests(run)), "a request")
-
-    drive(run, play)
-    (request,) = requests(run)
-    assert request.args.offered
-
-
 @pytest.mark.parametrize(
     ("knobs", "said"),
     [
         ({}, "Enter again: restarts from step 0, may overwrite outputs"),
-        (
-            {"cannot_resume": True, "resume_path": None},
-            "Enter again: restarts from step 0, may overwrite outputs",
-        ),
         ({"resume_path": None}, "Enter again: stoker cannot tell whether the script resumes by itself: if"),
     ],
 )
@@ -148,44 +126,8 @@ def test_b_takes_a_second_enter_there_too(tmp_path: Path, knobs: dict[str, Any],
     assert request.args.micro_batch == 8
 
 
-@pytest.mark.parametrize(
-    ("change", "asked"),
-    [
-        (
-            SpecChange(set_args=(("--num_workers", "4"),)),
-            "restart? the same settings ran out of host memory, Enter on the card restarts with --num_workers 4",
-        ),
-        (SpecChange(), "restart? the same micro-batch 16 ran out of host memory"),
-    ],
-)
-def test_a_restart_after_the_host_ran_out_of_memory_names_what_it_repeats(
-    tmp_path: Path, change: SpecChange, asked: str
-) -> None:
-    rec = Recording(tmp_path / "run")
-    rec.launch("first launch")
-    rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=1))
-    rec.fact(ev.Diagnosed(t=rec.t, attempt=1, verdict=verdict_of(FailureClass.HOST_OOM)))
-    decision = Decision(DecisionKind.HOLD, "host_oom: a person decides", change=change)
-    rec.fact(ev.Decided(t=rec.t, attempt=1, decision=decision))
-    rec.fact(ev.Held(t=rec.t, attempt=1, reason="a person decides", until=rec.t + 86_400))
-    run = rec.close()
-    record = read_run_file(run.run_json)
-    job = replace(record.job, entry_args=("--num_workers=8",))
-    write_run_file(run.run_json, msgspec.structs.replace(record, job=job))
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("r")
-        await until(pilot, lambda: isinstance(app.screen, Confirm), "the question")
-        assert isinstance(app.screen, Confirm)
-        assert app.screen.question == asked
-
-    drive(run, play)
-    assert requests(run) == []
-
-
-@pytest.mark.parametrize("key", ["s", "S"])
-def test_the_end_of_a_held_run_is_asked_about_and_a_no_is_answered(tmp_path: Path, key: str) -> None:
-    run = held(tmp_path / "run")
+def test_the_end_of_a_held_run_is_asked_about_and_a_no_is_answered(tmp_path: Path) -> None:
+    run, key = held(tmp_path / "run"), "s"
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press(key)
@@ -200,7 +142,7 @@ def test_the_end_of_a_held_run_is_asked_about_and_a_no_is_answered(tmp_path: Pat
 
     drive(run, play)
     (request,) = requests(run)
-    assert request.kind is (RequestKind.STOP if key == "s" else RequestKind.STOP_NOW)
+    assert request.kind is RequestKind.STOP
 
 
 def test_a_checkpoint_that_no_flag_is_known_for_is_put_in_by_one_key(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.views.logs.merge import Row
 from supervisor.views.tui.app import StokerApp
@@ -91,17 +90,6 @@ def test_filter_by_rank_and_words(tmp_path: Path) -> None:
     drive(run, play)
 
 
-def test_rank_is_chosen_in_the_table(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("3", "j", "enter")
-        assert app.dashboard.logs.query.who == {"1"}
-        assert app.focused is app.dashboard.panes.log
-
-    drive(run, play)
-
-
 def test_search_jumps_and_marks(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
 
@@ -159,32 +147,6 @@ def test_follow_and_freeze(tmp_path: Path) -> None:
         await until(pilot, lambda: "line 0 " in pane(app, "log"), "the oldest line")
         await pilot.press("space")
         await until(pilot, lambda: app.dashboard.logs.following, "following again")
-
-    drive(run, play)
-
-
-def test_scrolling_back_goes_on_into_the_attempts_before(tmp_path: Path) -> None:
-    rec = recorded.Recording(tmp_path / "run")
-    for attempt in range(1, 5):
-        rec.launch("start" if attempt == 1 else "restart")
-        for number in range(7):
-            rec.say(0, f"attempt {attempt} line {number}")
-        if attempt < 4:
-            rec.fact(ev.AttemptEnded(t=rec.t, attempt=attempt, exit_code=1))
-    run = rec.close()
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: "attempt 4 line 6" in pane(app, "log"), "the newest line")
-        assert {log.attempt for log in app.dashboard.logs.page.logs} == {3, 4}  # type: ignore[union-attr]
-        for _ in range(12):
-            await pilot.press("pageup")
-            await pilot.pause()
-        await until(
-            pilot, lambda: "attempt 1 line 0" in pane(app, "log"), "the first line of the first attempt"
-        )
-        await pilot.press("G", "g")
-        await until(pilot, lambda: "attempt 1 line 0" in pane(app, "log"), "the first line at once")
-        assert "── attempt 2 ─" in pane(app, "log")
 
     drive(run, play)
 

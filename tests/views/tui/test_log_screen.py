@@ -184,25 +184,6 @@ def test_esc_gives_up_what_is_being_looked_for_before_it_leaves(tmp_path: Path) 
     drive(run, play)
 
 
-def test_filter_thins_the_page_and_keeps_the_place(tmp_path: Path) -> None:
-    run, _ = counted(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        screen = await opened(app, pilot)
-        await pilot.press("f", *"error -29007 /[02]7 of/", "enter")
-        await settled(pilot, lambda: "28 of 30" in shown(app), "the count")
-        assert cursor(screen).startswith("line 28007 ")
-        assert len(page(screen).rows) == 28
-        await pilot.press("f", *"zzz", "enter")
-        await settled(pilot, lambda: "no line matches" in shown(app), "the empty page")
-        await pilot.press("escape")
-        await settled(pilot, lambda: "line 30000" in shown(app), "all lines again")
-        await pilot.press("escape")
-        await until(pilot, lambda: on_dashboard(app), "the dashboard")
-
-    drive(run, play)
-
-
 def test_a_line_that_the_filter_leaves_out_leads_to_the_next_kept_one(tmp_path: Path) -> None:
     run, _ = counted(tmp_path / "run")
 

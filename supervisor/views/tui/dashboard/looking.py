@@ -38,7 +38,6 @@ STEPS = "a step of the chart (1200, 12k), or from one to another (1200-1400)"
 PANE_ATTEMPTS = 2
 # The first page is read before the pane has a size: more rows than it has on most terminals.
 FIRST_ROWS = 50
-FIRST_LINES_LATEST_S = 0.1
 
 
 class LogOfRun:
@@ -61,20 +60,16 @@ class LogOfRun:
         self._shown: tuple[object, object] = (None, None)  # what the log screen knows
         self._progress = ""  # what was reported of a search that is not done
         self._is_read = False
-        self._first_page: lc.Page | None = None
 
     def begin(self, snapshot: Snapshot) -> None:
-        """Read the newest lines before the panes are there, where that is soon enough."""
+        """Begin to read before the panes are there."""
         self.update(snapshot)
         self.controls.ask(lc.Size(FIRST_ROWS))
         self._is_read = True
-        self._first_page = self.controls.session.start_with_first(FIRST_LINES_LATEST_S)
+        self.controls.session.start()
 
     def mounted(self) -> None:
         """The pane is there."""
-        if self._first_page is not None:
-            self.controls.take(self._first_page)
-            return
         if not self._is_read:
             self.controls.session.start()
         self.controls.ask(lc.Size(FIRST_ROWS))
