@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -9,6 +11,10 @@ from typing import NamedTuple
 from supervisor.job.batch import BatchSpec
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.text.prefixes import NOWHERE, Origin
+
+_ERROR_FILE_BYTES = 1 << 20
+# A JSON string that may be cut off: `"message": "text…`.
+_HALF_MESSAGE = re.compile(r'"message"\s*:\s*"((?:[^"\\]|\\["\\/bfnrt]|\\u[\da-fA-F]{4})*)')
 
 
 class LogSource(NamedTuple):
@@ -25,6 +31,35 @@ class ErrorFile(NamedTuple):
     path: str
     content: bytes
     origin: Origin = NOWHERE
+
+
+class RankError(NamedTuple):
+    """What a rank wrote about its own failure: raw text, and the time in whole seconds since the epoch (0: unknown)."""
+
+    message: str
+    timestamp_s: int = 0
+
+
+def read_error_file(data: bytes) -> RankError | None:
+    """Read torchrun's error.json, complete or cut off by a kill during the write. None: it holds no message.
+
+    ``torch.distributed.elastic.multiprocessing.errors`` writes it if ``@record`` wraps the script's main:
+    ``{"message": {"message": str, "extraInfo": {"py_callstack": str, "timestamp": "<whole seconds>"}}}``.
+    """
+    text = data[:_ERROR_FILE_BYTES].decode("utf-8", "replace")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        half = _HALF_MESSAGE.search(text)
+        document = {"message": json.loads(f'"{half.group(1)}"', strict=False) if half else None}
+    body = document.get("message") if isinstance(document, dict) else None
+    body = body if isinstance(body, dict) else {"message": body}
+    message, extra = body.get("message"), body.get("extraInfo")
+    if not isinstance(message, str) or not message:
+        return None
+    second = str(extra.get("timestamp")) if isinstance(extra, dict) else ""
+    is_whole = second.isascii() and second.isdigit() and len(second) <= 12
+    return RankError(message, int(second) if is_whole else 0)
 
 
 class MachineRecords(NamedTuple):

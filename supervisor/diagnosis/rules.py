@@ -11,14 +11,13 @@ weighs as much as the evidence behind it (`Weight`), and a rule gives the highes
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from supervisor.diagnosis.evidence import ErrorFile
+from supervisor.diagnosis.evidence import ErrorFile, read_error_file
 from supervisor.diagnosis.exit_zero import (
     planned_end,
     reached_end,
@@ -137,8 +136,11 @@ def _as(root: Root, failure: FailureClass, reason: Reason | None = None) -> Root
 
 
 def _stack_dump(facts: Facts, _: Root) -> Root | None:
-    cause, place = facts.best_cause, facts.dumped_stack
-    if place is None or (cause is not None and cause.strength >= Strength.DECISIVE):
+    cause = facts.best_cause
+    if cause is not None and cause.strength >= Strength.DECISIVE:
+        return None
+    place = facts.dumped_stack
+    if place is None:
         return None
     rank = place.rank
     if rank is None and facts.consequences:
@@ -251,38 +253,6 @@ def _quiet(failure: FailureClass, fact: Callable[[Facts], bool]) -> Callable[[Fa
 
 # The first words show the kind of an error. Some patterns take quadratic time on 50,000 characters without a space.
 _MESSAGE_CAP = 4096
-_ERROR_FILE_BYTES = 1 << 20
-# A JSON string that may be cut off: `"message": "text…`.
-_HALF_MESSAGE = re.compile(r'"message"\s*:\s*"((?:[^"\\]|\\["\\/bfnrt]|\\u[\da-fA-F]{4})*)')
-
-
-class RankError(NamedTuple):
-    """What a rank wrote about its own failure: raw text, and the time in whole seconds since the epoch (0: unknown)."""
-
-    message: str
-    timestamp_s: int = 0
-
-
-def read_error_file(data: bytes) -> RankError | None:
-    """Read torchrun's error.json, complete or cut off by a kill during the write. None: it holds no message.
-
-    ``torch.distributed.elastic.multiprocessing.errors`` writes it if ``@record`` wraps the script's main:
-    ``{"message": {"message": str, "extraInfo": {"py_callstack": str, "timestamp": "<whole seconds>"}}}``.
-    """
-    text = data[:_ERROR_FILE_BYTES].decode("utf-8", "replace")
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        half = _HALF_MESSAGE.search(text)
-        document = {"message": json.loads(f'"{half.group(1)}"', strict=False) if half else None}
-    body = document.get("message") if isinstance(document, dict) else None
-    body = body if isinstance(body, dict) else {"message": body}
-    message, extra = body.get("message"), body.get("extraInfo")
-    if not isinstance(message, str) or not message:
-        return None
-    second = str(extra.get("timestamp")) if isinstance(extra, dict) else ""
-    is_whole = second.isascii() and second.isdigit() and len(second) <= 12
-    return RankError(message, int(second) if is_whole else 0)
 
 
 def _error_file(facts: Facts, root: Root) -> Root | None:

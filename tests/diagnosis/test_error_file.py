@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.diagnosis.evidence import ErrorFile as EvidenceFile
-from supervisor.diagnosis.evidence import JobEvidence
-from supervisor.diagnosis.rules import RankError, read_error_file
+from supervisor.diagnosis.evidence import JobEvidence, RankError, read_error_file
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.sources.signature_files import default_cache_dir, load_engine
 from supervisor.text.prefixes import Origin

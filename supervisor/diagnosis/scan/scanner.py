@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
@@ -43,14 +44,12 @@ LONG_LINE = 4096
 LAST_STATES = 4
 
 
+@dataclass(slots=True)
 class _Kept:
     """The first and the last few hits of one signature."""
 
-    __slots__ = ("first", "last")
-
-    def __init__(self) -> None:
-        self.first: list[Hit] = []
-        self.last: deque[Hit] = deque(maxlen=LAST_HITS)
+    first: list[Hit] = field(default_factory=list)
+    last: deque[Hit] = field(default_factory=lambda: deque(maxlen=LAST_HITS))
 
 
 class _OpenTraceback(NamedTuple):
@@ -372,10 +371,6 @@ class LiveScanner:
     def forget(self, source: str) -> None:
         """Drop a source: its file was truncated, or its attempt ended."""
         self._sources.pop(source, None)
-
-    def sources(self) -> Collection[str]:
-        """The sources seen so far."""
-        return self._sources.keys()
 
 
 def reportable(hits: Iterable[Hit]) -> list[Hit]:
