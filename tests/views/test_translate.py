@@ -54,7 +54,6 @@ RECORDS = [
         for name in ("collective", "gpus", "host", "meeting", "network", "target")
     ),
     ROOT / "preflight/checks.py",
-    ROOT / "cli/check.py",
     ROOT / "run/trash.py",
     ROOT / "run/ownership.py",
     ROOT / "keeper/base/control_input.py",
