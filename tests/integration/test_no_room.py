@@ -146,7 +146,7 @@ def test_a_run_without_inodes_goes_on_and_can_be_stopped(tmp_path: Path) -> None
         try:
             assert wait_until(lambda: os.statvfs(disk).f_favail == 0, 60)
             wait_for_step(run, 40)
-            asked = stoker("profile", "--timeout", "1", run.run_id, cwd=disk)
+            asked = stoker("profile", run.run_id, cwd=disk)
             assert (asked.code, asked.err) == (1, f"stoker profile: {run.control}: No space left on device\n")
         finally:
             stopped = stoker("stop", run.run_id, cwd=disk)

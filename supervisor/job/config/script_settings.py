@@ -98,14 +98,13 @@ def with_knobs(
         args, where = _set_knob(args, where, set_knobs, _rank_batch(knobs, wanted), str(wanted))
     if world == 1 and knobs.help == SMALLER_GLOBAL and knobs.batch_scope is KnobScope.UNKNOWN:
         knobs = replace(knobs, batch_scope=KnobScope.PER_RANK)  # which is all ranks', too
-    given = declared or Knobs()
     counted = partial(
         kn.batch_of, args, elsewhere=where, unit=unit, tokens_per_sample=tokens, global_batch=total
     )
+    given = declared or Knobs()
     # A batch that a person spelt out must divide; one that was merely found is the script's own business.
-    spelt_out = given.batch is not None or wanted is not None or total is not None
-    names_batch = given.batch is not None or given.batch_scope is not KnobScope.UNKNOWN
-    may_shrink = names_batch or spec.retry.allow_smaller_global
+    spelt_out = {given.batch, wanted, total} != {None}
+    may_shrink = spec.retry.allow_smaller_global or _names_batch(given)
     batch, knobs, notes = _batch(spec, knobs, world, counted, spelt_out=spelt_out, may_shrink=may_shrink)
     if total is not None:
         if batch is None:
@@ -135,6 +134,11 @@ def with_knobs(
         total_steps=spec.total_steps
         or total_steps(((s.name, s.value) for s in settings_of(args[where.args_at :])), where.program),
     )
+
+
+def _names_batch(given: Knobs) -> bool:
+    """Whether a person named the batch's setting, or what it counts."""
+    return given.batch is not None or given.batch_scope is not KnobScope.UNKNOWN
 
 
 def _rank_batch(knobs: Knobs, wanted: int) -> str:

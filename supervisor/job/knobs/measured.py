@@ -239,11 +239,8 @@ def measured_batch(
     setting, scope, set_by = _named_batch(numbers, settings, given) or _setting_of(numbers, settings, loader)
     by_name = _named_accumulation(numbers, settings, given, accumulated.why)
     knob, answer, accumulated_by = by_name or _accumulation_setting(numbers, settings, setting)
-    if setting is None and knob is not None and uncut is not None:
-        # What makes a rank's batch, which the loop cuts into as many pieces as another setting says.
-        cut = [s for s in settings if s.is_input and _fit(s) and s.number == uncut]
-        if len(cut) == 1:
-            setting, scope, set_by = cut[0], KnobScope.PER_RANK, _measured(Why.PIECES)
+    if setting is None and knob is not None and len(cut := _cut(settings, uncut)) == 1:
+        setting, scope, set_by = cut[0], KnobScope.PER_RANK, _measured(Why.PIECES)
     return MeasuredBatch(
         micro_batch=micro,
         accumulation=times,
@@ -424,18 +421,37 @@ def _setting_of(
         if not fits:
             return None, None, _asked(Why.ARITHMETIC, in_call)
     else:
-        # Those whose value makes the micro-batch on a rank, a node or all ranks; else those that are the whole step's.
-        fits = [s for s in named if numbers.scope(s.number) is not None]
-        fits, why = fits or [s for s in named if numbers.is_global(s.number)], Why.NAME_AND_VALUE
-    # Settings with a fitting value whose name says nothing are only good to ask about.
-    others = [s for s in settings if numbers.scope(s.number) is not None and not _fit(s) and _may_be_batch(s)]
-    if given := [s for s in fits if s.is_input]:
-        return _best(numbers, given, others, why)
+        fits, why = _fitting(numbers, named), Why.NAME_AND_VALUE
+    others = _of_other_names(numbers, settings)
+    given = [s for s in fits if s.is_input]
+    return _best(numbers, given, others, why) if given else (None, None, _not_given(text, fits, others))
+
+
+def _fitting(numbers: _Numbers, named: Sequence[Setting]) -> list[Setting]:
+    """Those whose value makes the micro-batch on a rank, a node or all ranks; else those that are the whole step's."""
+    direct = [s for s in named if numbers.scope(s.number) is not None]
+    return direct or [s for s in named if numbers.is_global(s.number)]
+
+
+def _of_other_names(numbers: _Numbers, settings: Sequence[Setting]) -> list[Setting]:
+    """Settings with a fitting value whose name says nothing: only good to ask about."""
+    return [s for s in settings if numbers.scope(s.number) is not None and not _fit(s) and _may_be_batch(s)]
+
+
+def _not_given(text: str, fits: Sequence[Setting], others: Sequence[Setting]) -> Derivation:
+    """What is known if no option, variable of the environment or key has a fitting name and value.
+
+    A constant that the loader's call itself names is the code's; another variable may be set by an executed configuration.
+    """
     if not fits:
-        return None, None, _open(Why.BY_VALUE, others) if others else _refused(Why.FIXED_IN_CODE)
-    # A constant that the call itself names is the code's; another variable may be set by an executed configuration.
+        return _asked(Why.BY_VALUE, others) if others else _refused(Why.FIXED_IN_CODE)
     fixed = plain(text) in {plain(setting.name) for setting in fits}
-    return None, None, _refused(Why.FIXED_IN_CODE) if fixed else _asked(Why.GLOBAL_VARIABLE, fits)
+    return _refused(Why.FIXED_IN_CODE) if fixed else _asked(Why.GLOBAL_VARIABLE, fits)
+
+
+def _cut(settings: Sequence[Setting], uncut: int | None) -> list[Setting]:
+    """The settings that make a rank's batch which the loop cuts into as many pieces as another setting says."""
+    return [s for s in settings if s.is_input and _fit(s) and uncut is not None and s.number == uncut]
 
 
 def is_named(setting: Setting, name: str) -> bool:

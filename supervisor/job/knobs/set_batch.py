@@ -66,13 +66,27 @@ def batch_of(
     if global_batch is not None:
         return resolve(world_size=world_size, micro_batch=micro, global_batch=global_batch, **counted)
     total = number_of(args, knobs.global_batch, where, knobs, "total")
-    if _is_derived(knobs) and (unit is None or total is None):
+    return _with_total(knobs, micro, steps, total, world_size, counted, is_counted=unit is not None)
+
+
+def _with_total(
+    knobs: Knobs,
+    micro: int,
+    steps: int,
+    total: int | None,
+    world: int,
+    counted: dict[str, Any],
+    *,
+    is_counted: bool,
+) -> BatchSpec:
+    """A rank's own micro-batch beside its accumulation or a total. `is_counted`: a person said what the total counts."""
+    if _is_derived(knobs) and (total is None or not is_counted):
         # What the total counts need not be known: samples or tokens, over all ranks or those of a data-parallel group.
         # The script's accumulation follows from it, whatever the micro-batch.
         return BatchSpec(micro, 1, 1, ranks_known=False)
     if total is not None:
-        return resolve(world_size=world_size, micro_batch=micro, global_batch=total, **counted)
-    return resolve(world_size=world_size, micro_batch=micro, accumulation=steps, **counted)
+        return resolve(world_size=world, micro_batch=micro, global_batch=total, **counted)
+    return resolve(world_size=world, micro_batch=micro, accumulation=steps, **counted)
 
 
 def _steps_of(args: Sequence[str], knobs: Knobs, where: Places, asked: int | None) -> int | None:

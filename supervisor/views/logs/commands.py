@@ -208,7 +208,7 @@ class Page(msgspec.Struct, frozen=True):
         following: new lines move the page; `grows`: some may come.
         cause: the row of the line that a verdict names; `at_cause`: the page stands there, though lines follow.
         attempt: whose logs these are; `attempts` how many there are.
-        merged_by: "" for one log, else "time", "arrival", or both; "(estimated)" where no view saw the lines arrive.
+        merged_by: "" for one log, else "time", "arrival", or "arrival (estimated)" where nobody saw all lines arrive.
         numbers: of each row the number from 1 of its line, where there is one log and it is counted.
         line_count: all lines of all logs; None: not counted.
         below: lines after the page that the query lets through; None: not counted.

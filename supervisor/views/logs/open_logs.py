@@ -13,7 +13,7 @@ from supervisor.views.logs.counter import LineCounter
 from supervisor.views.logs.file import Change, LogFile
 from supervisor.views.logs.merge import Place
 from supervisor.views.logs.query import Query
-from supervisor.views.logs.sources import LogRef, NodeLogs, logs_of
+from supervisor.views.logs.sources import AGENT, LogRef, NodeLogs, logs_of
 from supervisor.views.logs.stream import Stream
 
 # No more files than this are open: RLIMIT_NOFILE is often 1024. Of nodes that have more together as many are read as fit: those
@@ -138,7 +138,17 @@ class OpenLogs:
         ended_t = {each.number: each.ended_t for each in attempts}
         for stream in self.streams:
             stream.ended_t = ended_t[stream.ref.attempt]
+        self._learn_sizes()
         return place
+
+    def _learn_sizes(self) -> None:
+        """How large the ranks' logs are tells which of those without times were written at once."""
+        most: dict[int, int] = {}
+        for stream in self.streams:
+            if stream.ref.who != AGENT:
+                most[stream.ref.attempt] = max(most.get(stream.ref.attempt, 0), stream.file.full_size)
+        for stream in self.streams:
+            stream.most_bytes = most.get(stream.ref.attempt, 0)
 
     def _open(self, ref: LogRef, start_t: float) -> Stream:
         path = str(ref.path)
@@ -263,6 +273,8 @@ class OpenLogs:
                     at[i] = 0
                     notes.append(f"{name_of(stream)} was cut or replaced; it is read again")
             changed = True
+        if changed:
+            self._learn_sizes()
         return changed, notes, tuple(at)
 
     def _reset(self, index: int) -> None:

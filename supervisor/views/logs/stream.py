@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from supervisor.run.arrivals import Arrivals
 from supervisor.text.decode import clean
 from supervisor.text.stamps import is_rising, shift_of, stamp_of
-from supervisor.views.logs.file import CHUNK_BYTES, SEGMENT_BYTES, Counts, LogFile, TextLine
+from supervisor.views.logs.file import CHUNK_BYTES, Counts, LogFile, TextLine
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import AGENT, LogRef, split_rank
 
@@ -25,6 +25,8 @@ SNIFF_BYTES = 1 << 16
 # So many lines without a stamp, as of a config that is printed, may stand between two that have one.
 STAMP_LINES = 2000
 KEPT_TIMES = 20_000
+# A log without times that has less than this share of the largest one's bytes was written at once.
+SHORT = 0.25
 # torchrun looks at its ranks every 0.1 s: what it says of them within one look of the tailer, they wrote before.
 REACTION_S = 0.05
 
@@ -55,6 +57,7 @@ class Stream:
         self.file = file
         self.query = Query()
         self.ended_t: float | None = None  # its attempt's: a copied file's time of change is later
+        self.most_bytes = 0  # of the logs of its attempt's ranks
         self._check = check
         self._start_t = start_t
         self._index = {} if index is None else index
@@ -237,11 +240,10 @@ class Stream:
         return file.line_start(max(file.full_size - int(left_s * bytes_per_s), 0))
 
     def _bytes_per_s(self) -> float:
-        """How fast it was written, evenly; a short log (a traceback alone in its file) at once."""
+        """How fast it was written, evenly. At once: the launcher's report, and what is short beside the ranks' logs (a traceback alone)."""
         took_s = self.written_t - self._start_t if self._start_t else 0.0
-        return (
-            self.file.full_size / took_s if self.file.full_size > SEGMENT_BYTES and took_s > 0 else math.inf
-        )
+        is_short = self.ref.who == AGENT or self.file.full_size < SHORT * self.most_bytes
+        return math.inf if is_short or took_s <= 0 else self.file.full_size / took_s
 
     def _stamps_shift(self) -> float | None:
         """What makes the lines' stamps wall time; None: too few carry one."""

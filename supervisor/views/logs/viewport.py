@@ -6,7 +6,6 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from operator import or_
 
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
@@ -156,14 +155,9 @@ class LogViewport:
         """What the order of the lines goes by, and whether the time of some is estimated."""
         if len(streams) < 2:
             return ""
-        seen = [stream.arrivals is not None for stream in streams]
-        stamped = [stream.is_stamped for stream in streams]
-        if all(seen):
+        if all(stream.arrivals is not None for stream in streams):
             return "arrival"
-        if all(stamped):
-            return "time"
-        order = "time and arrival" if any(stamped) else "arrival"
-        return order + " (estimated)" * (not all(map(or_, seen, stamped)))
+        return "time" if all(stream.is_stamped for stream in streams) else "arrival (estimated)"
 
     def _rows(self) -> tuple[list[Row], bool]:
         """What fits the page, and whether it stands at a failure."""

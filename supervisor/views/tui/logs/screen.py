@@ -187,7 +187,8 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
     def _show(self, page: lc.Page) -> None:
         shown = self.log_page.page
         self.log_page.take(page)
-        self.status.settle()
+        if self.status.is_looking:
+            self.status.say(None)  # what was going on is done
         self._show_place()
         if shown is None or shown.key_facts != page.key_facts:
             self._offer()
@@ -444,11 +445,6 @@ class LogStatus(Panel):
     def end_remark(self) -> None:
         """Something else is asked for: what was said of the key before is old. What is going on stays."""
         if self._remark is not None and self._remark.good is not None:
-            self.say(None)
-
-    def settle(self) -> None:
-        """What was going on is done."""
-        if self._remark is not None and self._remark.good is None:
             self.say(None)
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:

@@ -1,4 +1,4 @@
-"""The failure page: verdict, evidence in its context, what followed, what to do, what each key would do."""
+"""The failure page: verdict, evidence in its context, what followed, and what to do."""
 
 from __future__ import annotations
 
