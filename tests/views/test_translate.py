@@ -20,7 +20,7 @@ from supervisor.cli import diagnose
 from supervisor.cli.check import USAGE as CHECK_USAGE
 from supervisor.diagnosis.class_texts import class_texts
 from supervisor.diagnosis.hang.stacks import WAITINGS
-from supervisor.diagnosis.rules import RULES
+from supervisor.diagnosis.root_rules import RULES
 from supervisor.diagnosis.scan.signature_tables import Role, Strength
 from supervisor.run.events import Outcome, Phase, RequestKind, StopStep
 from supervisor.run.records import FailureClass, Reason
