@@ -175,18 +175,26 @@ def _end_in_notebook(name: str, after: bytes) -> TracebackEnd | None:
 
 def end_without_head(lines: Sequence[str], hosts: Collection[str] = ()) -> tuple[int, str, Origin] | None:
     """The exception below the last frames of a log, where the traceback's head is missing: (row, text, whose it is)."""
-    last = next((row for row in reversed(range(len(lines))) if FRAME.search(lines[row])), None)
-    if last is None:
+    frames = ((row, match) for row in reversed(range(len(lines))) if (match := FRAME.search(lines[row])))
+    last, frame = next(frames, (0, None))
+    if frame is None:
         return None
     speaker, _ = split_prefix(lines[last], hosts)
     if frames_above(lines[: last + 1], speaker, hosts, most_between=0)[1] is not None:
         return None
+    stamp = _without_digits(lines[last][: frame.start()])
     for row in range(last + 1, len(lines)):
         origin, text = split_prefix(lines[row], hosts)
+        if stamp and _without_digits(lines[row][: frame.start()]) == stamp:  # a logger's, in front of each line
+            text = lines[row][frame.start() :].removeprefix(" ")
         if origin.agrees(speaker) and text.strip() and not text.startswith(_INSIDE):
             raised = _is_raised(text.rstrip(), lines[last : last + 3])
             return (row, text.rstrip(), origin) if raised else None
     return None
+
+
+def _without_digits(text: str) -> str:
+    return re.sub(r"\d", "0", text)
 
 
 def _is_raised(text: str, frame: Sequence[str]) -> bool:

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # Package: lines and modules at most today, and those to come to.
 MOST = {
-    "text": (2_170, 10, 1_500, 9),
+    "text": (2_180, 10, 1_500, 9),
     "instrument": (1_660, 7, 1_500, 7),
     "job": (8_310, 32, 7_000, 32),
     "run": (6_040, 23, 4_300, 22),
