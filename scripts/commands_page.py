@@ -61,16 +61,14 @@ def _run() -> str:
 
 def _init() -> str:
     rows = [(f"{flag.name} {flag.metavar}".rstrip(), flag.help) for flag in INIT_FLAGS]
-    return f"{INIT}\n{_table(('flag', 'what it does'), rows)}"
+    return f"{INIT}\n{_list(rows)}"
 
 
 def _verb(verb: str, module: str) -> str:
     parser = Parser(prog=f"stoker {verb}")
     importlib.import_module(f"supervisor.cli.{module}").add_arguments(parser)
     actions = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]  # noqa: SLF001 - argparse has no other list of them
-    return (
-        f"\n{_table(('word', 'what it does'), [(_spelt(action), action.help or '') for action in actions])}"
-    )
+    return _list([(_spelt(action), action.help or "") for action in actions])
 
 
 def _spelt(action: argparse.Action) -> str:
@@ -79,6 +77,10 @@ def _spelt(action: argparse.Action) -> str:
         return str(value)
     names = ", ".join(action.option_strings)
     return names if action.nargs == 0 else f"{names} {value}"
+
+
+def _list(rows: Iterable[tuple[str, str]]) -> str:
+    return "".join(f"- `{word}`: {text}\n" for word, text in rows)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

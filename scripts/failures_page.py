@@ -32,6 +32,9 @@ A verdict names one class, the first rank that failed, and the line that caused 
 
 What stoker does, in full: [recovery.md](recovery.md). A restart needs a known resume, or no completed step. If stoker does not restart, or has
 restarted often enough, the run waits for a person; a headless run fails.
+
+Each class lists its signatures, with an example line of each, and after "Not:" what must not be taken for it. A *consequence* is the root only if
+no cause is known; a *confirmation* never is.
 """
 
 DECISION = """\
@@ -60,9 +63,9 @@ def page() -> str:
     parts = [HEAD]
     for failure, text in class_texts().items():
         own = [entry for entry in entries if entry.failure is failure and entry.role is not Role.ADVICE]
-        parts.append(f"## {failure.value}: {text.title}\n{text.meaning}\n")
-        if own and failure not in {FailureClass.HEALTHY, FailureClass.UNKNOWN}:
-            parts.append(_table(own))
+        parts.append(f"## {failure.value}: {text.title}\n{text.meaning}")
+        listed = own and failure not in {FailureClass.HEALTHY, FailureClass.UNKNOWN}
+        parts.append(_signatures(own) if listed else "")
         if text.advice:  # two blanks at the end: the next line begins below, in the same paragraph
             parts.append("**What to do.** " + " ".join(text.advice) + "  ")
         parts.append(f"**What stoker does.** {done_about(failure)} (suggested: `{text.action.value}`)\n")
@@ -99,14 +102,15 @@ def _words(name: str) -> str:
     return name.lower().replace("_", " ")
 
 
-def _table(entries: list[Signature]) -> str:
-    rows = ["| signature | role | example line | must not claim |", "| --- | --- | --- | --- |"]
+def _signatures(entries: list[Signature]) -> str:
+    """One line a signature: its id, its role unless it names a cause, an example, and what must not be taken for it."""
+    lines = []
     for entry in sorted(entries, key=lambda item: (item.role is not Role.CAUSE, -item.strength)):
-        sample = entry.samples[0].strip().replace("|", "\\|").replace("`", "'")
+        sample = entry.samples[0].strip().replace("`", "'")
         shown = sample if len(sample) <= 140 else sample[:139] + "…"
-        must_not = entry.must_not.replace("|", "\\|")
-        rows.append(f"| {entry.id} | {entry.role.value} | `{shown}` | {must_not} |")
-    return "\n".join(rows) + "\n"
+        role = "" if entry.role is Role.CAUSE else f" ({entry.role.value})"
+        lines.append(f"- {entry.id}{role}: `{shown}`" + (f" Not: {entry.must_not}" if entry.must_not else ""))
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
