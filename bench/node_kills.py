@@ -42,7 +42,7 @@ from supervisor.keeper.process.child import read_launcher, read_pid
 from supervisor.keeper.process.members import find_members
 from supervisor.run import state as st
 from supervisor.run.journal import read_state
-from supervisor.run.nodes import Order, Want
+from supervisor.run.node_files import Order, Want
 from supervisor.run.ownership import read_holder
 from supervisor.run.paths import RunPaths
 

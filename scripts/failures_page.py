@@ -10,7 +10,7 @@ PAGE = ROOT / "docs" / "failures.md"
 sys.path.insert(0, str(ROOT))
 
 from supervisor.diagnosis.class_texts import class_texts  # noqa: E402
-from supervisor.diagnosis.rules import RULES, Stage  # noqa: E402 - the path comes first
+from supervisor.diagnosis.root_rules import RULES, Stage  # noqa: E402 - the path comes first
 from supervisor.diagnosis.scan.signature_tables import (  # noqa: E402
     WARNING_COSTS,
     Role,

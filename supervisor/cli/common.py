@@ -19,7 +19,7 @@ from supervisor.text.decode import ascii_json, printable
 
 if TYPE_CHECKING:
     from supervisor.job.arguments.run_arguments import ParsedRun
-    from supervisor.job.config.settings import FileSettings
+    from supervisor.job.config.setting_values import FileSettings
     from supervisor.run.paths import RunPaths
     from supervisor.views.appearance import Appearance
 
@@ -277,7 +277,7 @@ def _settings_of(path: Path, *, only: str) -> FileSettings | None:
         return None
 
     from supervisor.job.config.files import parse_config
-    from supervisor.job.config.settings import ConfigFile, check_file
+    from supervisor.job.config.setting_values import ConfigFile, check_file
     from supervisor.run.failures import FailureClass
 
     name = str(path.absolute())

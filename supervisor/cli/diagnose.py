@@ -17,8 +17,8 @@ from supervisor.cli.job_logs import (
     without_rank,
 )
 from supervisor.cli.verdict_text import earlier_job_lines, explanation_lines, verdict_lines
+from supervisor.diagnosis.attempt_facts import Facts
 from supervisor.diagnosis.evidence import JobEvidence
-from supervisor.diagnosis.facts import Facts
 from supervisor.diagnosis.root_cause import ended_by
 from supervisor.diagnosis.scan.log_timeline import rows_of_one_form
 from supervisor.diagnosis.scan.matched_lines import Candidate
@@ -278,7 +278,7 @@ def own_rules() -> tuple[OwnSignature, ...]:
     if not texts:
         return ()
     from supervisor.job.config.files import parse_config
-    from supervisor.job.config.settings import ConfigFile, nearest_signatures, own_signatures
+    from supervisor.job.config.setting_values import ConfigFile, nearest_signatures, own_signatures
     from supervisor.job.setting_keys import SIGNATURE
 
     classes = frozenset(str(failure) for failure in FailureClass)

@@ -21,7 +21,7 @@ from supervisor.policy import EXIT_ENDED_EARLY, EXIT_STOPPED
 from supervisor.run import events as ev
 from supervisor.run.index import runs_dir
 from supervisor.run.journal import facts_in, read_state
-from supervisor.run.nodes import LEADER
+from supervisor.run.node_files import LEADER
 from supervisor.run.paths import RunPaths, is_run_directory
 from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.state import Finished

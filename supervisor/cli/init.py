@@ -29,7 +29,7 @@ from supervisor.job.launch.guided import (
 )
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.interpreter import find_interpreter
-from supervisor.run.nodes import create
+from supervisor.run.node_files import create
 from supervisor.run.regular import read_regular
 from supervisor.text.redact import redact_text
 from supervisor.views.wording.translate import Tr, words_in

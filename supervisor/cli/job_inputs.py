@@ -21,7 +21,7 @@ from supervisor.job.arguments.flags import Flag
 from supervisor.job.arguments.run_arguments import ParsedRun, parse_run_argv
 from supervisor.job.config.files import parse_config
 from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry, screen_settings
-from supervisor.job.config.settings import ConfigFile, spec_key_names
+from supervisor.job.config.setting_values import ConfigFile, spec_key_names
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.resume_settings import is_declared, with_answered_resume
 from supervisor.job.knobs.setting_names import is_resume

@@ -14,7 +14,16 @@ from supervisor.cli.common import say
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.base.job_secrets import without_secrets
-from supervisor.run.nodes import BEAT_S, CONTINUED_WITHIN_S, LEADER, Order, Pulse, Want, create, read_order
+from supervisor.run.node_files import (
+    BEAT_S,
+    CONTINUED_WITHIN_S,
+    LEADER,
+    Order,
+    Pulse,
+    Want,
+    create,
+    read_order,
+)
 from supervisor.run.ownership import check_folder, keeper_is_alive, read_holder
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_file

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from supervisor.cli.common import EXIT_REFUSED, PROGRAM, Parser, complain, own_words, say, wait_while_read
 from supervisor.cluster.ssh.messages import Do, Facts, NodeStatus, Request, Said, differences
-from supervisor.run.nodes import LEADER
+from supervisor.run.node_files import LEADER
 from supervisor.text.decode import printable
 
 if TYPE_CHECKING:

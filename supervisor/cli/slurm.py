@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from supervisor.cli.common import EXIT_REFUSED, PROGRAM, Parser, complain, own_words, say, says_yes
 
 if TYPE_CHECKING:
-    from supervisor.cluster.slurm.commands import QueuedJob
+    from supervisor.cluster.slurm.programs import QueuedJob
     from supervisor.cluster.slurm.script import Batch
 
 VERB: Final = "slurm"
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(argv: list[str]) -> int:
     """Exit 0; 1 where a watched job did not complete; 2 for bad input, with SLURM's own words where it refuses; 3 not confirmed."""
-    from supervisor.cluster.slurm.commands import SlurmError
+    from supervisor.cluster.slurm.programs import SlurmError
     from supervisor.cluster.slurm.script import BadBatch
 
     parser = Parser(prog=f"stoker {VERB}", description=__doc__)
@@ -120,7 +120,7 @@ def _script(batch: Batch) -> int:
 
 
 def _submit(batch: Batch) -> int:
-    from supervisor.cluster.slurm.commands import submit
+    from supervisor.cluster.slurm.programs import submit
     from supervisor.cluster.slurm.script import batch_script, job_name
 
     script = batch_script(batch)
@@ -147,7 +147,7 @@ def _link(link: Path, name: str) -> None:
 
 
 def _jobs(words: Sequence[str]) -> tuple[str, ...]:
-    from supervisor.cluster.slurm.commands import JOB, SlurmError
+    from supervisor.cluster.slurm.programs import JOB, SlurmError
 
     for word in words:
         if not JOB.fullmatch(word):
@@ -157,7 +157,7 @@ def _jobs(words: Sequence[str]) -> tuple[str, ...]:
 
 def _watch(jobs: tuple[str, ...], *, exclude_failed: bool) -> int:
     """Say each change of the jobs until none is left: one call of squeue for all, every 10 s, up to 60 s while nothing changes."""
-    from supervisor.cluster.slurm.commands import ENDED, SlurmError, job_record, queue
+    from supervisor.cluster.slurm.programs import ENDED, SlurmError, job_record, queue
 
     jobs = jobs or tuple(queue())
     if not jobs:
@@ -193,7 +193,7 @@ def _watch(jobs: tuple[str, ...], *, exclude_failed: bool) -> int:
 
 def _say_why_it_waits_again(job: QueuedJob, nodes: tuple[str, ...], *, exclude_failed: bool) -> None:
     """A job that ran and waits was requeued: by itself, or because a node of it is gone."""
-    from supervisor.cluster.slurm.commands import exclude, nodes_down
+    from supervisor.cluster.slurm.programs import exclude, nodes_down
 
     down = nodes_down(nodes)
     if not down:
@@ -210,7 +210,7 @@ def _say_why_it_waits_again(job: QueuedJob, nodes: tuple[str, ...], *, exclude_f
 
 def _said_end(job: QueuedJob) -> bool:
     """What the end means; whether it is a success."""
-    from supervisor.cluster.slurm.commands import nodes_down
+    from supervisor.cluster.slurm.programs import nodes_down
     from supervisor.diagnosis.process_exits import OUTCOMES
 
     if job.state == "COMPLETED":
@@ -239,7 +239,7 @@ _ADVICE: Final = {
 
 
 def _cancel(jobs: tuple[str, ...], *, sure: bool) -> int:
-    from supervisor.cluster.slurm.commands import ENDED, SlurmError, cancel, job_record
+    from supervisor.cluster.slurm.programs import ENDED, SlurmError, cancel, job_record
 
     if not jobs:
         return complain(VERB, "cancel: which job? `stoker slurm watch` lists them")
@@ -259,7 +259,7 @@ def _cancel(jobs: tuple[str, ...], *, sure: bool) -> int:
 
 def _logs(jobs: tuple[str, ...], lines: int) -> int:
     """The end of the logs of all nodes, each line with its file's node before it."""
-    from supervisor.cluster.slurm.commands import SlurmError, job_record, queue
+    from supervisor.cluster.slurm.programs import SlurmError, job_record, queue
     from supervisor.text.decode import clean
 
     for job in jobs or tuple(queue()):

@@ -140,7 +140,7 @@ def _place_in_slurm(env: Mapping[str, str]) -> Place:
 
 def _asked(job: str, fields: str, bound_s: float) -> str:
     """What squeue says of a job, given within `bound_s`."""
-    from supervisor.cluster.slurm.commands import JOB, SlurmError, ask
+    from supervisor.cluster.slurm.programs import JOB, SlurmError, ask
 
     if not JOB.fullmatch(job):
         return ""

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
+from supervisor.diagnosis.attempt_facts import STOP_SIGNALS, Facts, Root
 from supervisor.diagnosis.candidates import REPLACED
-from supervisor.diagnosis.facts import STOP_SIGNALS, Facts, Root
 from supervisor.diagnosis.process_exits import Exit
 from supervisor.diagnosis.scan.frames import Frames, frames_above
 from supervisor.diagnosis.scan.log_timeline import (

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from supervisor.diagnosis.attempt_facts import Facts, Root
 from supervisor.diagnosis.evidence import JobEvidence, SeenGroup, SeenHang, SeenRecorder
-from supervisor.diagnosis.facts import Facts, Root
 from supervisor.run.failures import FailureClass
 from supervisor.run.records import SURELY_OVER, Consequence
 

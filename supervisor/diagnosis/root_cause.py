@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from supervisor.diagnosis.facts import Facts, Root, far_below
+from supervisor.diagnosis.attempt_facts import Facts, Root, far_below
 from supervisor.diagnosis.process_exits import Exit
 from supervisor.diagnosis.rank_of_lines import device_of
 from supervisor.diagnosis.recovered_errors import is_notice

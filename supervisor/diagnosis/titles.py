@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.diagnosis.advice import is_mount_error
+from supervisor.diagnosis.attempt_facts import Root
 from supervisor.diagnosis.class_texts import class_texts
 from supervisor.diagnosis.evidence import JobEvidence, SeenHang
-from supervisor.diagnosis.facts import Root
 from supervisor.diagnosis.process_exits import signal_of
 from supervisor.diagnosis.rank_of_lines import inline_rank
 from supervisor.diagnosis.scan.matched_lines import SourceScan

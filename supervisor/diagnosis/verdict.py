@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from supervisor.diagnosis.advice import action_for, advice_for, node_named
+from supervisor.diagnosis.attempt_facts import Facts, Root
 from supervisor.diagnosis.candidates import candidates_of, in_order, steps_seen
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.exit_zero import planned_end
-from supervisor.diagnosis.facts import Facts, Root
 from supervisor.diagnosis.hang_verdict import (
     advice_by_recorder,
     advice_by_stacks,
@@ -27,7 +27,7 @@ from supervisor.diagnosis.process_exits import read_launch, with_known_exits
 from supervisor.diagnosis.rank_of_lines import Ranks
 from supervisor.diagnosis.recovered_errors import without_recovered, without_swallowed
 from supervisor.diagnosis.root_cause import fingerprint, with_local_rank
-from supervisor.diagnosis.rules import Decision, by_launchers_signal, decide
+from supervisor.diagnosis.root_rules import Decision, by_launchers_signal, decide
 from supervisor.diagnosis.scan.matched_lines import Candidate, Hit, SourceScan
 from supervisor.diagnosis.scan.matcher import Matcher
 from supervisor.diagnosis.scan.scanner import scan_source

@@ -21,9 +21,9 @@ from supervisor.keeper.planning.common_launch import RendezvousWatch, meeting_po
 from supervisor.keeper.planning.launching import StillAlive
 from supervisor.policy import EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
 from supervisor.run import events as ev
-from supervisor.run import nodes as nd
+from supervisor.run import node_files as nd
 from supervisor.run import state as st
-from supervisor.run.nodes import (
+from supervisor.run.node_files import (
     LEADER,
     Heartbeat,
     NodePhase,

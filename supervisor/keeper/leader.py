@@ -27,10 +27,10 @@ from supervisor.keeper.planning.common_launch import (
     plan_on_node,
 )
 from supervisor.run import events as ev
-from supervisor.run import nodes as nd
+from supervisor.run import node_files as nd
 from supervisor.run import state as st
 from supervisor.run.next_job import next_job
-from supervisor.run.nodes import (
+from supervisor.run.node_files import (
     LEADER,
     Heartbeat,
     Launch,

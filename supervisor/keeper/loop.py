@@ -37,7 +37,7 @@ from supervisor.run.answers import (
     remember_answer,
 )
 from supervisor.run.fold import fold
-from supervisor.run.nodes import Superseded
+from supervisor.run.node_files import Superseded
 from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import Decision, DecisionKind, Finding

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from supervisor.keeper.loop import Group, Keeper
-from supervisor.run.nodes import LEADER
+from supervisor.run.node_files import LEADER
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Finding
 from supervisor.run.runfile import RunFile

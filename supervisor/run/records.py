@@ -63,7 +63,7 @@ class Consequence:
 
 
 _WHERE = re.compile(r" on (?:ranks? \d+(?:, \d+)*(?: …)?|local rank \d+(?: of node \S+)?)(?=:|$)")
-# A healthy verdict below this rests on steps alone (diagnosis/rules.py: `good_end` has 0.97, `still_training` 0.94).
+# A healthy verdict below this rests on steps alone (diagnosis/root_rules.py: `good_end` has 0.97, `still_training` 0.94).
 SURELY_OVER = 0.95
 
 

@@ -19,7 +19,7 @@ from supervisor.cli.main import main
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, Timing
 from supervisor.run.events import Outcome
-from supervisor.run.nodes import Heartbeat, Order, Orders, Want
+from supervisor.run.node_files import Heartbeat, Order, Orders, Want
 from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.runfile import KeeperSettings, RunFile, read_run_file

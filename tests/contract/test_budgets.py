@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # Package: lines and modules at most today, and those to come to.
 MOST = {
-    "text": (2_330, 10, 1_500, 9),
+    "text": (2_180, 10, 1_500, 9),
     "instrument": (1_660, 7, 1_500, 7),
     "job": (8_310, 32, 7_000, 32),
     "run": (6_040, 23, 4_300, 22),
@@ -20,7 +20,7 @@ MOST = {
     "preflight": (1_930, 10, 1_600, 10),
     "keeper": (12_940, 51, 9_600, 42),
     "views": (20_950, 100, 16_600, 72),
-    "cli": (7_270, 34, 5_640, 37),
+    "cli": (7_260, 34, 5_640, 37),
 }
 
 

@@ -9,11 +9,12 @@ SUPERVISOR = Path(__file__).parents[2] / "supervisor"
 PURE = ("job", "policy", "diagnosis", "run", "preflight")
 # Working memory of one call or one object, which its module alone sees.
 WORKING = {
-    "job/config/settings.py": {"Resolver"},
-    "job/knobs/facts.py": {"Loader", "Rank", "_Count"},
+    "job/config/setting_values.py": {"Resolver"},
+    "job/knobs/written_facts.py": {"Loader", "Rank", "_Count"},
     "policy/health/early_signs.py": {"_Gpu", "_Spike"},
     "policy/health/straggler.py": {"_Rank"},
     "diagnosis/hang/stuck_collectives.py": {"_Group"},
+    "diagnosis/scan/scanner.py": {"_Kept"},
 }
 
 

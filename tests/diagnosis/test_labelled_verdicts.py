@@ -15,7 +15,7 @@ import pytest
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource, MachineRecords, RunValues
 from supervisor.diagnosis.root_cause import LIMITS
-from supervisor.diagnosis.rules import RULES
+from supervisor.diagnosis.root_rules import RULES
 from supervisor.diagnosis.verdict import examine
 from supervisor.job.batch import BatchSpec
 from supervisor.sources.signature_files import Engine

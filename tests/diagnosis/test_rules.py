@@ -12,7 +12,7 @@ from supervisor.diagnosis.evidence import (
     SeenHang,
     SeenRecorder,
 )
-from supervisor.diagnosis.rules import RULES
+from supervisor.diagnosis.root_rules import RULES
 from supervisor.diagnosis.verdict import Examination, examine
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.sources.signature_files import Engine

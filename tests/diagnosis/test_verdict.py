@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisor.diagnosis.attempt_facts import Root
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, RunValues
-from supervisor.diagnosis.facts import Root
 from supervisor.diagnosis.titles import title_of
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.batch import BatchSpec

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import supervisor
-from supervisor.job.knobs.facts import Facts
 from supervisor.job.knobs.measured import measured_batch
+from supervisor.job.knobs.written_facts import Facts
 from tests.instrument.child import PYTHON, finished
 from tests.instrument.truths import QUESTIONS, STYLES, Truth, answers, right, truths
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.job.knobs.facts import Facts
 from supervisor.job.knobs.measured import MeasuredBatch, measured_batch
 from supervisor.job.knobs.resume_settings import knob_name
+from supervisor.job.knobs.written_facts import Facts
 from tests.instrument.child import Ended, run
 
 STEPS = """

@@ -20,7 +20,7 @@ from supervisor.preflight.network import free_port
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.journal import JournalReader, read_state
-from supervisor.run.nodes import NodePhase, read_report
+from supervisor.run.node_files import NodePhase, read_report
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.views.logs.viewport import LogViewport

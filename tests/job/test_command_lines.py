@@ -11,7 +11,7 @@ from typing import Any
 
 from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.config.resolve import JobInputs, resolve_job
-from supervisor.job.config.settings import spec_key_names
+from supervisor.job.config.setting_values import spec_key_names
 from supervisor.job.errors import JobError
 from supervisor.job.launch.oom_plan import OomPlan, oom_plan
 

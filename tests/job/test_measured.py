@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.job.knobs.facts import Facts
 from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, measured_batch
 from supervisor.job.knobs.setting_names import BatchName, batch_name
+from supervisor.job.knobs.written_facts import Facts
 from supervisor.job.spec import Knobs, KnobScope
 from tests.instrument.truths import QUESTIONS, answers, right, truths, wrong
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from supervisor.job.knobs.facts import MOST_PATHS, Facts
 from supervisor.job.knobs.measured import is_named
 from supervisor.job.knobs.resume_settings import (
     ResumeWay,
@@ -15,6 +14,7 @@ from supervisor.job.knobs.resume_settings import (
     with_answered_resume,
     with_measured_resume,
 )
+from supervisor.job.knobs.written_facts import MOST_PATHS, Facts
 from supervisor.job.spec import NAMED, Knobs
 from tests.job.test_measured import phase, recorded, setting
 

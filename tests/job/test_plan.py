@@ -12,7 +12,7 @@ from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config.files import parse_config
 from supervisor.job.config.resolve import JobInputs, resolve_job
-from supervisor.job.config.settings import ConfigFile, spec_key_names
+from supervisor.job.config.setting_values import ConfigFile, spec_key_names
 from supervisor.job.errors import JobError
 from supervisor.job.launch.env import NOT_MEASURED, applied
 from supervisor.job.launch.plan import LaunchPlan, build_plan, plan_as_shell, wants_port

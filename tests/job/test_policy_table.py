@@ -7,7 +7,7 @@ import pytest
 from supervisor.job.arguments.run_arguments import ParsedRun, parse_run_argv
 from supervisor.job.config.files import parse_config
 from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry
-from supervisor.job.config.settings import ConfigFile
+from supervisor.job.config.setting_values import ConfigFile
 from supervisor.job.errors import JobError
 from supervisor.job.spec import ClassOverride, RetrySettings
 from supervisor.policy import Answer

@@ -10,7 +10,7 @@ import pytest
 from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.batch import BatchSpec
 from supervisor.job.config.resolve import JobInputs, resolve_job
-from supervisor.job.config.settings import spec_key_names
+from supervisor.job.config.setting_values import spec_key_names
 from supervisor.job.knobs.measured_knobs import MeasuredSettings, with_measured
 from supervisor.job.knobs.set_batch import batch_values
 from supervisor.job.launch.batch_questions import asked_settings, question_of, to_try

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from supervisor.job.arguments.flags import OWNED, STOKER_FLAGS, TORCHRUN_FLAGS, Flag
 from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.config.resolve import JobInputs, resolve_job
-from supervisor.job.config.settings import ConfigFile
+from supervisor.job.config.setting_values import ConfigFile
 from supervisor.job.errors import JobError
 from supervisor.job.launch.plan import command_of
 from supervisor.job.setting_keys import KeyType

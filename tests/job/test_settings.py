@@ -10,7 +10,7 @@ import pytest
 from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.config.files import toml_values
 from supervisor.job.config.resolve import JobInputs, resolve_job
-from supervisor.job.config.settings import (
+from supervisor.job.config.setting_values import (
     MOST_SIGNATURES,
     ConfigFile,
     FileSettings,

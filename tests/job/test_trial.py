@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.config.resolve import JobInputs, resolve_job
-from supervisor.job.config.settings import ConfigFile
+from supervisor.job.config.setting_values import ConfigFile
 from supervisor.job.errors import JobError
 from supervisor.job.launch.plan import build_plan, command_of, real_command_of
 from supervisor.job.spec import JobSpec, TrialSettings

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from supervisor.job.batch import BatchChange, BatchSpec
-from supervisor.job.knobs.facts import Facts
+from supervisor.job.knobs.written_facts import Facts
 from supervisor.job.spec import BatchAnswer, BatchQuestion, Knobs, Unread
 from supervisor.keeper.monitoring.measured_facts import CONFIRMED, PlanCheck
 from supervisor.run import events as ev

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.run.events import Outcome, StopWhy
-from supervisor.run.nodes import (
+from supervisor.run.node_files import (
     SILENT_S,
     Heartbeat,
     Launch,

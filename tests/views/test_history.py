@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.views.model.history import Recent, Whole, median, single, smooth
+from supervisor.views.model.thinned_series import Recent, Whole, median, single, smooth
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400)
 

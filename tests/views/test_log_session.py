@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.run.journal import read_state
-from supervisor.views.logs import commands as lc
+from supervisor.views.logs import reading as lc
 from supervisor.views.logs.merge import Row
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import Interrupted, LogSession

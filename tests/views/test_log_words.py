@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RankState, RunState
-from supervisor.views.logs.commands import BadJumpError, ToLine, ToTime, parse_jump
+from supervisor.views.logs.reading import BadJumpError, ToLine, ToTime, parse_jump
 from supervisor.views.logs.sources import AGENT, Tone, logs_of, split_rank, tone_of
 from tests.views.tui.still import attempt_of
 
@@ -40,7 +40,7 @@ def test_a_time_is_of_today_to_the_whole_second(
     monkeypatch: pytest.MonkeyPatch, typed: str, when: datetime, has_day: bool
 ) -> None:
     now = local(2026, 11, 23, 9, 30, 40, 250_000).timestamp()
-    monkeypatch.setattr("supervisor.views.logs.commands.time.time", lambda: now)
+    monkeypatch.setattr("supervisor.views.logs.reading.time.time", lambda: now)
     assert parse_jump(typed, 0) == ToTime(when.timestamp(), has_day=has_day)
 
 

@@ -16,7 +16,7 @@ from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import RunState
-from supervisor.views.logs import commands as lc
+from supervisor.views.logs import reading as lc
 from supervisor.views.logs.file import Change
 from supervisor.views.logs.merge import rows_before
 from supervisor.views.logs.query import Query

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalWriter, StateReader, read_state
-from supervisor.run.nodes import Heartbeat
+from supervisor.run.node_files import Heartbeat
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import RANKS, SeriesWriter
 from supervisor.views.filter_words import BadQueryError
@@ -16,7 +16,7 @@ from supervisor.views.headless.story import story
 from supervisor.views.logs import open_logs
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.viewport import LogViewport
-from supervisor.views.model.nodes import NodesReader
+from supervisor.views.model.other_nodes import NodesReader
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
 from tests.views.logs_on_disk import never

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from supervisor.run import events as ev
 from supervisor.run.series import METRICS, RANKS
 from supervisor.run.state import A_PIPE, AttemptState, RunState
-from supervisor.views.model.history import Track, single
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Rank, Snapshot
 from supervisor.views.model.step_pace import (
@@ -26,6 +25,7 @@ from supervisor.views.model.step_pace import (
     job_pace,
     ranks_behind,
 )
+from supervisor.views.model.thinned_series import Track, single
 from supervisor.views.tui.panels.header import eta_s
 from supervisor.views.tui.panels.trends import trends
 from tests.views.tui.recording import Recording

@@ -13,7 +13,7 @@ from supervisor.run import events as ev
 from supervisor.run.fold import fold
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import RunState
-from supervisor.views.logs.commands import BadJumpError
+from supervisor.views.logs.reading import BadJumpError
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.replay import (
     NothingRecorded,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.run.series import HOST, METRICS, RANKS
-from supervisor.views.model.history import Whole, single
 from supervisor.views.model.reader import SnapshotReader
+from supervisor.views.model.thinned_series import Whole, single
 from tests.views.tui.recording import Recording
 
 SAID = ("loss", "lr", "grad_norm", "tokens_per_sec", "step_time_s", "data_wait_s")

@@ -12,7 +12,7 @@ from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.batch import resolve as resolve_batch
 from supervisor.job.config.script_settings import trial_notes, with_knobs
-from supervisor.job.config.settings import (
+from supervisor.job.config.setting_values import (
     ConfigFile,
     FileSettings,
     Resolver,

@@ -26,7 +26,7 @@ from supervisor.job.arguments.command_line import (
 from supervisor.job.arguments.command_line import Setting as Argument
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config.files import read_values
-from supervisor.job.config.settings import Resolver
+from supervisor.job.config.setting_values import Resolver
 from supervisor.job.errors import JobError
 from supervisor.job.knobs import set_batch as kn
 from supervisor.job.knobs.conventions import find_convention, find_loader

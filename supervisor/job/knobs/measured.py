@@ -14,14 +14,6 @@ from math import prod
 from posixpath import normpath
 
 from supervisor.job.batch import BatchUnit
-from supervisor.job.knobs.facts import (
-    MOST_CANDIDATES,
-    STEPS_THAT_AGREE,
-    Facts,
-    Loader,
-    Rank,
-    Setting,
-)
 from supervisor.job.knobs.setting_names import (
     ENV,
     BatchName,
@@ -39,6 +31,14 @@ from supervisor.job.knobs.setting_names import (
     last_part,
     place_of,
     plain,
+)
+from supervisor.job.knobs.written_facts import (
+    MOST_CANDIDATES,
+    STEPS_THAT_AGREE,
+    Facts,
+    Loader,
+    Rank,
+    Setting,
 )
 from supervisor.job.spec import AccumulationCounts, Knobs, KnobScope
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from supervisor.job.batch import BatchSpec, BatchUnit, factors
-from supervisor.job.knobs.facts import Setting
 from supervisor.job.knobs.measured import UNSEEN, Derivation, MeasuredBatch, Why
 from supervisor.job.knobs.resume_settings import knob_name
+from supervisor.job.knobs.written_facts import Setting
 from supervisor.job.spec import AccumulationCounts, EntryKind, FoundNumber, JobSpec, Knobs, KnobScope, Unread
 
 DERIVED, NONE = "derived", "none"

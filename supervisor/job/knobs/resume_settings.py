@@ -16,8 +16,8 @@ from typing import Final
 from supervisor.job.arguments.command_line import Setting as Argument
 from supervisor.job.arguments.command_line import settings_of, value_of
 from supervisor.job.knobs.conventions import MEGATRON, Convention
-from supervisor.job.knobs.facts import FILES, MOST_CANDIDATES, MOST_PATHS, Facts, Setting
 from supervisor.job.knobs.setting_names import Place, bare, is_resume, place_of, says_resume, words_of
+from supervisor.job.knobs.written_facts import FILES, MOST_CANDIDATES, MOST_PATHS, Facts, Setting
 from supervisor.job.spec import BY_ITSELF, NAMED, NAMED_UNSEEN, NEVER, Knobs
 
 # What else of a run is resumed: a tracker's run, a counter.

@@ -19,10 +19,10 @@ from msgspec.structs import replace
 
 from supervisor.job.batch import BatchSpec, BatchUnit, factors
 from supervisor.job.config.script_settings import total_steps
-from supervisor.job.knobs.facts import Facts, Rank
 from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, first_steps, is_named, measured_batch
 from supervisor.job.knobs.measured_knobs import MeasuredSettings
 from supervisor.job.knobs.resume_settings import knob_name, measured_outputs, resume_seen, resume_way
+from supervisor.job.knobs.written_facts import Facts, Rank
 from supervisor.job.launch.batch_questions import asked_settings, with_declared
 from supervisor.job.spec import JobSpec, Knobs, Unread
 from supervisor.keeper.base.keeper_clock import Clock
@@ -30,7 +30,7 @@ from supervisor.keeper.monitoring.observations import FactSeen, Observation, Sam
 from supervisor.run import events as ev
 from supervisor.run.answers import keep_answers
 from supervisor.run.next_job import next_job
-from supervisor.run.nodes import LEADER
+from supervisor.run.node_files import LEADER
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.runfile import RunFile
 from supervisor.run.series import RANKS

@@ -24,7 +24,7 @@ from supervisor.preflight.network import free_port
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.next_job import NextJob, next_job
-from supervisor.run.nodes import Launch, Order
+from supervisor.run.node_files import Launch, Order
 from supervisor.run.paths import AttemptPaths, RunPaths
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import RunState

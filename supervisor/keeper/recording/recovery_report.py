@@ -24,7 +24,7 @@ from supervisor.run.answers import recalled, remember_unmeasured
 from supervisor.run.failure_history import recovery_of
 from supervisor.run.journal import facts_in
 from supervisor.run.next_job import got_further, unmeasured_trial
-from supervisor.run.nodes import LEADER
+from supervisor.run.node_files import LEADER
 from supervisor.run.records import Sameness
 from supervisor.run.series import JOB_KEY, METRICS, Sample, SeriesReader
 from supervisor.run.state import AttemptState, RunState

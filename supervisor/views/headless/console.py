@@ -103,10 +103,10 @@ class ConsoleView:
         self._reads_on = 0
         self._measured: tuple[tuple[int, Line], ...] = ()
         self._encoder = msgspec.json.Encoder()
-        self._file: TextIO | None = None
+        self._kept: TextIO | None = None
         if settings.log_file is not None:
             with contextlib.suppress(OSError):
-                self._file = open(  # noqa: SIM115 - closed by finish
+                self._kept = open(  # noqa: SIM115 - closed by finish
                     settings.log_file, "a", encoding="utf-8", errors="backslashreplace", opener=private
                 )
 
@@ -129,12 +129,12 @@ class ConsoleView:
         if with_story:
             redact = self._settings.redactor.text
             text = story(self.state, self._run, redact=redact)
-            self._write(self._file, text)
+            self._write(self._kept, text)
             if not self._settings.as_json:
                 self._write(self._settings.stdout, text)
-        if self._file is not None:
+        if self._kept is not None:
             with contextlib.suppress(OSError):  # a full disk: what it did not take once is written again here
-                self._file.close()
+                self._kept.close()
 
     def _follow(self) -> None:
         while not self._stop.wait(POLL_S):
@@ -168,7 +168,7 @@ class ConsoleView:
     def _print(self, t: float, level: Level, text: str) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
         line = printable(self._settings.redactor.text(text))
-        self._write(self._file, f"[{level}] {stamp} {line}")
+        self._write(self._kept, f"[{level}] {stamp} {line}")
         if self._settings.as_json or WEIGHTS[level] < LEAST[self._settings.least]:
             return
         tag = f"\x1b[{COLOURS[level]}m[{level}]\x1b[0m" if self._settings.colour else f"[{level}]"

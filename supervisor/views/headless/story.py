@@ -10,7 +10,7 @@ from pathlib import Path
 from supervisor.job.batch import BatchSpec, describe, describe_change
 from supervisor.run.failure_history import recurrence_lines, same_failure
 from supervisor.run.journal import read_state
-from supervisor.run.nodes import LEADER
+from supervisor.run.node_files import LEADER
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Cause, FailureClass
 from supervisor.run.state import AttemptState, MomentKind, RunState

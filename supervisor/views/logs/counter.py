@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from supervisor.views.logs.commands import Tally
 from supervisor.views.logs.merge import Place
 from supervisor.views.logs.query import Query
+from supervisor.views.logs.reading import Tally
 from supervisor.views.logs.stream import Stream
 
 # Logs up to this size are counted unasked, for the number of lines alone: 64 ranks may have written gigabytes.

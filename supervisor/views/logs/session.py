@@ -15,7 +15,7 @@ from typing import assert_never
 
 from supervisor.run.paths import NodePaths
 from supervisor.views.format import part
-from supervisor.views.logs import commands as lc
+from supervisor.views.logs import reading as lc
 from supervisor.views.logs.file import CHUNK_BYTES
 from supervisor.views.logs.open_logs import NothingThereError
 from supervisor.views.logs.viewport import LogViewport

@@ -11,7 +11,7 @@ from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
 from supervisor.text.redact import redact_lines
 from supervisor.views.format import ranges
-from supervisor.views.logs import commands as lc
+from supervisor.views.logs import reading as lc
 from supervisor.views.logs.file import TextLine
 from supervisor.views.logs.merge import Place, Row, rows_before, rows_from
 from supervisor.views.logs.open_logs import NothingThereError, OpenLogs, name_of

@@ -15,9 +15,9 @@ from supervisor.run.state import RunState
 from supervisor.sources.metrics.names import loss_stand_in
 from supervisor.text.stamps import local_shift
 from supervisor.views.model.cause_context import Nearby
-from supervisor.views.model.history import Point, Recent, Track, Whole, single, smooth
 from supervisor.views.model.snapshot import Gpu, Machine, Rank, Snapshot
 from supervisor.views.model.step_pace import Cadence, Pace
+from supervisor.views.model.thinned_series import Point, Recent, Track, Whole, single, smooth
 
 if TYPE_CHECKING:
     from supervisor.run.runfile import RunFile

@@ -22,7 +22,7 @@ from supervisor.views.model.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from supervisor.run.runfile import RunFile
-    from supervisor.views.model.nodes import NodesReader
+    from supervisor.views.model.other_nodes import NodesReader
 
 # The newest part of a stream that is read line by line when a run is opened; what is older comes from the
 # one-minute roll-ups, so that a run of seven days opens at once.
@@ -121,7 +121,7 @@ class SnapshotReader:
     def _look_at_nodes(self) -> bool:
         """The other nodes; whether anything changed there."""
         if self._nodes is None:
-            from supervisor.views.model.nodes import NodesReader  # only runs on several nodes need it
+            from supervisor.views.model.other_nodes import NodesReader  # only runs on several nodes need it
 
             self._nodes = NodesReader(self._run, monotonic=self._monotonic)
         return self._nodes.refresh(self._state.state)

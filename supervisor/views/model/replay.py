@@ -26,7 +26,7 @@ from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 from supervisor.run.series import Sample, SeriesReader, read_rollups
 from supervisor.run.state import RunState
 from supervisor.views import format as fm
-from supervisor.views.logs.commands import BadJumpError, ToTime, parse_jump
+from supervisor.views.logs.reading import BadJumpError, ToTime, parse_jump
 from supervisor.views.model.cause_context import NearbyReader
 from supervisor.views.model.gather import Gatherer
 from supervisor.views.model.snapshot import Snapshot

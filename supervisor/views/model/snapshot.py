@@ -11,7 +11,6 @@ from supervisor.run.paths import NodePaths
 from supervisor.run.state import A_PIPE, Running, RunState
 from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.model.cause_context import Nearby
-from supervisor.views.model.history import Point, Track, lives_on, median
 from supervisor.views.model.step_pace import (
     BURST_S,
     GAPS,
@@ -22,6 +21,7 @@ from supervisor.views.model.step_pace import (
     epochs_apart,
     job_pace,
 )
+from supervisor.views.model.thinned_series import Point, Track, lives_on, median
 
 if TYPE_CHECKING:
     from supervisor.run.runfile import RunFile

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from supervisor.views.model.history import Point, Track, median, single
+from supervisor.views.model.thinned_series import Point, Track, median, single
 
 if TYPE_CHECKING:
     from supervisor.views.model.snapshot import Rank

@@ -14,10 +14,10 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope, Timing
 from supervisor.keeper.planning.common_launch import batch_on
-from supervisor.run import nodes as nd
+from supervisor.run import node_files as nd
 from supervisor.run import state as st
 from supervisor.run.next_job import NextJob
-from supervisor.run.nodes import Heartbeat, NodePhase, Order, Orders, Report, Want, write_report
+from supervisor.run.node_files import Heartbeat, NodePhase, Order, Orders, Report, Want, write_report
 from supervisor.run.paths import make_private
 from supervisor.run.records import FailureClass
 from tests.conftest import wait_until

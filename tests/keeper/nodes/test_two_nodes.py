@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from supervisor.run import events as ev
-from supervisor.run import nodes as nd
+from supervisor.run import node_files as nd
 from supervisor.run import state as st
 from supervisor.run.events import NodeSight, Outcome
-from supervisor.run.nodes import Order, Orders, Want, read_order, read_report
+from supervisor.run.node_files import Order, Orders, Want, read_order, read_report
 from supervisor.run.paths import make_private
 from supervisor.run.records import FailureClass
 from tests.conftest import wait_until

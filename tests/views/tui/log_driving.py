@@ -8,7 +8,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from supervisor.run.paths import RunPaths
-from supervisor.views.logs.commands import LogAt, Page
+from supervisor.views.logs.reading import LogAt, Page
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.logs.page import LogPanel
 from supervisor.views.tui.logs.screen import LogScreen

@@ -10,8 +10,8 @@ from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.records import FailureClass, Verdict
 from supervisor.views.model.cause_context import Nearby
-from supervisor.views.model.history import Track, single
 from supervisor.views.model.snapshot import Gpu, Rank, Snapshot
+from supervisor.views.model.thinned_series import Track, single
 from supervisor.views.tui.widgets.paint import Row
 from supervisor.views.tui.widgets.panel import Panel, View
 from tests.keeper.fakes import verdict_of

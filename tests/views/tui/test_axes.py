@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.views.model.history import Point, single
+from supervisor.views.model.thinned_series import Point, single
 from supervisor.views.tui.charts.axes import Axis, axes_of, axis_for, positions
 from supervisor.views.tui.charts.curves import Curve, Look, Mark, plot
 from supervisor.views.tui.widgets.paint import TextStyle

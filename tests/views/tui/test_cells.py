@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.views.logs.query import Query
-from supervisor.views.model.history import lives_on, single
+from supervisor.views.model.thinned_series import lives_on, single
 from supervisor.views.tui.charts.axes import Axis
 from supervisor.views.tui.charts.braille import labels
 from supervisor.views.tui.charts.curves import Curve, Look, Mark, nearest, plot, readout

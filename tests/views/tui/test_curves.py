@@ -10,7 +10,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.views.model.history import Point, single, smooth
+from supervisor.views.model.thinned_series import Point, single, smooth
 from supervisor.views.tui.charts.axes import Axis
 from supervisor.views.tui.charts.braille import Scale, even_bounds
 from supervisor.views.tui.charts.curves import Curve, Look, Mark, Plot, plot

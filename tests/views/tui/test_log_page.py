@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from textual.message import Message
 
-from supervisor.views.logs import commands as lc
+from supervisor.views.logs import reading as lc
 from supervisor.views.logs.file import TextLine
 from supervisor.views.logs.merge import Row as LogRow
 from supervisor.views.logs.query import Query

@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from supervisor.run.paths import RunPaths
-from supervisor.views.logs import commands as lc
+from supervisor.views.logs import reading as lc
 from supervisor.views.logs import session as log_session
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.prompts import AskLine

@@ -10,8 +10,8 @@ from textual import events
 from textual.pilot import Pilot
 
 from supervisor.run.series import METRICS, SeriesWriter
-from supervisor.views.logs import commands as lc
-from supervisor.views.logs.commands import LogAt
+from supervisor.views.logs import reading as lc
+from supervisor.views.logs.reading import LogAt
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.charts.live import LossPanel
 from supervisor.views.tui.dashboard.panes import Panes

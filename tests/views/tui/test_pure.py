@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.style import Style
 
-from supervisor.views.model.history import single
+from supervisor.views.model.thinned_series import single
 from supervisor.views.tui.charts.braille import Canvas, Scale, buckets, labels, loss_bounds, ticks
 from supervisor.views.tui.dashboard.layout import Needs, plan
 from supervisor.views.tui.widgets.paint import (

@@ -17,9 +17,9 @@ from supervisor.run.records import (
     DecisionKind,
 )
 from supervisor.views import format as fm
-from supervisor.views.model.history import Track, single
 from supervisor.views.model.run_list import RunRow
 from supervisor.views.model.snapshot import Rank, Snapshot
+from supervisor.views.model.thinned_series import Track, single
 from supervisor.views.tui.panels import header
 from supervisor.views.tui.panels import notice as bars
 from supervisor.views.tui.panels import ranks_table as ranks

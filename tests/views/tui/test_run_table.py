@@ -16,13 +16,13 @@ from supervisor.run import state as st
 from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
-from supervisor.views.model.history import Track, single
 from supervisor.views.model.run_list import (
     RunList,
     RunRow,
     Scope,
     SortKey,
 )
+from supervisor.views.model.thinned_series import Track, single
 from supervisor.views.tui.charts.axes import Axis
 from supervisor.views.tui.charts.braille import Scale
 from supervisor.views.tui.charts.curves import Look, Plot

@@ -13,7 +13,7 @@ from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from supervisor.views.model.history import Point, Track
+from supervisor.views.model.thinned_series import Point, Track
 
 # So many of the points must have the value; the others stand where their neighbours do.
 KNOWN_RATIO = 0.9

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from supervisor.views.model.history import Point
+from supervisor.views.model.thinned_series import Point
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle
 
 # Bit of the dot at (column of two, row of four) within a braille cell.

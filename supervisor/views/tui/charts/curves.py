@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from supervisor.views import format as fm
-from supervisor.views.model.history import SMOOTH_SHARE, Point, Track, lives_on, smooth
+from supervisor.views.model.thinned_series import SMOOTH_SHARE, Point, Track, lives_on, smooth
 from supervisor.views.tui.charts.axes import Axis, axis_for, positions, span_of, value_of
 from supervisor.views.tui.charts.braille import (
     Canvas,

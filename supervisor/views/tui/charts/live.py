@@ -13,8 +13,8 @@ from supervisor.run.events import renamed_loss
 from supervisor.run.records import OUT_OF_MEMORY, FailureClass
 from supervisor.run.state import RunState
 from supervisor.views import format as fm
-from supervisor.views.model.history import Track, lives_on
 from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.model.thinned_series import Track, lives_on
 from supervisor.views.tui.charts.axes import Axis
 from supervisor.views.tui.charts.braille import Canvas, Scale, buckets, draw_area
 from supervisor.views.tui.charts.curves import (

@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from supervisor.views import format as fm
-from supervisor.views.model.history import Point, Track
+from supervisor.views.model.thinned_series import Point, Track
 from supervisor.views.tui.charts.axes import Axis, axes_of, axis_for, positions
 from supervisor.views.tui.charts.curves import SMOOTHING, Look, Plot, extent, nearest
 from supervisor.views.tui.widgets.panel import Panel

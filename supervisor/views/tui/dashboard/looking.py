@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from supervisor.job.errors import JobError
-from supervisor.views.logs import commands as lc
-from supervisor.views.logs.commands import LogAt, LogPoint
+from supervisor.views.logs import reading as lc
 from supervisor.views.logs.query import Query
+from supervisor.views.logs.reading import LogAt, LogPoint
 from supervisor.views.logs.session import PAGE_S, LogSession
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.zoomable import STEPS as CHART_STEPS

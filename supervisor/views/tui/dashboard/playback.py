@@ -8,7 +8,7 @@ from textual import events
 from textual.message import Message
 
 from supervisor.views import format as fm
-from supervisor.views.logs.commands import BadJumpError
+from supervisor.views.logs.reading import BadJumpError
 from supervisor.views.model.replay import Recording, ReplayClock, is_moment, next_fact, parse_moment
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.keys import MOMENTS

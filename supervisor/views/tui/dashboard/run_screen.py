@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from supervisor.job.spec import Unread
-from supervisor.views.logs import commands as lc
+from supervisor.views.logs import reading as lc
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.dashboard.acting import VETOES, Requests

@@ -8,7 +8,7 @@ from typing import TypeVar
 from textual.app import App
 
 from supervisor.views.filter_words import BadQueryError
-from supervisor.views.logs import commands as lc
+from supervisor.views.logs import reading as lc
 from supervisor.views.logs.merge import Row as LogRow
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import LogSession

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from supervisor.views import format as fm
-from supervisor.views.logs import commands as lc
+from supervisor.views.logs import reading as lc
 from supervisor.views.logs.merge import Row as LogRow
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.logs.rows import (

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from supervisor.views import format as fm
 from supervisor.views.filter_words import Term
-from supervisor.views.logs.commands import Page
 from supervisor.views.logs.query import Query
+from supervisor.views.logs.reading import Page
 from supervisor.views.logs.sources import Tone
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle
 

@@ -16,9 +16,9 @@ from textual.timer import Timer
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
 from supervisor.views import format as fm
-from supervisor.views.logs import commands as lc
-from supervisor.views.logs.commands import BadJumpError, LogAt, LogPoint, parse_jump
+from supervisor.views.logs import reading as lc
 from supervisor.views.logs.query import Query
+from supervisor.views.logs.reading import BadJumpError, LogAt, LogPoint, parse_jump
 from supervisor.views.logs.session import LogSession
 from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.tui.dialogs.help import HelpScreen, bindings_of, lines_of

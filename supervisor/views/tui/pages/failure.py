@@ -12,7 +12,7 @@ from supervisor.run.failure_history import same_failure
 from supervisor.run.records import Consequence, DecisionKind, Verdict
 from supervisor.text.tracebacks import CodeLine
 from supervisor.views import format as fm
-from supervisor.views.logs.commands import LogAt
+from supervisor.views.logs.reading import LogAt
 from supervisor.views.model.cause_context import AFTER_LINES, BEFORE_LINES
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.pages.text_page import Page, resumed_rows, section

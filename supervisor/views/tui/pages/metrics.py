@@ -16,10 +16,10 @@ from supervisor.job.arguments.command_line import differing
 from supervisor.run.paths import RunPaths
 from supervisor.run.summaries import name_given
 from supervisor.views import format as fm
-from supervisor.views.model.history import Point, Track, smooth
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.run_list import own_arguments
 from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.model.thinned_series import Point, Track, smooth
 from supervisor.views.tui.charts.axes import Axis, axis_for, of_track, shifted, span_of
 from supervisor.views.tui.charts.curves import (
     SMOOTHING,

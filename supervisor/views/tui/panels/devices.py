@@ -11,8 +11,8 @@ from typing import assert_never
 from rich.cells import cell_len
 
 from supervisor.views import format as fm
-from supervisor.views.model.history import Track
 from supervisor.views.model.snapshot import Gpu, Machine, Rank, Snapshot
+from supervisor.views.model.thinned_series import Track
 from supervisor.views.tui.charts.hues import LIMITS, Gauge, value_style
 from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, bar, cells, fit, row, spark_row

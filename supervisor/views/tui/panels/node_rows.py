@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from supervisor.run import state as st
 from supervisor.run.events import NodeSight
-from supervisor.run.nodes import LEADER, SILENT_S
+from supervisor.run.node_files import LEADER, SILENT_S
 from supervisor.run.series import NET_RECEIVED, NET_SENT
 from supervisor.views import format as fm
-from supervisor.views.model.history import median
 from supervisor.views.model.snapshot import Node, Rank, Snapshot
+from supervisor.views.model.thinned_series import median
 from supervisor.views.tui.panels.state_words import outcome_span
 from supervisor.views.tui.widgets.paint import TextStyle
 

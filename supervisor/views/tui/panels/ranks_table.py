@@ -16,9 +16,9 @@ from supervisor.run import state as st
 from supervisor.run.events import SlowRankFound
 from supervisor.views import format as fm
 from supervisor.views.logs.sources import rank_label
-from supervisor.views.model.history import median
 from supervisor.views.model.snapshot import Node, Rank, Snapshot
 from supervisor.views.model.step_pace import SILENT_GAPS, ranks_behind
+from supervisor.views.model.thinned_series import median
 from supervisor.views.tui.panels.node_rows import (
     links_of,
     links_text,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from supervisor.run import series as se
 from supervisor.run.journal import StateReader
-from supervisor.run.nodes import LEADER, Pulse
+from supervisor.run.node_files import LEADER, Pulse
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.series import SeriesReader
 from supervisor.run.state import RunState

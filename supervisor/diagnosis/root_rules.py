@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from supervisor.diagnosis.attempt_facts import STOP_SIGNALS, Facts, Root
 from supervisor.diagnosis.evidence import ErrorFile, read_error_file
 from supervisor.diagnosis.exit_zero import (
     planned_end,
@@ -25,7 +26,6 @@ from supervisor.diagnosis.exit_zero import (
     standing,
     standing_exit,
 )
-from supervisor.diagnosis.facts import STOP_SIGNALS, Facts, Root
 from supervisor.diagnosis.hang_verdict import hang_by_recorder, hang_by_stacks, timeout_by_stacks
 from supervisor.diagnosis.process_exits import OUTCOMES, Exit
 from supervisor.diagnosis.root_cause import (
