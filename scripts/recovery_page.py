@@ -15,25 +15,24 @@ from tests.integration.matrix import MATRIX  # noqa: E402
 
 
 def rules_table() -> str:
-    """One row a class, and one a reason that has a rule of its own."""
-    rows = ["| class | what stoker does | how often | waits first for |", "|---|---|---|---|"]
+    """One row a rule, with all classes and reasons that have it."""
+    named: dict[str, list[str]] = {}
     for failure, rule in RULES.items():
-        rows.append(_row(f"`{failure.value}`", rule))
-        rows += [
-            _row(f"`{failure.value}` / {r.value}", own)
-            for (f, r), own in REASON_RULES.items()
-            if f is failure
-        ]
-    return "\n".join(rows)
+        named.setdefault(_row(rule), []).append(f"`{failure.value}`")
+        for (of, reason), own in REASON_RULES.items():
+            if of is failure:
+                named.setdefault(_row(own), []).append(f"`{failure.value}` / {reason.value}")
+    rows = ["| class | what stoker does | how often | waits first for |", "|---|---|---|---|"]
+    return "\n".join([*rows, *(f"| {', '.join(names)} | {row}" for row, names in named.items())])
 
 
-def _row(name: str, rule: Rule) -> str:
+def _row(rule: Rule) -> str:
     restarts = rule.answer not in {Answer.STOP, Answer.HOLD, Answer.REQUEUE}
     often = ("`--max-retries`" if rule.max_times is None else str(rule.max_times)) if restarts else "-"
     often += ", only after progress" if rule.requires_progress and restarts else ""
     first = ", ".join(proof.value.replace("_", " ") for proof in rule.show_first)
     shown = f"{first} ({rule.wait_s:.0f} s)" if restarts else "-"
-    return f"| {name} | {WORDS[rule.answer]} | {often} | {shown} |"
+    return f"{WORDS[rule.answer]} | {often} | {shown} |"
 
 
 def matrix_table() -> str:

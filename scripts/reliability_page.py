@@ -22,19 +22,16 @@ AREAS = {
 HEAD = """\
 # Reliability
 
-What may go wrong, what stoker promises then, and the test that holds it. Made from the tests' `fault` marks by `python scripts/reliability_page.py`: do
-not edit by hand. The tests work on real processes or files; where an error of the system cannot be made at will (a stale descriptor, state D) it is injected.
-`make test`, `make e2e` and `make cluster` run them all.
+What can go wrong, what stoker guarantees then, and the test of each. Generated from the tests' `fault` marks by `python scripts/reliability_page.py`; do
+not edit it by hand. The tests use real processes and files. An error that the system cannot be made to show (a stale descriptor, state D) is injected.
 
-Beside these single faults there are matrices with kept results (`bench/results`): `bench/fuzz.py` plays all parsers on mutated input, `make soak` runs for
-hours, and `make faults SEED=n COUNT=m` is the standing fault run. It draws m kills (200) of keeper, launcher, agent, ranks, viewers and observer from seed n,
-alone and together, from the first 50 ms of a process to its end. For each 50 kills it adds one round with a full disk, one with a clock that is set, one with
-a journal that is cut (at every byte of its last 4 KiB), one in which all processes or the keeper are suspended (12 s at most; `MINUTE=1`: a minute), and one
-with a slow `fsync`. After each fault no process may be left, no second copy of the job may have run, the journal must fold, and `stoker continue` must work.
-The result, with the seed and the outcome of each fault, is `bench/results/fault_run.json`; called again with the same seed, an unfinished run goes on. One
-round is repeated by `python bench/fault_run.py --seed n --round NAME`.
+Larger matrices keep their results in `bench/results`: `bench/fuzz.py` runs all parsers on mutated input, `make soak` runs for hours, and
+`make faults SEED=n COUNT=m` draws m kills (200) of keeper, launcher, agent, ranks, viewers and observer from seed n, with rounds of a full disk, a set
+clock, a truncated journal, a suspension and a slow `fsync` in between. After each fault no process may be left, no second copy of the job may have run,
+the journal must fold, and `stoker continue` must work. The same seed continues an unfinished run; `python bench/fault_run.py --seed n --round NAME`
+repeats one round.
 
-What none of them shows: GPUs, NCCL and network filesystems were not at hand, and systemd itself was not run.
+Not shown: GPUs, NCCL and network filesystems were not available.
 """
 
 
