@@ -420,7 +420,8 @@ class JobSpec:
     `metric_rules` are the user's own (name, regex) for metrics in logs. `set_knobs` are (knob, value) pairs that
     every launch sets besides `entry_args`: knobs in config files and in the environment.
     `world_size`: ranks of the whole job; None: not known, as where a launcher behind ``--`` does not say.
-    `outputs`: folders that a foreign script may leave checkpoints in, as it spells them.
+    `outputs`: where a foreign script may leave checkpoints, as it spells it. `output_prefixes`: those of them that its arguments name;
+    in run.json of earlier versions some of these stand in only one of the two.
     `group_timeout_s`: how long the bundled trainer's process groups wait, where that is longer than PyTorch's default.
     `question`, `if_answered`: of runs that were started when command lines were asked about: knobs and batch with each answer.
     `answered`: an answer of an earlier run that is used here.
@@ -467,6 +468,7 @@ class JobSpec:
     signatures: tuple[OwnSignature, ...] = ()
     notes: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    output_prefixes: tuple[str, ...] = ()
     group_timeout_s: float | None = None
     world_size: int | None = None
     question: BatchQuestion | None = None

@@ -5,18 +5,26 @@ from __future__ import annotations
 import pytest
 
 from supervisor.job.arguments.command_line import settings_of
-from supervisor.job.knobs.resume_settings import (
-    USUAL_OUTPUTS,
-    find_outputs,
-    given_start,
+from supervisor.job.arguments.run_arguments import parse_run_argv
+from supervisor.job.config.resolve import JobInputs, resolve_job
+from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS, find_outputs, given_start
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--output-dir mine --lr 1 trainer.default_root_dir=lit", ("mine", "lit")),
+        ("--output_dir 42 --save_dir exp.v1", ("42", "exp.v1")),
+        ("--out checkpoints --output_dir outputs", ("checkpoints", "outputs")),
+        ("--save runs/b.pt --results c --out results.json --save_to 5 --out_file true", ("runs/b.pt", "c")),
+        ("--lr 1", ()),
+    ],
 )
-
-
-def test_the_folders_are_those_that_the_script_is_told_then_those_that_frameworks_choose() -> None:
-    found = find_outputs(settings_of(["--output-dir", "mine", "--lr", "1", "trainer.default_root_dir=lit"]))
-    assert found == ("mine", "lit", *USUAL_OUTPUTS)
-    words = "--save runs/b.pt --results c --out results.json --save_to 5 --out_file true"
-    assert find_outputs(settings_of(words.split())) == ("runs/b.pt", "c", *USUAL_OUTPUTS)
+def test_what_the_arguments_name_as_written_to(words: str, named: tuple[str, ...]) -> None:
+    assert find_outputs(settings_of(words.split())) == named
+    job = resolve_job(JobInputs(parse_run_argv(f"train.py {words}".split()), {}, "/w"))
+    assert job.output_prefixes == named
+    assert job.outputs == (*named, *(folder for folder in USUAL_OUTPUTS if folder not in named))
 
 
 @pytest.mark.parametrize(

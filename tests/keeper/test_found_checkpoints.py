@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from supervisor.job.arguments.command_line import settings_of
-from supervisor.job.knobs.resume_settings import find_outputs
+from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS, find_outputs
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.monitoring.found_checkpoints import (
     LOOK_EVERY_MOST_S,
@@ -33,7 +34,7 @@ from supervisor.run import state as st
 from supervisor.run.fold import replay
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
-from supervisor.run.runfile import write_run_file
+from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.run.series import METRICS, SeriesWriter
 from supervisor.sources.checkpoint_layouts import FoundCheckpoint
 from tests.conftest import wait_until
@@ -49,6 +50,12 @@ def follower(
     clock, told = FakeClock(), Emitted()
     job = replace(job_of(tmp_path).job, outputs=(str(tmp_path / "out"),), **changes)
     return FoundCheckpoints(job, clock, told, series), clock, told
+
+
+def outputs_of(words: Sequence[str]) -> dict[str, Any]:
+    """As the job of a command has them."""
+    named = find_outputs(settings_of(words))
+    return {"outputs": (*named, *USUAL_OUTPUTS), "output_prefixes": named}
 
 
 def saved(told: Emitted) -> list[ev.CheckpointCommitted]:
@@ -371,20 +378,41 @@ def test_a_run_that_had_ended_before_is_no_other_run(tmp_path: Path) -> None:
         (None, "b", "ckpt.pt", True, False),
         ("a", None, "a/ckpt.pt", True, False),
         (None, None, "ckpt.pt", False, True),
+        ("checkpoints", None, "outputs/step_12.pt", False, False),
+        ("checkpoints", "outputs", "checkpoints/step_10.pt", True, False),
+        ("checkpoints", "outputs", "outputs/step_12.pt", False, False),
+        (None, "outputs", "checkpoints/step_10.pt", True, False),
+        (None, "outputs", "outputs/step_12.pt", False, False),
+        ("outputs", "outputs", "outputs/step_12.pt", False, True),
+        ("42", "outputs", "42/step_10.pt", True, False),
+        ("42", "42", "42/step_10.pt", False, True),
     ],
 )
 def test_whose_a_checkpoint_is_by_what_each_run_names(
     tmp_path: Path, ours: str | None, theirs: str | None, path: str, taken: bool, shared: bool
 ) -> None:
-    """`--out`, which may be a folder, a file or the beginning of a name: of two runs in one folder."""
-    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=("checkpoints",))
+    """An output, which may be a folder, a file or the beginning of a name, of two runs in one folder; a usual name is a name, too."""
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path))
 
     def of(value: str | None) -> JobSpec:
-        return replace(job, outputs=("checkpoints", value) if value is not None else ("checkpoints",))
+        return replace(job, **outputs_of(("--output_dir", value) if value else ()))
 
     saved_by_torch(tmp_path / path, T)
     found = search(of(ours), 0.0, lambda _since_t: [ConcurrentRun("able-ant", Outputs.of(of(theirs)))])
     assert (bool(found.ours), found.shared_with is not None) == (taken, shared)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "prefixes"),
+    [(USUAL_OUTPUTS, ("a",)), (("a", *USUAL_OUTPUTS), ()), (("a", *USUAL_OUTPUTS), ("a",))],
+)
+def test_what_a_run_of_an_earlier_version_names_is_read_from_either_field(
+    tmp_path: Path, outputs: tuple[str, ...], prefixes: tuple[str, ...]
+) -> None:
+    record = job_of(tmp_path)
+    job = replace(record.job, cwd=str(tmp_path), outputs=outputs, output_prefixes=prefixes)
+    write_run_file(tmp_path / "run.json", msgspec.structs.replace(record, job=job))
+    assert Outputs.of(read_run_file(tmp_path / "run.json").job).named == (tmp_path / "a",)
 
 
 def test_a_run_that_ended_right_before_this_one_is_no_other_run(tmp_path: Path) -> None:
@@ -410,6 +438,9 @@ def test_a_run_that_ended_right_before_this_one_is_no_other_run(tmp_path: Path) 
         ("--out mine", "mine", "checkpoints/mine/step_5.pt", True),
         ("--out mine", None, "checkpoints/mine_step_5.pt", True),
         ("--out mine", "mine", "checkpoints/mine2/step_5.pt", False),
+        ("--output_dir checkpoints", None, "outputs/step_5.pt", False),
+        ("--output_dir 42", "42", "outputs/step_5.pt", False),
+        ("--output_dir 42", "42", "42/step_5.pt", True),
         ("--lr 1", None, "theirs/step_5.pt", True),
     ],
 )
@@ -425,7 +456,7 @@ def test_what_lies_outside_the_output_of_the_arguments_is_not_taken(
         job_of(tmp_path).job,
         cwd=str(tmp_path),
         entry_args=tuple(words),
-        outputs=find_outputs(settings_of(words)),
+        **outputs_of(words),
     )
     assert bool(search(job, T, lambda _since_t: ()).ours) is taken
 
@@ -452,7 +483,7 @@ def test_a_checkpoint_far_beyond_the_last_step_of_the_run_is_not_taken(
         job_of(tmp_path).job,
         cwd=str(tmp_path),
         entry_args=tuple(words),
-        outputs=find_outputs(settings_of(words)),
+        **outputs_of(words),
         batch=replace(BATCH, accumulation_steps=accumulation),
     )
     state = replay((STARTED, INTENDED, RUNS, ev.Progress(t=T, attempt=1, step=step)))

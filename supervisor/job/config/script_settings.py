@@ -31,7 +31,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.knobs import set_batch as kn
 from supervisor.job.knobs.conventions import find_convention, find_loader
 from supervisor.job.knobs.named_settings import SMALLER_GLOBAL, find_knobs
-from supervisor.job.knobs.resume_settings import find_outputs
+from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS, find_outputs
 from supervisor.job.knobs.set_batch import as_number
 from supervisor.job.knobs.setting_names import (
     Place,
@@ -112,7 +112,7 @@ def with_knobs(
         for name, value in kn.batch_values(knobs, batch, local_world_size=spec.nproc_per_node):
             args, where = _set_knob(args, where, set_knobs, name, value)
     _note_origins(look, knobs)
-    own = settings_of(args)
+    written = find_outputs(settings_of(args))
     trial = spec.trial
     if trial is not None:
         resumes = knobs.start is not None and value_of(args, knobs.start) is not None
@@ -128,7 +128,8 @@ def with_knobs(
         knobs=knobs,
         batch=batch,
         loader=find_loader(args),
-        outputs=find_outputs(own),
+        outputs=tuple(dict.fromkeys((*written, *USUAL_OUTPUTS))),
+        output_prefixes=written,
         set_knobs=tuple(set_knobs.items()),
         notes=notes,
         total_steps=spec.total_steps

@@ -39,7 +39,11 @@ _OUTPUTS: Final = frozenset(
     {
         "output_dir", "out_dir", "output", "outdir", "output_path", "save_dir", "save_path", "savedir", "checkpoint_dir",
         "checkpoints_dir", "ckpt_dir", "default_root_dir", "work_dir", "exp_dir", "log_dir", "logdir", "project_dir",
-        # Such a name may also be that of a file, or of what the names of files begin with.
+    }
+)  # fmt: skip
+# Such a name may also be that of a file, of what the names of files begin with, or of what is no checkpoint.
+_MORE_OUTPUTS: Final = frozenset(
+    {
         "out", "out_folder", "out_file", "outfile", "out_prefix", "output_folder", "output_directory", "output_file", "output_prefix",
         "save", "save_folder", "save_file", "save_to", "save_name", "save_prefix", "checkpoint_prefix", "ckpt_prefix", "snapshot_dir",
         "results", "results_dir", "result_dir", "run_dir", "workdir", "train_dir", "experiment_dir", "prefix",
@@ -199,9 +203,12 @@ def _is_level_of_training(name: str) -> bool:
 
 
 def find_outputs(settings: Sequence[Argument]) -> tuple[str, ...]:
-    """What the arguments name as written to, as spelled there: folders, files, what file names begin with; then the defaults of frameworks."""
-    named = (s.value for s in settings if s.value and _is_output(s.name))
-    return tuple(dict.fromkeys((*filter(_may_begin_checkpoints, named), *USUAL_OUTPUTS)))
+    """What the arguments name as written to, as spelled there: folders, whatever their names; files; and what file names begin with."""
+    named = ((_last_word(s.name), s.value) for s in settings if s.value)
+    kept = (
+        v for word, v in named if word in _OUTPUTS or (word in _MORE_OUTPUTS and _may_begin_checkpoints(v))
+    )
+    return tuple(dict.fromkeys(kept))
 
 
 def _may_begin_checkpoints(value: str) -> bool:
@@ -212,14 +219,14 @@ def _may_begin_checkpoints(value: str) -> bool:
 
 def measured_outputs(settings: Iterable[Setting]) -> tuple[str, ...]:
     """The folders that settings for outputs were seen to name, by their absolute paths."""
-    values = (s.value for s in settings if _is_output(s.name) and isinstance(s.value, str))
+    is_output = (s for s in settings if _last_word(s.name) in _OUTPUTS | _MORE_OUTPUTS)
+    values = (s.value for s in is_output if isinstance(s.value, str))
     return tuple(dict.fromkeys(value for value in values if posixpath.isabs(value)))
 
 
-def _is_output(name: str) -> bool:
-    """Whether a setting's name is that of what the script writes to."""
+def _last_word(name: str) -> str:
     last = bare(name).lstrip("-").lower().replace("-", "_")
-    return (last.rpartition(".")[2] if place_of(name) is not Place.ENVIRONMENT else last) in _OUTPUTS
+    return last.rpartition(".")[2] if place_of(name) is not Place.ENVIRONMENT else last
 
 
 FLAG: Final = "flag"

@@ -74,9 +74,9 @@ class Outputs:
 
     @classmethod
     def of(cls, job: JobSpec) -> Outputs:
-        """Those of a job."""
-        folders = [name for name in job.outputs if name not in USUAL_OUTPUTS]
-        return cls(tuple(absolute(job, name) for name in folders), Path(job.cwd))
+        """Those of a job: a usual folder counts where its arguments name it."""
+        named = (*(name for name in job.outputs if name not in USUAL_OUTPUTS), *job.output_prefixes)
+        return cls(tuple(absolute(job, name) for name in dict.fromkeys(named)), Path(job.cwd))
 
     def claims(self, path: str) -> bool:
         """Whether a setting names this path: a folder above it, or what one of its parts begins with."""
@@ -155,7 +155,7 @@ def search(job: JobSpec, since_t: float, others: Others) -> Search:
         maybe = theirs or [r for r in beside if not is_named and r.outputs.may_hold(one.path)]
         if not maybe and (is_named or not mine.named):
             ours.append(one)
-        elif maybe and (is_named or not theirs):
+        elif is_named or not (theirs or mine.named):
             shared_with = maybe[-1].name
     return Search(ours, shared_with)
 

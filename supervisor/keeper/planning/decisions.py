@@ -104,7 +104,7 @@ def _loses_nothing(record: RunFile, state: RunState, seen: BatchMeasured) -> boo
     loads = seen.has_loaded or given_start(now.job.entry_args, job.knobs.starts) is not None
     if has_stepped or loads or not is_unseen or state.checkpoints or job.trial is not None:
         return False
-    folders = [Path(job.cwd, folder) for folder in (*job.outputs, *seen.outputs)]
+    folders = [Path(job.cwd, folder) for folder in (*job.outputs, *job.output_prefixes, *seen.outputs)]
     return not find_checkpoints(folders, 0.0) and newest_like_checkpoint(folders, 0.0) is None
 
 
