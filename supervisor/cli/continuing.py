@@ -106,7 +106,7 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
         if args.yes and (lost := _written_over(record, state, plan)) and not args.restart_from_scratch:
             return complain(VERB, f"{paths.run_id}: not continued: {lost}")
         size = paths.node().journal.stat().st_size
-        say(*_described(paths, state, plan, why), *plan_as_shell(plan).splitlines(), file=sys.stderr)
+        say(*_described(paths, record, state, plan, why), *plan_as_shell(plan).splitlines(), file=sys.stderr)
         if not args.yes and not says_yes("Start it?"):
             return refuse(VERB, paths.run_id, ["not continued"])
         if paths.node().journal.stat().st_size != size:
@@ -185,8 +185,11 @@ def _asked_for(record: RunFile, args: argparse.Namespace) -> dict[str, str]:
     }
 
 
-def _described(paths: RunPaths, state: RunState, plan: LaunchPlan, why: str) -> Iterator[str]:
-    """How it ended, and what would run, with what is changed for it: a line each."""
+def _described(
+    paths: RunPaths, record: RunFile, state: RunState, plan: LaunchPlan, why: str
+) -> Iterator[str]:
+    """How it ended, what would run with what is changed for it, and a newer checkpoint that is not taken: a line each."""
+    from supervisor.keeper.monitoring.found_checkpoints import concurrent_runs, newest_untaken
     from supervisor.text.redact import redact_text
     from supervisor.views.wording.kinds import resume_place
 
@@ -214,6 +217,9 @@ def _described(paths: RunPaths, state: RunState, plan: LaunchPlan, why: str) -> 
     if why:
         yield f"attempt {plan.attempt} is changed: {why}"
     yield f"attempt {plan.attempt} {begins}:"
+    untaken = newest_untaken(record.job, state, lambda since_t: concurrent_runs(paths, since_t, os.environ))
+    if untaken:
+        yield f"  {redact_text(untaken)}"
 
 
 def next_attempt(paths: RunPaths, env: Mapping[str, str]) -> Offer:
@@ -266,7 +272,7 @@ def _examined(
         plan, why = plan_continued(record, found.state, paths, given, user_name())
     except JobError as error:
         return Offer((error.message,), found.warnings), None
-    lines = [line.strip().rstrip(":") for line in _described(paths, found.state, plan, why)]
+    lines = [line.strip().rstrip(":") for line in _described(paths, record, found.state, plan, why)]
     command = " ".join(map(shell_word, redact_argv(plan.argv)))
     return Offer((), found.warnings, (*lines, f"it runs: {command}")), (record, given)
 

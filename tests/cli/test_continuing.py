@@ -6,6 +6,7 @@ import getpass
 import io
 import socket
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -333,6 +334,26 @@ def test_where_it_goes_on_from_is_said(
     said = capsys.readouterr().err
     assert "\nattempt 2 resumes from its checkpoint at step 4:\n" in said
     assert said.endswith("train.py --resume_from=auto\n")
+    assert len(started) == 1
+
+
+def test_a_newer_checkpoint_that_is_not_continued_from_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], started: list[dict[str, Any]]
+) -> None:
+    record = job_of(
+        tmp_path,
+        "train.py",
+        entry_kind=EntryKind.SCRIPT,
+        outputs=("a", "checkpoints"),
+        output_prefixes=("a",),
+    )
+    (tmp_path / "checkpoints").mkdir()
+    with zipfile.ZipFile(tmp_path / "checkpoints" / "step_10.pt", "w") as archive:
+        archive.writestr("c/data.pkl", b"X\x09\x00\x00\x00optimizer")
+    run = failed_run(tmp_path, record)
+    assert main(["continue", "--yes", "--detach", str(run.root)]) == 0
+    newer = "checkpoints/step_10.pt (step 10) is newer and was not taken: this run writes to a"
+    assert f":\n  {newer}\n" in capsys.readouterr().err
     assert len(started) == 1
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from supervisor.job.arguments.command_line import settings_of
 from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS, find_outputs
-from supervisor.job.spec import JobSpec
+from supervisor.job.spec import JobSpec, RetrySettings
 from supervisor.keeper.monitoring.found_checkpoints import (
     LOOK_EVERY_MOST_S,
     LOOK_EVERY_S,
@@ -25,20 +25,23 @@ from supervisor.keeper.monitoring.found_checkpoints import (
     Outputs,
     Search,
     concurrent_runs,
+    newest_untaken,
     search,
 )
 from supervisor.keeper.monitoring.measured_facts import MeasuredFacts
 from supervisor.keeper.monitoring.observations import FactSeen
+from supervisor.keeper.planning.decisions import decide_next
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.fold import replay
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
+from supervisor.run.records import DecisionKind
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.run.series import METRICS, SeriesWriter
 from supervisor.sources.checkpoint_layouts import FoundCheckpoint
 from tests.conftest import wait_until
-from tests.keeper.fakes import BATCH, Emitted, FakeClock, job_of
+from tests.keeper.fakes import BATCH, Emitted, FakeClock, job_of, verdict_of
 from tests.keeper.runs import INTENDED, RUNS, STARTED, T, append
 
 BEGUN = replay((STARTED, INTENDED, RUNS))
@@ -425,10 +428,44 @@ def test_a_run_that_ended_right_before_this_one_is_no_other_run(tmp_path: Path) 
     assert asked == [began_t]
 
 
+def test_a_hold_names_a_newer_checkpoint_that_was_not_taken(tmp_path: Path) -> None:
+    job = replace(
+        job_of(tmp_path).job,
+        cwd=str(tmp_path),
+        retry=RetrySettings(enabled=False),
+        **outputs_of(("--out", "a")),
+    )
+    record = job_of(tmp_path, interactive=True)
+    record = msgspec.structs.replace(record, job=job, path=str(tmp_path / "runs" / "run-1"))
+    mine = ev.CheckpointCommitted(
+        t=T, attempt=1, step=5, path=str(tmp_path / "a" / "step_5.pt"), found=True, written_t=T + 5
+    )
+    progress, ended = ev.Progress(t=T, attempt=1, step=9), ev.AttemptEnded(t=T, attempt=1, exit_code=1)
+    state = replay(
+        (STARTED, INTENDED, RUNS, progress, mine, ended, ev.Diagnosed(t=T, attempt=1, verdict=verdict_of()))
+    )
+    env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+
+    def reason() -> str:
+        decided = decide_next(record, state, env=env)
+        assert decided.kind is DecisionKind.HOLD
+        return decided.reason
+
+    alone = reason()
+    saved_by_torch(tmp_path / "checkpoints" / "step_10.pt", T + 4)
+    assert reason() == alone, "its own is newer"
+    saved_by_torch(tmp_path / "checkpoints" / "step_10.pt", T + 10)
+    newer = "checkpoints/step_10.pt (step 10) is newer and was not taken: this run writes to a"
+    assert reason() == f"{alone}; {newer}"
+    (view,), seen = state.attempts, ev.BatchMeasured(t=T, attempt=1)
+    state = msgspec.structs.replace(state, attempts=(msgspec.structs.replace(view, measured=seen),))
+    assert reason() == alone, "its own saves are known"
+
+
 @pytest.mark.fault(
     "recovery",
     "a training that stoker does not run saves checkpoints in the same folder",
-    "what lies outside the output that the run's own arguments name is not taken",
+    "what lies outside the output that the run's own arguments name is not taken, and the reason names it",
 )
 @pytest.mark.parametrize(
     ("args", "folder", "path", "taken"),
@@ -459,6 +496,8 @@ def test_what_lies_outside_the_output_of_the_arguments_is_not_taken(
         **outputs_of(words),
     )
     assert bool(search(job, T, lambda _since_t: ()).ours) is taken
+    said = f"{path} (step 5) is newer and was not taken: this run writes to {words[1]}"
+    assert newest_untaken(job, BEGUN, lambda _since_t: ()) == ("" if taken else said)
 
 
 @pytest.mark.parametrize(
@@ -490,3 +529,6 @@ def test_a_checkpoint_far_beyond_the_last_step_of_the_run_is_not_taken(
     told = Emitted()
     FoundCheckpoints(job, FakeClock(), told).finish(state)
     assert bool(saved(told)) is taken
+    untaken = newest_untaken(job, state, lambda _since_t: ())
+    assert untaken.endswith("" if taken else f" and was not taken: this run has only reached step {step}")
+    assert bool(untaken) is not taken

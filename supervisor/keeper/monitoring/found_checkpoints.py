@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from supervisor.job.knobs.resume_settings import ENDINGS, USUAL_OUTPUTS, given_start
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.keeper.base.background import Background
+from supervisor.keeper.base.background import Background, within
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.measured_facts import MeasuredFacts
 from supervisor.keeper.monitoring.observations import FactSeen, Observation
@@ -122,9 +122,10 @@ def concurrent_runs(run: RunPaths, since_t: float, env: Mapping[str, str]) -> li
 
 
 class Search(NamedTuple):
-    """This run's whole checkpoints of a search, oldest first. `shared_with`: a run that may have written others of them."""
+    """This run's whole checkpoints, oldest first; others that were found, and why they are not taken; a run that may have written them."""
 
     ours: list[FoundCheckpoint]
+    unclear: Sequence[tuple[FoundCheckpoint, str]] = ()
     shared_with: str | None = None
 
 
@@ -148,6 +149,7 @@ def search(job: JobSpec, since_t: float, others: Others) -> Search:
     # A run that ended before this one began does not count, even if it ended a moment ago, as in a shell's loop.
     beside = others(since_t + SETTLE_S) if found else ()
     ours: list[FoundCheckpoint] = []
+    unclear: list[tuple[FoundCheckpoint, str]] = []
     shared_with = None
     for one in sorted(found.values(), key=_age):
         is_named = mine.claims(one.path)
@@ -157,7 +159,10 @@ def search(job: JobSpec, since_t: float, others: Others) -> Search:
             ours.append(one)
         elif is_named or not (theirs or mine.named):
             shared_with = maybe[-1].name
-    return Search(ours, shared_with)
+            unclear.append((one, f"run {shared_with} may have written it"))
+        elif not theirs:
+            unclear.append((one, f"this run writes to {shown_path(job, str(mine.named[0]))}"))
+    return Search(ours, unclear, shared_with)
 
 
 def is_too_far(job: JobSpec, state: RunState, found: FoundCheckpoint) -> bool:
@@ -170,6 +175,25 @@ def is_too_far(job: JobSpec, state: RunState, found: FoundCheckpoint) -> bool:
         return False
     factor = job.batch.accumulation_steps if job.batch is not None else 1
     return found.step > 2 * (sum(reached) + 1) * factor and not Outputs.of(job).claims(found.path)
+
+
+def newest_untaken(job: JobSpec, state: RunState, others: Others) -> str:
+    """A clause with the newest checkpoint that an unmeasured run did not take, and why; empty if it has one of its own that is as new."""
+    began_t = state.attempts[0].planned_t if state.attempts else None
+    is_measured = any(view.measured is not None for view in state.attempts)
+    reported = any(not found.found for found in state.checkpoints)
+    if began_t is None or is_measured or reported or not job.outputs:
+        return ""
+    found = within(LAST_LOOK_S, lambda: search(job, began_t - SETTLE_S, others), "stoker-checkpoints")
+    if found is None:
+        return ""
+    far = (one for one in found.ours if is_too_far(job, state, one))
+    untaken = [*found.unclear, *((one, f"this run has only reached step {state.last_step}") for one in far)]
+    one, why = max(untaken, key=lambda pair: pair[0].t, default=(None, ""))
+    if one is None or any((known.written_t or known.t) >= one.t for known in state.checkpoints):
+        return ""
+    step = f"step {one.step}" if one.step is not None else "its step is not known"
+    return f"{shown_path(job, one.path)} ({step}) is newer and was not taken: {why}"
 
 
 def ranks_of(job: JobSpec) -> int | None:
@@ -316,7 +340,7 @@ class FoundCheckpoints:
                 found[os.path.realpath(one.path)] = replace(one, counted=counted if is_newest else None)
         shared_with = None
         if searches and not found and self._job.outputs:
-            ours, shared_with = search(self._job, since_t, self._others)
+            ours, _, shared_with = search(self._job, since_t, self._others)
             found = {one.path: one for one in ours}
         self._took_s = time.perf_counter() - began_s
         settled = (one for one in found.values() if one.t <= until_t)
