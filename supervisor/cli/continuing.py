@@ -296,10 +296,9 @@ def _start(
         keeper = make_keeper(paths, record, env=env, continued_by=by)
         return carry_headless(VERB, keeper, paths, record, env, as_json=args.json, only_news=True)
     from supervisor.cli.open_app import load_app, show
-    from supervisor.cluster.scheduler import scheduler_of
-    from supervisor.keeper.process.detach import KeeperDidNotStart
+    from supervisor.keeper.process.detach import KeeperDidNotStart, teardown_warning
 
-    if warning := scheduler_of(env).detach_warning:
+    if warning := teardown_warning(env):
         say(f"stoker {VERB}: {warning}", file=sys.stderr)
     has_screen = has_terminal() and not args.detach
     try:

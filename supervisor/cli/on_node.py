@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from supervisor.text.lines import LineSplitter
 
 MOST_REQUEST: Final = 1 << 20
+COMPARED: Final = (".py", ".toml", ".yaml", ".yml", ".json")
 SEES_S, LOOK_S = 5.0, 0.2
 TAIL_BYTES: Final = 1 << 18
 FOLLOW_S: Final = 0.5
@@ -84,10 +86,11 @@ def _facts(words: tuple[str, ...]) -> Facts:
     except JobError as error:
         return Facts(stoker=__version__, error=error.message)
     named = [word.rpartition("=")[2] if word.startswith("-") else word for word in words]
-    files = [
-        name for name in named if name.endswith((".py", ".toml", ".yaml", ".yml")) and os.path.isfile(name)
-    ]
-    code = {name: hashlib.sha256(Path(name).read_bytes()).hexdigest()[:12] for name in files}
+    files = [name for name in named if name.endswith(COMPARED) and os.path.isfile(name)]
+    code = dict.fromkeys(files, "unreadable")
+    for name in files:
+        with contextlib.suppress(OSError):
+            code[name] = hashlib.sha256(Path(name).read_bytes()).hexdigest()[:12]
     return Facts(stoker=__version__, python=python.version, torch=python.torch_version or "", code=code)
 
 

@@ -103,6 +103,8 @@ def run(args: argparse.Namespace) -> int:
         from supervisor.cli.scaling import print_scaling
 
         return print_scaling([named_run(name, args.runs_dir) for name in args.scaling], as_csv=args.csv)
+    if args.csv:
+        return complain("runs", "--csv prints the table of --scaling RUN...: --json prints the list")
     from supervisor.run.index import known_runs, runs_dir, those_under
     from supervisor.views.model.run_list import rows_of
 

@@ -261,12 +261,12 @@ def _detached(
     *,
     has_screen: bool,
 ) -> int:
-    from supervisor.cluster.scheduler import scheduler_of
+    from supervisor.keeper.process.detach import teardown_warning
 
     for finding in findings:
         if finding.level is FindingLevel.WARNING and parsed.switch("detach"):
             say(redact_text(f"stoker run: {finding.check}: {finding.what}"), file=sys.stderr)
-    warning = scheduler_of(env).detach_warning
+    warning = teardown_warning(env)
     if not has_screen:
         _warn(warning)
         if code := _start_keeper(run, record, env, findings):

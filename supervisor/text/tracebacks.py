@@ -185,7 +185,9 @@ def end_without_head(lines: Sequence[str], hosts: Collection[str] = ()) -> tuple
     stamp = _without_digits(lines[last][: frame.start()])
     for row in range(last + 1, len(lines)):
         origin, text = split_prefix(lines[row], hosts)
-        if stamp and _without_digits(lines[row][: frame.start()]) == stamp:  # a logger's, in front of each line
+        if (
+            stamp and _without_digits(lines[row][: frame.start()]) == stamp
+        ):  # a logger's, in front of each line
             text = lines[row][frame.start() :].removeprefix(" ")
         if origin.agrees(speaker) and text.strip() and not text.startswith(_INSIDE):
             raised = _is_raised(text.rstrip(), lines[last : last + 3])

@@ -144,7 +144,7 @@ def test_torchrun_killed_at_a_random_moment(tmp_path: Path, after_s: float) -> N
 @pytest.mark.fault(
     "processes",
     "the keeper is frozen (SIGSTOP) and answers no request",
-    "`stop --now` says so and can end the run's own, checked processes itself",
+    "`stop --now` says so, and `stop --now --without-keeper` can end the run's own, checked processes itself",
 )
 def test_a_frozen_keeper_is_named_and_its_run_can_be_ended_without_it(tmp_path: Path) -> None:
     folder = family_in(tmp_path)

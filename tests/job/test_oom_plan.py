@@ -86,6 +86,8 @@ def test_what_changes_is_named_by_convention_or_declared(line: str, expected: Ma
         ("train.py --micro_batch_size 8", "no accumulation is given beside --micro_batch_size"),
         ("train.py --micro_batch_size 8 --accum auto", "no accumulation is given"),
         ("--nproc-per-node 2 train.py --micro_batch_size 4 --grad_accum 2 --global_batch_size 24", "4 × --grad_accum 2 × 2 ranks is not --global_batch_size 24"),
+        ("train.py --micro_batch_size 9000 --accum 2 --batch_type tokens", "not counted in samples .--batch_type is tokens"),
+        ("train.py --micro_batch_size 8 --accum 2 --dynamic_batching 1", "batches are dynamic"),
         (f"-- deepspeed --num_gpus 2 train.py --deepspeed ds.json {HF}", "ds.json may hold the number of --per_device_train_batch_size too"),
         ("train.py --micro_batch_size 1 --accum 4", "--micro_batch_size is 1 already"),
         ("--batch-knob --zeta --accumulation-knob --rho train.py", "the value of --zeta is not known"),

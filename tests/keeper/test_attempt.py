@@ -122,6 +122,29 @@ def test_stubborn_ranks_are_killed_after_the_grace(tmp_path: Path) -> None:
         assert ev.StopStep.SURVIVORS not in attempt.steps()
 
 
+def test_a_second_wish_hurries_the_first(tmp_path: Path) -> None:
+    with watched(tmp_path, fake_torchrun(tmp_path, 1, STUBBORN, stubborn=True), 1) as attempt:
+        assert started(attempt, 1)
+        attempt.stop()
+        assert attempt.until(lambda: attempt.steps() == [ev.StopStep.SIGTERM])
+        attempt.stop(now=True)
+        assert attempt.until(attempt.live.is_over, 5)
+        assert len(attempt.of(ev.StopIntended)) == 1
+
+
+def test_ranks_hear_of_a_stop_whose_agent_dies_before_it_passes_it_on(tmp_path: Path) -> None:
+    with watched(tmp_path, fake_torchrun(tmp_path, 2)) as attempt:
+        assert started(attempt)
+        ranks = sorted(rank.pid for rank in attempt.live.ranks.values())
+        send_signal(attempt.live.child.pid, signal.SIGSTOP)
+        attempt.stop()
+        assert attempt.until(lambda: attempt.steps() == [ev.StopStep.SIGTERM])
+        send_signal(attempt.live.child.pid, signal.SIGKILL)
+        assert attempt.until(attempt.live.is_over)
+        assert attempt.steps() == [ev.StopStep.SIGTERM] * 2, "they may save, and are not killed"
+        assert sorted(attempt.of(ev.StopStepTaken)[-1].pids) == ranks  # type: ignore[attr-defined]
+
+
 def test_orphans_of_a_killed_agent_are_swept(tmp_path: Path) -> None:
     with watched(tmp_path, fake_torchrun(tmp_path, 2, STUBBORN)) as attempt:
         assert started(attempt)

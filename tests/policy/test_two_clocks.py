@@ -315,6 +315,16 @@ def test_settings_of_which_one_alone_was_given_leave_it_to_the_rules() -> None:
         assert Run(settings).steps(20).watch.asked_s() is None
 
 
+def test_a_limit_that_a_person_gave_flags_without_a_pace_and_ends_nothing() -> None:
+    run = Run(HangSettings(act_s=20.0, act_given=True)).steps(2).wait(19)
+    assert run.flags == []
+    run.wait(100)
+    assert len(run.flags) == 1
+    assert not run.ended
+    never = Run(HangSettings(act_s=0.0, act_given=True, end_hangs=True)).steps(2).wait(100)
+    assert never.flags == []
+
+
 @pytest.mark.parametrize("paces", [Paces(), None])
 def test_a_start_is_ended_after_its_own_limit_whatever_it_prints(paces: Paces | None) -> None:
     run = Run(HangSettings(start_timeout_s=60.0, act_s=0.0), paces=paces)

@@ -34,6 +34,8 @@ SMALLER_GLOBAL: Final = "--allow-smaller-global"
 ARGV: Final = "command line"
 _EITHER_SCOPE: Final = "--batch-scope per_rank, or --batch-scope global"
 DECLARE: Final = "--batch-knob FLAG --accumulation-knob FLAG"
+# What a dynamic batch is filled up to, in place of a number of samples.
+_UNITS: Final = frozenset({"frame", "token", "second", "dynamic", "bin", "numel"})
 _OFF: Final = frozenset({"false", "no", "0", "none", ""})
 _DEEPSPEED: Final = re.compile(r"deepspeed|(^|\W|_)ds_?config", re.IGNORECASE)
 
@@ -229,8 +231,14 @@ def _require_safe(own: Sequence[str], row: Convention | None, micro: Candidate) 
     if why := _unsafe(own, row):
         raise NoPlanError(why, "", micro.name)
     for setting in settings_of(own):
-        if _DEEPSPEED.search(setting.name) and (setting.value or "").lower().endswith(".json"):
+        name, value = setting.name, (setting.value or "true").lower()
+        words = set(words_of(name))
+        if _DEEPSPEED.search(name) and value.endswith(".json"):
             raise NoPlanError(f"{setting.value} may hold the number of {micro.name} too", DECLARE, micro.name)
+        if words >= {"batch", "type"} and value.rstrip("s") in _UNITS:
+            raise NoPlanError(f"batches are not counted in samples ({name} is {value})", "", micro.name)
+        if "dynamic" in words and words & {"batch", "batching", "batches"} and value not in _OFF:
+            raise NoPlanError(f"batches are dynamic ({name})", "--batch-knob FLAG", micro.name)
     if micro.number == 1 and micro.scope is not KnobScope.GLOBAL:
         raise NoPlanError(f"{micro.name} is 1 already: no smaller micro-batch is possible", "", micro.name)
 

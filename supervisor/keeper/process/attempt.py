@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from supervisor.keeper.base.keeper_clock import Clock
@@ -89,6 +89,7 @@ class LiveAttempt:
         self._exit_mono: float | None = None
         self._crash_deadline: float | None = None
         self._doomed: list[ProcessId] = []
+        self._orphans_asked = False
         self._given_up = False
         self._over = False
 
@@ -315,10 +316,20 @@ class LiveAttempt:
             killed, self._doomed = kill_all(self._doomed), []
             return [self._step_taken(ev.StopStep.SIGKILL, killed)]
         alive = self.alive()
+        if self._orphans_are_due(self.stop_sequence, alive):
+            # The command is gone: nobody else passes a signal on.
+            self._orphans_asked = True
+            return [self._step_taken(ev.StopStep.SIGTERM, kill_all(alive, signal.SIGTERM))]
         step = self.stop_sequence.tick(now, alive=bool(alive) or self.exit is None)
         if step is None:
             return []
         return [self._step_taken(step, self._take(step, alive))]
+
+    def _orphans_are_due(self, stop: StopSequence, alive: Sequence[ProcessId]) -> bool:
+        asked = stop.step in {ev.StopStep.ASK, ev.StopStep.SIGTERM} and not stop.now
+        return (
+            asked and self.exit is not None and bool(alive) and not (self._orphans_asked or self._whole_tree)
+        )
 
     def _step_taken(self, step: ev.StopStep, reached: list[ProcessId]) -> ev.StopStepTaken:
         stuck = filter(is_uninterruptible, reached) if step is ev.StopStep.SURVIVORS else ()
@@ -343,6 +354,7 @@ class LiveAttempt:
                 if is_alive(self.child.pid) and not self._whole_tree:
                     return kill_all([self.child.pid], signal.SIGTERM)
                 command = [self.child.pid] if self.child.pid not in alive else []
+                self._orphans_asked = self.exit is not None
                 return kill_all([*command, *alive], signal.SIGTERM)
             case ev.StopStep.SIGKILL | ev.StopStep.SWEEP:
                 return kill_all(alive)

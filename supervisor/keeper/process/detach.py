@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from supervisor import LOAD_THIS_COPY
+from supervisor.cluster.scheduler import scheduler_of
 from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.ownership import keeper_is_alive
 from supervisor.run.paths import RunPaths, make_private, private
@@ -19,6 +21,7 @@ from supervisor.run.records import Finding
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_stream
 
 START_DEADLINE_S = 15.0
+LOGIND_CONF, LINGERING = "/etc/systemd/logind.conf", "/var/lib/systemd/linger"
 
 # The log has a line before anything else is loaded, and a crash of the interpreter is written there. A lost terminal never
 # ends a keeper, also before it has handlers of its own; a handler, unlike SIG_IGN, does not reach the job.
@@ -114,3 +117,25 @@ def taken_over(data: bytes) -> tuple[RunFile, tuple[Finding, ...], str]:
         return read_run_stream(record), found, msgspec.json.decode(continued_by, type=str)
     except NOT_DECODED as error:
         raise BadRunFile(f"stdin: a job is handed over there: {error}") from error
+
+
+def teardown_warning(env: Mapping[str, str]) -> str | None:
+    """What is known to end detached processes with their session; None: nothing is."""
+    if (why := scheduler_of(env).detach_warning) is not None:
+        return why
+    if _logind_kills(env.get("USER", "")):
+        return (
+            "the login manager kills what is left at logout (KillUserProcesses=yes): "
+            "start it as `systemd-run --user --scope stoker run --detach …` with lingering enabled"
+        )
+    return None
+
+
+def _logind_kills(user: str) -> bool:
+    try:
+        with open(LOGIND_CONF, encoding="utf-8") as file:
+            lines = {line.strip().replace(" ", "").lower() for line in file}
+    except (OSError, ValueError):
+        return False
+    kills = not lines.isdisjoint(f"killuserprocesses={yes}" for yes in ("yes", "true", "1", "on"))
+    return kills and not os.path.exists(os.path.join(LINGERING, user))

@@ -413,6 +413,10 @@ class StallWatch:
         if self._announced is not None and (known_s := self._paces.p99_s(self._announced[0])) is not None:
             stage, pace = self._announced[0], max(known_s, pace or 0.0)
         if pace is None:
+            if asked_s is None and settings.act_given and settings.act_s > 0 and self.stepped:
+                return Threshold(
+                    stage, 0.0, settings.act_s, None
+                )  # a person's limit holds without a pace, too
             return Threshold(stage, 0.0, asked_s, asked_s) if asked_s is not None else None
         flag = max(settings.flag_s, settings.flag_factor * pace)
         if self._announced is not None and stage is not self._announced[0]:

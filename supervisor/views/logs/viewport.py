@@ -535,7 +535,7 @@ class LogViewport:
         if query:
             return FILTERED_OUT
         return (
-            "no log of a rank is known yet"
+            "no log of a rank is known"
             if all(stream.ref.who == AGENT for stream in streams)
             else "the ranks have not written a line yet"
         )
