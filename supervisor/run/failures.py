@@ -54,7 +54,7 @@ PLAIN_ERRORS = frozenset(
         FailureClass.PERMISSION_DENIED,
     )
 )
-# What is less sure than this rests on silence, an exit code or peers' complaints alone (see `diagnosis.rules`).
+# A lower confidence rests on silence, an exit code or peers' complaints alone (see `diagnosis.rules`).
 SURE_ENOUGH = 0.8
 
 
