@@ -322,8 +322,7 @@ class StateReader:
     """A journal folded as it grows; every view holds one.
 
     `tail_first`: for a long journal without a snapshot, the first `refresh` shows only its end, marked in
-    `state.journal_read`; each further one reads on from the start, until all is folded. For readers called
-    repeatedly.
+    `state.journal_read`; each further one reads on from the start. For readers called repeatedly.
 
     Attributes:
         state: the fold of the events read.
