@@ -75,9 +75,9 @@ class _Piece(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Lines of one shape. A cell is a number, "NaN" and its like, or None where the line has no such number.
+    """Lines of one shape. A cell is a number, "NaN" and its like, or None if the line has no such number.
 
-    `places`: where they stand among all blocks of the piece: a line that is redrawn has several states, which may differ in shape.
+    `places`: their positions among all blocks of the piece: a redrawn line has several states, which may differ in shape.
     """
 
     places: Sequence[int]

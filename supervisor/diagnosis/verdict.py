@@ -237,7 +237,7 @@ def as_expected(item: Hit | Candidate, scans: tuple[SourceScan, ...]) -> bool:
 
 
 def _has_failed(root: Root) -> bool:
-    """Whether there is a failure that could recur; a person's stop is none."""
+    """Whether there is a failure that could recur; a person's stop does not count."""
     stopped = root.failure is FailureClass.TERMINATED and root.reason is Reason.USER
     return root.failure is not FailureClass.HEALTHY and not stopped
 

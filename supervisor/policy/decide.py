@@ -277,10 +277,10 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
 
 
 def _unmeasured_first(history: PolicyInput, failure: FailureClass, rule: Rule) -> Decision | None:
-    """The decision that comes before the rule if an attempt ended before the run's first step without a known cause; None: none does.
+    """The decision before the rule if an attempt ended before the run's first step without a known cause; None: the rule decides.
 
-    The attempt is restarted without stoker's measurements, once per run and outside of all budgets. If that is not allowed, or failed in
-    the same way, the rule applies and its line says so.
+    The attempt is restarted without stoker's measurements, once per run and outside of all budgets. If that
+    is not allowed, or failed in the same way, the rule applies and its line says so.
     """
     verdict, before = history.now.verdict, history.attempts[-2:-1]
     if verdict is None or not _is_causeless(verdict) or any(a.stepped for a in history.attempts):

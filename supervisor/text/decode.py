@@ -77,7 +77,7 @@ def is_packed(head: bytes) -> bool:
 
 
 def is_binary(head: bytes) -> bool:
-    """Whether a file is no log at all (a checkpoint, an image), from its first bytes.
+    """Whether a file is not a log (a checkpoint, an image), from its first bytes.
 
     Blocks of NUL do not count: truncating a log under its writer leaves them.
     """

@@ -1,4 +1,4 @@
-"""Which logs a run has, which rank wrote a line, and how severe a line looks (pure: only names and text).
+"""Finds a run's logs, the rank that wrote a line, and a line's severity (pure: only names and text).
 
 A line is addressed by its file and its byte offset; the files that torchrun wrote remain the record.
 """

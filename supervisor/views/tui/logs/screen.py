@@ -254,7 +254,7 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
     # -- moving ------------------------------------------------------------------------------------------
 
     def on_log_panel_moved(self, message: LogPanel.Moved) -> None:
-        """Other lines."""
+        """Other lines are requested."""
         self._controls.ask(message.move)
 
     def on_log_panel_sized(self, message: LogPanel.Sized) -> None:
