@@ -161,7 +161,7 @@ def with_micro_batch(spec: BatchSpec, micro_batch: int, suggested: int | None = 
     """`spec` with another micro-batch and the same global batch.
 
     Raises:
-        JobError: `micro_batch` does not divide a rank's share of a step; the message names values that do.
+        JobError: `micro_batch` does not divide a rank's step; the message names valid values and `suggested`.
     """
     per_rank = spec.micro_batch_per_rank * spec.accumulation_steps
     if micro_batch < 1 or per_rank % micro_batch:
