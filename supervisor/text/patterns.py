@@ -84,7 +84,7 @@ def compile_linear(pattern: str) -> LinearPattern:
     """Compile a user's pattern so that no line can make it hang.
 
     Python's `re` backtracks: a pattern like ``(a+)+$`` takes minutes on one long line, and holds the interpreter while
-    it does. RE2 takes time in proportion to the line, in return it has neither look-around nor back-references.
+    it does. RE2 takes time in proportion to the line, and lacks look-around and back-references.
 
     Raises:
         ValueError: it is not a valid regular expression, or one that could hang; the message says why, without the pattern.

@@ -1,4 +1,4 @@
-"""The multi-pattern engine: Hyperscan, or re2 where it has no wheel.
+"""The multi-pattern engine: Hyperscan, or re2 on platforms without its wheel.
 
 Both look for all signatures in one pass over bytes. Hyperscan's compiled form
 takes 130-230 ms to make and 0.3 ms to load: `dump` returns it for a cache.

@@ -440,7 +440,7 @@ class StallWatch:
         return limit
 
     def ended_s(self) -> float | None:
-        """How long a flagged stall lasted that ended on its own; returned once."""
+        """The duration of a flagged stall that ended on its own; returned once."""
         over, self._over_s = self._over_s, None
         return over
 
