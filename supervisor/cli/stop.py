@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _stop_without_keeper(run: RunPaths, silent: str) -> int:
-    """Kill the run's own processes, if its keeper does not answer. The request stays, so a keeper that wakes up ends the run."""
+    """Kill the run's own processes, re-checked now, if its keeper does not answer. The request stays, so a keeper that wakes up ends the run."""
     from supervisor.keeper.process.child import alive_of, end_all
     from supervisor.keeper.process.members import label_of
     from supervisor.run.journal import read_state
