@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Attach to whatever `target` names."""
+    """Attach to the target."""
     if args.interval <= 0:
         return complain("attach", f"--interval {args.interval:g}: must be above 0")
     appearance = appearance_from(vars(args), os.environ)
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         return observe(target, args, appearance)
 
     try:
-        paths = named_run(target, args.runs_dir)  # digits are a pid, or a part of a run's id
+        paths = named_run(target, args.runs_dir)  # digits are a pid, or part of a run's id
     except JobError as error:
         if not foreign:
             what = f"{target}: no such file; " if (target or "").strip() else ""
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _is_foreign(target: str) -> bool:
-    """Whether the target is something that stoker does not keep: a log, a folder of logs, a pid, a pipe."""
+    """Whether the target is not one of stoker's runs: a log, a folder of logs, a pid, a pipe."""
     from supervisor.run.paths import is_run_directory
 
     path = Path(os.path.expanduser(target))
@@ -117,7 +117,7 @@ def _is_foreign(target: str) -> bool:
 
 
 def _is_there(target: str) -> bool:
-    """Whether there is a file of that name, or a process with that pid."""
+    """Whether a file of that name, or a process with that pid, exists."""
     return os.path.lexists(target) or os.path.isdir(f"/proc/{target}")
 
 
@@ -136,7 +136,7 @@ def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) ->
     elif (
         state.mode == "launched"
         and not state.is_over
-        and state.journal_read is None  # else a later keeper may have run elsewhere
+        and state.journal_read is None  # otherwise a later keeper may have run elsewhere
         and state.host != socket.gethostname()
         and not has_keeper(paths)
     ):
@@ -150,7 +150,7 @@ def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) ->
 
 
 def adopt_run(paths: RunPaths) -> int:
-    """Take over what lives of a run; exit 3 where that is refused, 0 where it has a keeper already."""
+    """Adopt the live processes of a run; exit 3 if that is refused, 0 if it already has a keeper."""
     from supervisor.keeper.base.job_secrets import asks_for, missing_secrets
     from supervisor.keeper.process.detach import KeeperDidNotStart
     from supervisor.keeper.process.takeover import NotAdopted, adopt, examine_adoption
@@ -175,9 +175,9 @@ def adopt_run(paths: RunPaths) -> int:
 
 
 def follow(root: Path, *, as_json: bool) -> int:
-    """Print a run's facts until it ends.
+    """Print a run's events until it ends.
 
-    Returns the run's own exit code; 0 when interrupted (nothing is ended), 6 when its keeper died meanwhile.
+    Returns the run's own exit code; 0 if interrupted (nothing is ended), 6 if its keeper died meanwhile.
     """
     from supervisor.policy import EXIT_LOST
     from supervisor.run.ownership import has_keeper, place_of

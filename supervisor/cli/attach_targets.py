@@ -38,9 +38,9 @@ Found = tuple[Target, Callable[[], JobEvidence]]
 
 
 def resolve(target: str, run: RunPaths) -> Found:
-    """What `target`, as typed, names, and how to read it for a verdict. A packed log is unpacked into the run directory.
+    """Resolve a typed `target`, and how to read it for a verdict. A packed log is unpacked into the run directory.
 
-    Whether somebody still writes the logs is not looked for yet: that takes a walk over all processes.
+    It does not yet check whether somebody still writes the logs, which takes a walk over all processes.
 
     Raises:
         BadInputError: nothing to watch, or a folder holds logs of several jobs; one line.
@@ -63,15 +63,15 @@ def _pipe(run: RunPaths) -> Found:
     def read() -> JobEvidence:
         return JobEvidence(logs=(log_file(str(copy))._replace(path=PIPE_NAME),))
 
-    # A descriptor of its own: the screen takes the terminal as stdin.
+    # Its own descriptor: the screen takes the terminal as stdin.
     return Target("stdin", A_PIPE, pipe=os.dup(0)), read
 
 
 def _logs(path: Path, typed: str, run: RunPaths) -> Found:
-    sources = read_jobs([str(path)])[0][2].logs  # what is wrong with it is said of the name that was typed
+    sources = read_jobs([str(path)])[0][2].logs  # errors refer to the typed name
 
     def read() -> JobEvidence:
-        # A verdict's path is looked up from wherever the run is looked at.
+        # A verdict's path must resolve from anywhere.
         return read_jobs([os.path.abspath(path)])[0][2]
 
     if path.is_fifo():
@@ -101,7 +101,7 @@ def _logs(path: Path, typed: str, run: RunPaths) -> Found:
 
 
 def _unpack(source: str, plain: Path) -> bool:
-    """Write a plain copy of a gzip or UTF-16 log: views read files of the run directory only. False: it is incomplete."""
+    """Write a plain copy of a gzip or UTF-16 log, because views read only files of the run directory. False: it is incomplete."""
     torn: list[bool] = []
     written = due = 0
     try:
@@ -124,7 +124,7 @@ def _unpack(source: str, plain: Path) -> bool:
 
 
 def _is_binary(path: Path) -> bool:
-    """Whether a file's first bytes are no text of any kind. Zeros before the text are a hole that truncation left."""
+    """Whether a file's first bytes are not text. Zeros before the text are a hole left by truncation."""
     with open_regular(path) as file:
         head = file.read(HEAD_BYTES)
         if head and not head.strip(b"\0"):
@@ -182,7 +182,7 @@ def _process(pid: int) -> Found:
 
 
 def _program(command: list[str]) -> str:
-    """What a process runs: its script or module, else its program."""
+    """The program of a process: its script or module, else its executable."""
     script = next((word for word in command if word.endswith(".py")), None)
     if script is None and "-m" in command[:-1]:
         script = command[command.index("-m") + 1]
@@ -197,19 +197,19 @@ def _regular_file(pid: int, fd: int) -> str | None:
     return path if path.startswith("/") and os.path.isfile(path) else None
 
 
-# -- whether a folder's logs belong to one job, and which of them are a training's -----------------
-# Names decide first: ranks, nodes, tasks, streams, attempts and words such as ``train`` or ``console`` tell no jobs apart.
-# Of names that do, two must be logs of trainings: a run's own folder may also hold a list of packages or a profile.
+# Names decide first: ranks, nodes, tasks, streams, attempts and words such as ``train`` or ``console`` do not
+# tell jobs apart. If other names do, two must be logs of trainings: a run's own folder may also contain a
+# list of packages or a profile.
 
 TRACEBACK = "Traceback (most recent call last):"
-# Ranks and nodes of one job start within this time of one another.
+# Ranks and nodes of one job start within this time.
 TOGETHER_S = 600.0
-# So many names stand in the line about a folder.
+# Maximum number of names in the line about a folder.
 NAMED = 3
 _WORD = re.compile(r"[a-z]+|\d+")
 _ENDING = re.compile(r"(?:\.(?:log|txt|out|err|stdout|stderr|jsonl?|gz|\d{1,3}))+$")
 _SCHEDULERS = re.compile(r"(?:^|/)(?:slurm|pbs|lsf)\b|\.[oe]\d+$")
-# Words for a part of a job. What stands before a number says that it counts parts, not jobs.
+# Words for a part of a job. The word before a number shows that it counts parts, not jobs.
 _PARTS = re.compile(
     r"(?:rank|node|worker|gpu)s?|local|global|host|pod|proc|process|task|machine|replica|attempt"
 )
@@ -221,7 +221,7 @@ _ROLES = re.compile(
 
 
 def several_jobs(folder: str, logs: Sequence[ObservedLog]) -> str:
-    """One line on a folder whose logs are of several jobs, with how to attach to one; empty: they may be of one."""
+    """One line about a folder with logs of several jobs, and how to attach to one; empty if they may be one job's."""
     names = {log.path: os.path.relpath(log.path, os.path.realpath(folder)) for log in logs}
     groups: dict[tuple[str, ...], list[ObservedLog]] = {}
     for log in logs:
@@ -247,7 +247,7 @@ def several_jobs(folder: str, logs: Sequence[ObservedLog]) -> str:
 
 
 def _job_of(name: str, log: ObservedLog) -> tuple[str, ...]:
-    """What of a log's name tells its job from others; empty: nothing."""
+    """The part of a log's name that distinguishes its job; empty: none."""
     origin = log.origin
     if origin.local_rank is not None:
         return ()  # torchrun's own tree
@@ -269,9 +269,9 @@ def _has_place(log: ObservedLog) -> bool:
 def _are_apart(
     one: tuple[tuple[str, ...], Sequence[ObservedLog]], other: tuple[tuple[str, ...], Sequence[ObservedLog]]
 ) -> bool:
-    """Whether two groups of logs are of two jobs."""
+    """Whether two groups of logs belong to two jobs."""
     (job, logs), (other_job, others) = one, other
-    if all(map(_has_place, [*logs, *others])):  # hosts' names before their ranks: no rank comes twice
+    if all(map(_has_place, [*logs, *others])):  # host names before ranks: no rank occurs twice
         return bool({log.origin for log in logs} & {log.origin for log in others})
     if [w for w in job if not w.isdigit()] != [w for w in other_job if not w.isdigit()]:
         return True
@@ -283,7 +283,7 @@ def _are_apart(
 
 
 def _is_training(log: ObservedLog) -> bool:
-    """Whether a log's beginning or end reports progress, or ends in a traceback; a packed one is taken to."""
+    """Whether a log's start or end reports progress, or it ends in a traceback; assumed for a packed log."""
     from supervisor.sources.metrics import MetricReader
 
     if _is_packed(log.path):

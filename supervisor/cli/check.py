@@ -53,7 +53,7 @@ DATA_FLAGS = (
 
 
 def main(argv: list[str]) -> int:
-    """Check what the words name: a job as after `stoker run`, data files where they begin with `--data` or its flags, else the machine."""
+    """Check what the words name: a job as after `stoker run`, data files if they begin with `--data` or its flags, else the machine."""
     parser = Parser(prog="stoker check", description=__doc__)
     add_arguments(parser)
     if argv and argv[0].partition("=")[0] in DATA_FLAGS:
@@ -110,7 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check_data(args: argparse.Namespace) -> int:
-    """Print a line for each file. Exit 0 if all can be trained on, else 2."""
+    """Print one line per file. Exit 0 if all can be used for training, else 2."""
     if not args.data:
         return complain("check", "nothing to check: name files with --data PATH…")
     program = trainer_main()
@@ -123,7 +123,7 @@ def _check_data(args: argparse.Namespace) -> int:
         "--field": args.field,
     }
     flags = [f"{name}={value}" for name, value in given.items() if value is not None]
-    # -I: nothing of the current folder or of PYTHONPATH is imported in place of what the checker means.
+    # -I: nothing from the current folder or PYTHONPATH replaces the checker's imports.
     done = subprocess.run(
         [sys.executable, "-I", program, "data", "check", *flags, "--", *args.data], check=False
     )
@@ -132,7 +132,7 @@ def _check_data(args: argparse.Namespace) -> int:
 
 # -- checks of a job, made before a start or alone ---------------------------------------------------
 
-# The second ones for a terminal without more than ASCII.
+# The second ones are for terminals with only ASCII.
 _MARKS: Final[Mapping[FindingLevel, str]] = {
     FindingLevel.OK: "✓",
     FindingLevel.INFO: "·",
@@ -143,7 +143,7 @@ _PLAIN_MARKS: Final = {**_MARKS, FindingLevel.OK: "+", FindingLevel.INFO: "-"}
 
 
 def look(context: CheckContext, parsed: ParsedRun) -> list[Finding]:
-    """What is checked before a start: what costs milliseconds, and with ``--deep`` what takes seconds."""
+    """The checks before a start: those that take milliseconds, and with ``--deep`` those that take seconds."""
     found = (
         unmeasured_finding(context.spec) + nodes_finding(context.spec, parsed) + run_checks(BEFORE, context)
     )
@@ -155,7 +155,7 @@ def look(context: CheckContext, parsed: ParsedRun) -> list[Finding]:
 
 
 def check_alone(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str], probes: StartupProbes) -> int:
-    """Make every check, print what was found, start and write nothing. Exit 0, or 3 where a start would be refused.
+    """Run every check and print the findings, without starting or writing anything. Exit 0, or 3 if a start would be refused.
 
     With ``--json`` one object on one line: `job`, `refused`, `seconds`, and `findings` with `level`, `check`, `what` and `fix`.
     """
@@ -178,7 +178,7 @@ def check_alone(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str], probes
 
 
 def this_machine() -> JobSpec:
-    """A job that is nothing but one process: with it the checks look at the machine alone."""
+    """A job with a single process, with which the checks cover only the machine."""
     spec = JobSpec("machine", EntryKind.COMMAND, "true", nproc_per_node=1)
     return replace(spec, retry=replace(spec.retry, enabled=False), cwd=str(Path.cwd()))
 
@@ -204,7 +204,7 @@ def _all(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str], probes: Start
 
 
 def nodes_finding(spec: JobSpec, parsed: ParsedRun) -> list[Finding]:
-    """That nodes without a run directory in common know nothing of each other."""
+    """A finding that nodes without a common run directory do not know of each other."""
     if not spec.several_nodes or parsed.flag("run_dir"):
         return []
     what = (
@@ -214,7 +214,7 @@ def nodes_finding(spec: JobSpec, parsed: ParsedRun) -> list[Finding]:
 
 
 def unmeasured_finding(spec: JobSpec) -> list[Finding]:
-    """That an earlier run of the script is why nothing is measured in this one."""
+    """A finding that an earlier run of the script is the reason why this one is not measured."""
     return [warn("instrument", text) for text in spec.notes if text.startswith(NOT_MEASURED)]
 
 
@@ -227,7 +227,7 @@ def _summary(findings: Sequence[Finding]) -> str:
 
 
 def print_findings(findings: Sequence[Finding], appearance: Appearance, *, fixes: bool = False) -> None:
-    """A line a finding; with `fixes` also what to do about it, below."""
+    """One line per finding; with `fixes` also the remedy, below."""
     for line in _lines(findings, appearance, fixes):
         say(redact_text(line), flush=True)
 

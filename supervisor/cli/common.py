@@ -43,7 +43,7 @@ def says_yes(question: str) -> bool:
 
 
 def add_runs_dir(parser: argparse.ArgumentParser) -> None:
-    """The flag that says where runs lie."""
+    """The flag for the folder of runs."""
     parser.add_argument(
         "--runs-dir", metavar="DIR", help="where runs lie (default: $STOKER_RUNS_DIR, else ./runs)"
     )
@@ -54,10 +54,10 @@ ACTED_ON = "a path, an id, a name; of this folder's runs also 3 or more characte
 
 
 def named_run(text: str | None, folder: str | None) -> RunPaths:
-    """The run that a person names. With --runs-dir (`folder`) runs elsewhere are found by their path alone.
+    """The run that a person names. With --runs-dir (`folder`), runs elsewhere are found only by path.
 
     Raises:
-        RunNotFound: there is none, or several match. Every verb reports it in one line.
+        RunNotFound: none or several match. Every verb reports it in one line.
     """
     from supervisor.run.index import find_run, runs_dir
 
@@ -65,10 +65,10 @@ def named_run(text: str | None, folder: str | None) -> RunPaths:
 
 
 def acted_on(verb: str, text: str | None, folder: str | None, *, live_first: bool = True) -> RunPaths:
-    """The run that a person names to act on it; without a name the newest of this folder of runs (`folder`: --runs-dir), of no other.
+    """The run that a person names to act on; without a name, the newest in this folder of runs (`folder`: --runs-dir) only.
 
     Raises:
-        RunNotFound: as `named_run`; or one elsewhere has to be named.
+        RunNotFound: see `named_run`; or one elsewhere must be named.
     """
     from supervisor.run.index import RunNotFound, find_run, known_runs, runs_dir
 
@@ -90,13 +90,13 @@ def add_recorded_run(parser: argparse.ArgumentParser, acted_on: str = "") -> Non
 
 
 def add_scope(parser: argparse.ArgumentParser) -> None:
-    """The flags that say which runs are listed: the same for `stoker` and for `stoker runs`."""
+    """The flags for the scope of listed runs: the same for `stoker` and `stoker runs`."""
     add_runs_dir(parser)
     parser.add_argument("--all", action="store_true", help="also this user's runs in other folders")
 
 
 def say(*lines: str, file: TextIO | None = None, end: str = "\n", flush: bool = False) -> None:
-    """Print to stdout, or to `file`. Each argument is one line, whatever the names and texts in it hold."""
+    """Print to stdout, or to `file`. Each argument is one line, whatever names and texts it contains."""
     print("\n".join(map(printable, lines)), file=file, end=end, flush=flush)
 
 
@@ -127,7 +127,7 @@ def complain(verb: str, why: str | Exception, code: int | None = None) -> int:
 
 
 def wait_while_read(timeout_s: float | None, source: int | None = None) -> None:
-    """Wait for `timeout_s`, or until the descriptor `source` can be read.
+    """Wait for `timeout_s`, or until the descriptor `source` is readable.
 
     Raises:
         BrokenPipeError: the reader of stdout is gone. A write would fail too, but the next line may be hours away.
@@ -135,7 +135,7 @@ def wait_while_read(timeout_s: float | None, source: int | None = None) -> None:
     import select  # a waiting verb's
 
     poller = select.poll()
-    poller.register(1, 0)  # an error or a hang-up comes unasked
+    poller.register(1, 0)  # an error or a hang-up is always reported
     if source is not None:
         poller.register(source, select.POLLIN)
     found = dict(poller.poll(None if timeout_s is None else timeout_s * 1000))
@@ -144,7 +144,7 @@ def wait_while_read(timeout_s: float | None, source: int | None = None) -> None:
 
 
 def refuse(verb: str, what: str, reasons: Iterable[str]) -> int:
-    """Each reason on a line of its own; the exit code of what is refused before anything is done: 3."""
+    """One line per reason; the exit code for a refusal before any action: 3."""
     for reason in reasons:
         complain(verb, f"{what}: {reason}")
     return EXIT_REFUSED
@@ -182,7 +182,7 @@ class Parser(argparse.ArgumentParser):
 def own_words(
     parser: argparse.ArgumentParser, argv: Sequence[str], actions: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Of ``stoker VERB ACTION [flags] WORDS``: the verb's own, which come first, and what would follow ``stoker run``."""
+    """For ``stoker VERB ACTION [flags] WORDS``: the verb's own words, which come first, and those for ``stoker run``."""
     values = {
         option: action.nargs != 0
         for action in parser._actions  # noqa: SLF001 - argparse has no other list of them
@@ -195,7 +195,7 @@ def own_words(
         at += 2 if values[argv[at].partition("=")[0]] and "=" not in argv[at] else 1
     words = list(argv[at:])
     if words[:1] == ["--"] and words[1:2] and words[1].startswith("-"):
-        del words[0]  # it ends our flags; before a command it is of `stoker run`
+        del words[0]  # it ends our flags; before a command it belongs to `stoker run`
     return list(argv[:at]), words
 
 
@@ -216,7 +216,7 @@ def appearance_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Appe
     """Flag > STOKER_* > ./stoker.toml > the user's config.toml, both in their ``[ui]`` table.
 
     Raises:
-        JobError: a value is none of those possible, or something is wrong with a file: a line for each fault.
+        JobError: a value is not allowed, or a file has faults: one line each.
     """
     from supervisor.views.appearance import appearance_of
 
@@ -225,7 +225,7 @@ def appearance_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Appe
     sources: list[tuple[str, Mapping[str, object]]] = [
         ("--theme, --ascii, --lang", flags),
         ("STOKER_THEME, STOKER_ASCII, STOKER_LANG", variables),
-        # What else stands in a job's file matters to `stoker run` alone: a look at a log is not refused for it.
+        # Other parts of a job's file matter only to `stoker run`: they must not prevent looking at a log.
         ("./stoker.toml", settings_table(Path("stoker.toml"), "ui", whole=False)),
         (str(user), settings_table(user, "ui", whole=True)),
     ]
@@ -236,7 +236,7 @@ def appearance_given(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
     """The same from the words after ``stoker run``.
 
     Raises:
-        JobError: as `appearance_from` says.
+        JobError: see `appearance_from`.
     """
     flags = {
         "theme": parsed.flag("theme"),
@@ -256,20 +256,20 @@ def metric_rules_of_user(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def settings_table(path: Path, name: str, *, whole: bool) -> dict[str, Any]:
-    """A table of a settings file, checked as `stoker run` does; empty where there is none. `whole`: all of the file is checked.
+    """A table of a settings file, checked as in `stoker run`; empty if missing. `whole`: check the whole file.
 
     Raises:
-        JobError: what is wrong with it, a line for each fault.
+        JobError: it has faults, one line each.
     """
     found = _settings_of(path, only="" if whole else name)
     return dict(found.file.values.get(name, {})) if found is not None and found.file is not None else {}
 
 
 def _settings_of(path: Path, *, only: str) -> FileSettings | None:
-    """A settings file, checked as `stoker run` does; None where there is none. `only`: the one table that is looked at; empty: all.
+    """A settings file, checked as in `stoker run`; None if missing. `only`: the one table to check; empty: all.
 
     Raises:
-        JobError: what is wrong with it, a line for each fault.
+        JobError: it has faults, one line each.
     """
     try:
         data = read_regular(path)[:MOST_BYTES]

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Explain what the words name. Exit 0, or 2 for no such name and for words that are no job."""
+    """Explain what the words name. Exit 0, or 2 for an unknown name or words that are not a job."""
     if argv[:1] in (["-h"], ["--help"]):
         say(*USAGE.splitlines())
         return 0
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
 
 
 def _is_key(word: str) -> bool:
-    """Whether the first word names a setting: it is no flag and no script."""
+    """Whether the first word names a setting, rather than a flag or a script."""
     return not word.startswith("-") and not word.endswith(".py")
 
 
@@ -83,7 +83,7 @@ def _explain(key: str | None, words: list[str]) -> int:
 
 
 def _chosen_theme() -> tuple[Source, ...]:
-    """The theme that was chosen last with the key T; none where no other was."""
+    """The theme last chosen with the key T; None if none was."""
     from supervisor.cli.open_app import kept_file
     from supervisor.views.tui.shell.saved_layout import load
     from supervisor.views.tui.widgets.palette import PALETTES
@@ -98,7 +98,7 @@ def _chosen_theme() -> tuple[Source, ...]:
 
 
 def show_all(spec: JobSpec, env: Mapping[str, str], *, as_json: bool) -> int:
-    """Each setting with its value and origin, then each variable that a launch changes for the job, with the reason."""
+    """Each setting with its value and origin, then each variable that a launch changes, with the reason."""
     settings = [
         (name, redact(name.removeprefix("env."), value), origin) for name, value, origin in spec.effective
     ]
@@ -119,7 +119,7 @@ def show_all(spec: JobSpec, env: Mapping[str, str], *, as_json: bool) -> int:
 
 
 def show_one(told: Explained, *, as_json: bool) -> int:
-    """A setting's meaning, value and origin, then what it takes and what it overrode."""
+    """A setting's meaning, value and origin, then its allowed values and what it overrode."""
     *beaten, now = told.sources or (Source(None, "not set"),)
     if as_json:
         facts = {"meaning": told.meaning, "takes": told.takes, "unit": told.unit, "default": told.default}

@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit 0 once it is started (under --no-ui the run's own code), 3 where that is refused."""
+    """Exit 0 once it is started (with --no-ui the run's own code), 3 if refused."""
     from supervisor.run.paths import RunPaths
 
     appearance = appearance_from(vars(args), os.environ)
@@ -119,7 +119,7 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
 
 
 def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
-    """Why nobody can be certain that nothing of the run lives: after listening, and asking who may know."""
+    """Why nobody can be sure that the run has no live process: after listening, and asking who may know."""
     from supervisor.cluster.scheduler import scheduler_asked
     from supervisor.keeper.process.takeover import WATCH_S, other_host_with_keeper
 
@@ -139,7 +139,7 @@ def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
 
 
 def _written_over(record: RunFile, state: RunState, plan: LaunchPlan) -> str:
-    """Why the next attempt may write over what the run saved: nobody knows how its script resumes. Empty if there is no such danger."""
+    """Why the next attempt may overwrite the run's saves: nobody knows how its script resumes. Empty without that danger."""
     from supervisor.job.launch.oom_plan import resume_plan
     from supervisor.keeper.monitoring.found_checkpoints import shown_path
 
@@ -154,7 +154,7 @@ def _written_over(record: RunFile, state: RunState, plan: LaunchPlan) -> str:
 
 
 def _settled(paths: RunPaths, record: RunFile, state: RunState) -> RunState:
-    """The run's state once it is known how its newest attempt ended, and why. Starts and signals nothing."""
+    """The run's state, once the end of its newest attempt and its reason are known. Starts and signals nothing."""
     from supervisor.run import state as st
 
     open_ended = st.Launching | st.Running | st.Stopping | st.Ended | st.DiagnosedAs
@@ -171,7 +171,7 @@ def _settled(paths: RunPaths, record: RunFile, state: RunState) -> RunState:
 
 
 def _asked_for(record: RunFile, args: argparse.Namespace) -> dict[str, str]:
-    """Secrets that are not on disk nor in the environment, as a person types them; without a terminal nobody is asked."""
+    """Secrets that are neither on disk nor in the environment, typed by a person; without a terminal nobody is asked."""
     from supervisor.keeper.base.job_secrets import missing_secrets
 
     if args.yes or not has_terminal():
@@ -188,7 +188,7 @@ def _asked_for(record: RunFile, args: argparse.Namespace) -> dict[str, str]:
 def _described(
     paths: RunPaths, record: RunFile, state: RunState, plan: LaunchPlan, why: str
 ) -> Iterator[str]:
-    """How it ended, what would run with what is changed for it, and a newer checkpoint that is not taken: a line each."""
+    """How it ended, what would run with which changes, and a newer checkpoint that is not taken: one line each."""
     from supervisor.keeper.monitoring.found_checkpoints import concurrent_runs, newest_untaken
     from supervisor.text.redact import redact_text
     from supervisor.views.wording.kinds import resume_place
@@ -223,15 +223,15 @@ def _described(
 
 
 def next_attempt(paths: RunPaths, env: Mapping[str, str]) -> Offer:
-    """What a screen shows before it starts the next attempt of a run that is over. Nothing is written or started.
+    """The preview of the next attempt of a finished run, for a screen. Nothing is written or started.
 
-    Refused where something has to be found out or asked first, which the verb does on a terminal.
+    Refused if something must be found out or asked first, which the verb does on a terminal.
     """
     return _examined(paths, env)[0]
 
 
 def start_next(paths: RunPaths, env: Mapping[str, str]) -> None:
-    """Start that attempt, if there is no reason against it now, and return once it begins.
+    """Start that attempt, unless something speaks against it, and return once it begins.
 
     Raises:
         NotAdopted: something speaks against it.
@@ -250,7 +250,7 @@ def start_next(paths: RunPaths, env: Mapping[str, str]) -> None:
 def _examined(
     paths: RunPaths, env: Mapping[str, str]
 ) -> tuple[Offer, tuple[RunFile, Mapping[str, str]] | None]:
-    """What the next attempt would be, and the job and environment that it starts with; None where it is refused."""
+    """The next attempt, with its job and environment; None if refused."""
     from supervisor.cli.start_run import user_name
     from supervisor.job.errors import JobError
     from supervisor.keeper.base.job_secrets import given_again
@@ -338,7 +338,7 @@ def _attempts(journal: StateReader) -> int:
 
 
 def _wait_for_attempt(paths: RunPaths, journal: StateReader, before: int) -> None:
-    """Return once the run no longer reads as ended: whoever looks at it next would take the old end for the new one."""
+    """Return once the run no longer reads as ended: otherwise the next reader would take the old end for the new one."""
     from supervisor.run.ownership import keeper_is_alive
 
     deadline = time.monotonic() + BEGINS_S

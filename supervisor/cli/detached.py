@@ -25,7 +25,7 @@ BEGIN_S: Final = 1.0
 
 
 def main(argv: list[str]) -> int:
-    """Carry the run in `argv[0]` to its end; the exit code of the run."""
+    """Run the job in `argv[0]` to its end; the exit code of the run."""
     return carry(argv, beside=ConsoleLog)
 
 
@@ -37,7 +37,7 @@ class ConsoleLog:
         self._view: ConsoleView | None = None
         self._timer = threading.Timer(BEGIN_S, self._begin)
         self._timer.name = "stoker-console-log"
-        if keeper.adopted:  # what is in the journal by now stands in the file of the keeper before
+        if keeper.adopted:  # the previous keeper's file has the journal's events so far
             self._begin()
         else:
             self._timer.start()
@@ -54,7 +54,7 @@ class ConsoleLog:
         self._view.start()
 
     def finish(self, *, ended: bool) -> None:
-        """Write what is left; the run's story too where it has `ended`."""
+        """Write the rest; also the run's summary if it has `ended`."""
         self._timer.cancel()
         if self._timer.ident is not None:
             self._timer.join()
@@ -63,5 +63,5 @@ class ConsoleLog:
                 self._begin()
             if self._view is not None:
                 self._view.finish(with_story=ended and not self._keeper.astray)
-        except Exception:  # the run's outcome is not changed by a line that cannot be written
+        except Exception:  # a line that cannot be written does not change the run's outcome
             logging.exception("the console log could not be finished")  # noqa: LOG015 - as in keeper.__main__

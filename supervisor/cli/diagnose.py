@@ -41,14 +41,14 @@ HEAD_BYTES = 65536
 MAX_SETTINGS_BYTES = 4 << 20
 METRIC_LINES = 400  # at the end of each log
 HEADER_LINES = 20
-# Text in any encoding has no control characters but blanks, colours and bars; a library's or a checkpoint's head has
-# 4 % and more. Where words in it were found that a log has, and not only guessed at, more is asked.
+# Text in any encoding has no control characters except blanks, colors and bars; the head of a library or a
+# checkpoint has 4 % and more. If words of a log were found in it, and not just guessed, the limit is higher.
 UNREADABLE, BINARY, GUESSED = 0.02, 0.04, 0.6
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b"))
 
 
 def main(argv: list[str]) -> int:
-    """Judge each path; the exit code says the worst: 10 a failure, 11 something unknown, 0 healthy or stopped by a person, 2 bad input."""
+    """Judge each path; the exit code is the worst: 10 a failure, 11 unknown, 0 healthy or stopped by a person, 2 bad input."""
     parser = Parser(prog="stoker diagnose", description=__doc__)
     add_arguments(parser)
     args = parser.parse_intermixed_args(argv)  # switches may stand between paths
@@ -95,7 +95,7 @@ def run(
     attempt: int | None = None,
     lang: str | None = None,
 ) -> int:
-    """Judge paths and print; see `main` for the exit code."""
+    """Judge paths and print; for the exit code see `main`."""
     try:
         jobs = read_jobs([path_or_run(path) for path in paths], each=each, attempt=attempt)
     except BadInputError as error:
@@ -133,7 +133,7 @@ def _examined(path: str, job: JobEvidence, engine: Engine) -> Examination:
     """The verdict on one job.
 
     Raises:
-        BadInputError: it is one file, and not a log.
+        BadInputError: it is a single file that is not a log.
         OSError: a log cannot be read.
     """
     found = examine(job, engine.signatures, engine.matcher)
@@ -184,7 +184,7 @@ def _print_text(
 
 
 def _of_known_rank(path: str, attempt: int | None, verdict: Verdict) -> Verdict:
-    """For people: without "rank 0" in the headline of one log that names no rank; the wire keeps its `rank`."""
+    """For people: drop "rank 0" from the headline of a single log that names no rank; the wire keeps its `rank`."""
     if attempt is not None or verdict.rank != 0 or not os.path.isfile(path):
         return verdict
     if not is_of_one_process(path, origin_of_path(os.path.abspath(path))):
@@ -193,7 +193,7 @@ def _of_known_rank(path: str, attempt: int | None, verdict: Verdict) -> Verdict:
 
 
 def _translation(lang: str | None) -> Callable[[str], str]:
-    """What puts our sentences in the person's language; the catalogue is loaded only where that is not English."""
+    """The translation into the person's language; the catalog is loaded only for languages other than English."""
     names = ("STOKER_LANG", "LC_ALL", "LC_MESSAGES", "LANG")
     wanted = lang or next((os.environ[name] for name in names if os.environ.get(name)), "")
     if not wanted.lower().startswith("zh"):
@@ -205,7 +205,7 @@ def _translation(lang: str | None) -> Callable[[str], str]:
 
 
 def _again(path: str, attempt: int | None, verdict: Verdict) -> list[str]:
-    """Where a run's failure was seen before: in its other attempts, in other runs of this user."""
+    """Earlier occurrences of a run's failure: in its other attempts, in other runs of this user."""
     if attempt is None or not verdict.fingerprint:
         return []
     from supervisor.cli.run_journals import (
@@ -220,7 +220,7 @@ def _code(verdict: Verdict) -> int:
         case FailureClass.HEALTHY:
             return EXIT_HEALTHY
         case FailureClass.TERMINATED if verdict.reason is Reason.USER:
-            return EXIT_HEALTHY  # somebody stopped it: nothing of its own had failed
+            return EXIT_HEALTHY  # somebody stopped it: it had no failure of its own
         case FailureClass.UNKNOWN:
             return EXIT_UNKNOWN
         case _:
@@ -237,7 +237,7 @@ def _unreadable(path: str) -> float:
 
 
 def _context(path: str, line: int, around: int = 3) -> tuple[list[tuple[int, str]], CodeLine | None]:
-    """The lines around a cause, read again from the file, and the user's own line in the traceback that ends there."""
+    """The lines around a cause, read again from the file, and the user's own line in the traceback ending there."""
     found: list[tuple[int, str]] = []
     try:
         with open_regular(path) as file:
@@ -252,7 +252,7 @@ def _context(path: str, line: int, around: int = 3) -> tuple[list[tuple[int, str
     own = own_line([text for _, text in found], at) if at is not None else None
     own = own._replace(text=redact_text(own.text)) if own is not None else None
     near = [(number, text) for number, text in found if number >= line - around]
-    # Before they are cut: half a token is recognised by nobody.
+    # Before truncation: nobody recognizes half a token.
     shown = redact_lines([text for _, text in near])
     return [(number, text) for (number, _), text in zip(near, shown, strict=True)], own
 
@@ -261,10 +261,10 @@ def _context(path: str, line: int, around: int = 3) -> tuple[list[tuple[int, str
 
 
 def own_rules() -> tuple[OwnSignature, ...]:
-    """The ``[[signature]]`` tables of ./stoker.toml and of the user's settings; of one id, the nearest.
+    """The ``[[signature]]`` tables of ./stoker.toml and of the user's settings; for each id, the nearest.
 
     Raises:
-        JobError: a file cannot be read, or a table does not fit.
+        JobError: a file cannot be read, or a table is invalid.
     """
     texts = {}
     for path in ("stoker.toml", str(user_settings(os.environ))):
@@ -327,7 +327,7 @@ def to_wire(path: str, attempt: int | None, verdict: Verdict) -> dict[str, objec
 
 
 def earlier_jobs_to_wire(jobs: Sequence[EarlierJob]) -> list[dict[str, object]]:
-    """The jobs that stand in the same file before the one that was judged: the value of the key `jobs`."""
+    """Earlier jobs in the same file as the judged one: the value of the key `jobs`."""
     return [
         {
             "first_line": job.first_line,
@@ -344,7 +344,7 @@ def earlier_jobs_to_wire(jobs: Sequence[EarlierJob]) -> list[dict[str, object]]:
 
 
 def explanation_to_wire(found: Examination) -> dict[str, object]:
-    """How a verdict was reached: the value of the key `explanation`, which is there with ``--explain`` alone."""
+    """How a verdict was reached: the value of the key `explanation`, present only with ``--explain``."""
     facts, decision = found.facts, found.decision
     return {
         "candidates": [_candidate(item, facts) for item in facts.candidates],

@@ -20,13 +20,13 @@ from supervisor.run.series import GPU, Sample, SeriesReader
 from supervisor.text.decode import printable
 
 MIB: Final = 2**20
-# What nvidia-smi prints where a card does not report a value.
+# nvidia-smi's text for a value that a card does not report.
 MISSING: Final = "[N/A]"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A measured column: nvidia-smi's name and unit, the value's name in the series, and by what it is divided."""
+    """A measured column: nvidia-smi's name and unit, the value's series name, and its divisor."""
 
     name: str
     unit: str
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the rows, or draw. Exit 2 where there is no such run or it has no GPU samples, 1 where there is nothing to draw."""
+    """Write the rows, or draw. Exit 2 without such a run or GPU samples, 1 if there is nothing to draw."""
     paths = named_run(args.run, args.runs_dir)
     if args.chart:
         return _draw(paths, args.metric)
@@ -143,7 +143,7 @@ def _rows(to: TextIO, samples: Iterator[Sample], names: dict[str, GpuFound], *, 
 
 
 def _averages(to: TextIO, samples: Iterator[Sample], names: dict[str, GpuFound], *, with_unit: bool) -> None:
-    """Means over the samples that have a value: of each GPU, then of all."""
+    """Means over the samples with a value: of each GPU, then of all."""
     sums: dict[str, dict[str, list[float]]] = {}
     counts: dict[str, int] = {}
     for sample in samples:

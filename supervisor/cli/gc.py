@@ -25,14 +25,14 @@ from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.trash import TRASH, StillLives, empty, throw_away, why_alive
 from supervisor.views.model.run_list import RunRow, rows_of
 
-# How zip, gzip, tar and safetensors begin, and what begins with no character of UTF-8: pickle, HDF5, numpy.
+# The first bytes of zip, gzip, tar and safetensors, and bytes that start no UTF-8 character: pickle, HDF5, numpy.
 _PACKED = re.compile(rb"PK\x03\x04|\x1f\x8b|[\x80-\xbf]|.{4}\0{4}\{|.{257}ustar", re.DOTALL)
 _UNITS = {"h": 3600.0, "d": 86_400.0, "w": 604_800.0, "mb": 1e6, "gb": 1e9, "tb": 1e12, "": 1.0}
 _LIMIT = re.compile(r"(\d+(?:\.\d+)?)(h|d|w|mb|gb|tb|)", re.IGNORECASE)
 
 
 class OldRun(NamedTuple):
-    """A run beyond what is kept, and why. `kept`: why it stays nevertheless; empty: it goes. `size`: bytes on the disk."""
+    """A run beyond the limits, and why. `kept`: why it stays anyway; empty: it is deleted. `size`: bytes on disk."""
 
     row: RunRow
     size: int
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List what goes and why, then delete it. Exit 1: some could not be deleted; 2: nothing says what to keep, or it makes no sense."""
+    """List the deletions with reasons, then delete. Exit 1: some could not be deleted; 2: no limits, or invalid ones."""
     place, own = runs_dir(args.runs_dir, os.environ), user_settings(os.environ)
     here = settings_table(Path("stoker.toml"), "runs", whole=False)
     limits = limits_of(args.keep or {**settings_table(own, "runs", whole=True), **here}.get("keep", ""))
@@ -85,10 +85,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def limits_of(text: str) -> dict[str, float]:
-    """The greatest age (seconds), number and size (bytes) of what is kept, in words such as ``90d 500 50GB``.
+    """Parse the limits on age (seconds), number and size (bytes) of kept runs, such as ``90d 500 50GB``.
 
     Raises:
-        JobError: there is none, or one makes no sense.
+        JobError: there is none, or one is invalid.
     """
     words, found = text.replace(",", " ").split(), dict[str, float]()
     for word in words:
@@ -104,7 +104,7 @@ def limits_of(text: str) -> dict[str, float]:
 def old_runs(
     rows: Sequence[RunRow], limits: Mapping[str, float], now: float, *, with_checkpoints: bool
 ) -> list[OldRun]:
-    """The runs beyond the limits, of all runs of a folder, newest first. A run stays if one that stays was started from it."""
+    """The runs beyond the limits, of all runs in a folder, newest first. A run stays if a kept one was started from it."""
     most_s, most, most_bytes = (limits.get(kind, math.inf) for kind in ("age", "number", "size"))
     old, total = dict[str, OldRun](), 0
     for at, row in enumerate(rows):
@@ -126,7 +126,7 @@ def old_runs(
 
 
 def _why_kept(run: RunPaths, *, with_checkpoints: bool) -> str:
-    """Why an old run that is over stays: its folder is not ours, or holds what stoker did not write; empty: nothing keeps it."""
+    """Why an old finished run stays: its folder is not ours, or contains files not written by stoker; empty: no reason."""
     if (refusals := check_folder(run).refusals) or with_checkpoints:
         return next(iter(refusals), "")
     try:
@@ -142,7 +142,7 @@ def _why_kept(run: RunPaths, *, with_checkpoints: bool) -> str:
 
 
 def _entries(run: RunPaths) -> Iterator[tuple[Path, int, int]]:
-    """What lies in a run's folder as far as it can be read, no link followed, with its mode and the bytes that it takes on the disk."""
+    """The readable entries of a run's folder, without following links, with mode and disk usage in bytes."""
     for folder, folders, names in os.walk(run.root):
         for name in (*folders, *names):
             with contextlib.suppress(OSError):
@@ -151,7 +151,7 @@ def _entries(run: RunPaths) -> Iterator[tuple[Path, int, int]]:
 
 
 def _names(row: RunRow) -> set[str]:
-    """The names in all paths that a run's job and its attempts were given, and in those that they lead to where they are links."""
+    """The names in all paths given to a run's job and its attempts, and in the targets of links."""
     words = [word for each in row.state.attempts for word in (each.resume or "", *each.argv)]
     with contextlib.suppress(BadRunFile):
         job = read_run_file(row.run.run_json).job

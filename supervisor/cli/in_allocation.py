@@ -69,7 +69,7 @@ def missing_flags(parsed: ParsedRun, place: Place) -> Iterator[tuple[str, str]]:
 
 
 def _folder(parsed: ParsedRun, env: Mapping[str, str], place: Place) -> Path:
-    """One folder for all nodes of a step: a job's first step is number 0, also when it is started again."""
+    """One folder for all nodes of a step: a job's first step is number 0, even after a restart of the job."""
     scheduler, step = scheduler_of(env), place.step
     name = f"{scheduler.name.lower()}-{scheduler.job}" + ("" if step in {"", "0"} else f"-{step}")
     return runs_dir(parsed.flag("runs_dir"), env) / name
@@ -120,7 +120,7 @@ def _max_requeues(parsed: ParsedRun) -> int:
 
 
 def _run_before(parsed: ParsedRun, scheduler: Scheduler, env: Mapping[str, str]) -> RunPaths | None:
-    """The newest run that this job has begun."""
+    """The newest run started by this job."""
     if named := parsed.flag("run_dir"):
         run = RunPaths(Path(named).absolute())
         return run if is_run_directory(run.root) else None
@@ -148,7 +148,7 @@ def _job_of(run: RunPaths) -> str | None:
 
 
 def _starts_without_progress(run: RunPaths) -> int:
-    """How many keepers began since the newest checkpoint was committed; the one that began before it counts as none."""
+    """How many keepers started since the newest checkpoint was committed, without the one that started before it."""
     count = 0
     for fact in facts_in(run.node().journal):
         if isinstance(fact, ev.CheckpointCommitted):
@@ -159,7 +159,7 @@ def _starts_without_progress(run: RunPaths) -> int:
 
 
 def _wait_for_leader(run: RunPaths, bound_s: float) -> None:
-    """Until node 0 continues with the run. Raises JobError where it does not."""
+    """Wait until node 0 continues the run. Raises JobError if it does not."""
     if not beats(run, LEADER, bound_s):
         raise JobError(
             f"{run.root}: node 0 does not continue with it after {bound_s:.0f} s", exit_code=EXIT_STOPPED

@@ -48,7 +48,7 @@ With --yes nothing is asked. No file is ever overwritten."""
 
 
 def main(argv: list[str]) -> int:
-    """Run the verb; 0 once the file is there, or the exit code of the run that was started."""
+    """Run the verb; 0 once the file exists, or the exit code of the started run."""
     from supervisor.cli.job_inputs import parse_words
 
     try:
@@ -62,10 +62,10 @@ def main(argv: list[str]) -> int:
 
 
 def guide(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> int:
-    """Ask what is not given, write the file, offer to start it.
+    """Ask for missing values, write the file, offer to start it.
 
     Raises:
-        JobError: what was given does not work, or the file exists.
+        JobError: the given values do not work, or the file exists.
     """
     tr = words_in(appearance_given(parsed, env).spoken)
     start = guided_start(choices_of(parsed, parsed.flag("out") or ""), env, cwd)
@@ -97,7 +97,7 @@ def _start(file: str, parsed: ParsedRun) -> int:
 
 
 def _ask_all(start: GuidedStart, tr: Tr) -> None:
-    """Plain questions, one line an answer; on a terminal a wrong one is asked again."""
+    """Plain questions, one line per answer; on a terminal, a wrong answer is asked again."""
     for line in start.around.lines():
         _say(f"· {tr(line)}")
     shown: Found | None = None
@@ -125,7 +125,7 @@ def _ask(question: Question, tr: Tr) -> str:
     say(f"  [{question.default}] > " if question.default else "  > ", end="", flush=True)
     try:
         line = sys.stdin.readline()
-        line.encode()  # where the locale is C, what is no UTF-8 comes as surrogates
+        line.encode()  # in the C locale, invalid UTF-8 arrives as surrogates
     except UnicodeError:
         say()
         raise JobError(f"the answer to “{question.text}” is no UTF-8 text; nothing is written") from None
@@ -139,7 +139,7 @@ def _ask(question: Question, tr: Tr) -> str:
 
 
 def _yes(question: str) -> bool:
-    """Ask on the terminal; an empty answer is yes, the input's end is no."""
+    """Ask on the terminal; an empty answer is yes, the end of input is no."""
     say(f"? {question} [Y/n] ", end="", flush=True)
     line = sys.stdin.readline()
     return line.strip().lower() in {"", "y", "yes"} and bool(line)
@@ -157,11 +157,11 @@ def _help() -> str:
     return f"{USAGE}\n\nflags:\n{own}\n\nlooks:\n{looks}"
 
 
-# A folder of more files than this is not gone through further: it is a data set or a home folder.
+# A folder with more files than this is not searched further: it is a data set or a home folder.
 MOST_NAMES = 2000
 MOST_FILES = 60
 MAX_SOURCE_BYTES = 256 << 10
-# Where no script of the user's own lies.
+# Folders without scripts of the user's own.
 SKIPPED = frozenset(
     {"runs", "node_modules", "venv", "env", "build", "dist", "tests", "test", "docs", "__pycache__"}
 )
@@ -200,7 +200,7 @@ def look_around(env: Mapping[str, str], cwd: Path) -> Around:
 
 
 def _sources(cwd: Path) -> Iterator[str]:
-    """Python files of the folder, then of the folders in it."""
+    """Python files in the folder, then in its subfolders."""
     folders = []
     for name in sorted(islice(_names(cwd), MOST_NAMES), key=_named_first):
         if name.endswith(".py") and name.isprintable():
@@ -213,7 +213,7 @@ def _sources(cwd: Path) -> Iterator[str]:
 
 
 def _named_first(name: str) -> tuple[bool, str]:
-    """Not all are read: those that are named as scripts that train come first."""
+    """Not all are read: files named like training scripts come first."""
     return not any(word in name.lower() for word in ("train", "tune", "main", "run")), name
 
 
@@ -234,7 +234,7 @@ def _torch_here(env: Mapping[str, str]) -> str:
 
 
 def write_new(path: Path, text: str) -> None:
-    """Writes a file that does not exist yet: whole or not at all, and never over another one.
+    """Write a new file, completely or not at all, never over an existing one.
 
     Raises:
         JobError: the name is taken, or the folder cannot be written.

@@ -54,7 +54,7 @@ from supervisor.run.state import RunState
 
 MAX_CONFIG_BYTES = 4 << 20
 MAX_SCRIPT_BYTES = 4 << 20
-MOST_FOLDERS = 100  # that a script which is not found is looked for in
+MOST_FOLDERS = 100  # folders to search for a missing script
 LOOK_BACK: Final = 50
 """Among so many of the newest runs the last start of a script is looked for."""
 HAND_OFF = "hand-off"  # a folder of presets whose files are for other programs
@@ -71,7 +71,7 @@ class Job:
 
 
 def parse_words(argv: Sequence[str], env: Mapping[str, str], more_own: Sequence[Flag] = ()) -> ParsedRun:
-    """Parse the words alone; no file is opened. `more_own`: another verb's flags. Raises JobError."""
+    """Parse only the words, without opening files. `more_own`: another verb's flags. Raises JobError."""
     for word in argv:
         if not word.isprintable() and any(0xDC80 <= ord(char) <= 0xDCFF for char in word):
             raise JobError(f"{word!r}: not UTF-8, and so not to be kept in a run's records: rename it")
@@ -102,7 +102,7 @@ def load_settings(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> JobSp
 
 
 def load_draft(name: str, text: str, env: Mapping[str, str], cwd: Path) -> JobSpec:
-    """The job of a job file that is not written yet.
+    """The job of an unwritten job file.
 
     Raises:
         JobError: as `load_job`.
@@ -125,7 +125,7 @@ def _load(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str]
 
 
 def _with_resume(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
-    """The job with the way to resume that a person answered for its script in an earlier run, where no setting names one."""
+    """The job with the way to resume that a person answered for its script earlier, unless a setting names one."""
     known = None if is_declared(spec.knobs) else recalled(resume_question(spec), env)
     if known is None or not is_resume_answer(known.value):
         return spec
@@ -172,7 +172,7 @@ def with_asked_resume(job: Job, env: Mapping[str, str]) -> Job:
 
 
 def _may_save(job: Job, env: Mapping[str, str]) -> bool:
-    """Whether an option is given that may take a checkpoint, or the newest run of the script left one that nothing says how to load."""
+    """Whether a given option may take a checkpoint, or the script's newest run left one with no known way to load it."""
     if any(is_resume(setting.name) for setting in settings_of(job.spec.entry_args)):
         return True
     state = _newest_run(job.spec, folder_of_runs(job.parsed, env), env)
@@ -180,7 +180,7 @@ def _may_save(job: Job, env: Mapping[str, str]) -> bool:
 
 
 def _newest_run(spec: JobSpec, runs: Path, env: Mapping[str, str]) -> RunState | None:
-    """The newest run of the same script in a folder of runs; None where there is none."""
+    """The newest run of the same script in a folder of runs; None if there is none."""
     files = program_files(spec)
     for run in known_runs(runs, env)[:LOOK_BACK]:
         with contextlib.suppress(OSError, BadRunFile):  # deleted meanwhile, or one that only watches
@@ -192,20 +192,20 @@ def _newest_run(spec: JobSpec, runs: Path, env: Mapping[str, str]) -> RunState |
 
 
 def folder_of_runs(parsed: ParsedRun, env: Mapping[str, str]) -> Path:
-    """The folder that the run's own will be made in."""
+    """The folder in which the run's own folder will be created."""
     named = parsed.flag("run_dir")
     return Path(named).absolute().parent if named else runs_dir(parsed.flag("runs_dir"), env)
 
 
 def program_files(spec: JobSpec) -> list[str]:
-    """The Python files that a command line names."""
+    """The Python files named in a command line."""
     words = (spec.entry, *spec.entry_args)
     files = (os.path.join(spec.cwd, word) for word in words if word.endswith(".py"))
     return [file for file in files if os.path.isfile(file)]
 
 
 def _with_trust(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
-    """The job with exit code 0 trusted, where a person answered so for its script in an earlier run and no setting names it."""
+    """The job with exit code 0 trusted, if a person answered so for its script earlier and no setting names it."""
     if any(origin != "default" for _, origin in spec.sources("policy.exit_zero")):
         return spec
     if (known := recalled(exit_code_question(spec), env)) is None:
@@ -215,7 +215,7 @@ def _with_trust(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
 
 
 def _without_measurements(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
-    """The job without stoker's measurements, where its script got further without them in an earlier run and no setting names them."""
+    """The job without stoker's measurements, if its script got further without them earlier and no setting names them."""
     is_named = any(origin != "default" for _, origin in spec.sources("instrument.enabled"))
     if is_named or not is_measured(spec, {**env, **dict(spec.env)}):
         return spec
@@ -245,7 +245,7 @@ def _inputs(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, st
 
 
 def _nearest_script(named: str, cwd: Path) -> str | None:
-    """A script of that very name one folder further, else the one beside it whose name is most like it; None: there is neither."""
+    """A script of that name one folder deeper, else the most similar name beside it; None: there is neither."""
     folder, name = os.path.split(named)
     try:
         with os.scandir(cwd / folder) as entries:
@@ -260,7 +260,7 @@ def _nearest_script(named: str, cwd: Path) -> str | None:
 
 
 def _shell_of(script: Path) -> str | None:
-    """The shell that a script is written for, by its first line, else by its name; None for any other."""
+    """The shell of a script, by its first line, else by its name; None for any other file."""
     first = (script_text(script) or "").partition("\n")[0]
     if first.startswith("#!"):
         program = re.search(r"\b(bash|sh|zsh|dash|ksh|fish)\s*(?:\s-\S*)*$", first)
@@ -328,7 +328,7 @@ def _optional(path: Path) -> ConfigFile | None:
 
 
 def script_text(path: Path) -> str | None:
-    """A script's or a config's text; None where it cannot be read."""
+    """A script's or a config's text; None if it cannot be read."""
     try:
         if not path.is_file():  # reading a pipe would wait
             return None
@@ -349,7 +349,7 @@ def _read(path: Path, limit: int, what: str) -> bytes:
 
 
 def gpu_count(env: Mapping[str, str]) -> int:
-    """GPUs that a job would see, from the driver's own list: no library is loaded for a count."""
+    """The number of GPUs visible to a job, from the driver's own list, without loading a library."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])

@@ -58,7 +58,7 @@ _SKIPPED_FOLDERS = frozenset(
 
 @dataclass
 class Reading:
-    """What is read now, which a thread says on stderr where it takes longer than a person waits without a word.
+    """The file being read; a thread reports it on stderr if reading takes long.
 
     `size`: bytes of the file; 0 for a pipe. `seen`: bytes read of it, packed where it is packed.
     """
@@ -95,7 +95,7 @@ class BadInputError(ValueError):
 
 
 def path_or_run(path: str) -> str:
-    """The path itself, or the directory of the run that is known by that id or part of one."""
+    """The path itself, or the directory of the run with that id or part of one."""
     if path == "-" or os.path.lexists(path) or os.sep in path:
         return path
     from supervisor.run.index import RunNotFound, find_run, runs_dir
@@ -153,7 +153,7 @@ def log_file(path: str, origin: Origin = NOWHERE, *, named: bool = False) -> Log
 
 
 def _stdin() -> LogSource:
-    """What is piped in."""
+    """The piped input."""
 
     def chunks() -> Iterator[bytes]:
         stream = sys.stdin.buffer.fileno()
@@ -245,7 +245,7 @@ def evidence_of(
 
 
 def _recorder(files: Sequence[str]) -> SeenRecorder | None:
-    """What flight-recorder dumps among these files show; None where there are none, or they show nothing that hangs."""
+    """What flight-recorder dumps among these files show; None without dumps, or if they show no hang."""
     if not files:
         return None
     from supervisor.diagnosis.hang.stuck_collectives import ranks_at_fault, stuck_collectives, stuck_text

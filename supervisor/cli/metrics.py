@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _Piece(NamedTuple):
-    """What a piece of one log reports: its lines, which count from 0, and their numbers by name, as they are printed.
+    """The report of a piece of one log: its lines, counted from 0, and their printed numbers by name.
 
     `file`: the log's name, where several are read. `redrawn`: a line may have several states.
     """
@@ -75,9 +75,9 @@ class _Piece(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Lines of one shape. A cell is a number, "NaN" and its like, or None where the line has no such number.
+    """Lines of one shape. A cell is a number, "NaN" and its like, or None if the line has no such number.
 
-    `places`: where they stand among all blocks of the piece: a line that is redrawn has several states, which may differ in shape.
+    `places`: their positions among all blocks of the piece: a redrawn line has several states, which may differ in shape.
     """
 
     places: Sequence[int]
@@ -88,7 +88,7 @@ class _Block(NamedTuple):
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the log or logs and print. 0, also when nothing was found; 2 when a path cannot be read."""
+    """Read the log or logs and print. 0, even if nothing was found; 2 if a path cannot be read."""
     path = path_or_run(args.path)
     try:
         ((_, attempt, job),) = read_jobs([path])
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pieces(logs: Sequence[LogSource], root: str | None) -> Iterator[_Piece]:
-    """What the logs report, one after the other, in pieces of about a MiB of log; several are named as seen from `root`."""
+    """The reports of the logs, one after another, in pieces of about a MiB of log; several are named relative to `root`."""
     one_node = len({log.origin.node for log in logs}) == 1
     for log in logs:
         whose = origin_of_path(os.path.abspath(log.path)) if root is None and log.path != "-" else log.origin
@@ -132,7 +132,7 @@ def _pieces(logs: Sequence[LogSource], root: str | None) -> Iterator[_Piece]:
                 row += text.newlines
         except BadInputError:
             if root is None:
-                raise  # in a folder, a file that is no log is passed over
+                raise  # in a folder, a file that is not a log is skipped
 
 
 def _measured(root: Path, attempt: int) -> Iterator[_Piece]:
@@ -173,14 +173,14 @@ class _Text(NamedTuple):
     rows: Sequence[int] | None = None
 
     def of_lines(self, places: Sequence[int], first: int) -> Sequence[int]:
-        """Which lines of the log these places belong to; the text begins at line `first`."""
+        """The log lines of these positions; the text starts at line `first`."""
         rows = self.rows
         return [first + place for place in places] if rows is None else [first + rows[at] for at in places]
 
     def without_overdrawn(
         self, found: Iterable[tuple[Sequence[int], Columns]]
     ) -> Iterator[tuple[Sequence[int], Columns]]:
-        """Of the states of one line the last, and those with a loss."""
+        """For the states of one line, the last one and those with a loss."""
         rows, blocks = self.rows or (), list(found)
         cells = [
             (place, columns.step(at), loss)
@@ -271,7 +271,7 @@ def _gib(used_bytes: float) -> float:
 
 
 def _records(piece: _Piece) -> list[msgspec.Struct]:
-    """A record a line that reports something, in the order of the lines."""
+    """One record per reporting line, in line order."""
     records: list[tuple[int, msgspec.Struct]] = []
     for block in piece.blocks:
         names = [name for name in COLUMNS if name in block.columns]
@@ -335,7 +335,7 @@ def _quoted(cell: str) -> bytes:
 
 
 def record_of(row: int, sample: MetricSample) -> dict[str, Any]:
-    """What `--json` prints of a sample."""
+    """The `--json` output for a sample."""
     values = {name: (value,) for name, value in sample.values.items()}
     other = {name: (value,) for name, value in sample.other.items()}
     block = _block([row], [0], None, Columns(values, other, (sample.rank,)))

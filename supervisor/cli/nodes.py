@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Exit 0; 1 where a node is not as it should be; 2 for bad input or a host that cannot be reached; 3 where hosts differ."""
+    """Exit 0; 1 if a node has a problem; 2 for bad input or an unreachable host; 3 if hosts differ."""
     from supervisor.cluster.ssh.connection import SshError
     from supervisor.cluster.ssh.hosts import BadHosts
     from supervisor.job.errors import JobError
@@ -91,7 +91,7 @@ def main(argv: list[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """A run to start. `parsed`: `words` as ``stoker run`` reads them; `token`: of this start alone."""
+    """A run to start. `parsed`: `words` as read by ``stoker run``; `token`: of this start only."""
 
     hosts: tuple[Host, ...]
     words: tuple[str, ...]
@@ -178,7 +178,7 @@ def _start_of(args: argparse.Namespace, words: list[str]) -> _Start:
 
 
 def _meant(args: argparse.Namespace, words: Sequence[str]) -> Started:
-    """The run that was started from here; or, by --hosts and --run-dir, one that was started anywhere."""
+    """The run started from here; or with --hosts and --run-dir, one started anywhere."""
     from supervisor.cluster.ssh.hosts import BadHosts, remembered
 
     if args.hosts is not None or args.hosts_file is not None:
@@ -230,7 +230,7 @@ def _facts(ways: Connections, start: _Start, node: int) -> Facts:
 
 
 def _begin(ways: Connections, start: _Start) -> int:
-    """Node 0 first, which makes the run; then the others at once. Where one does not start, those that did are ended."""
+    """Node 0 first, which creates the run; then the others together. If one does not start, the started ones are ended."""
     from supervisor.cli.in_allocation import missing_flags
     from supervisor.cluster.ssh.connection import SshError
     from supervisor.cluster.ssh.hosts import place_of, remember
@@ -258,7 +258,7 @@ def _begin(ways: Connections, start: _Start) -> int:
         if _all_of(answers[1:]) is not None:
             say(f"{started.name}: {len(start.hosts)} nodes; `stoker nodes status`, `stoker nodes logs -f`, `stoker nodes stop`")  # fmt: skip
             return 0
-    # Where the connection was lost meanwhile, it may have been started.
+    # If the connection was lost meanwhile, it may have been started.
     lives = [node for node, said in enumerate(answers) if isinstance(said, Said) or said.lost]
     if lives:
         _all_of(ways.each(lambda node, _: ways.ask(node, start.request(Do.END, node), Said), lives))
@@ -301,7 +301,7 @@ def _show(started: Started, found: Sequence[NodeStatus | SshError]) -> None:
 
 
 def _logs(ways: Connections, started: Started, args: argparse.Namespace) -> int:
-    """With --follow each line as it comes, else one node after the other; the node stands before each."""
+    """With --follow each line as it comes, else one node after another; the node is in front of each."""
     from supervisor.text.redact import redact_text
 
     lock = threading.Lock()
@@ -326,7 +326,7 @@ def _logs(ways: Connections, started: Started, args: argparse.Namespace) -> int:
 
 
 def _stop(ways: Connections, started: Started, args: argparse.Namespace) -> int:
-    """Ask node 0, which ends the run on all nodes; where it cannot, the keepers of the others, each on its own host."""
+    """Ask node 0, which ends the run on all nodes; if that fails, the others' keepers, each on its own host."""
     words = ("stop", *(("--now",) if args.now else ()), "--timeout", str(args.timeout), started.run_dir)
     request = _of_run(started, LEADER, Do.VERB, words=words)
     (leader,) = ways.each(lambda node, _: ways.ask(node, request, Said, args.timeout + START_S), [LEADER])
@@ -363,7 +363,7 @@ def _of_run(started: Started, node: int, do: Do, *, words: tuple[str, ...] = (),
 
 
 def _all_of(found: Sequence[R | SshError]) -> list[R] | None:
-    """What all hosts gave; None, and a line each, where some could not."""
+    """The answers of all hosts; None, and one line each, if some failed."""
     from supervisor.cluster.ssh.connection import SshError
 
     good: list[R] = []

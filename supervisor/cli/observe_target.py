@@ -73,7 +73,7 @@ def observe(target: str, args: argparse.Namespace, appearance: Appearance) -> in
 
 
 class Watching:
-    """The observer of a target: loaded and begun in a thread once the screen is painted."""
+    """The observer of a target: loaded and started in a thread once the screen is painted."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Watching:
                 observer.start()
 
     def leave(self, *, keep: bool) -> None:
-        """The screen was left. `keep`: with a last verdict, also where nothing was begun yet."""
+        """The screen was closed. `keep`: with a last verdict, even if nothing had started."""
         begun = self._thread.ident is not None
         if keep and not begun:
             self.begin()
@@ -144,7 +144,7 @@ class Watching:
 
 
 def _let_it_write(pipe: int) -> None:
-    """Read on what nobody looks at until its writer ends: a line into a closed pipe would end it (SIGPIPE)."""
+    """Keep reading unseen output until its writer ends: a line into a closed pipe would end the writer (SIGPIPE)."""
     reported = False
     with contextlib.suppress(KeyboardInterrupt, OSError):
         while True:
@@ -162,7 +162,7 @@ def _let_it_write(pipe: int) -> None:
 def _with_screen(
     run: RunPaths, target: str, watching: Watching, args: argparse.Namespace, appearance: Appearance
 ) -> int:
-    """The screen opens on the first events; what watches is loaded once it is painted."""
+    """The screen opens on the first events; the observer is loaded once it is painted."""
     from supervisor.cli.open_app import kept_file
     from supervisor.views.tui.terminal import run_tui
 
@@ -215,7 +215,7 @@ def _without_screen(run: RunPaths, watching: Watching, *, as_json: bool) -> int:
 
 
 def _clear_away(observed: Path) -> None:
-    """Remove what observers left that were killed: nobody holds its lock, and it is no newborn."""
+    """Remove the folders of killed observers: nobody holds their lock, and they are not new."""
     with contextlib.suppress(OSError):
         for path in observed.iterdir():
             old = path.stat().st_mtime < time.time() - LEFT_BEHIND_S

@@ -35,7 +35,7 @@ STARTED_BY: Final = "STOKER_STARTED_BY"
 
 
 def here() -> int:
-    """Answer; 2 where the request is none, or its folder is not there."""
+    """Answer; 2 if there is no request, or its folder does not exist."""
     from supervisor.cli.common import complain, say_json
 
     try:
@@ -74,7 +74,7 @@ def _answer(request: Request) -> Facts | NodeStatus | Said:
 
 
 def _facts(words: tuple[str, ...]) -> Facts:
-    """The versions that matter, and a hash of each file that the command line names."""
+    """The relevant versions, and a hash of each file in the command line."""
     from supervisor import __version__
     from supervisor.cli.job_inputs import load_job, parse_words
     from supervisor.job.errors import JobError
@@ -102,7 +102,7 @@ def _sees(run: RunPaths) -> Said:
 
 
 def _verb(words: tuple[str, ...]) -> Said:
-    """A verb as if it was typed here, and what it said."""
+    """Run a verb as if typed here; returns its output."""
     from supervisor.cli.main import main
 
     said = io.StringIO()
@@ -143,7 +143,7 @@ def _status(request: Request) -> NodeStatus:
 
 
 def _end(request: Request) -> Said:
-    """SIGTERM to the keeper of this node: what holds the lock, from this host. With a token only to that which came with this start."""
+    """Send SIGTERM to this node's keeper, which holds the lock from this host. With a token, only to the one from this start."""
     import signal
 
     from supervisor.run.ownership import has_keeper, holder_here
@@ -164,7 +164,7 @@ def _end(request: Request) -> Said:
 
 
 def _logs(request: Request) -> int:
-    """The end of this node's logs of its newest attempt, then, where asked, what is added until its keeper has gone."""
+    """The end of this node's logs of its newest attempt, then, if requested, new lines until its keeper is gone."""
     from supervisor.cli.common import say
     from supervisor.run.ownership import has_keeper
 
@@ -184,7 +184,7 @@ def _logs(request: Request) -> int:
 
 
 def _log_files(node: NodePaths) -> Iterator[tuple[str, Path]]:
-    """torchrun's own output, then what each rank wrote: by its global rank, so far as it is known."""
+    """torchrun's own output, then each rank's, by global rank if known."""
     from supervisor.run.journal import read_state
 
     attempt = read_state(node.journal).attempt

@@ -33,8 +33,8 @@ def show(
         run: the run directory.
         read_only: no requests can be sent.
         env: the environment.
-        appearance: how it looks.
-        journal: the run's, where it was read; the run is then shown at once.
+        appearance: the app's look.
+        journal: the run's, if already read; the run is then shown at once.
     """
     run_tui = load_app()
     run_tui(
@@ -87,26 +87,26 @@ def show(
 
 
 def _code_of_failure(waiting: HeldOpen) -> int:
-    """What a failed run that waits for a person ends with if nobody answers, as without a screen."""
+    """The exit code of a failed run that waits for a person, if nobody answers, as without a screen."""
     from supervisor.policy import EXIT_FAILED
 
     return (waiting.decision.exit_code if waiting.decision is not None else None) or EXIT_FAILED
 
 
 def load_app() -> Callable[..., None]:
-    """The app, and the library that draws it: most of what a start takes."""
+    """Import the app and the library that draws it, which takes most of a start."""
     from supervisor.views.tui.terminal import run_tui
 
     return run_tui
 
 
 def kept_file(env: Mapping[str, str]) -> Path:
-    """Where the app remembers a person's choices."""
+    """The file for a person's saved choices."""
     return state_home(env) / "ui.json"
 
 
 def continuer(env: Mapping[str, str]) -> Adopter:
-    """What the key r asks of a run that is over, and does: the next attempt, as `stoker continue` starts it."""
+    """The effect of the key r on a finished run: the next attempt, as `stoker continue` starts it."""
     from supervisor.views.tui.shell.request_client import Adopter
 
     def examine(run: RunPaths) -> Offer:
@@ -123,7 +123,7 @@ def continuer(env: Mapping[str, str]) -> Adopter:
 
 
 def adopter(env: Mapping[str, str]) -> Adopter:
-    """What the key A asks, and does: the keeper's modules are loaded when it is pressed."""
+    """The effect of the key A; the keeper's modules are loaded when it is pressed."""
     from supervisor.views.tui.shell.request_client import Adopter
 
     def examine(run: RunPaths) -> Offer:

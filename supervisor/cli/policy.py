@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """One line a decision on stdout; 0, or 2 where there is nothing to explain."""
+    """One line per decision on stdout; 0, or 2 if there is nothing to explain."""
     if args.what is None:
         return complain("policy", "say what to do: stoker policy explain [RUN]")
     found = named_run(args.run, args.runs_dir)
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[str]:
-    """What policy says after each ended attempt of a run, with what was done where that differs."""
+    """Policy's decision after each ended attempt of a run, and what was done if that differs."""
     from supervisor.keeper.planning.decisions import policy_input
     from supervisor.policy import ASKED_FOR, budget_text, decide
     from supervisor.run.journal import read_state
@@ -84,7 +84,7 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
         if view.ended_t is None or view.verdict is None:
             lines += [f"attempt {view.number}: nothing is decided yet", *measured] if measured else []
             continue
-        # What was known then: this attempt's own decision is what is asked for.
+        # As known then: the question is about this attempt's own decision.
         asked = msgspec.structs.replace(view, decision=None, decided_by="")
         saved = tuple(c for c in state.checkpoints if c.attempt <= view.number)
         past = msgspec.structs.replace(
@@ -109,7 +109,7 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
         lines.append(f"           ended {date_and_time(view.ended_t)}")
         by_person = done is not None and done.kind is DecisionKind.RESTART and view.decided_by != "policy"
         budget = ASKED_FOR if by_person else budget_text(known, decision)
-        # What a person changed is nothing that policy would have done.
+        # A person's change is not policy's.
         shown = by_person and view.ended_on_request
         if done is not None and not shown and (done.kind, done.change) != (decision.kind, decision.change):
             request = _asked(done, view.decided_by) if by_person else ""
@@ -122,7 +122,7 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
 
 
 def _measured(view: AttemptState) -> list[str]:
-    """What was measured of an attempt's batch and how, and whether a plan was confirmed."""
+    """The measurements of an attempt's batch, their certainty, and whether a plan was confirmed."""
     from supervisor.views.headless.console import event_lines
 
     events = (view.measured, view.confirmed, view.differs)
@@ -138,7 +138,7 @@ def _measured(view: AttemptState) -> list[str]:
 
 
 def _asked(decision: Decision, by: str) -> str:
-    """Who requested a restart and what it changes, as on the timeline; empty where it changes nothing."""
+    """Who requested a restart and its changes, as on the timeline; empty if it changes nothing."""
     from supervisor.views.wording.kinds import changed_text
 
     changed = changed_text(decision.change) if decision.change is not None else ""
@@ -146,10 +146,10 @@ def _asked(decision: Decision, by: str) -> str:
 
 
 def _retry(job: JobSpec, args: argparse.Namespace) -> RetrySettings:
-    """The run's own bounds, then those of the file, then the flags.
+    """The run's own limits, then those of the file, then the flags.
 
     Raises:
-        JobError: the file is missing or has a key that is not known.
+        JobError: the file is missing or has an unknown key.
     """
     retry = job.retry
     if args.config:

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send the request, and say where the traces come. Exit 1 where nobody answers, 2 for no such run, 3 where it is refused."""
+    """Send the request and print where the traces go. Exit 1 without an answer, 2 for no such run, 3 if refused."""
     from supervisor.run.events import RequestKind
     from supervisor.run.journal import StateReader
     from supervisor.run.ownership import NotRequested, ask, has_keeper

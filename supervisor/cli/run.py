@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
 
 
 def _offer_init() -> int:
-    """Nothing is named: on a terminal the guided start is offered."""
+    """No job is named: on a terminal, offer the guided start."""
     if has_terminal():
         from supervisor.cli.common import says_yes
 

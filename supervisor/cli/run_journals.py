@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def with_run_facts(job: JobEvidence, path: str, attempt: int) -> JobEvidence:
-    """Add what the nodes' journals and the run file know of an attempt; a damaged file adds what is whole of it."""
+    """Add the facts about an attempt from the nodes' journals and the run file; the intact part of a damaged file."""
     run = RunPaths(Path(path))
     pairs: list[tuple[RunState, AttemptState]] = []
     kills = 0
@@ -42,13 +42,13 @@ def with_run_facts(job: JobEvidence, path: str, attempt: int) -> JobEvidence:
         with contextlib.suppress(JobError):
             job = job._replace(run_values=job.run_values._replace(free_port=free_port()))
     if not kills or job.machine.cgroup_oom_kills is not None:
-        # A count that the keeper made to the very end is in the journal, and may say "none"; samples only say "some".
+        # A count that the keeper kept to the very end is in the journal, and may be "none"; samples only say "some".
         return job
     return job._replace(machine=job.machine._replace(cgroup_oom_kills=kills))
 
 
 def _of_rank(log: LogSource, path: str, node: int, view: AttemptState) -> LogSource:
-    """A rank's own log with the global rank that its node's journal names; any other log as it is."""
+    """A rank's own log with the global rank from its node's journal; any other log unchanged."""
     known = view.ranks.get(log.origin.local_rank) if log.origin.local_rank is not None else None
     if known is None or not log.path.startswith(os.path.join(path, "nodes", str(node), "")):
         return log
@@ -56,7 +56,7 @@ def _of_rank(log: LogSource, path: str, node: int, view: AttemptState) -> LogSou
 
 
 def seen_before(path: str, attempt: int, fingerprint: str) -> list[str]:
-    """In words, the other attempts of this run and the newest other run that failed alike."""
+    """In words: the other attempts of this run and the newest other run with the same failure."""
     run = RunPaths(Path(path))
     same = same_failure(read_state(run.node().journal), fingerprint, attempt)
     known = known_runs(run.root.resolve().parent, os.environ)
@@ -64,7 +64,7 @@ def seen_before(path: str, attempt: int, fingerprint: str) -> list[str]:
 
 
 def _memory_kills(folder: Path, attempt: int) -> int:
-    """Kills by the kernel that the attempt's samples counted; 0 may also mean that it died between two samples."""
+    """Kernel kills counted in the attempt's samples; 0 may also mean that it died between two samples."""
     reader = SeriesReader(folder, HOST)
     first = last = None
     while samples := reader.read():

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from supervisor.views.model.run_list import RunRow
 
 VERDICT_CELLS = 20  # cuda_oom→healthy
-# On a terminal wider than this an error's own message has a quarter of what is more, up to so many cells.
+# On a wider terminal, an error's own message gets a quarter of the extra width, up to this many cells.
 VERDICT_WIDER_FROM = 80
 MOST_VERDICT = 56
-LEAST_COMMAND = 12  # cells; below them no command is printed
+LEAST_COMMAND = 12  # cells; with fewer, no command is printed
 SHOWN = (
     "run",
     "state",
@@ -46,7 +46,7 @@ SHOWN = (
     "folder",
     "command",
 )
-# What gives way on a narrow terminal: `date` is that in the id, `total` that of the steps.
+# Columns dropped on a narrow terminal: `date` is that in the id, `total` that of the steps.
 GIVES_WAY = (
     "folder",
     "command",
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     from supervisor.run.index import known_runs, runs_dir, those_under
     from supervisor.views.model.run_list import rows_of
 
-    appearance_from({}, os.environ)  # a fault in the settings is reported by every verb that lists runs
+    appearance_from({}, os.environ)  # every verb that lists runs reports a fault in the settings
     place = runs_dir(args.runs_dir, os.environ)
     if place.exists() and not place.is_dir():
         return complain("runs", f"{place}: not a folder")
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
             say_json(facts_of(row))
         return 0
     listed = [columns_of(row) for row in rows]
-    # A pipe gets all of it; a terminal what fits on one line.
+    # A pipe gets everything; a terminal what fits on one line.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     # The header is for a person: a pipe's first line is a run.
     for line in lines_of([HEADER, *listed] if listed and width is not None else listed, width):
@@ -147,7 +147,7 @@ RATES = ("samples_per_sec", "tokens_per_sec", "step_time_s", "data_wait_s")
 
 
 def columns_of(row: RunRow) -> Columns:
-    """What a line of the list says of a run."""
+    """A run's line in the list."""
     from supervisor.run.state import HeldOpen
     from supervisor.text.decode import printable
     from supervisor.views.model.run_list import batch_of, newest_rate, watched_word
@@ -181,7 +181,7 @@ def columns_of(row: RunRow) -> Columns:
 
 
 def _ended_text(state: RunState) -> str:
-    """When it ended, or when the attempt failed after which it waits for a person; empty while it trains."""
+    """When it ended, or when the attempt failed after which it waits for a person; empty during training."""
     from supervisor.run.state import Finished, HeldOpen
     from supervisor.views.format import day_and_time
 
@@ -200,7 +200,7 @@ def _state_word(row: RunRow) -> str:
 
 
 def facts_of(row: RunRow) -> dict[str, Any]:
-    """What `--json` prints of a run: times in seconds since the epoch, None for what is not known."""
+    """The `--json` facts of a run: times in seconds since the epoch, None for unknown ones."""
     import msgspec
 
     from supervisor.views.model.run_list import newest_rate, recovered_from
@@ -240,7 +240,7 @@ def facts_of(row: RunRow) -> dict[str, Any]:
 
 
 def _not_finite_of(attempt: AttemptState | None) -> dict[str, Any] | None:
-    """Where the loss of the newest attempt became nan or inf, and where it was a number again; None where it did not."""
+    """Where the newest attempt's loss became nan or inf, and where it was finite again; None if it did not."""
     found = attempt.not_finite if attempt is not None else None
     if attempt is None or found is None:
         return None
@@ -256,7 +256,7 @@ def _not_finite_of(attempt: AttemptState | None) -> dict[str, Any] | None:
 
 
 def _cost(run: RunPaths) -> str:
-    """What the process that waits for a person takes of this machine's memory; empty where it is elsewhere."""
+    """The memory of a waiting process on this machine; empty if it runs elsewhere."""
     import psutil
 
     from supervisor.run.ownership import holder_here
@@ -271,10 +271,10 @@ def _cost(run: RunPaths) -> str:
 
 
 def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
-    """One line a run, all in the same columns, of at most `width` cells; None: whole, as a pipe gets it (`--json` has the rest).
+    """One line per run, all in the same columns, of at most `width` cells; None: in full, as for a pipe (`--json` has the rest).
 
-    On a terminal a column stands where a run has something in it. Those of `GIVES_WAY` go, in that order, until the lines fit; the command,
-    the last one, takes what is left.
+    On a terminal, empty columns are omitted. Those of `GIVES_WAY` are dropped in order until the lines fit;
+    the command, the last one, takes the rest.
     """
     from supervisor.views.format import short_id
 
@@ -325,7 +325,7 @@ def _cut(text: str, cells: int) -> str:
 
 
 def browse(argv: list[str]) -> int:
-    """`stoker` alone on a terminal: open the list of runs until the person leaves it. Exit code 2: an unknown flag."""
+    """`stoker` alone on a terminal: open the list of runs until the person quits. Exit code 2: an unknown flag."""
     from supervisor.job.errors import JobError
     from supervisor.run.index import known_runs, runs_dir
 

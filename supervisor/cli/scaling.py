@@ -25,7 +25,7 @@ HEAD: Final = ("run", "nodes", "ranks", "speed", "per_rank", "speedup", "efficie
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """One run: the speeds of its attempt with the most readings, by unit, and the most memory a GPU or rank of it held."""
+    """One run: the speeds, by unit, of its attempt with the most readings, and the peak memory of its GPUs or ranks."""
 
     run_id: str
     nodes: int
@@ -35,7 +35,7 @@ class Scaled:
 
 
 def print_scaling(runs: Sequence[RunPaths], *, as_csv: bool) -> int:
-    """Print the table, against the run with the fewest ranks. Exit 2 where there is no speed that all of them logged."""
+    """Print the table, relative to the run with the fewest ranks. Exit 2 if no speed was logged by all of them."""
     scaled = [read_scaled(run) for run in runs]
     silent = [one.run_id for one in scaled if not one.speeds]
     if silent:
@@ -64,7 +64,7 @@ def print_scaling(runs: Sequence[RunPaths], *, as_csv: bool) -> int:
 
 
 def table(scaled: Sequence[Scaled], unit: str) -> Iterator[tuple[str, ...]]:
-    """The rows, from few ranks to many; what is not known is empty."""
+    """The rows, from few ranks to many; unknown values are empty."""
     ordered = sorted(scaled, key=lambda one: (one.ranks, one.nodes))
     first = ordered[0]
     for one in ordered:
@@ -90,7 +90,7 @@ def _words(row: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def read_scaled(run: RunPaths) -> Scaled:
-    """What a run's folder tells of its speed."""
+    """A run's speed, from its folder."""
     states = [read_state(run.node(node).journal) for node in run.nodes()] or [RunState()]
     state = states[0]  # node 0's, which speaks for the run
     by_attempt: dict[int, dict[str, list[float]]] = {}
@@ -129,7 +129,7 @@ def read_scaled(run: RunPaths) -> Scaled:
 
 
 def _by_steps(seen: Sequence[tuple[float, float]], view: AttemptState | None) -> float | None:
-    """Samples a second by the times of the steps and the batch, without the first tenth of them."""
+    """Samples per second from the times of the steps and the batch, without the first tenth."""
     batch = view.batch if view is not None else None
     late = seen[len(seen) // 10 :]
     if batch is None or not batch.ranks_known or len(late) < LEAST_READINGS or late[-1][0] <= late[0][0]:

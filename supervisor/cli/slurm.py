@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Exit 0; 1 where a watched job did not complete; 2 for bad input, with SLURM's own words where it refuses; 3 not confirmed."""
+    """Exit 0; 1 if a watched job did not complete; 2 for bad input, with SLURM's own words if it refuses; 3 not confirmed."""
     from supervisor.cluster.slurm.programs import SlurmError
     from supervisor.cluster.slurm.script import BadBatch
 
@@ -138,7 +138,7 @@ def _submit(batch: Batch) -> int:
 
 
 def _link(link: Path, name: str) -> None:
-    """`latest` points to the newest job's log; a file of that name stays as it is."""
+    """`latest` points to the newest job's log; an existing file of that name is kept."""
     if link.exists() and not link.is_symlink():
         return
     new = link.with_name(f".latest-{os.getpid()}")
@@ -156,7 +156,7 @@ def _jobs(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _watch(jobs: tuple[str, ...], *, exclude_failed: bool) -> int:
-    """Say each change of the jobs until none is left: one call of squeue for all, every 10 s, up to 60 s while nothing changes."""
+    """Print each change of the jobs until none is left: one squeue call for all, every 10 s, up to 60 s without changes."""
     from supervisor.cluster.slurm.programs import ENDED, SlurmError, job_record, queue
 
     jobs = jobs or tuple(queue())
@@ -192,7 +192,7 @@ def _watch(jobs: tuple[str, ...], *, exclude_failed: bool) -> int:
 
 
 def _say_why_it_waits_again(job: QueuedJob, nodes: tuple[str, ...], *, exclude_failed: bool) -> None:
-    """A job that ran and waits was requeued: by itself, or because a node of it is gone."""
+    """A waiting job that ran was requeued: on its own, or because one of its nodes is gone."""
     from supervisor.cluster.slurm.programs import exclude, nodes_down
 
     down = nodes_down(nodes)
@@ -209,7 +209,7 @@ def _say_why_it_waits_again(job: QueuedJob, nodes: tuple[str, ...], *, exclude_f
 
 
 def _said_end(job: QueuedJob) -> bool:
-    """What the end means; whether it is a success."""
+    """Print the meaning of the end; returns whether it is a success."""
     from supervisor.cluster.slurm.programs import nodes_down
     from supervisor.diagnosis.process_exits import OUTCOMES
 
@@ -258,7 +258,7 @@ def _cancel(jobs: tuple[str, ...], *, sure: bool) -> int:
 
 
 def _logs(jobs: tuple[str, ...], lines: int) -> int:
-    """The end of the logs of all nodes, each line with its file's node before it."""
+    """The end of all nodes' logs, each line after its file's node."""
     from supervisor.cluster.slurm.programs import SlurmError, job_record, queue
     from supervisor.text.decode import clean
 
@@ -274,7 +274,7 @@ def _logs(jobs: tuple[str, ...], lines: int) -> int:
 
 
 def _log_files(log: Path) -> Iterator[tuple[str, Path]]:
-    """The batch script's log, then one a node (``%x-%j_%n.out``)."""
+    """The batch script's log, then one per node (``%x-%j_%n.out``)."""
     if log.is_file():
         yield "batch", log
     nodes = [

@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 
 
 def dry_run(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
-    """Print attempt 1 as a command one could paste, and what an out-of-memory failure would change; start and write nothing.
+    """Print attempt 1 as a command to paste, and the changes after an out-of-memory failure; start and write nothing.
 
-    With ``--json`` one object on one line. An interpreter without torch is no hindrance: nothing is started.
+    With ``--json`` one object on one line. An interpreter without torch is fine, because nothing is started.
     """
     try:
         interpreter = find_interpreter(job.spec, env, probes.interpreter)
@@ -79,7 +79,7 @@ def dry_run(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
 
 
 def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
-    """Check, claim the run directory, start the keeper in the way that was asked for."""
+    """Check, claim the run directory, and start the keeper in the requested way."""
     parsed = job.parsed
     appearance = appearance_given(parsed, env)
     detached = parsed.switch("detach")
@@ -98,12 +98,12 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
         for finding in refused(findings):
             fix = f": {finding.fix}" if finding.fix else ""
             say(redact_text(f"stoker run: {finding.check}: {finding.what}{fix}"), file=sys.stderr)
-        # A place without room is wrong input, as where the first file does not fit.
+        # A place without space is a usage error, as if the first file did not fit.
         has_no_room = {finding.check for finding in refused(findings)} <= {"disk", "run folder"}
         return 2 if has_no_room else EXIT_REFUSED
     if has_screen:
         print_findings(findings, appearance)
-    # A plan that cannot be made is refused before there is a folder to leave behind.
+    # Refuse an impossible plan before there is a folder to leave behind.
     _first_plan(spec, str(interpreter.path), runs / "RUN", env)
     interactive = has_screen or (detached and not parsed.switch("no_ui"))
     settings = KeeperSettings(interactive=interactive, checks=not parsed.switch("no_check"))
@@ -134,7 +134,7 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
 
 @contextlib.contextmanager
 def _beginning(run: RunPaths, record: RunFile) -> Iterator[None]:
-    """While a run's first files are written: where there is no room for them, none is left, and JobError says so in one line."""
+    """While writing a run's first files: without space, none is left, and JobError says so in one line."""
     try:
         yield
     except (LockTaken, OSError) as error:
@@ -183,7 +183,7 @@ def _record(
 
 
 def user_name() -> str:
-    """Who this is, as the system calls them."""
+    """The system's name for this user."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -210,9 +210,9 @@ def carry_headless(
     as_json: bool,
     only_news: bool = False,
 ) -> int:
-    """Carry a run to its end in this process, and say what happens; the run's exit code.
+    """Run to the end in this process and print events; returns the run's exit code.
 
-    `only_news`: what its journal holds already is not printed again.
+    `only_news`: do not print events already in its journal.
     """
     from supervisor.policy import EXIT_LOST
     from supervisor.run.state import Finished
@@ -244,10 +244,10 @@ def carry_headless(
     finally:
         keeper.close(why)
         console.finish(with_story=why == "the run ended" and not keeper.astray)
-        flush_or_drop()  # lines that a full disk does not take cost the run's own exit code nothing
+        flush_or_drop()  # lines lost to a full disk do not change the run's own exit code
         undo()
     if keeper.astray and isinstance(keeper.state.condition, Finished):
-        complain(verb, keeper.state.condition.reason)  # the journal that says so is not read any more
+        complain(verb, keeper.state.condition.reason)  # the journal with that reason is no longer read
     return code
 
 
@@ -280,7 +280,7 @@ def _detached(
     from supervisor.cli.open_app import load_app, show
 
     try:
-        # The app loads on a core of its own, while the keeper loads what it needs.
+        # The app loads on a separate core while the keeper loads its modules.
         code = _start_keeper(run, record, env, findings, meanwhile=load_app)
         return code or show(run, read_only=parsed.switch("read_only"), env=env, appearance=appearance)
     except KeyboardInterrupt:
@@ -288,7 +288,7 @@ def _detached(
         say(f"stoker run: interrupted, but the run has begun: {how}", file=sys.stderr)
         raise
     finally:
-        _warn(warning)  # before, the screen would cover it at once
+        _warn(warning)  # earlier, the screen would cover it at once
 
 
 def _start_keeper(
@@ -299,7 +299,7 @@ def _start_keeper(
     *,
     meanwhile: Callable[[], object] | None = None,
 ) -> int:
-    """Start a detached keeper; exit code 1 and one line where it does not start, 2 where there is no room."""
+    """Start a detached keeper; exit code 1 and one line if it does not start, 2 without space."""
     from supervisor.keeper.process.detach import KeeperDidNotStart, start_detached
 
     try:

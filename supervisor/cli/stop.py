@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Send the request, wait for the end.
 
-    Exit 0 once the run has ended, 1 when it has not in time, 2 when none, or more than one, was meant, 3 when no
-    keeper is there to be asked.
+    Exit 0 once the run has ended, 1 if it has not ended in time, 2 if no run or several match, 3 if there is
+    no keeper.
     """
     from supervisor.run.events import RequestKind
     from supervisor.run.index import runs_dir
@@ -72,21 +72,21 @@ def run(args: argparse.Namespace) -> int:
         refusal = str(why)
     except OSError as error:
         holder = holder_here(paths.node().lock) if error.errno in WAITS_FOR_SPACE else None
-        request_id = "SIGTERM"  # where no request can be written
+        request_id = "SIGTERM"  # if no request can be written
         if holder is None or not send_signal(ProcessId(holder.pid, holder.start_time), signal.SIGTERM):
             hint = ": not your run?" if isinstance(error, PermissionError) else ""
             return complain("stop", f"{paths.control}: {error.strerror}{hint}", 1)
     began = time.monotonic()
     looked = False
     while time.monotonic() < began + args.timeout:
-        keeper_lives = has_keeper(paths)  # before the journal is read: its last line is written by then
+        keeper_lives = has_keeper(paths)  # before reading the journal, whose last line is then written
         reader.refresh()
         if isinstance(reader.state.condition, Finished):
             say(f"{paths.root} ended: {reader.state.condition.outcome}: {reader.state.condition.reason}")
             for text in _still_running(paths, reader.state):
                 say(text, file=sys.stderr)
             return 0
-        if not request_id:  # nor did it end meanwhile
+        if not request_id:  # and it did not end meanwhile
             return refuse("stop", f"{paths.run_id} has no keeper", [refusal])
         answer = reader.state.answered.get(request_id)
         if answer not in {None, "done"}:
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _stop_without_keeper(run: RunPaths, silent: str) -> int:
-    """Kill what is the run's own, re-checked now, where its keeper does not answer. The request stays: the keeper ends the run when it continues."""
+    """Kill the run's own processes, re-checked now, if its keeper does not answer. The request stays, so a keeper that wakes up ends the run."""
     from supervisor.keeper.process.child import alive_of, end_all
     from supervisor.keeper.process.members import label_of
     from supervisor.run.journal import read_state
@@ -130,7 +130,7 @@ def _stop_without_keeper(run: RunPaths, silent: str) -> int:
 
 
 def _still_running(run: RunPaths, state: RunState) -> list[str]:
-    """What the newest attempt left behind: processes that would not end, or that are not known to be the run's."""
+    """The newest attempt's remaining processes: they would not end, or may not be the run's."""
     from supervisor.run import events as ev
     from supervisor.run.journal import facts_in
     from supervisor.views.headless.console import event_lines
@@ -145,7 +145,7 @@ def _still_running(run: RunPaths, state: RunState) -> list[str]:
 
 
 def _what_to_do(run: RunPaths, state: RunState) -> str:
-    """Where a stop request would be received, for a run without a keeper."""
+    """Where a run without a keeper would receive a stop request."""
     import socket
 
     if state.host != socket.gethostname():
@@ -154,9 +154,9 @@ def _what_to_do(run: RunPaths, state: RunState) -> str:
 
 
 def _meant(text: str | None, place: Path, *, elsewhere: bool) -> list[RunPaths]:
-    """The live runs that may be meant: those in `place`, or those called `text`; none: as `find_run` says.
+    """The matching live runs: those in `place`, or those named `text`; none: see `find_run`.
 
-    What is stopped cannot be started where it was, so a guess between two is not made.
+    A stopped run cannot resume where it was, so never guess between two.
     """
     from supervisor.run.index import LEAST_PART, known_runs, named_runs, those_under
     from supervisor.run.journal import read_state
@@ -171,7 +171,7 @@ def _meant(text: str | None, place: Path, *, elsewhere: bool) -> list[RunPaths]:
         return []
     elif asked := named_runs(text, known, os.environ):
         asked += [run for run in here if len(text) >= LEAST_PART and text in run.run_id]
-        asked = [run for run in here if run in asked] or asked  # a name means this folder's runs first
+        asked = [run for run in here if run in asked] or asked  # a name prefers runs in this folder
     live = [run for run in asked if has_keeper(run)]
     return [run for run in live if not read_state(run.node().journal).is_over] if len(live) > 1 else live
 

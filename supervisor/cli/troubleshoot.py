@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0: a page, or those that it may be; 2: nothing is known of these words."""
+    """Exit code 0: a page, or the possible ones; 2: none of the words is known."""
     tr = words_in(appearance_from({"lang": args.lang}, os.environ).spoken)
     known = wordings(read_tables())
     symptom = " ".join(args.symptom).strip()
@@ -79,7 +79,7 @@ def _list(head: str, classes: Iterable[FailureClass], tr: Tr) -> None:
 
 
 def _slow(tr: Tr) -> None:
-    """Slowness ends no run, so that no verdict is about it: advice is given while it lasts."""
+    """Slowness ends no run, so no verdict is about it: advice comes during the run."""
     _say(tr("slow training is no failure"))
     does = "it names what holds a step up, while the run continues: waiting for data, a slow rank and why, throttled or hot GPUs, a busy machine"
     do = "look at the advisories of the dashboard (a), and at the share of a step that is waiting for data"

@@ -22,7 +22,7 @@ _ENDED = {
 }
 SHOWN_CHARACTERS = 160
 
-# The lines around a cause by number, and the user's own line of code where a traceback ends in it.
+# The lines around a cause by number, and the user's own line of code if a traceback ends in it.
 ContextReader = Callable[[str, int], tuple[list[tuple[int, str]], CodeLine | None]]
 Translate = Callable[[str], str]
 
@@ -37,9 +37,9 @@ def verdict_lines(
     *,
     ended_t: float | None = None,
 ) -> list[str]:
-    """The lines to print; whatever came out of a log is free of control characters.
+    """The lines to print; text from a log has no control characters.
 
-    `again`: where it was seen before. `ended_t`: when, by a run's journal. `tr`: puts our sentences in a person's language.
+    `again`: earlier occurrences. `ended_t`: when, by a run's journal. `tr`: translates our sentences for the person.
     """
     where = f"{path} ({tr(f'attempt {attempt}')})" if attempt is not None else path
     reason = f", {tr(verdict.reason.value.replace('_', ' '))}" if verdict.reason is not None else ""
@@ -54,7 +54,7 @@ def verdict_lines(
     if ended_t is not None:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended_t))
         lines[-1] += f" · {tr(f'ended {at}')}"
-    if verdict.signature:  # a folder that was handed over may hold a stoker.toml
+    if verdict.signature:  # a received folder may contain a stoker.toml
         lines.append(f"  {tr(f'by your signature {verdict.signature}')}")
     lines += [f"  {tr(text)}" for text in again]
     if verdict.cause is not None:
@@ -84,7 +84,7 @@ def _cause_lines(cause: Cause, context: ContextReader | None, tr: Translate) -> 
 
 
 def _consequence_lines(consequences: Sequence[Consequence], tr: Translate) -> list[str]:
-    """One line for each kind, with the ranks that it was seen on."""
+    """One line per kind, with its ranks."""
     lines = [f"  {tr('what followed')} ({len(consequences)})"]
     folded: dict[str, list[Consequence]] = {}
     for item in consequences:
@@ -100,7 +100,7 @@ def _consequence_lines(consequences: Sequence[Consequence], tr: Translate) -> li
 
 
 def earlier_job_lines(jobs: Sequence[EarlierJob], tr: Translate = str) -> list[str]:
-    """The jobs that stand in the same file before the one that was judged, a line each."""
+    """Earlier jobs in the same file as the judged one, one line each."""
     if not jobs:
         return []
     lines = ["", f"  {tr('earlier jobs in this file')} ({len(jobs)})"]

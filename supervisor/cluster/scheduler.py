@@ -1,7 +1,7 @@
-"""The one interface to what places jobs on machines; SLURM, Kubernetes and "none" are behind it (CONTRIBUTING.md shows how to add one).
+"""The only interface to the systems that place jobs on machines: SLURM, Kubernetes and "none" (CONTRIBUTING.md shows how to add one).
 
-A scheduler says where this process is among its job's nodes, how long it may run, how it warns before the end, and by which exit
-code it is told to start the job again. It is read from an environment: nothing is asked before it is needed.
+A scheduler gives this process's place among its job's nodes, its time limit, its warning before the end, and
+the exit code that requests a requeue. It is read from an environment, without queries until they are needed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class Place:
 
     Attributes:
         node_rank: from 0; node 0 is where the ranks meet.
-        nodes: how many the job, or the step within it, has.
-        names: the scheduler's names of all of them, in the order of their ranks; empty where it gave no list.
+        nodes: number of nodes of the job, or of the step within it.
+        names: the scheduler's names of all of them, in rank order; empty without a list.
         tasks_here: how many processes like this one the scheduler started on this node.
         started_on_each: whether it was started on each node (srun), not once in all (a batch script, a shell).
-        step: the number of the step that it was started as; empty: of none.
-        why: how it is known, for people.
+        step: the number of its step; empty: none.
+        why: the source of this information, for people.
     """
 
     node_rank: int
@@ -50,13 +50,13 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """What started this process, or would start its job again. As it stands: a machine of one's own, or a host reached by ssh.
+    """The scheduler that started this process, or would restart its job. This base class: one's own machine, or a host reached by ssh.
 
     Attributes:
         name: for people, ``SLURM``; empty for none.
         job: the number of the job that this process is in; None outside of any.
-        place: where this process is among the nodes of its job; None outside of any.
-        final_code: the exit code of a failure that would come again.
+        place: this process's place among its job's nodes; None outside any.
+        final_code: the exit code of a failure that would recur.
         starts: how many times the scheduler has started this job before.
         detach_warning: why a detached supervisor would not outlive the shell here; None: it would.
     """
@@ -75,7 +75,7 @@ class Scheduler:
         return None if self.end_t is None else self.end_t - now
 
     def end_of(self, job: str) -> str:
-        """The state that a job will have which the scheduler is ending now (``TIMEOUT``); empty: no reason is known."""
+        """The state of a job that the scheduler is ending now (``TIMEOUT``); empty: no known reason."""
         del job
         return ""
 
@@ -91,7 +91,7 @@ END_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Slurm(Scheduler):
-    """SLURM, as a process in one of its jobs sees it."""
+    """SLURM, as seen by a process in one of its jobs."""
 
     @classmethod
     def of(cls, env: Mapping[str, str]) -> Slurm:
@@ -113,7 +113,7 @@ class Slurm(Scheduler):
 
 
 def scheduler_asked(job: str) -> str:
-    """The state that squeue gives a job; empty: nobody knows, or squeue has forgotten the job (MinJobAge, some minutes after its end)."""
+    """The state of a job in squeue; empty: unknown, or squeue has forgotten the job (MinJobAge, minutes after its end)."""
     return _asked(job, "%T", ASK_S)
 
 
@@ -139,7 +139,7 @@ def _place_in_slurm(env: Mapping[str, str]) -> Place:
 
 
 def _asked(job: str, fields: str, bound_s: float) -> str:
-    """What squeue says of a job, given within `bound_s`."""
+    """squeue's answer about a job, within `bound_s`."""
     from supervisor.cluster.slurm.programs import JOB, SlurmError, ask
 
     if not JOB.fullmatch(job):
@@ -197,6 +197,6 @@ def scheduler_of(env: Mapping[str, str]) -> Scheduler:
 
 
 def _number(text: str | None) -> int | None:
-    """The number at the beginning of a text: 2 for ``2(x3)``, SLURM's form of 2,2,2. None where there is none."""
+    """The number at the start of a text: 2 for ``2(x3)``, SLURM's form of 2,2,2. None if there is none."""
     match = re.match(r"\d{1,18}", text or "", re.ASCII)
     return int(match[0]) if match else None

@@ -1,1 +1,1 @@
-"""Why it failed (pure): bytes, iterators and records in, one verdict out."""
+"""Why an attempt failed (pure): bytes, iterators and records in, one verdict out."""

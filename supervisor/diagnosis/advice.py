@@ -1,4 +1,4 @@
-"""What to do next: the action that fits, and advice on this failure, with the run's own values, before the general one."""
+"""What to do next: the best action, and advice on this failure, with the run's own values before general advice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from supervisor.job.memory_fit import choose_smaller, memory_point
 from supervisor.run.failures import Action, FailureClass, Reason
 from supervisor.text.patterns import Lazy, whole
 
-# Why a job ended that nothing in it failed for; what to do about it depends on who ended it.
+# Reasons for the end of a job without a failure of its own; the advice depends on who ended it.
 _REQUEUED = frozenset((Reason.TIME_LIMIT, Reason.PREEMPTED, Reason.NODE_FAIL))
 NO_STEP_ADVICE = "The script exited on its own. Its last lines, and the checkpoint it resumed from, show why it had nothing left to do."
 _BY_REASON: Final = {
@@ -30,7 +30,7 @@ UNCOUNTED_KILL_ADVICE = (
 
 
 def action_for(failure: FailureClass, reason: Reason | None, text: str, job: JobEvidence) -> Action:
-    """The action that fits best; policy decides."""
+    """The best action; policy decides."""
     match failure:
         case FailureClass.CUDA_OOM if is_fragmented(text) and not job.run_values.allocator_set:
             return Action.SET_ALLOCATOR
@@ -54,9 +54,9 @@ ONLY_SMALLER_ADVICE: Final = "A smaller batch would also be a smaller global bat
 def advice_for(
     failure: FailureClass, reason: Reason | None, text: str, job: JobEvidence, *, bare_kill: bool = False
 ) -> tuple[str, ...]:
-    """Advice, the most particular first. `text`: the causing line and a few below it.
+    """Advice, the most specific first. `text`: the causing line and a few below it.
 
-    `bare_kill`: a SIGKILL is all that is known of the end.
+    `bare_kill`: nothing but a SIGKILL is known about the end.
     """
     line = text.split("\n", 1)[0]
     by_message, replaces_general = _by_message(
@@ -83,13 +83,13 @@ def advice_for(
     return tuple(dict.fromkeys((*own, *general)))
 
 
-# -- by what the message says ------------------------------------------------------------------------
+# -- from the message --------------------------------------------------------------------------------
 
 
 class _Row(NamedTuple):
-    """Advice on messages of some classes. `{0}`, `{1}` are the pattern's groups that took part.
+    """Advice on messages of some classes. `{0}`, `{1}` are the pattern's matched groups.
 
-    `alone`: the class's general advice would mislead (no space helps a mount, no login a name). `more`: the rows below apply, too.
+    `alone`: the class's general advice would mislead (space helps no mount, login no name). `more`: try later rows.
     """
 
     classes: frozenset[FailureClass]
@@ -113,7 +113,7 @@ _F = FailureClass
 _FILES: Final = (_F.DISK_FULL, _F.PERMISSION_DENIED)
 _DEVICE: Final = (_F.CUDA_ERROR, _F.NCCL_ERROR)
 
-# In order: of one class, the first row that matches gives the advice.
+# In order: for each class, the first matching row gives the advice.
 _ROWS: Final = (
     _row((_F.CHECKPOINT_LOAD,), r"No valid checkpoint found in output directory \(([^)]+)\)",
          "There is no checkpoint in {0} yet: start without resume_from_checkpoint, or give it the path of one.", alone=True),
@@ -151,12 +151,12 @@ _ROWS: Final = (
          "Most often an index is out of range: check label and token ids against the sizes of their tables."),
     _row(_DEVICE, r"illegal memory access|misaligned address|launch failure|LAUNCH_FAILED",
          "`compute-sanitizer python …` names the kernel; custom and Triton kernels are the first to look at."),
-    # A program that was to be run by its bare name, and is on no folder of $PATH.
+    # A program called by its bare name that is in no folder of $PATH.
     _row((_F.MISSING_FILE,), r"No such file or directory: b?['\"]([\w+-]+)['\"]|execve\(\): ([\w.+-]+): No such file",
          "{0} is not on $PATH: load its module, or install it where the job runs (in the container, on each node).", alone=True),
     _row((_F.MISSING_FILE,), r"(?:No such file or directory: |can't open file |: )b?['\"]([^'\"]+)['\"]|(\S*/\S+) (?:does not exist|not found)|(?:does not exist|not found|missing)[: ]+(\S*/\S+)",
          "Not there: {0}"),
-    # A module below one that was found: Python names the first that it does not find.
+    # A module inside one that was found: Python names the first one that it does not find.
     _row((_F.IMPORT_ERROR,), r"No module named ['\"]?(\w+)\.[\w.]+['\"]?; ['\"][\w.]+['\"] is not a package",
          "{0} is a file here, not the package: a script or folder of that name hides it; rename that.", alone=True),
     _row((_F.IMPORT_ERROR,), r"No module named ['\"]?((\w+)\.[\w.]+)['\"]?",
@@ -175,7 +175,7 @@ _ROWS: Final = (
 
 
 def _by_message(failure: FailureClass, text: str) -> tuple[list[str], bool]:
-    """The advice of the rows that match, and whether it replaces the general one."""
+    """The advice of the matching rows, and whether it replaces the general advice."""
     found: list[str] = []
     alone = False
     for row in _ROWS:
@@ -193,25 +193,25 @@ def is_mount_error(line: str) -> bool:
     return re.search(_MOUNT_ERROR, line) is not None
 
 
-# A host's name has at most 253 characters (RFC 1035).
+# A host name has at most 253 characters (RFC 1035).
 _FAILED_NODE = re.compile(
     r"[Nn]ode failure on (\S{1,253})(?!\S)|\bnode (\S{1,253}) (?:is|became|went) (?:not ready|unreachable|down|NotReady)"
 )
 
 
 def node_named(failure: FailureClass, reason: Reason | None, line: str) -> str | None:
-    """The node that failed, by the scheduler's line; the one that a job's own line stands `ON` is where its script ran."""
+    """The node that failed, from the scheduler's line; a node that a job's own line is `ON` is where its script ran."""
     if failure is not FailureClass.TERMINATED or reason is not Reason.NODE_FAIL:
         return None
     found = _FAILED_NODE.search(line)
     return (found[1] or found[2]).rstrip(".,:;") if found else None
 
 
-# -- by the run's own values -------------------------------------------------------------------------
+# -- from the run's own values -----------------------------------------------------------------------
 
 
 def _by_values(failure: FailureClass, reason: Reason | None, line: str, job: JobEvidence) -> list[str]:
-    """Advice with values out of the run and the machine's records."""
+    """Advice with values from the run and the machine's records."""
     match failure:
         case FailureClass.CUDA_OOM:
             return _memory(line, job)
@@ -257,7 +257,7 @@ def _workers(failure: FailureClass, reason: Reason | None, line: str, job: JobEv
 
 
 def _misplaced(line: str, values: RunValues) -> list[str]:
-    """A flag that the script refused because it was meant for `stoker run`."""
+    """A flag rejected by the script because it was meant for `stoker run`."""
     refused = line.partition("error: ")[2] or line
     words = {word.partition("=")[0].strip("'\"`:,.") for word in refused.split()}
     return [
@@ -285,7 +285,7 @@ def _size(text: str, pattern: str) -> float | None:
 
 
 def is_fragmented(text: str) -> bool:
-    """Whether a CUDA message says that much more is reserved than allocated, so that the allocator helps first."""
+    """Whether a CUDA message shows much more memory reserved than allocated: the allocator helps first."""
     tried = _size(text, "Tried to allocate SIZE")
     idle = _size(text, "SIZE is reserved by PyTorch but unallocated")
     if idle is None:
@@ -296,7 +296,7 @@ def is_fragmented(text: str) -> bool:
 
 
 def other_user(text: str, job: JobEvidence) -> str | None:
-    """The process of somebody else that holds the GPU's memory, from the message and the machine's records."""
+    """The process of another user that holds the GPU's memory, from the message and the machine's records."""
     match = re.search(r"Process (\d+) has ([\d.]+ [KMGT]iB) memory in use", text)
     if match and "this process has" in text and whole(match.group(1)) not in job.run_values.own_pids:
         user = job.run_values.user_of(whole(match.group(1))) if job.run_values.user_of is not None else None
@@ -318,7 +318,7 @@ def _smaller_batch(text: str, job: JobEvidence) -> list[str]:
 
 
 def _next_micro_batch(text: str, values: RunValues) -> int | None:
-    """The next that keeps the global batch, and by the message's numbers fits: as a restart would choose it; none that ran out of memory."""
+    """The next size that keeps the global batch and fits by the message's numbers; none that ran out of memory."""
     batch = values.batch
     if batch is None:
         return None

@@ -1,4 +1,4 @@
-"""All that is known of one attempt, and what follows from it for the rules: each fact is worked out when first asked."""
+"""The facts about one attempt, and what the rules derive from them: each is computed on first use."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ FATAL_SIGNALS = frozenset((-4, -7, -8, -9, -11))
 STOP_SIGNALS = frozenset((-15, -2, -1))
 # At least this many steps after the last report of an ended process belong to another run in the same file.
 STEPS_OF_ANOTHER = 25
-# The earliest cause is taken among those this much weaker than the strongest at most; the same for stops.
+# The earliest cause is chosen among those at most this much weaker than the strongest; the same for stops.
 CAUSE_MARGIN = 30
 STOP_MARGIN = 10
 EARLY_S = 30
-# A line this far above another one is not part of the same message.
+# A line this far above another is not part of the same message.
 FAR_BELOW_LINES = 15
 INTERRUPTED_LINES = 120  # two tracebacks below the one of Ctrl-C
 # A silence before a stop is a hang if it lasted at least this long, and at least this many usual intervals.
 SILENCE_S = 900.0
 SILENCE_INTERVALS = 25
-# And this many times the longest pause before it, of a save or an evaluation.
+# And this many times the longest earlier pause, such as a save or an evaluation.
 SILENCE_PAUSES = 2
-# What workers raise as they are torn down by a stop; of other classes, only the strongest are no echo of it.
+# What workers raise when a stop tears them down; of other classes, only the strongest are not echoes of it.
 _NO_ECHO = frozenset(
     (FailureClass.CUDA_OOM, FailureClass.HOST_OOM, FailureClass.GPU_FAULT, FailureClass.NAN_LOSS)
 )
@@ -61,7 +61,7 @@ _WAITING = (FailureClass.NCCL_TIMEOUT, FailureClass.HANG, FailureClass.RENDEZVOU
 
 
 class Root(NamedTuple):
-    """What was chosen: class, place and certainty. `line` 0: no line shows it; `local_rank`: on its node, where `rank` is not known."""
+    """The choice: class, place and confidence. `line` 0: no line shows it; `local_rank`: on its node, if `rank` is unknown."""
 
     failure: FailureClass
     reason: Reason | None = None
@@ -78,7 +78,7 @@ class Root(NamedTuple):
 
 @dataclass(frozen=True)
 class Facts:
-    """One attempt: its evidence, the scans of its logs, what launchers report, the lines that may name the cause. Frozen: a fact once asked for stays."""
+    """One attempt: its evidence, scanned logs, launcher reports, and lines that may name the cause. Frozen: facts are cached."""
 
     job: JobEvidence
     scans: tuple[SourceScan, ...]
@@ -91,13 +91,13 @@ class Facts:
 
     @cached_property
     def _reported(self) -> list[Candidate]:
-        """Without the signals with which we ended a hang ourselves: nobody else sent one."""
+        """Without the signals with which we ended a hang ourselves: they have no other sender."""
         ours = self.job.ended_for == "hang"
         return [item for item in self.candidates if not (ours and item.has(Trait.STOP_SIGNAL))]
 
     @cached_property
     def causes(self) -> list[Candidate]:
-        """Causes that are no stops and no symptoms of something else."""
+        """Causes that are neither stops nor symptoms of something else."""
         found = [
             item for item in self._reported if item.is_cause and item.failure is not FailureClass.TERMINATED
         ]
@@ -113,12 +113,12 @@ class Facts:
 
     @cached_property
     def consequences(self) -> list[Candidate]:
-        """Complaints of peers and the like."""
+        """Complaints of peers and similar lines."""
         return [item for item in self._reported if not item.is_cause and item.strength >= Strength.TRACE]
 
     @cached_property
     def signal_deaths(self) -> list[Exit]:
-        """Deaths by a signal that nobody here sent: not the launcher's own TERM and KILL of survivors, nor the scheduler's."""
+        """Deaths by a signal sent by neither the launcher (its TERM and KILL of survivors) nor the scheduler."""
         found = [
             item
             for item in self.launch.exits
@@ -129,7 +129,7 @@ class Facts:
         return sorted(found, key=lambda item: (item.summary, item.hit.source, item.hit.line))
 
     def _killed_with_its_step(self, item: Exit) -> bool:
-        """Whether srun reports the signal of a task that it killed: the step was cancelled, or another task had left by itself."""
+        """Whether srun reports the signal of a task that it killed: for a canceled step, or after another task exited."""
         if not item.hit.has(Trait.TASK_EXIT):
             return False
         stopped = any(stop.source == item.hit.source and stop.line <= item.hit.line for stop in self.stops)
@@ -139,7 +139,7 @@ class Facts:
     # -- causes ------------------------------------------------------------------------------------
 
     def _is_symptom(self, item: Candidate) -> bool:
-        """Whether a cause only follows from something else that the logs show."""
+        """Whether a cause is only a consequence of something else in the logs."""
         if item.soft and not self.died and self.any_progress:
             return True
         if item.has(Trait.SHELL_KILL) and self._launcher_ends(item, Trait.KILLS_PEERS):
@@ -147,7 +147,7 @@ class Facts:
         return self._is_clean_up(item) or self._is_stopped_loader(item) or self._is_explained_abort(item)
 
     def _is_explained_abort(self, item: Candidate) -> bool:
-        """Whether a process sent SIGABRT to itself, after saying why."""
+        """Whether a process sent itself SIGABRT after stating the reason."""
         if not item.has(Trait.ABORT) or not _ABORTED.search(item.text):
             return False
         return any(
@@ -160,7 +160,7 @@ class Facts:
         )
 
     def _is_clean_up(self, item: Candidate) -> bool:
-        """Whether the scheduler's own tools complain after the scheduler ended the job: of mounts and epilogs, as they clean up."""
+        """Whether the scheduler's own tools complain while cleaning up after the end of the job: about mounts and epilogs."""
         ended = (hit for hit in self.scans[item.source].hits if hit.has(Trait.SCHEDULER_REPORT))
         return (
             item.failure is not FailureClass.HOST_OOM
@@ -169,7 +169,7 @@ class Facts:
         )
 
     def _is_stopped_loader(self, item: Candidate) -> bool:
-        """Whether a data worker died of the SIGTERM that ends a job: another rank failed by itself, or a launcher or a stop came first."""
+        """Whether a data worker died from the SIGTERM that ends a job: another rank failed, or a launcher or a stop came first."""
         if item.failure is not FailureClass.DATALOADER_WORKER or item.reason is Reason.RAISED:
             return False
         alike = (one for one in self._reported if (one.source, one.rank) == (item.source, item.rank))
@@ -194,11 +194,11 @@ class Facts:
 
     @cached_property
     def best_cause(self) -> Candidate | None:
-        """The earliest cause among those that are not much weaker than the strongest."""
+        """The earliest of the causes that are not much weaker than the strongest."""
         found = _earliest_strong(self.causes)
         if found is None or not self.signal_deaths:
             return found
-        # A faint plain exception below a process's death is its echo.
+        # A weak plain exception below a process's death is its echo.
         echo = (
             found.has(Trait.GENERIC)
             and found.strength < Strength.COMPLAINT
@@ -208,13 +208,13 @@ class Facts:
 
     @cached_property
     def cause_before_stop(self) -> Candidate | None:
-        """The best cause, unless a stop before it explains it."""
+        """The best cause, unless an earlier stop explains it."""
         root, stop = self.best_cause, self.firm_stop
         if root is not None and any(_interrupted(one, root) for one in self.stops):
             return None
         if root is None or stop is None:
             return root
-        # A tool's complaint (``conda activate``) looks like an exception of no known type, and the script continues.
+        # A tool's complaint (``conda activate``) looks like an exception of unknown type, and the script continues.
         in_passing = root.has(Trait.OPEN_TYPE) and not frames_above(root.hit).found
         if in_passing and stop.strength >= Strength.EXACT:
             return None
@@ -227,18 +227,18 @@ class Facts:
 
     @cached_property
     def scheduler_stop(self) -> Candidate | None:
-        """A node that failed, or a pre-emption."""
+        """A failed node, or a pre-emption."""
         hard = (Reason.NODE_FAIL, Reason.PREEMPTED)
         return next((item for item in self.stops if item.reason in hard), None)
 
     @cached_property
     def firm_stop(self) -> Candidate | None:
-        """The first stop that somebody reports as received or requested."""
+        """The first stop reported as received or requested."""
         return next((item for item in self.stops if item.strength >= Strength.FIRM), None)
 
     @cached_property
     def stop_before_complaints(self) -> Candidate | None:
-        """The stop to name, where no peer complained before the first."""
+        """The stop to name, if no peer complained before the first."""
         if not self.stops:
             return None
         # Pipes of a loader's own processes break as the other end is stopped, often before that is reported.
@@ -248,13 +248,13 @@ class Facts:
             return None
         top = max(item.strength for item in self.stops)
         strong = [item for item in self.stops if item.strength >= top - STOP_MARGIN]
-        # The scheduler says who stopped the job, and a program's own KeyboardInterrupt only that it was.
+        # The scheduler says who stopped the job; a program's own KeyboardInterrupt only that it was stopped.
         by_scheduler = (item for item in strong if item.has(Trait.SCHEDULER_REPORT))
         return next(by_scheduler, strong[0]) if strong[0].reason is Reason.USER else strong[0]
 
     def _before(self, one: Candidate, other: Candidate) -> bool:
         if one.source != other.source and not (one.order == one.order and other.order == other.order):
-            return False  # nan: no time is known
+            return False  # nan: unknown time
         return self._places[id(one)] < self._places[id(other)]
 
     @cached_property
@@ -265,7 +265,7 @@ class Facts:
 
     @cached_property
     def died(self) -> bool:
-        """Whether anything says that a process ended badly."""
+        """Whether anything shows that a process ended with a failure."""
         job = self.job
         if any(code != 0 for code in job.exit_codes.values()) or (job.launcher_exit or 0) != 0:
             return True
@@ -280,13 +280,13 @@ class Facts:
 
     @cached_property
     def ended_with_zero(self) -> bool:
-        """Whether the attempt ended by itself with exit code 0."""
+        """Whether the attempt exited on its own with code 0."""
         job = self.job
         return job.launcher_exit == 0 and job.stop_reason is None and job.ended_for is None
 
     @cached_property
     def unexplained_signal(self) -> Exit | None:
-        """The first death by a signal, unless all of them came after a stop."""
+        """The first death by a signal, unless all of them followed a stop."""
         stop = self.firm_stop
         if stop is not None and all(item.hit.line > stop.line for item in self.signal_deaths):
             return None
@@ -294,7 +294,7 @@ class Facts:
 
     @cached_property
     def silent_exit(self) -> Exit | None:
-        """A process that left by an unusual code and printed nothing, while its peers only complain of a lost connection."""
+        """A process that exited with an unusual code and no output, while its peers only report a lost connection."""
         if any(item.failure in _WAITING and not item.soft for item in self.consequences):
             return None
         complaining = {item.rank for item in self.consequences if not item.soft}
@@ -312,13 +312,13 @@ class Facts:
         return None
 
     def _stopped_before(self, item: Exit) -> bool:
-        """Whether a stop explains an exit. By SIGINT a program prints its KeyboardInterrupt, which needs no firmer word."""
+        """Whether a stop explains an exit. A program prints KeyboardInterrupt on SIGINT, which needs no firmer evidence."""
         stop = self.firm_stop or (next(iter(self.stops), None) if item.code == -2 else None)
         return stop is not None and stop.line < item.hit.line
 
     @cached_property
     def bad_exits(self) -> list[Exit]:
-        """Exits with a code of their own, torchrun's summary last; a shell's status belongs to no process."""
+        """Exits with their own code, torchrun's summary last; a shell's status belongs to no process."""
         found = [
             item
             for item in self.launch.exits
@@ -330,7 +330,7 @@ class Facts:
 
     @cached_property
     def complaint(self) -> Candidate | None:
-        """The complaint of a peer that counts: of a job that died, or no mere warning before steps."""
+        """The relevant complaint of a peer: in a job that died, or more than a warning before steps."""
         found = first_complaint(self.consequences)
         if found is not None and (self.died or not found.soft or not self.any_progress):
             return found
@@ -343,17 +343,17 @@ class Facts:
 
     @cached_property
     def any_progress(self) -> bool:
-        """Whether training printed anything in the parts of the logs that are kept."""
+        """Whether training printed anything in the kept parts of the logs."""
         return steps_seen(self.scans)
 
     def _rows_to_stop(self, source: int) -> int | None:
-        """The rows of a log's tail down to its first stop."""
+        """The rows of a log's tail up to its first stop."""
         line = next((item.line for item in self.stops if item.source == source), None)
         return max(line + 1 - self.scans[source].tail_line, 0) if line is not None else None
 
     @cached_property
     def silent_log(self) -> str | None:
-        """The path of a log with a silence of many steps before its end, or before the first stop that it reports."""
+        """The path of a log that was silent for many steps before its end, or before its first stop."""
         for source, scan in enumerate(self.scans):
             found = silence(scan.tail[: self._rows_to_stop(source)])
             if found is not None and found.gap_s >= max(
@@ -364,7 +364,7 @@ class Facts:
 
     @cached_property
     def nan_row(self) -> tuple[int, int] | None:
-        """The log and the row of its tail from which on the loss was nan to the last line that printed one."""
+        """The log and the row of its tail from which the loss was nan up to the last line with a loss."""
         for source, scan in enumerate(self.scans):
             row = ends_in_nan(scan.tail)
             if row is not None:
@@ -373,7 +373,7 @@ class Facts:
 
     @cached_property
     def breaks_off(self) -> bool:
-        """Whether a log ends within a traceback, so that what was raised is missing, or with one of a helper's thread and no end of training."""
+        """Whether a log ends within a traceback, without its exception, or with that of a helper's thread and no end of training."""
         if any(_ends_in_traceback(scan) for scan in self.scans):
             return True
         if self.good_end or self.job.launcher_exit == 0:
@@ -385,7 +385,7 @@ class Facts:
 
     @cached_property
     def good_end(self) -> bool:
-        """Whether a log reports the end of training, and training did not continue after that."""
+        """Whether a log reports the end of training, and training did not continue afterwards."""
         return any(
             hit.has(Trait.GOOD_END) and (not hit.has(Trait.CLOSING_LINE) or _closes(scan, hit))
             for scan in self.scans
@@ -394,7 +394,7 @@ class Facts:
 
 
 def _interrupted(stop: Candidate, root: Candidate) -> bool:
-    """Whether a traceback of Ctrl-C stands just above what was raised: programs and their helpers fail as they are torn down."""
+    """Whether a traceback of Ctrl-C is just above the exception: programs and their helpers fail during teardown."""
     if stop.source != root.source or not stop.text.startswith("KeyboardInterrupt"):
         return False
     below = stop.lines_until(root.line + 1)
@@ -402,12 +402,12 @@ def _interrupted(stop: Candidate, root: Candidate) -> bool:
 
 
 def _closes(scan: SourceScan, hit: Hit) -> bool:
-    """Whether words that scripts print at their end do close it: a short line, below which training did not continue."""
+    """Whether closing words really close a script: a short line, below which training did not continue."""
     return len(hit.text) <= MAX_CHARS and not _trains_below(scan, hit.line)
 
 
 def _trains_below(scan: SourceScan, line: int) -> bool:
-    """Whether training continued below a line: it closes an epoch, or another program came after it. A last evaluation is none."""
+    """Whether training continued below a line, so that it closes an epoch or another program followed; not by an evaluation."""
     below = (text for number, text in scan.tail_steps() if number > line)
     steps = {text for text in below if not is_evaluation(text)}
     return len(steps) >= STEPS_OF_ANOTHER
@@ -419,10 +419,10 @@ def _earliest_strong(causes: Sequence[Candidate]) -> Candidate | None:
     floor = max(item.strength for item in causes) - CAUSE_MARGIN
     first = next(item for item in causes if item.strength >= floor)
     if first.soft:
-        # What is only warned of did not end the program where something else is more than a warning.
+        # A mere warning did not end the program if something else is more than a warning.
         first = next((item for item in causes if item.strength >= floor and not item.soft), first)
     if _is_shell_tools(first):
-        # A batch script continues where a tool of its fails: the program that failed later is what it failed of.
+        # A batch script continues if one of its tools fails: the cause is the program that failed later.
         first = next((item for item in causes if item.strength >= floor and not _is_shell_tools(item)), first)
     if first.has(Trait.REPEATED) and "encountered in worker" in first.text:
         # The loader's line, which names the worker's pid, says more than the worker's own last words.
@@ -434,14 +434,14 @@ def _earliest_strong(causes: Sequence[Candidate]) -> Candidate | None:
 
 
 def _is_shell_tools(item: Candidate) -> bool:
-    """Whether a tool of a batch script complains of a file: the script continues. A full disk stays one, whoever met it."""
+    """Whether a tool of a batch script complains about a file: the script continues. A full disk always counts."""
     return item.failure in {FailureClass.PERMISSION_DENIED, FailureClass.MISSING_FILE} and bool(
         _SHELL_TOOL.match(item.text)
     )
 
 
 def _trouble_before(other: Candidate, abort: Candidate) -> bool:
-    """Whether a line reports trouble before an abort: threads left behind by an exception end so too."""
+    """Whether a line reports trouble before an abort: threads left by an exception also end that way."""
     return (
         other.source == abort.source
         and other.line < abort.line
@@ -452,7 +452,7 @@ def _trouble_before(other: Candidate, abort: Candidate) -> bool:
 
 
 def _is_own_failure(item: Candidate) -> bool:
-    """Whether a rank failed by itself: neither by a stop nor because its data workers were stopped."""
+    """Whether a rank failed on its own: neither from a stop nor from stopped data workers."""
     if item.failure is FailureClass.DATALOADER_WORKER:
         return item.is_cause and item.reason is Reason.RAISED
     return item.is_cause and not item.soft and item.failure is not FailureClass.TERMINATED
@@ -463,7 +463,7 @@ def _is_firm_timeout(item: Candidate) -> bool:
 
 
 def first_complaint(consequences: Sequence[Candidate]) -> Candidate | None:
-    """The complaint to name: a timeout, unless connections broke well before it, else the first of the strongest."""
+    """The complaint to name: a timeout, unless connections broke well before; otherwise the first of the strongest."""
     timeout = next((item for item in consequences if _is_firm_timeout(item)), None)
     if timeout is not None:
         # Peers' "connection closed" follows from a rank that timed out, unless it was printed well before.
@@ -484,7 +484,7 @@ def first_complaint(consequences: Sequence[Candidate]) -> Candidate | None:
 
 
 def _ends_in_traceback(scan: SourceScan) -> bool:
-    """Whether frames stand at the end, below no head also with a line that may name an exception."""
+    """Whether the text ends in frames without a later line that may name an exception."""
     written = [text for line in scan.tail[-60:] if (text := split_prefix(line, scan.hosts)[1]).strip()]
     named = bool(written) and is_exception(written[-1]) and not is_closing(written[-1])
     framed = False
@@ -498,5 +498,5 @@ def _ends_in_traceback(scan: SourceScan) -> bool:
 
 
 def far_below(one: Candidate, other: Candidate) -> bool:
-    """Whether a line stands well below another, or in another log."""
+    """Whether a line is far below another, or in another log."""
     return other.source != one.source or other.line - one.line > FAR_BELOW_LINES

@@ -1,4 +1,4 @@
-"""Hits turned into candidates for the root: quoted code and echoes fall away, frames and words settle the class."""
+"""Turns hits into root candidates: drops quoted code and echoes, and uses frames and words to choose the class."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
 _WARNING_LEVEL = Lazy(r"(?:^|[\s\[|:])W\d{3,4} \d\d:\d\d:\d\d\.\d+ \d+ (?!torch/distributed/elastic)")
-# A line that ends so tells of what was done instead, whatever its level.
+# A line with this ending tells what was done instead, whatever its level.
 REPLACED = Lazy(
     r"(?:going to|using) \S.{0,40} instead\W*$|(?:^|[^t] )(?:skipp(?:ing|ed)|ignor(?:ing|ed)|using (?:the )?defaults?|fall(?:ing|s) back|fallback|retrying|will retry|continuing)\b.{0,24}$"
 )
-# wandb uploads in a process of its own, and logs what the server refuses; what ends the program it raises (`CommError`).
+# wandb uploads in its own process and logs the server's refusals; if one ends the program, it is raised (`CommError`).
 _OF_UPLOADER = Lazy(r"^wandb: ERROR (?:Error while calling W&B API|.{0,40}\(<Response \[\d+\]>\))")
 _ENDS = Lazy(r"\b(?:ending|stopp(?:ing|ed)|abort(?:ing|ed)|exiting|terminat(?:ing|ed)|giving up)\b")
 _OWN_NAME = Lazy(r"\w+(?=: |:?$)")
-# Whatever the function was about: its source is wrong.
+# Whatever the function does, its source is wrong.
 _OF_SOURCE = Lazy(r"\b(?:Name|UnboundLocal)Error\b|got an unexpected keyword argument")
 _OWN_TYPE = Lazy(r"\b(?:Key|Type|Attribute|Index|Name|UnboundLocal)Error\b")
-# nbclient, nbconvert and papermill raise these with the cell's own traceback for a message.
+# nbclient, nbconvert and papermill raise these with the cell's own traceback as message.
 _OF_CELL = Lazy(r"\b(?:CellExecution|PapermillExecution)Error\b")
 INFORMS = Lazy(r"(?:^|[\s\[(|:-])INFO(?:$|[\s\])|:-])")
 
-# Types that are raised for anything; the rest (KeyError, TypeError …) are the program's own.
+# Types that are raised for anything; other types (KeyError, TypeError …) are the program's own.
 _ANY_TYPE = Lazy(
     r"\b(?:ValueError|AssertionError|NotImplementedError|FloatingPointError|MisconfigurationException)\b"
 )
 
-# What frames, words and neither are worth where they settle the class of a plain exception.
+# The strength of a plain exception whose class comes from frames, from words, or from neither.
 FRAMES_STRENGTH = Strength.DECISIVE
 WORDS_STRENGTH = 55
 UNREAD_STRENGTH = 50
-# The same inside a data worker: by words, and for a path that is missing from the start.
+# The same inside a data worker: by words, and for a path missing from the start.
 WORKER_WORDS_STRENGTH = 74
 WORKER_PATH_STRENGTH = 78
-# A score of words that the code which raised does not outweigh.
+# A score of words that outweighs the frames.
 CLEAR_WORDS = ENOUGH + 1
 _READS_FRAMES = frozenset((Trait.GENERIC, Trait.FRAMES_REQUIRED, Trait.COMPILER_FRAMES))
-# What ends a process from outside raises nothing in it.
+# An end from outside raises nothing in the process.
 _NOT_RAISED = frozenset((FailureClass.WORKER_CRASH, FailureClass.TERMINATED))
-# What a data worker may run into that keeps its own class: its remedy is not in the data.
+# Failures in a data worker that keep their own class: the remedy is not in the data.
 _KEPT_IN_WORKER = frozenset(
     (
         FailureClass.FD_LIMIT, FailureClass.SHM_EXHAUSTED, FailureClass.HOST_OOM, FailureClass.DISK_FULL,
@@ -74,7 +74,7 @@ _KEPT_IN_WORKER = frozenset(
 
 
 class _Settled(NamedTuple):
-    """Class, reason and strength of a hit, and the line that gives them; `in_helper`: raised by a thread that ends alone."""
+    """Class, reason and strength of a hit, and the line that shows them; `in_helper`: raised by a thread that ends alone."""
 
     failure: FailureClass
     reason: Reason | None
@@ -85,12 +85,12 @@ class _Settled(NamedTuple):
 
 
 def steps_seen(scans: Sequence[SourceScan]) -> bool:
-    """Whether any log shows training's own lines."""
+    """Whether any log shows lines of training itself."""
     return any(scan.drew_bars or scan.steps for scan in scans)
 
 
 def candidates_of(scans: Sequence[SourceScan], *, stepped: bool) -> list[Candidate]:
-    """All candidates of a job, log by log. `stepped`: what `steps_seen` gives."""
+    """All candidates of a job, log by log. `stepped`: the result of `steps_seen`."""
     made = []
     for scan in scans:
         informs = _all_informed(scan)
@@ -99,10 +99,10 @@ def candidates_of(scans: Sequence[SourceScan], *, stepped: bool) -> list[Candida
 
 
 def _without_context(found: list[Candidate]) -> list[Candidate]:
-    """Without exceptions that led to another one in the same chain: that one ended the process.
+    """Drop exceptions that led to another one in the same chain, which ended the process.
 
-    A plain exception explains less than what it followed, as where a full disk breaks the file that is being closed; but an import
-    that failed and was handled is one that the program can do without.
+    A plain exception explains less than the one before it, for example when a full disk breaks a file being
+    closed; but the program can do without an import whose failure was handled.
     """
     raised = {(item.source, item.hit.line): item for item in found if item.is_cause and not item.soft}
     chained = ((item, raised.get((item.source, end_of_chain(item.hit) or 0))) for item in found)
@@ -114,7 +114,7 @@ def _without_context(found: list[Candidate]) -> list[Candidate]:
 
 
 def _explains(last: Candidate, item: Candidate) -> bool:
-    """Whether the last exception of a chain is more than a plain one, or all there is to an import that was tried."""
+    """Whether the last exception of a chain is more than a plain one, or the only result of a failed import."""
     if last.failure is not FailureClass.CODE_ERROR:
         return True
     tried = not any("direct cause" in line for line in item.lines_until(last.line))
@@ -122,7 +122,7 @@ def _explains(last: Candidate, item: Candidate) -> bool:
 
 
 def _best_matches(scan: SourceScan) -> Iterator[Hit]:
-    """Of all hits in one text, the one it is taken for. A collector's record of a whole traceback is a line of many texts."""
+    """For each text, its best hit. A collector's record of a whole traceback is a line of many texts."""
     by_text: dict[tuple[int, str], list[Hit]] = {}
     for hit in scan.hits:
         by_text.setdefault((hit.line, hit.text), []).append(hit)
@@ -146,19 +146,19 @@ def _candidate(hit: Hit, scans: Sequence[SourceScan], stepped: bool, *, informs:
     if hit.has(Trait.NOT_BELOW_SPAWN) and any(
         "multiprocessing/spawn.py" in line for line in hit.lines_before(12)
     ):
-        return None  # the parent had gone while its child was being started
+        return None  # the parent was gone while its child was starting
     if hit.has(Trait.ENDS_TRACEBACK) and (was_handled(hit) or frames_above(hit).ignored):
         return None
     if (hit.signature.failure is FailureClass.CODE_ERROR or hit.has(Trait.LOST_CONNECTION)) and frames_above(
         hit
     ).in_passing:
-        return None  # a message was not formatted; where it could not be written, a full disk shows itself
+        return None  # a message was not formatted; if it could not be written, a full disk shows up itself
     settled = _settled(hit, scans, stepped)
     soft = _is_soft(hit, settled, informs=informs)
     is_cause = hit.signature.role is Role.CAUSE
     if settled.failure is FailureClass.CODE_ERROR and raised_by_instrument(frames_above(hit), hit.text):
         settled = settled._replace(reason=Reason.INSTRUMENT)
-    # Within one log the lines' order is enough, but for the time between a peer's complaint and a timeout.
+    # Within one log the order of lines is enough, except between a peer's complaint and a timeout.
     stamp = _stamp(hit, scans) if len(scans) > 1 or not is_cause else None
     return Candidate(
         settled.failure,
@@ -174,7 +174,7 @@ def _candidate(hit: Hit, scans: Sequence[SourceScan], stepped: bool, *, informs:
 
 
 def _is_wrapper(hit: Hit, scans: Sequence[SourceScan]) -> bool:
-    """Whether a report of a replica or a notebook's cell, or an exception with a traceback for a message, wraps one that is matched below it by a signature of its own."""
+    """Whether a replica's or notebook cell's report, or an exception with a traceback as its message, wraps a line below with its own signature."""
     if _OF_CELL.search(hit.text):
         return any(
             hit.line < other.line and other.signature.role is Role.CAUSE for other in scans[hit.source].hits
@@ -187,7 +187,7 @@ def _is_wrapper(hit: Hit, scans: Sequence[SourceScan]) -> bool:
 
 
 def _settled(hit: Hit, scans: Sequence[SourceScan], stepped: bool) -> _Settled:
-    """The class of a hit: its signature's, unless the exception it wraps, its frames or its words show another."""
+    """The class of a hit: its signature's, unless the wrapped exception, frames or words show another."""
     signature = hit.signature
     plain = _Settled(signature.failure, signature.reason, signature.strength, hit.line, hit.text)
     if hit.has(Trait.WRAPS_INNER):
@@ -199,7 +199,7 @@ def _settled(hit: Hit, scans: Sequence[SourceScan], stepped: bool) -> _Settled:
         owner = _pipe_owner(hit)
         return plain._replace(failure=owner or plain.failure, in_helper=owner is None and in_helper(hit))
     if plain.failure is FailureClass.DISK_FULL:
-        # Locks and arenas of multiprocessing lie in /dev/shm (`man sem_overview`).
+        # Locks and arenas of multiprocessing are in /dev/shm (`man sem_overview`).
         frames = frames_above(hit).frames
         if frames and "/multiprocessing/" in frames[-1].path:
             return plain._replace(failure=FailureClass.SHM_EXHAUSTED, reason=None)
@@ -207,7 +207,7 @@ def _settled(hit: Hit, scans: Sequence[SourceScan], stepped: bool) -> _Settled:
 
 
 def _by_frames_or_words(hit: Hit, plain: _Settled) -> _Settled:
-    """A plain exception's class: clear words come before frames, frames before other words."""
+    """A plain exception's class: clear words first, then frames, then other words."""
     by_frames = None if _OF_SOURCE.search(hit.text) else class_by_frames(frames_above(hit), hit.text)
     by_words = _class_of_words(hit)
     if by_words is not None and (by_frames is None or by_words[1] >= CLEAR_WORDS):
@@ -222,19 +222,19 @@ def _by_frames_or_words(hit: Hit, plain: _Settled) -> _Settled:
 
 
 def _class_of_words(hit: Hit) -> tuple[FailureClass, int] | None:
-    """The class that a plain exception's words lead to, and their score. Types of the program's own have no such words."""
+    """The class from a plain exception's words, and their score. The program's own exception types have no such words."""
     if not hit.has(Trait.GENERIC) or _OWN_TYPE.search(hit.text):
         return None
     if not hit.has(Trait.OPEN_TYPE) and not _ANY_TYPE.search(hit.text):
         return None
     if not hit.has(Trait.ENDS_TRACEBACK):
         return class_by_words(hit.text)
-    found = class_by_words(_OWN_NAME.sub("", hit.text))  # a program may call its own classes anything
+    found = class_by_words(_OWN_NAME.sub("", hit.text))  # a program may name its own classes anything
     return None if found is not None and found[0] in _NOT_RAISED else found
 
 
 def _in_worker(line: int, text: str, hit: Hit, scans: Sequence[SourceScan], stepped: bool) -> _Settled:
-    """The class of what a data worker raised, in the given line: some keep their own class inside a worker too."""
+    """The class of an exception in a data worker, by the given line: some keep their own class there."""
     inner = best_match(other for other in scans[hit.source].hits if other.line == line)
     if inner is not None and inner.signature.failure in _KEPT_IN_WORKER:
         found = inner.signature
@@ -243,7 +243,7 @@ def _in_worker(line: int, text: str, hit: Hit, scans: Sequence[SourceScan], step
     if by_words is not None and by_words[0] in _KEPT_IN_WORKER:
         return _Settled(by_words[0], None, WORKER_WORDS_STRENGTH, line, text)
     if "FileNotFoundError" in text or "Errno 2]" in text:
-        # One absent sample in the middle of an epoch is the data's fault; absent from the start, the path is wrong.
+        # One missing sample in the middle of an epoch is the data's fault; from the start, the path is wrong.
         before = [*scans[hit.source].head[: hit.line], *hit.lines_before(60)]
         if not (stepped and any(is_progress(line) for line in before)):
             return _Settled(FailureClass.MISSING_FILE, None, WORKER_PATH_STRENGTH, line, text)
@@ -266,7 +266,7 @@ def _is_soft(hit: Hit, settled: _Settled, *, informs: bool) -> bool:
 
 
 def _pipe_owner(hit: Hit) -> FailureClass | None:
-    """Whose pipe broke, where Python's own processes and no ranks used it: a data worker's, or the program's."""
+    """The owner of a broken pipe that only Python's own processes used: a data worker, or the program."""
     paths = [frame.path for frame in frames_above(hit).frames]
     if not any("/multiprocessing/" in path for path in paths):
         return None
@@ -277,14 +277,14 @@ def _pipe_owner(hit: Hit) -> FailureClass | None:
 
 
 def _stamp(hit: Hit, scans: Sequence[SourceScan]) -> float | None:
-    """The time of a line, or of the nearest line that has one."""
+    """The time of a line, or of the nearest line with one."""
     day_t = day_of(line for scan in scans for line in (*scan.head[:100], *scan.tail[-50:]))
     near = (hit.text, *reversed(hit.lines_before(40)), *hit.lines_after(12))
     return next((stamp for line in near if (stamp := when(line, day_t)) is not None), None)
 
 
 def in_order(found: list[Candidate]) -> list[Candidate]:
-    """Put candidates in the job's order: by lines within one log, by time stamps across logs where all have them."""
+    """Sort candidates in the job's order: by lines within one log, by time stamps across logs if all have them."""
     sources = {item.hit.source for item in found}
     stamped = [item for item in found if item.order == item.order]
     if len(sources) > 1 and len(stamped) == len(found):

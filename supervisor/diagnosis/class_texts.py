@@ -1,6 +1,6 @@
-"""The failure classes in words: title, meaning, advice. What is done about each is policy's (`policy/rules.py`).
+"""The failure classes in words: title, meaning, advice. The response to each is policy's (`policy/rules.py`).
 
-The English sentences are the keys of their translations: who changes one changes its key in `views/wording/lang/zh.toml` too.
+The English sentences are the keys of their translations: change both (`views/wording/lang/zh.toml`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from supervisor.run.failures import Action, FailureClass
 
 
 class ClassText(NamedTuple):
-    """One class for people. `advice` is general; `advice.py` puts the run's own values before it."""
+    """One class for people. `advice` is general; `advice.py` puts advice with the run's own values first."""
 
     title: str
     meaning: str

@@ -1,4 +1,4 @@
-"""What a verdict is made from: logs, exit codes, error files, and what the machine recorded."""
+"""The inputs of a verdict: logs, exit codes, error files, and the machine's records."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from supervisor.job.memory_fit import MemoryTrial
 from supervisor.text.prefixes import NOWHERE, Origin
 
 _ERROR_FILE_BYTES = 1 << 20
-# A JSON string that may be cut off: `"message": "text…`.
+# A JSON string that may be truncated: `"message": "text…`.
 _HALF_MESSAGE = re.compile(r'"message"\s*:\s*"((?:[^"\\]|\\["\\/bfnrt]|\\u[\da-fA-F]{4})*)')
 
 
 class LogSource(NamedTuple):
-    """One log. `chunks` is read in order, once; packed or UTF-16 bytes are fine. `path` is what a verdict shows."""
+    """One log. `chunks` is read in order, once; packed or UTF-16 bytes are fine. `path` is shown in a verdict."""
 
     path: str
     chunks: Iterable[bytes]
@@ -26,7 +26,7 @@ class LogSource(NamedTuple):
 
 
 class ErrorFile(NamedTuple):
-    """An error.json as bytes, perhaps only half of it, with its place and whose it is."""
+    """An error.json as bytes, perhaps incomplete, with its path and rank."""
 
     path: str
     content: bytes
@@ -34,14 +34,14 @@ class ErrorFile(NamedTuple):
 
 
 class RankError(NamedTuple):
-    """What a rank wrote about its own failure: raw text, and the time in whole seconds since the epoch (0: unknown)."""
+    """A rank's report of its own failure: raw text, and the time in whole seconds since the epoch (0: unknown)."""
 
     message: str
     timestamp_s: int = 0
 
 
 def read_error_file(data: bytes) -> RankError | None:
-    """Read torchrun's error.json, complete or cut off by a kill during the write. None: it holds no message.
+    """Read torchrun's error.json, complete or truncated by a kill during the write. None: it has no message.
 
     ``torch.distributed.elastic.multiprocessing.errors`` writes it if ``@record`` wraps the script's main:
     ``{"message": {"message": str, "extraInfo": {"py_callstack": str, "timestamp": "<whole seconds>"}}}``.
@@ -63,7 +63,7 @@ def read_error_file(data: bytes) -> RankError | None:
 
 
 class MachineRecords(NamedTuple):
-    """What the machine knows of the time of death. None: not looked at, or not readable."""
+    """The machine's records from the time of death. None: not checked, or not readable."""
 
     cgroup_oom_kills: int | None = None
     kernel_log: str = ""
@@ -77,11 +77,11 @@ class MachineRecords(NamedTuple):
 class RunValues(NamedTuple):
     """The run's own values, quoted in advice.
 
-    `batch` shows which smaller micro-batches keep the global one, `trials` which of them are known to fit or to fail (only called where
-    a batch is suggested). `user_of` names the owner of a pid that a
-    message names; None where pids here are not those of the message. `behind_entry`: flags of `stoker run` that stood
-    behind `entry`, the script, and so went to it. `keeps_global`: nothing is known that keeps the script from a smaller
-    micro-batch at the same global batch. `divided_batch`: the batch flag with its value, where it holds more than one rank's.
+    `batch` shows which smaller micro-batches keep the global one, `trials` which of them are known to fit or
+    fail (only called if a batch is suggested). `user_of` returns the owner of a pid in a message; None if
+    pids here differ from the message's. `behind_entry`: flags of `stoker run` that came after `entry`, the
+    script, and so went to it. `keeps_global`: nothing known prevents a smaller micro-batch with the same
+    global batch. `divided_batch`: the batch flag with its value, if it covers more than one rank's.
     """
 
     micro_batch: int | None = None
@@ -104,7 +104,7 @@ class RunValues(NamedTuple):
 
 
 class SeenGroup(NamedTuple):
-    """Ranks that the stacks showed doing the same: see `run.events.RanksAt`."""
+    """Ranks that the stacks showed at the same place: see `run.events.RanksAt`."""
 
     ranks: tuple[int, ...]
     doing: str
@@ -119,12 +119,12 @@ class SeenGroup(NamedTuple):
 
 
 class SeenHang(NamedTuple):
-    """What stacks showed while the attempt lived and made no progress any more.
+    """The stacks of a live attempt that had stopped making progress.
 
-    `ranks`: those that kept the others waiting, empty where not known. `path` and `line`: where its stack is kept;
-    line 0: nowhere. `groups`: all ranks by what they did. `ended_for_it`: the attempt was ended as a hang; otherwise it
-    ended by itself, as when those that wait run into their own timeout, or a person stopped it. `silent_s`: how long after the last
-    step a person did.
+    `ranks`: those that kept the others waiting, empty if unknown. `path` and `line`: where their stack is
+    stored; line 0: nowhere. `groups`: all ranks by activity. `ended_for_it`: the attempt was ended as a hang;
+    otherwise it ended on its own, for example when waiting ranks timed out, or a person stopped it.
+    `silent_s`: the time from the last step to a person's stop.
     """
 
     ranks: tuple[int, ...]
@@ -138,10 +138,10 @@ class SeenHang(NamedTuple):
 
 
 class SeenRecorder(NamedTuple):
-    """What the flight-recorder dumps of a job show of a collective that hangs.
+    """What a job's flight-recorder dumps show about a hanging collective.
 
-    `ranks`: those at fault, empty where all came to it. `text`: the collective and they, in a line. `path`: the dump of the
-    first of them, else of any rank that waits. `at_start`: it is the first collective of its group.
+    `ranks`: those at fault, empty if all reached it. `text`: the collective and its ranks, in a line. `path`: the dump of
+    the first one at fault, else of any waiting rank. `at_start`: it is the first collective of its group.
     """
 
     ranks: tuple[int, ...]
@@ -151,35 +151,35 @@ class SeenRecorder(NamedTuple):
 
 
 class JobEvidence(NamedTuple):
-    """All there is on one attempt. Only `logs` is needed; every other part may be empty.
+    """All evidence about one attempt. Only `logs` is required; every other part may be empty.
 
     Attributes:
         logs: the logs, in any order.
         exit_codes: by global rank; negative for a signal.
         launcher_exit: the launcher's own exit code.
-        launcher_signal: the signal that ended the launcher itself, before anybody here stopped it.
+        launcher_signal: the signal that ended the launcher itself, before we stopped it.
         error_files: torchrun's error files.
         machine: kernel, cgroup, scheduler, disks.
-        stop_reason: why we stopped it ourselves; None if we did not. Our own signals are then no failure.
-        ended_for: the failure for which we ended what was left of it ("hang", "rank_died"); None if we did not. The
-            signals that the logs then report are ours.
-        not_resumed: where it began in place of the checkpoint that it was to go on from, in words, if we ended it for that.
-        plan_differs: what its first steps had in place of the plan, in words, if we ended it for that.
-        last_step: the last completed step known, by any source.
-        total_steps: the steps it was to do.
-        is_total_declared: whether a person declared that total; None: the log or the trainer reported another one than was asked for.
-        epochs: the epoch it was in, and how many there were to be.
-        is_code_own: whether the exit code is that of the program itself: neither a shell nor a remote launcher stands between.
-        ended_t: when it ended, wall seconds, where a journal tells.
-        earlier_step: of an attempt that made no step: which earlier attempt of the run had come furthest, and to which step.
+        stop_reason: why we stopped it ourselves; None if we did not. Our own signals are then not a failure.
+        ended_for: the failure for which we ended the rest of it ("hang", "rank_died"); None if we did not. Signals reported in the
+            logs are then ours.
+        not_resumed: where it started instead of its checkpoint, in words, if we ended it for that.
+        plan_differs: how its first steps differed from the plan, in words, if we ended it for that.
+        last_step: the last known completed step, from any source.
+        total_steps: the planned steps.
+        is_total_declared: whether a person declared that total; None: the log or the trainer reported a different one.
+        epochs: its epoch, and the planned number of epochs.
+        is_code_own: whether the exit code is the program's own, with no shell or remote launcher in between.
+        ended_t: when it ended, wall seconds, if a journal has it.
+        earlier_step: for an attempt without a step: the earlier attempt of the run that got furthest, and its step.
         final_checkpoint: whether a checkpoint of the last step was committed.
         world_size: ranks in the job.
-        ranks_per_node: processes a node, to turn local ranks into global ones.
+        ranks_per_node: processes per node, to turn local ranks into global ones.
         run_values: values for advice.
-        hang: what the stacks showed before the attempt was ended as a hang, or ended by itself without progress.
-        recorder: what PyTorch's flight recorder wrote of the collective that hangs.
-        metric_rows: lines at the end of the logs that the metrics grammar reads, where nothing else told that they train.
-        raised: by global rank, the class of the exception that ended its script, where the process was measured.
+        hang: the stacks before the attempt was ended as a hang, or ended on its own without progress.
+        recorder: PyTorch's flight-recorder data about the hanging collective.
+        metric_rows: number of metric lines at the end of the logs, if nothing else shows training.
+        raised: by global rank, the class of the exception that ended its script, if the process was measured.
     """
 
     logs: tuple[LogSource, ...]

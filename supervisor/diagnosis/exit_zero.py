@@ -43,13 +43,13 @@ _SELDOM_PRINTED = frozenset(
     )
 )  # fmt: skip
 _BY_SIGNAL = frozenset((Reason.KILLED, Reason.SEGFAULT, Reason.SIGNAL))
-# argparse's last words, and Python's own where it finds no program to run.
+# argparse's last words, and Python's own if it finds no program to run.
 _REFUSED = Lazy(r"\S+\.py: error: |python[\d.]*: (?:can't open file|No module named) ")
 _MEASURED = Lazy(
     r"(?i)\b(?:(?:\w+[_/ ])?loss|acc(?:uracy)?|top-?[15]|f1|bleu|rouge\w*|auc|map|m?iou|psnr|wer|perplexity|ppl|(?:\w+ )?score)\b\W{0,4}(?:(?:of|is|was|at)\W)?\d"
     r"|\b(?:saved|saving|wrote|written)\b.{0,60}(?:checkpoint|ckpt|weights|model|\.pth?\b|\.safetensors)"
 )
-# The end of any program that said right below a traceback what it did instead.
+# The end of any program that stated right below a traceback what it did instead.
 _ENDS = Lazy(r"(?i)\b(?:done|finished|completed?|saved|wrote|written)\b")
 _TRAINS = Lazy(r"(?i)\btrain\w*\.py\b|\b(?:training|loss|epochs?|optimi[sz]er|learning.rate|lr)\b")
 _NAMED_STEP = Lazy(r"(?i)\b(?:step|iter(?:ation)?|update)s?\W{0,4}(\d{1,12})\b")
@@ -92,7 +92,7 @@ class _Counted(NamedTuple):
 
 
 def _counted(scans: Iterable[SourceScan], counter: str, *, declared: bool | None) -> _Counted | None:
-    """What the logs show of a counter; None if its total may cover only a part of the training."""
+    """The values of a counter in the logs; None if its total may cover only a part of the training."""
     pattern = re.compile(counter)
     highest, gaps, is_counted, is_whole = 0, [1], False, False
     for scan in scans:
@@ -193,10 +193,10 @@ def _continued(facts: Facts, hit: Hit) -> bool:
 
 
 def _says_instead(scan: SourceScan, hit: Hit) -> bool:
-    """Whether a program that does not train says right below an exception what it did instead. A shell's loop that starts it again raises the same once more."""
+    """Whether a program without training states right below an exception what it did instead. A restarting shell loop would repeat the exception."""
     above = (text for number, text in scan.numbered_tail() if number <= hit.line)
     return (
-        scan.first_line == 1  # no other job of the same file was cut off above
+        scan.first_line == 1  # no other job was cut off above it in the file
         and any(REPLACED.search(text[-80:].lower()) for text in hit.lines_after(3))
         and len({other.line for other in scan.hits if other.text == hit.text}) == 1
         and not any(map(_TRAINS.search, above))

@@ -1,6 +1,6 @@
-"""A hang as stacks and flight-recorder dumps show it: they outweigh what its end left in the logs.
+"""The verdict on a hang from stacks and flight-recorder dumps, which outweigh the log lines from its end.
 
-The rank that is elsewhere is the culprit; those that wait for it in a collective are what followed.
+The rank that is elsewhere is the culprit; the ranks that wait for it in a collective are consequences.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from supervisor.diagnosis.evidence import JobEvidence, SeenGroup, SeenHang, Seen
 from supervisor.run.failures import FailureClass
 from supervisor.run.records import SURELY_OVER, Consequence
 
-# What the end of a hang looks like by itself: our own signals, peers that lost a connection, silence.
+# Signs of the end of a hang: our own signals, peers with a lost connection, silence.
 _ENDINGS = frozenset(
     (
         FailureClass.TERMINATED, FailureClass.UNKNOWN, FailureClass.HEALTHY, FailureClass.HANG,
         FailureClass.WORKER_CRASH, FailureClass.NCCL_TIMEOUT, FailureClass.NCCL_ERROR, FailureClass.RENDEZVOUS,
     )
 )  # fmt: skip
-# What it looks like where those that wait gave up by themselves, before stoker would have ended them.
+# Signs that the waiting ranks gave up on their own, before stoker would have ended them.
 _GIVEN_UP = frozenset((FailureClass.NCCL_TIMEOUT, FailureClass.HANG))
-# Of more ranks than this that wait alike only their number is given.
+# If more ranks than this wait at the same place, only their number is given.
 MOST_NAMED = 16
-# No launcher and no exit code confirms what dumps show.
+# No launcher and no exit code confirms the dumps.
 BY_RECORDER = 0.85
 ALL_IN_THE_FIRST = (
     "All ranks came to their first collective, and it does not end: GPUs cannot reach each other directly (PCIe ACS, an IOMMU "
@@ -37,10 +37,10 @@ _WAITS = _MEETINGS | {"kernel"}
 
 
 def hang_by_stacks(facts: Facts, root: Root) -> Root | None:
-    """What the stacks showed of a hang for which the attempt was ended.
+    """The root from the stacks, if the attempt was ended as a hang.
 
-    A cause that a rank wrote itself (an exception before it stopped answering) still wins: the hang is then how it
-    showed.
+    A cause logged by a rank itself (an exception before it stopped responding) still wins: the hang is then
+    its symptom.
     """
     seen = facts.job.hang
     if seen is None or not seen.ended_for_it:
@@ -53,14 +53,14 @@ def hang_by_stacks(facts: Facts, root: Root) -> Root | None:
 
 
 def timeout_by_stacks(facts: Facts, root: Root) -> Root | None:
-    """Those that waited timed out: the stacks show which ranks they waited for, the logs only suggest it.
+    """If waiting ranks timed out, the stacks show which ranks they waited for; the logs only suggest it.
 
-    Over gloo there is no NCCL to look at: then the class is what the stacks show.
+    With gloo there is no NCCL, so the stacks give the class.
     """
     seen = facts.job.hang
     if seen is None or seen.ended_for_it or not seen.path or root.failure not in _GIVEN_UP:
         return None
-    own = root.chosen.rank if root.chosen is not None else None  # who complains waited
+    own = root.chosen.rank if root.chosen is not None else None  # the complaining rank was waiting
     if root.rank not in {None, own, *seen.ranks}:
         return None
     if root.chosen is not None and "gloo" in root.chosen.text.lower():
@@ -80,7 +80,7 @@ def _from_stacks(seen: SeenHang, root: Root) -> Root:
 
 
 def stacks_behind(job: JobEvidence, root: Root) -> SeenHang | None:
-    """The stacks that a root rests on; None where it rests on something else."""
+    """The stacks behind a root; None if it rests on something else."""
     seen = job.hang
     if seen is None or root.failure not in _GIVEN_UP or root.chosen is not None:
         return None
@@ -88,16 +88,16 @@ def stacks_behind(job: JobEvidence, root: Root) -> SeenHang | None:
 
 
 def title_of_absent(ranks: Sequence[int], failure: FailureClass) -> str | None:
-    """The headline of a timeout whose absent ranks are known; None for any other."""
+    """The headline of a timeout whose absent ranks are known; None for any other root."""
     if failure is not FailureClass.NCCL_TIMEOUT or not ranks:
         return None
     return f"A collective timed out: {_who(ranks)} never joined it"
 
 
 def hang_by_recorder(facts: Facts, root: Root) -> Root | None:
-    """The ranks that the dumps show as those that did not come; the class and the line of a timeout stay.
+    """The missing ranks according to the dumps; the class and the line of a timeout stay.
 
-    They say more than silence, a bare crash, a stop, a wait. Where the log itself reports its end, dumps beside it are of another time.
+    They say more than silence, a bare crash, a stop, or a wait. If the log itself reports its end, the dumps are from another time.
     """
     seen = facts.job.recorder
     if seen is None:
@@ -116,7 +116,7 @@ def hang_by_recorder(facts: Facts, root: Root) -> Root | None:
 
 
 def recorder_behind(job: JobEvidence, root: Root) -> SeenRecorder | None:
-    """The dumps that a root rests on; None where it rests on something else."""
+    """The dumps behind a root; None if it rests on something else."""
     seen = job.recorder
     if seen is None or root.failure not in _GIVEN_UP:
         return None
@@ -124,14 +124,14 @@ def recorder_behind(job: JobEvidence, root: Root) -> SeenRecorder | None:
 
 
 def advice_by_recorder(seen: SeenRecorder, general: Sequence[str]) -> tuple[str, ...]:
-    """What the dumps show, and what to look at next, before the class's own advice."""
+    """What the dumps show, and what to check next, before the class's own advice."""
     if not seen.ranks:
         return (ALL_IN_THE_FIRST if seen.at_start else ALL_IN_ONE, *general[1:])
     return (f"The flight recorder shows: {seen.text}.", *general)
 
 
 def waited(seen: SeenHang) -> tuple[Consequence, ...]:
-    """Those that waited, one a rank: what they did is a consequence of where the others were."""
+    """The waiting ranks, one each: their wait is a consequence of where the others were."""
     if not seen.ranks or not seen.path:
         return ()
     found: list[Consequence] = []
@@ -151,7 +151,7 @@ def waited(seen: SeenHang) -> tuple[Consequence, ...]:
 
 
 def advice_by_stacks(seen: SeenHang, general: Sequence[str]) -> tuple[str, ...]:
-    """What the stacks show and what to look at next, in place of the first of the class's sentences, which asks for stacks."""
+    """What the stacks show and what to check next, replacing the class's first sentence, which asks for stacks."""
     if not seen.groups:
         return tuple(general)
     first = next((group for group in seen.groups if set(group.ranks) <= set(seen.ranks)), None)

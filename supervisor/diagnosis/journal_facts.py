@@ -1,4 +1,4 @@
-"""What a run's journal knows of an attempt, put into the evidence: exits, stops, steps, stacks, and the run's own values."""
+"""Adds the journal's facts about an attempt to the evidence: exits, stops, steps, stacks, and the run's own values."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from supervisor.job.spec import JobSpec
 from supervisor.run.events import PlanDiffers, RanksAt, StopWhy
 from supervisor.run.state import AttemptState, RankState, RunState
 
-# Stops that are our doing alone; "rank_died" and "hang" follow a failure.
+# Stops that only we caused; "rank_died" and "hang" follow a failure.
 OUR_STOPS = frozenset((StopWhy.REQUEST, StopWhy.SIGNAL, StopWhy.RESTART, StopWhy.REQUEUE, StopWhy.TRIAL))
 ALLOCATOR_NAMES = frozenset(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"))
-# The run directory, seen from an attempt's folder: where paths in a keeper's verdicts begin.
+# The run directory, relative to an attempt's folder: paths in a keeper's verdicts begin with it.
 FROM_ATTEMPT = "../../../.."
 
 
@@ -27,9 +27,9 @@ def with_journal_facts(
     spec: JobSpec | None = None,
     run_root: str = FROM_ATTEMPT,
 ) -> JobEvidence:
-    """The same evidence with the journals' facts of one attempt: a (state, attempt) for each node, the first leads.
+    """Add the journals' facts about one attempt: a (state, attempt) for each node; the first leads.
 
-    `spec`: the job as resolved, whose values advice quotes. `run_root`: the run directory, as paths in the verdict are to show it.
+    `spec`: the job as resolved, whose values advice quotes. `run_root`: the run directory, as shown in the verdict's paths.
     """
     pairs = list(nodes)
     if not pairs:
@@ -65,14 +65,14 @@ def with_journal_facts(
 
 
 def _is_total_declared(state: RunState, spec: JobSpec | None) -> bool | None:
-    """Whether a person declared the total; False where it is read from the arguments alone, or counted on over epochs; None: it was reported."""
+    """Whether a person declared the total; False if it comes only from arguments or counting over epochs; None: it was reported."""
     if spec is not None and spec.total_steps == state.total_steps:
         return bool(spec.sources("run.total_steps"))
     return False if state.progress is not None and state.progress.epoch_steps is not None else None
 
 
 def _epochs(state: RunState, view: AttemptState) -> tuple[int, int] | None:
-    """The epoch that an attempt was in and how many were planned, where its log prints both."""
+    """The epoch of an attempt and the planned number of epochs, if its log prints both."""
     told = state.progress
     if told is None or told.attempt != view.number or told.epoch is None or not told.total_epochs:
         return None
@@ -80,7 +80,7 @@ def _epochs(state: RunState, view: AttemptState) -> tuple[int, int] | None:
 
 
 def _earlier_step(state: RunState, views: Sequence[AttemptState]) -> tuple[int, int] | None:
-    """How far the run had come before an attempt that made no step: attempt and step; None where it made one, or none was made before."""
+    """How far the run was before an attempt without a step: attempt and step; None if it made one, or none was made before."""
     if any(own.last_step is not None for own in views):
         return None
     resumed = max((own.resumed_step for own in views if own.resumed_step is not None), default=-1)
@@ -102,7 +102,7 @@ def _plan_differs(view: AttemptState) -> str:
 
 
 def _differs(view: AttemptState) -> PlanDiffers | None:
-    """In what the attempt differed from its plan, if we ended it for that."""
+    """How the attempt differed from its plan, if we ended it for that."""
     return view.differs if view.stop is not None and view.stop.why is StopWhy.PLAN_DIFFERS else None
 
 
@@ -116,14 +116,14 @@ def _not_resumed(view: AttemptState) -> str:
 
 
 def _ranks_of(view: AttemptState) -> int | None:
-    """How many ranks this attempt had: a job may be started again on fewer."""
+    """How many ranks this attempt had: a job may restart with fewer."""
     return (
         view.shown_batch.world_size if view.shown_batch is not None and view.shown_batch.ranks_known else None
     )
 
 
 def _stops(views: Sequence[AttemptState]) -> tuple[str | None, str | None]:
-    """Why we stopped the attempt by our own doing; else the failure for which we ended what was left of it."""
+    """Why we stopped the attempt ourselves; otherwise the failure for which we ended the rest of it."""
     stops = [own.stop.why for own in views if own.stop is not None]
     ours = next((why.value for why in stops if why in OUR_STOPS), None)
     return (ours, None) if ours is not None else (None, next((why.value for why in stops), None))
@@ -135,14 +135,14 @@ def _launcher_exit(views: Sequence[AttemptState], known: int | None) -> int | No
 
 
 def _launcher_signal(views: Sequence[AttemptState]) -> int | None:
-    """The signal that ended a launcher. Where a stop of ours began before its end, the signal may be ours."""
+    """The signal that ended a launcher. If a stop of ours began before its end, the signal may be ours."""
     ended = (own for own in views if own.exit_code is not None and own.exit_code < 0)
     by_others = (own for own in ended if own.stop is None or (own.ended_t or own.stop.t) < own.stop.t)
     return next((-own.exit_code for own in by_others if own.exit_code is not None), None)
 
 
 def _with_kills(machine: MachineRecords, views: Sequence[AttemptState]) -> MachineRecords:
-    """None was killed only if every node says so; one that counted some is enough for the other."""
+    """No process was killed only if every node says so; a kill needs only one node."""
     counted = [own.memory_kills for own in views if own.memory_kills is not None]
     if counted and (any(counted) or len(counted) == len(views)):
         return machine._replace(cgroup_oom_kills=sum(counted))
@@ -150,7 +150,7 @@ def _with_kills(machine: MachineRecords, views: Sequence[AttemptState]) -> Machi
 
 
 def _hang(views: Iterable[AttemptState], run_root: str) -> SeenHang | None:
-    """The hang for which the attempt was ended; one that was found and not acted on does not count."""
+    """The hang for which the attempt was ended; a hang that was only found does not count."""
     for view in views:
         found = view.hang
         if found is not None and view.stop is not None and view.stop.why is StopWhy.HANG:
@@ -161,7 +161,7 @@ def _hang(views: Iterable[AttemptState], run_root: str) -> SeenHang | None:
 
 
 def _silence(state: RunState, view: AttemptState, run_root: str) -> SeenHang | None:
-    """What the newest stacks showed, if no step came after them and they show which ranks kept the others waiting."""
+    """The newest stacks, if no step followed them and they show which ranks kept the others waiting."""
     taken, step = view.stacks, state.progress
     if taken is None or not taken.odd or not taken.groups:
         return None
@@ -201,7 +201,7 @@ def _exit_codes(views: Iterable[AttemptState]) -> dict[int, int]:
 def run_values_of(
     state: RunState, view: AttemptState, own_pids: Iterable[int], job: JobSpec | None
 ) -> RunValues:
-    """What the run had set when this attempt ran; without its job (a run that was only observed), less."""
+    """The run's settings during this attempt; fewer without its job (an observed run)."""
     batch = view.shown_batch
     values = RunValues(
         micro_batch=batch.micro_batch_per_rank if batch is not None else None,
@@ -228,7 +228,7 @@ def run_values_of(
 
 
 def _behind_entry(job: JobSpec) -> tuple[str, ...]:
-    """Flags that `stoker run` knows among the script's own arguments, as they were spelt."""
+    """Flags known to `stoker run` among the script's own arguments, as typed."""
     if job.entry_kind not in ("script", "module"):
         return ()
     known = by_spelling((*STOKER_FLAGS, *TORCHRUN_FLAGS))
@@ -236,7 +236,7 @@ def _behind_entry(job: JobSpec) -> tuple[str, ...]:
 
 
 def _allocator_set(state: RunState, view: AttemptState, job: JobSpec | None) -> bool:
-    """Whether growing segments were asked for already: by the job, or by what was decided before this attempt."""
+    """Whether growing segments were already requested: by the job, or by a decision before this attempt."""
     env = list(job.env) if job is not None else []
     for earlier in state.attempts:
         if (

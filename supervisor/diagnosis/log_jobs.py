@@ -1,11 +1,11 @@
-"""A file that holds several jobs, one below the other: the last start of a launcher or program decides.
+"""Splits a file with several consecutive jobs: the last start of a launcher or program counts.
 
-People append to one file: `nohup … >> train.log`, a batch script that starts a program again, a launcher that restarts its
-processes. What ended an earlier job explains nothing of the last one.
+People append to one file: `nohup … >> train.log`, a batch script that starts a program again, a launcher that
+restarts its processes. The end of an earlier job does not explain the last one.
 
-A job begins at a line that shells, schedulers and launchers print as they start one (trait `job_start`), or at a launcher's
-restart after which training made steps, if something had ended since the last beginning; of one process also between two
-exceptions that nobody caught, since each ended a program.
+A job begins at a line that shells, schedulers and launchers print as they start one (trait `job_start`), or
+at a launcher's restart after which training made steps, if something had ended since the last start; for a
+single process also between two uncaught exceptions, each of which ended a program.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.text.patterns import Lazy
 
-# Two starts this close are one: a batch script prints several lines as it begins.
+# Two starts this close are one: a batch script prints several lines at its start.
 SAME_START_LINES = 5
-# One step may be printed before a rank reads that another one failed.
+# One step may be printed before a rank notices that another one failed.
 STEPS_AGAIN = 2
 MOST_JOBS = 12
 _ENDED = frozenset(
     (Trait.SCHEDULER_REPORT, Trait.TASK_EXIT, Trait.BAD_END, Trait.LAUNCHER_END, Trait.GOOD_END)
 )
 _APPENDS = "nohup: ignoring input"
-# This many programs that ended by themselves are runs one after the other, even if the log has only their errors.
+# This many programs that ended on their own are consecutive runs, even if the log has only their errors.
 ENDS_OF_A_SWEEP = 3
 BEFORE_LINES = 80
 _MAIN = Lazy(r", in (?:<module>|_run_module_as_main)$")  # the outermost frame of a script, and of `python -m`
-# A chained exception, and one that was logged, ended nothing.
+# A chained or logged exception ended nothing.
 _NO_END = Lazy(
     r"During handling of the above|direct cause of the following|\b(?:INFO|WARN(?:ING)?|DEBUG|ERROR|CRITICAL)\b|Exception ignored in"
 )
@@ -48,9 +48,9 @@ _NO_START = Lazy(
 
 
 def job_starts(scan: SourceScan, *, one_process: bool) -> list[int]:
-    """The numbers of the lines at which a later job begins, in order.
+    """The numbers of the lines where later jobs begin, in order.
 
-    A traceback ends a job of one process. Of several, one rank may print it while another still starts.
+    A traceback ends a job of one process. With several, one may print it while another starts.
     """
     ending = _ENDED | {Trait.TRACEBACK} if one_process else _ENDED
     ends = [hit.line for hit in scan.hits if not ending.isdisjoint(hit.signature.traits)]
@@ -58,7 +58,7 @@ def job_starts(scan: SourceScan, *, one_process: bool) -> list[int]:
     for hit in scan.hits:
         restarts = hit.has(Trait.ATTEMPT_RESTART)
         if restarts:
-            since = hit.line  # what ended before it ended an attempt of the same launcher
+            since = hit.line  # earlier ends belong to an attempt of the same launcher
         if not (restarts or hit.has(Trait.JOB_START)) or hit.line - starts[-1] < SAME_START_LINES:
             continue
         if restarts:
@@ -74,10 +74,10 @@ def job_starts(scan: SourceScan, *, one_process: bool) -> list[int]:
 
 
 def _starts_between_ends(scan: SourceScan) -> Iterator[int]:
-    """The first line of each program that ended by itself after another one had.
+    """The first line of each program that ended on its own after another one had.
 
-    With two ends, the second program is a new one if it prints lines that the first one printed. With three or more (the stderr
-    of a sweep), any output between two ends, or another exception, is enough.
+    With two ends, the second program is a new one if it prints lines that the first one printed. With three
+    or more (the stderr of a sweep), any output between two ends, or another exception, is enough.
     """
     ends = [end for hit in scan.hits if (end := _end_of_program(hit)) is not None]
     for one, other in pairwise(ends):
@@ -95,7 +95,7 @@ def _starts_between_ends(scan: SourceScan) -> Iterator[int]:
 
 
 class _End(NamedTuple):
-    """The end of a program: where its report begins and ends, and the exception in its plain form."""
+    """The end of a program: the start and end of its report, and the exception in plain form."""
 
     hit: Hit
     last: int
@@ -122,7 +122,7 @@ def _end_of_program(hit: Hit) -> _End | None:
 
 
 def parts_of(scan: SourceScan, starts: list[int]) -> list[SourceScan]:
-    """The scan of each job of a log."""
+    """The scan of each job in a log."""
     return [
         _part(scan, first, last)
         for first, last in zip(
@@ -132,7 +132,7 @@ def parts_of(scan: SourceScan, starts: list[int]) -> list[SourceScan]:
 
 
 def _part(scan: SourceScan, first: int, last: int) -> SourceScan:
-    """The same scan as if the log held these lines alone."""
+    """The same scan restricted to these lines."""
     head = scan.head[max(first - scan.first_line, 0) : max(last + 1 - scan.first_line, 0)]
     tail = scan.tail[max(first - scan.tail_line, 0) : max(last + 1 - scan.tail_line, 0)]
     steps = tuple(step for step in scan.steps if first <= step <= last)
@@ -149,6 +149,6 @@ def _part(scan: SourceScan, first: int, last: int) -> SourceScan:
 
 
 def _below(hit: Hit, first: int) -> Hit:
-    """The same hit without the lines above the first one of its job."""
+    """The same hit without the lines above the first line of its job."""
     lines = hit.before.split(b"\n")
     return hit._replace(before=b"\n".join(lines[-(hit.line - first + 1) :]))

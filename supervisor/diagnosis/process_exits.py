@@ -1,4 +1,4 @@
-"""How processes ended, as launchers report it: torchrun, DeepSpeed, Lightning, composer, mp.spawn, srun.
+"""Reads how processes ended from launcher reports: torchrun, DeepSpeed, Lightning, composer, mp.spawn, srun.
 
 Sources: torch/distributed/elastic/multiprocessing/{api,errors}.py, deepspeed/launcher/launch.py,
 torch/multiprocessing/spawn.py, lightning's subprocess launchers, composer's launcher, srun.
@@ -18,7 +18,7 @@ from supervisor.text.prefixes import NOWHERE
 
 
 class Exit(NamedTuple):
-    """One process's end. `code` is negative for a signal. `summary` marks torchrun's closing box."""
+    """The end of one process. `code` is negative for a signal. `summary` marks torchrun's closing box."""
 
     code: int
     rank: int | None
@@ -31,7 +31,7 @@ class Exit(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """What the launchers report. `root_rank`: torchrun's first observed failure; `sigtermed`: the pids it stopped; `numbered`: stoker named the nodes."""
+    """The launchers' reports. `root_rank`: torchrun's first observed failure; `sigtermed`: pids it stopped; `numbered`: stoker named the nodes."""
 
     exits: tuple[Exit, ...]
     root_rank: int | None
@@ -60,13 +60,13 @@ _WORLD = Lazy(
 _RAY = Lazy(
     r"pid=(\d+)\) (?:world_rank|rank)=(\d+)|world_rank=(\d+).{0,80}pid=(\d+)|pid=(\d+)[^)]*\) \[rank(\d+)\]"
 )
-# How launchers report a process's end. A form that names no code or signal reports an exception.
+# Launcher reports of a process's end. A form without a code or signal reports an exception.
 _EXITS = (
     Lazy(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)"),
     Lazy(r"exits with return code = (?P<code>-?\d+)"),
     Lazy(r"process (?P<index>\d+) terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<code>\d+))"),
     Lazy(r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<node>\S+) exited on signal (?P<signal>\d+)"),
-    Lazy(r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]"),  # Open MPI's first process that exited by itself
+    Lazy(r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]"),  # Open MPI's first process that exited on its own
     Lazy(r"-- Process (?P<index>\d+) terminated with the following error"),
     Lazy(r"(?:\[rank: (?P<rank>\d+)\] )?Child process with PID (?P<pid>\d+) terminated with code (?P<code>-?\d+)"),
     Lazy(r"[Rr]ank (?P<rank>\d+) (?:\(PID (?P<pid>\d+)\) )?(?:crashed with exit code|exited with code) (?P<code>-?\d+)"),
@@ -81,14 +81,14 @@ _SIGNALS = {
 }  # fmt: skip
 
 
-# strsignal(3)'s first words, as srun prints them of a task.
+# strsignal(3)'s first words, as srun prints them for a task.
 _SRUN_WORDS = {"Segmentation": 11, "Bus": 7, "Aborted": 6, "Killed": 9, "Illegal": 4, "Floating": 8}
 
 
 def read_launch(
     scans: Sequence[SourceScan], known_world: int | None = None, known_per_node: int | None = None
 ) -> Launch:
-    """Collect what launchers report in all logs; what is known of the sizes otherwise wins."""
+    """Collect the launchers' reports in all logs; sizes known from elsewhere take precedence."""
     exits, root_rank, launched = _exits(scans)
     sigtermed = _signalled_pids(scans)
     per_node, world = _sizes(scans)
@@ -115,7 +115,7 @@ def read_launch(
 
 
 def _exits(scans: Sequence[SourceScan]) -> tuple[list[Exit], int | None, bool]:
-    """All exits that are reported, torchrun's first observed failure, and whether a launcher reports at all."""
+    """All reported exits, torchrun's first observed failure, and whether any launcher reports."""
     exits: list[Exit] = []
     root_rank: int | None = None
     launched = False
@@ -133,7 +133,7 @@ def _exits(scans: Sequence[SourceScan]) -> tuple[list[Exit], int | None, bool]:
 
 
 def _group_size(exits: Sequence[Exit], sigtermed: frozenset[int]) -> int | None:
-    """One agent signals the survivors of its group: they and the failed ones are the group."""
+    """One agent signals the survivors of its group: these and the failed ones are the group."""
     local = {item.pid for item in exits if item.pid is not None} | sigtermed
     return len(local) if len(local) > 1 else None
 
@@ -143,7 +143,7 @@ def _hits(scans: Sequence[SourceScan]) -> Iterable[Hit]:
 
 
 def _signalled_pids(scans: Sequence[SourceScan]) -> frozenset[int]:
-    """The processes that a launcher reports to stop."""
+    """The processes that a launcher reports stopping."""
     return frozenset(
         whole(found.group(1) or found.group(2))
         for hit in _hits(scans)
@@ -168,7 +168,7 @@ def _ranks_by_pid(scans: Sequence[SourceScan], exits: Sequence[Exit]) -> dict[in
 
 
 def with_known_exits(launch: Launch, codes: Mapping[int, int]) -> Launch:
-    """Add exit codes that were observed directly, by global rank. Where one rank failed by itself, the -15 of the others is the launcher's doing."""
+    """Add directly observed exit codes by global rank. If one rank failed on its own, the launcher caused the -15 of the others."""
     failed = any(code not in {0, -15} for code in codes.values())
     own = {rank: code for rank, code in codes.items() if code != 0 and not (failed and code == -15)}
     reported = {(item.rank, item.code) for item in launch.exits}
@@ -190,7 +190,7 @@ _NO_LINE = Hit(
 
 
 def _task_exit(hit: Hit) -> Exit | None:
-    """An exit that srun reports of one task, or a trainer's own JSON event."""
+    """An exit that srun reports for one task, or a trainer's own JSON event."""
     if match := re.search(r"\btask (\d+): Exited with exit code (\d+)", hit.text):
         return Exit(whole(match.group(2)), None, None, None, None, hit, task=whole(match.group(1)))
     if match := re.search(r"\btasks? (\d+)([\d,-]*): ([A-Z][a-z]+)", hit.text):
@@ -217,10 +217,10 @@ _SIZE_WORDS = ("proc", "node", "orld", "rank", "--gpus", "clients", "MEMBER")
 
 
 def _sizes(scans: Sequence[SourceScan]) -> tuple[int | None, int | None]:
-    """Processes a node and world size, as commands, banners and programs print them."""
+    """Processes per node and world size, as printed by commands, banners and programs."""
     per_node = nodes = world = None
     for scan in scans:
-        # A short log's head is its tail too.
+        # A short log's head is also its tail.
         short = scan.tail_line <= scan.first_line and len(scan.tail) <= len(scan.head)
         for line in scan.head if short else (*scan.head, *scan.tail[-200:]):
             if not any(word in line for word in _SIZE_WORDS):
@@ -239,7 +239,7 @@ def _size(match: re.Match[str] | None) -> int | None:
 
 
 def _exit(hit: Hit) -> Exit | None:
-    """The exit that a launcher's line reports; the first form that fits is read."""
+    """The exit in a launcher's line; the first matching form counts."""
     if match := _SUMMARY.search(hit.text):
         return _torchrun_summary(match, hit)
     match = next((match for form in _EXITS if (match := form.search(hit.text))), None)
@@ -256,7 +256,7 @@ def _exit(hit: Hit) -> Exit | None:
         whole(named["rank"]) if "rank" in named else hit.origin.rank if "Child process" in hit.text else None
     )
     local = whole(named["local"]) if "local" in named else None
-    if "index" in named:  # of torch.multiprocessing, which starts the processes of one node
+    if "index" in named:  # from torch.multiprocessing, which starts the processes of one node
         rank = local = whole(named["index"])
     elif any(words in hit.text for words in _QUOTE_COMMANDS):
         local = _local_rank(hit)
@@ -286,15 +286,15 @@ def _torchrun_summary(match: re.Match[str], hit: Hit) -> Exit:
     return Exit(whole(match.group(1)), rank, local, host, whole(match.group(2)), hit, summary=True)
 
 
-# -- the signal that a line names --------------------------------------------------------------------
+# -- the signal in a line ----------------------------------------------------------------------------
 
-# Numbers of Linux (signal(7)); the POSIX ones are the same on macOS but for SIGBUS (10), which exits there with 138.
+# Linux numbers (signal(7)); the POSIX ones are the same on macOS except SIGBUS (10), which there exits with 138.
 _SIGNAL_BY_NUMBER = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
 _SIGNAL_NAME = Lazy(r"\bSIG(?:SEGV|ABRT|BUS|ILL|FPE|KILL)\b")
 _SIGNAL_NUMBER = Lazy(
     r"(?:exit ?code *[:=]?|return code =|code [:=]?|status) *\(?(-\d{1,2}|1[34]\d)\b|[Ss]ignal:? (\d{1,2})\b"
 )
-# As strsignal(3) and shells print it; a POSIX shell adds 128 to the number.
+# As printed by strsignal(3) and shells; a POSIX shell adds 128 to the number.
 _SIGNAL_WORDS = (
     ("SIGSEGV", Lazy(r"(?i)segmentation fault|\bsegfault|access violation|0xC0000005|段错误|段錯誤|セグメンテーション|Speicherzugriffsfehler|segmento\b|segmentação|сегментирования")),
     ("SIGBUS", Lazy(r"(?i)\bbus error")),
@@ -305,7 +305,7 @@ _SIGNAL_WORDS = (
 
 
 def signal_of(text: str) -> str | None:
-    """The signal's name; None where the line names none."""
+    """The signal's name; None if the line names none."""
     if match := _SIGNAL_NAME.search(text):
         return match.group()
     for name, words in _SIGNAL_WORDS:
@@ -319,9 +319,9 @@ def signal_of(text: str) -> str | None:
 
 # -- SLURM's job states ------------------------------------------------------------------------------
 
-# "JOB STATE CODES" in sacct(1) and squeue(1). sacct's default column is ten characters wide and marks a cut with a plus sign:
-# OUT_OF_ME+, CANCELLED+.
-# What a state alone decides; the job's own logs say more about all others (FAILED, COMPLETED, …).
+# "JOB STATE CODES" in sacct(1) and squeue(1). sacct's default column is ten characters wide and marks a cut
+# with a plus sign: OUT_OF_ME+, CANCELLED+. The states that decide alone; for all others (FAILED, COMPLETED,
+# …) the job's own logs say more.
 OUTCOMES: Final = {
     "OUT_OF_MEMORY": (FailureClass.HOST_OOM, Reason.SLURM),
     "TIMEOUT": (FailureClass.TERMINATED, Reason.TIME_LIMIT),
@@ -339,7 +339,7 @@ _STATE_WORD = re.compile(r"(?<!\w)[A-Z_]+\+?(?!\w)")
 
 
 def state_in(text: str, *, by_sacct: bool) -> str | None:
-    """The first job state in a record of ``scontrol show job``, or of ``sacct``; spelt out."""
+    """The first job state in a record of ``scontrol show job`` or ``sacct``; spelled out."""
     if match := _SCONTROL.search(text):
         return match[1]
     return (

@@ -1,4 +1,4 @@
-"""Which rank a line is about, from all that a log shows of ranks, processes, devices and nodes."""
+"""Finds the rank of a line, from all ranks, processes, devices and nodes in a log."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import Lazy, whole
 from supervisor.text.prefixes import Origin, split_prefix
 
-# Ascend's own record of who failed, in the lines of an exception's message.
+# Ascend's own record of the failed rank, in the lines of an exception's message.
 _ASCEND = r"\(PID:\d+, Device:\d+, RankID:(\d+)\)"
 
-# What torchrun's agent prints of its group: its ranks in the order of its local ranks.
+# torchrun's agent's lines about its group: its ranks in the order of their local ranks.
 _OF_AGENT = Lazy(r"^\s*global_ranks=\[(\d+)")
 _OWN = r"\[(?:PG [^\]]*?)?Rank (\d+)\]"
-# By the launcher's SIGTERM, and by the watchdog of a rank that waited.
+# By the launcher's SIGTERM, and by the watchdog of a waiting rank.
 ENDED_FOR_OTHERS = frozenset((-15, -6))
 
 
@@ -58,14 +58,14 @@ _PIDS = (
 
 
 def _first_number(patterns: Sequence[Lazy], text: str) -> int | None:
-    """The number that the first pattern that fits names."""
+    """The number captured by the first matching pattern."""
     match = next((match for pattern in patterns if (match := pattern.search(text))), None)
     return whole(next(group for group in match.groups() if group)) if match is not None else None
 
 
 def only_absent(world: int, present: Collection[int]) -> int | None:
     """The one rank of a world that is not among those present; None if none or several are absent."""
-    # A world size out of a log may be any number: ranks are counted only where no more than one can be absent.
+    # A logged world size may be any number: count ranks only if at most one can be absent.
     if world > len(present) + 1:
         return None
     absent = [rank for rank in range(world) if rank not in present]
@@ -86,21 +86,21 @@ def own_rank(text: str) -> int | None:
 
 
 def device_of(text: str) -> int | None:
-    """The visible CUDA device that a message names: a local rank as a rule, never a global one."""
+    """The visible CUDA device in a message: usually a local rank, never a global one."""
     if not any(word in text for word in ("GPU", "NPU", "cuda", "NCCL WARN")):
         return None
     return _first_number(_DEVICES, text)
 
 
 def pid_of(text: str) -> int | None:
-    """The process that a kernel, Ray or NCCL line names."""
+    """The process in a kernel, Ray or NCCL line."""
     if not any(word in text for word in ("pid", "PID", "process ", "segfault", "NCCL", "Signal", "***")):
         return None
     return _first_number(_PIDS, text)
 
 
 def place_of(origin: Origin) -> str | None:
-    """The node that a local rank belongs to, by its prefix: its name, or the number of the task whose torchrun it is on."""
+    """The node of a local rank, by its prefix: its name, or the number of the task whose torchrun started it."""
     if origin.node is not None or origin.task is None:
         return origin.node
     return str(origin.task)
@@ -109,28 +109,28 @@ def place_of(origin: Origin) -> str | None:
 class Ranks:
     """Answers questions about ranks for one job.
 
-    A local rank becomes a global one only by what the job's own lines show: a line that bears both, a launcher's report, or a
-    single node.
+    A local rank is mapped to a global one only by the job's own lines: a line with both, a launcher's report,
+    or a single node.
     """
 
     def __init__(self, scans: Sequence[SourceScan], launch: Launch) -> None:
         self._launch = launch
-        # By place, the global ranks that its local rank 0 may be. The place None: of lines that name no node.
+        # By place, the possible global ranks of its local rank 0. The place None: lines that name no node.
         self._bases: defaultdict[str | None, set[int]] = defaultdict(set)
-        # By node, the ranks of lines that bear no local ones.
+        # By node, the ranks of lines without local ones.
         self._of_node: defaultdict[str | None, set[int]] = defaultdict(set)
         self._task_is_rank = (launch.per_node or 1) == 1
         self._tasks: set[int] = set()
         self._seen: set[int] = set()
         self._nodes: set[str | None] = set()
-        # What ranks printed of their own progress because another one's watchdog had fired.
+        # Progress that ranks printed because another one's watchdog had fired.
         self.dump_answers = [hit for scan in scans for hit in scan.hits if hit.has(Trait.DUMP_ANSWER)]
         for scan in scans:
             for line in scan.edges():
                 self._read(line, scan)
         self._read_exits(launch)
         self.multi_node = self._spans_nodes(launch)
-        # Whoever complains of a wait did not fail before it.
+        # A rank that complains about waiting did not fail before.
         self._waited = {
             rank
             for scan in scans
@@ -140,7 +140,7 @@ class Ranks:
         }
 
     def _read_exits(self, launch: Launch) -> None:
-        """Note the global ranks that a launcher's report gives to local ones, and those that follow from the size of a node."""
+        """Note the global ranks that a launcher's report gives for local ones, and those that follow from a node's size."""
         for item in launch.exits:
             if item.local_rank is not None:
                 self._task_is_rank = self._task_is_rank and item.hit.origin.task is None
@@ -151,19 +151,19 @@ class Ranks:
                 self._bases[node].add(min(ranks) // launch.per_node * launch.per_node)
 
     def _spans_nodes(self, launch: Launch) -> bool:
-        """Whether the job's lines, or its sizes, show more than one node."""
+        """Whether the job's lines or sizes show more than one node."""
         is_larger = (launch.world_size or 0) > (launch.per_node or launch.world_size or 0)
         return (
             any(base > 0 for bases in self._bases.values() for base in bases)
             or len(self._bases.keys() - {None}) > 1
-            # Where an agent tells local ranks alone, each host that prints has an agent.
+            # If agents print only local ranks, each host with output has an agent.
             or (len(self._nodes - {None}) > 1 and any(item.local_rank is not None for item in launch.exits))
             or (not self._task_is_rank and len(self._tasks) > 1)
             or is_larger
         )
 
     def _read(self, line: str, scan: SourceScan) -> None:
-        """Note what one line's prefix shows: its rank, and with that the rank's node, task and process."""
+        """Note the facts in one line's prefix: its rank, and the rank's node, task and process."""
         origin, rest = split_prefix(line, scan.hosts)
         origin = origin.over(Origin(local_rank=scan.origin.local_rank, node=scan.origin.node))
         if (known := _OF_AGENT.search(rest)) is not None:
@@ -188,28 +188,28 @@ class Ranks:
 
     @property
     def seen(self) -> frozenset[int]:
-        """All ranks that printed anything."""
+        """All ranks with any output."""
         return frozenset(self._seen)
 
     def only_silent(self) -> int | None:
-        """The one rank that printed nothing, where all others did."""
+        """The only rank without output; None if there are several."""
         world = self._launch.world_size or (max(self._seen, default=-1) + 1)
         return only_absent(world, self._seen) if world > 2 else None
 
     def only_speaker(self) -> int | None:
-        """The one rank that all prefixes name, where nothing shows that there are others."""
+        """The only rank in all prefixes, if nothing shows that there are others."""
         return min(self._seen) if len(self._seen) == 1 and (self._launch.world_size or 1) == 1 else None
 
     def from_local(self, local: int, place: str | None, *, failed: bool = True) -> int | None:
-        """A local rank as a global one; None where the node's first rank is not known.
+        """A local rank as a global one; None if the node's first rank is unknown.
 
-        `place`: see `place_of`. `failed`: it failed first, so that it is none of those that waited.
+        `place`: see `place_of`. `failed`: it failed first, so it did not wait.
         """
         everywhere = {base for of_place in self._bases.values() for base in of_place}
         bases = everywhere if place is None else self._bases[place]
         found = {base + local for base in bases}
         if len(found) > 1 and failed:
-            # Of ranks that only waited, and of those that were ended for others' sake, none failed first.
+            # None of the ranks that only waited, or were ended because of others, failed first.
             ended = {item.rank for item in self._launch.exits if item.code in ENDED_FOR_OTHERS}
             found -= self._waited | ended
         if len(found) == 1 and not (place is None and self.multi_node and len(bases) == 1):
@@ -221,20 +221,20 @@ class Ranks:
         return None if self.multi_node else local
 
     def of_prefix(self, hit: Hit, *, failed: bool = True) -> int | None:
-        """The rank that a line's own prefix names, or shows by its node and local rank. `failed`: see `from_local`."""
+        """The rank in a line's own prefix, or implied by its node and local rank. `failed`: see `from_local`."""
         origin = hit.origin
         if origin.rank is not None or origin.local_rank is None:
             return origin.rank
         return self.from_local(origin.local_rank, place_of(origin), failed=failed)
 
     def from_task(self, task: int) -> int | None:
-        """A launcher's task number as a rank, where one process runs a task."""
+        """A launcher's task number as a rank, if each task runs one process."""
         return task if self._task_is_rank else None
 
     def of(self, hit: Hit, failure: FailureClass) -> int | None:
-        """The rank a hit belongs to, or None where it is not known: the most reliable source first."""
+        """The rank of a hit, or None if unknown: the most reliable source first."""
         if hit.origin.rank is not None:
-            # A distributed checkpoint's report is printed by all and names whose traceback it quotes.
+            # All ranks print a distributed checkpoint's report, which names the rank of the quoted traceback.
             quoted = frames_above(hit).quoted_rank
             return quoted if quoted is not None else hit.origin.rank
         frames = frames_above(hit)
@@ -249,7 +249,7 @@ class Ranks:
         return None
 
     def _by_process(self, hit: Hit, _failure: FailureClass) -> int | None:
-        """By the process that the line names, or that Ray names below it."""
+        """By the process in the line, or the one Ray names below it."""
         by_ray = "raylet" in hit.text or "killed due to" in hit.text
         below = [pid_of(line) for line in hit.lines_after(14)] if by_ray else []
         for pid in (pid_of(hit.text), hit.origin.pid, *below):
@@ -263,7 +263,7 @@ class Ranks:
         return None
 
     def _by_task(self, hit: Hit, failure: FailureClass) -> int | None:
-        """By the launcher's task in the prefix, or the one that srun names as out of memory below slurmstepd's line."""
+        """By the launcher's task in the prefix, or the one srun reports as out of memory below slurmstepd's line."""
         task = hit.origin.task if failure is not FailureClass.TERMINATED else None
         if task is None and hit.has(Trait.NAMES_TASK):
             below = (
@@ -277,7 +277,7 @@ class Ranks:
         return next((whole(match.group(1)) for match in found if match), None)
 
     def _by_device(self, hit: Hit, failure: FailureClass) -> int | None:
-        """By the visible device that the message names."""
+        """By the visible device in the message."""
         device = device_of(hit.text)
         if device is None and failure is FailureClass.NAN_LOSS:
             below = (device_of(line) for line in hit.lines_after(2)[:2])
@@ -285,18 +285,18 @@ class Ranks:
         return self.from_local(device, place_of(hit.origin)) if device is not None else None
 
     def node_of(self, origin: Origin) -> str | None:
-        """The node that a prefix names; a task's number where a task is a node."""
+        """The node in a prefix; a task's number if each task is a node."""
         return origin.node if self._task_is_rank else place_of(origin)
 
     def blamed(self) -> int | None:
-        """The rank that the launcher saw fail, where it names just one or reports which it saw first."""
+        """The rank that the launcher saw fail, if it names just one or reports the first."""
         if self._launch.root_rank is not None:
             return self._launch.root_rank
         item = self.blamed_exit()
         return self.of_exit(item) if item is not None else None
 
     def blamed_exit(self) -> Exit | None:
-        """The end that a launcher reports of the process that failed, where it names one."""
+        """The end that a launcher reports for the failed process, if it names one."""
         launch = self._launch
         own = [
             item for item in launch.exits

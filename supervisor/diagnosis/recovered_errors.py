@@ -1,7 +1,7 @@
-"""Errors that a job recovered from, and notices that it only logged: neither is what it failed of.
+"""Drops errors that a job recovered from, and notices that it only logged: neither caused the failure.
 
 Three questions, in order. Does the line itself say that the program continued (a Python warning, "using … instead")? Did
-training's own lines follow it, or a good end? Is it only a mention of a failure that is raised where it is meant?
+training's own lines follow it, or a good end? Is it only a mention of a failure that is raised elsewhere?
 """
 
 from __future__ import annotations
@@ -20,21 +20,19 @@ from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import Origin
 
-# Training's own lines after an error that show that the job recovered from it: fewer, the surer they belong to it.
-STEPS_AFTER_NOTICE = 1  # after a line that is no exception and raises no alarm
-STEPS_AFTER_CAUGHT = (
-    2  # after a traceback that a logger printed, or of an exception that only its layout shows
-)
+# Training lines after an error that prove recovery: fewer if they more certainly belong to the job.
+STEPS_AFTER_NOTICE = 1  # after a line that is neither an exception nor an alarm
+STEPS_AFTER_CAUGHT = 2  # after a traceback printed by a logger, or an exception known only by its layout
 STEPS_AFTER_LINE = 3  # after a warning, a line without a traceback, or a traceback of a thread
 STEPS_AFTER_TRACEBACK = 6
 STEPS_BETWEEN_CAUSES = 6
-STEPS_ELSEWHERE = 12  # of other ranks, which step together; and after what the kernel reports of any process
+STEPS_ELSEWHERE = 12  # of other ranks, which step in sync; and after a kernel report about any process
 STEPS_AFTER_STOP = 25  # after a stop, which a long save may follow
 # A traceback in a job that failed: logs put together file by file show a rank's earlier steps after it.
 STEPS_AFTER_TRACEBACK_OF_FAILED = 60
 LINES_OF_ONE_MESSAGE = 4
-BAR_STATES = 12  # states of one bar, which are drawn into one line; after a line without a traceback
-INFORMED_AFTER_CAUGHT = 12  # below a traceback that a logger printed; a clean-up informs of less
+BAR_STATES = 12  # states of one bar, drawn in one line; after a line without a traceback
+INFORMED_AFTER_CAUGHT = 12  # below a logger's traceback; cleanup prints fewer
 INFORMED_AFTER_NOTICE = 2  # lines of level INFO
 _RAISED_AS_EXCEPTION = frozenset(
     (
@@ -49,7 +47,7 @@ _ALARM = Lazy(r"\b(?:ERROR|CRITICAL|FATAL|Traceback|[Ee]rror:|NCCL WARN|[Uu]nhan
 _EXCEPTION = Lazy(
     r"^(?:\S{0,40} )?(?:(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|NotFound|Iteration)\b|(?:[a-z_]\w*\.){2,}[A-Z]\w+: )"
 )
-# What `warnings.warn` prints: the program continued below it, whatever it says (Python: warnings.formatwarning).
+# The output of `warnings.warn`: the program continued, whatever it says (Python: warnings.formatwarning).
 _PYTHON_WARNING = Lazy(r"\.py:\d+: (?:[A-Za-z_]\w*\.)*\w*Warning: ")
 _INSTEAD = Lazy(r"\b(?:going to|using) \S.{0,40} instead\W*$")
 _DYING_WORDS = (
@@ -66,16 +64,16 @@ _TROUBLE = frozenset((Trait.TRACEBACK, Trait.LAUNCHER_REPORT, Trait.CRASH_REPORT
 def without_recovered(
     found: list[Candidate], scans: Sequence[SourceScan], *, died: bool, stepped: bool
 ) -> list[Candidate]:
-    """The candidates that a job may have failed of.
+    """The candidates that may have caused the failure.
 
     Args:
         found: all candidates, log by log.
-        scans: what was read of the logs that they point into.
-        died: some process is known to have ended badly.
-        stepped: training's own lines were seen.
+        scans: the scans of their logs.
+        died: some process is known to have failed.
+        stepped: lines of training itself were seen.
     """
     steps = [scan.tail_steps() for scan in scans]
-    # A process ends only once, so an exception type that it logged more than once is one that it catches.
+    # A process ends only once, so it catches any exception type that it logged more than once.
     times = Counter(_by_whom(item) for item in found if _is_exception(item) and frames_above(item.hit).caught)
     left = [
         item
@@ -91,20 +89,20 @@ def without_recovered(
 
 
 def _shows_trouble(found: Sequence[Candidate], scans: Sequence[SourceScan]) -> bool:
-    """Whether an exception was raised, or any log shows a traceback or a process that ended."""
+    """Whether an exception was raised, or any log shows a traceback or an ended process."""
     traits = {trait for scan in scans for hit in scan.hits for trait in hit.signature.traits}
     return not _TROUBLE.isdisjoint(traits) or any(_is_exception(item) and not item.soft for item in found)
 
 
 def _survived(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], died: bool) -> bool:
-    """Whether the line or what follows it says that the program continued."""
+    """Whether the line or the following lines say that the program continued."""
     if _only_warns(item) or _recovered(item, scan, steps, died):
         return True
     return not died and item.soft and item.has(Trait.ENDS_TRACEBACK)
 
 
 def _only_warns(item: Candidate) -> bool:
-    """Whether a line is a Python warning, or says what was used in place of what was not there: the program continued."""
+    """Whether a line is a Python warning, or names the replacement for something missing: the program continued."""
     if _PYTHON_WARNING.search(item.text):
         # Lightning warns that it was interrupted, and ends.
         return item.failure is not FailureClass.TERMINATED
@@ -112,9 +110,9 @@ def _only_warns(item: Candidate) -> bool:
 
 
 def _gave_way(item: Candidate, found: Sequence[Candidate]) -> bool:
-    """Whether a line only mentions or logs a failure that is raised where it is meant, and another exception was raised.
+    """Whether a line only mentions or logs a failure that is raised elsewhere, and another exception was raised.
 
-    An import that failed is one that the program can do without where it came to use memory up.
+    A program that later used up memory can do without a failed import.
     """
     if not item.is_cause:
         return False
@@ -128,16 +126,16 @@ def _gave_way(item: Candidate, found: Sequence[Candidate]) -> bool:
 
 
 def _ended_otherwise(raised: Sequence[Candidate], found: Sequence[Candidate]) -> bool:
-    """Whether an exception was raised that no logger printed, or another line reports the end."""
+    """Whether an exception was raised without a logger, or another line reports the end."""
     return any(not frames_above(other.hit).logged for other in raised) or any(
         other.is_cause and other.failure is FailureClass.TERMINATED for other in found
     )
 
 
 def _is_another(mention: Candidate, raised: Candidate) -> bool:
-    """Whether an exception below a mention is another one, or says the same more exactly. What comes of a trouble stands right below it."""
+    """Whether an exception below a mention differs from it, or says the same more exactly. Consequences are right below."""
     if mention.failure is FailureClass.COMPILE_ERROR:
-        return False  # compilers print, and what called them raises
+        return False  # compilers print, and their callers raise
     if raised.failure is mention.failure:
         is_part = mention.hit.text.startswith(("\t", "  "))  # of a message of several lines
         return mention.strength < Strength.EXACT and not is_part
@@ -149,28 +147,28 @@ def _is_another(mention: Candidate, raised: Candidate) -> bool:
 
 
 def is_notice(item: Candidate) -> bool:
-    """A line about a class that shows itself as an exception, which is none and raises no alarm."""
+    """A line of a class that shows up as exceptions, which is neither an exception nor an alarm."""
     return _is_mention(item) and _ALARM.search(item.text) is None
 
 
 def _is_mention(item: Candidate) -> bool:
     if item.has(Trait.OWN):
-        return False  # its user says that it is a failure
+        return False  # the user declared it a failure
     return item.failure in _RAISED_AS_EXCEPTION | _MOSTLY_RAISED and not _is_exception(item)
 
 
 def _informed_on(item: Candidate, need: int = INFORMED_AFTER_NOTICE) -> bool:
-    """Whether the program continued to inform of other things: a start that has not come to its first step yet, or a server."""
+    """Whether the program then logged other things: a start before its first step, or a server."""
     return sum(INFORMS.search(line[:200]) is not None for line in item.hit.lines_after()) >= need
 
 
 def _by_whom(item: Candidate) -> tuple[int, Origin, str]:
-    """Who raised what: the log, its rank and process, the exception's type."""
+    """The source of an exception: the log, its rank and process, the exception's type."""
     return item.source, item.hit.origin, item.text.split(":", 1)[0]
 
 
 def _is_exception(item: Candidate) -> bool:
-    """Whether a line is a traceback's last, by its layout or by the name of the exception."""
+    """Whether a line ends a traceback, by its layout or an exception's name."""
     return item.has(Trait.ENDS_TRACEBACK) or _EXCEPTION.match(item.text) is not None
 
 
@@ -178,9 +176,9 @@ def _is_exception(item: Candidate) -> bool:
 
 
 def without_swallowed(found: list[Candidate], raised: Mapping[int, str]) -> list[Candidate]:
-    """Without exceptions that a script survived: its process measured that one of another class ended it, which its log shows, too.
+    """Drop exceptions that a script survived: its process measured that another class ended it, which its log also shows.
 
-    What led to that one stays: a full disk breaks the file that is being closed.
+    Causes of that one stay: a full disk breaks the file being closed.
 
     Args:
         found: all candidates.
@@ -211,7 +209,7 @@ def _class_name(item: Candidate) -> str:
 
 
 def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], died: bool) -> bool:
-    """Whether training continued after it, or the run came to a good end."""
+    """Whether training continued after it, or the run ended well."""
     if item.failure is FailureClass.HANG and not item.has(Trait.MAY_RECOVER):
         return False
     if not died and _outlived(item):
@@ -224,14 +222,14 @@ def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], 
     if not may_be_dying:
         return went_on(own, need=need)
     if not died and len(own) < len(after) and went_on(after, need=STEPS_ELSEWHERE):
-        # Ranks step together: where the others continued for long, this one did too.
+        # Ranks step in sync: if the others continued for long, so did this one.
         return True
     dies_soon = any(word in line for line in item.hit.lines_after(40) for word in _DYING_WORDS)
     return went_on(own, need=need) and not dies_soon
 
 
 def _outlived(item: Candidate) -> bool:
-    """Whether the program's bar or its own words show that it continued."""
+    """Whether the program's bar or own words show that it continued."""
     if not _is_exception(item):
         return not frames_above(item.hit).found and bar_states(item.hit.after) >= BAR_STATES
     if item.has(Trait.ENDS_TRACEBACK) and _informed_on(item):
@@ -242,7 +240,7 @@ def _outlived(item: Candidate) -> bool:
 
 
 def _steps_needed(item: Candidate, died: bool) -> tuple[int, bool]:
-    """How many of training's own lines after it show that the job recovered, and whether it may be dying all the same."""
+    """How many training lines after it prove recovery, and whether the process may still be dying."""
     if item.has(Trait.MACHINE_WIDE) or item.failure is FailureClass.GPU_FAULT:
         return STEPS_ELSEWHERE, False
     if item.failure is FailureClass.TERMINATED:
@@ -263,7 +261,7 @@ def _steps_needed(item: Candidate, died: bool) -> tuple[int, bool]:
 
 
 def _went_on_to_next(item: Candidate, found: Sequence[Candidate], steps: list[tuple[int, str]]) -> bool:
-    """Whether training continued between it and a later cause of the same rank: then that one is what it failed of."""
+    """Whether training continued until a later cause on the same rank, which is then the cause of the failure."""
     if not item.is_cause or item.failure is FailureClass.TERMINATED or item.strength >= Strength.FATAL:
         return False
     later = [
@@ -279,14 +277,14 @@ def _went_on_to_next(item: Candidate, found: Sequence[Candidate], steps: list[tu
 
 
 def _after(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]]) -> list[str]:
-    """Lines after it that may be training's own: those close by, and the tail's."""
+    """Later lines that may be training's own: nearby ones, and the tail's."""
     if item.line >= scan.tail_line:
         return [line for number, line in steps if number > item.line]
     return [*item.hit.lines_after(150)[item.line - item.hit.line :], *(line for _, line in steps)]
 
 
 def _same_process(line: str, item: Candidate) -> bool:
-    """Whether a later line could come from the process that failed: where ranks have prefixes, only its own count."""
+    """Whether a later line may be from the failed process: if ranks have prefixes, only its own lines count."""
     if item.rank is None or not line.startswith("[rank"):
         return True
     return line.startswith(f"[rank{item.rank}]")
@@ -295,13 +293,13 @@ def _same_process(line: str, item: Candidate) -> bool:
 def ends_well(scan: SourceScan, after_line: int, steps: Sequence[tuple[int, str]] | None = None) -> bool:
     """Whether the log shows a good end after a line, and no bad end after that.
 
-    A line that scripts print at their end ("All done") shows one only where training had gone on after that line: `set -e` is
+    A script's closing line ("All done") counts only if training had continued after that line: `set -e` is
     rare, and a batch script's last `echo` comes after every failure.
 
     Args:
         scan: the log.
-        after_line: where to look from.
-        steps: training's own lines in the tail, where they are known already.
+        after_line: the start of the search.
+        steps: training's own lines in the tail, if already known.
     """
     ends = [hit for hit in scan.hits if hit.has(Trait.GOOD_END) and hit.line > after_line]
     if not ends:
@@ -315,7 +313,7 @@ def ends_well(scan: SourceScan, after_line: int, steps: Sequence[tuple[int, str]
 
 
 def _trained_by(steps: Sequence[tuple[int, str]], after_line: int) -> float:
-    """The line by which training had gone on after another; infinite where it did not. A bar is drawn once more as an exception closes it."""
+    """The line that shows training continuing after another; infinite if none. A bar is drawn once more as an exception closes it."""
     seen: set[str] = set()
     for number, line in steps:
         if number > after_line:

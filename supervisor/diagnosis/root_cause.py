@@ -1,8 +1,8 @@
-"""A chosen line, exit or silence made into the root cause: whose it is, how sure that is, and how it is known again.
+"""Turns a chosen line, exit or silence into the root cause: its rank, its confidence, and its fingerprint.
 
-The confidence is a line's strength, limited by what else stands in the logs: one table, measured on whole public logs. A log's
-last word is seldom misread. What was wrong at first reading was a line that was not the end: a failure of another class stood
-below it, or the log continued for long (docs/generalisation.md, "What a verdict states").
+The confidence is a line's strength, limited by the rest of the logs: one table, measured on whole public
+logs. A log's last line is seldom misread. Wrong first readings were of lines that were not the end: a failure
+of another class was below, or the log continued for long (docs/generalisation.md, "What a verdict states").
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ def _fnv1a(data: bytes) -> int:
     return value
 
 
-# -- how sure a line is ----------------------------------------------------------------------------
+# -- confidence of a line --------------------------------------------------------------------------
 
-# By the strength of a line that is its log's last word: 57 of 59 firm ones and 28 of 28 plain ones were right.
+# By the strength of a line that ends its log: 57 of 59 firm ones and 28 of 28 plain ones were right.
 _BY_STRENGTH = (
     (Strength.CLEAR, 0.96),
     (Strength.PLAIN, 0.93),
     (Strength.SUGGESTIVE, 0.85),
 )
 WEAK = 0.66
-# A line with more below it than this was not the end of its program, unless something reports that it ended.
+# A line with more text below it than this was not the end of its program, unless something reports its end.
 MOST_LINES_BELOW = 200
 _TOLD = frozenset((Trait.BAD_END, Trait.SCHEDULER_REPORT, Trait.TASK_EXIT, Trait.LAUNCHER_END))
 _RAISED = frozenset((Trait.TRACEBACK, Trait.CRASH_REPORT))
-# Classes without words of their own: silences, and whatever the program raises.
+# Classes without their own words: silences, and exceptions raised by the program.
 _WITHOUT_WORDS = frozenset((FailureClass.HANG, FailureClass.CODE_ERROR))
 _VAGUE = Lazy(
     r"\b(?:ValueError|AssertionError|RuntimeError|OSError|Exception|NotImplementedError|MisconfigurationException|ZeroDivisionError)\b|'NoneType' object"
@@ -78,15 +78,15 @@ _VAGUE = Lazy(
 
 
 class Ended(StrEnum):
-    """What shows that a program ended badly."""
+    """Evidence that a program failed."""
 
-    TOLD = "told"  # an exit code, or the word of a launcher, scheduler or shell
+    TOLD = "told"  # an exit code, or a report of a launcher, scheduler or shell
     RAISED = "raised"  # an exception's traceback, a crash report
     NOT_SHOWN = "not_shown"
 
 
 def ended_by(facts: Facts) -> Ended:
-    """What in all logs and records shows that a program ended badly, the firmest kind of it."""
+    """The strongest kind of evidence in all logs and records that a program failed."""
     traits = frozenset(trait for scan in facts.scans for hit in scan.hits for trait in hit.signature.traits)
     codes = (
         facts.job.launcher_exit or 0,
@@ -117,7 +117,7 @@ class Chosen(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """A kind of evidence, and how sure a verdict on it is at most. `why` is one sentence for people."""
+    """A kind of evidence, and the maximum confidence of a verdict on it. `why` is one sentence for people."""
 
     name: str
     applies: Callable[[Chosen], bool]
@@ -131,7 +131,7 @@ def _is_vague(chosen: Chosen) -> bool:
 
 def _in_unknown_words(chosen: Chosen) -> bool:
     item = chosen.item
-    # Python names the module of a class, but for the script's own (traceback.TracebackException).
+    # Python names the module of a class, except the script's own (traceback.TracebackException).
     is_scripts_own = item.has(Trait.ENDS_TRACEBACK) and "." not in item.text.split(":", 1)[0]
     return item.has(Trait.OPEN_TYPE) and item.failure is FailureClass.CODE_ERROR and not is_scripts_own
 
@@ -172,7 +172,7 @@ LIMITS = (
           "The program ended, but the log continues for long below the line."),
     Limit("vague_type", _is_vague, 0.86,
           "The exception is raised for anything: arguments, files, versions. Its message does not name more."),
-    # With the very signature of a line held out, most of what was wrong and sure of itself was of this kind: an
+    # With the very signature of a line held out, most confident errors were of this kind: an
     # uncorrectable ECC error is a "CUDA error" too, a full /dev/shm also says "No space left on device".
     Limit("words_of_another_class", _words_lead_elsewhere, 0.86, "The words of the line lead to another class."),
     Limit("as_strong_rival", lambda chosen: any(other.strength >= chosen.item.strength for other in chosen.rivals()), 0.86,
@@ -187,25 +187,25 @@ LIMITS = (
 
 
 def level(strength: int, levels: Sequence[tuple[Strength, float]], otherwise: float) -> float:
-    """The value of the highest level that a strength reaches."""
+    """The value of the highest level reached by a strength."""
     return next((value for at_least, value in levels if strength >= at_least), otherwise)
 
 
 def confidence_of(chosen: Chosen) -> float:
-    """How sure a chosen line is."""
+    """The confidence of a chosen line."""
     value = level(chosen.item.strength, _BY_STRENGTH, WEAK)
     return min([value, *(limit.at_most for limit in limits_of(chosen))])
 
 
 def limits_of(chosen: Chosen) -> list[Limit]:
-    """The kinds of evidence that apply, the weakest first."""
+    """The applicable kinds of evidence, weakest first."""
     return [limit for limit in sorted(LIMITS, key=lambda one: one.at_most) if limit.applies(chosen)]
 
 
-# Peers' complaints alone.
+# Only peers' complaints.
 _COMPLAINT_BY_STRENGTH = ((Strength.DECISIVE, 0.9), (Strength.COMPLAINT, 0.8))
 WEAK_COMPLAINT_CONFIDENCE = 0.65
-# What the whole job came to, or nobody's line tells.
+# The outcome of the whole job, or a fact without a line.
 _OF_NO_RANK = frozenset(
     (FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED, FailureClass.RENDEZVOUS)
 )
@@ -215,7 +215,7 @@ WARNING_COSTS = 0.15  # the complaint is only a warning
 
 
 def from_candidate(item: Candidate, peers: Sequence[Candidate], facts: Facts) -> Root:
-    """A root from a chosen line: its rank, or the ranks that fail alike."""
+    """A root from a chosen line: its rank, or the ranks that failed alike."""
     item = _own_line(item, peers)
     alike = [other for other in peers if other.failure is item.failure]
     ranks = _ranks_alike(alike, facts)
@@ -230,7 +230,7 @@ def from_candidate(item: Candidate, peers: Sequence[Candidate], facts: Facts) ->
 
 
 def _ranks_alike(alike: Sequence[Candidate], facts: Facts) -> tuple[int, ...]:
-    """All ranks, where all of them failed in the same way; empty where some did not, or only one is named."""
+    """All ranks, if all failed in the same way; empty if some did not, or only one is named."""
     named = {rank for other in alike if (rank := other.rank) is not None}
     world = facts.job.world_size or facts.launch.world_size or (max(facts.ranks.seen, default=-1) + 1 or None)
     all_failed = named >= set(facts.launch.failed_ranks) and (world is None or len(named) >= world)
@@ -250,12 +250,12 @@ def _rank_of(item: Candidate, alike: Sequence[Candidate], facts: Facts) -> int |
 
 
 def _is_one_process(facts: Facts) -> bool:
-    """Whether nothing in the logs names another process: no launcher, and no rank where the world is not known to be one."""
+    """Whether nothing in the logs shows another process: no launcher, and no rank unless the world is known to be one."""
     return not facts.launch.distributed and (not facts.ranks.seen or facts.launch.world_size == 1)
 
 
 def _own_line(item: Candidate, peers: Sequence[Candidate]) -> Candidate:
-    """The same words in the rank's own log, where the chosen ones stand in a launcher's summary or come a moment later."""
+    """The same words in the rank's own log, if the chosen line is in a launcher's summary or comes a moment later."""
     origin = item.hit.origin
     of_ranks = [other for other in peers if other.hit.origin.local_rank is not None]
     if origin.local_rank is not None:
@@ -286,7 +286,7 @@ def _same_words(one: Candidate, other: Candidate) -> bool:
 
 
 def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], facts: Facts) -> int | None:
-    """The rank of a line that names none: of its peers, by the launcher, or the only one that is silent."""
+    """The rank of a line that names none: from its peers, from the launcher, or the only silent one."""
     if item.failure in (FailureClass.RENDEZVOUS, FailureClass.LIBUV):
         return facts.ranks.blamed()
     for other in alike:
@@ -294,7 +294,7 @@ def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], facts: Facts) -
         if found is not None:
             return found
     if item.failure is FailureClass.GPU_FAULT:
-        # The driver names a bus address; the process that felt it names its rank.
+        # The driver names a bus address; the affected process names its rank.
         felt = (other for other in facts.candidates if other.failure is FailureClass.CUDA_ERROR)
         named = (rank for other in felt if (rank := facts.ranks.of(other.hit, other.failure)) is not None)
         if (rank := next(named, None)) is not None:
@@ -309,7 +309,7 @@ def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], facts: Facts) -
 
 
 def own_complaint(item: Candidate, consequences: Sequence[Candidate]) -> Candidate:
-    """The line that a complaint is shown by: the rank's own, and of a rendezvous the exception below its notices."""
+    """The line to show for a complaint: the rank's own, and for a rendezvous the exception below its notices."""
     item = _own_line(item, consequences)
     if item.failure is not FailureClass.RENDEZVOUS or "Error" in item.text:
         return item
@@ -322,7 +322,7 @@ def own_complaint(item: Candidate, consequences: Sequence[Candidate]) -> Candida
 
 
 def from_complaint(item: Candidate, facts: Facts) -> Root:
-    """A root where only peers' complaints are known."""
+    """A root if only peers' complaints are known."""
     rank = None
     if item.failure in (FailureClass.NCCL_TIMEOUT, FailureClass.HANG):
         rank = lagging_rank(facts.candidates, facts.launch, facts.ranks)
@@ -341,7 +341,7 @@ def from_complaint(item: Candidate, facts: Facts) -> Root:
 
 
 def with_local_rank(root: Root, facts: Facts) -> Root:
-    """The root with its node and local rank, where it is one process's and the global rank is not known."""
+    """The root with its node and local rank, if it is one process's and the global rank is unknown."""
     if root.ranks or root.local_rank is not None or root.chosen is None or root.failure in _OF_NO_RANK:
         return root
     origin, blamed = root.chosen.hit.origin, facts.ranks.blamed_exit()
@@ -360,7 +360,7 @@ def with_local_rank(root: Root, facts: Facts) -> Root:
 def from_exit(
     item: Exit, facts: Facts, failure: FailureClass = FailureClass.WORKER_CRASH, reason: Reason | None = None
 ) -> Root:
-    """A root from how a process ended. Without a reason, by its exit code: a SIGKILL, another signal."""
+    """A root from a process's end. Without a stated reason, by its exit code: a SIGKILL, another signal."""
     rank = facts.ranks.of_exit(item)
     if reason is None and failure is FailureClass.WORKER_CRASH:
         reason = Reason.SIGNAL

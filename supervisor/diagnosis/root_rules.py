@@ -1,4 +1,4 @@
-"""The root of a failure, by one ordered table of named rules.
+"""Finds the root of a failure by one ordered table of named rules.
 
 The rules of the first stage look at the logs: the first that finds something gives the root. The earliest cause on the rank that failed
 first comes before all; peers' complaints, the launcher's own signals and aborts are consequences, and are the root only if nothing else
@@ -57,7 +57,7 @@ LAUNCHER_SIGNAL = 0.85
 GUESS = 0.6
 NEARLY_DONE = 0.9
 """Past this share, a script that prints every hundredth step may have had no step left to print."""
-# Xids that NVIDIA documents as hardware faults or as asking for a reset (docs.nvidia.com/deploy/xid-errors).
+# Xids that NVIDIA documents as hardware faults or as requiring a reset (docs.nvidia.com/deploy/xid-errors).
 _HARD_XIDS = frozenset((46, 48, 54, 61, 62, 64, 74, 79, 94, 95, 109, 110, 119, 120, 140, 143))
 # SIGHUP, SIGINT, SIGKILL, SIGTERM. torchrun needs little memory, so the kernel would kill a rank first.
 _FROM_OUTSIDE = frozenset((1, 2, 9, 15))
@@ -119,7 +119,7 @@ class Rule:
     is_fallback: bool = False
 
     def root(self, facts: Facts, so_far: Root) -> Root | None:
-        """The root by this rule; None where it does not apply or changes nothing."""
+        """The root by this rule; None if it does not apply or changes nothing."""
         if weight_of(so_far) > self.outranks:
             return None
         found = self.find(facts, so_far)
@@ -196,7 +196,7 @@ def _silent_exit(facts: Facts, _: Root) -> Root | None:
 
 
 def _all_signalled(facts: Facts, _: Root) -> Root | None:
-    # Where another ended by itself, the launcher sent the signal.
+    # If another rank ended on its own, the launcher sent the signal.
     if any(item.code > 0 or item.code == -6 for item in facts.bad_exits):
         return None
     return _of_exit(facts, next((item for item in facts.bad_exits if item.code in STOP_SIGNALS), None))
@@ -342,7 +342,7 @@ def _gpu_fault(facts: Facts, root: Root) -> Root | None:
 
 
 def _full_disk(facts: Facts, root: Root) -> Root | None:
-    """Where the logs can no longer be written, and nothing is known but an exit code or a broken output pipe."""
+    """If the logs can no longer be written, and only an exit code or a broken output pipe is known."""
     free_bytes = facts.job.machine.disk_free_bytes
     if free_bytes is None or free_bytes >= FULL_BYTES:
         return None
@@ -352,7 +352,7 @@ def _full_disk(facts: Facts, root: Root) -> Root | None:
 
 
 def _launcher_killed(facts: Facts, root: Root) -> Root | None:
-    """Where a signal killed the launcher, and the ranks only lost it or one another."""
+    """If a signal killed the launcher, and the ranks only lost it or one another."""
     if weight_of(root) is Weight.EXIT or root.failure is FailureClass.NCCL_TIMEOUT:
         return None
     return by_launchers_signal(facts.job.launcher_signal)
@@ -414,7 +414,7 @@ def _stopped_by_us(facts: Facts, root: Root) -> bool:
 
 
 def _node_never_came(facts: Facts, root: Root) -> Root | None:
-    """Where stoker ended the rest of an attempt because a node was gone, before any rank began."""
+    """If stoker ended the rest of an attempt because a node was gone, before any rank started."""
     job = facts.job
     if job.ended_for != _RANK_DIED or job.exit_codes or job.launcher_signal:
         return None
@@ -424,7 +424,7 @@ def _node_never_came(facts: Facts, root: Root) -> Root | None:
 
 
 def _made_no_step(facts: Facts, root: Root) -> Root | None:
-    """Where an attempt exited with code 0 without a step, far from the end that an earlier attempt was training toward."""
+    """If an attempt exited with code 0 without a step, far from the end that an earlier attempt was training toward."""
     job = facts.job
     if root.failure is not FailureClass.HEALTHY or job.launcher_exit != 0 or job.final_checkpoint:
         return None
@@ -585,7 +585,7 @@ NOTHING = Root(FailureClass.UNKNOWN)
 
 
 class Decision(NamedTuple):
-    """The root, the rule of the logs that gave it first, the rules that corrected it, and the facts that they were asked of."""
+    """The root, the rule of the logs that gave it first, the rules that corrected it, and the facts they used."""
 
     root: Root
     rule: Rule
@@ -594,13 +594,13 @@ class Decision(NamedTuple):
     facts: Facts
 
     def yielded(self) -> list[Rule]:
-        """The rules of the logs below the one that fired that find something too; fallbacks are left out."""
+        """The rules of the logs below the one that fired that also find something, without fallbacks."""
         later = RULES[RULES.index(self.rule) + 1 :]
         own = (rule for rule in later if rule.stage is Stage.LOGS and not rule.is_fallback)
         return [rule for rule in own if rule.root(self.facts, NOTHING) is not None]
 
     def limits(self) -> list[Limit]:
-        """What holds the confidence in the chosen line down, the weakest evidence first."""
+        """The limits on the confidence in the chosen line, the weakest evidence first."""
         item = self.first.chosen
         if item is None or not item.is_cause:
             return []

@@ -1,7 +1,7 @@
-"""From a symptom in a person's words, or a line of a log, to the failure classes that it may be; pure.
+"""Finds the failure classes for a symptom in a person's words or a line of a log; pure.
 
-A line that a signature matches leads to that signature's class. Other words are looked up in what is written of the classes: a word
-counts more the fewer classes know it, and more in a class's name or in what people call it than in a sample line.
+A line that a signature matches leads to that signature's class. Other words are looked up in the texts of the classes: a word
+counts more if fewer classes have it, and more in a class's name or its common names than in a sample line.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from supervisor.text.secret_values import word_set
 MOST_CHARACTERS: Final = 2000
 """A symptom is some words or a line; more is a log, which `stoker diagnose` reads."""
 
-# How near another class must come to the best for the symptom to mean either.
+# How close another class must come to the best for the symptom to mean both.
 NEAR: Final = 0.6
 _FIRM: Final = 60
 _NAME, _CALLED, _TITLE, _TEXT, _SAMPLE = 6.0, 5.0, 4.0, 1.5, 0.5
-# What says nothing of a failure. Slowness is none.
+# Words that say nothing about a failure. Slowness is none.
 _STOP_WORDS: Final = word_set(
     "a an and are as at be been but by can cannot could did do does for from has have how i if in is it its me my no not of on or our "
     "out so some stoker that the their them then there they this to too training train run runs running was we what when which "
@@ -36,7 +36,7 @@ _SLOW: Final = word_set(
     "slow slower slowly slowdown throughput utilization utilisation straggler starved idle"
 )
 _NUMBERS: Final = word_set("137 401 403 29500")
-# What people call a failure and no text of it says.
+# Common names of failures that no class text contains.
 _CALLED_SO: Final[Mapping[FailureClass, str]] = {
     FailureClass.CUDA_OOM: "oom vram gpu memory batch large big fit cublas_status_alloc_failed",
     FailureClass.HOST_OOM: "oom ram swap killed kill 137 sigkill cgroup memory leak",
@@ -70,7 +70,7 @@ _WORD: Final = re.compile(r"[a-z0-9][a-z0-9+.-]*[a-z0-9]|[a-z0-9]")
 
 
 class Wording(NamedTuple):
-    """One signature: its class, how much a match alone proves (0-100), what it looks like."""
+    """One signature: its class, how much a match alone proves (0-100), and its appearance."""
 
     failure: FailureClass
     role: str
@@ -100,13 +100,13 @@ def wordings(tables: Mapping[str, bytes]) -> tuple[Wording, ...]:
 
 
 def samples_of(failure: FailureClass, known: Iterable[Wording], most: int) -> tuple[str, ...]:
-    """Lines by which a class is known, the firmest first."""
+    """Lines that identify a class, the firmest first."""
     lines = (one.samples[0].strip() for one in known if one.failure is failure and one.samples)
     return tuple(dict.fromkeys(lines))[:most]
 
 
 def leads(symptom: str, known: tuple[Wording, ...]) -> tuple[Lead, ...]:
-    """The classes that a symptom may be, the best first; several: it may be any of them; none: no word of it is known."""
+    """The possible classes of a symptom, best first; several: it may be any of them; none: no word is known."""
     symptom = symptom[:MOST_CHARACTERS]
     name = re.sub(r"[\s-]+", "_", symptom.strip().lower())
     if name in set(FailureClass):
@@ -117,7 +117,7 @@ def leads(symptom: str, known: tuple[Wording, ...]) -> tuple[Lead, ...]:
     table = _table(known)
     found = [table[word] for word in _words(symptom) if word in table]
     if len(found) == 1 and max(found[0].values()) <= _SAMPLE:
-        return ()  # one word of some line of a log: "notify"
+        return ()  # a single word of some log line: "notify"
     scores = _scores(symptom, known)
     best = max(scores.values(), default=0.0)
     order = sorted(scores, key=lambda failure: -scores[failure])
@@ -128,17 +128,17 @@ def _shows(one: Wording, line: str) -> bool:
     low = line.lower()
     if one.triggers and not any(trigger.lower() in low for trigger in one.triggers):
         return False
-    # A signature of one plain word, as "Killed", would take a person's word for a line of a log.
+    # A signature of one plain word, such as "Killed", would take a person's word for a log line.
     return len(line.split()) > 2 and compile_linear(one.regex).search(line) is not None
 
 
 def is_slowness(symptom: str) -> bool:
-    """Whether the symptom is that training continues too slowly, which no failure class is."""
+    """Whether the symptom is slow training, which is not a failure class."""
     return bool(_SLOW & set(_WORD.findall(symptom[:MOST_CHARACTERS].lower())))
 
 
 def nearest_words(symptom: str, known: tuple[Wording, ...]) -> tuple[str, ...]:
-    """Known words that look like those of the symptom, for when none is known."""
+    """Known words similar to those of the symptom, in case none is known."""
     table = _table(known)
     asked = _words(symptom)
     near = (difflib.get_close_matches(word, table, n=2, cutoff=0.6) for word in asked)
@@ -158,7 +158,7 @@ def _scores(symptom: str, known: tuple[Wording, ...]) -> dict[FailureClass, floa
 
 @cache
 def _table(known: tuple[Wording, ...]) -> dict[str, dict[FailureClass, float]]:
-    """Word to class to its weight there: the largest of the places where it stands."""
+    """From each word, its weight in each class: the largest of its occurrences."""
     table: dict[str, dict[FailureClass, float]] = {}
 
     def enter(failure: FailureClass, text: str, weight: float) -> None:

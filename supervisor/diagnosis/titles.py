@@ -1,4 +1,4 @@
-"""A verdict's headline: it states what is known, and marks what is only likely."""
+"""A verdict's headline: it states the known facts, and marks what is only likely."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import split_prefix
 from supervisor.text.redact import redact_text
 
-# What stands of a message in a headline, in characters; the cause has more of it.
+# Maximum length of a message in a headline, in characters; the cause shows more.
 MOST_MESSAGE = 160
 # The last line of a traceback: ValueError: label 1001 out of range; torch.cuda.Error.
 _EXCEPTION = Lazy(r"(?:[A-Za-z_]\w*\.)*(_?[A-Z]\w*)(?:: +(\S.*))?$")
-# As argparse ends: train.py: error: unrecognized arguments: --foo
+# The end of argparse's output: train.py: error: unrecognized arguments: --foo
 _REFUSED = Lazy(r"\S+:\serror:\s+(\S.*)$")
 _STOPS = {
     Reason.USER: "Stopped on request",
@@ -28,7 +28,7 @@ _STOPS = {
     Reason.PREEMPTED: "The scheduler pre-empted the job",
     Reason.NODE_FAIL: "A node failed",
 }
-# What a signal means to who does not know its number: signal(7).
+# The meanings of signals, for readers who do not know the numbers: signal(7).
 _MEANING = {
     "SIGSEGV": "invalid memory access",
     "SIGABRT": "its native code called abort()",
@@ -45,7 +45,7 @@ NO_TEXT = "There is no text in it: a binary file, not a log"
 
 
 def is_bare_kill(root: Root) -> bool:
-    """Whether all that is known is a SIGKILL: then running out of host memory is only the most frequent story."""
+    """Whether nothing but a SIGKILL is known: running out of host memory is then only the most likely cause."""
     return root.failure is FailureClass.HOST_OOM and root.reason is Reason.KERNEL_KILL and root.chosen is None
 
 
@@ -60,7 +60,7 @@ def is_sent_kill(root: Root, job: JobEvidence) -> bool:
 
 
 def title_of_empty(scans: Sequence[SourceScan]) -> str | None:
-    """The headline of a verdict on logs without any text; None where they have some."""
+    """The headline of a verdict on logs without any text; None if they have some."""
     if scans and all(scan.bytes_read == 0 for scan in scans):
         return EMPTY if len(scans) == 1 else ALL_EMPTY
     has_text = any(
@@ -75,12 +75,12 @@ def title_of_launcher(signal: int) -> str:
 
 
 def title_of_no_step(attempt: int, step: int, total: int | None) -> str:
-    """The headline of an attempt that ended with exit code 0 without a step, where an earlier one had not come to the end."""
+    """The headline of an attempt that exited with code 0 without a step, when an earlier one had not reached the end."""
     return f"Ended without a step: attempt {attempt} had reached step {step} of {total}"
 
 
 def title_of_early_end(unit: str, done: int, total: int) -> str:
-    """The headline of an attempt that ended with exit code 0 before its planned end, for no known reason."""
+    """The headline of an attempt that exited with code 0 before its planned end, for no known reason."""
     return f"Ended with exit code 0 at {unit} {done} of {total}, for no stated reason"
 
 
@@ -92,7 +92,7 @@ def title_of_hung_stop(seen: SeenHang) -> str:
 
 
 def title_of(root: Root, *, is_sent_kill: bool = False) -> str:
-    """One line; the rank or the ranks are named where they are known. `is_sent_kill`: see there."""
+    """One line that names the rank or ranks, if known. `is_sent_kill`: see there."""
     if is_bare_kill(root):
         return f"{_who(root)} was killed (SIGKILL); most often memory ran out on the host"
     if is_sent_kill:
@@ -123,7 +123,7 @@ def title_of(root: Root, *, is_sent_kill: bool = False) -> str:
 
 
 def _named_by_itself(root: Root) -> str:
-    """An ordinary error's headline: its exception, the rank, its message; empty where its line is none."""
+    """An ordinary error's headline: its exception, the rank, its message; empty if its line has none."""
     if root.failure not in PLAIN_ERRORS:
         return ""
     text = redact_text(split_prefix(root.text)[1].strip())
@@ -142,7 +142,7 @@ def _shortened(message: str) -> str:
 
 
 def _signal(root: Root) -> tuple[str, str] | None:
-    """The signal that ended a process, and what it means, where the root's line names it."""
+    """The signal that ended a process, and its meaning, if the root's line names it."""
     if root.reason not in (Reason.SIGNAL, Reason.SEGFAULT):
         return None
     name = signal_of(root.text)
@@ -150,7 +150,7 @@ def _signal(root: Root) -> tuple[str, str] | None:
 
 
 def _is_named_by_others(root: Root) -> bool:
-    """Whether those that waited for a rank in a collective named it: nothing failed on that rank itself."""
+    """Whether the ranks that waited in a collective named this one: nothing failed on the rank itself."""
     if root.failure is not FailureClass.NCCL_TIMEOUT or root.rank is None or root.chosen is None:
         return False
     own = root.chosen.rank if root.chosen.rank is not None else inline_rank(root.text)

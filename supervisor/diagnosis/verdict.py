@@ -1,7 +1,7 @@
-"""The verdict: which failure ended an attempt, on which rank, by which line, and what followed from it.
+"""The verdict: which failure ended an attempt, on which rank, by which line, and its consequences.
 
-The steps: scan the logs, make candidates of the matched lines, leave out what the job recovered from, decide by the
-table of rules (`rules`), put it in words.
+The steps: scan the logs, turn the matched lines into candidates, drop recovered errors, decide by the table
+of rules (`rules`), and put it in words.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from supervisor.text.redact import redact_text
 MOST_CONSEQUENCES = 24
 # DDP's message names its parameters some 800 bytes below its first line.
 BELOW_BYTES = 3000
-# What a stop signal was, by why stoker ended the attempt.
+# The kind of a stop signal, by the reason why stoker ended the attempt.
 _OUR_SIGNALS = {
     "hang": "ended by stoker after the hang",
-    # torchrun signals the ranks that are left; who does not go is killed by stoker.
+    # torchrun signals the remaining ranks; stoker kills those that do not exit.
     "rank_died": "ended with the others after the failure",
     "request": "ended by stoker as requested",
     "restart": "ended by stoker as requested",
@@ -65,13 +65,13 @@ NOT_RESUMED_SURE = 0.9
 """Of an attempt that began below its checkpoint: steps that are counted from 0 at each start look alike."""
 LOADS_NOTHING = "Check which folder and flag the script loads its checkpoint from. The attempt's plan.json has the command."
 OVERRIDDEN = "Something overrides the setting. Name the one that makes the batch: --batch-knob NAME."
-# Characters of what a verdict shows of a log: names and paths in advice come from there too.
+# Maximum characters of log text in a verdict; names and paths in advice come from it too.
 MOST_CAUSE = 600
 MOST_ADVICE = 800
 
 
 class EarlierJob(NamedTuple):
-    """A job that stands in the same file before the one that is judged: its lines, from 1, and its own verdict."""
+    """An earlier job in the same file as the one being judged: its lines, from 1, and its own verdict."""
 
     first_line: int
     last_line: int
@@ -79,9 +79,9 @@ class EarlierJob(NamedTuple):
 
 
 class Examination(NamedTuple):
-    """A verdict with the way to it, for `stoker diagnose --explain`.
+    """A verdict with its derivation, for `stoker diagnose --explain`.
 
-    `facts`: all that was found. `decision`: the rules that fired. `earlier`: the jobs before the last one in the file.
+    `facts`: all findings. `decision`: the rules that fired. `earlier`: the jobs before the last one in the file.
     """
 
     verdict: Verdict
@@ -91,12 +91,12 @@ class Examination(NamedTuple):
 
 
 def diagnose(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Verdict:
-    """Judge one attempt. Reads each of the job's logs once, a file with several jobs twice; memory does not grow with their size."""
+    """Judge one attempt. Reads each log once, or a file with several jobs twice; memory does not grow with log size."""
     return examine(job, signatures, matcher).verdict
 
 
 def examine(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Examination:
-    """As `diagnose`, with the way to the verdict. Of a log that holds several jobs, the last one is judged."""
+    """Like `diagnose`, with the derivation. In a log with several jobs, the last one is judged."""
     logs = job.logs
     if job.machine.kernel_log:
         logs = (*logs, LogSource("kernel log", (job.machine.kernel_log.encode("utf-8", "replace"),)))
@@ -109,7 +109,7 @@ def examine(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Exami
     if len(scans) != 1 or not (starts := job_starts(scans[0], one_process=is_one_process)):
         return _examined(facts)
     *before, last = parts_of(scans[0], starts)
-    # What is known beside the log is of the last job.
+    # Facts from outside the log are about the last job.
     found = [_examined(_facts(JobEvidence(()), (part,), signatures)) for part in before]
     found.append(_examined(_facts(job, (last,), signatures)))
     shown = _last_that_shows(found)
@@ -121,7 +121,7 @@ def examine(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Exami
 
 
 def with_metric_rows(found: Examination, rows: int) -> Examination:
-    """The same job judged again, knowing how many rows of metrics stand at the end of its logs."""
+    """The same job judged again, with the number of metric rows at the end of its logs."""
     job = found.facts.job._replace(metric_rows=rows)
     return _examined(replace(found.facts, job=job))._replace(earlier=found.earlier)
 
@@ -131,7 +131,7 @@ def _examined(facts: Facts) -> Examination:
     title = facts.job.not_resumed or facts.job.plan_differs
     if not title:
         return Examination(_verdict(facts, with_local_rank(decision.root, facts)), facts, decision)
-    # What the log says of its end is our doing.
+    # We caused the end that the log reports.
     failure, advice = FailureClass.CHECKPOINT_LOAD, LOADS_NOTHING
     if facts.job.plan_differs:
         failure, advice = FailureClass.USAGE_ERROR, OVERRIDDEN
@@ -141,7 +141,7 @@ def _examined(facts: Facts) -> Examination:
 
 
 def _last_that_shows(found: list[Examination]) -> int:
-    """The place of the last job that shows anything: an old launcher writes its banner and whom it killed only as it ends."""
+    """The index of the last job with content: an old launcher prints its banner and its kills only at its end."""
     for place in reversed(range(1, len(found))):
         one = found[place]
         killed = any(hit.has(Trait.SIGNALS_PEERS) for hit in one.facts.scans[0].hits)
@@ -151,7 +151,7 @@ def _last_that_shows(found: list[Examination]) -> int:
 
 
 def _facts(job: JobEvidence, scans: tuple[SourceScan, ...], signatures: Signatures) -> Facts:
-    """Gather what the scans show."""
+    """Gather the findings of the scans."""
     launch = with_known_exits(read_launch(scans, job.world_size, job.ranks_per_node), job.exit_codes)
     died = bool(job.launcher_exit) or any(item.code != 0 for item in launch.exits)
     stepped = steps_seen(scans)
@@ -162,13 +162,13 @@ def _facts(job: JobEvidence, scans: tuple[SourceScan, ...], signatures: Signatur
 
 
 def _verdict(facts: Facts, root: Root) -> Verdict:
-    """The root in words, with what followed from it."""
+    """The root in words, with its consequences."""
     job = facts.job
     sent_kill = is_sent_kill(root, job)
     killed = is_bare_kill(root) or sent_kill
     advice = advice_for(root.failure, root.reason, _message(root), job, bare_kill=killed)
     if root.chosen is not None and root.chosen.signature.title:
-        advice = ()  # the user named it: what helps is theirs to know
+        advice = ()  # the user named it, so the remedy is theirs to know
     consequences = _consequences(facts, root)
     title = _title_of_end(facts, root)
     if job.stop_reason is not None and root.reason is Reason.USER and job.hang is not None:
@@ -202,7 +202,7 @@ def _verdict(facts: Facts, root: Root) -> Verdict:
 
 
 def _title_of_end(facts: Facts, root: Root) -> str | None:
-    """The headline where no line names a cause: of an early end, of a launcher that was killed, of logs without text."""
+    """The headline if no line names a cause: for an early end, a killed launcher, or logs without text."""
     job, end = facts.job, planned_end(facts) if root.reason is Reason.ENDED_EARLY else None
     if end is not None:
         return title_of_early_end(end.unit, end.done, end.total)
@@ -214,21 +214,21 @@ def _title_of_end(facts: Facts, root: Root) -> str | None:
 
 
 def _own_signature(root: Root) -> str:
-    """The id of the user's own signature that a root rests on."""
+    """The id of the user's own signature behind a root."""
     if root.chosen is None or not root.chosen.has(Trait.OWN):
         return ""
     return root.chosen.signature.id.removeprefix(OWN)
 
 
 def _steps_before(scan: SourceScan, line: int | None) -> bool | None:
-    """Whether a log shows a step above a line (None: at all); None where it shows no step of its own."""
+    """Whether a log shows a step above a line (None: at all); None if it shows no step of its own."""
     if not scan.steps:
         return None
     return line is None or scan.steps[0] < line
 
 
 def as_expected(item: Hit | Candidate, scans: tuple[SourceScan, ...]) -> bool:
-    """Whether a user's signature matched when it is expected to: before or after the first step."""
+    """Whether a user's signature matched at the expected time: before or after the first step."""
     if not item.signature.start:
         return True
     own = _steps_before(scans[item.source], item.line)
@@ -237,13 +237,13 @@ def as_expected(item: Hit | Candidate, scans: tuple[SourceScan, ...]) -> bool:
 
 
 def _has_failed(root: Root) -> bool:
-    """Whether there is a failure that could come again; what a person stopped has none."""
+    """Whether there is a failure that could recur; a person's stop does not count."""
     stopped = root.failure is FailureClass.TERMINATED and root.reason is Reason.USER
     return root.failure is not FailureClass.HEALTHY and not stopped
 
 
 def _message(root: Root) -> str:
-    """The root's line and, where it opens a message of several lines, what stands below it."""
+    """The root's line and, if it starts a message of several lines, the lines below it."""
     if root.chosen is None:
         return root.text
     below = root.chosen.hit.after[:BELOW_BYTES].decode("utf-8", "replace")
@@ -251,7 +251,7 @@ def _message(root: Root) -> str:
 
 
 def _consequences(facts: Facts, root: Root) -> tuple[Consequence, ...]:
-    """The other candidates, one a class and rank."""
+    """The other candidates, one per class and rank."""
     if root.failure in (FailureClass.HEALTHY, FailureClass.UNKNOWN):
         return ()
     seen: set[tuple[FailureClass, int | None]] = {(root.failure, root.rank)}
@@ -271,10 +271,10 @@ def _consequences(facts: Facts, root: Root) -> tuple[Consequence, ...]:
 
 
 def _what_it_was(item: Candidate, job: JobEvidence) -> str:
-    """A few words for a consequence; empty where its class says enough."""
+    """A few words for a consequence; empty if its class says enough."""
     if item.has(Trait.STOP_SIGNAL):
         return _OUR_SIGNALS.get(job.ended_for or job.stop_reason or "", "")
     if item.has(Trait.LOST_CONNECTION) and item.failure is FailureClass.NCCL_ERROR:
-        # The class is for what is to be done about it; none of these need come from NCCL.
+        # The class implies the remedy; none of these need come from NCCL.
         return f"lost the connection to {item.signature.lost}"
     return ""

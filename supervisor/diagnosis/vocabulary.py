@@ -1,8 +1,8 @@
-"""The words that each class's failures are described in, by any library: what is left where no signature knows a line.
+"""The words that any library uses for each class of failure: a fallback for lines without a signature.
 
-A signature is one library's wording; the next version words it differently, but a full disk remains "no space" or
-errno 28, a port "in use", a worker a "data loader worker". Each phrase weighs 1 (a hint) to 8 (used of nothing
-else); a class's score is the sum over its rows, and it is believed only where it leads.
+A signature is one library's wording; the next version words it differently, but a full disk remains "no
+space" or errno 28, a port "in use", a worker a "data loader worker". Each phrase weighs 1 (a hint) to 8 (used
+for nothing else); a class's score is the sum over its rows, and only the leading class counts.
 
 Phrases are compared with lines in plain form: camel case and punctuation opened to blanks, lower case.
 ``*`` at an end leaves that end of the word open.
@@ -23,7 +23,7 @@ from supervisor.text.prefixes import split_prefix
 
 ENOUGH = 3
 _CAMEL = Lazy(r"(?<=[a-z])(?=[A-Z])")
-# Where a C++ source lies in its tree says nothing: XLA is in `tensorflow/compiler`. Its own name may.
+# The position of a C++ source in its tree says nothing: XLA is in `tensorflow/compiler`. Its own name may.
 _FOLDERS = Lazy(r"(?:[\w.-]+/)+(?=[\w-]+\.(?:cc|cpp|cu|cuh|h|hpp)\b)")
 _BETWEEN = Lazy(r"[^A-Za-z0-9]+")
 
@@ -83,12 +83,12 @@ def _shape(word: str) -> str:
 
 
 def plain_words(text: str) -> str:
-    """A line as lower-case words with single blanks between and around them."""
+    """A line as lower-case words separated and surrounded by single blanks."""
     return " " + _BETWEEN.sub(" ", _CAMEL.sub(" ", _FOLDERS.sub("", text))).strip().lower() + " "
 
 
 def scores(text: str) -> dict[FailureClass, int]:
-    """What each class's words weigh in a text."""
+    """The weights of each class's words in a text."""
     words = plain_words(text)
     found: dict[FailureClass, int] = {}
     for failure, weight, phrases in _table():
@@ -100,21 +100,21 @@ def scores(text: str) -> dict[FailureClass, int]:
 
 
 def class_by_words(text: str, *, enough: int = ENOUGH) -> tuple[FailureClass, int] | None:
-    """The class whose words lead in a text, with its score; None where none does or none has enough."""
+    """The class whose words lead in a text, with its score; None if none leads or has enough."""
     ranking = sorted(scores(before_hint(text) or text).items(), key=lambda item: -item[1])
     if not ranking or ranking[0][1] < enough or (len(ranking) > 1 and ranking[1][1] >= ranking[0][1]):
         return None
     return ranking[0]
 
 
-# -- a guess, where no signature knew a line that could be the cause -------------------------------
+# -- a guess, if no signature matches a possible cause -----------------------------------------------
 
-# One word more than a plain exception needs: these lines have not even an exception's type.
+# One word more than a plain exception needs: these lines lack even an exception's type.
 ENOUGH_OF_A_LINE = 4
 LAST_LINES = 400
-# A printed configuration or text has all words in it.
+# A printed configuration or text contains all kinds of words.
 LONGEST_COMPLAINT = 1200
-# A line below the last step, in a log that else would be healthy, must be of a kind that ends a process at once.
+# A line below the last step, in an otherwise healthy log, must be of a kind that ends a process at once.
 _AT_ONCE = frozenset(
     (FailureClass.WORKER_CRASH, FailureClass.HOST_OOM, FailureClass.CUDA_ERROR, FailureClass.GPU_FAULT, FailureClass.TERMINATED)
 )  # fmt: skip
@@ -128,7 +128,7 @@ _NOT_BY_THE_PROGRAM = frozenset((Trait.LAUNCHER_REPORT, Trait.TRACEBACK, Trait.T
 
 
 class Guess(NamedTuple):
-    """A complaint whose words lead to a class: where it stands, and who printed it. `score`: see `class_by_words`."""
+    """A complaint whose words suggest a class: its position and its writer. `score`: see `class_by_words`."""
 
     failure: FailureClass
     score: int
@@ -139,7 +139,7 @@ class Guess(NamedTuple):
 
 
 def guess(scans: Iterable[SourceScan], *, ended_at_once: bool = False) -> Guess | None:
-    """The complaint whose words lead to a class most clearly.
+    """The complaint whose words suggest a class most clearly.
 
     `ended_at_once`: only complaints below the last step, of classes that end a process at once.
     """
@@ -150,7 +150,7 @@ def guess(scans: Iterable[SourceScan], *, ended_at_once: bool = False) -> Guess 
             line = scan.tail_line + row
             if line in known:
                 continue
-            # Whoever prints a line, it may be about anything.
+            # Anybody may print a line about anything.
             found = class_by_words(scan.tail[row].removeprefix("wandb: "), enough=ENOUGH_OF_A_LINE)
             if found is None or (ended_at_once and found[0] not in _AT_ONCE):
                 continue
@@ -161,7 +161,7 @@ def guess(scans: Iterable[SourceScan], *, ended_at_once: bool = False) -> Guess 
 
 
 def _is_known(hit: Hit, ended_at_once: bool) -> bool:
-    """Whether a signature knows the line, and it was weighed already."""
+    """Whether a signature matches the line, so that it was already considered."""
     role = hit.signature.role
     return (
         role in (Role.ADVICE, Role.CONSEQUENCE)

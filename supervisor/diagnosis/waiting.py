@@ -1,4 +1,4 @@
-"""Who did not come: the rank behind a collective that timed out, and the process that a stack dump shows waiting."""
+"""Finds the missing rank: behind a collective that timed out, or in a stack dump of a waiting process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from supervisor.text.prefixes import split_prefix
 
 
 class HangPlace(NamedTuple):
-    """The frame that a process waits in."""
+    """The frame where a process waits."""
 
     source: int
     line: int
@@ -27,7 +27,7 @@ class HangPlace(NamedTuple):
     rank: int | None
 
 
-# Messages that name who is waited for: monitoredBarrier's, the store's, the desync report's, NCCL's set-up.
+# Messages that name the awaited ranks: monitoredBarrier's, the store's, the desync report's, NCCL's set-up.
 _WAITED_FOR = (
     Lazy(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier"),
     Lazy(r"missing ranks: ([\d, ]+)"),
@@ -38,18 +38,18 @@ _SEQ = Lazy(r"SeqNum=(\d+)|sequence id: (\d+)|at work: (\d+)|NCCL work: (\d+), l
 _ENQUEUED = Lazy(r"[Ll]ast enqueued(?: \w+)? work: (-?\d+)")
 _COMPLETED = Lazy(r"last completed(?: \w+)? work: (-?\d+)")
 _META = Lazy(r"workMetaList_\.size\(\)=(\d+)")
-# The number of a group on one rank is not that on another; its GUID, where a version prints it, is.
+# A group's number on one rank differs from that on another; its GUID, if a version prints it, does not.
 _GROUP = Lazy(r"PG GUID (\w+)|PG (?:ID )?(\d+)")
 _FROM_ANOTHER = Lazy(r"from +(?:another rank|rank \d)")
 _WAITING = (FailureClass.NCCL_TIMEOUT, FailureClass.HANG, FailureClass.NCCL_ERROR)
 
 
 class _Progress:
-    """How far the ranks that complain of waiting had come, as their messages number their collectives."""
+    """How far the complaining ranks had come, as their messages number their collectives."""
 
     def __init__(self) -> None:
         self.complaining: set[int] = set()
-        # By group, of ranks whose own watchdog saw nothing: the last collective that they called and that they finished.
+        # By group, for ranks whose own watchdog saw nothing: the last collective called, and the last finished.
         self._answered: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
         self._timed_out: dict[str, int] = {}
         self._completed: dict[str, dict[int, int]] = defaultdict(dict)
@@ -57,7 +57,7 @@ class _Progress:
         self._outstanding: dict[int, int] = {}
 
     def read(self, rank: int, text: str) -> None:
-        """Take in one rank's complaint."""
+        """Read one rank's complaint."""
         self.complaining.add(rank)
         group = _group_in(text)
         if match := _COMPLETED.search(text):
@@ -71,13 +71,13 @@ class _Progress:
             self._outstanding.setdefault(rank, whole(match.group(1)))
 
     def read_answer(self, rank: int, text: str) -> None:
-        """Take in what a rank said of its default group when it wrote its dump, because another one's watchdog had fired."""
+        """Read what a rank printed about its default group when another one's watchdog made it write its dump."""
         called, finished = _ENQUEUED.search(text), _COMPLETED.search(text)
         if called and finished and _FROM_ANOTHER.search(text):
             self._answered[_group_in(text)][rank] = whole(called.group(1)), whole(finished.group(1))
 
     def never_entered(self) -> list[int]:
-        """The ranks that had finished all they had called, and had not called what others timed out in."""
+        """The ranks that had finished all their calls, without the collective in which others timed out."""
         found = set()
         for group, number in self._timed_out.items():
             for rank, (called, finished) in self._answered[group].items():
@@ -86,7 +86,7 @@ class _Progress:
         return sorted(found)
 
     def furthest_behind(self) -> int | None:
-        """The one rank with the lowest number, where at least two ranks gave theirs."""
+        """The one rank with the lowest number, if at least two ranks reported theirs."""
         for numbers in (*self._completed.values(), *self._sequence.values(), self._outstanding):
             if len(numbers) >= 2:
                 least = min(numbers.values())
@@ -102,13 +102,13 @@ def _group_in(text: str) -> str:
 
 
 def _named_as_missing(text: str) -> list[int]:
-    """The ranks that a message names as waited for."""
+    """The ranks that a message names as awaited."""
     found = (pattern.search(text) for pattern in _WAITED_FOR)
     return [whole(part) for match in found if match for part in match.group(1).replace(",", " ").split()]
 
 
 def _read_complaints(candidates: Sequence[Candidate], ranks: Ranks) -> tuple[list[int], _Progress]:
-    """The ranks that messages name as waited for, and how far each rank came by its own."""
+    """The ranks that messages name as awaited, and how far each rank reports to have come."""
     waited_for: list[int] = []
     progress = _Progress()
     for item in candidates:
@@ -125,7 +125,7 @@ def _read_complaints(candidates: Sequence[Candidate], ranks: Ranks) -> tuple[lis
 
 
 def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> int | None:
-    """The rank that did not come: named by those that wait, the only silent one, or the furthest behind."""
+    """The rank that did not arrive: named by the waiting ranks, the only silent one, or the last."""
     waited_for, progress = _read_complaints(candidates, ranks)
     if waited_for:
         return max(set(waited_for), key=waited_for.count)
@@ -134,15 +134,15 @@ def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) 
     complaining = progress.complaining
     world = launch.world_size or (max(ranks.seen | complaining, default=-1) + 1)
     if world == 1 and launch.failed_ranks == (0,) and not launch.sigtermed:
-        # A peer was there, and nobody had to be stopped: it had left before, with exit code 0.
+        # A peer was there and needed no stop: it had already exited with code 0.
         world = 2
     silent = only_absent(world, complaining)
-    # Of one rank's complaint alone nobody knows how many ranks there are, where the launcher does not report it.
+    # From one rank's complaint alone, the number of ranks is unknown, if the launcher does not report it.
     if silent is not None and len(complaining) >= (1 if launch.world_size else 2):
         return silent
     if (behind := progress.furthest_behind()) is not None:
         return behind
-    # All complain: the rank whose agent never reported its end sits where the connection broke.
+    # All ranks complain: the rank whose agent never reported its end is where the connection broke.
     reported = {item.rank for item in launch.exits if item.rank is not None}
     return only_absent(world, reported) if reported else None
 
@@ -180,7 +180,7 @@ def hang_place(scans: Sequence[SourceScan], ranks: Ranks) -> HangPlace | None:
 
 
 def _waiting_frame(lines: Sequence[str], hosts: Collection[str]) -> tuple[int, str, bool] | None:
-    """The frame of the user's that the first thread waits in, else its innermost one: lines below its head, text, whether below a collective."""
+    """The user's frame where the first thread waits, or else its innermost one: lines below its head, text, whether below a collective."""
     texts = [split_prefix(line, hosts)[1] for line in lines]
     thread = next(iter(parse_stack(["Thread 0", *texts])), None)
     pairs = zip(thread.at, thread.frames, strict=True) if thread is not None else ()

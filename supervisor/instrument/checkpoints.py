@@ -34,7 +34,7 @@ _exists = os.path.exists
 
 
 class Checkpoints:
-    """What this process saved, loaded and looked for."""
+    """Checkpoints that this process saved, loaded or looked for."""
 
     def __init__(self) -> None:
         self.saved: Any = collections.OrderedDict()

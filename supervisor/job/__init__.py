@@ -1,1 +1,1 @@
-"""What to run, as data (pure)."""
+"""The job to run, as data (pure)."""

@@ -15,7 +15,7 @@ from math import isqrt
 from supervisor.job.errors import JobError
 
 # Share of a rank's capacity that a predicted micro-batch may use: the allocator's own fragments and
-# the spread between ranks live in the rest.
+# the spread between ranks need the rest.
 FIT_SHARE = 0.95
 # How many workable values a refusal names.
 MOST_TRIED = 1_000_000
@@ -23,7 +23,7 @@ NAMED_VALUES = 3
 
 
 class BatchUnit(StrEnum):
-    """In what the global batch is counted."""
+    """The unit of the global batch."""
 
     SAMPLES = "samples"
     TOKENS = "tokens"
@@ -33,9 +33,9 @@ class BatchUnit(StrEnum):
 class BatchSpec:
     """A batch that divides: every field is positive and the product is exact.
 
-    `micro_batch_per_rank` is in samples. `global_batch` is in `unit`; with
-    ``unit=TOKENS`` a sample counts `tokens_per_sample` tokens. `ranks_known` False: micro-batch and accumulation are
-    known and how many ranks there are is not; `world_size` is then 1, and `global_batch` is what one rank takes a step.
+    `micro_batch_per_rank` is in samples. `global_batch` is in `unit`; with ``unit=TOKENS`` a sample counts
+    `tokens_per_sample` tokens. `ranks_known` False: micro-batch and accumulation are known but the number of
+    ranks is not; `world_size` is then 1, and `global_batch` is one rank's share of a step.
     """
 
     micro_batch_per_rank: int
@@ -54,26 +54,26 @@ class BatchSpec:
 
 @dataclass(frozen=True, slots=True)
 class BatchChange:
-    """A planned change; before and after have the same global batch unless a person asked otherwise."""
+    """A planned change; before and after have the same global batch unless a person requested otherwise."""
 
     before: BatchSpec
     after: BatchSpec
 
     @property
     def changes_global(self) -> bool:
-        """Whether the global batch becomes another."""
+        """Whether the global batch changes."""
         return self.before.global_batch != self.after.global_batch
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPoint:
-    """What one failed allocation showed: at `micro_batch`, at least `allocated + tried` bytes would have been needed.
+    """One failed allocation: at `micro_batch`, at least `allocated + tried` bytes would have been needed.
 
     Attributes:
         micro_batch: samples a rank held at once when the allocation failed.
         allocated_bytes: bytes the rank held at that moment.
         tried_bytes: bytes of the allocation that failed.
-        capacity_bytes: bytes the rank may hold in all (device memory, cgroup limit or cap).
+        capacity_bytes: bytes the rank may hold in total (device memory, cgroup limit or cap).
         base_bytes: bytes held before the first forward pass, which do not grow with the batch; 0 if unknown.
     """
 
@@ -84,7 +84,7 @@ class MemoryPoint:
     base_bytes: int = 0
 
     def predicted_bytes(self, micro_batch: int) -> float:
-        """The least that another micro-batch needs, if what is above the base grows in proportion to it."""
+        """The least memory that another micro-batch needs, if memory above the base grows in proportion."""
         above_base = max(self.allocated_bytes + self.tried_bytes - self.base_bytes, 0)
         return self.base_bytes + above_base * micro_batch / self.micro_batch
 
@@ -102,7 +102,7 @@ def resolve(
     unit: BatchUnit = BatchUnit.SAMPLES,
     tokens_per_sample: int = 1,
 ) -> BatchSpec:
-    """Completes a batch from what is given; refuses one that does not divide.
+    """Complete a batch from the given numbers; refuse one that does not divide.
 
     `global_batch` is in `unit`. With a micro-batch alone, accumulation is 1; with a global batch alone,
     the micro-batch is the largest one (accumulation 1, or as given).
@@ -125,7 +125,7 @@ def resolve(
         if micro_batch is None:
             raise JobError("no batch size is given: name a micro-batch or a global batch")
         return BatchSpec(micro_batch, accumulation or 1, world_size, unit, tokens)
-    chunk = world_size * tokens  # what one sample on every rank adds to the global batch
+    chunk = world_size * tokens  # the share of one sample per rank in the global batch
     if global_batch % chunk:
         raise JobError(_global_refusal(global_batch, chunk, world_size, tokens, micro_batch))
     per_rank = global_batch // chunk
@@ -161,7 +161,7 @@ def with_micro_batch(spec: BatchSpec, micro_batch: int, suggested: int | None = 
     """`spec` with another micro-batch and the same global batch.
 
     Raises:
-        JobError: `micro_batch` does not divide what a rank takes a step; the message has those that do, with `suggested`.
+        JobError: `micro_batch` does not divide a rank's step; the message names valid values and `suggested`.
     """
     per_rank = spec.micro_batch_per_rank * spec.accumulation_steps
     if micro_batch < 1 or per_rank % micro_batch:
@@ -177,7 +177,7 @@ def with_world_size(spec: BatchSpec, world_size: int) -> BatchSpec:
     """`spec` on another number of ranks, at the same global batch and with no larger micro-batch.
 
     Raises:
-        JobError: the ranks cannot share a step evenly, or how many there are is not known.
+        JobError: the ranks cannot share a step evenly, or their number is unknown.
     """
     samples = spec.micro_batch_per_rank * spec.accumulation_steps * spec.world_size
     if not spec.ranks_known:
@@ -192,7 +192,7 @@ def with_world_size(spec: BatchSpec, world_size: int) -> BatchSpec:
 
 
 def without_numbers(spec: BatchSpec, smaller: Sequence[int]) -> int:
-    """The next micro-batch where nothing is known of memory: the largest that divides the present one.
+    """The next micro-batch if nothing is known about memory: the largest that divides the present one.
 
     8 becomes 4 at twice the accumulation, not 5 at 10 → 16: a small step mostly runs out of memory again.
     """
@@ -212,7 +212,7 @@ def describe(spec: BatchSpec) -> str:
 
 
 def factors(spec: BatchSpec) -> str:
-    """What one rank does in a step, such as ``micro-batch 8 × accumulation 4``."""
+    """One rank's part of a step, such as ``micro-batch 8 × accumulation 4``."""
     return f"micro-batch {spec.micro_batch_per_rank} × accumulation {spec.accumulation_steps}"
 
 
@@ -252,7 +252,7 @@ def _unit(spec: BatchSpec) -> str:
 
 
 def divisors(number: int) -> list[int]:
-    """All divisors, smallest first; of a number beyond 10**12, which is no batch but a typing error, those up to 10**6 and their partners."""
+    """All divisors, smallest first; beyond 10**12, surely a typing error, only those up to 10**6 and their partners."""
     small = [d for d in range(1, min(isqrt(number), MOST_TRIED) + 1) if number % d == 0]
     return small + [number // d for d in reversed(small) if d * d != number]
 

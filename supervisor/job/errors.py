@@ -1,10 +1,10 @@
-"""The one error of this package: a job that cannot be run as asked."""
+"""The only error of this package: a job that cannot be run as requested."""
 
 from __future__ import annotations
 
 
 class JobError(Exception):
-    """A job that cannot be run as asked: a line for each fault, mostly one; exit code 2 (usage) or 3 (refused)."""
+    """A job that cannot be run as requested: one line per fault; exit code 2 (usage) or 3 (refused)."""
 
     def __init__(self, *lines: str, exit_code: int = 2) -> None:
         self.lines = lines
@@ -14,4 +14,4 @@ class JobError(Exception):
 
 
 class NotResumableError(JobError):
-    """What was decided would continue with another batch than was planned: one line."""
+    """The decision would continue with another batch than planned: one line."""

@@ -1,4 +1,4 @@
-"""Which micro-batch fits: from what was measured where it can be, else step by step.
+"""Predicts the micro-batch that fits: from measurements if possible, else step by step.
 
 Three grades of knowledge, best first: a line through two or more measured micro-batches, one failed
 allocation's own numbers (`batch.MemoryPoint`), nothing but "this one failed".
@@ -32,23 +32,23 @@ _ALLOCATED: Final = re.compile(rf"{_SIZE} is allocated by PyTorch")
 
 
 class Measure(StrEnum):
-    """What a peak counts. Peaks of different measures are never put on one line."""
+    """The kind of a peak. Peaks of different kinds are never put on one line."""
 
     ALLOCATOR = "allocator"  # PyTorch's allocator on a GPU
-    DEVICE = "device"  # the whole GPU, as NVML tells: contexts and other processes included
+    DEVICE = "device"  # the whole GPU, as reported by NVML, including contexts and other processes
     RESIDENT = "resident"  # the process's resident memory
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryTrial:
-    """What one attempt, probe or earlier run showed of one micro-batch.
+    """The result of one attempt, probe or earlier run for one micro-batch.
 
     Attributes:
         micro_batch: samples a rank held at once.
         fitted: it was enough; False: it ran out of memory.
-        peak_bytes: the most that a rank held; where it did not fit, what it held plus what it tried to get,
-            so a lower bound of its need. None: not measured.
-        capacity_bytes: what a rank could have had. None: not known.
+        peak_bytes: the most that a rank held; if it did not fit, what it held plus what it tried to allocate,
+            a lower bound. None: not measured.
+        capacity_bytes: the memory available to a rank. None: unknown.
         measure: what `peak_bytes` counts.
         base_bytes: held before the first forward pass; 0 if unknown.
     """
@@ -63,7 +63,7 @@ class MemoryTrial:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Bytes = `at_zero` + `per_sample` x micro-batch, the least squares through `points` micro-batches."""
+    """Bytes = `at_zero` + `per_sample` x micro-batch, by least squares through `points` micro-batches."""
 
     at_zero: float
     per_sample: float
@@ -80,11 +80,11 @@ class Line:
 
 
 def line_through(trials: Iterable[MemoryTrial]) -> Line | None:
-    """The measured slope, if two or more micro-batches were measured alike; the highest peak of each counts.
+    """The measured slope, if two or more micro-batches have the same measure; the highest peak of each counts.
 
-    At least one of them fitted: what failed shows only how far it came, the whole card each time, and a line through such points is flat
-    (96 and 48 of a real run on an H100 predicted 75 GiB for 12, which needed 24). None too where memory does not grow with the
-    micro-batch: then something else was measured.
+    At least one must have fitted: failures only show how far they got, the whole card each time, and a line
+    through such points is flat (96 and 48 of a real run on an H100 predicted 75 GiB for 12, which needed 24).
+    Also None if memory does not grow with the micro-batch, which means that something else was measured.
     """
     known = [t for t in trials if t.peak_bytes is not None]
     for measure in Measure:
@@ -107,7 +107,7 @@ def line_through(trials: Iterable[MemoryTrial]) -> Line | None:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The next batch and how it was chosen, in a few words for the reason."""
+    """The next batch and how it was chosen, in a few words."""
 
     batch: BatchSpec
     how: str
@@ -124,18 +124,18 @@ def choose_smaller(
     """The micro-batch to try after `spec` ran out of memory, at the same global batch.
 
     Args:
-        spec: what failed.
+        spec: the batch that failed.
         point: the numbers in its message, if there were enough.
         trials: every attempt of this run and of earlier ones of the same kind.
         minimum: never below this.
-        smaller_global: the accumulation stays in place of the global batch, and half of a batch need not divide it: 7 becomes 3,
-            not 1, on which batch norm fails.
+        smaller_global: the accumulation stays instead of the global batch, and half of a batch need not
+            divide it: 7 becomes 3, not 1, which breaks batch norm.
 
     Returns:
         The largest smaller divisor that the best knowledge predicts to fit; where a prediction leaves nothing
-        (a base that alone is too large was measured wrong more often than it is true) or nothing is known, the
-        one midway to what fits where `spec` was thought to fit too, else the
-        next one that divides the present micro-batch. None when no divisor of at least `minimum` is left.
+        (a base that alone is too large is usually a wrong measurement) or nothing is known, the one midway to
+            a known fit if `spec` was also thought to fit, else the next one that divides the present
+            micro-batch. None when no divisor of at least `minimum` is left.
     """
     half = spec.micro_batch_per_rank // 2
     open_ = _open_values(spec, trials, minimum, half if smaller_global else 0)
@@ -153,23 +153,23 @@ def choose_smaller(
 
 
 def _open_values(spec: BatchSpec, trials: Sequence[MemoryTrial], minimum: int, half: int) -> list[int]:
-    """The micro-batches to choose from, largest first. `half`: one that need not divide the batch; 0: there is none."""
+    """The micro-batches to choose from, largest first. `half`: one that need not divide the batch; 0: none."""
     smaller = [m for m in candidates(spec) if minimum <= m < spec.micro_batch_per_rank]
     if not spec.ranks_known:
-        # An accumulation that counts all ranks, or a batch that is divided among them, stays whole only so.
+        # Only these keep an accumulation over all ranks, or a batch divided among them, whole.
         smaller = [m for m in smaller if spec.micro_batch_per_rank % m == 0]
     smaller = sorted({*smaller, *([half] if half >= minimum else [])}, reverse=True)
     failed = {t.micro_batch for t in trials if not t.fitted}
-    # What failed before fails again; but a memory of failures alone must not end the walk.
+    # A failed value fails again; but a memory with only failures must not end the search.
     return [m for m in smaller if m < min(failed, default=spec.micro_batch_per_rank)] or smaller
 
 
 def _between(
     spec: BatchSpec, open_: Sequence[int], held: int | None, trials: Sequence[MemoryTrial], line: Line | None
 ) -> tuple[int, str] | None:
-    """After a fit that the run refuted (a probe is shorter than a training): midway between what fits and what failed.
+    """After a fit that the run refuted (a probe is shorter than a training): midway between the fit and the failure.
 
-    What fitted below it may be far below: with 8 known to fit and 16 refuted, 12 comes before 8.
+    The next known fit may be far below: with 8 known to fit and 16 refuted, 12 comes before 8.
     """
     refuted = any(t.fitted and t.micro_batch == spec.micro_batch_per_rank for t in trials)
     left = [m for m in open_ if held is not None and m > held]
@@ -180,7 +180,7 @@ def _between(
 
 
 def _by_measure(open_: Sequence[int], held: int | None, line: Line | None) -> tuple[int, str] | None:
-    """What a line through measured micro-batches predicts to fit, or what fitted before."""
+    """The largest that a line through measured micro-batches predicts to fit, or that fitted before."""
     found = next((m for m in open_ if line.fits(m)), None) if line is not None else None
     if line is not None and found is not None and found >= (held or 0):
         return found, _by_line(line, found)
@@ -188,7 +188,7 @@ def _by_measure(open_: Sequence[int], held: int | None, line: Line | None) -> tu
 
 
 def _by_point(open_: Sequence[int], held: int | None, point: MemoryPoint | None) -> tuple[int, str] | None:
-    """What one failed allocation's own numbers predict to fit."""
+    """The largest that one failed allocation's own numbers predict to fit."""
     if held is not None or point is None:
         return None
     found = next((m for m in open_ if point.fits(m)), None)
@@ -212,10 +212,10 @@ def size(count: float) -> str:
 
 
 def memory_point(text: str, micro_batch: int, *, base_bytes: int = 0) -> MemoryPoint | None:
-    """The point that a CUDA out-of-memory message adds; None where it does not have the numbers.
+    """The point that a CUDA out-of-memory message adds; None without the numbers.
 
-    The capacity is what this process could have had: what it holds plus what is free (others may sit on
-    the device), or its allowed fraction where one is set. The message's format is that of torch 2.1 to 2.13.
+    The capacity is the memory available to this process: what it holds plus what is free (others may use the
+    device), or its allowed fraction if set. The message's format is that of torch 2.1 to 2.13.
     """
     tried, allocated, total = (_bytes(p, text) for p in (_TRIED, _ALLOCATED, _TOTAL))
     if tried is None or allocated is None or total is None or micro_batch < 1:

@@ -1,4 +1,4 @@
-"""The keys of job files and product settings: type, meaning, unit, default, values and flag of each, and where it belongs.
+"""The keys of job files and product settings: type, meaning, unit, default, values and flag of each, and its place.
 
 Flags, their help, `config explain` and the reference page are made from this table; `Setting.held` checks a value of any source.
 """
@@ -18,7 +18,7 @@ from supervisor.job.spec import FitSettings, HangSettings, RetrySettings, Timing
 
 
 class KeyType(StrEnum):
-    """What a setting holds."""
+    """The type of a setting's value."""
 
     INT = "whole number"
     FLOAT = "number"
@@ -28,7 +28,7 @@ class KeyType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The numbers that a setting takes. `open_low`, `open_high`: the bound itself is left out."""
+    """The allowed numbers of a setting. `open_low`, `open_high`: the bound itself is excluded."""
 
     low: float
     high: float | None = None
@@ -42,7 +42,7 @@ class Range:
 
     @property
     def words(self) -> str:
-        """As a message says it, after "must be"."""
+        """The range in a message, after "must be"."""
         low = f"above {self.low:g}" if self.open_low else f"at least {self.low:g}"
         if self.high is None:
             return low
@@ -57,7 +57,7 @@ _TYPES: Final[dict[KeyType, Any]] = {
     KeyType.INT: int,
     KeyType.FLOAT: _FINITE,
 }
-# Besides true, false, 1 and 0, which msgspec takes for a switch.
+# Besides true, false, 1 and 0, which msgspec accepts for a switch.
 _SWITCH_WORDS: Final = {"yes": True, "on": True, "no": False, "off": False}
 
 
@@ -65,8 +65,8 @@ _SWITCH_WORDS: Final = {"yes": True, "on": True, "no": False, "off": False}
 class Setting:
     """One setting.
 
-    `default` None: nothing is assumed. `section`: the part of the trainer's help that begins with it. `flag`: of `stoker run`, and
-    what stands for its value (``--grace S``); empty: it has none.
+    `default` None: nothing is assumed. `section`: the part of the trainer's help that starts with it. `flag`:
+    of `stoker run`, with its value's placeholder (``--grace S``); empty: none.
     """
 
     kind: KeyType
@@ -79,22 +79,22 @@ class Setting:
 
     @property
     def takes(self) -> str:
-        """The values that it takes, in words."""
+        """The allowed values, in words."""
         if self.choices:
             return ", ".join(self.choices)
         return f"{self.kind.value}, {self.range.words}" if self.range is not None else self.kind.value
 
     def held(self, name: str, value: object) -> int | float | str | bool:
-        """A value of a file, a variable or a flag as the setting holds it: of its type, among its choices, within its range.
+        """Convert a value from a file, a variable or a flag: to its type, checked against its choices and range.
 
         Raises:
-            JobError: it is not; the message calls the setting `name`.
+            JobError: the value is invalid; the message calls the setting `name`.
         """
         kind, given = self.kind, value
         if kind is KeyType.SWITCH:
             given = _SWITCH_WORDS.get(str(value).lower(), value)
         elif kind is KeyType.TEXT and not isinstance(value, bool | list | dict | None):
-            given = str(value)  # a number or a date of TOML or YAML where text is wanted
+            given = str(value)  # a TOML or YAML number or date for a text setting
         elif isinstance(value, str) and kind in {KeyType.INT, KeyType.FLOAT}:
             given = _number(value)
         try:
@@ -115,7 +115,7 @@ class Setting:
 
 
 def _number(text: str) -> int | float | str:
-    """As Python reads it: `.5`, `1_000` and `+3` too, which msgspec refuses."""
+    """As Python reads it, including `.5`, `1_000` and `+3`, which msgspec refuses."""
     for read in (int, float):
         with contextlib.suppress(ValueError):
             return read(text)
@@ -142,7 +142,7 @@ _UNITS: Final = {
 
 
 def unit_of(name: str) -> str:
-    """What a setting's number counts, by its name; empty for one that has no unit."""
+    """The unit of a setting's number, from its name; empty without one."""
     return next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
 
 
@@ -248,7 +248,7 @@ CLASS_KEYS: Final[dict[str, Setting]] = {
     "wait_s": Setting(_F, "how long what show_first names is waited for", range=_NATURAL),
 }
 """What a ``[policy.<class>]`` table takes, beside ``show_first``."""
-# What may have to be shown before the next launch (`run.records.Precondition`), a list under ``show_first``.
+# The conditions for the next launch (`run.records.Precondition`), a list under ``show_first``.
 PRECONDITIONS: Final = ("gpu_memory", "port", "disk")
 METRIC_KEYS: Final = {"name": Setting(_T, "name of the metric"), "regex": Setting(_T, "its line, the number in a group")}
 SIGNATURE_KEYS: Final[dict[str, Setting]] = {
@@ -263,7 +263,7 @@ SIGNATURE_KEYS: Final[dict[str, Setting]] = {
 }
 # fmt: on
 """What a ``[[signature]]`` takes. `class` or `name` says what the failure is."""
-# Flat keys of a trainer's job file that speak of the launch, not of the training.
+# Flat keys of a trainer's job file that are about the launch, not the training.
 FLAT: Final[dict[str, str]] = {
     "nproc_per_node": "run.nproc_per_node",
     "num_gpus": "run.nproc_per_node",
@@ -271,9 +271,9 @@ FLAT: Final[dict[str, str]] = {
     "torch_local_path": "run.torch_local_path",
     "expected_memory_gib": "run.expected_memory_gib",
 }
-# Tables whose inside belongs to other packages: the screen, and metric patterns of the user.
+# Tables owned by other packages: the screen, and the user's metric patterns.
 METRICS: Final = "metrics"
 SIGNATURE: Final = "signature"
 LAUNCH_SECTIONS: Final = frozenset({"run", "batch", "resume", "env", "policy", "hang", "instrument"})
-# How the screen looks, and which runs are kept: in `stoker.toml` and `config.toml`, never in a job file.
+# The look of the screen, and which runs to keep: in `stoker.toml` and `config.toml`, never in a job file.
 OF_NO_JOB: Final = {"ui": "the screen", "runs": "all runs"}

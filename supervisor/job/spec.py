@@ -1,4 +1,4 @@
-"""JobSpec: what to run, resolved and frozen, before anything is started."""
+"""JobSpec: the job, resolved and frozen, before anything is started."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class AccumulationCounts(StrEnum):
 
 
 class Unread(StrEnum):
-    """What could not be read and a person can answer."""
+    """A fact that could not be read, and that a person can supply."""
 
     SCOPE = "scope"  # what the batch setting counts
     MICRO = "micro"  # which setting makes the micro-batch
@@ -61,7 +61,7 @@ OF_BATCH: Final = frozenset({Unread.SCOPE, Unread.MICRO, Unread.ACCUMULATION})
 
 @dataclass(frozen=True, slots=True)
 class FoundNumber:
-    """A number of the batch as a setting holds it: ``micro``, ``accumulation`` or ``total``, and where it was read."""
+    """A number of the batch in a setting: ``micro``, ``accumulation`` or ``total``, and where it was read."""
 
     what: str
     value: int | None
@@ -70,23 +70,18 @@ class FoundNumber:
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """The names under which the script takes batch, accumulation and resume, as it would spell the flags.
+    """The script's names for batch, accumulation and resume, as it spells the flags.
 
-    A name is the whole flag (``--batch_size``), or a bare key (``train.batch_size``) that is set as
-    ``key=value``. None: not known, so never changed by itself. `global_batch` names a flag that holds the
-    global batch: a script that has one derives its accumulation, so that a smaller micro-batch needs no
-    accumulation flag. `resume_value` is what the resume flag is set to (``auto`` for the bundled trainer);
-    empty for a switch. `declared`: a person named them, or they are the bundled trainer's. `resume_path` is a flag that
-    takes the path of a checkpoint, of use where one was found; `resume` comes before it.
+    A name is the whole flag (``--batch_size``), or a bare key (``train.batch_size``) that is set as ``key=value``. None: unknown, so never changed automatically. `global_batch` names a flag for
+    the global batch: a script that has one derives its accumulation, so that a smaller micro-batch needs no accumulation flag. `resume_value` is the value of the resume flag (``auto`` for the
+    bundled trainer); empty for a switch. `declared`: a person named them, or they are the bundled trainer's. `resume_path` is a flag for the path of a checkpoint, used if one was found; `resume`
+    takes precedence.
 
-    `paired`: batch and accumulation are two factors of the global batch, whatever the batch counts, so that one is halved
-    where the other is doubled. `same`: further settings that hold the same number, as (name, ``micro`` or
-    ``accumulation``); they change together. A number in that place: the name is set to it, as it would change by itself.
-    `refusal`: why the batch cannot be changed at the same global batch, and `help` what would let it be. `found`: the numbers, and where each was read. `self_resuming`: the script finds its newest
-    checkpoint by itself; a `resume_path` beside it is one that it takes before it looks for its own. `resumes`: what is known of that,
-    for people; `resume_step`: a flag that takes the number in the checkpoint's name. `cannot_resume`: there is no way at
-    all. `framework`: whose conventions hold for the script, if any do. `unsafe`: why a smaller micro-batch would
-    change what is learned, whatever is measured.
+    `paired`: batch and accumulation are two factors of the global batch, whatever the batch counts, so one is halved if the other is doubled. `same`: further settings with the same number, as
+    (name, ``micro`` or ``accumulation``); they change together. A number in that place: the name is set to it, because it would change otherwise. `refusal`: why the batch cannot be changed at the
+    same global batch, and `help` what would allow it. `found`: the numbers, and where each was read. `self_resuming`: the script finds its newest checkpoint on its own; if it also has a
+    `resume_path`, that one takes precedence. `resumes`: the facts about that, for people; `resume_step`: a flag for the number in the checkpoint's name. `cannot_resume`: there is no way at all.
+    `framework`: the framework whose conventions apply, if any. `unsafe`: why a smaller micro-batch would change the training, whatever is measured.
     """
 
     batch: str | None = None
@@ -102,7 +97,7 @@ class Knobs:
     same: tuple[tuple[str, str], ...] = ()
     refusal: str = ""
     help: str = ""
-    found: tuple[FoundNumber, ...] = field(default=(), compare=False)  # what was read, not what is run
+    found: tuple[FoundNumber, ...] = field(default=(), compare=False)  # what was read, not what runs
     self_resuming: bool = False
     resumes: str = ""
     resume_step: str | None = None
@@ -111,22 +106,22 @@ class Knobs:
     unsafe: str = field(default="", compare=False)
 
     def number(self, what: str) -> FoundNumber | None:
-        """One of the numbers that were found."""
+        """One of the found numbers."""
         return next((n for n in self.found if n.what == what), None)
 
     @property
     def start(self) -> str | None:
-        """The flag that a checkpoint's path can be given to."""
+        """The flag for a checkpoint's path."""
         return self.resume or self.resume_path
 
     @property
     def starts(self) -> frozenset[str]:
-        """The flags by which a person can say what to start from."""
+        """The flags by which a person can choose the start."""
         return frozenset(() if self.start is None else (self.start,))
 
     @property
     def resume_is_set(self) -> bool:
-        """Whether the resume flag may be set without a checkpoint in sight: a person named it or set it, or it is the bundled trainer's."""
+        """Whether the resume flag may be set without a known checkpoint: a person named or set it, or it is the bundled trainer's."""
         return self.resume is not None and (
             self.resume_is_named or self.resumes in {"", "command line", "config"}
         )
@@ -171,8 +166,8 @@ class BatchAnswer:
     Attributes:
         value: a scope, the name of a setting, or `IN_CODE`.
         change: what an out-of-memory failure would then change; without an accumulation, to a smaller global batch.
-        refusal: why nothing could be changed then either, or what is asked next.
-        number: what the setting holds.
+        refusal: why nothing could be changed even then, or the next question.
+        number: the setting's value.
     """
 
     value: str
@@ -183,15 +178,16 @@ class BatchAnswer:
 
 @dataclass(frozen=True, slots=True)
 class BatchQuestion:
-    """A question that measuring leaves open, or that only a person can answer, with what each answer would lead to.
+    """A question that measurements leave open, or that only a person can answer, with the result of each answer.
 
     Attributes:
-        what: what is asked.
-        knob: the setting that it is about; empty where it is which one of several.
-        number: what that setting holds, or what one of several makes: samples of a rank and step, or passes of a step.
-        answers: all that there are.
-        script: hash of the script; empty where it could not be read, and then no answer is remembered.
-        ranks, passes: of the batch that was measured, as far as they are known.
+        what: the subject.
+        knob: the setting in question; empty if the question is which of several.
+        number: that setting's value, or the value that one of several gives: samples per rank and step, or passes per
+            step.
+        answers: all possible answers.
+        script: hash of the script; empty if it could not be read, in which case no answer is saved.
+        ranks, passes: of the measured batch, as far as known.
     """
 
     what: Unread
@@ -204,20 +200,20 @@ class BatchQuestion:
 
     @property
     def key(self) -> str:
-        """What makes two questions of one script the same."""
+        """The identity of a question about one script."""
         if self.what is Unread.RESUME:
-            return self.what.value  # known before its candidates are
+            return self.what.value  # known before its candidates
         return f"{self.what.value} {self.knob} {'|'.join(answer.value for answer in self.answers)}"
 
     def flag(self, value: str) -> str:
-        """The words of a command line that answer it once and for all."""
+        """The command-line words that answer it for good."""
         declared = _DECLARED_BY.get(value, _DECLARED_BY[self.what])
         return declared + ("" if self.what is Unread.EXIT_CODE or value in _DECLARED_BY else f" {value}")
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerGiven:
-    """An answer that a person gave in an earlier run, and on which day."""
+    """A person's answer from an earlier run, and its day."""
 
     question: BatchQuestion
     value: str
@@ -226,9 +222,9 @@ class AnswerGiven:
 
 @dataclass(frozen=True, slots=True)
 class LoaderKnobs:
-    """What is known of a script's DataLoader; each is (name of the knob, present value), None: not known.
+    """The known DataLoader settings of a script; each is (name of the knob, present value), None: unknown.
 
-    `sharing` is a knob that takes ``file_system``: tensors then pass through files in place of descriptors.
+    `sharing` is a knob that takes ``file_system``: tensors then pass through files instead of descriptors.
     """
 
     workers: tuple[str, int] | None = None
@@ -238,7 +234,7 @@ class LoaderKnobs:
 
 
 def signature_key(signature: str) -> str:
-    """What a user's signature is called among the overrides, where failure classes stand too."""
+    """The key of a user's signature among the overrides, beside failure classes."""
     return f"signature:{signature}"
 
 
@@ -246,10 +242,10 @@ def signature_key(signature: str) -> str:
 class ClassOverride:
     """A user's ``[policy.<class>]`` table; None keeps the built-in rule's value.
 
-    Of a ``[[signature]]`` with an action, `failure` is `signature_key` of its id.
+    For a ``[[signature]]`` with an action, `failure` is the `signature_key` of its id.
 
-    `change` is one of policy's answers that change the job (shrink, fewer_workers, ...), or ``none``. `show_first`
-    and `wait_s`: what must be shown before the next launch, and for how long that is waited for.
+    `change` is one of policy's answers that change the job (shrink, fewer_workers, ...), or ``none``.
+    `show_first` and `wait_s`: the conditions for the next launch, and how long to wait for them.
     """
 
     failure: str
@@ -263,9 +259,9 @@ class ClassOverride:
 
 @dataclass(frozen=True, slots=True)
 class OwnSignature:
-    """A user's ``[[signature]]`` table: what a failure looks like in this user's logs.
+    """A user's ``[[signature]]`` table: the appearance of a failure in this user's logs.
 
-    `failure` is a failure class; `title` a name of the user's own, for what none of them is. `role`: cause, consequence or
+    `failure` is a failure class; `title` the user's own name for a failure outside them. `role`: cause, consequence or
     advice (which masks the line). `start`: when it is expected: before or after the first step; empty: at any time.
     """
 
@@ -279,13 +275,13 @@ class OwnSignature:
 
 @dataclass(frozen=True, slots=True)
 class RetrySettings:
-    """The user's bounds on automatic restarts.
+    """The user's limits on automatic restarts.
 
-    `min_ranks`: how few ranks a node may continue with when a GPU is left out; None: never fewer than asked for.
-    `allow_smaller_global`: out of memory may shrink the global batch where nothing else keeps the job going.
-    `step_counter`: whether the script's steps go on after a resume (``continues``) or begin at 0 at each start (``restarts``).
-    `flap_max` restarts within `flap_window_s` seconds are too many, with progress or without.
-    `exit_zero`: ``check``: exit code 0 is a success unless the logs show a failure or an early end; ``trust``: always.
+    `min_ranks`: the minimum ranks of a node without an excluded GPU; None: never fewer than requested. `allow_smaller_global`:
+    out of memory may shrink the global batch if nothing else keeps the job running. `step_counter`: whether the script's steps
+    continue after a resume (``continues``) or begin at 0 at each start (``restarts``). `flap_max` restarts within
+    `flap_window_s` seconds are too many, with progress or without. `exit_zero`: ``check``: exit code 0 is a success unless the
+    logs show a failure or an early end; ``trust``: always.
     """
 
     enabled: bool = True
@@ -305,9 +301,9 @@ class RetrySettings:
 class Timing:
     """How long the keeper waits, in seconds.
 
-    `grace_s` is for stops that checkpoint; `death_grace_s` for peers of a rank that died by itself;
-    `hold_s` how long a held run waits for a person; `node_timeout_s` how long a node waits for others of the run that show no
-    sign of life.
+    `grace_s` is for stops that checkpoint; `death_grace_s` for peers of a rank that died on its own; `hold_s`
+    how long a held run waits for a person; `node_timeout_s` how long a node waits for others of the run that
+    show no sign of life.
     """
 
     grace_s: float = 30.0
@@ -318,18 +314,18 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class HangSettings:
-    """When missing progress is a stall, and when it is ended: ``[hang]``. Times in seconds.
+    """When missing progress is a stall, and when the attempt is ended: ``[hang]``. Times in seconds.
 
-    A stall is flagged after max(`flag_s`, `flag_factor` x pace), pace being the 99th percentile of what this phase of this
-    run took before. It is ended at the earliest after max(`act_s`, `act_factor` x pace, `return_factor` x the longest
-    silence that the run came back from), and only where all rules of `policy.health.ending` allow it. Where no pace is
-    known, neither happens. `act_s` 0: flag, never end. `act_given`: a person gave it; together with `end_hangs` it then counts
-    missing progress alone. `start_timeout_s`: the same before the first step, 0: never.
+    A stall is flagged after max(`flag_s`, `flag_factor` x pace), where pace is the 99th percentile of this phase's earlier
+    intervals in this run. It is ended at the earliest after max(`act_s`, `act_factor` x pace, `return_factor` x the longest
+    silence that the run recovered from), and only if all rules of `policy.health.ending` allow it. Without a known pace,
+    neither happens. `act_s` 0: flag, never end. `act_given`: a person gave it; together with `end_hangs` it then counts only
+    missing progress. `start_timeout_s`: the same before the first step, 0: never.
 
-    `busy_act_s`: the same for a late rank that computes, by more than `busy_ratio` of a core. `rounds_apart_s`: how far
-    apart two rounds of stacks lie at least. `countdown_s`: from the decision to the end of the attempt. `end_hangs`: a
-    person lets hangs be ended also where nobody watches and no resume is known, and computing ranks like all others.
-    `faulthandler`: ranks register Python's faulthandler at their start, for where py-spy may not attach.
+    `busy_act_s`: the same for a late rank that computes, by more than `busy_ratio` of a core. `rounds_apart_s`: the minimum
+    time between two rounds of stacks. `countdown_s`: from the decision to the end of the attempt. `end_hangs`: a person allows
+    ending hangs even if nobody watches and no resume is known, and treats computing ranks like all others. `faulthandler`:
+    ranks register Python's faulthandler at their start, in case py-spy may not attach.
     """
 
     enabled: bool = True
@@ -361,9 +357,9 @@ LEAST_FIT_STEPS: Final = 3
 class FitSettings:
     """``--fit-batch``: probing launches before the first attempt find the largest micro-batch that fits.
 
-    A probe has fitted after `steps` completed steps, or when it ends well; it is ended after `timeout_s` seconds in any
-    case, and has fitted then if it made `LEAST_FIT_STEPS`. Optimizer states are there after the first step, but
-    caches, buckets and a compiled graph's last shapes only some steps later: of three steps too many were called fitting.
+    A probe has fitted after `steps` completed steps, or when it succeeds; it is ended after `timeout_s` seconds in any
+    case, and then has fitted if it made `LEAST_FIT_STEPS`. Optimizer states exist after the first step, but caches,
+    buckets and a compiled graph's last shapes only some steps later: three steps gave too many false fits.
     """
 
     steps: int = 10
@@ -376,7 +372,7 @@ BEYOND_STEPS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class TrialKnob:
-    """A setting that a trial changed: its name, its value now, and what it was before; None: the script's own default."""
+    """A setting changed by a trial: its name, its new value, and its old one; None: the script's own default."""
 
     name: str
     value: str
@@ -387,9 +383,9 @@ class TrialKnob:
 class TrialSettings:
     """``--trial``: one rank, a few steps, no restart.
 
-    Where a setting of the script makes it stop after `steps` (`ends_itself`), it is left to end by itself, else it is
-    stopped once so many are seen. It is ended after `timeout_s` seconds in any case. `args` are the script's arguments as
-    they were given and `flags` torchrun's, for the command of the real run; `knobs` what was changed of the arguments.
+    If a setting makes the script stop after `steps` (`ends_itself`), it ends on its own; otherwise it is
+    stopped after that many steps. It is ended after `timeout_s` seconds in any case. `args` are the script's
+    original arguments and `flags` torchrun's, for the command of the real run; `knobs` the changed arguments.
     """
 
     steps: int = 20
@@ -400,36 +396,36 @@ class TrialSettings:
     flags: tuple[str, ...] = ()
 
     def is_over(self, first: int | None, last: int | None, age_s: float) -> bool:
-        """Whether it is ended now: by its first and newest step seen, and the seconds since its launch."""
+        """Whether to end it now, from its first and newest step and the seconds since its launch."""
         most = self.steps * BEYOND_STEPS if self.ends_itself else self.steps
         return steps_seen(first, last) >= most or age_s > self.timeout_s
 
 
 def steps_seen(first: int | None, last: int | None) -> int:
-    """How many steps lie between the first that was seen and the newest, both included."""
+    """How many steps lie between the first seen and the newest, inclusive."""
     return 0 if first is None or last is None else max(last - first + 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """One job: everything that is needed to plan its launches.
+    """One job: everything needed to plan its launches.
 
-    `entry` is a path, a module name or (COMMAND) the program; `entry_args` what follows it, untouched.
-    `torchrun_flags` are launcher flags that stoker does not own, already spelt ``--flag=value``.
-    `master_port` is set only when a person named one; stoker may move a port nobody named.
-    `metric_rules` are the user's own (name, regex) for metrics in logs. `set_knobs` are (knob, value) pairs that
-    every launch sets besides `entry_args`: knobs in config files and in the environment.
-    `world_size`: ranks of the whole job; None: not known, as where a launcher behind ``--`` does not say.
-    `outputs`: where a foreign script may leave checkpoints, as it spells it. `output_prefixes`: those of them that its arguments name;
-    in run.json of earlier versions some of these stand in only one of the two.
-    `group_timeout_s`: how long the bundled trainer's process groups wait, where that is longer than PyTorch's default.
-    `question`, `if_answered`: of runs that were started when command lines were asked about: knobs and batch with each answer.
-    `answered`: an answer of an earlier run that is used here.
-    `instrument`: its processes are measured from inside; the bundled trainer reports by itself.
-    `expected_memory_bytes`: the most that its configuration expects a rank to hold on a GPU; None: it says nothing, or was changed.
-    `env` is the user's own environment delta (from config or --env). `origins` has a row
-    for each source (flag, env, file, default) of each setting: of one setting the last is in effect, those before it it overrode.
-    `given`: the flags of the command line that set nothing of the job, as words.
+    `entry` is a path, a module name or (COMMAND) the program; `entry_args` the words after it, unchanged.
+    `torchrun_flags` are launcher flags that stoker does not own, already in the form ``--flag=value``.
+    `master_port` is set only when a person named one; stoker may move a port nobody named. `metric_rules` are
+    the user's own (name, regex) for metrics in logs. `set_knobs` are (knob, value) pairs that every launch
+    sets besides `entry_args`: knobs in config files and in the environment. `world_size`: ranks of the whole
+    job; None: unknown, for example if a launcher after ``--`` does not say. `outputs`: where a
+    foreign script may write checkpoints, as it spells it; `output_prefixes`: those that its arguments name (in run.json
+    of earlier versions, some of these are in only one of the two). `group_timeout_s`: the timeout of the bundled
+    trainer's process groups, if longer than PyTorch's default. `question`, `if_answered`: for runs from when
+    command lines were asked about: knobs and batch with each answer. `answered`: an answer of an earlier run
+    that is used here. `instrument`: its processes are measured from inside; the bundled trainer sends its own
+    reports. `expected_memory_bytes`: the most GPU memory per rank that its configuration expects; None: it
+    has no figure, or was changed. `env` is the user's own environment delta (from config or --env). `origins`
+    has a row for each source (flag, env, file, default) of each setting: for each setting the last one is in
+    effect and overrode those before it. `given`: the flags of the command line that set nothing of the job,
+    as words.
     """
 
     name: str
@@ -484,12 +480,12 @@ class JobSpec:
 
     @property
     def least_nodes(self) -> int:
-        """The number of nodes; of MIN:MAX the least."""
+        """The number of nodes; the minimum of MIN:MAX."""
         return int(self.nnodes.partition(":")[0])
 
     @property
     def most_nodes(self) -> int:
-        """The number of nodes; of MIN:MAX the most."""
+        """The number of nodes; the maximum of MIN:MAX."""
         return int(self.nnodes.rpartition(":")[2])
 
     @property
@@ -499,10 +495,10 @@ class JobSpec:
         return direct or self.entry_kind is not EntryKind.COMMAND
 
     def sources(self, setting: str) -> list[tuple[str, str]]:
-        """Each source of a setting as (value, origin): the last is in effect, those before it it overrode."""
+        """Each source of a setting as (value, origin): the last is in effect and overrode those before it."""
         return [(value, origin) for name, value, origin in self.origins if name == setting]
 
     @property
     def effective(self) -> tuple[tuple[str, str, str], ...]:
-        """Each setting once, with the value that is in effect and its origin."""
+        """Each setting once, with its effective value and origin."""
         return tuple({row[0]: row for row in self.origins}.values())

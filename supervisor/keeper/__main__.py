@@ -32,11 +32,11 @@ class Beside(Protocol):
     """What runs in the keeper's process until it ends."""
 
     def finish(self, *, ended: bool) -> None:
-        """Come to an end; `ended`: the run has, and the keeper did not crash."""
+        """Wrap up. `ended`: the run is over and the keeper did not crash."""
 
 
 def main(argv: list[str], *, beside: Callable[[RunPaths, RunFile, Keeper], Beside] | None = None) -> int:
-    """Carry the run in `argv[0]` to its end; the exit code of the run. `beside`: begins what runs in the same process."""
+    """Run the job in `argv[0]` to its end and return its exit code. `beside` starts what shares this process."""
     _log_without_secrets()
     run = RunPaths(Path(argv[0]))
     try:
@@ -53,8 +53,8 @@ def main(argv: list[str], *, beside: Callable[[RunPaths, RunFile, Keeper], Besid
         code = keeper.run_to_end()
         why = "the run ended"
     finally:
-        # Whatever happened here, training continues: its processes are left as they are, the lock is let
-        # go, and `stoker attach --adopt` takes them over.
+        # Whatever happened here, training continues: its processes are left alone, the lock is released, and
+        # `stoker attach --adopt` takes them over.
         keeper.close(why)
         logging.info("keeper %d ends: %s", os.getpid(), why)  # noqa: LOG015
         if companion is not None:
@@ -63,7 +63,7 @@ def main(argv: list[str], *, beside: Callable[[RunPaths, RunFile, Keeper], Besid
 
 
 class _Formatter(logging.Formatter):
-    """keeper.log quotes commands, paths and errors, which may hold a secret or act on a terminal."""
+    """keeper.log quotes commands, paths and errors, which may contain secrets or terminal escapes."""
 
     def format(self, record: logging.LogRecord) -> str:
         return _shown(super().format(record))
@@ -74,7 +74,7 @@ def _shown(lines: str) -> str:
 
 
 def _log_without_secrets() -> None:
-    """Set up keeper.log: what is logged, and what a crash of ours prints there."""
+    """Set up keeper.log: our log messages, and the traceback if we crash."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -431,7 +431,7 @@ class AttemptMonitor:
             self._ledger.emit(intent, durable=True)
 
     def dump_stacks(self) -> BackgroundTask[Round, str]:
-        """Begin to write the stacks of all ranks to artifacts/; the answer is the file's name.
+        """Start writing the stacks of all ranks to artifacts/; returns the file's name.
 
         Raises Refused if there are no ranks.
         """
@@ -484,7 +484,7 @@ class AttemptMonitor:
     # -- its end -----------------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Stop reading the logs of an ended attempt after a moment; it ends with what was read."""
+        """Stop reading the logs of an ended attempt soon; the verdict uses what was read so far."""
         ending = self._ending
         if ending is None:
             return
@@ -521,7 +521,7 @@ class AttemptMonitor:
         self._read_out(self._ending)
 
     def _read_out(self, ending: _Ending) -> None:
-        """Check how far the logs of an exited attempt are read; once they are, the attempt has ended."""
+        """Check how far the logs of an exited attempt have been read; once all are, the attempt has ended."""
         view = self._ledger.state.attempt
         why = view.stop.why if view is not None and view.stop is not None else None
         took_s = ending.reading.took_s
@@ -541,7 +541,7 @@ class AttemptMonitor:
     def _finish(self, ending: _Ending) -> None:
         assert self._collector is not None, "what is read is read by its sensors"
         self._collector.stop()
-        # After the threads have ended: what comes later would count for the next attempt.
+        # After the threads have ended, because later observations would count for the next attempt.
         while not self._queue.empty():
             self._observe(self._queue.get_nowait())
         backlog = self._collector.logs.backlog()

@@ -1,4 +1,4 @@
-"""What a keeper needs once something runs: the watch over an attempt, its judgement, what is shown before the next."""
+"""The parts that a keeper needs once something runs: attempt monitor, verdict, decision."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from supervisor.sources.signature_files import EngineLoader
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """One a keeper. `judging` gives the verdict on an attempt, `decide` what follows the newest one."""
+    """One per keeper. `judging` gives the verdict on an attempt, `decide` what follows the newest one."""
 
     monitor: AttemptMonitor
     readiness: ReadinessCheck
@@ -34,7 +34,7 @@ class Components:
     decide: Callable[[], Decision]
 
     def close(self) -> None:
-        """Stop the sensors, a probe and what is still being asked."""
+        """Stop the sensors, any probe, and any pending question."""
         self.prober.stop()
         self.readiness.close()
         self.copies.close()
@@ -42,7 +42,7 @@ class Components:
 
 
 def make_components(context: RunContext, engine: EngineLoader, *, same_boot: bool) -> Components:
-    """Make them, and begin to load the signatures. `same_boot`: the machine was not booted since the journal began."""
+    """Make the components and start loading the signatures. `same_boot`: no reboot since the journal began."""
     node, record, ledger = context.node, context.record, context.ledger
 
     def judge(number: int, *, whole: bool) -> Verdict:

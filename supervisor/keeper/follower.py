@@ -1,7 +1,7 @@
-"""Any node but 0: its keeper starts and ends what the leader orders, and reports what became of it. It decides nothing.
+"""Any node but 0: its keeper starts and stops attempts on the leader's orders and reports the results. It decides nothing.
 
-While the leader's keeper shows no sign of life, what runs here continues, and nothing new is started. Where the leader's whole node
-is gone, this one ends within its bounds (`_leave_a_dead_leader`).
+While the leader's keeper shows no sign of life, running processes continue and nothing new is started. If the leader's whole node
+is gone, this keeper stops after a limited time (`_leave_a_dead_leader`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SILENT: Final = "leader_silent"
 
 
 class Following(Group):
-    """The part of any node but 0 of a run on several nodes. The leader plans."""
+    """The role of any node but 0 in a run on several nodes. The leader plans."""
 
     alone = False
     leads = False
@@ -71,7 +71,7 @@ class Following(Group):
         self._watched: set[int] = set()
 
     def join(self, keeper: Keeper) -> None:
-        """The keeper holds its lock, and begins."""
+        """The keeper holds its lock and is about to start."""
         self._keeper, self._context, self._clock = keeper, keeper.context, keeper.context.clock
         self._node = self._context.node
         self._heartbeat = Heartbeat(self._node, self._session)
@@ -82,30 +82,30 @@ class Following(Group):
     def _state(self) -> st.RunState:
         return self._keeper.state
 
-    # -- what its keeper calls ----------------------------------------------------------------------------
+    # -- called by the keeper ------------------------------------------------------------------------------
 
     def begin(self, continued_by: str) -> None:  # noqa: ARG002 - of any group
-        """A run that had ended for this node, and that node 0 continues with, is waited for."""
+        """Wait for a run that had ended on this node and that node 0 is continuing."""
         if isinstance(self._state.condition, st.Finished):
             view = self._state.attempt
             number = view.number if view is not None else 0
             self._keeper.emit(ev.Held(t=self._clock.wall(), attempt=number, reason=f"waits for {BY}"))
 
     def close(self, *, superseded: bool) -> None:  # noqa: ARG002 - of any group
-        """The leader learns that this keeper is gone on purpose."""
+        """Tell the leader that this keeper exits on purpose."""
         if isinstance(self._state.condition, st.Finished):
             self.publish()
         self._probe.close(PROBE_S)
         self._rendezvous.close()
 
     def may_launch(self, reason: str) -> str | None:
-        """A launch that a keeper before this one did not come to: the leader orders another."""
+        """An earlier keeper did not get to this launch: the leader orders another."""
         view = self._state.attempt
         log.warning("attempt %d is not started here: %s", view.number if view is not None else 0, reason)
         return None
 
     def patience_s(self) -> float | None:
-        """Between attempts only orders are waited for."""
+        """Between attempts, wait only for orders."""
         match self._state.condition:
             case st.Ended() if not self._keeper.reads_on:
                 return TICK_S
@@ -115,7 +115,7 @@ class Following(Group):
                 return None
 
     def step(self, *, hurried: bool) -> bool:  # noqa: ARG002 - of any group
-        """Do what the leader orders. The keeper itself decides nothing."""
+        """Carry out the leader's orders. The keeper itself decides nothing."""
         now = self._clock.mono()
         self._heartbeat.beat(now)
         self._look(now)
@@ -156,7 +156,7 @@ class Following(Group):
     # -- orders ---------------------------------------------------------------------------------------
 
     def _obey(self, number: int, now: float) -> None:
-        """End what runs here where the leader wants it ended, or where its node is gone."""
+        """Stop the local attempt if the leader orders it, or if the leader's node is gone."""
         order, view = self._order, self._state.find(number)
         monitor = self._keeper.monitor
         if view is None or not monitor.is_stoppable:
@@ -172,7 +172,7 @@ class Following(Group):
                 return
             if self._end_since is None or self._end_since[0] != number:
                 self._end_since = (number, now)
-            # Its ranks learn by themselves that their peers are gone, and write down how: they get a moment for it.
+            # Its ranks notice on their own that their peers are gone and log it: give them a moment.
             if view.stop is None and now - self._end_since[1] > grace_s:
                 monitor.stop(ev.StopWhy.RANK_DIED, BY, grace_s=grace_s)
         elif view.stop is None and self._leader_is_gone(now):
@@ -182,7 +182,7 @@ class Following(Group):
             monitor.stop(ev.StopWhy.RANK_DIED, f"{BY} is gone", grace_s=grace_s)
 
     def _wait_for_orders(self, now: float) -> None:
-        """Nothing runs here: take up what the leader settled, start the next attempt, or leave."""
+        """Nothing runs here: take over the leader's decision, start the next attempt, or exit."""
         order, view = self._order, self._state.attempt
         number = view.number if view is not None else 0
         if order is not None and view is not None and order.attempt == number:
@@ -208,7 +208,7 @@ class Following(Group):
             self._keeper.end(ev.Outcome.LOST, EXIT_LOST, reason)
 
     def _end_before_us(self) -> int | None:
-        """The number of the order by which the run was over before this keeper began; None: it was not."""
+        """The number of the order that ended the run before this keeper started; None if there was none."""
         order = read_order(self._leader_node)
         if order is None or order.want is not Want.OVER:
             return None
@@ -221,9 +221,9 @@ class Following(Group):
         return order.seq
 
     def _may_be_continued(self, order: Order, now: float) -> bool:
-        """Whether this end stood there before this keeper began, and node 0 may be about to continue the run: it lives, or is waited for.
+        """Whether the run ended before this keeper started and node 0, alive or waited for, may be about to continue it.
 
-        Nothing is started meanwhile: that takes an order with a higher number.
+        Nothing starts before an order with a higher number.
         """
         return order.seq == self._old_end and self._leader.silent_s(now) <= self._patience_with_an_end_s()
 
@@ -231,7 +231,7 @@ class Following(Group):
         return min(self._job.timing.node_timeout_s, nd.CONTINUED_WITHIN_S)
 
     def _take_up(self, order: Order, view: st.AttemptState) -> None:
-        """Journal the leader's verdict and decision on this attempt: there are no others."""
+        """Journal the leader's verdict and decision on this attempt, the only ones there are."""
         if order.verdict is not None and (view.verdict is None or view.verdict_provisional):
             self._keeper.emit(ev.Diagnosed(t=self._clock.wall(), attempt=view.number, verdict=order.verdict))
         if order.decision is not None and view.decision != order.decision:
@@ -259,7 +259,7 @@ class Following(Group):
     # -- the leader's node -----------------------------------------------------------------------------
 
     def _leader_is_gone(self, now: float) -> bool:
-        """Whether neither its keeper beats nor its port answers, for `node_timeout_s`. Where only its keeper died, its agent answers."""
+        """Whether neither its keeper's heartbeat nor its port responded for `node_timeout_s`. If only its keeper died, its agent does."""
         if not self._is_leader_silent(now):
             self._answered_t = now
             return False
@@ -277,7 +277,7 @@ class Following(Group):
         return now - self._answered_t > self._job.timing.node_timeout_s
 
     def _look_for_a_route(self, view: st.AttemptState) -> None:
-        """Once a part has failed here: journal if node 0's machine cannot be reached, so that the verdict can name the node that was cut off."""
+        """After a local failure, journal if node 0's machine is unreachable, so that the verdict can name the node that was cut off."""
         asked = view.stop is not None and view.stop.why in st.REQUESTED_STOPS
         where = meeting_point(self._job, self._order)
         if view.number not in self._watched - {self._routed} or view.exit_code in {None, 0}:
@@ -288,17 +288,17 @@ class Following(Group):
         error = connection_error(*where)
         if error is not None and not isinstance(
             error, ConnectionRefusedError
-        ):  # a machine that refuses is reached
+        ):  # a machine that refuses is reachable
             text = (
                 f"node {LEADER} could not be reached at {where[0]} once attempt {view.number} had failed here"
             )
             code = f"{CUT_OFF}_{view.number}"
             self._keeper.emit(ev.Advisory(t=self._clock.wall(), attempt=view.number, code=code, text=text))
 
-    # -- what is reported ------------------------------------------------------------------------------
+    # -- reports -----------------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Tell the leader how things stand here, where that is news."""
+        """Report this node's state to the leader if it changed."""
         condition, view = self._state.condition, self._state.attempt
         lives = isinstance(condition, st.Launching | st.Running | st.Stopping) or self._keeper.reads_on
         phase = NodePhase.READY if view is None else NodePhase.ENDED
@@ -333,7 +333,7 @@ class Following(Group):
         self._reported = report
 
     def _stopped_here(self, view: st.AttemptState) -> tuple[ev.StopWhy | None, str]:
-        """A stop of this attempt that this keeper was told, and by whom; not one that the leader ordered, nor of a keeper before."""
+        """A request to this keeper, not an earlier one, to stop this attempt, and who made it; not an order of the leader."""
         stop = view.stop
         ours = (
             stop is not None
@@ -346,7 +346,7 @@ class Following(Group):
     # -- signals ---------------------------------------------------------------------------------------
 
     def stop(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
-        """A signal: what runs here is ended, and the leader ends the run. The second one ends this keeper too, once nothing runs."""
+        """A signal stops the local attempt, and the leader ends the run. A second one also ends this keeper once nothing runs."""
         again = self._told_to_stop is not None
         self._told_to_stop = self._told_to_stop or (why, by, self._clock.mono())
         stopping = self._keeper.stop_attempt(why, by, now=now)
@@ -356,13 +356,13 @@ class Following(Group):
 
 
 def quiet(record: RunFile) -> RunFile:
-    """The record of a node that follows: silence there is nothing that it ends; rank 0's steps are counted on node 0."""
+    """The record of a follower, which never ends a silence itself; node 0 counts rank 0's steps."""
     job = dataclasses.replace(record.job, hang=dataclasses.replace(record.job.hang, enabled=False))
     return msgspec.structs.replace(record, job=job)
 
 
 def connection_error(host: str, port: int) -> OSError | None:
-    """What stands in the way of a connection; None: somebody listens. A store takes one that says nothing for one that is made later."""
+    """Why a connection fails; None if somebody listens. A store tolerates a connection that sends nothing."""
     try:
         socket.create_connection((host, port), PROBE_S).close()
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Node 0 of several: its keeper is like any other, but starts nothing and judges nothing without the other nodes.
+"""Node 0 of several: its keeper works like any other, but waits for the others to launch and judge.
 
-Its orders follow from its state (`publish`): a keeper that takes the run over gives the same ones.
+Its orders follow from its state (`publish`), so a keeper that takes over the run gives the same ones.
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ class Member:
     report: Report | None = None
 
     def lives(self, now: float) -> bool:
-        """Whether its keeper beats, and has reported."""
+        """Whether its keeper has a heartbeat and has reported."""
         return self.report is not None and self.report.phase is not NodePhase.LEFT and self.pulse.lives(now)
 
     def is_idle(self, seq: int) -> bool:
-        """Whether nothing of the run lives there, and nothing will: it has read order `seq`, which starts none."""
+        """Whether nothing of the run is alive or will start there: it has read order `seq`, which starts nothing."""
         return self.report is not None and self.report.phase in IDLE and self.report.seq >= seq
 
     def has_ended(self, number: int) -> bool:
-        """Whether its part of attempt `number` is over, as it says."""
+        """Whether it reports that its part of attempt `number` is over."""
         report = self.report
         return (
             report is not None
@@ -88,7 +88,7 @@ class Member:
 
 
 class Leading(Group):
-    """Node 0's part of a run on several nodes."""
+    """Node 0's role in a run on several nodes."""
 
     alone = False
 
@@ -99,7 +99,7 @@ class Leading(Group):
             for number in range(1, record.job.most_nodes)
         }
         self.others = tuple(self._members)
-        # A run that is continued was over: what its nodes were told to stop for is settled.
+        # A continued run was already over, so earlier stop requests to its nodes no longer count.
         reports = (read_report(member.paths) for member in self._members.values() if continued_by)
         self._settled = {report.node: report for report in reports if report is not None}
         self._left_out: set[int] = set()
@@ -110,7 +110,7 @@ class Leading(Group):
         self._failed_since: tuple[int, float] | None = None
 
     def join(self, keeper: Keeper) -> None:
-        """The keeper holds its lock, and begins."""
+        """The keeper holds its lock and is about to start."""
         self._keeper, self._context, self._clock = keeper, keeper.context, keeper.context.clock
         session = new_session()
         self._heartbeat = Heartbeat(self._context.node, session)
@@ -122,17 +122,17 @@ class Leading(Group):
     def _state(self) -> st.RunState:
         return self._keeper.state
 
-    # -- what its keeper calls ----------------------------------------------------------------------------
+    # -- called by the keeper ------------------------------------------------------------------------------
 
     def begin(self, continued_by: str) -> None:
-        """A run that ended before anything was launched waits for the other nodes, as at its start."""
+        """A run that ended before any launch waits for the other nodes, as at its start."""
         over = not isinstance(self._state.condition, st.Preflight)
         if continued_by and self._state.attempt is None and over:
             self._begins_by = continued_by
             self._keeper.emit(ev.Held(t=self._clock.wall(), attempt=0, reason="waits for the other nodes"))
 
     def close(self, *, superseded: bool) -> None:
-        """The others learn that the run is over."""
+        """Tell the others that the run is over."""
         if not superseded and isinstance(self._state.condition, st.Finished):
             try:
                 self.publish()
@@ -141,17 +141,17 @@ class Leading(Group):
         self._rendezvous.close()
 
     def patience_s(self) -> float | None:
-        """Others are waited for."""
+        """Wait one tick at a time while waiting for others; None otherwise."""
         return TICK_S if self._waits_since is not None else None
 
     def may_launch(self, reason: str) -> str | None:
-        """With who takes part settled; asked for between two looks, it may be too early: then it is tried again."""
+        """Settle who takes part. If called too early, between two checks, the launch is tried again."""
         if not self._choose(self._absent(self._clock.mono())):
             return None
         return reason + self._in_place_of_all()
 
     def step(self, *, hurried: bool) -> bool:
-        """Look at the others; whether they are waited for."""
+        """Check on the others; returns whether to wait for them."""
         now = self._clock.mono()
         self._heartbeat.beat(now)
         self._look(now)
@@ -161,7 +161,7 @@ class Leading(Group):
         return waits
 
     def _waits(self, condition: st.Condition, now: float) -> bool:
-        """Whether others are waited for, so that nothing is done now."""
+        """Whether to wait for others and do nothing now."""
         match condition:
             case st.Preflight():
                 return not self._may_launch(now)
@@ -219,7 +219,7 @@ class Leading(Group):
             self._see(member, ev.NodeSight.BACK)
         elif sight is not None and not gone and not lives and member.pulse.silent_s(now) > nd.SILENT_S:
             self._see(member, ev.NodeSight.SILENT)
-        # A stop there ends the attempt here first (`_follow_others`): then it counts as the reason only where that was over by itself.
+        # A stop there first ends the attempt here (`_follow_others`), so it counts as the reason only if the attempt ended on its own.
         known = view is not None and (
             report.stop is None or view.stop is not None or view.ended_t is not None
         )
@@ -256,14 +256,14 @@ class Leading(Group):
         return [m.node for m in self._members.values() if not (m.lives(now) and m.is_idle(seq))]
 
     def _may_launch(self, now: float) -> bool:
-        """Whether all nodes are ready, or as many as may run without the others; past the bound the run ends, or is held."""
+        """Whether all nodes are ready, or enough to run without the others; after the time limit the run ends or is held."""
         absent = self._absent(now)
         if self._choose(absent):
             return True
         self._waits_since = now if self._waits_since is None else self._waits_since
         waited_s, bound_s = now - self._waits_since, self._job.timing.node_timeout_s
         if self._job.least_nodes < self._job.most_nodes:
-            bound_s = max(bound_s, nd.SILENT_S)  # a node that may be left out has to be known as silent first
+            bound_s = max(bound_s, nd.SILENT_S)  # a node must be known to be silent before it may be left out
         if waited_s <= bound_s:
             return False
         self._left_out |= {node for node in absent if not self._members[node].lives(now)}
@@ -282,7 +282,7 @@ class Leading(Group):
         return False
 
     def _choose(self, absent: Sequence[int]) -> bool:
-        """Settle who takes part in the next attempt: all, or of MIN:MAX as many as keep the global batch, without nodes that are left out."""
+        """Choose the nodes of the next attempt: all, or with MIN:MAX as many as keep the global batch, without excluded nodes."""
         if not self._left_out.issuperset(absent):
             return False
         there = (LEADER, *(node for node in self._members if node not in absent))
@@ -295,7 +295,7 @@ class Leading(Group):
         return False
 
     def _why_not_fewer(self, absent: Sequence[int]) -> str:
-        """Why an elastic run does not do without these nodes."""
+        """Why an elastic run cannot run without these nodes."""
         least, there = self._job.least_nodes, self._job.most_nodes - len(absent)
         if least == self._job.most_nodes or not self._left_out.issuperset(absent):
             return ""
@@ -308,10 +308,10 @@ class Leading(Group):
         return ""
 
     def _waits_for_ends(self, number: int, now: float) -> bool:
-        """Whether the others' parts of an attempt have yet to end: one verdict is made of all of them."""
+        """Whether the others' parts of an attempt are still running: one verdict covers all of them."""
         if self._ended_since is None or self._ended_since[0] != number:
             self._ended_since = (number, now)
-            self._look_due = float("-inf")  # what was reported meanwhile is journalled before it is judged
+            self._look_due = float("-inf")  # journal pending reports before the verdict
             return True
         waited_s = now - self._ended_since[1]
         newest = self._orders.newest
@@ -331,14 +331,14 @@ class Leading(Group):
                 return True
         view = self._state.find(number)
         if view is not None and view.started_t is None and view.exit_code is None and view.verdict is None:
-            # A keeper died between its intent and the launch: the others may have begun, and have ended by now.
+            # A keeper died between its intent and the launch: the others may have started and already ended.
             if self._may_launch(now):
                 self._keeper.launch("the keeper died before it was launched")
             return True
         return False
 
     def _follow_others(self, number: int, now: float) -> None:
-        """A part of the attempt that was stopped, or failed, ends the others: here too."""
+        """If one part of the attempt was stopped or failed, stop the other parts, including this one."""
         view = self._state.find(number)
         if view is None or not self._keeper.monitor.is_stoppable:
             return
@@ -366,7 +366,7 @@ class Leading(Group):
                 return
 
     def _never_came(self, member: Member, view: st.AttemptState, now: float) -> bool:
-        """Whether a node is gone before the ranks have met: torchrun would wait for it for 15 minutes, and there is no work to lose."""
+        """Whether a node is gone before the ranks have met: torchrun would wait 15 minutes for it, and no work can be lost."""
         bound_s = max(self._job.timing.node_timeout_s, nd.SILENT_S)
         took_part = self._orders.take_part(view.number) or ()
         met = any(rank.pid for rank in view.ranks.values())
@@ -378,7 +378,7 @@ class Leading(Group):
         )
 
     def _pass_on_stops(self) -> None:
-        """A node that was told to stop between two attempts ends the run."""
+        """End the run if a node was told to stop between two attempts."""
         view = self._state.attempt
         for member in self._members.values():
             report = member.report
@@ -386,21 +386,21 @@ class Leading(Group):
                 continue
             if self._is_settled(report):
                 continue
-            if member.pulse.moved():  # else it was told so before this keeper began
+            if member.pulse.moved():  # otherwise it was told so before this keeper started
                 self._keeper.end_stopped(ev.on_node(member.node, report.by), report.stop)
                 return
 
     def _is_settled(self, report: Report) -> bool:
-        """Whether a stop is of before the run was continued; a new keeper there reports it again, from its journal."""
+        """Whether a stop predates the continuation of the run; a new keeper there repeats it from its journal."""
         old = self._settled.get(report.node)
         if old is None or (report.attempt, report.stop, report.by) != (old.attempt, old.stop, old.by):
             return False
         return report.session == old.session or report.phase is not NodePhase.LEFT
 
-    # -- what is told to the others ---------------------------------------------------------------------
+    # -- orders to the others ----------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Give the order that the state asks for, if it is another than the newest."""
+        """Publish the order that the state calls for, if it differs from the newest."""
         wanted, newest = self._wanted(), self._orders.newest
         if wanted is None:
             return
@@ -444,7 +444,7 @@ class Leading(Group):
                 return end
 
     def _in_place_of_all(self) -> str:
-        """What a launch without all nodes changes, in words; empty where all take part."""
+        """What a launch without all nodes changes, in words; empty if all take part."""
         nodes, now = self._planning.nodes, next_job(self._job, self._state)
         missing = sorted(self._members.keys() - set(nodes))
         before, after = now.current_batch, batch_on(now, len(nodes))
@@ -456,7 +456,7 @@ class Leading(Group):
 
 
 class _Planning:
-    """The plans of all nodes from one: made here, announced before the launch (`launching.Planner`)."""
+    """Plans for all nodes, derived from one: made here, announced before the launch (`launching.Planner`)."""
 
     def __init__(self, context: RunContext, orders: Orders) -> None:
         self._context, self._orders = context, orders
@@ -464,7 +464,7 @@ class _Planning:
         self.nodes: tuple[int, ...] = (LEADER, *context.others)
 
     def plan(self, number: int, paths: AttemptPaths) -> LaunchPlan:
-        """This node's plan; the others' follow from the same."""
+        """This node's plan; the others derive theirs from the same launch."""
         context = self._context
         state = context.ledger.state
         self._launch, copy = common_launch(context.record, state, context.run, context.env, self.nodes)
@@ -472,7 +472,7 @@ class _Planning:
         return dataclasses.replace(plan, copy=copy)
 
     def announce(self, number: int, reason: str) -> None:
-        """Give the order to run it. Raises Superseded: then nothing is launched here either."""
+        """Order the launch. Raises Superseded, in which case nothing starts here either."""
         assert self._launch is not None, "planned before"
         launch = replace(self._launch, reason=reason)
         self._orders.give(Order(seq=0, leader="", want=Want.RUN, attempt=number, launch=launch))

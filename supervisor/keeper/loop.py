@@ -1,4 +1,4 @@
-"""The keeper: one thread that journals facts, folds them, and acts on what the state says.
+"""The keeper: one thread that journals events, folds them, and acts on what the state says.
 
 The loop is driven by the folded state alone: each condition has one thing to do (`_act`). So a keeper
 that adopts a run replays the journal and simply continues; nothing it needs lives only in memory.
@@ -64,13 +64,13 @@ UNWATCHED_S = 30.0
 
 
 class Group:
-    """The nodes of a run, as one of their keepers acts on the others. As it stands, the run has no other node.
+    """The other nodes of a run, as one keeper sees them. This base class has none.
 
     Attributes:
         alone: there is no other node.
         leads: this node decides, and answers requests.
         others: the nodes whose evidence counts for a verdict.
-        planner: plans for all nodes; None: the keeper plans for its own.
+        planner: plans for all nodes; None: the keeper plans only for its own.
     """
 
     alone = True
@@ -79,43 +79,43 @@ class Group:
     planner: Planner | None = None
 
     def join(self, keeper: Keeper) -> None:
-        """The keeper holds its lock, and begins."""
+        """The keeper holds its lock and is about to start."""
 
     def begin(self, continued_by: str) -> None:
-        """The keeper's loop begins; `continued_by`: the person who has the run continued."""
+        """The keeper's loop starts; `continued_by`: the person who continues the run."""
 
     def step(self, *, hurried: bool) -> bool:
-        """Look at the other nodes, and act; whether the keeper has nothing else to do in this pass."""
+        """Check on the other nodes and act; returns whether the keeper has nothing else to do now."""
         del hurried
         return False
 
     def publish(self) -> None:
-        """Tell the other nodes what changed."""
+        """Tell the other nodes about changes."""
 
     def patience_s(self) -> float | None:
         """How long the next pass may wait for the sensors; None: as on one machine."""
         return None
 
     def may_launch(self, reason: str) -> str | None:
-        """The reason for a launch as it is journalled; None where nothing is launched now."""
+        """The reason for a launch, as journalled; None if nothing may launch now."""
         return reason
 
     def stop(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
-        """A stop was asked for; whether the group carries it out."""
+        """A stop was requested; returns whether the group carries it out."""
         del why, by, now
         return False
 
     def close(self, *, superseded: bool) -> None:
-        """The keeper leaves. `superseded`: another one leads the run, and the other nodes are told nothing."""
+        """The keeper exits. `superseded`: another keeper leads the run, so the other nodes hear nothing."""
 
 
 class Keeper:
-    """Takes one run from its state to its end. Holds the lock from construction to `close`.
+    """Runs one run from its current state to its end. Holds the lock from construction to `close`.
 
     `group`: the nodes of the run; None: it runs on one machine.
 
     Raises (on construction):
-        LockTaken: another keeper lives.
+        LockTaken: another keeper is alive.
         OSError: the run directory cannot be written.
     """
 
@@ -130,7 +130,7 @@ class Keeper:
         continued_by: str = "",
         group: Group | None = None,
     ) -> None:
-        """`continued_by`: the person who has the next attempt started, of a run of which nothing lives."""
+        """`continued_by`: the person who has the next attempt started, in a run with no live process."""
         self._node = run.node(record.node)
         self._record = record
         self._env = dict(env)
@@ -169,9 +169,9 @@ class Keeper:
 
     @property
     def _components(self) -> Components:
-        """What is needed once something runs: made, and imported, while torchrun itself still starts.
+        """What is needed once something runs; made and imported while torchrun itself is still starting.
 
-        0.2 s of imports on a core of its own: a first launch need not wait for them.
+        The imports take 0.2 s on a separate core, and a first launch need not wait for them.
         """
         if self._made is None:
             from supervisor.keeper.components import make_components
@@ -181,26 +181,26 @@ class Keeper:
 
     @property
     def monitor(self) -> AttemptMonitor:
-        """What watches the live attempt."""
+        """The monitor of the live attempt."""
         return self._components.monitor
 
     @property
     def state(self) -> st.RunState:
-        """What all facts so far fold to."""
+        """The state folded from all events so far."""
         return self._ledger.state
 
     @property
     def adopted(self) -> bool:
-        """Whether another keeper had begun this run."""
+        """Whether another keeper started this run."""
         return self._ledger.adopted
 
     @property
     def astray(self) -> str:
-        """What happened to the run's directory, where it is not in its place: deleted, or moved."""
+        """What happened to the run directory if it is missing: deleted or moved."""
         return self._astray
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
-        """Journal a fact, then fold it."""
+        """Journal an event, then fold it."""
         self._ledger.emit(event, durable=durable)
 
     def install_signal_handlers(self) -> Callable[[], None]:
@@ -208,7 +208,7 @@ class Keeper:
         return self._control.install_signal_handlers()
 
     def run_to_end(self) -> int:
-        """Run to the end of the run; the exit code of `--no-ui`. Where another keeper leads the run meanwhile, this one leaves."""
+        """Run to the end and return the exit code of `--no-ui`. If another keeper takes over the run, this one exits."""
         try:
             return self._run_loop()
         except Superseded as error:
@@ -232,7 +232,7 @@ class Keeper:
         return self.state.condition.exit_code
 
     def learn_end(self) -> None:
-        """Learn how an attempt ended of which nothing lives any more, and why; a run that had succeeded ends with it."""
+        """Learn how and why an attempt with no live process ended; if the job had succeeded, end the run."""
         while isinstance(self.state.condition, st.Launching | st.Running | st.Stopping):
             if self.monitor.is_active:
                 self._show_life()
@@ -240,7 +240,7 @@ class Keeper:
                 self.monitor.write()
                 self.monitor.look()
             elif any(map(is_alive, recorded_processes(self._node, self.state))):
-                # Not known to be the run's: it is not waited for. A person was asked about it.
+                # Not known to belong to the run, so it is not waited for. A person was asked about it.
                 number = self._attempt_number()
                 status = read_exit(self._node.attempt(number)) or ExitStatus(None)
                 self.emit(
@@ -263,7 +263,7 @@ class Keeper:
                 self._apply(view.number, decision)
 
     def _go_on(self, by: str) -> None:
-        """Start the next attempt of a run that stands, as a person's request to restart it would."""
+        """Start the next attempt of a halted run, as a person's restart request would."""
         self._control.refuse_waiting("asked before the run was continued")
         self.learn_end()
         view, condition = self.state.attempt, self.state.condition
@@ -274,11 +274,11 @@ class Keeper:
             now = self._clock.wall()
             self.emit(ev.Decided(t=now, attempt=view.number, decision=decision, by=by), durable=True)
             self.start_now()
-        elif isinstance(condition, st.Finished):  # it ended before anything was launched
+        elif isinstance(condition, st.Finished):  # it ended before any launch
             self.launch(f"{by} continued it")
 
     def _show_life(self) -> None:
-        """Show hosts that the lock does not reach that the keeper is alive: they wait for longer than `LIFE_S`."""
+        """Show hosts that the lock does not reach that the keeper is alive: they wait longer than `LIFE_S`."""
         if (now := self._clock.mono()) >= self._life_due:
             self._life_due = now + LIFE_S
             self._ledger.flush()
@@ -287,7 +287,7 @@ class Keeper:
             self._report_trouble()
 
     def _look_for_folder(self) -> None:
-        """Notice that the run's folder was deleted or moved. Training continues; nothing is made where the folder was."""
+        """Notice that the run folder was deleted or moved. Training continues; nothing is created at the old place."""
         where = self._ledger.astray()
         if where and not self._astray:
             time.sleep(AGAIN_S)
@@ -301,7 +301,7 @@ class Keeper:
         self._astray = where
 
     def _report_trouble(self) -> None:
-        """Once an attempt that the journal cannot be written: those who read it later see why there is a gap in its times."""
+        """Report once per attempt that the journal could not be written: this explains a gap in its times."""
         trouble, view = self._ledger.trouble, self.state.attempt
         if trouble and view is not None and self._told_late != view.number:
             self._told_late = view.number
@@ -310,7 +310,7 @@ class Keeper:
             self.emit(ev.Advisory(t=self._clock.wall(), attempt=view.number, code=code, text=text))
 
     def _end_without_folder(self, condition: st.Condition) -> None:
-        """Nothing can be read or started where the folder is gone: the run ends with its attempt."""
+        """Without its folder nothing can be read or started, so the run ends with its attempt."""
         view, reason = self.state.attempt, f"the run directory was {self._astray}"
         if view is not None and view.ended_t is not None and view.exit_code == 0:
             self.end(ev.Outcome.SUCCEEDED, 0, f"the command ended with exit code 0; {reason}")
@@ -325,7 +325,7 @@ class Keeper:
             self.end(ev.Outcome.FAILED, EXIT_FAILED, f"{how}{reason}")
 
     def _launches_first(self) -> bool:
-        """Whether nothing runs yet and nothing is to be tried before the first launch."""
+        """Whether nothing runs yet and nothing must be tried before the first launch."""
         return (
             self._group.alone
             and isinstance(self.state.condition, st.Preflight)
@@ -338,7 +338,7 @@ class Keeper:
         return self.state.attempt is not None and self.state.attempt.reads_on
 
     def _patience_s(self) -> float:
-        """How long the next look may wait for the sensors: between attempts nothing is worth waiting for."""
+        """How long the next check may wait for the sensors; after an attempt there is nothing to wait for."""
         if (patience_s := self._group.patience_s()) is not None:
             return patience_s
         match self.state.condition:
@@ -361,7 +361,7 @@ class Keeper:
                 return TICK_S
 
     def close(self, why: str = "the run ended") -> None:
-        """Stop the sensors, close the files, let the lock go. Children are left as they are."""
+        """Stop the sensors, close the files, release the lock. Child processes are left alone."""
         self._group.close(superseded=bool(self._superseded))
         why = self._superseded or why
         self._control.close()
@@ -375,7 +375,7 @@ class Keeper:
     # -- the state machine ---------------------------------------------------------------------
 
     def _act(self, *, hurried: bool = False) -> None:
-        """`hurried`: nobody waits for a verdict that reads all of large logs."""
+        """`hurried`: nobody waits for a verdict that reads large logs in full."""
         if not self._group.step(hurried=hurried):
             self._act_alone(hurried=hurried)
         self._group.publish()
@@ -417,18 +417,16 @@ class Keeper:
                 assert_never(unreachable)
 
     def _is_without_folder(self, condition: st.Condition) -> bool:
-        """Whether nothing lives any more, and the folder is not in its place: looked at once more, at this moment."""
+        """Whether nothing is alive and the folder is missing; checked again right now."""
         lives = isinstance(condition, st.Launching | st.Running | st.Stopping | st.Finished)
         if lives or self.reads_on:
             return False
-        if not isinstance(
-            condition, st.HeldOpen
-        ):  # that may last for hours, and is looked at every few seconds
+        if not isinstance(condition, st.HeldOpen):  # which may take hours, with a check every few seconds
             self._look_for_folder()
         return bool(self._astray)
 
     def _is_left_alone(self, held: st.HeldOpen) -> bool:
-        """Whether nobody has watched for a while a run that no restart helps: a typo must not keep a process for a day."""
+        """Whether a run that no restart can help went unwatched for a while: a typo must not keep a process for a day."""
         view, now = self.state.find(held.attempt), self._clock.mono()
         verdict = view.verdict if view is not None else None
         stays = verdict is None or rule_for(verdict.failure, verdict.reason).held_unwatched
@@ -439,7 +437,7 @@ class Keeper:
     def _wait(self, condition: st.Backoff) -> None:
         left_s, delay_s = condition.until - self._clock.wall(), condition.delay_s
         if delay_s is not None and left_s > delay_s + SET_S:
-            # The keeper that began to wait did so before the machine's clock was set back: from now on, then.
+            # The keeper that started the wait did so before the machine's clock was set back, so restart it.
             now = self._clock.wall()
             until = now + delay_s
             self.emit(ev.BackoffStarted(t=now, attempt=condition.attempt, until=until, delay_s=delay_s))
@@ -464,7 +462,7 @@ class Keeper:
                 assert_never(unreachable)
 
     def hold_or_fail(self, number: int, reason: str, decided: Decision | None = None) -> None:
-        """What was decided cannot be done now: a person is waited for, and headless the run ends."""
+        """The decision cannot be carried out now: wait for a person, or end a headless run."""
         kind = DecisionKind.HOLD if self._record.settings.interactive else DecisionKind.FAIL
         before = decided or Decision(kind, reason)
         decision = replace(before, kind=kind, reason=reason, exit_code=EXIT_FAILED, show_first=())
@@ -472,7 +470,7 @@ class Keeper:
         self._apply(number, decision)
 
     def launch(self, reason: str) -> None:
-        """Start the next attempt, or hold or end the run where it cannot be started."""
+        """Start the next attempt, or hold or end the run if it cannot start."""
         allowed = self._group.may_launch(reason)
         if allowed is None:
             return
@@ -490,13 +488,13 @@ class Keeper:
         self.follow(child)
 
     def follow(self, child: Child | None) -> None:
-        """Watch what was just started."""
+        """Watch the attempt that just started."""
         if child is not None:
             adopted = self.state if self.launching.took_over else None
             self.monitor.follow(child, self._attempt_number(), adopted=adopted)
 
     def watch(self) -> None:
-        """Look at the newest attempt, which is taken over first where another keeper launched it."""
+        """Watch the newest attempt, taking it over first if another keeper launched it."""
         if self.monitor.is_active:
             self.monitor.look()
             return
@@ -507,7 +505,7 @@ class Keeper:
 
     def _diagnose(self, number: int, *, hurried: bool) -> None:
         judging, view = self._components.judging, self.state.attempt
-        # Whoever did not wait for the logs to be read does not wait for a verdict that reads them either.
+        # Whoever did not wait for the logs to be read will not wait for a verdict that reads them either.
         hurried = hurried or (view is not None and view.has_unread)
         verdict = judging.at_once(number) if hurried else judging.look(number, whole=True)
         if verdict is None:
@@ -551,7 +549,7 @@ class Keeper:
                 assert_never(unreachable)
 
     def _take_known_answers(self, view: st.AttemptState) -> None:
-        """Take the answers that are known, and those that may be tried, where a smaller batch needs them."""
+        """Apply known answers, and answers that may be tried, if a smaller batch needs them."""
         from supervisor.keeper.planning import decisions  # not before a first launch
 
         while decisions.needs_smaller_batch(self._record, self.state, view):
@@ -561,7 +559,7 @@ class Keeper:
             self.emit(told, durable=True)
 
     def _ask(self, number: int, decision: Decision) -> None:
-        """Put the question that stands in the way, once an attempt; headless it says which flag answers it."""
+        """Ask the open question, once per attempt; a headless run prints which flag answers it."""
         from supervisor.keeper.planning.decisions import question_after
 
         asked, question = self.state.asked, question_after(self._record, self.state, number)
@@ -570,7 +568,7 @@ class Keeper:
             self.emit(ev.BatchAsked(t=self._clock.wall(), attempt=number, question=question))
 
     def end(self, outcome: ev.Outcome, exit_code: int, reason: str) -> None:
-        """The run is over."""
+        """End the run."""
         has_copies = self.state.kept or any(view.resume_copy for view in self.state.attempts)
         self.emit(
             ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=exit_code, reason=reason),
@@ -579,21 +577,21 @@ class Keeper:
         if has_copies:
             self._components.copies.release(over=True)
 
-    # -- what requests make it do (see control_input.Actor) --------------------------------------------
+    # -- called for requests (see control_input.Actor) --------------------------------------------------
 
     def stop(self, why: ev.StopWhy, by: str, *, now: bool = False) -> None:
-        """End the attempt by the stop sequence, or the run where no attempt lives."""
+        """End the attempt by the stop sequence, or the run if no attempt is alive."""
         if self._group.stop(why, by, now=now):
             return
         if isinstance(self.state.condition, st.Finished) or self.stop_attempt(why, by, now=now):
             return
         if why is ev.StopWhy.RESTART:
-            self.monitor.cut()  # the decision stands, and nothing else is in its way
+            self.monitor.cut()  # the decision is made, and nothing else is pending
         else:
             self.end_stopped(by, why)
 
     def stop_attempt(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
-        """Begin the stop sequence; False where no attempt lives."""
+        """Begin the stop sequence; False if no attempt is alive."""
         if not self.monitor.is_active and isinstance(
             self.state.condition, st.Launching | st.Running | st.Stopping
         ):
@@ -605,7 +603,7 @@ class Keeper:
 
     def end_stopped(self, by: str, why: ev.StopWhy = ev.StopWhy.REQUEST) -> None:
         """End a run between two attempts."""
-        # An attempt that has just ended may have finished the job: that is settled first.
+        # An attempt that has just ended may have finished the job, so settle that first.
         self._finish_now()
         if isinstance(self.state.condition, st.Finished):
             return
@@ -618,16 +616,16 @@ class Keeper:
         self.end(ev.Outcome.STOPPED, code, f"stopped by {by} between attempts")
 
     def _finish_now(self) -> None:
-        """Come to what follows an attempt whose command has ended: somebody does not wait for all of its logs to be read."""
+        """Decide after an attempt whose command has ended, without waiting for all of its logs to be read."""
         monitor = self.monitor
         while monitor.is_active or isinstance(self.state.condition, st.Ended | st.DiagnosedAs):
             monitor.cut()
-            if monitor.is_active or self.reads_on:  # it left processes; another keeper's, not looked at yet
+            if monitor.is_active or self.reads_on:  # it left processes, or another keeper's logs are unread
                 monitor.receive(MIN_TICK_S)
             self._act(hurried=True)
 
     def restart(self, args: control.RequestArgs, by: str, *, stop_first: bool) -> None:
-        """Relaunch with what a person changed. Raises BadChange."""
+        """Relaunch with a person's changes. Raises BadChange."""
         change = plans.requested_change(self._record, self.state, args, self._env)
         decision = Decision(DecisionKind.RESTART, f"{by} asked for it", change=change)
         number = self._attempt_number()
@@ -638,7 +636,7 @@ class Keeper:
             self.start_now()
 
     def start_now(self) -> None:
-        """The next attempt starts at the next tick, whatever has not been shown yet. Raises Refused where none is to start."""
+        """Start the next attempt at the next tick, skipping open checks. Raises Refused if no attempt is due."""
         if isinstance(self.state.condition, st.Ended):
             self._finish_now()
             if not isinstance(self.state.condition, st.Backoff):
@@ -653,13 +651,13 @@ class Keeper:
         self.emit(ev.BackoffStarted(t=now, attempt=self._attempt_number(), until=now, delay_s=0.0))
 
     def hold(self, reason: str) -> None:
-        """Wait for a person, for at most the job's `hold_s`."""
+        """Wait for a person, at most the job's `hold_s`."""
         now, self._watched_t = self._clock.wall(), self._clock.mono()
         until = now + self._record.job.timing.hold_s
         self.emit(ev.Held(t=now, attempt=self._attempt_number(), reason=reason, until=until))
 
     def dump_stacks(self) -> BackgroundTask[Any, str]:
-        """Begin to write the stacks of all ranks to artifacts/; the answer is the file's name."""
+        """Start writing the stacks of all ranks to artifacts/; returns the file's name."""
         return self.monitor.dump_stacks()
 
     def profile(self) -> None:
@@ -667,7 +665,7 @@ class Keeper:
         self.monitor.profile()
 
     def keep_waiting(self, by: str) -> None:
-        """Leave the silence that is about to be ended alone."""
+        """Do not end the current silence."""
         self.monitor.keep_waiting(by)
 
     def answer(self, value: str, by: str) -> None:
@@ -680,10 +678,10 @@ class Keeper:
         self.emit(replace_fields(told, batch=batch), durable=True)
         if question.script:
             line = AnswerLine(script=question.script, question=question.key, value=value, t=now)
-            with contextlib.suppress(OSError):  # it holds for this run all the same
+            with contextlib.suppress(OSError):  # it still applies to this run
                 remember_answer(line, self._env)
         if isinstance(self.state.condition, st.Running):
-            return  # it is for the failure that may come
+            return  # it is for a failure that may come
         decision = self._components.decide()
         self.emit(ev.Decided(t=self._clock.wall(), attempt=number, decision=decision), durable=True)
         self._apply(number, decision)

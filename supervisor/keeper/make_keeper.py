@@ -1,4 +1,4 @@
-"""The keeper that a run has on this node."""
+"""Makes the keeper for a run on this node."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _ended_unseen(history: PolicyInput) -> Decision:
 
 
 def _ended_with_zero(history: PolicyInput, verdict: Verdict | None) -> Decision | None:
-    """The decision after exit code 0, mostly success. None: the logs show a failure, and its rule decides."""
+    """The decision after exit code 0, usually success. None: the logs show a failure, and its rule decides."""
     failure, reason = (verdict.failure, verdict.reason) if verdict else (FailureClass.HEALTHY, None)
     if failure is FailureClass.NAN_LOSS:
         return Decision(DecisionKind.FAIL, "finished, but the loss is NaN or Inf", exit_code=EXIT_FAILED)
@@ -214,7 +214,7 @@ def _done(history: PolicyInput) -> str:
 
 def _finished(history: PolicyInput) -> str:
     last, unread = history.now.last_step, history.now.unread
-    if unread:  # its last step is not known
+    if unread:  # its last step is unknown
         return f"finished; {unread}" if last is None else f"finished; {unread}, to step {last}"
     if last is None:
         reached = [
@@ -277,10 +277,10 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
 
 
 def _unmeasured_first(history: PolicyInput, failure: FailureClass, rule: Rule) -> Decision | None:
-    """The decision that comes before the rule if an attempt ended before the run's first step without a known cause; None: none does.
+    """The decision before the rule if an attempt ended before the run's first step without a known cause; None: the rule decides.
 
-    The attempt is restarted without stoker's measurements, once per run and outside of all budgets. If that is not allowed, or failed in
-    the same way, the rule applies and its line says so.
+    The attempt is restarted without stoker's measurements, once per run and outside of all budgets. If that
+    is not allowed, or failed in the same way, the rule applies and its line says so.
     """
     verdict, before = history.now.verdict, history.attempts[-2:-1]
     if verdict is None or not _is_causeless(verdict) or any(a.stepped for a in history.attempts):
@@ -417,7 +417,7 @@ def _why_not_resumed(history: PolicyInput) -> str:
         why = f"{found} was found, but not the flag that resumes from it: name it (--resume-knob FLAG=PATH)"
         return _with_resumes(why, history)
     if history.given_start is not None and history.interactive:
-        # It is no progress of this run: going on from it by itself would write over what came after it.
+        # It is not progress of this run: continuing from it automatically would overwrite what came after it.
         return _with_resumes(
             f"steps were made since {history.given_start}, and no whole checkpoint of this run was found: "
             "e gives another path, r starts from that one again",

@@ -70,7 +70,7 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True)
 class PolicyInput:
-    """Everything that `decide` looks at. `attempts` ends with the one that just ended.
+    """The inputs of `decide`. `attempts` ends with the one that just ended.
 
     Attributes:
         attempts: all attempts, oldest first.
@@ -157,7 +157,7 @@ class PolicyInput:
 
     @property
     def changes(self) -> tuple[SpecChange, ...]:
-        """Every change that was decided so far."""
+        """Every change decided so far."""
         decided = (a.decision.change for a in self.attempts if a.decision is not None)
         return tuple(change for change in decided if change is not None)
 

@@ -1,4 +1,4 @@
-"""What policy does, as sentences: its rules, for the pages made from them and for ``stoker troubleshoot``, and the budget of a restart."""
+"""Policy's rules as sentences, for the pages made from them and for ``stoker troubleshoot``, and the budget of a restart."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ WORDS: Final = MappingProxyType(
 
 
 def rules_about(failure: FailureClass) -> list[tuple[str, str]]:
-    """Reason (empty: of the class itself) and sentence of each of its rules."""
+    """Reason (empty: the class itself) and sentence of each of its rules."""
     own = [(reason.value, sentence(rule)) for (of, reason), rule in REASON_RULES.items() if of is failure]
     return [("", sentence(RULES[failure])), *own]
 
 
 def sentence(rule: Rule) -> str:
-    """One rule: what is done, how often, what is waited for first."""
+    """One rule: its action, how often, and what it first waits for."""
     what = WORDS[rule.answer]
     what = what[0].upper() + what[1:]
     if rule.answer in {Answer.STOP, Answer.HOLD}:
@@ -53,7 +53,7 @@ def sentence(rule: Rule) -> str:
 
 
 def budget_text(history: PolicyInput, decision: Decision) -> str | None:
-    """Which budget a restart is taken from, and how much of it is used then; None for any other decision."""
+    """The budget of a restart, and how much of it is used afterwards; None for any other decision."""
     verdict = history.now.verdict
     if decision.kind is not DecisionKind.RESTART or verdict is None:
         return None

@@ -21,14 +21,14 @@ class Answer(StrEnum):
     """What a rule does about its failure class."""
 
     SHRINK = "shrink"  # smaller micro-batch, same global batch
-    RESTART = "restart"  # as it was, from the newest checkpoint
+    RESTART = "restart"  # unchanged, from the newest checkpoint
     NEW_PORT = "new_port"
     NO_LIBUV = "no_libuv"
     RAISE_FILES = "raise_files"
     FEWER_WORKERS = "fewer_workers"
     RESUME_EARLIER = "resume_earlier"
-    UNMEASURED = "unmeasured"  # without what measures in the process
-    EXCLUDE_GPU = "exclude_gpu"  # on fewer ranks, if the user allowed fewer; else as it was
+    UNMEASURED = "unmeasured"  # without the measurements inside the process
+    EXCLUDE_GPU = "exclude_gpu"  # on fewer ranks, if the user allowed fewer; else unchanged
     REQUEUE = "requeue"
     HOLD = "hold"
     STOP = "stop"

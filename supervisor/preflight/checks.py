@@ -1,4 +1,4 @@
-"""Which checks there are, in three lists, and how they are made."""
+"""The lists of checks, and how to run them."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def asked() -> tuple[Check, ...]:
 
 
 def run_checks(checks: Iterable[Check], context: CheckContext) -> list[Finding]:
-    """What `checks` find, in order; they leave nothing behind.
+    """The findings of `checks`, in order; they leave nothing behind.
 
-    If the system does not let a check look at something, that is a note and does not stop the start.
+    If the system denies a check access, that is a note and does not stop the start.
     """
     found: list[Finding] = []
     for check in checks:
@@ -70,5 +70,5 @@ def run_checks(checks: Iterable[Check], context: CheckContext) -> list[Finding]:
 
 
 def refused(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings that forbid a start (exit code 3)."""
+    """The findings that prevent a start (exit code 3)."""
     return [finding for finding in findings if finding.level is FindingLevel.REFUSE]

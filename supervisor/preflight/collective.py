@@ -106,7 +106,7 @@ _RANK: Final = dedent("""
 
 
 class _Pairs(msgspec.Struct, frozen=True):
-    """What was measured: two ranks and bytes a second; the hosts of those that took part."""
+    """The measurements: two ranks and bytes per second; the hosts of the ranks."""
 
     pairs: list[tuple[int, int, float]]
     hosts: list[str]
@@ -114,7 +114,7 @@ class _Pairs(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Meeting:
-    """Who meets, and where. `first`: this machine's first rank; `host` empty: its ranks alone, over a file."""
+    """The participants and the place. `first`: this machine's first rank; `host` empty: only its ranks, over a file."""
 
     first: int
     here: int
@@ -167,11 +167,11 @@ def _meet(context: CheckContext, meeting: _Meeting, limit_s: float, meet_s: int)
         children: list[subprocess.Popen[bytes]] = []
         store = Path(folder, "store")
         try:
-            # In the `try` one by one: where one cannot be started, those before it are ended.
+            # Inside the `try`, one by one: if one cannot start, those before it are ended.
             for rank, output in zip(ranks, outputs, strict=True):
                 children.append(_start(interpreter.path, env, meeting, rank, store, output, meet_s))
             codes = [child.poll() for child in children]
-            # Where one has failed, the others would wait for it.
+            # If one has failed, the others would wait for it.
             while None in codes and not any(codes) and time.monotonic() - begun < limit_s:
                 time.sleep(TICK_S)
                 if meeting.host and time.monotonic() >= probe_due:
@@ -194,7 +194,7 @@ def _meet(context: CheckContext, meeting: _Meeting, limit_s: float, meet_s: int)
 
 
 def _waited_s(began: Path, ended_t: float) -> float | None:
-    """How long ago a rank began to meet the others; None: it never did."""
+    """How long ago a rank began to meet the others; None: never."""
     try:
         return ended_t - began.stat().st_mtime
     except FileNotFoundError:
@@ -210,7 +210,7 @@ def _judged(
     took_s: float,
     failed_way: Failed | None,
 ) -> Finding:
-    """A rank that ended by itself is the cause; one that gave up after `meet_s` waited for ranks that never began."""
+    """A rank that ended on its own is the cause; one that gave up after `meet_s` waited for ranks that never began."""
     ranks, first = meeting.ranks, meeting.first
     here = range(len(codes))
     fix = "`stoker run` would fail in the same way: look at the interface and the driver"
@@ -253,7 +253,7 @@ def _judged(
 
 
 def _bandwidth(meeting: _Meeting, measured: _Pairs) -> Finding:
-    """What each pair sends in a second; those that are much slower than the others are named.
+    """Bytes per second of each pair; names pairs much slower than the others.
 
     Between nodes the best pair is what the network can do; within a machine cards are wired differently, and the median is the norm.
     """
@@ -280,7 +280,7 @@ def _bandwidth(meeting: _Meeting, measured: _Pairs) -> Finding:
 
 
 def _named(some: Sequence[tuple[int, int]], pairs: dict[tuple[int, int], float], hosts: list[str]) -> str:
-    """Pairs and what they send, the slowest first: ``1–2 (gpu1, gpu2): 2 MB/s``."""
+    """Pairs and their rates, slowest first: ``1–2 (gpu1, gpu2): 2 MB/s``."""
     ordered = sorted(some, key=pairs.__getitem__)
     named = []
     for a, b in ordered[:MOST_NAMED]:
@@ -309,7 +309,7 @@ def _start(
             stderr=subprocess.STDOUT,
             env={**env, "LOCAL_RANK": str(rank - meeting.first)},
             start_new_session=True,
-            cwd=os.sep,  # else what lies in the present folder would come before what is installed
+            cwd=os.sep,  # otherwise files in the current folder would come before installed ones
         )
 
 

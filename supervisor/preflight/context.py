@@ -1,4 +1,4 @@
-"""What a check is: a function that looks at one thing of a job and its machine and yields what it found."""
+"""Defines a check: a function that examines one aspect of a job and its machine and yields its findings."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ KNOBS_CHECK: Final = "restarts"
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """What the checks look at besides the job itself.
+    """The inputs of the checks besides the job itself.
 
-    `env`: what the launch inherits. `interpreter`: the one that launches the job; None where none was found.
+    `env`: the launch's environment. `interpreter`: the one that launches the job; None if none was found.
     """
 
     spec: JobSpec
@@ -31,7 +31,7 @@ class CheckContext:
 
     @property
     def job_env(self) -> dict[str, str]:
-        """The same with the job's own variables over it: what its ranks see."""
+        """The same with the job's own variables added: the environment of its ranks."""
         return {**self.env, **dict(self.spec.env)}
 
 
@@ -39,7 +39,7 @@ Check = Callable[[CheckContext], Iterator[Finding]]
 
 
 def ok(check: str, what: str) -> Finding:
-    """Looked at, and nothing to do."""
+    """Checked, and nothing to do."""
     return Finding(FindingLevel.OK, check, what)
 
 
@@ -59,7 +59,7 @@ def refuse(check: str, what: str, fix: str = "") -> Finding:
 
 
 def existing_parent(folder: Path) -> Path:
-    """The nearest folder above, or the folder itself, that exists."""
+    """The nearest existing folder: this one or an ancestor."""
     parent = folder.absolute()
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent

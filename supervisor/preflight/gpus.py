@@ -1,6 +1,6 @@
-"""The GPUs of this machine as NVML shows them: enough of them, free, sound, and set up for what will run.
+"""Checks this machine's GPUs with NVML: enough of them, free, healthy, and set up for the job.
 
-NVML may take a second to start on a machine without persistence mode, so they are looked at once, beside the start.
+NVML may take a second to start on a machine without persistence mode, so they are checked once, during the start.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from supervisor.sources.gpu import GpuProcess, GpuSample, GpuSurvey, survey_gpus
 
 # An idle CUDA context holds some hundred MiB.
 WORTH_SAYING_BYTES: Final = 512 * 2**20
-# The ranks themselves may be there already when the checks run beside the start.
+# The ranks themselves may already be there when the checks run during the start.
 NEWER_THAN_S: Final = 2.0
-# Of the reasons to run slower than asked for those that a person can do something about; a power cap is normal under load.
+# The throttle reasons that a person can do something about; a power cap is normal under load.
 SLOWED: Final = frozenset(("hw_slowdown", "sw_thermal", "hw_thermal", "power_brake"))
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the looks below share. `mine`: the GPUs that the ranks will see, in CUDA's order; None where that is not known (a MIG slice)."""
+    """Shared by the checks below. `mine`: the GPUs that the ranks will see, in CUDA's order; None if unknown (a MIG slice)."""
 
     context: CheckContext
     survey: GpuSurvey
@@ -37,7 +37,7 @@ class Seen:
 
     @property
     def used(self) -> tuple[GpuSample, ...]:
-        """The GPUs that ranks will sit on: as many as there are ranks, or all where that is not known."""
+        """The GPUs that ranks will use: as many as there are ranks, or all if that is unknown."""
         mine = self.survey.samples if self.mine is None else self.mine
         spec = self.context.spec
         return (
@@ -46,7 +46,7 @@ class Seen:
 
 
 def check_gpus(context: CheckContext) -> Iterator[Finding]:
-    """All that NVML tells about the GPUs of a job, in one look."""
+    """All checks of a job's GPUs, from one NVML survey."""
     begun_t = time.time()
     survey = survey_gpus()
     if isinstance(survey, str):
@@ -64,7 +64,7 @@ def check_gpus(context: CheckContext) -> Iterator[Finding]:
 
 
 def _enough(seen: Seen) -> Iterator[Finding]:
-    """As many as ranks are asked for."""
+    """At least as many GPUs as requested ranks."""
     spec, named = seen.context.spec, seen.env.get(VISIBLE)
     there = len(seen.survey.samples)
     if seen.mine is None:
@@ -99,7 +99,7 @@ def _enough(seen: Seen) -> Iterator[Finding]:
 
 
 def _free(seen: Seen) -> Iterator[Finding]:
-    """Who sits there already, since when, and how much is left."""
+    """Other users of the GPUs, since when, and how much memory is left."""
     for sample in seen.used:
         used, total = sample.memory_used_bytes, sample.memory_total_bytes
         if used is None or total is None or used < WORTH_SAYING_BYTES:
@@ -119,7 +119,7 @@ def _free(seen: Seen) -> Iterator[Finding]:
 
 
 def _sound(seen: Seen) -> Iterator[Finding]:
-    """Lost cards, memory errors, cards that run slower than they should."""
+    """Lost cards, memory errors, and cards that run slower than they should."""
     for sample in seen.used:
         if sample.lost:
             yield warn(
@@ -187,7 +187,7 @@ def _name(sample: GpuSample) -> str:
 
 
 def _who(process: GpuProcess) -> str:
-    """A process by pid, name, user, since when, and what it holds; what cannot be known is left out."""
+    """A process by pid, name, user, start and memory; unknown parts are left out."""
     import psutil
 
     held = process.memory_used_bytes

@@ -1,4 +1,4 @@
-"""The machine that a job will run on: folders, disk, memory, limits, and whether its processes may be inspected."""
+"""Checks the machine of a job: folders, disk, memory, limits, and whether its processes may be inspected."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from supervisor.run.regular import open_regular
 LOW_DISK_BYTES: Final = 1 * GIB
 NO_DISK_BYTES: Final = 64 * 2**20
 CHECKPOINTS_AHEAD: Final = 2
-# Of the newest runs, whichever job they had.
+# The number of newest runs to check, whatever their job.
 LOOK_BACK: Final = 20
-# Docker's default of 64 MiB is what DataLoader workers run out of; a batch of images is some 100 MiB.
+# DataLoader workers run out of Docker's default of 64 MiB; a batch of images is some 100 MiB.
 LOW_SHM_BYTES: Final = 512 * 2**20
 # Two floating-point images of 224 pixels fill 1.2 MB: a batch of 32 and what goes with it.
 BATCH_BYTES: Final = 32 * 2**20
@@ -46,12 +46,12 @@ FILES_PER_RANK: Final = 128
 
 
 def check_runs_dir(context: CheckContext) -> Iterator[Finding]:
-    """Whether a run folder can be made there; the nearest existing parent answers."""
+    """Whether a run folder can be created there, judging by the nearest existing parent."""
     parent = existing_parent(context.runs_dir)
     fix = "choose another place with --runs-dir"
     if not parent.is_dir():
         yield refuse("run folder", f"{parent} is not a folder", fix)
-    # os.access is asked rather than a file made: a refused start leaves nothing behind.
+    # Use os.access instead of creating a file: a refused start leaves nothing behind.
     elif not os.access(parent, os.W_OK | os.X_OK) or os.statvfs(parent).f_flag & os.ST_RDONLY:
         yield refuse("run folder", f"{parent} cannot be written", fix)
     else:
@@ -59,7 +59,7 @@ def check_runs_dir(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_disk(context: CheckContext) -> Iterator[Finding]:
-    """Space and file entries for logs and checkpoints where the run folder will be."""
+    """Space and inodes for logs and checkpoints where the run folder will be."""
     parent = existing_parent(context.runs_dir)
     free = shutil.disk_usage(parent).free
     entries = os.statvfs(parent)
@@ -78,7 +78,7 @@ def check_disk(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_checkpoint_space(context: CheckContext) -> Iterator[Finding]:
-    """Space where the last run of this job left its newest checkpoint, against the size of that: two must fit.
+    """Space where this job's last run left its newest checkpoint, compared with its size: two must fit.
 
     A new one is written before an old one is deleted.
     """
@@ -99,7 +99,7 @@ def check_checkpoint_space(context: CheckContext) -> Iterator[Finding]:
         path = Path(job.cwd, saved[-1].path) if saved else None
         size = tree_bytes(path) if path is not None else None
         if path is None or not size:
-            continue  # it saved nothing, or that was deleted since
+            continue  # it saved nothing, or that was deleted
         free = shutil.disk_usage(path).free
         what = f"{size_words(free)} free at {path.parent}, and a checkpoint of {run.run_id} takes {size_words(size)}"
         if free < CHECKPOINTS_AHEAD * size:
@@ -112,7 +112,7 @@ def check_checkpoint_space(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_host_memory(context: CheckContext) -> Iterator[Finding]:
-    """Memory that is free now, within the control group's limit, against what the ranks take before they load any data."""
+    """Free memory within the control group's limit, compared with what the ranks need before they load data."""
     import psutil
 
     from supervisor.sources.kernel_memory import read_cgroup_memory
@@ -138,7 +138,7 @@ def check_host_memory(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_shm(context: CheckContext) -> Iterator[Finding]:
-    """Shared memory, through which DataLoader workers hand over batches: two each lie there at a time (prefetch_factor)."""
+    """Shared memory, through which DataLoader workers pass batches: two each at a time (prefetch_factor)."""
     try:
         usage = shutil.disk_usage("/dev/shm")  # noqa: S108 - its size is the question; nothing is written
     except OSError:
@@ -157,7 +157,7 @@ def check_shm(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_open_files(context: CheckContext) -> Iterator[Finding]:
-    """The hard limit on open files, to which a start raises the soft one, against what this many ranks tend to need."""
+    """The hard limit on open files, to which a start raises the soft one, compared with the usual need of this many ranks."""
     spec = context.spec
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     workers = _workers(spec)
@@ -173,13 +173,13 @@ def check_open_files(context: CheckContext) -> Iterator[Finding]:
 
 
 def _workers(spec: JobSpec) -> int | None:
-    """DataLoader workers of a rank; None: not known."""
+    """DataLoader workers per rank; None: unknown."""
     known = find_loader(spec.entry_args).workers or spec.loader.workers
     return known[1] if known is not None else None
 
 
 def check_cores(context: CheckContext) -> Iterator[Finding]:
-    """Ranks against cores and GPUs; more ranks than cores is slow, not wrong."""
+    """Ranks compared with cores and GPUs; more ranks than cores is slow, not wrong."""
     spec = context.spec
     if spec.entry_kind is EntryKind.COMMAND:
         return
@@ -198,11 +198,11 @@ FAULTHANDLER = "[hang] faulthandler = true: ranks then write their stacks themse
 
 
 def check_stacks(context: CheckContext) -> Iterator[Finding]:
-    """Whether the stacks of a rank that hangs can be read: py-spy, and the right to look into a process that is no child of its own."""
+    """Whether a hanging rank's stacks can be read: py-spy, and the right to inspect a process that is not its own child."""
     from supervisor.sources.stacks.python_stacks import find_py_spy
 
     python = context.interpreter.path if context.interpreter is not None else None
-    # It needs no rights, but a signal to the ranks and a variable of theirs: offered where nothing else would do.
+    # It needs no rights, but a signal to the ranks and one of their variables: offered only if nothing else works.
     offer = None if context.spec.hang.faulthandler else FAULTHANDLER
     if find_py_spy(python) is None:
         yield note(
@@ -223,7 +223,7 @@ def check_stacks(context: CheckContext) -> Iterator[Finding]:
 
 
 def _yama(path: str) -> int:
-    """The kernel's setting; 0 where there is no Yama."""
+    """The kernel's setting; 0 without Yama."""
     try:
         with open_regular(path) as file:
             return int(file.read(16))

@@ -22,7 +22,7 @@ ASK_TIMEOUT_S: Final = 20.0
 HELP_TIMEOUT_S: Final = 60.0
 
 # Finds torch by its spec and reads its version from a file: importing it would cost seconds and may
-# touch the GPU. The present folder stands first on the path of `python -c`: a json.py there would be run.
+# touch the GPU. The current folder comes first on the path of `python -c`: a json.py there would be run.
 _ASK: Final = """
 import sys
 path, sys.path = sys.path, [entry for entry in sys.path if entry]
@@ -57,7 +57,7 @@ FLOOR: Final = (3, 8)
 class Interpreter:
     """A target interpreter. `torch_version` None: it has no torch (allowed only for a plain command).
 
-    `torch_cuda`: the CUDA that this torch was built with, such as "12.8"; None for a build without it. `torch_hip`: the same of ROCm.
+    `torch_cuda`: the CUDA version of this torch build, such as "12.8"; None for a build without it. `torch_hip`: the same of ROCm.
     """
 
     path: str
@@ -75,14 +75,14 @@ class Interpreter:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An interpreter that was asked and is answering while other work is done."""
+    """An interpreter that is answering while other work is done."""
 
     path: str
     process: subprocess.Popen[bytes]
 
 
 def begin_to_ask(spec: JobSpec, env: Mapping[str, str]) -> Asked | None:
-    """Start asking the interpreter that `find_interpreter` asks first; None where there is none, or it does not start."""
+    """Start querying the interpreter that `find_interpreter` tries first; None if there is none, or it does not start."""
     path = _bound_path(spec.python, env) if spec.python is not None else next(_places(env))[0]
     if not os.path.isfile(path):
         return None
@@ -93,13 +93,13 @@ def begin_to_ask(spec: JobSpec, env: Mapping[str, str]) -> Asked | None:
 
 
 def find_interpreter(spec: JobSpec, env: Mapping[str, str], asked: Asked | None = None) -> Interpreter:
-    """The interpreter to launch `spec` with. `asked`: what `begin_to_ask` gave for the same job.
+    """The interpreter that launches `spec`. `asked`: the result of `begin_to_ask` for the same job.
 
     ``--python`` binds. Otherwise the first of $VIRTUAL_ENV, $CONDA_PREFIX, python3 on PATH and our own
-    that has torch. A plain command brings its own: for it the answer is only reported, never refused.
+    that has torch. A plain command brings its own, so the answer is only reported, never a refusal.
 
     Raises:
-        JobError: none has torch, or the bound one has not, does not run, or is too old.
+        JobError: none has torch, or the bound one lacks it, does not run, or is too old.
     """
     is_command = spec.entry_kind is EntryKind.COMMAND
     floor = TRAINER_FLOOR if spec.entry_kind is EntryKind.TRAINER else FLOOR
@@ -135,13 +135,13 @@ except importlib.metadata.PackageNotFoundError:
 
 
 def installed_version(interpreter: str, package: str, env: Mapping[str, str]) -> str | None:
-    """The version of a package in an interpreter's environment, without importing it; None where it is not known."""
-    # In the present folder, what lies there would come before what is installed.
+    """The version of a package in an interpreter's environment, without importing it; None if unknown."""
+    # Files in the current folder would take precedence over installed ones.
     return _answer([interpreter, "-c", _ASK_VERSION, package], env, ASK_TIMEOUT_S, "/").strip() or None
 
 
 def interpreter_of(spec: JobSpec, otherwise: str, env: Mapping[str, str]) -> str:
-    """The interpreter that a job's ranks run on: of a command its own, or that of the console script which it is."""
+    """The interpreter of a job's ranks: for a command its own, or that of its console script."""
     if spec.entry_kind is not EntryKind.COMMAND or spec.python is not None:
         return otherwise
     program = spec.entry if os.sep in spec.entry else shutil.which(spec.entry, path=env.get("PATH"))
@@ -164,7 +164,7 @@ def torchrun_flags(interpreter: str, env: Mapping[str, str]) -> frozenset[str]:
 
 
 def _answer(argv: list[str], env: Mapping[str, str], timeout_s: float, cwd: str | None = None) -> str:
-    """What a program prints on stdout; empty where it cannot be asked."""
+    """The stdout of a program; empty if it cannot be run."""
     try:
         done = subprocess.run(
             argv,
@@ -207,7 +207,7 @@ def _ask(path: str, why: str, env: Mapping[str, str], asked: Asked | None) -> In
             path, str(parsed["python"]), parsed["torch"], why, parsed.get("cuda"), parsed.get("hip")
         )
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # not a Python, or one that does not start: the next place is asked
+        return None  # not a Python, or one that does not start: try the next place
 
 
 def _start_asking(path: str, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -263,7 +263,7 @@ class StartupProbes:
     Args:
         spec: the job.
         env: the environment.
-        commit: whether the commit is wanted.
+        commit: whether to query the commit.
     """
 
     def __init__(self, spec: JobSpec, env: Mapping[str, str], *, commit: bool) -> None:
@@ -271,7 +271,7 @@ class StartupProbes:
         self._git = _describe(spec.cwd) if commit else None
 
     def commit(self) -> str | None:
-        """The commit of the user's checkout, with "+" when it has changes; None where there is none."""
+        """The commit of the user's checkout, with "+" if it has changes; None if there is none."""
         if self._git is None:
             return None
         with self._git as process:
@@ -283,7 +283,7 @@ class StartupProbes:
         return head.strip() or None if process.returncode == 0 else None
 
     def close(self) -> None:
-        """End what was asked and is not waited for: the start was refused."""
+        """End pending queries that nobody waits for: the start was refused."""
         for process in (self.interpreter.process if self.interpreter else None, self._git):
             if process is not None and process.returncode is None:
                 process.kill()

@@ -1,4 +1,4 @@
-"""For several nodes: whether this node reaches the meeting point of the ranks, and whether its clock agrees with the others'.
+"""For several nodes: checks whether this node reaches the ranks' rendezvous, and whether its clock agrees with the others'.
 
 Inside a job every failure to connect looks the same: minutes of silence. Here each has a message of its own.
 """
@@ -43,7 +43,7 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """What stands in the way: `what` is one line, `fix` what to look at."""
+    """The obstacle: `what` is one line, `fix` what to check."""
 
     way: Way
     what: str
@@ -51,7 +51,7 @@ class Failed:
 
 
 def connect(host: str, port: int, address: str | None = None) -> socket.socket | Failed:
-    """A connection, for the caller to close; or why there is none. `address`: the host's, where it is known."""
+    """A connection, for the caller to close; or the reason why there is none. `address`: the host's, if known."""
     if address is None:
         found = resolved(host)
         if not found:
@@ -82,7 +82,7 @@ def connect(host: str, port: int, address: str | None = None) -> socket.socket |
 
 
 def why_not(host: str, port: int) -> Failed | None:
-    """Why no connection can be made; None: one can. It is closed again without a word, which a store of PyTorch does not mind."""
+    """Why no connection is possible; None if one is. It is closed without sending anything, which PyTorch's store tolerates."""
     found = connect(host, port)
     if isinstance(found, Failed):
         return found
@@ -91,7 +91,7 @@ def why_not(host: str, port: int) -> Failed | None:
 
 
 def check_meeting(context: CheckContext) -> Iterator[Finding]:
-    """Whether the meeting point answers: connected, refused, dropped on the way, out of reach, or somebody else."""
+    """The answer of the rendezvous: connected, refused, dropped on the way, unreachable, or another service."""
     spec = context.spec
     if not spec.several_nodes or spec.entry_kind is EntryKind.COMMAND:
         return
@@ -99,10 +99,10 @@ def check_meeting(context: CheckContext) -> Iterator[Finding]:
     by_endpoint = bool(host)
     host, port = host or spec.master_addr or "", port if by_endpoint else spec.master_port or MASTER_PORT
     if not host or port is None or (is_own_host(host) and not by_endpoint):
-        return  # it is this node that will listen
+        return  # this node itself will listen
     found = resolved(host)
     if not found:
-        return  # said by the check of its name
+        return  # the check of its name reports it
     where = f"{host}:{port}" if found[0] == host else f"{host}:{port} ({found[0]})"
     if way := _way_to(found[0], port):
         yield ok("route", f"{host} is reached by {way}")
@@ -135,7 +135,7 @@ def _first_words(connection: socket.socket) -> str:
 
 
 def _way_to(address: str, port: int) -> str:
-    """The interface by which packets to an address leave, with its MTU; empty where that cannot be known. Nothing is sent."""
+    """The outgoing interface for an address, with its MTU; empty if unknown. Nothing is sent."""
     import psutil
 
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -152,7 +152,7 @@ def _way_to(address: str, port: int) -> str:
 
 
 def check_shared_clock(context: CheckContext) -> Iterator[Finding]:
-    """This machine's clock against that of the file server where the runs lie, by the time that a new file gets there."""
+    """This machine's clock compared with the file server's, by the time stamp of a new file there."""
     if not context.spec.several_nodes:
         return
     folder = existing_parent(context.runs_dir)
@@ -163,7 +163,7 @@ def check_shared_clock(context: CheckContext) -> Iterator[Finding]:
         os.fsync(file.fileno())
         there = os.fstat(file.fileno()).st_mtime
     after = time.time()
-    # Within the time that writing took nothing can be told.
+    # Below the time that writing took, nothing can be told.
     ahead_s = before - there if there < before else after - there if there > after else 0.0
     if abs(ahead_s) <= CLOCK_S:
         yield ok("clock", f"the same as where {folder} lies, to {CLOCK_S:g} s")

@@ -1,4 +1,4 @@
-"""Ports, addresses and interfaces over which the ranks will meet."""
+"""Checks ports, addresses and interfaces of the ranks' rendezvous."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RESOLVE_S: Final = 3.0
 
 
 def check_port(context: CheckContext) -> Iterator[Finding]:
-    """Whether a named port is free on the machine that will listen on it, and the rendezvous endpoint's where that is this one."""
+    """Whether a named port is free on the machine that will listen on it, and the rendezvous endpoint's if that is this machine."""
     spec = context.spec
     if spec.entry_kind is EntryKind.COMMAND:
         return
@@ -40,14 +40,14 @@ def check_port(context: CheckContext) -> Iterator[Finding]:
         what = f"--rdzv-endpoint={endpoint_named(context.spec)}: a port is a whole number below 65536"
         yield refuse("port", what, "HOST:PORT, and an IPv6 address in brackets: [::1]:29400")
     elif host and is_own_host(host) and not is_free(port):
-        # Not refused: a second agent of the same job joins the store that the first one holds.
+        # Not refused: a second agent of the same job joins the first one's store.
         holder = port_holder(port)
         what = f"port {port} of the rendezvous endpoint is taken" + (f" by {holder}" if holder else "")
         yield warn("port", what, "unless that is this very job on another node: name another port")
 
 
 def check_master(context: CheckContext) -> Iterator[Finding]:
-    """The machine at which the ranks meet: whether its name is known, and leads where other machines can come."""
+    """The machine of the rendezvous: whether its name resolves, to an address that other machines can reach."""
     host = _master(context)
     if host is None:
         return
@@ -77,7 +77,7 @@ def check_master(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_interfaces(context: CheckContext) -> Iterator[Finding]:
-    """The interfaces that gloo and NCCL are told to use. What they would choose by themselves is for a meeting of the ranks to show."""
+    """The configured interfaces of gloo and NCCL. Only a test rendezvous of the ranks can show their own choice."""
     import psutil
 
     there, up = set(psutil.net_if_addrs()), {name for name, s in psutil.net_if_stats().items() if s.isup}
@@ -87,7 +87,7 @@ def check_interfaces(context: CheckContext) -> Iterator[Finding]:
 
 
 def _told(variable: str, named: str, there: set[str], up: set[str]) -> Finding:
-    """What a variable names: gloo wants each whole name (it makes a device of each), NCCL what its pattern matches."""
+    """The interfaces in a variable: gloo takes whole names (it creates a device for each), NCCL patterns."""
     words = [word for word in named.split(",") if word]
     chosen = (
         _chosen(named, there) if variable.startswith("NCCL") else [name for name in words if name in there]
@@ -105,9 +105,9 @@ def _told(variable: str, named: str, there: set[str], up: set[str]) -> Finding:
 
 
 def resolved(host: str, timeout_s: float | None = None) -> list[str] | None:
-    """The addresses of a name; [] for one that nobody knows, None where no answer came in time.
+    """The addresses of a name; [] for an unknown one, None if no answer came in time.
 
-    The resolver has no limit of its own that a program could set: it is asked in a thread that may be left behind.
+    The resolver has no limit of its own that a program could set: so it runs in a thread that may be abandoned.
     """
     answers: list[list[str]] = []
 
@@ -126,7 +126,7 @@ def resolved(host: str, timeout_s: float | None = None) -> list[str] | None:
 
 
 def _master(context: CheckContext) -> str | None:
-    """The host that the ranks are told to meet at; None where there is one machine and nobody named it."""
+    """The host of the rendezvous; None if there is one machine and nobody named it."""
     spec = context.spec
     if spec.entry_kind is EntryKind.COMMAND:
         return None
@@ -134,12 +134,12 @@ def _master(context: CheckContext) -> str | None:
 
 
 def is_own_host(host: str) -> bool:
-    """Whether a name or address is this machine's, as far as it knows without asking a name server."""
+    """Whether a name or address is this machine's, as far as known without a name server."""
     return host in _own_names()
 
 
 def _own_names() -> set[str]:
-    """What this machine is called without asking a name server."""
+    """This machine's names, without a name server."""
     import psutil
 
     each_of = psutil.net_if_addrs().values()
@@ -173,7 +173,7 @@ HIGHEST: Final = 32_000
 
 
 def free_port(*, tries: int = TRIES) -> int:
-    """A port that nothing listens on now, outside the ephemeral range. Nothing is held: it may be lost again.
+    """A port that nothing listens on now, outside the ephemeral range. Nothing is reserved: it may be taken again.
 
     Raises:
         JobError: none of `tries` candidates was free (exit code 3).
@@ -208,7 +208,7 @@ def is_free(port: int) -> bool:
 
 
 def port_holder(port: int) -> str | None:
-    """Who listens on `port`, such as ``python (pid 4711)``; None where /proc does not show it."""
+    """The listener on `port`, such as ``python (pid 4711)``; None if /proc does not show it."""
     wanted = {name for _, of, name in listening_sockets(os.getpid()) if of == port}
     if not wanted:
         return None

@@ -1,4 +1,4 @@
-"""Checks what will run: script, batch, data, the checkpoint to resume from, torchrun, and the allocation."""
+"""Checks the job itself: script, batch, data, the checkpoint to resume from, torchrun, and the allocation."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from supervisor.run.regular import open_regular
 
 MAX_SOURCE_BYTES: Final = 4 * 2**20
 FILES: Final = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
-# What tells the checker how to read, and what.
+# Arguments that tell the checker how to read, and what.
 DATA_FLAGS: Final = ("train_data_path", "valid_data_path", "vocab_size", "data_dtype", "max_seq_len")
 MOST_FILES: Final = 20
-# Less than this is gone before a run of some size has begun.
+# A larger run soon uses up less than this.
 SHORT_S: Final = 600.0
 
 
@@ -98,7 +98,7 @@ def check_knobs(context: CheckContext) -> Iterator[Finding]:
 
 
 def _awaits_checkpoint(flag: str, knobs: Knobs) -> Finding:
-    """What happens before there is a checkpoint for a resume flag that takes one."""
+    """What happens before a checkpoint exists for a resume flag that takes one."""
     named = f"{flag}=DIR/FILE"
     if flag == knobs.resume:  # its word for the newest one; a switch has none
         named = f"{flag}={knobs.resume_value}" if knobs.resume_value else flag
@@ -110,7 +110,7 @@ def _awaits_checkpoint(flag: str, knobs: Knobs) -> Finding:
 
 
 def check_resume(context: CheckContext) -> Iterator[Finding]:
-    """The checkpoint that the arguments name: whether it is there, and whole in a layout that is known."""
+    """The checkpoint named in the arguments: whether it exists, and is complete in a known layout."""
     spec = context.spec
     for flag in dict.fromkeys(each for each in (spec.knobs.start, spec.knobs.resume_path) if each):
         given = value_of(spec.entry_args, flag)
@@ -135,7 +135,7 @@ def check_resume(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_data(context: CheckContext) -> Iterator[Finding]:
-    """The files that the bundled trainer is told to read."""
+    """The files that the bundled trainer will read."""
     spec = context.spec
     if spec.entry_kind is not EntryKind.TRAINER:
         return
@@ -151,7 +151,7 @@ def check_data(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_data_through(context: CheckContext) -> Iterator[Finding]:
-    """Those files read to their end, as `stoker check --data` does: header, size, every token within the vocabulary."""
+    """Read those files to their end, like `stoker check --data`: header, size, every token within the vocabulary."""
     spec = context.spec
     named = {flag: value_of(spec.entry_args, f"--{flag}") for flag in DATA_FLAGS}
     files = [path for flag in ("train_data_path", "valid_data_path") if (path := named.pop(flag))]
@@ -171,7 +171,7 @@ def check_data_through(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_allocation(context: CheckContext) -> Iterator[Finding]:
-    """A SLURM allocation against the job: its nodes, its tasks, and the time that is left."""
+    """A SLURM allocation compared with the job: its nodes, its tasks, and the remaining time."""
     spec, scheduler = context.spec, scheduler_of(context.env)
     if (place := scheduler.place) is None:
         return
@@ -192,7 +192,7 @@ def check_allocation(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_launcher_flags(context: CheckContext) -> Iterator[Finding]:
-    """Flags that are handed on to torchrun, against those that the target's torchrun knows; asking it imports torch."""
+    """Flags passed on to torchrun, compared with those of the target's torchrun; querying it imports torch."""
     spec, interpreter = context.spec, context.interpreter
     if not spec.torchrun_flags or interpreter is None or spec.entry_kind is EntryKind.COMMAND:
         return
@@ -218,7 +218,7 @@ _FREE = re.compile(
 
 
 def check_memory(context: CheckContext) -> Iterator[Finding]:
-    """Whether the micro-batch that is asked for fitted before, on this kind of GPU with as many ranks; nothing is applied silently."""
+    """Whether the requested micro-batch fit before, on this kind of GPU with as many ranks; nothing is applied silently."""
     spec = context.spec
     if spec.batch is None or not (lines := recall_memory(kind_of(spec), context.env)):
         return
@@ -245,7 +245,7 @@ def check_memory(context: CheckContext) -> Iterator[Finding]:
 
 
 def kind_of(job: JobSpec) -> JobKind:
-    """What this job has in common with others that need the same memory."""
+    """The properties that this job shares with others that need the same memory."""
     own = {job.knobs.batch, job.knobs.accumulation, job.knobs.global_batch, job.knobs.resume}
     words = [
         f"{name}={value_of(job.entry_args, name)}"

@@ -19,16 +19,16 @@ from supervisor.run.jsonl import decoded
 from supervisor.run.paths import AttemptPaths, private, replace_file
 from supervisor.run.regular import open_regular
 
-# A log with more batches than this merges its older ones, so that a day of output stays a page of memory.
+# A log with more batches merges its older ones, so that a day of output takes only a page of memory.
 MOST_BATCHES = 1024
 NEWEST_BATCHES = 256
-# An index that has grown by this much is rewritten without the batches that were merged.
+# An index that has grown this much is rewritten without the merged batches.
 REWRITE_BYTES = 8 << 20
 READ_BYTES = 64 << 20
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """What was added to `log` up to the offset `end` was written between `since` and `t`, wall seconds."""
+    """Bytes of `log` up to the offset `end` were written between `since` and `t`, wall seconds."""
 
     log: str
     end: int
@@ -51,7 +51,7 @@ class Arrivals:
         return self.batches[-1].end if self.batches else 0
 
     def add(self, batch: Arrival) -> bool:
-        """Append a batch, unless its bytes are known; whether it was appended."""
+        """Append a batch, unless its bytes are known; returns whether it was appended."""
         last = self.batches[-1] if self.batches else None
         if batch.end <= self.end or not batch.since <= batch.t or (last is not None and batch.t < last.t):
             return False
@@ -95,11 +95,11 @@ class ArrivalReader:
         self.logs: dict[str, Arrivals] = {}
         self._root = attempt.root
         self._path = attempt.arrivals
-        self._opened: BinaryIO | None = None  # open, so that its inode is no other file's
+        self._opened: BinaryIO | None = None  # kept open, so that no other file gets its inode
         self._offset = 0
 
     def refresh(self) -> bool:
-        """Read what was added; whether anything was."""
+        """Read new batches; returns whether there were any."""
         try:
             named = os.stat(self._path)
             if self._opened is None or os.fstat(self._opened.fileno()).st_ino != named.st_ino:
@@ -136,7 +136,7 @@ class ArrivalWriter:
         known.refresh()
         known.close()
         self._logs = {os.path.relpath(path, attempt.root): log for path, log in known.logs.items()}
-        if not attempt.root.is_symlink():  # a link there is of the job's making
+        if not attempt.root.is_symlink():  # the job created a link there
             self._open()
 
     def end_of(self, log: str) -> int:
@@ -165,6 +165,6 @@ class ArrivalWriter:
 
     def close(self) -> None:
         """End the index."""
-        fd, self._fd = self._fd, -1  # the tailer may still be at its last batch
+        fd, self._fd = self._fd, -1  # the tailer may still be writing its last batch
         if fd >= 0:
             os.close(fd)

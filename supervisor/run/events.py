@@ -213,17 +213,15 @@ class TrainerReady(Event, frozen=True, kw_only=True, tag="trainer_ready"):
 class BatchMeasured(Event, frozen=True, kw_only=True, tag="batch_measured"):
     """The batch as measured by the instrumentation; written again when an answer changes. None: unknown.
 
-    `micro_batch`: samples of one forward of one rank; with `unit` "tokens", the most tokens of it. `accumulation`: micro-batches a step. `setting`: the option, variable or key that
-    makes the micro-batch, `scope` what it counts (``per_rank``, ``global``). `accumulation_setting`: a name, ``derived`` (it follows from
-    a global batch) or ``none``. `how`: the rule behind each answer. `candidates`: settings to ask about, where several fit.
-    `counts_accumulation`: `setting` is the total of a step. `accumulation_counts_ranks`: the accumulation's setting counts the passes of
-    all ranks. `total_setting` and `total`: what a derived accumulation follows from. `refusal`: why the batch would not be
-    changed after out of memory; `help`: what would allow it. `sequence_length` in tokens, and `sample_shape`, of one sample, where all have the same.
-    `planned_steps`: optimizer steps of the whole training. `logged_step`: optimizer steps in one step of the counter that the script
-    prints. `counts_steps`: the script prints no step, so optimizer steps are shown. `argv`: the whole command line of rank 0, `words` all words of each setting there.
-    `resume`, `resume_setting`, `resume_how`, `resume_candidates`: how the script resumes, as `job.knobs.resume_settings.ResumeWay`.
-    `asks` and `answers`: what a person can answer, and what each answer would lead to. `has_loaded`: a checkpoint or a pretrained
-    model was loaded. `outputs`: folders that settings for outputs name.
+    `micro_batch`: samples of one forward of one rank; with `unit` "tokens", its maximum tokens. `accumulation`: micro-batches per step. `setting`: the option, variable or key of
+    the micro-batch, `scope` what it counts (``per_rank``, ``global``). `accumulation_setting`: a name, ``derived`` (it follows from a global batch) or ``none``. `how`: the rule
+    behind each answer. `candidates`: settings to ask about, if several fit. `counts_accumulation`: `setting` is the total of a step. `accumulation_counts_ranks`: the accumulation's
+    setting counts the passes of all ranks. `total_setting` and `total`: the basis of a derived accumulation. `refusal`: why the batch would not be changed after out of memory;
+    `help`: what would allow it. `sequence_length` in tokens, and `sample_shape`, of one sample, if all have the same. `planned_steps`: optimizer steps of the whole training.
+    `logged_step`: optimizer steps in one step of the counter that the script prints. `counts_steps`: the script prints no step, so optimizer steps are shown. `argv`: the whole
+    command line of rank 0, `words` all words of each setting there. `resume`, `resume_setting`, `resume_how`, `resume_candidates`: how the script resumes, as
+    `job.knobs.resume_settings.ResumeWay`. `asks` and `answers`: what a person can answer, and the result of each answer. `has_loaded`: a checkpoint or a pretrained model was
+    loaded. `outputs`: folders that settings for outputs name.
     """
 
     attempt: int
@@ -711,9 +709,9 @@ class StacksProbed(Event, frozen=True, kw_only=True, tag="stacks_probed"):
 class StallFlagged(Event, frozen=True, kw_only=True, tag="stall_flagged"):
     """No progress for longer than this phase of this run normally takes. Nothing is done about it yet.
 
-    `since`: wall time of the last progress; of the last line where `stage` is log. `stage`: what the pace was learned from (step, log,
-    start, compile, evaluation, checkpoint). `act_s`: the length at which it would be ended; None: never. `pace_s`: the 99th
-    percentile, 0 where only a person's own limit is known.
+    `since`: wall time of the last progress; of the last line if `stage` is log. `stage`: the source of the
+    pace (step, log, start, compile, evaluation, checkpoint). `act_s`: the length at which it would be ended;
+    None: never. `pace_s`: the 99th percentile, 0 if only a person's own limit is known.
     """
 
     attempt: int
@@ -728,8 +726,8 @@ class StallFlagged(Event, frozen=True, kw_only=True, tag="stall_flagged"):
 class RanksAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Ranks that were doing the same thing at the same line when stacks were taken.
 
-    `doing`: a value of `diagnosis.hang.stack_groups.Doing`. `what`: ``in all_reduce``. `line_at`: the user's own line. `lines`: of the
-    artifact, 1-based, where that frame of each of them stands.
+    `doing`: a value of `diagnosis.hang.stack_groups.Doing`. `what`: ``in all_reduce``. `line_at`: the user's
+    own line. `lines`: the 1-based line of that frame in the artifact, for each of them.
     """
 
     ranks: tuple[int, ...]
@@ -742,9 +740,9 @@ class RanksAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class StacksTaken(Event, frozen=True, kw_only=True, tag="stacks_taken"):
     """A round of stacks of all ranks. `text`: what the ranks are doing, in one line; `odd`: those that keep the others waiting.
 
-    `line_at`: the odd one's own line. `artifact`: the text of all stacks, relative to the run directory. `source`:
-    see `StacksProbed`. `collective`: what a flight recorder or NCCL's RAS adds. `groups`: the ranks by what they do, of very many
-    the first.
+    `line_at`: the odd one's own line. `artifact`: the text of all stacks, relative to the run directory.
+    `source`: see `StacksProbed`. `collective`: facts from a flight recorder or NCCL's RAS. `groups`: the
+    ranks by activity; only the first of very many.
     """
 
     attempt: int
@@ -807,8 +805,8 @@ class HangKept(Event, frozen=True, kw_only=True, tag="hang_kept"):
 class HangFound(Event, frozen=True, kw_only=True, tag="hang_found"):
     """The stall is a hang, so the attempt is ended. Journalled just before the intent to stop.
 
-    `ranks`: the odd ones out, empty where it is not known. `rule`: which rule of `policy.health.ending` lets it be ended. `line`: of `artifact`, 1-based, where the user's own frame of the first
-    of them stands, or its stack begins. The rest as in `StacksTaken`.
+    `ranks`: the odd ones out, empty if unknown. `rule`: the rule of `policy.health.ending` that allows ending it. `line`: the 1-based line in `artifact` of the first one's own frame, or of its
+    stack's start. For the rest see `StacksTaken`.
     """
 
     attempt: int
@@ -851,7 +849,7 @@ class ChangePlanned(Event, frozen=True, kw_only=True, tag="change_planned"):
 
 
 class BatchAsked(Event, frozen=True, kw_only=True, tag="batch_asked"):
-    """A restart with a smaller batch needs an answer from a person about what could not be read of the batch."""
+    """A restart with a smaller batch needs a person's answer about an unreadable fact of the batch."""
 
     attempt: int
     question: BatchQuestion
@@ -909,10 +907,10 @@ class Recovered(Event, frozen=True, kw_only=True, tag="recovered"):
 
 
 class ResumeCompared(Event, frozen=True, kw_only=True, tag="resume_compared"):
-    """Whether a resumed attempt continues the same training, by what both logged (`policy.same_training`). The newest one of an attempt holds.
+    """Whether a resumed attempt continues the same training, by its logged values (`policy.same_training`). The newest event of an attempt counts.
 
-    `difference`: how it differs. `text`: with the numbers, which are in `numbers` too. `steps_twice` logged steps were compared one by
-    one; `steps_new` were logged beyond the last one of before. `asked`: the arguments by which a person asked for this difference.
+    `difference`: how it differs. `text`: the same with the numbers, also in `numbers`. `steps_twice` logged steps were compared one by one;
+    `steps_new` were logged beyond the earlier last step. `asked`: the arguments by which a person requested this difference.
     """
 
     attempt: int

@@ -1,4 +1,4 @@
-"""What journals say of earlier failures: how long a recovery took and where the time went, and where the same failure was seen before."""
+"""Reads earlier failures from journals: recovery times and their parts, and earlier occurrences of the same failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.regular import open_regular
 from supervisor.run.state import RunState
 
-# Reasons to end an attempt that had failed by itself; the failure is then the time of that decision.
+# Reasons to end an attempt that had already failed; the failure is then at the time of that decision.
 _OURS_AFTER_A_FAILURE = frozenset({ev.StopWhy.RANK_DIED, ev.StopWhy.HANG})
 
 
@@ -27,7 +27,7 @@ def recovery_of(facts: Iterable[ev.Event], attempt: int) -> ev.Recovered | None:
         last_t = max(last_t, fact.t)
         match fact:
             case ev.RunEnded():
-                at.clear()  # somebody continued the run any time later, which is not a recovery
+                at.clear()  # somebody may have continued the run at any later time, which is not a recovery
             case ev.RankExited(attempt=number) if number == after:
                 at.setdefault("failed", fact.t)
             case ev.StopIntended(attempt=number) if number == after and fact.why in _OURS_AFTER_A_FAILURE:

@@ -54,7 +54,7 @@ PLAIN_ERRORS = frozenset(
         FailureClass.PERMISSION_DENIED,
     )
 )
-# What is less sure than this rests on silence, an exit code or peers' complaints alone (see `diagnosis.root_rules`).
+# A lower confidence rests on silence, an exit code or peers' complaints alone (see `diagnosis.root_rules`).
 SURE_ENOUGH = 0.8
 
 

@@ -1,4 +1,4 @@
-"""The journal: an append-only file of facts, one JSON object a line, one writer.
+"""The journal: an append-only file of events, one JSON object per line, one writer.
 
 The writer appends whole lines with a single write(2). The reader reads by offset, leaves an incomplete last line for the next call,
 and skips and counts lines of unknown kinds or schema versions, so that an older viewer can open a newer run. A line whose `v` is
@@ -89,7 +89,7 @@ class JournalWriter:
         self._torn = self._is_torn()
         self.inode, self._head = os.fstat(self._fd).st_ino, _read_at(path, 0, HEAD_BYTES)
         self._reopens = self._closed = False
-        self._failed = b""  # a line of which it is not known how much came to stand behind `_begun`
+        self._failed = b""  # a line that was written to an unknown extent after `_begun`
         self._begun, self._reserved = self.size, 0
         self._reserve()
 
@@ -102,8 +102,8 @@ class JournalWriter:
         """Write one event; with `durable` it is on disk when this returns.
 
         Raises:
-            OSError: the disk is full, read-only or unreachable, or the file is gone. The next call removes what was written of the
-                event, and reopens the file if that may help.
+            OSError: the disk is full, read-only or unreachable, or the file is gone. The next call removes
+                any part of the event, and reopens the file if that may help.
         """
         if self._closed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self._path))
@@ -129,8 +129,8 @@ class JournalWriter:
         self._closed = True
         if self._fd >= 0:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self.size)  # gives back what was reserved
-            with contextlib.suppress(OSError):  # Linux closes it also where it reports an error
+                os.ftruncate(self._fd, self.size)  # releases the reserved space
+            with contextlib.suppress(OSError):  # Linux closes it even if it reports an error
                 os.close(self._fd)
             self._fd = -1
 
@@ -171,34 +171,34 @@ class JournalWriter:
         return size > 0 and _read_at(self._path, size - 1, 1) != b"\n"
 
     def _recover(self) -> None:
-        """After a write that failed: open the file again where that may help, and remove what arrived of the line.
+        """After a failed write: reopen the file if that may help, and remove any part of the line.
 
         Raises:
-            OSError: it is not there, or another file is in its place.
+            OSError: it is missing, or another file is in its place.
         """
         if self._reopens:
             self._reopen()
         behind = _read_at(self._path, self._begun, len(self._failed) + 1)
         if behind and self._failed.startswith(behind):
-            os.ftruncate(self._fd, self._begun)  # our own line, whole or in part: it is written again
+            os.ftruncate(self._fd, self._begun)  # our own line, whole or in part: it will be rewritten
         self._failed, self._reopens, self._reserved = b"", False, 0
         self._torn = self._is_torn()
 
     def _reopen(self) -> None:
-        """Open the same file again: a file server that was restarted knows no descriptor of before (ESTALE)."""
+        """Reopen the same file: a restarted file server does not know old descriptors (ESTALE)."""
         head = _read_at(self._path, 0, len(self._head))
-        fd = private(self._path, os.O_WRONLY | os.O_APPEND)  # never made again somewhere else
+        fd = private(self._path, os.O_WRONLY | os.O_APPEND)  # never created again elsewhere
         if os.fstat(fd).st_ino != self.inode or head != self._head:
             os.close(fd)
             raise OSError(errno.ESTALE, "another file is in the place of the journal", str(self._path))
         if self._fd >= 0:
             with contextlib.suppress(OSError):
-                os.close(self._fd)  # and with it the lock, which the new descriptor would wait for
+                os.close(self._fd)  # releases the lock, for which the new descriptor would wait
         self._fd = fd
         self._lock()
 
     def _reserve(self) -> None:
-        """Reserve room for this event and for many more."""
+        """Reserve space for this event and many more."""
         self._begun = self.size
         if self._begun + RESERVED_BYTES // 2 <= self._reserved:
             return
@@ -321,12 +321,12 @@ def _seal(file: BinaryIO, offset: int) -> int:
 class StateReader:
     """A journal folded as it grows; every view holds one.
 
-    `tail_first`: of a long journal without a snapshot the first `refresh` shows what its end says, in `state.journal_read`
-    marked as such; each further one reads on from the start, until all is folded. For a reader that is asked again and again.
+    `tail_first`: for a long journal without a snapshot, the first `refresh` shows only its end, marked in
+    `state.journal_read`; each further one reads on from the start. For readers called repeatedly.
 
     Attributes:
-        state: the fold of what was read.
-        left_out: the facts in so many first bytes of the journal are returned by no `refresh` (counted with `tail_first`).
+        state: the fold of the events read.
+        left_out: no `refresh` returns the events in this many first bytes of the journal (counted with `tail_first`).
     """
 
     def __init__(self, path: Path, *, tail_first: bool = False) -> None:
@@ -342,9 +342,9 @@ class StateReader:
         return self._reader.offset
 
     def refresh(self, *, limit_bytes: int = MAX_LINE_BYTES) -> list[Event]:
-        """Fold what was appended since the last call, at most so many bytes; returns those facts.
+        """Fold what was appended since the last call, at most this many bytes; returns those events.
 
-        With `tail_first` the first call returns, of a long journal, the facts in its last `TAIL_BYTES` too.
+        With `tail_first` the first call on a long journal also returns the events in its last `TAIL_BYTES`.
         """
         behind = self._shown_to - self._reader.offset
         news = self._reader.read(
@@ -365,7 +365,7 @@ class StateReader:
         return [*tail, *(news if behind <= 0 else ())]
 
     def _begin(self, file: BinaryIO) -> int | None:
-        """Where to read from, in a journal that was not read yet or is another one; None: not now, its end is shown."""
+        """Where to start reading an unread or replaced journal; None: not now, its end is shown."""
         self.state = self._folded = RunState()
         self.left_out = self._shown_to = 0
         size = os.fstat(file.fileno()).st_size
@@ -402,10 +402,10 @@ class StateReader:
 
 
 def _at_end(first: Iterable[Event], tail: Sequence[Event]) -> RunState:
-    """What the end of a journal says for certain, and who it is by its `first` line.
+    """The certain facts at the end of a journal, and its identity from the `first` line.
 
-    That is where the training is, and the outcome of a run that nobody continued. Attempts, their verdicts, the best loss and what
-    may be resumed from follow from all that stands before.
+    These are the training's position, and the outcome of a run that nobody continued. Attempts, their
+    verdicts, the best loss and usable checkpoints depend on all earlier events.
     """
     began = replay(event for event in first if isinstance(event, RunStarted))
     end = replay(event for event in tail if isinstance(event, Progress))
@@ -413,7 +413,7 @@ def _at_end(first: Iterable[Event], tail: Sequence[Event]) -> RunState:
     over = last if isinstance(last, RunEnded) else None
     return msgspec.structs.replace(
         began if over is None else fold(began, over),
-        started_t=None,  # no time that passed is known
+        started_t=None,  # no elapsed time is known
         last_t=tail[-1].t if tail else None,
         progress=end.progress,
         total_steps=end.total_steps or began.total_steps,

@@ -13,8 +13,8 @@ from supervisor.run.paths import make_private, private
 from supervisor.run.regular import read_regular
 
 T = TypeVar("T")
-# What decoding foreign bytes can raise: ValueError for broken UTF-8 (msgspec's own errors only in some versions, not in 0.19),
-# RecursionError for endless nesting, OverflowError for a huge integer.
+# Exceptions from decoding foreign bytes: ValueError for broken UTF-8 (msgspec's own errors only in some
+# versions, not in 0.19), RecursionError for endless nesting, OverflowError for a huge integer.
 NOT_DECODED: Final = (ValueError, msgspec.DecodeError, RecursionError, OverflowError)
 _PACKER: Final = msgspec.msgpack.Encoder()
 

@@ -265,7 +265,7 @@ def check_folder(run: RunPaths) -> Offer:
 
 
 def _first_against(root: Path) -> str:
-    """What speaks against the first of the run's files that is not our own; empty: nothing."""
+    """The reason against the first of the run's files that is not our own; empty: none."""
     try:
         found = (_against(path, is_folder=is_folder) for path, is_folder in ((root, True), *_parts(root)))
         return next(filter(None, found), "")

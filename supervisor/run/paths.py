@@ -63,7 +63,7 @@ class AttemptPaths:
 
     @property
     def arrivals(self) -> Path:
-        """When each batch of the logs' bytes arrived (`run.arrivals`)."""
+        """The arrival times of the logs' bytes, by batch (`run.arrivals`)."""
         return self.root / "arrivals.jsonl"
 
     @property

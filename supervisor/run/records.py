@@ -58,7 +58,7 @@ class Consequence:
 
     @property
     def words(self) -> str:
-        """What is shown instead of the class."""
+        """The text to show instead of the class."""
         return self.what or self.failure.value.replace("_", " ")
 
 
@@ -93,7 +93,7 @@ class Verdict:
 
     @property
     def is_plain_error(self) -> bool:
-        """Whether the confidence is not worth showing: the program's own message says what happened, or somebody stopped it."""
+        """Whether to hide the confidence: the program's own message says what happened, or somebody stopped it."""
         stopped = self.failure is FailureClass.TERMINATED and self.reason is Reason.USER
         return (stopped or self.failure in PLAIN_ERRORS) and self.confidence >= SURE_ENOUGH
 
@@ -178,11 +178,11 @@ class Sameness(StrEnum):
     SAME = "same"
     SAME_WITHIN_NOISE = "same_within_noise"
     DIFFERS = "differs"
-    UNKNOWN = "unknown"  # the log tells too little
+    UNKNOWN = "unknown"  # the log does not tell enough
 
 
 class Difference(StrEnum):
-    """Which measured value of a resumed attempt is not that of the training before it."""
+    """The measured value of a resumed attempt that differs from the earlier training."""
 
     STEP = "step"
     GLOBAL_BATCH = "global_batch"

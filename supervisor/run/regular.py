@@ -33,7 +33,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     Raises:
         OSError: it is missing, cannot be read, or is no regular file.
     """
-    # With O_NONBLOCK a FIFO opens at once, even without a writer; fstat then describes what was opened, not a name.
+    # With O_NONBLOCK a FIFO opens at once, even without a writer; fstat then describes the opened file, not a name.
     fd = os.open(path, FLAGS)
     info = os.fstat(fd)
     if stat.S_ISREG(info.st_mode) and info.st_dev != _proc():

@@ -1,12 +1,12 @@
-"""Samples: append-only JSON lines, one file a stream, with one-minute roll-ups beside them.
+"""Samples: append-only JSON lines, one file per stream, with one-minute roll-ups beside them.
 
-``series/<stream>.jsonl`` holds ``{"t": wall, "k": key, ...values}``: `k` names what was measured
+``series/<stream>.jsonl`` holds ``{"t": wall, "k": key, ...values}``: `k` names the measured thing
 ("0" for GPU 0 or rank 0, "job" for the run). ``series/<stream>.1m.jsonl`` holds, for each minute and key,
 ``{"t": minute, "k": key, "v": {name: [min, mean, max, count]}}``, so that a run of seven days opens at once.
 
-A file that has grown to `SEGMENT_BYTES` replaces ``<stream>.0.jsonl``, and a new file is begun. So the newest 64 to 128 MiB of samples
-are kept, and of older samples only the minutes. A run takes at most 1 GiB for its samples, however long it is (100 steps a second
-of 64 ranks would make 50 GB a day).
+A file that has grown to `SEGMENT_BYTES` replaces ``<stream>.0.jsonl``, and a new file is begun. So the newest
+64 to 128 MiB of samples are kept, and of older samples only the minutes. A run takes at most 1 GiB for its
+samples, however long it is (100 steps a second of 64 ranks would make 50 GB a day).
 
 Streams: `metrics` (step, loss, lr, ... of the run, with `a` the attempt and `r` the rank),
 `gpu` (util_ratio, memory_used_bytes, ...), `host` (cpu_ratio, rss_bytes, ... of a rank or the machine).
@@ -76,7 +76,7 @@ class Rollup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeriesWriter:
-    """Appends samples of all streams; one writer a node."""
+    """Appends samples of all streams; one writer per node."""
 
     def __init__(self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._folder = folder
@@ -188,7 +188,7 @@ class SeriesReader:
         return self._older.exists()
 
     def read(self, *, limit_bytes: int = 1 << 22) -> list[Sample]:
-        """Samples since the last call, at most `limit_bytes` of them; [] when there are none."""
+        """Samples since the last call, at most `limit_bytes` of them; [] if there are none."""
         data = self._read(limit_bytes)
         end = data.rfind(b"\n") + 1
         self._offset += end
@@ -206,7 +206,7 @@ class SeriesReader:
         return True
 
     def before(self, limit_bytes: int) -> Iterator[Sample]:
-        """About `limit_bytes` of what lies before the position that `seek_tail` chose, in small, evenly spread pieces."""
+        """About `limit_bytes` from before the position that `seek_tail` chose, in small, evenly spread pieces."""
         old = _inode_and_size(self._older)
         parts = [(self._older, old[1])] if old[0] and old[0] != self._inode else []
         parts.append((self._older if self._inode == old[0] else self._path, self._offset))
@@ -233,7 +233,7 @@ class SeriesReader:
 
 
 def read_rollups(folder: Path, stream: str) -> list[Rollup]:
-    """All finished minutes of a stream, oldest first; [] when there are none."""
+    """All finished minutes of a stream, oldest first; [] if there are none."""
     name = f"{stream}.1m.jsonl"
     data = b"\n".join(_read_from(folder / part, 0, 1 << 28) for part in (_older(name), name))
     return list(decoded(msgspec.json.Decoder(Rollup), data[: data.rfind(b"\n") + 1]))

@@ -1,8 +1,8 @@
-"""What lists show about each run, cached in ``.index`` next to the runs, so that a finished run is folded only once.
+"""The data of each run for lists, cached in ``.index`` next to the runs, so that a finished run is folded only once.
 
-A line counts only while the run's journal has the mark that it was made from. A keeper adds its run's line when it ends, and a reader
-adds missing ones. Each write appends whole lines, so that several processes may write at once. A damaged line is skipped and its run
-folded again. A file that another user owns is ignored.
+A line counts only while the run's journal has the mark that it was made from. A keeper adds its run's line
+when it ends, and a reader adds missing ones. Each write appends whole lines, so that several processes may
+write at once. A damaged line is skipped and its run folded again. A file that another user owns is ignored.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ FEW_LINES = 64
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What lists show about a run.
 
-    `mark`: of its journal, before that was read. `script`, `arguments`: as they were given, secrets hidden; None where run.json cannot be
-    read. `given`: the name that a person gave it at its start. `again`: the command that starts it with what it lacked, see `declared_again`.
+    `mark`: of its journal, taken before reading it. `script`, `arguments`: as given, secrets hidden; None if run.json cannot be read.
+    `given`: the name that a person gave it at its start. `again`: the command that starts it with what it lacked, see `declared_again`.
     """
 
     run_id: str
@@ -71,7 +71,7 @@ def summary_of(run: RunPaths, mark: Mark, state: RunState) -> Summary:
 
 
 def _listed(whole: Summary) -> Summary:
-    """The summary with only the newest note, and without what grows with a run's length but no list shows."""
+    """The summary with only the newest note, and without growing data that no list shows."""
     notes = [moment for moment in whole.state.timeline if moment.kind is MomentKind.NOTE]
     bare: dict[str, object] = dict.fromkeys(("findings", "records", "checkpoints", "kept", "advisories"), ())
     attempts = tuple(map(_listed_attempt, whole.state.attempts))
@@ -118,20 +118,20 @@ class RunIndex:
             self._new[folder] = [kept[run_id] for run_id in kept.keys() & there]
 
     def add(self, run: RunPaths, summary: Summary) -> Summary:
-        """Cache the summary of a run that no keeper writes, from the next `save` on; returns what is cached."""
+        """Cache the summary of a run that no keeper writes, from the next `save` on; returns the cached one."""
         kept = _listed(summary)
         self._new.setdefault(os.path.dirname(run.root), []).append(kept)
         return kept
 
     def save(self) -> None:
-        """Write what was added since."""
+        """Write the new summaries."""
         while self._new:
             folder, lines = self._new.popitem()
             append_line(Path(folder, INDEX), *lines)
 
 
 def remember(node: NodePaths, state: RunState) -> None:
-    """Cache the summary of a finished run with this state, unless it was only watched, as those are mostly removed."""
+    """Cache the summary of a finished run with this state, unless it was only watched."""
     run, mark = RunPaths(node.root.parent.parent), mark_of(node.journal)
     if node == run.node() and mark is not None and state.is_over and state.mode == "launched":
         append_line(run.root.parent / INDEX, _listed(summary_of(run, mark, state)))

@@ -1,4 +1,4 @@
-"""What events add to a run's timeline: a kind with values, each thing once. Pure.
+"""The timeline entries of events: a kind with values, each fact once. Pure.
 
 There are no words here: `views.wording` words each kind in each language.
 """
@@ -54,7 +54,7 @@ _SIGHTS = {
     ev.NodeSight.LEFT: Tone.WARN,
 }
 _MOST_LEFT = 5
-# What a launch chooses by itself.
+# The changes that a launch makes on its own.
 _LAUNCHER_FLAGS = {"--log-dir", "--master-port", "--master-addr", "--standalone", "--node-rank"}
 _OF_ATTEMPT = re.compile(r"attempts/\d+/")
 _OUTCOMES = {ev.Outcome.SUCCEEDED: Tone.GOOD, ev.Outcome.STOPPED: Tone.INFO}

@@ -1,4 +1,4 @@
-"""The world as facts and samples: logs, metrics, processes, GPUs, the host. Sources know nothing of runs."""
+"""Facts about the outside world: logs, metrics, processes, GPUs, the host. Sources know no runs."""
 
 from __future__ import annotations
 

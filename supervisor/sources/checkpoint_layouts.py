@@ -1,8 +1,8 @@
-"""Whole checkpoints that a foreign script left in its folders, recognised by their layout. Nothing is unpickled.
+"""Finds complete checkpoints of a foreign script in its folders, by their layout. Nothing is unpickled.
 
-`LAYOUTS` is the table: how each is recognised, which step it is of, and what is written last, so that it can be called whole. A file of
-`torch.save` is a zip, and its directory of members stands at its end (torch/serialization.py): what is a zip was written to its end. Of a
-file in an older form nobody can tell, so it is only ever named to a person.
+The table `LAYOUTS` tells how to recognize each one, its step, and its last file, which proves that it is
+complete. A file of `torch.save` is a zip with its directory at the end (torch/serialization.py), so a valid
+zip was written completely. For older formats this is unknown, so such a file is only mentioned to a person.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _STATE_NAME = re.compile(
     r"checkpoint|ckpt|chkpt|snapshot|last|latest|current|epoch|step|iter|state|resume|model", re.IGNORECASE
 )
 _NO_STATE_NAME = re.compile(r"best|optim|ema|rng|random|scaler|sched|infer|export|weights", re.IGNORECASE)
-# A text of 3 to 63 bytes in a pickle of protocol 2, torch.save's own: the keys of a dict that training continues from, not weights alone.
+# A text of 3 to 63 bytes in a protocol 2 pickle, as torch.save writes: the keys of a dict to continue training from, not just weights.
 _STATE_KEYS = re.compile(
     rb"X[\x03-\x3f]\x00\x00\x00(?:optim|opt_state|epoch|step|iter|(?:global|train|training|current|cur|last|n|num)_(?:step|epoch|iter))",
     re.IGNORECASE,
@@ -62,10 +62,10 @@ _STATE_KEYS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class FoundCheckpoint:
-    """A whole checkpoint. `path` as a script takes it, absolute; `t`: wall seconds of its last part.
+    """A complete checkpoint. `path` as a script takes it, absolute; `t`: wall seconds of its last part.
 
-    `step` None: its name says none. `number`: the last number in its name, whatever it counts. `counted`: of one that a process was
-    measured to save, the optimizer steps that this process had made.
+    `step` None: its name has none. `number`: the last number in its name, whatever it counts. `counted`: for
+    a measured save, the number of optimizer steps of its process.
     """
 
     path: str
@@ -78,7 +78,7 @@ class FoundCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """One folder's entries. `ranks`: how many there are, where that is known."""
+    """One folder's entries. `ranks`: the number of ranks, if known."""
 
     path: str
     entries: dict[str, os.DirEntry[str]]
@@ -116,10 +116,10 @@ class _Listing:
 
 
 class _What(Enum):
-    """What a layout's `find` is given, and what the path it gives is."""
+    """The input of a layout's `find`, and the kind of its path."""
 
-    FOLDER = auto()  # the listing of a folder that is the checkpoint itself
-    HOLDER = auto()  # the listing of a folder that holds them; a script is given that folder
+    FOLDER = auto()  # the listing of a folder that is the checkpoint
+    HOLDER = auto()  # the listing of a folder of checkpoints; the script is given that folder
     FILE = auto()  # the listing of the folder of one file
 
 
@@ -129,10 +129,10 @@ class Layout:
 
     Attributes:
         name: for people and the journal.
-        what: what `find` looks at.
-        find: the checkpoint in a listing, if it is whole: (path, step, time). For `FILE` it is also given the file's name.
-        marker: what is written last, for the table in the docs.
-        takes: whether the folder is this layout's, whole or torn, so that nothing within it is looked at.
+        what: the input of `find`.
+        find: the checkpoint in a listing, if complete: (path, step, time). For `FILE` it also gets the file's name.
+        marker: the file written last, for the table in the docs.
+        takes: whether the folder has this layout, complete or not, so that its content is not searched.
     """
 
     name: str
@@ -165,7 +165,7 @@ def _accelerate(here: _Listing, _file: str) -> FoundCheckpoint | None:
         return None
     if not all(is_zip(here.inner(name)) for name in states):
         return None
-    # checkpoint_3 is the third that was saved (ProjectConfiguration.automatic_checkpoint_naming), checkpoint-3 diffusers' step.
+    # checkpoint_3 is the third save (ProjectConfiguration.automatic_checkpoint_naming), checkpoint-3 is diffusers' step 3.
     named = _HF_NAME.fullmatch(here.name)
     step = int(named[1]) if named else _step_of(here.name)
     return FoundCheckpoint(
@@ -174,7 +174,7 @@ def _accelerate(here: _Listing, _file: str) -> FoundCheckpoint | None:
 
 
 def _saved_by_one(here: _Listing, numbers: list[int]) -> bool:
-    """Whether it is that of the main process alone, with all that load_state needs: it continues without the random states of the others.
+    """Whether only the main process saved, with everything that load_state needs: it resumes without the others' random states.
 
     diffusers' scripts call save_state on one process. Sharded states (FSDP, DeepSpeed) have no ``optimizer.bin``.
     """
@@ -224,7 +224,7 @@ def _torchtune(here: _Listing, _file: str) -> FoundCheckpoint | None:
         if os.path.isfile(place) and is_zip(place):
             written = os.stat(place).st_mtime
             if written < max(map(here.written, weights)):
-                return None  # an older epoch's
+                return None  # of an older epoch
             step = _step_of(here.name)
             return FoundCheckpoint(here.path, step, written, "torchtune", _number_of(here.name))
     return None
@@ -236,7 +236,7 @@ def _names_a_folder(here: _Listing) -> bool:
 
 
 def _deepspeed(here: _Listing, _file: str) -> FoundCheckpoint | None:
-    """`latest` names the folder of the newest, once all ranks have written theirs (deepspeed/runtime/engine.py)."""
+    """`latest` names the newest folder once all ranks have written theirs (deepspeed/runtime/engine.py)."""
     tag = here.text("latest")
     if not tag or "/" in tag or not here.is_dir(tag):
         return None
@@ -273,7 +273,7 @@ def _lightning(here: _Listing, file: str) -> FoundCheckpoint | None:
 
 
 def _plain(here: _Listing, file: str) -> FoundCheckpoint | None:
-    """One file that the script itself wrote with torch.save, with more than weights in it."""
+    """One file that the script itself wrote with torch.save, with more than weights."""
     match = _PLAIN.fullmatch(file)
     if match is None or not _STATE_NAME.search(match["stem"]) or _NO_STATE_NAME.search(match["stem"]):
         return None
@@ -333,11 +333,11 @@ def find_checkpoints(
     depth: int = MAX_DEPTH,
     most: int = MAX_FOUND,
 ) -> list[FoundCheckpoint]:
-    """The newest whole checkpoints below `folders` that were written from `since_t` on, at most `most`, in the order of their writing.
+    """The newest complete checkpoints below `folders` written from `since_t` on, at most `most`, in order of writing.
 
-    Symbolic links are not followed: Lightning's ``last.ckpt`` and many a ``latest`` name what is found anyway. `ranks`: how many
-    there are, where that is known; layouts with a file of each rank are whole only with all of them. Run directories are passed
-    over; a script's own folders beside them, in ``runs``, are not.
+    Symbolic links are not followed: Lightning's ``last.ckpt`` and many a ``latest`` point to files that are
+    found anyway. `ranks`: the number of ranks, if known; layouts with a file per rank are complete only with
+    all of them. Run directories are skipped; a script's own folders beside them, in ``runs``, are not.
     """
     left = [MAX_ENTRIES]
     found: dict[str, FoundCheckpoint] = {}
@@ -348,9 +348,9 @@ def find_checkpoints(
 
 
 def whole_at(path: str, *, ranks: int | None = None) -> FoundCheckpoint | None:
-    """The checkpoint at `path` as a script is given it; None where there is none of a known layout, or not a whole one.
+    """The checkpoint at `path`, in the form for a script; None if there is none of a known layout, or an incomplete one.
 
-    A file of `torch.save` may have any name: it is known to be one, by whoever asks.
+    A file of `torch.save` may have any name, because the caller knows that it is one.
     """
     path = os.path.abspath(path)
     if os.path.isdir(path):
@@ -377,16 +377,16 @@ def _stem(name: str) -> str:
 def whole_saved(
     path: str, since_t: float, until_t: float, *, ranks: int | None = None
 ) -> FoundCheckpoint | None:
-    """The whole checkpoint that a process saved at `path`, or a part of it there; None where there is none.
+    """The complete checkpoint that a process saved, or saved a part of, at `path`; None if there is none.
 
-    Of a folder's layout the last part comes later than a save within it. A file is the save's own if it was written by `until_t`; its
-    name need not be that of a checkpoint.
+    In a folder layout the last part comes after a save in it. A file belongs to the save if it was written by
+    `until_t`; it may have any name.
     """
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     for _ in range(SAVED_DEPTH):
         if (here := _listing(folder, ranks=ranks)) is not None:
             rows = [row for row in LAYOUTS if row.what is not _What.FILE]
-            # A folder may have the name of one layout and the files of another.
+            # A folder may have one layout's name and another one's files.
             one = next((one for row in rows if (one := _tried(row, here)) is not None), None)
             if one is not None or any(_takes(row, here) for row in rows):
                 return one if one is not None and one.t >= since_t else None
@@ -398,9 +398,9 @@ def whole_saved(
 
 
 def files_of(path: str, layout: str = "", number: int | None = None) -> dict[str, str]:
-    """The files of one checkpoint, by their names below `path`; of one that is a file itself that name is empty.
+    """The files of one checkpoint, by their names below `path`; for a single file that name is empty.
 
-    Of a folder of many they are those of `number`, and what lies beside these, as the file that names the newest.
+    In a folder of many, they are those of `number` and files beside them, such as the one that names the newest.
     """
     if os.path.isfile(path):
         return {"": path}
@@ -414,7 +414,7 @@ def files_of(path: str, layout: str = "", number: int | None = None) -> dict[str
 
 
 def tree_bytes(path: Path) -> int | None:
-    """Bytes of a file, or of all files below a folder; None when it is gone, or has more entries than are worth counting."""
+    """Bytes of a file, or of all files below a folder; None if it is gone, or has too many entries to count."""
     total = count = 0
     try:
         if not path.is_dir():
@@ -441,10 +441,10 @@ class LikelyFile:
 def newest_like_checkpoint(
     folders: Iterable[Path], since_t: float, counts: Callable[[str, float], bool] = lambda _path, _t: True
 ) -> LikelyFile | None:
-    """The newest file below `folders` that is named like a checkpoint, was written from `since_t` on, and `counts` by its path and time.
+    """The newest file below `folders` with a checkpoint's name, written from `since_t` on, that `counts` accepts.
 
-    Only names and times are looked at, of at most `MAX_ENTRIES` entries, `LIKE_DEPTH` folders deep; hidden folders and
-    symbolic links are passed over.
+    Only names and times are checked, of at most `MAX_ENTRIES` entries, `LIKE_DEPTH` folders deep; hidden
+    folders and symbolic links are skipped.
     """
     left = [MAX_ENTRIES]
     found: LikelyFile | None = None
@@ -474,7 +474,7 @@ def is_zip(path: str) -> bool:
 
 
 def _files(folder: Path, left: list[int], depth: int) -> Iterator[os.DirEntry[str]]:
-    """The files of a folder, then those of the folders in it."""
+    """The files of a folder, then those of its subfolders."""
     deeper: list[Path] = []
     try:
         with os.scandir(folder) as listing:
@@ -493,7 +493,7 @@ def _files(folder: Path, left: list[int], depth: int) -> Iterator[os.DirEntry[st
 
 
 def _listing(path: str, left: list[int] | None = None, ranks: int | None = None) -> _Listing | None:
-    """A folder's entries; None where it cannot be read, or not within what is `left` to be looked at."""
+    """A folder's entries; None if it cannot be read, or exceeds the entries `left` to check."""
     left = left if left is not None else [MAX_ENTRIES]
     entries: dict[str, os.DirEntry[str]] = {}
     try:
@@ -540,7 +540,7 @@ def _below(
 
 
 def _tried(row: Layout, here: _Listing, file: str = "") -> FoundCheckpoint | None:
-    """What cannot be read, or reads as nonsense, is no whole checkpoint."""
+    """An unreadable or nonsensical file is not a complete checkpoint."""
     try:
         return row.find(here, file)
     except (OSError, ValueError, RecursionError):
@@ -565,7 +565,7 @@ def _number_of(name: str) -> int | None:
 
 
 def _has_training_state(path: str) -> bool:
-    """Whether a file of torch.save is whole and holds more than weights: its pickle has the keys of a training's state."""
+    """Whether a file of torch.save is complete and has more than weights: its pickle has the keys of a training state."""
     try:
         with zipfile.ZipFile(path) as archive:
             inner = next((one for one in archive.infolist() if one.filename.endswith("data.pkl")), None)

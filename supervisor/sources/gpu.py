@@ -1,7 +1,7 @@
-"""NVIDIA GPUs through NVML: utilization, memory, who uses it, throttling, errors, and GPUs that are lost.
+"""NVIDIA GPUs through NVML: utilization, memory and its users, throttling, errors, and lost GPUs.
 
 The only file that knows pynvml. No driver, or no library, is a normal state with a reason; a reading that a
-card does not offer is None, not 0; a GPU that has fallen off the bus is reported as lost, not left out.
+card does not offer is None, not 0; a GPU that has fallen off the bus is reported as lost, not omitted.
 NVML's "utilization" is the share of time in which any kernel ran, not how much of the GPU it filled.
 """
 
@@ -18,13 +18,13 @@ from typing import Any
 
 from supervisor.sources.periodic import PeriodicSampler
 
-# nvml.h: what NVML_ERROR_… means for one card, and for all of NVML.
+# nvml.h: NVML_ERROR_… codes about one card, and about all of NVML.
 _LOST = frozenset({15, 16})  # GPU_IS_LOST, RESET_REQUIRED
 _NVML_GONE = frozenset(
     {1, 9, 12, 18}
 )  # UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, version mismatch
 _TIMEOUT = 10
-# nvmlClocksEventReason… bits (named …ThrottleReason… before driver 535) that mean: slower than asked for.
+# nvmlClocksEventReason… bits (named …ThrottleReason… before driver 535) that mean a clock below the requested one.
 _THROTTLE = (
     (0x04, "power_cap"),
     (0x08, "hw_slowdown"),
@@ -42,7 +42,7 @@ log = logging.getLogger("stoker.gpu")
 
 @dataclass(frozen=True, slots=True)
 class GpuDevice:
-    """What does not change of a GPU. `index` is NVML's, in PCI order: CUDA's order may differ, `uuid` joins them."""
+    """The constant facts about a GPU. `index` is NVML's, in PCI order; CUDA's order may differ, and `uuid` joins them."""
 
     index: int
     uuid: str | None
@@ -52,7 +52,7 @@ class GpuDevice:
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A compute process on a GPU. The pid is the host's, which differs within a container of its own."""
+    """A compute process on a GPU. The pid is the host's, which differs from that in a container."""
 
     pid: int
     memory_used_bytes: int | None
@@ -62,8 +62,8 @@ class GpuProcess:
 class GpuSample:
     """One reading of one GPU, at wall time `t`. Every reading may be None: the card or driver does not report it.
 
-    Ratios are 0–1; `memory_util_ratio` is the share of time in which memory was read or written. `throttle` names the active reasons for running slower than asked for. `ecc_uncorrected`
-    counts since the driver was loaded. `lost`: the GPU does not answer any more, and nothing else is known.
+    Ratios are 0–1; `memory_util_ratio` is the share of time in which memory was read or written. `throttle` names the active reasons for running slower than requested. `ecc_uncorrected`
+    counts since the driver was loaded. `lost`: the GPU no longer responds, and nothing else is known.
     """
 
     t: float
@@ -83,7 +83,7 @@ class GpuSample:
 
     @property
     def throttle_bits(self) -> int | None:
-        """The reasons in `throttle` as NVML's own bits, 0 for none; its power cap is normal under load and left out."""
+        """The reasons in `throttle` as NVML's own bits, 0 for none; without the power cap, which is normal under load."""
         if self.throttle is None:
             return None
         return sum(bit for bit, name in _THROTTLE if name in self.throttle and name != "power_cap")
@@ -91,7 +91,7 @@ class GpuSample:
 
 @dataclass(frozen=True, slots=True)
 class GpuModes:
-    """How a card is set up; None: it has no such mode, or does not say."""
+    """A card's modes; None: it lacks the mode, or does not report it."""
 
     persistence: bool | None = None
     mig: bool | None = None
@@ -99,7 +99,7 @@ class GpuModes:
 
 @dataclass(frozen=True, slots=True)
 class GpuSurvey:
-    """All that one look at NVML tells before a run. `cuda`: the newest CUDA that the driver runs, such as (12, 8)."""
+    """One reading of NVML before a run. `cuda`: the newest CUDA that the driver supports, such as (12, 8)."""
 
     samples: tuple[GpuSample, ...]
     modes: tuple[GpuModes, ...]
@@ -108,7 +108,7 @@ class GpuSurvey:
 
 
 class GpuNoteCode(StrEnum):
-    """What is worth saying once about the GPUs."""
+    """Kinds of notes about the GPUs, each reported once."""
 
     ABSENT = "gpu_absent"  # no driver, library or card: a normal state
     LOST = "gpu_lost"
@@ -120,7 +120,7 @@ class GpuNoteCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GpuNote:
-    """Something happened. `index` is None where it concerns them all; `xid` only with code XID."""
+    """An event. `index` is None if it concerns all GPUs; `xid` only with code XID."""
 
     t: float
     code: GpuNoteCode
@@ -130,11 +130,11 @@ class GpuNote:
 
 
 class NvmlUnavailableError(Exception):
-    """NVML cannot be used here; the message says why, in one line."""
+    """NVML is unusable here; the message says why, in one line."""
 
 
 def load_nvml() -> Any:
-    """Import pynvml. Any: it has no types of its own.
+    """Import pynvml. Any: it has no type hints.
 
     Raises:
         NvmlUnavailableError: it is not installed.
@@ -150,7 +150,7 @@ class GpuReader:
     """Reads all GPUs on demand. Not thread-safe.
 
     Args:
-        on_note: gets what is worth saying.
+        on_note: receives notes.
 
     Raises:
         NvmlUnavailableError: no library, driver or card.
@@ -177,7 +177,7 @@ class GpuReader:
         self._listen()
 
     def read(self) -> list[GpuSample]:
-        """One sample a GPU, in the order of their indexes.
+        """One sample per GPU, in index order.
 
         Raises:
             NvmlUnavailableError: the driver is gone (unloaded, updated).
@@ -186,7 +186,7 @@ class GpuReader:
         return [self._sample(device) for device in self.devices]
 
     def survey(self) -> GpuSurvey:
-        """One reading of all GPUs, with what does not change while a run lasts.
+        """One reading of all GPUs, with their constant facts.
 
         Raises:
             NvmlUnavailableError: the driver is gone.
@@ -211,7 +211,7 @@ class GpuReader:
         )
 
     def close(self) -> None:
-        """Let go of NVML."""
+        """Release NVML."""
         if not self._open:
             return
         self._open = False
@@ -223,10 +223,10 @@ class GpuReader:
             log.debug("nvmlShutdown failed; the driver is gone")
 
     def _ask(self, index: int | None, function: str, *args: Any) -> Any:
-        """The one way to NVML: its answer, or None where there is none.
+        """The only call into NVML: its answer, or None.
 
         Raises:
-            NvmlUnavailableError: NVML as a whole does not work any more.
+            NvmlUnavailableError: NVML as a whole no longer works.
         """
         try:
             return getattr(self._nvml, function)(*args)
@@ -260,7 +260,7 @@ class GpuReader:
         handle = self._handles[index]
         t = time.time()
         if handle is None:
-            # Lost, or hidden from us (a container's cgroup): only the first is evidence.
+            # Lost, or hidden from us (a container's cgroup): only a lost card is evidence.
             return GpuSample(t, device, lost=index in self._lost)
         memory = self._ask(index, "nvmlDeviceGetMemoryInfo", handle)
         if index in self._lost:
@@ -321,7 +321,7 @@ class GpuReader:
             self._on_note(GpuNote(t, GpuNoteCode.ECC, text, index))
 
     def _listen(self) -> None:
-        """Ask for Xid events; where they cannot be had there are simply none."""
+        """Subscribe to Xid events; without support there are simply none."""
         self._events = self._ask(None, "nvmlEventSetCreate")
         if self._events is None:
             return
@@ -339,7 +339,7 @@ class GpuReader:
                 if getattr(error, "value", None) != _TIMEOUT:
                     self._events = None
                 return
-            # By its handle: a card that fell off the bus (Xid 79) does not tell its UUID any more.
+            # By its handle: a card that fell off the bus (Xid 79) no longer reports its UUID.
             address = _address(event.device)
             index = next(
                 (at for at, handle in enumerate(self._handles) if address and _address(handle) == address),
@@ -351,10 +351,10 @@ class GpuReader:
 
 
 class GpuSampler(PeriodicSampler):
-    """A thread that reads all GPUs every `interval_s` and hands the samples over.
+    """A thread that reads all GPUs every `interval_s` and passes the samples on.
 
-    Without NVML it says so once (a note ABSENT) and ends. When the driver goes away midway it says so and
-    tries again every half minute.
+    Without NVML it reports that once (a note ABSENT) and ends. If the driver goes away later, it reports that
+    and retries every half minute.
     """
 
     def __init__(
@@ -375,7 +375,7 @@ class GpuSampler(PeriodicSampler):
         self._had_one = False
 
     def sample(self) -> float | None:
-        """Read all GPUs once; returns the seconds until the next reading, None where there are none."""
+        """Read all GPUs once; returns the seconds until the next reading, or None without NVML."""
         try:
             if self._reader is None:
                 self._reader = GpuReader(self._on_note)
@@ -392,14 +392,14 @@ class GpuSampler(PeriodicSampler):
         return self._interval_s
 
     def close(self) -> None:
-        """Let go of NVML."""
+        """Release NVML."""
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
 
 
 def probe_gpus() -> tuple[tuple[GpuDevice, ...], str | None]:
-    """The GPUs of this machine, and where there are none, why (one line)."""
+    """The GPUs of this machine, or the reason why there are none (one line)."""
     try:
         reader = GpuReader(lambda _note: None)
     except NvmlUnavailableError as error:
@@ -409,7 +409,7 @@ def probe_gpus() -> tuple[tuple[GpuDevice, ...], str | None]:
 
 
 def survey_gpus() -> GpuSurvey | str:
-    """One look at all GPUs of this machine; where there are none, why (one line)."""
+    """One survey of all GPUs of this machine, or the reason why there are none (one line)."""
     try:
         reader = GpuReader(lambda _note: None)
         try:
@@ -421,11 +421,11 @@ def survey_gpus() -> GpuSurvey | str:
 
 
 def visible_devices(value: str | None, devices: Sequence[GpuDevice]) -> tuple[GpuDevice, ...] | None:
-    """What CUDA_VISIBLE_DEVICES lets a process see, in its order.
+    """The devices that CUDA_VISIBLE_DEVICES exposes to a process, in its order.
 
-    None where it is not known (a MIG slice). Numbers count as NVML does, which is CUDA's own order only with
-    CUDA_DEVICE_ORDER=PCI_BUS_ID or cards all alike. As for CUDA, the list ends at the first bad entry, and one that
-    names a GPU twice names none (torch/cuda/__init__.py, _parse_visible_devices).
+    None if unknown (a MIG slice). Numbers are NVML's, which match CUDA's order only with
+    CUDA_DEVICE_ORDER=PCI_BUS_ID or identical cards. As for CUDA, the list ends at the first bad entry, and
+    one that names a GPU twice names none (torch/cuda/__init__.py, _parse_visible_devices).
     """
     if value is None:
         return tuple(devices)

@@ -1,8 +1,8 @@
-"""What the kernel says of memory: the limits and kills of the control group (versions 1 and 2), and its log of kills.
+"""The kernel's facts about memory: limits and kills of the control group (versions 1 and 2), and its log of kills.
 
 Files and their meaning: the kernel's Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst and ABI/testing/dev-kmsg. A kill
-by the group's limit leaves nothing in a log but exit -9: its counter here is the confirmation. Reading /dev/kmsg needs rights that
-ordinary users mostly lack (kernel.dmesg_restrict): then there is nothing to say.
+by the group's limit leaves only exit -9 in a log; the counter here confirms it. Reading /dev/kmsg needs rights that ordinary users
+usually lack (kernel.dmesg_restrict); then nothing is reported.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from supervisor.sources.processes import read_proc
 from supervisor.text.patterns import whole
 
-# v1 shows "no limit" as the largest page-aligned number; nothing real comes near it.
+# v1 shows "no limit" as the largest page-aligned number; no real limit comes near it.
 _NO_LIMIT_BYTES = 1 << 60
-# By version: what is used, its limit, the pages that are given up first, and what counts the kills.
+# By version: usage, its limit, the pages that are reclaimed first, and the kill counter.
 _FILES = {
     1: ("memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file", "memory.oom_control"),
     2: ("memory.current", "memory.max", "inactive_file", "memory.events"),
@@ -31,13 +31,13 @@ _KILLED = re.compile(r"Kill(?:ed)? process (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class CgroupMemory:
-    """Memory of a process's control group. `limit_bytes`: the tightest on the way up; None: no limit.
+    """Memory of a process's control group. `limit_bytes`: the tightest on the way up; None: none.
 
-    `used_bytes`: in the group that has this limit, without file pages that the kernel gives up first when memory runs
+    `used_bytes`: in the group with this limit, without the file pages that the kernel reclaims first when memory runs
     short (inactive_file, as docker and Kubernetes count): after a dataset was read, these fill any limit.
 
-    `oom_kills` counts processes of the group killed for memory, since the group was made; only a rise means
-    something. `version`: 1 or 2.
+    `oom_kills` counts processes of the group killed for memory, since the group was created; only a rise matters.
+    `version`: 1 or 2.
     """
 
     version: int
@@ -47,7 +47,7 @@ class CgroupMemory:
 
 
 def read_cgroup_memory(pid: int | None = None, root: str = "/") -> CgroupMemory | None:
-    """The memory group of a process (by default our own); None where there is no such thing to read."""
+    """The memory group of a process (by default our own); None without one."""
     listing = _read(os.path.join(root, f"proc/{pid if pid is not None else 'self'}/cgroup"))
     unified = v1 = None
     for line in listing.splitlines():
@@ -67,16 +67,16 @@ def read_cgroup_memory(pid: int | None = None, root: str = "/") -> CgroupMemory 
 
 
 def memory_kills() -> int | None:
-    """Processes of our own group killed for memory since it was made; None where nobody counts."""
+    """Processes of our own group killed for memory since it was created; None without a counter."""
     found = read_cgroup_memory()
     return found.oom_kills if found is not None else None
 
 
 def oom_kills(pids: Collection[int], *, since_s: float, path: str = KMSG) -> str:
-    """The log's lines that report one of `pids` as killed for memory, one a line; "" where there is none.
+    """The log's lines that report one of `pids` as killed for memory; "" if there are none.
 
     Args:
-        pids: whose death is asked about, as the kernel's own pid namespace numbers them.
+        pids: the processes in question, as numbered in the kernel's own pid namespace.
         since_s: monotonic seconds since boot; older records are about an earlier process with that pid.
         path: the device.
     """
@@ -90,7 +90,7 @@ def oom_kills(pids: Collection[int], *, since_s: float, path: str = KMSG) -> str
             try:
                 record = os.read(fd, RECORD_BYTES)
             except BrokenPipeError:
-                continue  # records were overwritten while we read: the next read continues behind them
+                continue  # records were overwritten during the read: the next read continues after them
             except OSError:
                 break  # EAGAIN: the end of the log
             if not record:
@@ -129,11 +129,11 @@ def _read_group(version: int, mount: str, path: str) -> CgroupMemory | None:
 
 
 def _tightest(limits: Mapping[str, int | None]) -> tuple[str, int | None]:
-    """The group whose limit is the lowest, and that; without any, the nearest group."""
+    """The group with the lowest limit, and that limit; if there is none, the nearest group."""
     limited = [(limit, folder) for folder, limit in limits.items() if limit is not None]
     if not limited:
         return next(iter(limits)), None
-    limit, folder = min(limited, key=lambda each: each[0])  # of equal ones the nearest
+    limit, folder = min(limited, key=lambda each: each[0])  # of equal limits the nearest
     return folder, limit
 
 
@@ -143,10 +143,10 @@ def _used(folder: str, name: str, given_up_first: str) -> int | None:
 
 
 def _upwards(mount: str, path: str, needed: str) -> list[str]:
-    """The group's folder and those above it, nearest first, as far as they have the file `needed`.
+    """The group's folder and its ancestors with the file `needed`, nearest first.
 
-    In a container the listed path is the host's and does not exist under our mount: the mount itself is
-    the group then.
+    In a container the listed path is the host's and does not exist under our mount; then the mount itself is
+    the group.
     """
     parts = [part for part in path.split("/") if part and part != ".."]
     folders = [os.path.join(mount, *parts[:depth]) for depth in range(len(parts), -1, -1)]

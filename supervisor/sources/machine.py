@@ -1,6 +1,6 @@
-"""The machine and its processes, by psutil: CPU, memory, threads, I/O, full disks; what each network interface and RDMA port carries.
+"""The machine and its processes, by psutil: CPU, memory, threads, I/O, full disks; traffic of each network interface and RDMA port.
 
-RDMA ports are read from their own counters, which those of the interfaces leave out.
+RDMA ports have their own counters, because those of the interfaces omit them.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ MOST_LINKS: Final = 8
 class ProcessSample:
     """One reading of one process. Ratios count cores: 1.0 is one core busy, more are more.
 
-    `cpu_ratio` covers the time since the reading before, so the first has None. The byte counters are since
-    the process began and need the same user.
+    `cpu_ratio` covers the time since the previous reading, so it is None in the first. The byte counters
+    start with the process and need the same user.
     """
 
     t: float
@@ -48,7 +48,7 @@ class ProcessSample:
     write_bytes: int | None = None
 
     def values(self) -> dict[str, float | None]:
-        """The numbers of it, by the names that series hold."""
+        """Its numbers, by series name."""
         return {
             "cpu_ratio": self.cpu_ratio,
             "rss_bytes": self.rss_bytes,
@@ -68,13 +68,13 @@ class DiskFill:
 
     @property
     def used_ratio(self) -> float:
-        """Share that is not available to an ordinary user, 0–1."""
+        """Share not available to an ordinary user, 0–1."""
         return 1.0 - self.available_bytes / self.total_bytes if self.total_bytes else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class LinkRate:
-    """One interface or RDMA port: bytes a second since the reading before."""
+    """One interface or RDMA port: bytes per second since the previous reading."""
 
     name: str
     received_bytes_per_s: float
@@ -83,7 +83,7 @@ class LinkRate:
 
 @dataclass(frozen=True, slots=True)
 class HostSample:
-    """One reading of the machine. `cpu_ratio`: share of all cores, 0–1, since the reading before."""
+    """One reading of the machine. `cpu_ratio`: share of all cores, 0–1, since the previous reading."""
 
     t: float
     cpu_ratio: float | None = None
@@ -96,7 +96,7 @@ class HostSample:
 
 
 class ProcessReader:
-    """Reads one process again and again. Not thread-safe."""
+    """Reads one process repeatedly. Not thread-safe."""
 
     def __init__(self, key: str, process: ProcessId) -> None:
         self.key = key
@@ -107,7 +107,7 @@ class ProcessReader:
             self._psutil = psutil.Process(process.pid)
 
     def read(self) -> ProcessSample:
-        """One sample; `alive` is False once the process is gone, a zombie, or was another all along."""
+        """One sample; `alive` is False if the process is gone, a zombie, or was another one all along."""
         now, t = time.monotonic(), time.time()
         gone = ProcessSample(t, self.key, self.process, alive=False)
         if self._psutil is None or not is_alive(self.process):
@@ -141,10 +141,10 @@ class ProcessReader:
 
 
 class LinkReader:
-    """Reads the counters again and again. Not thread-safe.
+    """Reads the counters repeatedly. Not thread-safe.
 
     Args:
-        infiniband: where the kernel lists RDMA devices.
+        infiniband: the kernel's folder of RDMA devices.
     """
 
     def __init__(self, infiniband: Path = INFINIBAND) -> None:
@@ -152,7 +152,7 @@ class LinkReader:
         self._before: tuple[float, dict[str, tuple[int, int]]] | None = None
 
     def read(self) -> tuple[LinkRate, ...]:
-        """The busiest links since boot, the busiest first; none at the first reading."""
+        """The busiest links since boot, busiest first; none at the first reading."""
         now, counts = time.monotonic(), dict(self._counts())
         before, self._before = self._before, (now, counts)
         if before is None or now <= before[0]:
@@ -168,7 +168,7 @@ class LinkReader:
         return tuple(rates)
 
     def _counts(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Bytes received and sent since boot, of all that have carried any."""
+        """Bytes received and sent since boot, for all links with traffic."""
         for name, each in psutil.net_io_counters(pernic=True).items():
             if each.bytes_recv + each.bytes_sent and not name.startswith(INNER_LINKS):
                 yield name, (each.bytes_recv, each.bytes_sent)
@@ -188,9 +188,9 @@ class LinkReader:
 
 
 class HostReader:
-    """Reads the machine again and again. Not thread-safe.
+    """Reads the machine repeatedly. Not thread-safe.
 
-    `disks`: folders whose filesystems to look at; one that cannot be read is left out.
+    `disks`: folders whose filesystems to check; unreadable ones are skipped.
     """
 
     def __init__(self, disks: Sequence[str] = (SHM,)) -> None:
@@ -213,8 +213,8 @@ class HostReader:
         )
 
     def _cpu(self) -> float | None:
-        # Of times since boot, so that two readers do not shorten each other's interval, as psutil.cpu_percent would.
-        # Guest time is within user and nice (proc(5)).
+        # From times since boot, so that two readers do not shorten each other's interval, as with
+        # psutil.cpu_percent. Guest time is included in user and nice (proc(5)).
         times = psutil.cpu_times()._asdict()
         total: float = sum(value for name, value in times.items() if not name.startswith("guest"))
         idle: float = times["idle"] + times.get("iowait", 0.0)
@@ -229,10 +229,10 @@ class HostSampler(PeriodicSampler):
 
     Args:
         stop: ends the thread.
-        processes: says whom to read now: a key (the rank) for each process.
-        on_samples: gets the machine's sample and those of the processes, in the order given.
-        disks: folders whose filesystems to look at.
-        interval_s: how often.
+        processes: gives the processes to read now, each with a key (the rank).
+        on_samples: receives the machine's sample and the processes', in the given order.
+        disks: folders whose filesystems to check.
+        interval_s: seconds between readings.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class HostSampler(PeriodicSampler):
 
 
 def disk_fill(path: str) -> DiskFill | None:
-    """How full the filesystem of `path` is; None where it cannot be read."""
+    """How full the filesystem of `path` is; None if it cannot be read."""
     try:
         found = psutil.disk_usage(path)
     except OSError:

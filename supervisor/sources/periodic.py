@@ -1,4 +1,4 @@
-"""A thread that samples something at intervals until the stop event is set."""
+"""A thread that takes samples at intervals until the stop event is set."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 class PeriodicSampler(ABC):
     """Calls `sample` until the stop event is set or there is nothing to sample.
 
-    A daemon thread: a call into a wedged driver, or statvfs(2) on a dead network filesystem, never returns and must not
-    keep the process from leaving.
+    A daemon thread, because a call into a wedged driver, or statvfs(2) on a dead network filesystem, never
+    returns and must not keep the process alive.
     """
 
     def __init__(self, name: str, stop: threading.Event) -> None:
@@ -22,14 +22,14 @@ class PeriodicSampler(ABC):
         """Take one round; returns the seconds until the next, None to end the thread."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing open
-        """Close what was opened. Called in the thread, when it ends."""
+        """Close resources. Called in the thread, at its end."""
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Start sampling."""
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread to end (set the stop event first); False when it did not."""
+        """Wait for the thread to end (set the stop event first); False if it did not."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 

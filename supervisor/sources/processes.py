@@ -1,4 +1,4 @@
-"""Processes identified by pid and start time, from /proc: what they are, did, and have open, and when they end.
+"""Processes identified by pid and start time, from /proc: their identity, activity, open files, and end.
 
 A pid is recycled; together with the start time (field 22 of ``/proc/<pid>/stat``, proc(5)) it names one
 process and no other until the next boot. Nothing here ever signals a bare pid.
@@ -21,13 +21,13 @@ _LISTENS = "0A"
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 # linux/sock_diag.h, inet_diag.h.
 _SOCK_DIAG, _BY_FAMILY, _INFO = 4, 20, 2
-# System calls, and besides what a mapped file reads from the disk, which is none.
+# Counts system calls, and also a mapped file's disk reads, which are none.
 _COUNTED = frozenset((b"rchar", b"wchar", b"read_bytes"))
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """One process and no other. `start_time`: seconds since boot, to the kernel's tick (mostly 10 ms)."""
+    """Exactly one process. `start_time`: seconds since boot, to the kernel's tick (usually 10 ms)."""
 
     pid: int
     start_time: float
@@ -35,7 +35,7 @@ class ProcessId:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """What is used of /proc/<pid>/stat. `start_ticks`: clock ticks since boot."""
+    """The used fields of /proc/<pid>/stat. `start_ticks`: clock ticks since boot."""
 
     state: str
     parent: int
@@ -43,7 +43,7 @@ class ProcessStat:
 
     @property
     def is_dead(self) -> bool:
-        """A zombie holds a pid and nothing else: it counts as dead."""
+        """Whether it is a zombie, which holds only a pid and counts as dead."""
         return self.state in "ZXx"
 
     @property
@@ -59,7 +59,7 @@ def boot_id() -> str | None:
 
 
 def identify(pid: int) -> ProcessId | None:
-    """The identity of a living process; None when there is none with this pid (a zombie is none)."""
+    """The identity of a live process; None if there is none with this pid (a zombie does not count)."""
     stat = _read_stat(pid)
     return None if stat is None or stat.is_dead else ProcessId(pid, stat.start_time)
 
@@ -70,7 +70,7 @@ def is_alive(process: ProcessId) -> bool:
 
 
 def is_uninterruptible(process: ProcessId) -> bool:
-    """Whether this very process waits in the kernel where no signal reaches it (state D), as for a GPU or a dead mount."""
+    """Whether this very process waits in the kernel out of reach of signals (state D), for a GPU or a dead mount."""
     stat = _read_stat(process.pid)
     return stat is not None and stat.state == "D" and stat.start_time == process.start_time
 
@@ -82,10 +82,9 @@ def process_table() -> dict[int, ProcessStat]:
 
 
 def descendants(process: ProcessId, table: Mapping[int, ProcessStat] | None = None) -> list[ProcessId]:
-    """The living children of `process`, their children, and so on, nearest first, each level by pid.
+    """The live children of `process`, their children, and so on, nearest first, each level by pid.
 
-    Empty when the process is gone: the kernel has then given its children to another parent. `table`: one that was
-    read already.
+    Empty if the process is gone, because its children then have another parent. `table`: an already read one.
     """
     table = process_table() if table is None else table
     root = table.get(process.pid)
@@ -101,28 +100,28 @@ def descendants(process: ProcessId, table: Mapping[int, ProcessStat] | None = No
         below = sorted(child for parent in level for child in children.get(parent, ()) if child not in seen)
         seen.update(below)
         # A zombie's children are gone, but a thread group whose leader has exited shows as a zombie and may
-        # still have some: walk on, list only the living.
+        # still have some: walk on, but list only live ones.
         found += [ProcessId(pid, table[pid].start_time) for pid in below if not table[pid].is_dead]
         level = below
     return found
 
 
 def parent_of(pid: int) -> int | None:
-    """The parent of a living process; None when there is none with this pid."""
+    """The parent of a live process; None if there is none with this pid."""
     stat = _read_stat(pid)
     return None if stat is None or stat.is_dead else stat.parent
 
 
 def command_of(pid: int) -> str | None:
-    """The kernel's name for a process (its first 15 bytes), whoever owns it; None when it is gone."""
+    """The kernel's name for a process (its first 15 bytes), whoever owns it; None if it is gone."""
     raw = read_proc(f"/proc/{pid}/comm", 64)
     return raw.decode("utf-8", "replace").rstrip("\n") if raw else None
 
 
 def read_environ(process: ProcessId) -> dict[str, str]:
-    """The environment that the process was started with; empty when it is gone or another user's.
+    """The environment that the process was started with; empty if it is gone or another user's.
 
-    Also empty for an instant between fork and exec: ask again later.
+    Also empty for an instant between fork and exec: retry later.
     """
     raw = read_proc(f"/proc/{process.pid}/environ", _ENVIRON_CAP_BYTES)
     if raw is None or not is_alive(process):
@@ -132,7 +131,7 @@ def read_environ(process: ProcessId) -> dict[str, str]:
 
 
 def read_cmdline(process: ProcessId) -> list[str]:
-    """The process's argument vector; empty when it is gone or another user's."""
+    """The process's argument vector; empty if it is gone or another user's."""
     raw = read_proc(f"/proc/{process.pid}/cmdline", _ENVIRON_CAP_BYTES)
     if raw is None or not is_alive(process):
         return []
@@ -140,7 +139,7 @@ def read_cmdline(process: ProcessId) -> list[str]:
 
 
 def owner_of(pid: int) -> int | None:
-    """The user id that a process runs as; None when it is gone."""
+    """The user id of a process; None if it is gone."""
     try:
         return os.stat(f"/proc/{pid}").st_uid
     except OSError:
@@ -148,9 +147,9 @@ def owner_of(pid: int) -> int | None:
 
 
 def environment_value(pid: int, name: str) -> str | None:
-    """A variable of the environment that a process was started with; empty where it was not set.
+    """A variable of a process's initial environment; empty if it was not set.
 
-    None where that cannot be known: another user's process, one that is gone or is just being started, or one whose
+    None if that cannot be known: another user's process, one that is gone or is just being started, or one whose
     environment was overwritten, as setproctitle does for a longer title (Ray and vLLM rename their workers so).
     """
     raw = read_proc(f"/proc/{pid}/environ", _ENVIRON_CAP_BYTES)
@@ -164,7 +163,7 @@ def environment_value(pid: int, name: str) -> str | None:
 def become_subreaper() -> bool:
     """Make this process the new parent of every descendant whose own parent dies (prctl(2), Linux 3.4).
 
-    False where the system has no such thing; orphans then go to init.
+    False if the system does not support it; orphans then go to init.
     """
     try:
         return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
@@ -173,9 +172,9 @@ def become_subreaper() -> bool:
 
 
 def reap_child(process: ProcessId) -> int | None:
-    """The exit code (negative for a signal) of a dead child of this very process, which is reaped by that.
+    """Reap a dead child of this very process; returns its exit code (negative for a signal).
 
-    None where it lives, is not our child, or was waited for already.
+    None if it is alive, not our child, or already reaped.
     """
     stat = _read_stat(process.pid)
     if (
@@ -195,8 +194,8 @@ def reap_child(process: ProcessId) -> int | None:
 def exit_code_of(process: ProcessId) -> int | None:
     """The exit code (negative for a signal) of a zombie, anybody's child; None once its parent has waited for it.
 
-    Field 52 of ``/proc/<pid>/stat`` (Linux 3.5), which only the process's own user may read: it is 0 for others, so 0 counts
-    only of one's own.
+    Field 52 of ``/proc/<pid>/stat`` (Linux 3.5), readable only by the process's own user: it is 0 for others,
+    so 0 counts only for our own.
     """
     raw = read_proc(f"/proc/{process.pid}/stat", 4096)
     stat = _parse_stat(raw)
@@ -210,7 +209,7 @@ def exit_code_of(process: ProcessId) -> int | None:
 
 
 def open_files(pid: int) -> Iterator[tuple[str, str]]:
-    """The descriptors of a process, and what each stands for: a path, ``socket:[4711]``; nothing for another user's or one that just ended."""
+    """The descriptors of a process, and their targets: a path, ``socket:[4711]``; empty for another user's or an ended one."""
     folder = f"/proc/{pid}/fd"
     try:
         numbers = os.listdir(folder)
@@ -222,7 +221,7 @@ def open_files(pid: int) -> Iterator[tuple[str, str]]:
 
 
 def listening_sockets(pid: int) -> Iterator[tuple[str, int, str]]:
-    """The TCP sockets that listen in a process's network namespace: address in hexadecimal, port, and as `open_files` names it."""
+    """The listening TCP sockets in a process's network namespace: hexadecimal address, port, and name as in `open_files`."""
     for table in ("tcp", "tcp6"):
         raw = read_proc(f"/proc/{pid}/net/{table}", _SOCKETS_CAP_BYTES) or b""
         for row in raw.decode("ascii", "replace").splitlines()[1:]:
@@ -239,10 +238,10 @@ def is_stopped(pid: int) -> bool:
 
 
 def catches(pid: int, number: int) -> bool | None:
-    """Whether a process has a handler for a signal now; None when it is gone.
+    """Whether a process has a handler for a signal now; None if it is gone.
 
     Python sets one for SIGINT at its start and takes it away when it shuts down, after atexit and before it destroys its modules
-    (``_PySignal_Fini``): of torch that takes half a second and more until the process is gone.
+    (``_PySignal_Fini``): with torch the process then takes half a second or more to exit.
     """
     raw = read_proc(f"/proc/{pid}/status", 4096) or b""
     caught = next((line.split()[1] for line in raw.splitlines() if line.startswith(b"SigCgt:")), None)
@@ -250,7 +249,7 @@ def catches(pid: int, number: int) -> bool | None:
 
 
 def send_signal(process: ProcessId, number: int = signal.SIGKILL) -> bool:
-    """Signal this very process; False when it is gone (or a zombie, or not ours to signal).
+    """Signal this very process; False if it is gone (or a zombie, or not ours to signal).
 
     A pidfd is opened before the identity is checked, so that between check and signal the pid cannot come
     to mean another process. Kernels before 5.3 have no pidfd: there the window is some microseconds.
@@ -273,11 +272,11 @@ def send_signal(process: ProcessId, number: int = signal.SIGKILL) -> bool:
 
 
 class ExitWatch:
-    """A thread that waits for processes of anybody. Kernels before 5.3 have no pidfd: there it reports nothing.
+    """A thread that waits for anybody's processes to end. Kernels before 5.3 have no pidfd: there it reports nothing.
 
     Args:
-        ended: called in the thread with a process's name and its exit code (negative for a signal; None where its parent was
-            faster: torchrun looks at its workers every 0.1 s).
+        ended: called in the thread with a process's name and its exit code (negative for a signal; None if
+            its parent was faster: torchrun polls its workers every 0.1 s).
     """
 
     def __init__(self, ended: Callable[[int, int | None], None]) -> None:
@@ -291,7 +290,7 @@ class ExitWatch:
         self._thread = threading.Thread(target=self._run, name="stoker-exits", daemon=True)
 
     def watch(self, name: int, process: ProcessId) -> None:
-        """Await the end of a process, any thread; one that is gone already is let be."""
+        """Wait for the end of a process, from any thread; ignores one that is already gone."""
         with self._lock:
             if self._closing or any(known == process for _, known in self._watched.values()):
                 return
@@ -299,7 +298,7 @@ class ExitWatch:
                 fd = os.pidfd_open(process.pid)
             except OSError:
                 return
-            if not is_alive(process):  # between its end and its parent's look, or another process by now
+            if not is_alive(process):  # between its end and its parent's poll, or already another process
                 os.close(fd)
                 return
             self._watched[fd] = name, process
@@ -337,7 +336,7 @@ class ExitWatch:
 
 
 def helper_cpu_s(ranks: Iterable[ProcessId]) -> float:
-    """CPU seconds of the ranks' own children, living and waited for (data workers, compilers), not of the ranks."""
+    """CPU seconds of the ranks' own children, live and reaped (data workers, compilers), without the ranks."""
     tick = os.sysconf("SC_CLK_TCK")
     total = 0
     for rank in ranks:
@@ -347,12 +346,12 @@ def helper_cpu_s(ranks: Iterable[ProcessId]) -> float:
 
 
 def own_cpu_s(rank: ProcessId) -> float:
-    """CPU seconds of one rank's own process, all its threads; 0 where it is gone."""
+    """CPU seconds of one rank's own process, all its threads; 0 if it is gone."""
     return _ticks(rank.pid)[0] / os.sysconf("SC_CLK_TCK") if is_alive(rank) else 0.0
 
 
 def io_bytes(ranks: Iterable[ProcessId]) -> int:
-    """What the ranks and their children read and wrote by read(2), write(2) and their like, caches included, and sent over TCP.
+    """Bytes that the ranks and their children moved by read(2), write(2) and the like, with caches, and sent over TCP.
 
     proc(5) counts no send(2) in its wchar. A rank that waits for its peers sends nothing over gloo's or NCCL's sockets.
     """
@@ -364,12 +363,12 @@ def io_bytes(ranks: Iterable[ProcessId]) -> int:
 
 
 def any_is_written(paths: Iterable[str]) -> bool:
-    """Whether some process that we may look at has one of the files open for writing; /proc is walked once."""
+    """Whether any process that we may inspect has one of the files open for writing; walks /proc once."""
     return next(_writers(paths), None) is not None
 
 
 def writers_of(paths: Iterable[str]) -> list[int]:
-    """The pids of those that have one of the files open for writing, as far as we may look; /proc is walked once."""
+    """The pids of processes that have one of the files open for writing, as far as visible; walks /proc once."""
     return list(_writers(paths))
 
 
@@ -388,7 +387,7 @@ def _read_stat(pid: int) -> ProcessStat | None:
 def _parse_stat(raw: bytes | None) -> ProcessStat | None:
     if not raw:
         return None
-    # The command's name stands in parentheses and may hold blanks and parentheses itself: fields are counted
+    # The command's name is in parentheses and may itself contain blanks and parentheses: fields are counted
     # from the last ")". After it: state (field 3), ppid (4), … starttime (22).
     fields = raw[raw.rfind(b")") + 2 :].split()
     try:
@@ -398,7 +397,7 @@ def _parse_stat(raw: bytes | None) -> ProcessStat | None:
 
 
 def read_proc(path: str, cap_bytes: int) -> bytes | None:
-    """A file of the kernel's (/proc, /sys); None where it is not there, or may not be read."""
+    """A file of the kernel (/proc, /sys); None if it is missing or unreadable."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -409,7 +408,7 @@ def read_proc(path: str, cap_bytes: int) -> bytes | None:
             parts.append(part)
             cap_bytes -= len(part)
     except OSError:
-        # The process ended while it was read (ESRCH).
+        # The process ended during the read (ESRCH).
         return b"".join(parts) or None
     finally:
         os.close(fd)
@@ -417,7 +416,7 @@ def read_proc(path: str, cap_bytes: int) -> bytes | None:
 
 
 def _ticks(pid: int) -> tuple[int, int]:
-    """A process's own clock ticks, and those of its children that it has waited for."""
+    """A process's own clock ticks, and those of its reaped children."""
     raw = read_proc(f"/proc/{pid}/stat", 4096) or b""
     fields = raw[raw.rfind(b")") + 2 :].split()
     try:
@@ -437,7 +436,7 @@ def _io(pid: int) -> int:
 
 
 def _sent_bytes() -> dict[str, int]:
-    """The bytes that were acknowledged on each TCP connection of this network namespace, by sock_diag(7); empty where it does not answer."""
+    """The acknowledged bytes of each TCP connection in this network namespace, by sock_diag(7); empty without an answer."""
     import socket
     import struct
 

@@ -41,14 +41,14 @@ MOST_CACHES = 8
 
 
 class Engine(NamedTuple):
-    """All that a scan needs."""
+    """Everything that a scan needs."""
 
     signatures: Signatures
     matcher: Matcher
 
 
 def default_cache_dir() -> str | None:
-    """``$XDG_CACHE_HOME/stoker`` or ``~/.cache/stoker``; None where there is no home."""
+    """``$XDG_CACHE_HOME/stoker`` or ``~/.cache/stoker``; None without a home folder."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(base, "stoker") if os.path.isabs(base) else None
 
@@ -67,7 +67,7 @@ def read_tables() -> dict[str, bytes]:
 
 
 def load_engine(cache_dir: str | None = None, own: Sequence[OwnSignature] = ()) -> Engine:
-    """Load signatures and matcher, from the cache where it fits, else afresh (and store them). `own`: the user's."""
+    """Load signatures and matcher from a valid cache, or build (and store) them. `own`: the user's."""
     tables = read_tables()
     digest = digest_of(with_own(tables, own))
     path = os.path.join(cache_dir, f"signatures-{digest}-{engine_name()}.bin") if cache_dir else None
@@ -84,7 +84,7 @@ def _stored(path: str, digest: str) -> Engine | None:
     try:
         with open_regular(path) as file:
             info = os.fstat(file.fileno())
-            # A file that somebody else wrote is no cache of ours: the engine would trust its bytes.
+            # A file written by somebody else is not our cache: the engine would trust its bytes.
             if hasattr(os, "getuid") and info.st_uid != os.getuid():
                 return None
             raw = file.read()
@@ -121,7 +121,7 @@ def _store(path: str, packed: bytes, database: bytes) -> None:
 
 
 def _drop_oldest(folder: str) -> None:
-    """Each edit of a user's signatures makes a cache of 1.7 MB: only the newest few are kept."""
+    """Each edit of a user's signatures creates a cache of 1.7 MB, so only the newest few are kept."""
     with os.scandir(folder) as entries:
         caches = [entry for entry in entries if _CACHE_NAME.fullmatch(entry.name)]
     for entry in sorted(caches, key=lambda entry: entry.stat().st_mtime)[:-MOST_CACHES]:
@@ -129,7 +129,7 @@ def _drop_oldest(folder: str) -> None:
 
 
 class EngineLoader:
-    """Loads in a thread, from construction on or once `begin` is called; `get` waits for it."""
+    """Loads in a thread, from construction on or after `begin`; `get` waits for it."""
 
     def __init__(self, *, begin: bool = True, own: Sequence[OwnSignature] = ()) -> None:
         self._own = own
@@ -141,18 +141,18 @@ class EngineLoader:
             self.begin()
 
     def begin(self) -> None:
-        """Begin to load, if that has not been begun."""
+        """Start loading, unless already started."""
         if not self._begun:
             self._begun = True
             self._thread.start()
 
     @property
     def ready(self) -> bool:
-        """Whether `get` would answer at once: on a busy machine a first compile has taken 20 s."""
+        """Whether `get` would return at once: on a busy machine a first compile has taken 20 s."""
         return self._begun and not self._thread.is_alive()
 
     def get(self) -> Engine:
-        """The engine. Raises what loading it raised."""
+        """The engine. Raises any error from loading it."""
         self.begin()
         self._thread.join()
         if self._engine is None:
@@ -160,7 +160,7 @@ class EngineLoader:
         return self._engine
 
     def close(self) -> None:
-        """Wait for what is being loaded: nothing breaks a compile off, and the process would wait for it as it ends."""
+        """Wait for the load: a compile cannot be interrupted, and the process would wait for it at its end."""
         if self._begun:
             self._thread.join()
 

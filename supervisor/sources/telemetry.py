@@ -1,7 +1,7 @@
 """The trainer's telemetry: one JSON object a line in ``telemetry/rank<r>.jsonl`` (docs/telemetry.md).
 
-``{v, t_wall, t_mono, kind: phase|step|checkpoint_committed|warning|exit, step, …}``. A reader takes what it knows:
-half lines, unknown kinds and unknown keys are passed over, so that either side may be newer.
+``{v, t_wall, t_mono, kind: phase|step|checkpoint_committed|warning|exit, step, …}``. A reader ignores partial
+lines, unknown kinds and unknown keys, so that either side may be newer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOT_VALUES = frozenset({"v", "t_wall", "t_mono", "step", "rank", "exit_code", "
 
 
 class TelemetryKind(StrEnum):
-    """What a line of telemetry reports."""
+    """The kind of a telemetry line."""
 
     PHASE = "phase"
     STEP = "step"
@@ -34,10 +34,10 @@ class TelemetryKind(StrEnum):
 class TelemetryRecord:
     """One line of telemetry. Absent parts are None.
 
-    `t_wall`: seconds since the epoch, for display. `t_mono`: the rank's monotonic seconds. `values`: numbers under
-    their canonical names and in base units (loss, lr, grad_norm, tokens_per_sec, step_time_s, memory_used_bytes, …),
-    NaN where the trainer had no finite number. `text`: a warning's message or the reason of
-    an exit, raw.
+    `t_wall`: seconds since the epoch, for display. `t_mono`: the rank's monotonic seconds. `values`: numbers
+    under their canonical names and in base units (loss, lr, grad_norm, tokens_per_sec, step_time_s,
+    memory_used_bytes, …), NaN if the trainer had no finite number. `text`: a warning's message or the reason
+    of an exit, raw.
     """
 
     kind: TelemetryKind
@@ -53,7 +53,7 @@ class TelemetryRecord:
 
 
 def parse_telemetry(line: bytes) -> TelemetryRecord | None:
-    """Parse one line; None for a half line, a kind unknown to this version, or anything else."""
+    """Parse one line; None for a partial line, an unknown kind, or anything else."""
     try:
         document: Any = msgspec.json.decode(line)
     except NOT_DECODED:
@@ -71,7 +71,7 @@ def parse_telemetry(line: bytes) -> TelemetryRecord | None:
     for name, held in document.items():
         if name in _NOT_VALUES:
             continue
-        # The wire is strict JSON: a number that is not finite stands in it as null.
+        # The wire is strict JSON, which has null for a number that is not finite.
         value = math.nan if held is None else _number(held)
         if value is not None:
             values[name] = value
@@ -90,7 +90,7 @@ def parse_telemetry(line: bytes) -> TelemetryRecord | None:
 
 
 def measured_record(line: bytes) -> dict[str, Any] | None:
-    """One line of the instrumentation; None for a half line, a count that no float holds exactly, or anything else."""
+    """One line of the instrumentation; None for a partial line, a count too large for a float, or anything else."""
     try:
         document: Any = msgspec.json.decode(line)
     except NOT_DECODED:
@@ -103,12 +103,12 @@ def measured_record(line: bytes) -> dict[str, Any] | None:
 def step_values(
     record: dict[str, Any], batch: BatchMeasured | None, optimizer_steps: float | None = 1.0
 ) -> dict[str, float]:
-    """What a `step` or `timing` record of the instrumentation says, under canonical names; rates are those of all ranks.
+    """The values of a `step` or `timing` record of the instrumentation, under canonical names; rates are for all ranks.
 
     Args:
-        record: as `measured_record` has it.
-        batch: what was measured of the attempt's batch. Without it, or of a budget of tokens, there are no rates.
-        optimizer_steps: how many of these a step is whose seconds are wanted; None: not known.
+        record: the result of `measured_record`.
+        batch: the measured batch of the attempt. Without it, or with a token budget, there are no rates.
+        optimizer_steps: how many of these one step has; None: unknown.
     """
     steps, took_s = _number(record.get("steps")), _number(record.get("step_time_s"))
     found = {"memory_peak_bytes": _number(record.get("memory_peak_bytes"))}
@@ -123,7 +123,7 @@ def step_values(
 
 
 def _lenient(line: bytes) -> Any:
-    """Python's own writer puts a bare NaN where JSON has none."""
+    """Python's own writer uses a bare NaN, which JSON lacks."""
     if b"NaN" not in line and b"Infinity" not in line:
         return None
     try:
@@ -136,7 +136,7 @@ def _number(value: object) -> float | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
-        # An integer that no float can hold is no measurement.
+        # An integer too large for a float is not a measurement.
         return float(value) if abs(value) < 1 << 1000 else None
     if isinstance(value, float):
         return value

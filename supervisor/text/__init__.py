@@ -1,1 +1,1 @@
-"""Bytes to clean lines, and which rank wrote them (pure)."""
+"""Turns bytes into clean lines, and finds the rank that wrote each (pure)."""

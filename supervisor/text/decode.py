@@ -1,8 +1,8 @@
 """Bytes of a log to clean text (encodings, gzip, escape codes, progress lines), and the gate to the terminal.
 
-Log text is data. What `clean` returns holds no escape code, no control
-character and no character that reorders what a terminal shows, so that it can
-be printed or drawn as it is. Names (of runs, files, hosts, metrics) are shown as they are: `printable`.
+Log text is data. The result of `clean` contains no escape code, no control character and no character that
+reorders a terminal's text, so that it can be printed or drawn directly. Names (of runs, files, hosts,
+metrics) go through `printable`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ MOST_NESTED = 4
 """A log that a collector packed, an archive and a person each once more; a thousand layers exhaust the stack."""
 MOST_UNPACKED_BYTES = 1 << 36
 _GZIP_MAGIC = b"\x1f\x8b"
-# Control characters that no log holds: all but NUL (see `is_binary`), BEL, backspace, tab, LF, VT, FF, CR and ESC.
+# Control characters in no log: all but NUL (see `is_binary`), BEL, backspace, tab, LF, VT, FF, CR, ESC.
 _FOREIGN = bytes([*range(1, 7), *range(14, 27), *range(28, 32), 127])
-# CSI, OSC/DCS/APC/PM/SOS with their terminators (BEL or ST), two-character escapes; and their 8-bit forms.
 # An unterminated string ends at the line's end: a hostile line must not swallow more than itself.
 _ESCAPES = Lazy(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
@@ -46,7 +45,7 @@ _CONTROL_CLASS = (
 _CONTROLS = Lazy(f"[{_CONTROL_CLASS}]")
 # Within a line a newline is no better than a carriage return; half of a pair is a byte that was no UTF-8, or cannot be written.
 _UNSHOWN = Lazy(f"[\n\ud800-\udfff{_CONTROL_CLASS}]")
-# Runs that may hold combining marks, which no word character is; of `MOST_MARKS` in a row any script can do with.
+# Runs of combining marks, which are not word characters; every script can do with `MOST_MARKS` in a row.
 _MARKS = Lazy(r"[^\w\s!-~\u2190-\u2bff]{5,}")
 MOST_MARKS = 4
 _NOT_ASCII = Lazy(r"[^\n -~]")
@@ -56,8 +55,8 @@ _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs
 def sniff_encoding(head: bytes) -> str:
     """Name the encoding of a log from its first bytes: utf-8, utf-16-le or utf-16-be.
 
-    Windows consoles redirect as UTF-16, mostly with a byte order mark; without one, text whose every
-    other byte is NUL is taken as UTF-16 too.
+    Windows consoles redirect as UTF-16, usually with a byte order mark; without one, text whose every other
+    byte is NUL also counts as UTF-16.
     """
     for mark, name in _BOMS:
         if head.startswith(mark):
@@ -78,9 +77,9 @@ def is_packed(head: bytes) -> bool:
 
 
 def is_binary(head: bytes) -> bool:
-    """Whether a file is no log at all (a checkpoint, an image), from its first bytes.
+    """Whether a file is not a log (a checkpoint, an image), from its first bytes.
 
-    Blocks of NUL alone are none: truncating a log under its writer leaves them.
+    Blocks of NUL do not count: truncating a log under its writer leaves them.
     """
     if b"\0" not in head or is_packed(head):
         return False
@@ -96,16 +95,16 @@ def gunzip(
     *,
     most_bytes: int = MOST_UNPACKED_BYTES,
 ) -> Iterator[bytes]:
-    """Unpack gzip members as they come; a cut or damaged end gives what could be read before it, and `on_torn` is called.
+    """Unpack gzip members as they come; a cut or damaged end yields the readable part, and `on_torn` is called.
 
-    So does what unpacks to more than `most_bytes`: some megabytes may hold as many terabytes.
+    The same applies to more than `most_bytes` of output: some megabytes may contain as many terabytes.
     """
     left = most_bytes
     window = 1 << 20
     unpacker = zlib.decompressobj(wbits=31)
     begun = False
     for chunk in chunks:
-        # Between members, and behind the last, NUL pads blocks of a tape or an archive.
+        # NUL pads the blocks of a tape or an archive between members and after the last.
         rest = chunk if begun else chunk.lstrip(b"\0")
         while rest:
             try:
@@ -132,10 +131,10 @@ def gunzip(
 def plain_chunks(
     chunks: Iterable[bytes], on_torn: Callable[[], None] = lambda: None, *, depth: int = 0
 ) -> Iterator[bytes]:
-    """Give a log as UTF-8 bytes whatever it came as: gzip is unpacked, UTF-16 recoded, a BOM dropped.
+    """Yield a log as UTF-8 bytes whatever its form: gzip is unpacked, UTF-16 recoded, a BOM dropped.
 
-    Ordinary UTF-8 chunks pass through untouched, so byte offsets stay those of the file. `on_torn`: see `gunzip`;
-    also called where gzip lies within gzip more than `MOST_NESTED` times, which is then not read.
+    Ordinary UTF-8 chunks pass through untouched, so byte offsets stay those of the file. `on_torn`: see
+    `gunzip`; also called if gzip is nested more than `MOST_NESTED` times, which is then not read.
     """
     source = iter(chunks)
     head = b""
@@ -172,7 +171,7 @@ def _joined(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def strip_escapes(text: str) -> str:
-    """Take out ANSI/OSC sequences and every control character but tab, newline and carriage return."""
+    """Remove ANSI/OSC sequences and every control character except tab, newline and carriage return."""
     if "\x1b" in text or not text.isascii():
         text = _ESCAPES.sub("", text)
     if text.isascii() and text.isprintable():
@@ -188,10 +187,10 @@ def clean(raw: bytes, cap_bytes: int = LINE_CAP_BYTES) -> str:
     """One line of a log, without its newline, as text that is safe to show.
 
     Bad UTF-8 becomes U+FFFD, progress is folded to its last state, escape codes and control characters
-    are dropped, and what is longer than `cap_bytes` is cut with a visible mark.
+    are dropped, and text longer than `cap_bytes` is cut with a visible mark.
     """
     if b"\r" in raw:
-        # Fold before decoding: of a 100 MB progress flood only the last state is wanted.
+        # Fold before decoding: from a 100 MB progress flood only the last state is needed.
         raw = _last_segment(raw)
     cut = len(raw) > cap_bytes
     text = (raw[:cap_bytes] if cut else raw).decode("utf-8", "replace")
@@ -201,10 +200,11 @@ def clean(raw: bytes, cap_bytes: int = LINE_CAP_BYTES) -> str:
 
 
 def printable(text: str) -> str:
-    r"""One line of whatever anybody wrote, as a terminal may get it: the gate through which all of a verb's output goes.
+    r"""One line of any origin, made safe for a terminal: the gate for all of a verb's output.
 
-    What would act on the terminal, begin another line, turn the order or show as nothing becomes an escape (``\x1b``, ``\n``,
-    ``\u202e``). A tab is four cells, of combining marks `MOST_MARKS` in a row are kept, and to do it twice changes nothing.
+    Characters that command the terminal, start another line, change the order or are invisible become escapes (``\x1b``,
+    ``\n``, ``\u202e``). A tab is four cells, `MOST_MARKS` combining marks in a row are kept, and a second pass changes
+    nothing.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -218,7 +218,7 @@ def _few_marks(found: re.Match[str]) -> str:
 
 
 def shell_word(word: str) -> str:
-    """`word` quoted for bash, and printable: what is pasted is the word again."""
+    """`word` quoted for bash, and printable: pasting it gives the word again."""
     if printable(word) == word:
         return shlex.quote(word)
     return "$'" + "".join(map(_bash_escaped, word)) + "'"
@@ -242,7 +242,7 @@ def ascii_json(line: str) -> str:
 
 
 def _last_segment(raw: bytes) -> bytes:
-    """What a terminal would show last of a line redrawn with carriage returns (tqdm and the like)."""
+    """The last state that a terminal would show of a redrawn line (tqdm and the like)."""
     end = len(raw)
     while end > 0:
         start = raw.rfind(b"\r", 0, end) + 1

@@ -1,4 +1,4 @@
-"""SLURM's short form of host names, ``n[01-03,07],login1``: spelt out without asking ``scontrol show hostnames``.
+"""SLURM's short form of host names, ``n[01-03,07],login1``: expanded without ``scontrol show hostnames``.
 
 Source: "HOSTLIST EXPRESSIONS" in scontrol(1) and slurm.conf(5). Ranges keep their leading zeros.
 """
@@ -16,7 +16,7 @@ _RANGE: Final = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 def host_names(text: str, most: int = MOST_HOSTS) -> tuple[str, ...]:
-    """All names of a list in its order, at most `most`; what has another form is left as it stands."""
+    """All names of a list in order, at most `most`; text of another form stays unchanged."""
     found: list[str] = []
     for entry in filter(None, _entries(text.strip())):
         parts = [_choices(inside) if inside else (plain,) for inside, plain in _PART.findall(entry)]
@@ -28,7 +28,7 @@ def host_names(text: str, most: int = MOST_HOSTS) -> tuple[str, ...]:
 
 
 def _entries(text: str) -> Iterator[str]:
-    """The parts between commas that stand outside of brackets."""
+    """The parts between commas outside brackets."""
     depth = start = 0
     for at, char in enumerate(text):
         depth += (char == "[") - (char == "]")

@@ -1,4 +1,4 @@
-"""Regular expressions: ours, compiled when first used, and a user's own, which must not hang on any line; numbers out of logs."""
+"""Regular expressions: ours, compiled on first use, and a user's own, which must not hang on any line; numbers in logs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Protocol, cast
 
 
 class Lazy:
-    """A pattern by its text, compiled when first used. The methods are those of `re.Pattern`.
+    """A pattern by its text, compiled on first use. The methods are those of `re.Pattern`.
 
-    A start of ``stoker diagnose`` reaches few of them; compiling the hundred that there are costs three times Python's
-    own start.
+    A start of ``stoker diagnose`` uses few of them; compiling all hundred costs three times Python's own
+    start.
     """
 
     __slots__ = ("_flags", "_made", "text")
@@ -55,7 +55,7 @@ MOST_DIGITS = 18
 
 
 def whole(digits: str) -> int:
-    """A whole number from digits out of a log; of more than 18, which are none of a rank, a pid or a size, the first 18.
+    """A whole number from digits in a log; of more than 18, too many for a rank, a pid or a size, the first 18.
 
     `int` refuses more than 4300 digits (Python's guide, "Integer string conversion length limitation").
     """
@@ -63,10 +63,10 @@ def whole(digits: str) -> int:
 
 
 class LinearMatch(Protocol):
-    """What was found."""
+    """A match."""
 
     def group(self, number: int, /) -> str | None:
-        """The text of a group; None where it took no part."""
+        """The text of a group; None if it did not take part in the match."""
 
 
 class LinearPattern(Protocol):
@@ -84,7 +84,7 @@ def compile_linear(pattern: str) -> LinearPattern:
     """Compile a user's pattern so that no line can make it hang.
 
     Python's `re` backtracks: a pattern like ``(a+)+$`` takes minutes on one long line, and holds the interpreter while
-    it does. RE2 takes time in proportion to the line, and has neither look-around nor back-references for it.
+    it does. RE2 takes time in proportion to the line, and lacks look-around and back-references.
 
     Raises:
         ValueError: it is not a valid regular expression, or one that could hang; the message says why, without the pattern.

@@ -1,7 +1,7 @@
-"""Who wrote a line: rank, local rank, node and worker, from the prefixes that launchers put in front of it.
+"""Finds the writer of a line: rank, local rank, node and worker, from the prefixes of launchers.
 
-Sources of the styles: torch/csrc (`[rank3]:`), torchrun's ``--tee`` (`[default3]:`, role name and local rank),
-``srun --label`` (`3: `, a task number), pdsh and DeepSpeed (`node1: `), docker compose (`node1 | `),
+Sources of the styles: torch/csrc (`[rank3]:`), torchrun's ``--tee`` (`[default3]:`, role name and local
+rank), ``srun --label`` (`3: `, a task number), pdsh and DeepSpeed (`node1: `), docker compose (`node1 | `),
 Open MPI (`[1,3]<stderr>:`), Ray (`(Worker pid=7, ip=10.0.0.1)`), Lightning (`[rank: 3]`), kubectl
 (`[pod/trainer-0/pytorch]`), and the file tree of torchrun's ``--log-dir``.
 """
@@ -18,10 +18,10 @@ from supervisor.text.patterns import Lazy, whole
 
 
 class Origin(NamedTuple):
-    """Who wrote a line, as far as its prefix or its file's path shows. Unknown parts are None.
+    """The writer of a line, as far as its prefix or its file's path shows. Unknown parts are None.
 
-    `task` is a launcher's own number (``srun --label``, MPI): a rank where one process runs a task, a node
-    where a task is a torchrun.
+    `task` is a launcher's own number (``srun --label``, MPI): a rank if each task is one process, a node if
+    each task is a torchrun.
     """
 
     rank: int | None = None
@@ -43,7 +43,7 @@ class Origin(NamedTuple):
         )
 
     def agrees(self, other: Origin) -> bool:
-        """Whether both may be of one process: no rank, task or process that both name differs."""
+        """Whether both may be the same process: no rank, task or process that both name differs."""
         pairs = (
             (self.rank, other.rank),
             (self.local_rank, other.local_rank),
@@ -69,7 +69,7 @@ _TIME = Lazy(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d) 
 _WRAPPED = Lazy(
     r"(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?(?: (?:- )?(?:INFO|ERROR|WARNING)(?: -|:|\]))?|[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d [\w.-]{1,63} [\w./-]{1,40}(?:\[\d{1,7}\])?:|stderr:|stdout:|\[\d{3,7}\]) "
 )
-# What a wrapped line must continue with to be taken as such: a traceback's own lines have no time of their own.
+# A wrapped line must continue like this: a traceback's own lines have no time.
 _TRACE = Lazy(
     r"(?:\S+ )?(?:Traceback \(most recent call last\)|  File \"|    \S|(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|NotFound)(?:: |$)|\[rank\d)"
 )
@@ -119,7 +119,7 @@ _PATH_RANK = Lazy(r"(?:^|[/\\._-])(?:global[_-]?)?rank[_.-]?(\d{1,6})(?=\D|$)", 
 
 
 def split_prefix(text: str, hosts: Collection[str] = ()) -> tuple[Origin, str]:
-    """Take the launchers' prefixes off a line: who wrote it, and the text.
+    """Take the launchers' prefixes off a line: returns its writer and the text.
 
     Prefixes nest (`0: node1: [rank3]: …`) up to four deep. `hosts` are prefixes known to be host names in
     this log (see `learn_hosts`); without them only names that look like nodes are taken.
@@ -130,13 +130,13 @@ def split_prefix(text: str, hosts: Collection[str] = ()) -> tuple[Origin, str]:
         found, after = _one(rest, hosts, origin)
         if found is None:
             break
-        # Of two names of a node, the outer one is the collector's and the inner one the launcher's.
+        # Of two node names, the outer one is the collector's and the inner one the launcher's.
         origin, rest = (origin._replace(node=None) if found.node else origin).over(found), after
     return origin, rest
 
 
 def _one(text: str, hosts: Collection[str], so_far: Origin) -> tuple[Origin | None, str]:
-    """The outermost prefix of a line and what follows it; None where there is none."""
+    """The outermost prefix of a line and the text after it; None without one."""
     template = next((host for host in hosts if host[0] == "^"), None)
     if template is not None and so_far.local_rank is None and (match := re.match(template, text)):
         parts = match.groupdict()
@@ -154,7 +154,7 @@ def _one(text: str, hosts: Collection[str], so_far: Origin) -> tuple[Origin | No
 
 
 def _kind_of(head: str) -> str:
-    """What the first character of a line says about the styles that it may have."""
+    """The possible prefix styles of a line, by its first character."""
     return "0" if head.isdigit() or head == " " else head
 
 
@@ -168,7 +168,7 @@ def _rank(text: str, _so_far: Origin) -> _Found:
         return None
     if match.group(1) is not None:
         return Origin(rank=int(match.group(1))), match.end()
-    # torchrun's --tee puts no blank after its colon: what follows is the line's own indentation.
+    # torchrun's --tee puts no blank after its colon: any blank after it is the line's own indentation.
     return Origin(local_rank=int(match.group(3))), match.start(4) + 1
 
 
@@ -211,7 +211,7 @@ def _time(text: str, _so_far: Origin) -> _Found:
 
 
 def _logger(text: str, _so_far: Origin) -> _Found:
-    """A logger's or a collector's prefix before a traceback's own lines."""
+    """A logger's or collector's prefix before a traceback's own lines."""
     match = _WRAPPED.match(text)
     return (NOWHERE, match.end()) if match and _TRACE.match(text[match.end() :]) else None
 
@@ -220,7 +220,7 @@ def _logger_in_brackets(text: str, so_far: Origin) -> _Found:
     return _logger(text, so_far) if text[1:2].isdigit() else None
 
 
-# The styles that a line may have, by its first character (0: a digit or a blank), in the order in which they are tried.
+# The possible styles of a line, by its first character (0: a digit or a blank), in the order of trying.
 _STYLES: dict[str, tuple[Callable[[str, Origin], _Found], ...]] = {
     "[": (_rank, _mpi, _pod, _node_in_brackets, _logger_in_brackets),
     "(": (_ray,),
@@ -233,7 +233,7 @@ _OTHER_STYLES: tuple[Callable[[str, Origin], _Found], ...] = (_node,)
 def rank_mark(text: str) -> int | None:
     """The rank that a script's own logger names among the first words of a line: ``2026-11-20 10:00:00 WARNING [rank2] …``.
 
-    Only times, levels and names of loggers may stand before it: a message that is about a rank does not say who wrote it.
+    Only times, levels and logger names may precede it: a message about a rank does not name its writer.
     """
     rest = text[:RANK_MARK_CHARS].lstrip()
     if "ank" not in rest and "ANK" not in rest and "(" not in rest:
@@ -336,12 +336,12 @@ def _may_be_host(name: str) -> bool:
 
 
 def _family(name: str) -> str:
-    """What hosts of one cluster share: the name without its last digits or its last single letter."""
+    """The common part of a cluster's host names: the name without its last digits or last single letter."""
     return re.sub(r"\d+", "#", name) if any(c.isdigit() for c in name) else name[:-1]
 
 
 def origin_of_path(path: str) -> Origin:
-    """Who wrote a log file, from its path: torchrun's tree, a run directory, `node1.log`, `rank3.err`."""
+    """The writer of a log file, from its path: torchrun's tree, a run directory, `node1.log`, `rank3.err`."""
     origin = NOWHERE
     if match := _PATH_LOCAL.search(path):
         origin = Origin(local_rank=int(match.group(1)), stream=match.group(2))

@@ -1,15 +1,15 @@
-"""Takes secrets out of what is written or printed: tokens of known shapes, URLs, headers, named values, command lines.
+"""Removes secrets from output: tokens of known shapes, URLs, headers, named values, command lines.
 
 Everything that came from outside passes here before it goes to a file of ours or to a terminal: arguments, variables, config
 values, copied log lines. Three questions are asked of a text:
 
-- Does it hold a token that tells what it is (``ghp_…``, a JWT, a private key, a password in a URL)? It is hidden anywhere.
-- Does a name stand before a value? A name that is surely a secret's (``password``, ``api_key``) hides any value but a plain one
+- Does it contain a recognizable token (``ghp_…``, a JWT, a private key, a password in a URL)? It is hidden anywhere.
+- Is there a name before a value? A name that is surely a secret's (``password``, ``api_key``) hides any value but a plain one
   (a number, ``true``, a path, ``$VAR``). A name that may be one (``key``, ``auth``) hides only a value that looks random.
-- Is the value of one of the run's own secret variables or arguments in it (`Redactor`)? It is hidden wherever it stands.
+- Is the value of one of the run's own secret variables or arguments in it (`Redactor`)? It is hidden everywhere.
 
-What is hidden becomes `HIDDEN`; to do it twice changes nothing. A line of 100 characters costs some 25 µs: what is read to be
-judged or charted does not pass here, only what is copied.
+Secrets become `HIDDEN`; a second pass changes nothing. A line of 100 characters costs some 25 µs, so only copied text passes
+here, not text that is read to be judged or charted.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _SHAPED = Lazy(
     r"|dckr_[po]at_[\w\-]{20,}|pypi-AgE[\w\-]{20,}|nvapi-[\w\-]{40,}|PMAK-[0-9a-f\-]{40,}|tskey-[\w\-]{20,}|pscale_[a-z]+_[\w\-.]{32,}"
     r"|AGE-SECRET-KEY-1[A-Z0-9]{50,}|ATATT3[\w\-=]{40,}|AKCp[A-Za-z0-9]{50,}|[\w~.]{3}\dQ~[\w~.\-]{30,})"
 )
-# Beginnings with which ordinary names begin, too: what follows must look random.
+# Prefixes that ordinary names also have: the rest must look random.
 _PREFIXED = Lazy(
     r"(?<![A-Za-z0-9])(?:(?:npm|gsk|r8|do[oprt]_v1|gls?[ac]|sbp"
     r"|shp(?:at|ca|pa|ss)|lin_api|ntn|fm2|secret|api_org)_|(?:[sa]k|as|pplx|xai|pul)-)([\w\-+/=]{16,})"
@@ -77,7 +77,7 @@ _PRIVATE_KEY = Lazy(
     re.DOTALL,
 )
 _KEY_END = Lazy(r"-----END (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----")
-# A line of a key's body that stands by itself: 64 characters of base64, here 60 to 76.
+# A line of a key's body by itself: 64 characters of base64, here 60 to 76.
 _BODY_LINE = Lazy(r"(?<![^\s\"'])[A-Za-z0-9+/]{60,76}={0,2}(?=\s|\\n|[\"']|$)")
 _AWS_SECRET = Lazy(r"(?<![A-Za-z0-9/+=_.\-])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=_\-])")
 _WEBHOOK = Lazy(
@@ -236,7 +236,7 @@ def _named(text: str, low: str) -> Iterator[Span]:
 
 
 def _secret_at(text: str, low: str, found: re.Match[str], value: str) -> int:
-    """Where in the value behind a name a secret begins; -1: it is none."""
+    """Where a secret starts in the value after a name; -1: it is none."""
     at, sep = found.start(), found["sep"]
     name = text[at : found.end("name")]
     if name.startswith("-"):
@@ -255,7 +255,7 @@ def _secret_at(text: str, low: str, found: re.Match[str], value: str) -> int:
 
 
 def _secret_of_flag(flag: str, value: str) -> int:
-    """Where in a flag's value a secret begins: at its start, or behind a user's name; -1: it is none."""
+    """Where a secret starts in a flag's value: at its start, or after a user name; -1: it is none."""
     name = flag.lstrip("-+")
     if value.startswith("--"):
         return -1
@@ -331,7 +331,7 @@ _CAPITALS = Lazy(r"[A-Z]+")
 
 
 def secret_spans(text: str) -> list[Span]:
-    """Where secrets stand in a text, in order and apart from each other."""
+    """The positions of secrets in a text, in order and without overlaps."""
     low = text.lower()
     if len(low) != len(text):  # a letter that becomes two
         low = _CAPITALS.sub(lambda found: found[0].lower(), text)
@@ -355,7 +355,7 @@ def _without(text: str, spans: Sequence[Span]) -> str:
 
 
 def redact_text(text: str) -> str:
-    """A line, or several, fit to be shown or written. A color in front of a secret does not save it: then both go."""
+    """Lines made fit to show or write. A color before a secret does not protect it: both are removed."""
     raw = text.replace(r"\x1b", "\x1b")  # as it was before it was made printable
     if "\x1b" in raw:
         hidden = redact_text(bare := strip_escapes(raw))
@@ -364,7 +364,7 @@ def redact_text(text: str) -> str:
 
 
 def _around_hidden(text: str, spans: list[Span]) -> list[Span]:
-    """Spans without what is hidden already; a span that has nothing else is dropped."""
+    """Spans without parts that are already hidden; drops empty spans."""
     if HIDDEN not in text:
         return spans
     return [
@@ -373,7 +373,7 @@ def _around_hidden(text: str, spans: list[Span]) -> list[Span]:
 
 
 def redact_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """Lines that belong together: a private key is hidden line by line, so that their number stays."""
+    """Lines that belong together: a private key is hidden line by line, to keep their number."""
     found: list[str] = []
     in_key = False
     for line in lines:
@@ -384,7 +384,7 @@ def redact_lines(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def redact(name: str, value: str) -> str:
-    """The value of a variable or a setting: hidden whole if the name says so, else as a text."""
+    """The value of a variable or a setting: hidden entirely if the name says so, else treated as a text."""
     return HIDDEN if hides(name, value) else redact_text(value)
 
 
@@ -392,7 +392,7 @@ _ARGUMENT = Lazy(r"-{0,2}[A-Za-z_+][\w.+\-/]*")
 
 
 def argv_spans(argv: Sequence[str]) -> list[list[Span]]:
-    """Where secrets stand in each word of a command line: ``--api-key X``, ``--api-key=X``, ``mysql -pX``, ``A_TOKEN=X``, ``db.token X``."""
+    """The positions of secrets in each word of a command line: ``--api-key X``, ``--api-key=X``, ``mysql -pX``, ``A_TOKEN=X``, ``db.token X``."""
     spans: list[list[Span]] = [secret_spans(word) for word in argv]
     for index, start, end in _in_command(argv):
         spans[index].append((start, end))
@@ -414,7 +414,7 @@ def argv_spans(argv: Sequence[str]) -> list[list[Span]]:
 
 
 def redact_argv(argv: Sequence[str]) -> tuple[str, ...]:
-    """A command line fit to be shown."""
+    """A command line made fit to show."""
     return tuple(map(_without, argv, argv_spans(argv)))
 
 
@@ -426,9 +426,9 @@ NOT_TEXT: Final = word_set(
 
 
 class Redactor:
-    """Hides, besides all that, the values of secrets that are known: of a run's own variables and arguments.
+    """Also hides known secret values: those of a run's own variables and arguments.
 
-    A value is known if it has at least 6 characters and is no plain word: it is searched for wherever it may be printed.
+    A value counts if it has at least 6 characters and is not a plain word: it is searched wherever it may be printed.
     """
 
     def __init__(self, known: Iterable[str] = ()) -> None:
@@ -439,7 +439,7 @@ class Redactor:
 
     @classmethod
     def of(cls, env: Iterable[tuple[str, str]], argv: Sequence[str] = ()) -> Redactor:
-        """Of the secrets in an environment and a command line."""
+        """A redactor for the secrets in an environment and a command line."""
         known = [piece for name, value in env for piece in _secrets_of(name, value)]
         for word, spans in zip(argv, argv_spans(argv), strict=True):
             known += [word[start:end] for start, end in spans]
@@ -450,7 +450,7 @@ class Redactor:
         return redact_text(self._known.sub(HIDDEN, text))
 
     def data(self, value: Any) -> Any:
-        """Plain data (of JSON) with every text in it redacted, but those under a key of `NOT_TEXT`."""
+        """Plain data (from JSON) with every text redacted, except those under a key of `NOT_TEXT`."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -468,7 +468,7 @@ def _secrets_of(name: str, value: str) -> Iterator[str]:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """A secret as it may be printed: as it is, in a URL, in JSON. Nothing where it is too plain to be searched for."""
+    """The printed forms of a secret: plain, in a URL, in JSON. Empty if it is too plain to search for."""
     value = value.strip("\"'{}[]() ")
     user = _USER_AND.match(value)
     for known in (value, value[user.end() :]) if user else (value,):

@@ -1,7 +1,7 @@
-"""Whether the value under a name is a secret: by the name, and by the value.
+"""Decides whether the value of a name is a secret: by the name, and by the value.
 
-A name is read as its words: split at anything but letters and digits and at capitals, without digits at a word's end, so
-``dbPassword2``, ``DB-PASSWORD`` and ``db.password`` are the same.
+A name is read as its words: split at anything but letters and digits and at capitals, without digits at a
+word's end, so ``dbPassword2``, ``DB-PASSWORD`` and ``db.password`` are the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HIDDEN: Final = "<redacted>"
 
 
 class Kind(Enum):
-    """What a name says of its value."""
+    """What a name says about its value."""
 
     SURE = "sure"  # a secret, unless the value is plain
     LIKELY = "likely"  # a secret if it looks like one
@@ -89,7 +89,7 @@ def _words(name: str) -> list[str]:
 
 
 def kind_of_name(name: str) -> Kind:
-    """What the name of a variable, a flag or a key says of its value."""
+    """What the name of a variable, a flag or a key says about its value."""
     if name in _NO_SECRETS or not any(map(name[-120:].lower().__contains__, STEMS)):
         return Kind.OPEN
     words = _words(name)
@@ -136,7 +136,7 @@ _ODD = Lazy(r"[!@#$%^&*~+?]")
 
 
 def is_plain(value: str, *, digits_too: bool = True) -> bool:
-    """Whether a value is no secret, whatever its name: a number, a word of a config, a reference, a path."""
+    """Whether a value is no secret, whatever its name: a number, a config's word, a reference, a path."""
     return (
         not value
         or HIDDEN in value
@@ -153,7 +153,7 @@ def longest_segment(text: str) -> str:
 
 
 def is_random(text: str) -> bool:
-    """Whether a run of letters and digits is more likely drawn than written: few words in it, and digits."""
+    """Whether a run of letters and digits is more likely random than written: few words in it, and digits."""
     longest = longest_segment(text)
     if len(longest) < 10 or longest.isdigit() or longest.isalpha():
         return len(longest) >= 20 and longest.isalpha() and not longest.islower() and wordless(longest) >= 0.5
@@ -161,12 +161,12 @@ def is_random(text: str) -> bool:
 
 
 def wordless(text: str) -> float:
-    """The share of a text that is no run of three or more lower-case letters."""
+    """The share of a text outside runs of three or more lower-case letters."""
     return len(_LETTERS.sub("", text)) / len(text)
 
 
 def looks_secret(value: str) -> bool:
-    """Whether a value under a name that need not be a secret's is one: random, or with the odd characters of passwords."""
+    """Whether a value under an ambiguous name is a secret: random, or with the odd characters of passwords."""
     if len(value) < 8 or is_plain(value) or HEX.fullmatch(value):
         return False
     if len(value.split()) != 1:
@@ -183,7 +183,7 @@ def _judged(name: str, value: str) -> tuple[Kind, list[str]]:
 
 
 def hides(name: str, value: str) -> bool:
-    """Whether a value that was given on purpose (a variable, a flag, a setting) is a secret by its name."""
+    """Whether a value given on purpose (a variable, a flag, a setting) is a secret by its name."""
     kind, words = _judged(name, value)
     if kind is not Kind.LIKELY or looks_secret(value):
         return kind is not Kind.OPEN
@@ -193,7 +193,7 @@ def hides(name: str, value: str) -> bool:
 
 
 def hides_next(name: str, value: str, *, given: bool) -> bool:
-    """Whether the word after a name is its secret value: ``db.password V``, as yacs has it. `given`: on a command line, not in a text."""
+    """Whether the word after a name is its secret value: ``db.password V``, as in yacs. `given`: on a command line, not in a text."""
     kind, words = _judged(name, value)
     if kind is Kind.OPEN or value.startswith("-") or "=" in value.rstrip("=") or _PATH.fullmatch(name):
         return False

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import NamedTuple
 
-# A stamp stands at a line's head; what follows may quote any date.
+# A stamp is at a line's head; the text after it may quote any date.
 HEAD_CHARS = 80
-# A file's last stamp and its time of change agree to within this, once the zone is known.
+# A file's last stamp and its modification time agree to within this, once the zone is known.
 AGREE_S = 120.0
 ZONE_S = 900.0
 # The offsets of the world's zones, in quarters of an hour: whole hours, and the few that are none (IANA, 2025b).
@@ -33,7 +33,7 @@ _SHORT = re.compile(
 )
 # A year before this one, of two digits that stand first, is a day.
 FIRST_YEAR = 2010
-# A date as most write it, where it need not be read: in so many bytes of an end it is found fast.
+# The most common form of a date, for cases that need no parsing: found fast in this many bytes.
 _DATE = re.compile(rb"20\d\d[-/]\d\d[-/]\d\d[T_ ]\d\d:\d\d:\d\d")
 DATES_BYTES = 4096
 _GLOG = re.compile(r"\b[IWEFD](\d{4})?(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
@@ -51,7 +51,7 @@ _PATH_DATE = re.compile(r"(?<!\d)(20\d\d)[-_.]?(\d\d)[-_.]?(\d\d)(?!\d)")
 DAY_S = 86400.0
 # The last line that has a stamp is the log's end where no more lines than these follow it.
 END_LINES = 3
-# The time that is left is none of the day.
+# A remaining time is not a time of day.
 _LEFT = re.compile(r"\b(?:eta|remaining|elapsed)\b\W{0,3}$", re.IGNORECASE)
 _CLOCK = re.compile(r"(?:^|[\[( ])(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?(?=[\]),: |]|$)")
 
@@ -64,7 +64,7 @@ def stamp_of(
     Args:
         text: the line.
         day_t: a time (UTC seconds) near the line's own, for stamps without a year or a day.
-        latest_t: when the line was there, as `day_t` is where it is not given: a stamp without a year is not of later than that.
+        latest_t: when the line existed, default `day_t`: a stamp without a year is not later than that.
         bare_clock: whether a time without a date counts.
     """
     head = text[:HEAD_CHARS]
@@ -94,7 +94,7 @@ def stamp_of(
 
 
 def whole_date(text: str, latest_t: float) -> float | None:
-    """The time of a stamp that names its year; None where a line has none. `latest_t`: when the line was there."""
+    """The time of a stamp that names its year; None if a line has none. `latest_t`: when the line existed."""
     head = text[:HEAD_CHARS]
     try:
         return _dated(head, latest_t) if ":" in head else None
@@ -103,7 +103,7 @@ def whole_date(text: str, latest_t: float) -> float | None:
 
 
 class LineClock:
-    """The stamps of a log's lines in turn: one without a day is of the day of the last line before it that names one.
+    """The stamps of a log's lines in turn: one without a day has the day of the last line that names one.
 
     Args:
         latest_t: when the log was last written; its day counts as long as no line names another.
@@ -116,7 +116,7 @@ class LineClock:
         self._dates: list[int] | None = None
 
     def enter(self, data: bytes) -> None:
-        """What is read next of the log, in whole lines."""
+        """The next text of the log, in whole lines."""
         for begin in (max(len(self._data) - DATES_BYTES, 0), 0):
             places = [match.start() for match in _DATE.finditer(self._data, begin)]
             if places:
@@ -125,7 +125,7 @@ class LineClock:
         self._data, self._dates = data, None
 
     def read(self, text: str, place: int) -> float | None:
-        """The stamp of a line that begins at `place` of that."""
+        """The stamp of a line that starts at `place` of that text."""
         if (t := whole_date(text, self._latest_t)) is None:
             if self._dates is None:
                 self._dates = [match.start() for match in _DATE.finditer(self._data)]
@@ -143,13 +143,13 @@ class LineClock:
             self._day_t = t
 
     def _date_at(self, place: int) -> float | None:
-        """The time of a date that stands at its line's head."""
+        """The time of a date at the head of its line."""
         begin = max(self._data.rfind(b"\n", 0, place), self._data.rfind(b"\r", 0, place)) + 1
         return whole_date(self._data[begin : begin + HEAD_CHARS].decode("utf-8", "replace"), self._latest_t)
 
 
 def day_of_path(path: str, latest_t: float) -> float | None:
-    """Noon of the last date in a path, as of "runs/20251130_090528/train.log" and "2025-11-30/x.log"."""
+    """Noon of the last date in a path, such as "runs/20251130_090528/train.log" and "2025-11-30/x.log"."""
     for year, month, day in reversed(_PATH_DATE.findall(path)):
         if 1 <= int(month) <= 12 and 1 <= int(day) <= 31:
             t = _seconds([int(year), int(month), int(day), 12, 0, 0], None)
@@ -159,12 +159,12 @@ def day_of_path(path: str, latest_t: float) -> float | None:
 
 
 def is_rising(values: Sequence[float]) -> bool:
-    """Whether at least nine in ten steps do not go back: the stamps of one writer do not."""
+    """Whether at least nine in ten steps do not go back, as with the stamps of a single writer."""
     return sum(b >= a for a, b in pairwise(values)) >= 0.9 * max(len(values) - 1, 1)
 
 
 def shift_of(last_stamp_t: float, written_t: float) -> float:
-    """What makes a file's stamps wall time: a zone with which they agree with its last change, else the local one."""
+    """The shift from a file's stamps to wall time: a zone that matches its last change, else the local one."""
     quarters = round((written_t - last_stamp_t) / ZONE_S)
     shift = quarters * ZONE_S
     agrees = -quarters in ZONES and abs(written_t - last_stamp_t - shift) <= AGREE_S
@@ -172,13 +172,13 @@ def shift_of(last_stamp_t: float, written_t: float) -> float:
 
 
 def local_shift(t: float) -> float:
-    """What makes stamps of this machine's own zone wall time."""
+    """The shift from this machine's local stamps to wall time."""
     offset = datetime.fromtimestamp(t, UTC).astimezone().utcoffset()
     return -offset.total_seconds() if offset is not None else 0.0
 
 
 class Span(NamedTuple):
-    """When a log began and ended by its own clock, wall seconds.
+    """The start and end of a log by its own clock, wall seconds.
 
     `is_dated`: its day is known: by a stamp with a whole date, by its path, or as its last stamp agrees with its last change.
     `is_copy`: its last line has a stamp and agrees in no zone with its last change, which is that of a copying then.
@@ -191,13 +191,13 @@ class Span(NamedTuple):
 
 
 def span_of(head: Sequence[str], tail: Sequence[str], written_t: float, path: str = "") -> Span | None:
-    """When a log began and ended; None: its lines carry no clock.
+    """The start and end of a log; None: its lines have no clock.
 
     Args:
         head: its first lines.
         tail: its last lines.
         written_t: when it was last written.
-        path: where it is, which may name its day.
+        path: its path, which may name its day.
     """
     # Stamps that begin in the second half say nothing of the beginning: they are of a save at the end, or the like.
     if all(stamp_of(text, written_t) is None for text in head[: len(head) // 2 + 1]):
@@ -218,13 +218,13 @@ def span_of(head: Sequence[str], tail: Sequence[str], written_t: float, path: st
 
 
 def _month_day(head: str) -> re.Match[str] | None:
-    """A stamp of month and day at the head; a first number above 12 is no month."""
+    """A stamp of month and day at the head; a first number above 12 is not a month."""
     match = _MONTH_DAY.match(head)
     return match if match is not None and 1 <= int(match[1]) <= 12 else None
 
 
 def _of_some_year(head: str) -> tuple[str | None, list[int], str | None] | None:
-    """Year, where it is named, month to second, and fraction of a stamp whose format may leave the year away."""
+    """Year, if named, month to second, and fraction of a stamp whose format may omit the year."""
     if match := _GLOG.search(head):
         year, *date, fraction = match.groups()
         return year, [int(part) for part in date], fraction
@@ -258,7 +258,7 @@ def _dated(head: str, latest_t: float) -> float | None:
 
 
 def _clock_of(texts: Sequence[str], day_t: float, latest_t: float) -> list[tuple[int, float]]:
-    """The stamps of some lines and where they stand: of those that begin with a whole date, else of all, if a third of them has one."""
+    """The stamps of some lines and their positions: of lines that begin with a whole date, else of all, if a third has one."""
     stamps = [(at, t) for at, text in enumerate(texts) if (t := stamp_of(text, day_t, latest_t)) is not None]
     anchors = [(at, t) for at, t in stamps if _ANCHOR.match(texts[at])]
     if anchors and (len(anchors) == 1 or is_rising([t for _, t in anchors])):

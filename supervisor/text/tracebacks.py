@@ -1,6 +1,6 @@
-"""Python tracebacks in lines of text: where one begins and ends, its frames, the user's own line in it (pure).
+"""Finds Python tracebacks in lines of text: start and end, frames, the user's own line (pure).
 
-Where one ends shows in its layout (`end_below`): no list of names holds the exceptions that programs define themselves.
+The layout shows where one ends (`end_below`), because no list of names includes the programs' own exceptions.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def is_exception(text: str) -> bool:
 
 
 class Frame(NamedTuple):
-    """A call in a traceback; `quoted` is its source, empty where the traceback quotes none."""
+    """A call in a traceback; `quoted` is its source, empty if the traceback quotes none."""
 
     path: str
     line: int
@@ -72,10 +72,10 @@ def frames_above(
     """The frames of the traceback that ends below some lines, outermost first, and the row of its head (None: out of view).
 
     Args:
-        lines: what stands above its last line.
-        speaker: whose that line is: lines of others are passed over.
+        lines: the lines above its last line.
+        speaker: the writer of that line: lines of others are skipped.
         hosts: see `prefixes.split_prefix`.
-        most_between: how many other lines of the speaker may stand among them; None: any number.
+        most_between: how many other lines of the speaker may be among them; None: any number.
     """
     frames: list[Frame] = []
     quoted, between = "", 0
@@ -102,7 +102,7 @@ def frames_above(
 
 
 class TracebackEnd(NamedTuple):
-    """The line that says what was raised: how many lines below the head, where in the bytes below it, its text, whose it is."""
+    """The line with the exception: how many lines below the head, its position in the bytes below, its text, its writer."""
 
     below: int
     start: int
@@ -128,7 +128,7 @@ def rows_of(data: bytes) -> Iterator[tuple[int, int, int, str]]:
 def end_below(head: str, after: bytes, hosts: Collection[str] = ()) -> TracebackEnd | None:
     """The exception that ends a traceback: the first line of its writer below its frames that is not indented.
 
-    Lines of other processes may stand between. None: it has not come yet.
+    Lines of other processes may be in between. None: it has not arrived yet.
 
     Args:
         head: the line with "Traceback (most recent call last)", with its prefix.
@@ -163,7 +163,7 @@ def end_below(head: str, after: bytes, hosts: Collection[str] = ()) -> Traceback
 
 
 def _end_in_notebook(name: str, after: bytes) -> TracebackEnd | None:
-    """IPython names the exception in the head, and again where it ends."""
+    """IPython names the exception in the head, and again at the end."""
     for below, start, stop, line in rows_of(after):
         if HEAD in line:
             return NO_END
@@ -174,7 +174,7 @@ def _end_in_notebook(name: str, after: bytes) -> TracebackEnd | None:
 
 
 def end_without_head(lines: Sequence[str], hosts: Collection[str] = ()) -> tuple[int, str, Origin] | None:
-    """The exception below the last frames of a log, where the traceback's head is missing: (row, text, whose it is)."""
+    """The exception below the last frames of a log, if the traceback's head is missing: (row, text, writer)."""
     frames = ((row, match) for row in reversed(range(len(lines))) if (match := FRAME.search(lines[row])))
     last, frame = next(frames, (0, None))
     if frame is None:
@@ -185,9 +185,7 @@ def end_without_head(lines: Sequence[str], hosts: Collection[str] = ()) -> tuple
     stamp = _without_digits(lines[last][: frame.start()])
     for row in range(last + 1, len(lines)):
         origin, text = split_prefix(lines[row], hosts)
-        if (
-            stamp and _without_digits(lines[row][: frame.start()]) == stamp
-        ):  # a logger's, in front of each line
+        if stamp and _without_digits(lines[row][: frame.start()]) == stamp:  # a logger's, on each line
             text = lines[row][frame.start() :].removeprefix(" ")
         if origin.agrees(speaker) and text.strip() and not text.startswith(_INSIDE):
             raised = _is_raised(text.rstrip(), lines[last : last + 3])
@@ -222,7 +220,7 @@ _STACK_FRAME = Lazy(r'(\s{2,})(?:\S.* \((\S.*\.py):(\d{1,9})\)|File "([^"]+\.py)
 
 
 class CodeLine(NamedTuple):
-    """A line of a source file, as a traceback quotes it; `text` is empty where it quotes none."""
+    """A line of a source file, as quoted in a traceback; `text` is empty if it is not quoted."""
 
     path: str
     line: int
@@ -232,11 +230,11 @@ class CodeLine(NamedTuple):
 def own_line(lines: Sequence[str], at: int) -> CodeLine | None:
     """The innermost frame of the user's files in the traceback that ends in ``lines[at]``, or the frame of a stack that it is.
 
-    A file is the user's if it is neither Python's own nor an installed package's. Where all are installed (a training program
-    that came as a package) those beside the program that was started count.
+    A file is the user's if it is neither Python's own nor an installed package's. Where all are installed (a
+    training program that came as a package) those beside the program that was started count.
 
     Returns:
-        None where no traceback ends there, or none of its frames is known to be the user's.
+        None if no traceback ends there, or none of its frames is known to be the user's.
     """
     if (frame := _stack_frame(lines, at)) is not None:
         return frame
@@ -255,7 +253,7 @@ def own_line(lines: Sequence[str], at: int) -> CodeLine | None:
 
 
 def _stack_frame(lines: Sequence[str], at: int) -> CodeLine | None:
-    """A frame of the user's in a stack, with the source that stands below it where it was put there."""
+    """A frame of the user's in a stack, with the source below it if it was written there."""
     match = _STACK_FRAME.match(lines[at])
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""How a person wants the app to look: theme, plain ASCII, language; and what it may ask of the terminal beside the screen (pure)."""
+"""How the app should look (theme, plain ASCII, language), and what it may ask of the terminal itself (pure)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Lang(StrEnum):
 
 
 class NoticeKind(StrEnum):
-    """The sequence that a terminal shows as a notice of the desktop: iTerm2's OSC 9, or urxvt's OSC 777."""
+    """How a terminal shows a desktop notification: iTerm2's OSC 9 or urxvt's OSC 777."""
 
     OFF = "off"
     OSC9 = "osc9"
@@ -34,7 +34,7 @@ class NoticeKind(StrEnum):
 
 
 class BadAppearance(JobError):  # noqa: N818 - named for what it is
-    """A value that is none of those possible: one line."""
+    """A value outside the allowed ones: one line."""
 
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -42,9 +42,9 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True)
 class Appearance:
-    """What was asked for. `theme` None: what was chosen last in the app, else dark. `ascii`: no glyph beyond ASCII.
+    """The requested appearance. `theme` None: the last choice in the app, else dark. `ascii`: ASCII glyphs only.
 
-    `title`: the terminal's title says the run's state. `bell`, `notice`: how a failure and the end call a person.
+    `title`: the terminal's title shows the run's state. `bell`, `notice`: how to signal failure and end.
     """
 
     theme: ThemeName | None = None
@@ -56,7 +56,7 @@ class Appearance:
 
     @property
     def spoken(self) -> Lang:
-        """The language that is used: English with plain ASCII, where every Chinese character would be a question mark."""
+        """The language in use: English with plain ASCII, which cannot show Chinese."""
         return Lang.EN if self.ascii else self.lang
 
 
@@ -64,14 +64,14 @@ USUAL = Appearance()
 
 
 def appearance_of(sources: list[tuple[str, Mapping[str, object]]], env: Mapping[str, str]) -> Appearance:
-    """Each setting from the first source that gives it.
+    """Take each setting from the first source that has it.
 
     Args:
-        sources: (name, values) in the order of their rank; values by the names of `Appearance`.
-        env: where ``LC_ALL``, ``LC_MESSAGES`` or ``LANG`` name a language for want of anything else.
+        sources: (name, values) by descending priority; values by the names of `Appearance`.
+        env: its ``LC_ALL``, ``LC_MESSAGES`` or ``LANG`` gives the language if no source does.
 
     Raises:
-        BadAppearance: a value is none of those possible.
+        BadAppearance: a value is outside the allowed ones.
     """
 
     def first(name: str) -> tuple[str, object] | None:
@@ -113,7 +113,7 @@ def _switch(where: str, name: str, value: object) -> bool:
 
 
 def _locale(env: Mapping[str, str]) -> Lang:
-    """As POSIX orders them: LC_ALL, LC_MESSAGES, LANG; the first that is set decides."""
+    """In POSIX order: LC_ALL, LC_MESSAGES, LANG; the first one set decides."""
     for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
         if env.get(name):
             return Lang.ZH if env[name].lower().startswith("zh") else Lang.EN

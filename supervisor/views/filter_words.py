@@ -1,7 +1,7 @@
-r"""What a person types as a filter, word by word: the same language in the logs and in the list of runs (pure).
+r"""Parses a typed filter into words: the logs and the list of runs use the same language (pure).
 
-``error`` (any case), ``"two words"``, ``/re/`` (any case unless it holds a capital), each with ``-`` before it to leave out what
-holds it; ``field:value``, ``field=value`` and the comparisons ``< > <= >= !=``, for the fields that the caller names.
+``error`` (any case), ``"two words"``, ``/re/`` (any case unless it has a capital), each with ``-`` in front to exclude matches;
+``field:value``, ``field=value`` and the comparisons ``< > <= >= !=``, for the fields that the caller names.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _FIELD = re.compile(r"([a-z_]+)(<=|>=|!=|[:=<>])(.*)", re.IGNORECASE)
 
 
 class BadQueryError(ValueError):
-    """What was typed is not a query; the message is one line."""
+    """The typed text is not a valid query; the message is one line."""
 
 
 class Found(Protocol):
-    """What an expression found."""
+    """A match of an expression."""
 
     def span(self) -> tuple[int, int]:
-        """Where it begins and ends."""
+        """Its start and end."""
 
 
 class Pattern(Protocol):
@@ -39,7 +39,7 @@ class Term(NamedTuple):
     pattern: Pattern | None = None
 
     def find(self, line: str, lowered: str, start: int = 0) -> tuple[int, int] | None:
-        """The first place from `start` on, as (start, stop) within the line."""
+        """The first match from `start` on, as (start, stop) within the line."""
         if self.pattern is not None:
             found = self.pattern.search(line, start)
             return found.span() if found is not None else None
@@ -51,7 +51,7 @@ class Term(NamedTuple):
 
 
 class Word(NamedTuple):
-    """One word of a filter. `field`, `sign` and `value` are set where it names a field; else `term` is looked for."""
+    """One word of a filter: with a field, `field`, `sign` and `value` are set; otherwise `term` is searched."""
 
     text: str
     term: Term
@@ -66,7 +66,7 @@ def words_of(typed: str, fields: Collection[str]) -> Iterator[Word]:
     """The words of a filter, in order.
 
     Raises:
-        BadQueryError: a regular expression that is none.
+        BadQueryError: an invalid regular expression.
     """
     for match in _WORD.finditer(typed.strip()):
         minus, pattern, quoted, plain = match.groups()
@@ -86,10 +86,10 @@ def words_of(typed: str, fields: Collection[str]) -> Iterator[Word]:
 
 
 def expression(pattern: str) -> Term:
-    """An expression that no line can make hang. ``^`` and ``$`` are a line's ends within a chunk of lines too.
+    """Compile an expression that cannot hang on any line. ``^`` and ``$`` also match line ends within a chunk.
 
     Raises:
-        BadQueryError: it is none.
+        BadQueryError: it is invalid.
     """
     from supervisor.text.patterns import compile_linear
 

@@ -24,7 +24,7 @@ VERY_STALE_S = 60.0
 
 
 def whole(value: float | None) -> str:
-    """A count with thousands apart, such as ``1 840``."""
+    """A count with separated thousands, such as ``1 840``."""
     if value is None or not math.isfinite(value):
         return DASH
     return f"{value:,.0f}".replace(",", " ")
@@ -44,12 +44,12 @@ def short(value: float | None) -> str:
 
 
 def sure(verdict: Verdict) -> str:
-    """How sure a verdict is, such as ``92 % sure``; empty where the program's own message leaves no doubt."""
+    """The confidence of a verdict, such as ``92 % sure``; empty if the program's message leaves no doubt."""
     return "" if verdict.is_plain_error else f"{100 * verdict.confidence:.0f} % sure"
 
 
 def loss(value: float | None) -> str:
-    """A loss with as many digits as matter; NaN is shown, because it is a finding."""
+    """A loss with its significant digits; NaN is shown, because it matters."""
     if value is None:
         return DASH
     if not math.isfinite(value):
@@ -76,12 +76,12 @@ def percent(ratio: float | None, *, digits: int = 0) -> str:
 
 
 def part(ratio: float) -> str:
-    """How much of something is done, as ``37%``: 100% only once it is."""
+    """The completed share of something, as ``37%``; 100% only when it is complete."""
     return f"{math.floor(100 * ratio + 1e-9)}%"  # 29 of 100 is 0.28999…
 
 
 def memory(value_bytes: float | None) -> str:
-    """Bytes as GiB (or MiB below one), without a blank: ``61.2G``."""
+    """Bytes as GiB (or MiB below one), without a space: ``61.2G``."""
     if value_bytes is None or not math.isfinite(value_bytes):
         return DASH
     gib = value_bytes / 2**30
@@ -91,7 +91,7 @@ def memory(value_bytes: float | None) -> str:
 
 
 def memory_pair(used_bytes: float | None, total_bytes: float | None) -> str:
-    """``61.2 / 80.0 GiB``; the total is left out where it is unknown."""
+    """``61.2 / 80.0 GiB``; without the total if it is unknown."""
     if used_bytes is None:
         return DASH
     used = f"{used_bytes / 2**30:.1f}"
@@ -108,7 +108,7 @@ def seconds(value_s: float | None) -> str:
 
 
 def about(say: Callable[[float | None], str]) -> Callable[[float | None], str]:
-    """As `say` formats it, with a tilde in front where it is known: ``~105 ms`` was derived, not logged."""
+    """The output of `say`, with a tilde if the value is known: ``~105 ms`` was derived, not logged."""
 
     def shown(value: float | None) -> str:
         text = say(value)
@@ -132,13 +132,13 @@ def duration(value_s: float | None) -> str:
 
 
 def span(value_s: float) -> str:
-    """A span in as few units as it has: ``0``, ``45 s``, ``10 m``, ``1 h 30 m``."""
+    """A span in as few units as possible: ``0``, ``45 s``, ``10 m``, ``1 h 30 m``."""
     text = duration(value_s)
     return "0" if text == "0 s" else re.sub(r" 00 \w$", "", text)
 
 
 def clock(value_s: float | None) -> str:
-    """A span as ``00:41:07``, which does not move while it counts; days in front where there are any."""
+    """A span as ``00:41:07``, with a constant width while it counts; days in front if there are any."""
     if value_s is None or not math.isfinite(value_s):
         return "--:--:--"
     total = max(0, int(value_s))
@@ -170,7 +170,7 @@ def date_and_time(t: float) -> str:
 
 
 def day_and_time(t: float, now: float) -> str:
-    """A time of another day in the local zone: ``06:41`` today, ``tomorrow 06:41``, else ``2026-11-25 06:41``."""
+    """A time in the local zone: ``06:41`` today, ``tomorrow 06:41``, otherwise ``2026-11-25 06:41``."""
     at = time.localtime(t)
     day, clock = time.strftime("%Y-%m-%d", at), time.strftime("%H:%M", at)
     today, tomorrow = (time.strftime("%Y-%m-%d", time.localtime(now + days * DAY_S)) for days in (0, 1))
@@ -178,7 +178,7 @@ def day_and_time(t: float, now: float) -> str:
 
 
 def ranges(numbers: tuple[int, ...]) -> str:
-    """Sorted numbers, runs joined: ``0-3,7``."""
+    """Sorted numbers with ranges joined: ``0-3,7``."""
     parts: list[str] = []
     start = previous = None
     for number in sorted(numbers):
@@ -194,7 +194,7 @@ def ranges(numbers: tuple[int, ...]) -> str:
 
 
 def near_path(path: str) -> str:
-    """A path as a person here would write it: relative to this folder, or to the home folder, if it lies below."""
+    """A path as a person here would write it: relative to this folder, or to the home folder, if it is below."""
     for base, sign in ((os.getcwd(), "./"), (os.path.expanduser("~"), "~/")):
         if path.startswith(base.rstrip("/") + "/"):
             return sign + path[len(base.rstrip("/")) + 1 :]
@@ -202,7 +202,7 @@ def near_path(path: str) -> str:
 
 
 def short_path(path: str) -> str:
-    """The last two parts of a path: enough to know a rank's stream or a file."""
+    """The last two parts of a path, enough to recognize a rank's stream or a file."""
     return "/".join(path.rstrip("/").split("/")[-2:])
 
 

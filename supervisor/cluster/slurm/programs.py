@@ -15,14 +15,14 @@ ASK_S: Final = 30.0
 _FIELDS: Final = "%i|%T|%r|%S|%L|%N|%D|%j"
 _PAIR: Final = re.compile(r"(\w+)=(\S*)")
 JOB: Final = re.compile(r"\d+(_\d+)?")
-# Of a job that has one of these nothing is left to wait for.
+# Nothing is left to wait for in a job with one of these states.
 ENDED: Final = frozenset(
     ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT")
 )  # fmt: skip
 
 
 class SlurmError(Exception):
-    """SLURM is not there, or refuses: one line."""
+    """SLURM is missing, or refuses: one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def ask(words: Sequence[str], stdin: str | None = None, *, bound_s: float = ASK_
     """The output of one of SLURM's programs, given within `bound_s` seconds.
 
     Raises:
-        SlurmError: it is not on PATH, does not answer, or refuses, with what it said.
+        SlurmError: it is not on PATH, does not answer, or refuses; with its message.
     """
     program = shutil.which(words[0])
     if program is None:
@@ -90,7 +90,7 @@ def ask(words: Sequence[str], stdin: str | None = None, *, bound_s: float = ASK_
 
 
 def submit(script: str) -> str:
-    """Hand a batch script in; the job's number. Raises SlurmError with sbatch's own words."""
+    """Submit a batch script; returns the job's number. Raises SlurmError with sbatch's own words."""
     answer = ask(["sbatch", "--parsable"], stdin=script).strip().partition(";")[0]
     if not JOB.fullmatch(answer):
         raise SlurmError(f"sbatch: no job number in its answer {answer[:80]!r}")
@@ -98,7 +98,7 @@ def submit(script: str) -> str:
 
 
 def queue() -> dict[str, QueuedJob]:
-    """All jobs of this user that wait or run: one call, however many there are. Raises SlurmError."""
+    """All waiting or running jobs of this user, in one call. Raises SlurmError."""
     found = {}
     for line in ask(["squeue", "--me", "-h", "-o", _FIELDS]).split("\n"):
         parts = [part.strip() for part in line.split("|", 7)]
@@ -147,7 +147,7 @@ def _accounted(job: str) -> QueuedJob | None:
 
 
 def nodes_down(names: Sequence[str]) -> tuple[str, ...]:
-    """Which of some nodes SLURM calls down, failed or drained. Raises SlurmError."""
+    """The nodes among these that SLURM calls down, failed or drained. Raises SlurmError."""
     if not names:
         return ()
     rows = ask(["sinfo", "-h", "-N", "-n", ",".join(names), "-o", "%N %T"]).splitlines()

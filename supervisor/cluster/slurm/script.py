@@ -26,10 +26,10 @@ class BadBatch(Exception):  # noqa: N818 - a state of affairs, as JobError's
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a batch script asks SLURM for, and what it starts on each node.
+    """A batch script's requests to SLURM, and its command on each node.
 
     Attributes:
-        words: what stands behind ``stoker run``.
+        words: the words after ``stoker run``.
         stoker: the words that start stoker on the nodes.
         name: of the job.
         nodes: one task is started on each.
@@ -63,7 +63,7 @@ def batch_script(batch: Batch) -> str:
     """The script.
 
     Raises:
-        BadBatch: a value that SLURM would not take, or would take for something else.
+        BadBatch: a value that SLURM would refuse or misread.
     """
     return "\n".join([*_head(batch), *_body(batch)]) + "\n"
 

@@ -1,1 +1,1 @@
-"""Hosts reached by ssh, without a scheduler: who they are, the way to them, and what is asked of stoker there."""
+"""Hosts reached by ssh, without a scheduler: their names, the connections, and the requests to stoker there."""

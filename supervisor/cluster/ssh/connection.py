@@ -47,7 +47,7 @@ _OPTIONS: Final = {
 
 
 class SshError(Exception):
-    """A host cannot be asked: one line that begins with its name. `lost`: the connection, so that what was asked may have been done."""
+    """A host cannot be queried: one line with its name first. `lost`: the connection broke, so the request may have been done."""
 
     def __init__(self, host: Host, text: str, *, lost: bool = False) -> None:
         super().__init__(f"{host.target}: {text}")
@@ -104,7 +104,7 @@ class Connections:
         """The answer of stoker on a host.
 
         Raises:
-            SshError: there is no way to it, no stoker, or no answer in time.
+            SshError: there is no connection, no stoker, or no answer in time.
         """
         host = self.hosts[node]
         with self._begin(node) as process:
@@ -123,7 +123,7 @@ class Connections:
         """Each line that stoker prints on a host, as it comes, until it ends.
 
         Raises:
-            SshError: as `ask`.
+            SshError: see `ask`.
         """
         with self._begin(node) as process:
             assert process.stdin is not None, "it is a pipe"
@@ -164,7 +164,7 @@ class Connections:
 
 
 def _failure(host: Host, code: int, said: str) -> SshError:
-    """What ssh says of itself (its own exit code), or what stoker's start there says."""
+    """ssh's own error (by its exit code), or the message of stoker's start there."""
     last = _last(said)
     if code == LOST:
         for pattern, text in _REASONS:

@@ -1,4 +1,4 @@
-"""The hosts of a run that is started over ssh: from ``--hosts a:4,b:4``, or from a file with one a line."""
+"""The hosts of a run that is started over ssh: from ``--hosts a:4,b:4``, or from a file with one per line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _VARIABLE: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
 
 
 class BadHosts(Exception):  # noqa: N818 - a state of affairs, as JobError's
-    """Hosts that nothing can be started on: one line."""
+    """Hosts on which nothing can be started: one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def processes_of(hosts: Sequence[Host]) -> int | None:
 
 
 def place_of(hosts: Sequence[Host], rank: int, master: str) -> Place:
-    """A host among the others, as a scheduler would tell it. `master`: the address of the first."""
+    """A host's place among the others, as a scheduler would give it. `master`: the address of the first."""
     names = (master, *(host.name for host in hosts[1:]))
     return Place(rank, len(hosts), names=names, started_on_each=True, why=f"host {rank} of {len(hosts)}")
 
@@ -147,7 +147,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def remember(started: Started, env: Mapping[str, str]) -> None:
-    """Keep it."""
+    """Save the start."""
     append_line(state_home(env) / FILE, started, follows=True)
 
 

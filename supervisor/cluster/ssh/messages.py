@@ -9,7 +9,7 @@ import msgspec
 
 
 class Do(StrEnum):
-    """What is asked of stoker on a host."""
+    """The requests to stoker on a host."""
 
     FACTS = "facts"
     SEES = "sees"  # whether the run that node 0 has made is seen there
@@ -61,7 +61,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """Yes or no, and why; of a verb its exit code."""
+    """Yes or no, and why; for a verb, its exit code."""
 
     ok: bool
     text: str = ""
@@ -69,7 +69,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def differences(facts: Sequence[tuple[str, Facts]]) -> list[str]:
-    """In what hosts differ, a line each; `facts` by host, the first is what the others are held against."""
+    """The differences between hosts, one line each; `facts` by host; the first host is the reference."""
     found = []
     for what in ("stoker", "python", "torch"):
         values = [(host, getattr(each, what) or "none") for host, each in facts]

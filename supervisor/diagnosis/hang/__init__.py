@@ -1,1 +1,1 @@
-"""What stacks and recorders say of ranks that wait."""
+"""Reads the stacks and flight-recorder dumps of waiting ranks."""

@@ -1,8 +1,8 @@
-"""What all ranks are doing, in one line: "7 ranks in all_reduce, rank 3 in read() at data.py:41".
+"""The activity of all ranks, in one line: "7 ranks in all_reduce, rank 3 in read() at data.py:41".
 
-Ranks that wait for the others all stand in a collective, or in the backward pass that DDP's reducer meets in; the
-one that did not come stands somewhere else. Where only /proc can be read, the system call and the kernel function
-of the main thread distinguish ranks, without a line.
+Ranks that wait for the others are all in a collective, or in the backward pass where DDP's reducer meets; the
+missing one is somewhere else. If only /proc can be read, the system call and the kernel function of the main
+thread distinguish ranks, without a line.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from supervisor.diagnosis.hang.stacks import (
     parse_stack,
 )
 
-# Public names in torch/distributed/distributed_c10d.py (2.13) that wait for other ranks. What a sharded checkpoint does
-# under the same names (torch/distributed/checkpoint/utils.py) runs a rank's own writing within them.
+# Public names in torch/distributed/distributed_c10d.py (2.13) that wait for other ranks. Functions of the
+# same names in sharded checkpoints (torch/distributed/checkpoint/utils.py) also run a rank's own writing.
 _COLLECTIVES = frozenset(
     (
         "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_gather_coalesced",
@@ -36,31 +36,31 @@ _COLLECTIVES = frozenset(
     )
 )  # fmt: skip
 _CHECKPOINT = "torch/distributed/checkpoint/"
-# Where DistributedDataParallel meets its peers without a public name: parameters compared, buffers sent around, buckets
-# agreed on (torch/nn/parallel/distributed.py and torch/distributed/utils.py, 2.13).
+# Where DistributedDataParallel meets its peers without a public name: comparing parameters, broadcasting
+# buffers, agreeing on buckets (torch/nn/parallel/distributed.py and torch/distributed/utils.py, 2.13).
 _MEETS = {
     "_verify_param_shape_across_processes": "in DDP's set-up",
     "_sync_module_states": "in DDP's set-up",
     "_sync_buffers": "in DDP's forward",
 }
-_MEETS_ITSELF = {"_pre_forward": "in DDP's forward"}  # as the innermost frame alone: it also moves inputs
+_MEETS_ITSELF = {"_pre_forward": "in DDP's forward"}  # only as the innermost frame: it also moves inputs
 _GPU_WAITS = frozenset(("synchronize", "wait_stream", "item", "cpu", "tolist"))
 _DATA = re.compile(r"torch/utils/data/(?:dataloader|_utils/)|multiprocessing/(?:queues|connection)\.py")
 _KERNEL = re.compile(r"thread (\d+) .*: state (\S+), waits in (\S+), system call (\S+)")
-# Where a thread sits that waits for another rank (a condition variable, a socket), as opposed to a disk or a timer.
+# Where a thread waits for another rank (a condition variable, a socket), as opposed to a disk or a timer.
 _WAITING_CALLS = frozenset(
     ("futex", "poll", "select", "epoll_wait", "epoll_pwait", "ppoll", "pselect6", "recvfrom")
 )
 
 
 class Doing(StrEnum):
-    """What a rank's main thread is in. Journalled by value."""
+    """What a rank's main thread is doing. Journalled by value."""
 
     COLLECTIVE = "collective"
     BACKWARD = "backward"  # where DDP's gradients meet
     GPU = "gpu"  # waits for the device, which may itself wait for other ranks
     DATA = "data"  # waits for a data worker
-    OWN = "own"  # code of its own, a system call, a sleep
+    OWN = "own"  # its own code, a system call, a sleep
     STOPPED = "stopped"  # by SIGSTOP or a debugger
     KERNEL = "kernel"  # only the kernel's side is known
     UNKNOWN = "unknown"
@@ -80,8 +80,8 @@ _KINDS = {
 class RankStack:
     """The stack of one rank, as lines. `source`: "py-spy", "faulthandler", "proc" or "none".
 
-    `main_call`: the system call that its main thread is in, as /proc numbers it. `for_ever`: it waits for a lock there, without
-    a time limit; None: not known, or for no lock.
+    `main_call`: its main thread's system call, as numbered in /proc. `for_ever`: it waits there for a lock
+    without a time limit; None: unknown, or no lock.
     """
 
     rank: int
@@ -96,7 +96,7 @@ class RankStack:
 class RankPlace:
     """Where one rank is. `line_at` is the user's own line; `mark` is equal for equal stacks.
 
-    `kind`: what it waits for; UNKNOWN wherever there is no Python stack.
+    `kind`: what it waits for; UNKNOWN without a Python stack.
     """
 
     rank: int
@@ -109,7 +109,7 @@ class RankPlace:
 
     @property
     def is_python(self) -> bool:
-        """Whether Python's own frames were seen."""
+        """Whether Python frames were seen."""
         return self.doing not in _WITHOUT_PYTHON
 
     @property
@@ -120,7 +120,7 @@ class RankPlace:
 
 @dataclass(frozen=True, slots=True)
 class StackGroup:
-    """Ranks that do the same at the same line."""
+    """Ranks doing the same at the same line."""
 
     ranks: tuple[int, ...]
     doing: Doing
@@ -137,10 +137,10 @@ class StackGroup:
 
 @dataclass(frozen=True, slots=True)
 class StackRound:
-    """All ranks at one moment. `odd`: those that keep the others waiting, as far as the stacks show.
+    """All ranks at one moment. `odd`: those that keep the others waiting, according to the stacks.
 
-    `proves_hang`: the stacks alone look like a deadlock: somebody waits for peers and somebody else does not come,
-    or all wait for each other. A lone wait for a device or for data proves nothing.
+    `proves_hang`: the stacks alone look like a deadlock: some ranks wait for peers that do not come, or all
+    wait for each other. A single wait for a device or data proves nothing.
     """
 
     places: tuple[RankPlace, ...]
@@ -150,7 +150,7 @@ class StackRound:
 
     @property
     def text(self) -> str:
-        """The groups in one line: those that keep the others waiting, then the larger before the smaller."""
+        """The groups in one line: those that keep the others waiting first, then by descending size."""
         odd = set(self.odd)
         ordered = sorted(self.groups, key=lambda group: not odd.issuperset(group.ranks))
         return ", ".join(group.text for group in ordered)
@@ -161,7 +161,7 @@ class StackRound:
 
 
 def stack_round(stacks: Sequence[RankStack]) -> StackRound:
-    """Group the ranks by what they do, the odd ones out named."""
+    """Group the ranks by activity, and name the odd ones out."""
     places = tuple(sorted((_place(stack) for stack in stacks), key=lambda place: place.rank))
     by_kind: dict[tuple[Doing, str, str | None], list[int]] = {}
     for place in places:
@@ -173,7 +173,7 @@ def stack_round(stacks: Sequence[RankStack]) -> StackRound:
 
 
 def waited_for(found: StackRound) -> RankPlace | None:
-    """The one rank that is elsewhere while all others wait, for their peers or for their device; None where it is not one alone."""
+    """The one rank that is elsewhere while all others wait for their peers or device; None unless there is exactly one."""
     elsewhere = [
         place
         for place in found.places
@@ -184,7 +184,7 @@ def waited_for(found: StackRound) -> RankPlace | None:
 
 
 def alike(one: StackRound, other: StackRound) -> bool:
-    """Whether every rank stands at exactly the same place in both, and something is known of each."""
+    """Whether every rank is at exactly the same place in both, and something is known about each."""
     if [place.rank for place in one.places] != [place.rank for place in other.places]:
         return False
     pairs = zip(one.places, other.places, strict=True)
@@ -197,10 +197,10 @@ def _odd(groups: Sequence[StackGroup], count: int) -> tuple[int, ...]:
     waiting = {rank for group in groups if _waits(group) for rank in group.ranks}
     absent = tuple(sorted(rank for group in groups for rank in group.ranks if rank not in waiting))
     if waiting and absent:
-        # One that waits for its own device may itself be waiting for a collective there: it is odd only if nobody else is.
+        # A rank that waits for its own device may be waiting for a collective there: it is odd only if no other rank is.
         firm = tuple(r for g in groups if not _waits(g) and g.doing is not Doing.GPU for r in g.ranks)
         return tuple(sorted(firm)) if firm else absent
-    # All wait, in different collectives, or none does: the fewest stand out, if they are clearly fewer.
+    # All wait in different collectives, or none waits: the fewest are odd, if clearly fewer.
     smallest = groups[-1]
     return smallest.ranks if len(smallest.ranks) * 2 < count else ()
 
@@ -216,15 +216,15 @@ def _proves(places: Sequence[RankPlace], odd: Sequence[int]) -> bool:
     if not doings or Doing.UNKNOWN in doings.values():
         return False
     if all(doing is Doing.STOPPED for doing in doings.values()):
-        return False  # somebody suspended the job: that is to continue, not to be restarted
+        return False  # somebody suspended the job, which should be continued, not restarted
     if odd:
-        # Where the odd one only waits for its device it may be computing for all (an evaluation on one rank).
+        # If the odd one only waits for its device, it may be computing for all (an evaluation on one rank).
         return any(doings[rank] is not Doing.GPU for rank in odd)
     if all(doing in WAITS_FOR_PEERS for doing in doings.values()):
         return True
     if any(place.doing is Doing.GPU for place in places):
         return False
-    # All alike in own code: stuck only if none of them runs.
+    # All at the same place in their own code: stuck only if none of them runs.
     return all(place.idle is not False for place in places)
 
 
@@ -245,7 +245,7 @@ def _place(stack: RankStack) -> RankPlace:
     if kind is None:
         kind = kind_of_wait(thread, others, stack.main_call, for_ever=stack.for_ever)
     elif doing is Doing.BACKWARD and (hook := hook_thread(others)) is not None:
-        # What it waits for is what a hook does: a part read from a disk, activations computed again, a collective.
+        # It waits for the work of a hook: a disk read, recomputed activations, a collective.
         mark += f"||{_mark(hook)}"
         doing_there, _ = _doing(hook.frames)
         kind = _KINDS.get(doing_there) or kind_of_wait(hook, (), None, for_ever=None)
@@ -253,7 +253,7 @@ def _place(stack: RankStack) -> RankPlace:
 
 
 def _called(frames: Sequence[Frame], own: Frame, call: str | None) -> str:
-    """What the user's line called: a library's function, the system call below a built-in, or nothing but itself."""
+    """What the user's line called: a library function, the system call below a built-in, or nothing."""
     at = frames.index(own)
     if at > 0:
         return f"{frames[at - 1].function}()"
@@ -280,7 +280,7 @@ def _doing(frames: Sequence[Frame]) -> tuple[Doing, str]:
 
 
 def _meeting(frame: Frame, *, innermost: bool) -> str | None:
-    """Which meeting of ranks a call is, None for none."""
+    """The meeting of ranks that a call belongs to; None if none."""
     distributed = "torch/distributed/" in frame.file
     if frame.name in _COLLECTIVES and distributed and _CHECKPOINT not in frame.file:
         return f"in {frame.name}"

@@ -1,11 +1,11 @@
-"""Stacks of a Python process as frames, and what its main thread waits for, as named kinds.
+"""Parses stacks of a Python process into frames, and names the kind of wait of its main thread.
 
 py-spy dump: ``Thread 12 (idle): "MainThread"`` and below it ``    main (/job/train.py:19)``, innermost first.
 faulthandler: ``Current thread 0x… (most recent call first):`` and ``  File "/job/train.py", line 19 in main``.
 
-The kind comes from the frames that the thread's own line called, else from its system call. A silence is ended only where the late rank waits
-for something that does not come by itself. A pause, a slow disk or server, a program that it started may each take their time in a healthy
-job: a rank in one of these is reported and never ended. What is not in the table is taken for one of them.
+The kind comes from the frames called by the thread's own line, or else from its system call. A silence is ended only if the late rank waits
+for something that will not come on its own. In a healthy job a pause, a slow disk or server, or a subprocess may each take long: a rank in
+one of these is reported and never ended. Kinds not in the table count as one of them.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Frame:
 
     @property
     def name(self) -> str:
-        """The function's own name: newer py-spy puts that of its class before it."""
+        """The function's own name, which newer py-spy prefixes with its class."""
         return self.function.rpartition(".")[2]
 
     @property
     def is_library(self) -> bool:
-        """Whether it is code that was installed, not the user's own."""
+        """Whether it is installed code, not the user's own."""
         if _INSTALLED.search(self.file) is not None:
             return True
         first, _, rest = self.file.partition("/")
@@ -65,9 +65,9 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class ThreadStack:
-    """One thread, innermost frame first. `idle`: it waits in the kernel; None where the tool does not say.
+    """One thread, innermost frame first. `idle`: it waits in the kernel; None if the tool does not say.
 
-    `at`: which of the lines that were parsed each frame is, from 0.
+    `at`: the index of each frame's line among the parsed lines, from 0.
     """
 
     frames: tuple[Frame, ...]
@@ -77,7 +77,7 @@ class ThreadStack:
 
 
 def parse_stack(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
-    """The threads in the output of py-spy or of faulthandler; empty when it is neither."""
+    """The threads in the output of py-spy or faulthandler; empty for any other text."""
     found: list[ThreadStack] = []
     is_main, idle, frames, at = False, None, list[Frame](), list[int]()
 
@@ -88,7 +88,7 @@ def parse_stack(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
     for index, line in enumerate(lines):
         if (head := _FAULT_THREAD.match(line)) is not None:
             close()
-            # A signal's handler runs in the main thread (signal(7) lets any take it; CPython's main one does).
+            # A signal handler runs in the main thread (signal(7) allows any; CPython uses the main one).
             is_main, idle, frames, at = head[1] == "Current thread", None, [], []
         elif (head := _SPY_THREAD.match(line)) is not None:
             close()
@@ -99,7 +99,7 @@ def parse_stack(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
             at.append(index)
     close()
     if found and not any(thread.is_main for thread in found):
-        # A thread without a name (no threading module) is the only one, or the last listed.
+        # A thread without a name (no threading module) is the only one, or the last in the list.
         found[-1] = replace(found[-1], is_main=True)
     return tuple(found)
 
@@ -117,7 +117,7 @@ def main_thread(threads: Sequence[ThreadStack]) -> ThreadStack | None:
     return next((thread for thread in threads if thread.is_main), threads[0] if len(threads) == 1 else None)
 
 
-# System calls as x86-64's /proc numbers them. On other machines nothing is known by its number.
+# System calls as numbered in x86-64's /proc. On other machines the numbers mean nothing here.
 CALL_NAMES: Final = MappingProxyType(
     {
         "0": "read", "1": "write", "2": "open", "4": "stat", "5": "fstat", "6": "lstat", "7": "poll", "8": "lseek",
@@ -134,7 +134,7 @@ CALL_NAMES: Final = MappingProxyType(
 
 
 class Kind(StrEnum):
-    """What a rank is at, as far as that decides whether anything may still come of it."""
+    """What a rank is waiting for, as far as that decides whether the wait can end."""
 
     PEERS = "peers"
     SLEEP = "sleep"
@@ -152,9 +152,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One kind. `words`: what a rank does, for a person. `may_end`: nothing comes by itself, or nobody can tell but by its length.
+    """One kind. `words`: the rank's activity, for people. `may_end`: the wait may be ended as a hang.
 
-    `files`: of the code that a rank's own line called. `calls`: names of system calls.
+    `files`: of the code called by a rank's own line. `calls`: names of system calls.
     """
 
     kind: Kind
@@ -165,12 +165,12 @@ class Waiting:
 
 
 def _modules(names: str) -> re.Pattern[str]:
-    """Files of these modules and packages, as `_module_file` gives them."""
+    """Files of these modules and packages, in the form of `_module_file`."""
     listed = "|".join(re.escape(name) for name in names.split())
     return re.compile(rf"(?:<frozen )?(?:{listed})(?:\.py|/|>|\.)")
 
 
-# In this order: a download that writes a file waits for the network, a program's output is read from a pipe.
+# In this order: a download that writes a file waits for the network; a program's output is read from a pipe.
 WAITINGS: Final = (
     Waiting(Kind.SLEEP, "sleeps", calls=frozenset(("sleep", "pause", "sigtimedwait", "sigsuspend"))),
     Waiting(
@@ -212,7 +212,7 @@ WAITINGS: Final = (
         ),
     ),
     Waiting(Kind.DEVICE, "waits for its GPU"),
-    # A wait with a time limit that a tracer interrupted is gone on with so (restart_syscall(2)).
+    # A wait with a time limit continues like this after a tracer's interruption (restart_syscall(2)).
     Waiting(Kind.TIMED, "waits with a time limit", calls=frozenset(("restart_syscall",))),
     Waiting(Kind.THREAD, "waits for a thread of its own that is at work"),
     Waiting(Kind.STOPPED, "is stopped by a signal"),
@@ -226,31 +226,31 @@ NAMELESS: Final = frozenset(("running", "219"))
 BY_KIND: Final = MappingProxyType({waiting.kind: waiting for waiting in WAITINGS})
 
 _ABOVE = re.compile(r".*(?:(?:site|dist)-packages|/python\d[.\d]*t?)/")
-# What a wait for a lock goes through, and the functions at whose bottom the interpreter waits for it.
+# The frames of a wait for a lock, and the functions at whose bottom the interpreter waits for it.
 _LOCKING: Final = _modules("threading queue concurrent/futures")
 _LOCKED: Final = frozenset(("wait", "acquire", "join", "_wait_for_tstate_lock", "wait_for", "__enter__"))
-# Threads that libraries keep for themselves: what they wait for is new work, and no main thread's lock depends on it. Who waits
-# for a tracker's or a loader's thread has its frames in the main thread too.
+# Threads that libraries keep for themselves: they wait for new work, and no main thread's lock depends on
+# them. A main thread that waits for a tracker's or a loader's thread also has its frames.
 _SERVICES: Final = _modules(
     "tqdm/_monitor torch/utils/data/_utils/pin_memory torch/_inductor/compile_worker tensorboard wandb mlflow neptune comet_ml "
     "clearml swanlab"
 )
-# The outermost functions of threads that Python made, and of the main one.
+# The outermost functions of Python's own threads, and of the main one.
 _BOTTOMS: Final = frozenset(("_bootstrap", "_bootstrap_inner", "<module>"))
-# A pool's thread without work, a queue's with nothing to send.
+# An idle pool thread, or a queue thread with nothing to send.
 _IDLE_WORKERS: Final = frozenset(("_worker", "_feed"))
 
 
 def kind_of_wait(
     thread: ThreadStack, others: Sequence[ThreadStack], call: str | None, *, for_ever: bool | None
 ) -> Kind:
-    """What a thread that is in no collective waits for.
+    """What a thread outside any collective waits for.
 
     Args:
         thread: the main thread.
         others: the process's other Python threads.
-        call: the main thread's system call, as /proc numbers it, or "running"; None: not known.
-        for_ever: it waits for a lock without a time limit; None: not known, or for no lock.
+        call: the main thread's system call, as numbered in /proc, or "running"; None: unknown.
+        for_ever: it waits for a lock without a time limit; None: unknown, or no lock.
     """
     called = called_frames(thread.frames)
     if (found := _by_files(called)) is not None:
@@ -271,21 +271,21 @@ def kind_of_wait(
 
 
 def hook_thread(others: Sequence[ThreadStack]) -> ThreadStack | None:
-    """The thread in which autograd calls Python back while the main thread waits in the backward pass; None: it calls nothing.
+    """The thread of an autograd callback into Python while the main thread is in the backward pass; None without one.
 
-    autograd makes its threads itself, one for each device: below a hook there is no frame of Python's own threading.
+    autograd creates its threads itself, one per device: below a hook there is no frame of Python's own threading.
     """
     return next((thread for thread in others if thread.frames[-1].name not in _BOTTOMS), None)
 
 
 def called_frames(frames: Sequence[Frame]) -> Sequence[Frame]:
-    """What the user's own line called, innermost first."""
+    """The frames called by the user's own line, innermost first."""
     own = next((at for at, frame in enumerate(frames) if not frame.is_library), len(frames))
     return frames[:own]
 
 
 def _module_file(frame: Frame) -> str:
-    """A library's file below where it is installed: ``huggingface_hub/file_download.py``."""
+    """A library's file relative to its install folder: ``huggingface_hub/file_download.py``."""
     above = _ABOVE.match(frame.file)
     return frame.file[above.end() :] if above is not None else frame.file
 
@@ -303,7 +303,7 @@ def _is_locked(called: Sequence[Frame]) -> bool:
 
 
 def _is_idle(thread: ThreadStack) -> bool:
-    """Whether nothing can come of a thread: it is locked itself, or one that waits for work."""
+    """Whether a thread cannot release anything: it is locked itself, or it waits for work."""
     if any(_SERVICES.match(_module_file(frame)) for frame in thread.frames):
         return True
     first = thread.frames[0]

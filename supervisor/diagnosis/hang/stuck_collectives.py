@@ -1,11 +1,11 @@
-"""Which collective hangs, and who did not come to it, from the flight-recorder dumps of the ranks and from NCCL's RAS report.
+"""Finds the hanging collective and the missing ranks, from the ranks' flight-recorder dumps and NCCL's RAS report.
 
-Each rank numbers the collectives of a process group (`collective_seq_id`). A group is known by name and description
-together: Megatron makes many of one description, and each has numbers of its own. A rank keeps a group waiting where
-others wait in a collective that it never called, or where it did not finish one that others finished (its GPU stopped).
-At fault is who does so and waits for nobody itself: all others only pass the wait on from group to group.
-Fields: torch/csrc/distributed/c10d/FlightRecorder.hpp (version 2.10), tools/flight_recorder in PyTorch. The lines of a report are those of
-NCCL's src/ras/client_support.cc (2.24 to 2.28): a MISMATCH names, for each count, how many ranks stand there, and lists the outliers.
+Each rank numbers the collectives of a process group (`collective_seq_id`). A group is identified by name and description together:
+Megatron makes many with one description, each with its own numbers. A rank keeps a group waiting if others wait in a collective that it
+never called, or if it did not finish one that others finished (its GPU stopped). Ranks that do so without waiting for anybody are at
+fault; all others only pass the wait on from group to group. Fields: torch/csrc/distributed/c10d/FlightRecorder.hpp (version 2.10),
+tools/flight_recorder in PyTorch. The lines of a report are those of NCCL's src/ras/client_support.cc (2.24 to 2.28): a MISMATCH gives the
+number of ranks at each count, and lists the outliers.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ _RANKS = re.compile(r"\d+")
 _MAX_ENTRIES = 20_000
 MOST_NAMED = 16
 MOST_SHOWN = 4
-# Nobody gets the result of one of these before all have taken part; a broadcast's source may be done long before.
+# No rank gets the result of one of these before all have taken part; a broadcast's source may finish long before.
 _BY_ALL = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
-# Of these all ranks give tensors of the same size; gathers and exchanges may be uneven.
+# For these, all ranks pass tensors of the same size; gathers and exchanges may be uneven.
 _EVEN = re.compile(r"all_?reduce|broadcast", re.IGNORECASE)
-# torch/csrc/distributed/c10d/ProcessGroup.hpp: the description of a group that was given none.
+# torch/csrc/distributed/c10d/ProcessGroup.hpp: the description of a group without one.
 _NAMELESS = frozenset(("", "undefined"))
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A collective that hangs.
+    """A hanging collective.
 
     Attributes:
         group: the group in words.
         seq: its number in that group.
-        op: what it is.
-        missing: the ranks at fault; empty where all came to it.
+        op: its kind.
+        missing: the ranks at fault; empty if all reached it.
         came: the ranks that wait in it.
-        place: the user's line that called it, on a rank that did come.
-        unfinished: those at fault did call it, and did not finish it as the others did.
-        instead: what was called instead, where that is another collective: by those at fault, or, where none are, by the others of an even split.
+        place: the user's line that called it, on a rank that reached it.
+        unfinished: those at fault called it, but did not finish it as the others did.
+        instead: the other collective called instead, if any: by those at fault, or in an even split by the other half.
     """
 
     group: str
@@ -71,21 +71,21 @@ class Collective:
 
 
 def ranks_at_fault(stuck: Iterable[Collective]) -> tuple[int, ...]:
-    """All ranks that did not come to one of these collectives."""
+    """All ranks that missed one of these collectives."""
     return tuple(sorted({rank for item in stuck for rank in item.missing}))
 
 
 def stuck_text(stuck: Sequence[Collective]) -> str:
-    """The collectives in one line; empty where there are none."""
+    """The collectives in one line; empty if there are none."""
     more = f"; and {len(stuck) - MOST_SHOWN} more" if len(stuck) > MOST_SHOWN else ""
     return "; ".join(item.text for item in stuck[:MOST_SHOWN]) + more
 
 
 def stuck_collectives(dumps: Mapping[int, Mapping[str, Any]]) -> tuple[Collective, ...]:
-    """The collectives that hang, with the ranks at fault; empty where the dumps do not show it.
+    """The hanging collectives, with the ranks at fault; empty if the dumps do not show them.
 
-    `dumps` are by global rank. A rank without a dump, or with an empty one, counts as unknown; one whose dump lacks a group that it is a
-    recorded member of waits for nothing there.
+    `dumps` are by global rank. A rank without a dump, or with an empty one, counts as unknown; one whose dump
+    lacks a group although it is a recorded member does not wait there.
     """
     groups = _groups(dumps)
     waiting = [group for group in groups.values() if group.pending]
@@ -95,7 +95,7 @@ def stuck_collectives(dumps: Mapping[int, Mapping[str, Any]]) -> tuple[Collectiv
         return tuple(differing)
     found = _kept_waiting(waiting, words)
     if not found and (late := [group for group in waiting if group.behind]):
-        # All that are late wait elsewhere themselves: the group whose collective was called last holds the others up.
+        # All late ranks wait elsewhere themselves: the group whose collective was called last holds the others up.
         group = max(late, key=_Group.waits_since_ns)
         found = [_collective(group, words[group.key], sorted(group.behind))]
     if not found and (together := [group for group in waiting if group.all_wait()]):
@@ -105,14 +105,14 @@ def stuck_collectives(dumps: Mapping[int, Mapping[str, Any]]) -> tuple[Collectiv
 
 
 def _kept_waiting(waiting: Sequence[_Group], words: Mapping[GroupKey, str]) -> list[Collective]:
-    """The collectives that wait for ranks which wait for nobody themselves, or which did not finish an earlier one."""
+    """The collectives whose missing ranks wait for nobody themselves, or did not finish an earlier one."""
     unfinished = {rank for group in waiting for rank in group.unfinished}
     behind = {rank for group in waiting for rank in group.behind}
     at_fault = unfinished | {
         rank for rank in behind if not any(group.waits_for(rank, unfinished) for group in waiting)
     }
     found: list[Collective] = []
-    # Each is named once, in the group that most of them keep waiting, and of those in the one that waits longest.
+    # Each rank is named once, in the group that most of them keep waiting, or the one that waits longest.
     while at_fault:
         holding = [(group, sorted(at_fault & group.late())) for group in waiting]
         group, ranks = max(holding, key=lambda item: (len(item[1]), -item[0].waits_since_ns()))
@@ -122,7 +122,7 @@ def _kept_waiting(waiting: Sequence[_Group], words: Mapping[GroupKey, str]) -> l
 
 
 class GroupKey(NamedTuple):
-    """What tells one process group from another."""
+    """The identity of a process group."""
 
     name: str
     description: str
@@ -139,15 +139,15 @@ class _Entry(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """What the dumps show of one process group. `last` and `done`: each rank's last called and last finished collective."""
+    """The dumps of one process group. `last` and `done`: each rank's last called and last finished collective."""
 
     key: GroupKey
     members: set[int] = field(default_factory=set)
     last: dict[int, int] = field(default_factory=dict)
     done: dict[int, int] = field(default_factory=dict)
     pending: dict[int, dict[int, _Entry]] = field(default_factory=lambda: defaultdict(dict))
-    # From these, by `work_out_late`: the collectives that somebody waits in, the last that somebody finished, whether there is no dump
-    # of a member, who is late.
+    # `work_out_late` derives from these: the collectives that somebody waits in, the last one that somebody
+    # finished, whether a member's dump is missing, and who is late.
     waited: tuple[int, ...] = ()
     finished: int = 0
     unrecorded: bool = False
@@ -155,7 +155,7 @@ class _Group:
     unfinished: set[int] = field(default_factory=set)
 
     def work_out_late(self, recorded: set[int], dumped: set[int]) -> None:
-        """Work out who is late, once all is taken in. `recorded`: the members, where the dumps list them."""
+        """Work out who is late, once all dumps are read. `recorded`: the members, if the dumps list them."""
         self.members = set(self.last) | (recorded & dumped)
         self.unrecorded = not recorded <= dumped
         self.waited = tuple(sorted({seq for entries in self.pending.values() for seq in entries}))
@@ -164,21 +164,21 @@ class _Group:
         self.unfinished = {rank for rank in self.pending if self.left_by(rank) is not None}
 
     def missed_by(self, rank: int) -> int | None:
-        """The first collective that others wait in and a rank never called."""
+        """The first collective that others wait in and that a rank never called."""
         last = self.last.get(rank)
         if last is None:
             return self.waited[0] if self.waited else None
         return next((seq for seq in self.waited if seq > last), None)
 
     def left_by(self, rank: int) -> int | None:
-        """The first collective of all that others finished and a rank that called it did not."""
+        """The first collective that others finished and that a rank called but did not finish."""
         own = self.pending.get(rank, {}).items()
         return min(
             (seq for seq, entry in own if seq <= self.finished and _BY_ALL.search(entry.op)), default=None
         )
 
     def waits_for(self, rank: int, stopped: set[int]) -> bool:
-        """Whether a rank waits in this group for another one: one that did not come, or one of `stopped`."""
+        """Whether a rank in this group waits for another one, which is missing or among `stopped`."""
         own = self.pending.get(rank)
         if not own:
             return False
@@ -186,22 +186,22 @@ class _Group:
         return late or bool((self.members & stopped) - {rank})
 
     def all_wait(self) -> bool:
-        """Whether all members of a group of several wait in one collective: what they wait for is not a rank."""
+        """Whether all members of a group of several wait in one collective, not for a rank."""
         return len(self.members) > 1 and self.members == set(self.pending) and not self.unrecorded
 
     def late(self) -> set[int]:
-        """All that keep this group waiting."""
+        """All ranks that keep this group waiting."""
         return self.behind | self.unfinished
 
     def waits_since_ns(self) -> int:
-        """When the earliest of the collectives that wait here was called."""
+        """When the earliest pending collective was called."""
         return min(
             (entry.created_ns for entries in self.pending.values() for entry in entries.values()), default=0
         )
 
 
 def _groups(dumps: Mapping[int, Mapping[str, Any]]) -> dict[GroupKey, _Group]:
-    """All groups in which a rank waits or has called a collective, by key."""
+    """All groups in which a rank waits or called a collective, by key."""
     groups: dict[GroupKey, _Group] = {}
     with_p2p: set[GroupKey] = set()
     status: list[tuple[int, GroupKey, int, int]] = []
@@ -224,7 +224,7 @@ def _groups(dumps: Mapping[int, Mapping[str, Any]]) -> dict[GroupKey, _Group]:
                 _take_in(groups.setdefault(key, _Group(key)), rank, seq, entry)
         status += [(rank, *row) for row in _status(dump, config, numbers)]
     for rank, key, called, done in status:
-        # A send or receive of a group is counted apart, and the status does not tell which of the two it counts.
+        # Sends and receives of a group are counted separately, and the status does not show which it counts.
         group = groups.get(key)
         if group is not None and key not in with_p2p:
             group.last[rank] = max(called, group.last.get(rank, called))
@@ -247,10 +247,10 @@ def _take_in(group: _Group, rank: int, seq: int, entry: Mapping[str, Any]) -> No
 def _status(
     dump: Mapping[str, Any], config: Mapping[GroupKey, set[int]], numbers: Mapping[str, GroupKey]
 ) -> list[tuple[GroupKey, int, int]]:
-    """A rank's last called and last finished collective of each group, from `pg_status`.
+    """A rank's last called and last finished collective in each group, from `pg_status`.
 
-    It is kept by the rank's own number of the group, which grows as groups are made, as the groups' names do. A dump
-    of what is active only names the numbers of groups that wait; the others follow from the order.
+    It uses the rank's own number of the group, which grows as groups are created, like the groups' names. A
+    dump of active work names only the numbers of waiting groups; the others follow from the order.
     """
     found = dump.get("pg_status")
     if not isinstance(found, dict):
@@ -278,7 +278,7 @@ def _status(
 
 
 def _differing(group: _Group, words: str) -> Collective | None:
-    """The first collective of which the ranks called different ones under one number."""
+    """The first number under which the ranks called different collectives."""
     by_seq: dict[int, dict[int, _Entry]] = defaultdict(dict)
     for rank, entries in group.pending.items():
         for seq, entry in entries.items():
@@ -292,20 +292,20 @@ def _differing(group: _Group, words: str) -> Collective | None:
         odd = sorted(rank for rank, what in called.items() if what != usual)
         came = sorted(set(called) - set(odd))
         instead = called[odd[0]] if len(kinds) == 2 else "others"
-        # Two against two: which of them is wrong only the source can say.
+        # Two against two: only the source code can tell which is wrong.
         at_fault = () if kinds[1][1] == agreed else tuple(odd)
         return Collective(words, seq, usual, at_fault, tuple(came), entries[came[0]].place, False, instead)
     return None
 
 
 def _what(entry: _Entry) -> str:
-    """``all_reduce``, with its size where all must give the same."""
+    """``all_reduce``, with its size if all must pass the same."""
     sizes = _sizes(entry.sizes)
     return f"{entry.op} of {sizes[:60]}" if sizes and _EVEN.search(entry.op) else entry.op
 
 
 def _sizes(value: object) -> str:
-    """``[[4, 8]]``: what a size is, a list of lists of a few numbers; anything else is none."""
+    """``[[4, 8]]``: sizes as a list of short lists of numbers; empty for anything else."""
     if not isinstance(value, list) or not all(isinstance(size, list) for size in value[:MOST_NAMED]):
         return ""
     numbers = [[_whole(number) for number in size[:MOST_NAMED]] for size in value[:MOST_NAMED]]
@@ -361,7 +361,7 @@ def _key(entry: Mapping[str, Any]) -> GroupKey:
 
 
 def _config(dump: Mapping[str, Any]) -> dict[GroupKey, set[int]]:
-    """The members of each group that a rank is in; gloo records none."""
+    """The members of each group of a rank; gloo records none."""
     config = dump.get("pg_config")
     found: dict[GroupKey, set[int]] = {}
     for group in config.values() if isinstance(config, dict) else ():
@@ -372,7 +372,7 @@ def _config(dump: Mapping[str, Any]) -> dict[GroupKey, set[int]]:
 
 
 def _text(value: object, most: int = 80) -> str:
-    """A name or a number as text. A list may hold itself a thousand times over, and is nobody's name."""
+    """A name or a number as text. A list may be nested a thousand times, and is not a name."""
     if isinstance(value, str):
         return value[:most]
     return str(value) if isinstance(value, int) and value.bit_length() < 200 else ""
@@ -409,7 +409,7 @@ class RasLag:
 
 
 def read_ras(text: str) -> tuple[RasLag, ...]:
-    """Who is behind, by communicator; empty when all stand alike or this is no report."""
+    """The ranks that are behind, by communicator; empty if all are even or the text is not a report."""
     found: list[RasLag] = []
     operation: str | None = None
     counts: dict[int, tuple[int, list[int]]] = {}

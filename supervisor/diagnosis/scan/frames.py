@@ -1,4 +1,4 @@
-"""What the traceback around a matched line shows: its frames, whose it is, whether it was caught, what class its code points to."""
+"""Reads the traceback around a matched line: its frames, its rank, whether it was caught, and the class its code suggests."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _CAUGHT = Lazy(
     r"(?:\d\d:\d\d:\d\d|^)[^\r]{0,80}\b(?:ERROR|CRITICAL|EXCEPTION|WARN(?:ING)?|INFO|DEBUG)\b|^\s*(?:ERROR|CRITICAL|WARNING):"
 )
 _LOGGED = Lazy(r"\b(?:INFO|WARN(?:ING)?|DEBUG|NOTICE)\b[^\r]{0,60}Traceback \(most recent")
-# A warning about a failure, whose exception stands below it.
+# A warning about a failure, with its exception below.
 _WARNED = Lazy(
     r"\bWARN(?:ING)?\b[^\r]{0,200}\b(?:[Cc]ould ?n[o']t|[Cc]an(?:not|'t)|[Uu]nable|[Ff]ail\w*|[Ee]rror|[Ee]xception|[Ss]kipp\w*|[Ii]gnor\w*|[Rr]etry\w*)"
 )
 _IGNORED = Lazy(r"Exception ignored in|Error in atexit")
-# What `logging.Handler.handleError` and IPython's `EventManager.trigger` print above a traceback: the program continues.
+# Printed by `logging.Handler.handleError` and IPython's `EventManager.trigger` above a traceback: the program continues.
 _IN_PASSING = Lazy(r"--- Logging error ---|Error in callback <")
 _HANDLED = ("During handling of the above exception", "The above exception was the direct cause")
 _QUOTED = Lazy(
@@ -42,7 +42,7 @@ _PROCESS = Lazy(
 )
 _ALARM = Lazy(r"ERROR|CRITICAL|[Uu]ncaught|[Ee]xception|FATAL")
 _RANK = Lazy(r"\b[Rr]ank[ =:]{1,2}(\d+)\b|\[rank(\d+)\]|in device=TPU:(\d+):")
-# The files of supervisor/instrument, most of them under the name that `UnseenLoader` gives them there.
+# The files of supervisor/instrument, most of them with the name that `UnseenLoader` gives them there.
 _OF_INSTRUMENT = Lazy(
     r"<frozen importlib\._bootstrap> of stoker: |/supervisor/instrument/(?:on_path/)?\w+\.py$"
 )
@@ -63,10 +63,10 @@ UNCAUGHT = Signature(
 class Frames(NamedTuple):
     """The traceback above an exception line, outermost frame first.
 
-    Ranks: `spawn_rank` is torch.multiprocessing's process number, `announced` what a logger named right above,
-    `quoted_rank` whose traceback a distributed checkpoint's report quotes. `logged`: the program logged the traceback
-    as a notice or in a warning, or Python ignored it (`ignored`). `in_passing`: a message could not be logged, or a
-    notebook's callback failed. `caught`: a logger printed it, at whatever level, so that something caught the exception.
+    Ranks: `spawn_rank` is torch.multiprocessing's process number, `announced` the one a logger named right above,
+    `quoted_rank` the rank of a traceback quoted in a distributed checkpoint's report. `logged`: the program logged the
+    traceback as a notice or in a warning, or Python ignored it (`ignored`). `in_passing`: a message could not be logged,
+    or a notebook's callback failed. `caught`: a logger printed it at some level, so the exception was caught.
     """
 
     found: bool
@@ -81,14 +81,14 @@ class Frames(NamedTuple):
 
 
 def frames_above(hit: Hit) -> Frames:
-    """The traceback that ends in this line, or that it heads where IPython names the exception there."""
+    """The traceback that ends in this line, or starts with it if IPython names the exception there."""
     lines = hit.lines_before(90)
     if NAMED_HEAD.match(hit.text):
         lines.append(hit.text)
     frames, head = tracebacks.frames_above(lines, hit.origin, hit.hosts)
     if head is None:
         return Frames(False, frames)
-    # IPython rules a line above its tracebacks.
+    # IPython draws a line above its tracebacks.
     above = next((line for line in reversed(lines[:head]) if line.strip(" -")), "")
     ignored = _IGNORED.search(above) is not None
     quoted = re.search(r"\(RANK (\d+)\)", lines[head])
@@ -107,7 +107,7 @@ def frames_above(hit: Hit) -> Frames:
 
 
 def _spawn_rank(lines: Sequence[str], hosts: Collection[str]) -> int | None:
-    """The process of torch.multiprocessing that is named above its traceback."""
+    """The torch.multiprocessing process named above its traceback."""
     for line in lines:
         if match := _PROCESS.search(split_prefix(line, hosts)[1]):
             return whole(match[1]) if match[1] else whole(match[2]) - 1
@@ -128,7 +128,7 @@ def was_handled(hit: Hit) -> bool:
 
 
 def end_of_chain(hit: Hit) -> int | None:
-    """The number of the line with the exception that was raised last from this one, or while it was handled; None: nothing was."""
+    """The line number of the exception raised last from this one, or while handling it; None if there is none."""
     end = None
     for below, stop, head in _chain(hit):
         found = end_below(head, hit.after[stop + 1 :], hit.hosts)
@@ -137,7 +137,7 @@ def end_of_chain(hit: Hit) -> int | None:
 
 
 def _chain(hit: Hit) -> Iterator[tuple[int, int, str]]:
-    """The heads of the tracebacks that Python puts below an exception as its consequences: (lines below, stop, text)."""
+    """The heads of the tracebacks below an exception that are its consequences: (lines below, stop, text)."""
     handled = False
     for below, _, stop, line in rows_of(hit.after) if b" above exception" in hit.after else ():
         if HEAD not in line:
@@ -150,7 +150,7 @@ def _chain(hit: Hit) -> Iterator[tuple[int, int, str]]:
 
 
 def last_exception_after(hit: Hit) -> tuple[int, str] | None:
-    """The exception line that ends the traceback quoted below a line, or begun in it: (lines below, text)."""
+    """The exception line that ends the traceback quoted below a line or in it: (lines below, text)."""
     if hit.text.endswith(f": {HEAD}:"):
         end = end_below(hit.text, hit.after, hit.hosts)
         return (end.below, end.text) if end is not None and end.below else None
@@ -163,9 +163,9 @@ def last_exception_after(hit: Hit) -> tuple[int, str] | None:
 
 
 def in_helper(hit: Hit) -> bool:
-    """Whether a thread raised that only keeps records or hands on data: it ends alone, and the program continues.
+    """Whether the exception is from a thread that only logs or passes data: it ends alone, and the program continues.
 
-    Such threads end together and mix their lines, so that what stands above is looked at as a whole.
+    Such threads end together and mix their lines, so the lines above are examined as a whole.
     """
     seen = False
     for line in reversed(hit.lines_before(60)):
@@ -178,11 +178,11 @@ def in_helper(hit: Hit) -> bool:
 
 
 def is_quoted_code(text: str) -> bool:
-    """Whether a line is source code that a traceback quotes: its words stand in a file, nobody printed them."""
+    """Whether a line is source code quoted in a traceback: its words are in a file, nobody printed them."""
     if re.match(r"\s*raise \w", text):
         return True
     if match := re.match(r"(?:-+> ?)?\d{1,6}(?= {3,}\S)", text):
-        text = text[match.end() :]  # IPython numbers the lines that it quotes
+        text = text[match.end() :]  # IPython numbers the quoted lines
     if not text.startswith((" ", "\t", "│", "|", "❱")):
         return False
     if '"message":' in text or text.lstrip().startswith(
@@ -193,7 +193,7 @@ def is_quoted_code(text: str) -> bool:
 
 
 def below_its_frame(hit: Hit) -> bool:
-    """Whether a line is the source of the frame that stands above it."""
+    """Whether a line is the source of the frame above it."""
     if not hit.text.startswith("    ") or not hit.before:
         return False
     above = split_prefix(hit.lines_before(1)[-1], hit.hosts)[1]
@@ -201,9 +201,9 @@ def below_its_frame(hit: Hit) -> bool:
 
 
 def raised_by_instrument(frames: Frames, text: str) -> bool:
-    """Whether stoker's own measurements raised this. They call what they observe, so only the innermost frame shows it.
+    """Whether stoker's own measurements raised this. They call the observed code, so only the innermost frame shows it.
 
-    An OSError is the system's answer to what they call.
+    An OSError is the system's answer to the observed code.
     """
     inner = frames.frames[-1:]
     return any(_OF_INSTRUMENT.search(frame.path) for frame in inner) and "[Errno" not in text
@@ -213,10 +213,10 @@ def raised_by_instrument(frames: Frames, text: str) -> bool:
 
 
 class _FrameRule(NamedTuple):
-    """What a frame shows: `paths` are parts of its file's path, `names` its function; empty: any.
+    """The class of a frame: `paths` are parts of its file's path, `names` its function; empty: any.
 
-    Where the exception has `unless` in its text, the frame shows nothing, and no other frame is tried. `innermost`: only where this
-    very frame raised, since the program runs below such frames.
+    If the exception's text contains `unless`, the frame shows nothing, and no other frame is tried.
+    `innermost`: only if this very frame raised, because the program runs below such frames.
     """
 
     failure: FailureClass
@@ -251,7 +251,7 @@ _FRAME_RULES = (
         FailureClass.RENDEZVOUS,
         paths=("torch/distributed/elastic/rendezvous/", "torch/distributed/rendezvous.py"),
     ),
-    # torchrun's agent alone runs here: without a result (its rendezvous was closed), with one that the other agents do not share.
+    # Only torchrun's agent runs here: without a result (its rendezvous was closed), or with one of its own.
     _FrameRule(
         FailureClass.RENDEZVOUS,
         paths=("torch/distributed/launcher/", "torch/distributed/elastic/agent/"),
@@ -262,8 +262,8 @@ _FRAME_RULES = (
 
 
 def class_by_frames(frames: Frames, text: str) -> FailureClass | None:
-    """What the code that raised shows beyond a plain exception's type: the innermost frame that a rule knows."""
-    # A wrapper around any function that is not to be compiled, or is compiled already: it raises nothing of its own.
+    """The class from the code that raised, beyond a plain exception's type: the innermost frame with a rule."""
+    # A wrapper around any function that is not to be compiled, or is already: it raises nothing itself.
     known = [frame for frame in frames.frames if not frame.path.endswith("torch/_dynamo/eval_frame.py")]
     if _at_import(known):
         return FailureClass.IMPORT_ERROR
@@ -275,7 +275,7 @@ def class_by_frames(frames: Frames, text: str) -> FailureClass | None:
 
 
 def _at_import(frames: Sequence[Frame]) -> bool:
-    """Whether an installed package raised while it was being imported: nothing but module bodies stand above."""
+    """Whether an installed package raised during its import: only module bodies are above."""
     return (
         len(frames) >= 2
         and ("site-packages/" in frames[-1].path or "dist-packages/" in frames[-1].path)

@@ -1,4 +1,4 @@
-"""What a log shows about time, progress and its end: time stamps, step lines, silences, a loss that stays nan, a script's last words."""
+"""Reads time, progress and the end from a log: time stamps, step lines, silences, a loss that stays nan, closing words."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from supervisor.diagnosis.scan.matched_lines import SourceScan
 from supervisor.text.patterns import Lazy
 from supervisor.text.stamps import stamp_of, whole_date
 
-# Two bars in turn, whose lines come again unchanged, show as much as one new line each so many.
+# Two alternating bars whose lines repeat unchanged prove as much as one new line per this many.
 ALTERNATING: Final = 4
-# Of what stands above a line, so much is looked through for a bar.
+# How much of the text above a line to search for a bar.
 BAR_BYTES: Final = 8192
 
 
@@ -30,7 +30,7 @@ _NUMBER = Lazy(r"[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?")
 @cache
 def _patterns() -> dict[str, Lazy]:
     return {
-        # For lower-case text: with IGNORECASE this one pattern took 4 ms to compile, half of Python's own start.
+        # For lower-case text: with IGNORECASE this pattern took 4 ms to compile, half of Python's own start.
         "progress": Lazy(
             r"""\{['"]loss['"]: ?[-\d.]+
             |\b(?:global_?)?(?:steps?|iter(?:ation)?s?|it|batch|num_updates|update|minibatch|epoch)\b["']?\s{0,3}[=:\[\s/(#]{1,4}\s{0,8}["']?\d
@@ -51,15 +51,15 @@ def _patterns() -> dict[str, Lazy]:
     }
 
 
-# Of lines whose format has no year or no day, where no other line names one.
+# For lines whose format has no year or day, if no other line names one.
 SOME_DAY_T: Final = 946728000.0  # noon of 2000-01-01
-LATEST_T: Final = 4070908800.0  # 2099: no stamp is of later
+LATEST_T: Final = 4070908800.0  # 2099: no stamp is later
 
 
 def when(text: str, day_t: float = SOME_DAY_T, *, bare_clock: bool = True) -> float | None:
-    """The time that a line names at its head, as seconds in an unnamed zone; None if it names none.
+    """The time at the start of a line, as seconds in an unnamed zone; None if there is none.
 
-    Whole seconds: the order within a second is not used. SLURM prints the time of a cancellation behind the node's name.
+    Whole seconds: the order within a second is not used. SLURM prints the time of a cancellation after the node's name.
     """
     t = stamp_of(text, day_t, LATEST_T, bare_clock=bare_clock)
     if t is None and "CANCELLED AT " in text:
@@ -68,24 +68,24 @@ def when(text: str, day_t: float = SOME_DAY_T, *, bare_clock: bool = True) -> fl
 
 
 def day_of(lines: Iterable[str]) -> float:
-    """The day of the first line that names one with its year; stamps of other formats are read with it."""
+    """The day of the first line with a day and year; stamps of other formats are read with it."""
     dates = (whole_date(line, LATEST_T) for line in lines)
     return next((t for t in dates if t is not None), SOME_DAY_T)
 
 
 def is_progress(text: str) -> bool:
-    """Whether a line is one of training's own: a step, an epoch, a bar."""
+    """Whether a line is training's own: a step, an epoch, a bar."""
     return _patterns()["progress"].search(text.lower()) is not None and not _not_training(text)
 
 
 def rows_of_one_form(lines: Iterable[str]) -> int:
-    """How many different lines differ only in their numbers, of the form that most have: rows of a table, counters."""
+    """How many different lines differ only in their numbers, in the most frequent form: rows of a table, counters."""
     forms = Counter(_NUMBER.sub("0", line).strip() for line in set(lines))
     return max((count for form, count in forms.items() if "0" in form), default=0)
 
 
 def _not_training(text: str) -> bool:
-    """Lines of schedulers, trackers and tracebacks that name steps and losses too."""
+    """Lines of schedulers, trackers and tracebacks that also name steps and losses."""
     return (
         "slurmstepd" in text or "wandb: " in text[:40] or "srun:" in text or text.startswith("  File ") or "Traceback" in text
         or "Error: " in text or "rank      :" in text or "Namespace(" in text
@@ -94,7 +94,7 @@ def _not_training(text: str) -> bool:
 
 
 def is_bar(text: str) -> bool:
-    """Whether a bar with a count is drawn in a line."""
+    """Whether a line contains a bar with a count."""
     return _BAR.search(text) is not None
 
 
@@ -104,7 +104,7 @@ def progress_rows(lines: Sequence[str]) -> list[int]:
 
 
 def went_on(after: Sequence[str], need: int = 3) -> bool:
-    """Whether training's own lines follow: at least `need` that differ, or bars that alternate for long."""
+    """Whether training's own lines follow: at least `need` different ones, or bars that alternate for long."""
     seen: set[str] = set()
     changes, last = 0, ""
     for line in after:
@@ -117,9 +117,9 @@ def went_on(after: Sequence[str], need: int = 3) -> bool:
 
 
 def bar_went_on(before: bytes, after: bytes) -> bool:
-    """Whether the bar that was drawn last above a place continues below it: a program that starts again draws from nothing.
+    """Whether the bar last drawn above a place continues below it: a restarted program draws a new one.
 
-    One state more may be drawn as an exception closes the bar.
+    One more state may be drawn as an exception closes the bar.
     """
     last = next(iter(reversed(_bar_state().findall(before[-BAR_BYTES:]))), None)
     later = _bar_state().findall(after.split(b"Traceback", 1)[0])
@@ -129,7 +129,7 @@ def bar_went_on(before: bytes, after: bytes) -> bool:
 
 
 def bar_states(data: bytes) -> int:
-    """How many states of bars are drawn in a text."""
+    """How many bar states are drawn in a text."""
     return len(set(_bar_state().findall(data)))
 
 
@@ -139,7 +139,7 @@ def _bar_state() -> re.Pattern[bytes]:
 
 
 def _goes_on_untimed(training: Sequence[int], stamped: Sequence[int]) -> bool:
-    """Whether far more steps follow the last time before training's end than usually stand between two times."""
+    """Whether far more steps follow the last time before training's end than usually lie between two times."""
     before = [row for row in stamped if training and row <= training[-1]]
     counts = [sum(1 for row in training if low < row <= high) for low, high in pairwise(before[-40:])]
     last = sum(1 for row in training if not before or row > before[-1])
@@ -147,7 +147,7 @@ def _goes_on_untimed(training: Sequence[int], stamped: Sequence[int]) -> bool:
 
 
 class Silence(NamedTuple):
-    """The largest gap after the last training line, against the gaps before it; all in seconds."""
+    """The largest gap after the last training line, compared with earlier gaps; all in seconds."""
 
     gap_s: float
     median_s: float
@@ -155,19 +155,19 @@ class Silence(NamedTuple):
 
 
 def silence(lines: Sequence[str]) -> Silence | None:
-    """The last silence between two stamped lines of the tail. None where stamps do not allow it."""
+    """The last silence between two stamped lines of the tail. None if stamps do not allow it."""
     stamps = _stamps(lines)
     if len(stamps) < 3:
         return None
     training = progress_rows(lines)
     last_step = max(training, default=-1)
-    # What a shell dated before training began tells of no step.
+    # Lines that a shell dated before training started show no step.
     steps = [stamp for row, stamp in stamps if training and training[0] - 1 <= row <= last_step]
     later = [stamp for row, stamp in stamps if row > last_step]
     if len(steps) < 2 or not later or _goes_on_untimed(training, [row for row, _ in stamps]):
         return None
     if _BAR.search(lines[last_step]) and last_step not in {row for row, _ in stamps}:
-        return None  # a bar is redrawn hundreds of times in one line, and bears no date
+        return None  # a bar is redrawn hundreds of times in one line, without dates
     intervals = sorted(b - a for a, b in pairwise(steps) if b >= a)
     if not intervals:
         return None
@@ -176,10 +176,10 @@ def silence(lines: Sequence[str]) -> Silence | None:
 
 
 def _stamps(lines: Sequence[str]) -> list[tuple[int, float]]:
-    """The rows that bear a time, by one clock: a bare one (a bar's, too) names no day, and is of no use beside dates."""
+    """The rows with a time, by one clock: a bare one (a bar's, too) names no day and is useless beside dates."""
     second = [[match.start() for match in _DATE.finditer(line[:200])][1:2] for line in lines]
     if sum(map(len, second)) >= DOUBLED_LINES:
-        # A collector's time is when a line came by: the program's own stands behind it.
+        # A collector's time is when a line passed: the program's own comes after it.
         lines = [line[at[0] :] if at else "" for line, at in zip(lines, second, strict=True)]
     day_t = day_of(lines)
     for bare_clock in (False, True):
@@ -190,7 +190,7 @@ def _stamps(lines: Sequence[str]) -> list[tuple[int, float]]:
 
 
 def ends_in_nan(lines: Sequence[str]) -> int | None:
-    """The index of the first of the loss lines that are nan to the end; None if the last loss is a number.
+    """The index of the first loss line from which all are nan; None if the last loss is a number.
 
     One or two may be a scaler's first steps, unless no step ever had a number.
     """
@@ -202,7 +202,7 @@ def ends_in_nan(lines: Sequence[str]) -> int | None:
     for row, line in enumerate(lines):
         values = [value.lower() for value in _patterns()["nan"].findall(line)]
         if not values:
-            # What tensorboardX says of each scalar that it is given as nan.
+            # tensorboardX's message about each nan scalar.
             count += first is not None and "NaN or Inf found in input tensor" in line
             continue
         if any(value.lstrip("+-") in {"nan", "inf"} for value in values):
@@ -219,9 +219,7 @@ def ends_in_nan(lines: Sequence[str]) -> int | None:
 
 # -- last words ------------------------------------------------------------------------------------
 
-# A line like "Done!" says little by itself: scripts print such lines of their data, of a save, of each epoch. It counts only below
-# the training's last step, where no line of its form stands above that.
-# A last word is short; a longer line is a report of something else.
+# Closing words are short; a longer line reports something else.
 MAX_CHARS = 200
 _TRAINING = r"(?:(?:pre)?train\w*|(?:fine)?tuning|optimi[sz]ation|fitting|runs?|jobs?|experiments?|process(?:es|ing)?|program|script|pipeline|everything|all|epochs|iterations|steps|rounds)"
 _ENDED = r"(?:done|finish(?:ed)?|complete[d]?|ended|over|terminated|success(?:ful(?:ly)?)?)"
@@ -230,18 +228,18 @@ _CLOSES = Lazy(
     rf"(?i)\b{_TRAINING}{_BETWEEN}{_ENDED}\b|\b(?:{_ENDED}|end of|finishing|completing){_BETWEEN}{_TRAINING}\b"
     r"|(?:^|[\]:|>-]\s*)\W*(?:all )?(?:done|finish(?:ed)?|completed?|the end|success(?:ful(?:ly)?)?|(?:good)?bye|完成了?|结束了?|完了|終了|완료|종료|готово|fertig|fini|terminé|listo|terminado)[\W\d]*$"
 )
-# These are about the training whatever else they name.
+# These are about the training, whatever else they name.
 _OF_TRAINING = Lazy(
     r"(?i)训练.{0,6}(?:完成|结束|完毕)|(?:完成|结束).{0,4}训练|学習.{0,6}(?:完了|終了)|학습.{0,6}(?:완료|종료)"
     r"|\bearly[ _-]?(?:stop(?:ping|ped)?|terminat(?:e|ed|ion))(?:\W{0,6}@|\]| triggered| activated| reached| at| after|!|\.|$)|\bstopping (?:the )?(?:iterations?|training|optimi[sz]ation|run|now|here)\b(?! criteri)"
     r"|^\W*finished in [\d.]+ ?s\w*\W*$|\b(?:total )?train(?:ing)? (?:time|took|duration|elapsed)\b.{0,30}\d|\btotal (?:elapsed|execution|run|running|wall)[ _-]?time\b.{0,30}\d"
 )
-# Of something else than the training, or of an end that is still to come.
+# About something other than the training, or an end still to come.
 _ELSEWHERE = Lazy(
     r"(?i)\b(?:val|valid\w*|eval\w*|test\w*|infer\w*|predict\w*|download\w*|upload\w*|load\w*|reading|compil\w*|sav\w+|export\w*|warm-?up|sync\w*"
     r"|will|until|before|if|when|not|after each|every|estimat\w*|remaining|eta|left)\b|\b(?:epoch|step|iter(?:ation)?|round|fold)s?\W{0,3}\d"
 )
-# Why a loop is left before its planned end: a word for the stop with its reason, or the limit that was reached.
+# The reason for leaving a loop early: a word for the stop with its reason, or the reached limit.
 _LEAVES = Lazy(
     r"(?i)\bearly.?stop\w*|\bstopping\b|\bstopped (?:at|after|early|by|because)\b|\bconverged\b|\bplateau\w*|\bno (?:more )?improvement\b|\bout of (?:time|budget|patience)\b"
     r"|\b(?:max\w*|time|target|limit|budget|deadline|patience|goal|threshold|tolerance)\b.{0,40}\b(?:reached|exceeded|hit|met|exhausted|expired|elapsed|over|up)\b"
@@ -249,20 +247,20 @@ _LEAVES = Lazy(
     r"|^(?=.*\b(?:stop(?:s|ped)?|halt(?:s|ed|ing)?|quit(?:s|ting)?|end(?:s|ed|ing)?|break(?:s|ing)?|terminat(?:es?|ed|ing)|g[ia]v(?:es?|ing) up)\b)"
     r".*\b(?:patience|plateau\w*|converge\w*|stagna\w*|flat|budget|allowance|deadline|time limit(?!\W{0,3}\d)|target|threshold|tolerance|improv\w+|gains?|no better|enough)\b"
 )
-# A complaint, whatever number it names.
+# A complaint, whatever number it contains.
 FAILS = Lazy(
     r"(?i)\b(?:error|fail\w*|exception|traceback|killed|abort\w*|warn\w*|died|crash\w*|exit\w* (?:with )?(?:code|status)\W{0,2}[1-9]\d*)\b|Error\b"
 )
 _EVALUATES = Lazy(r"(?i)\b(?:val|valid\w*|eval\w*|test\w*|infer\w*|predict\w*|mAP\w*)\b")
 _NAMES_TRAINING = Lazy(r"(?i)train|(?<![a-z])loss")
 _COUNT = Lazy(r"(?<![\d.:/])(\d{1,12})\s?/\s?(\d{1,12})(?![\d./])")
-# A script logs every so many steps: its last line stands some steps before the last.
+# A script logs at intervals: its last line may be some steps before the last.
 NEAR_TOTAL = 0.9
 _DIGITS = re.compile(r"\d+")
 
 
 def is_closing(line: str) -> bool:
-    """Whether a line reads like a script's last words, wherever it stands."""
+    """Whether a line reads like a script's closing words, wherever it is."""
     if len(line) > MAX_CHARS:
         return False
     if _OF_TRAINING.search(line):
@@ -271,7 +269,7 @@ def is_closing(line: str) -> bool:
 
 
 def is_evaluation(step: str) -> bool:
-    """Whether a line with a step is of an evaluation: held-out data is named before any training or loss."""
+    """Whether a line with a step is from an evaluation: held-out data is named before any training or loss."""
     held_out = _EVALUATES.search(step)
     return held_out is not None and _NAMES_TRAINING.search(step[: held_out.start()]) is None
 
@@ -286,15 +284,15 @@ def closes_training(scan: SourceScan) -> bool:
 
 
 def says_why_it_ends(scan: SourceScan, *, merged: bool) -> bool:
-    """Whether lines below the last step say that the training was left on purpose, wherever its counters stand.
+    """Whether lines below the last step say that the training was ended on purpose, whatever its counters.
 
-    `merged`: a shell's own lines stand among them, so that a word for the end may be the shell's.
+    `merged`: a shell's own lines are among them, so a word for the end may be the shell's.
     """
     return any(_is_leaving(line, merged=merged) for line in _last_words(scan)[1])
 
 
 def _last_words(scan: SourceScan) -> tuple[str, list[str]]:
-    """Training's last step, and the lines below it of whose form no other stands above."""
+    """Training's last step, and the lines below it whose form does not occur above."""
     steps = [
         (number, text)
         for number, text in scan.tail_steps()
@@ -302,7 +300,7 @@ def _last_words(scan: SourceScan) -> tuple[str, list[str]]:
     ]
     if not steps:
         return "", []
-    # "Keeping the weights of step 40" is no step: those have a form that returns.
+    # "Keeping the weights of step 40" is not a step: step lines have a recurring form.
     forms = Counter(form_of(text) for _, text in steps)
     last, step = next((one for one in reversed(steps) if forms[form_of(one[1])] > 1), steps[-1])
     above = {form_of(line) for number, line in scan.numbered_tail() if number < last}
@@ -316,7 +314,7 @@ def _is_leaving(line: str, *, merged: bool) -> bool:
         return False
     if _LEAVES.search(line) or _OF_TRAINING.search(line):
         return True
-    # The checkpoint of the last step has its number, the saved model mostly none.
+    # The checkpoint of the last step has its number; the saved model usually has none.
     return (_DIGITS.search(line) is not None and is_evaluation(line)) or (not merged and is_closing(line))
 
 

@@ -1,4 +1,4 @@
-"""What the scan of a log gives: lines that a signature matches, the scan of a whole log, and what a line is taken for."""
+"""The result of scanning a log: lines that match a signature, the scan of a whole log, and the meaning of a line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Hit(NamedTuple):
 
     @property
     def rank(self) -> int | None:
-        """The global rank, where the line's own prefix names it."""
+        """The global rank, if the line's own prefix names it."""
         return self.origin.rank
 
     def has(self, trait: Trait) -> bool:
@@ -49,11 +49,11 @@ class Hit(NamedTuple):
 
 
 class SourceScan(NamedTuple):
-    """What one log gave. `head` and `tail` are clean lines; `tail_line` is the number of the tail's first line.
+    """The scan of one log. `head` and `tail` are clean lines; `tail_line` is the number of the tail's first line.
 
-    `lines` is the number of the last line, and `first_line` that of the first, where the log is a part of a file.
-    `drew_bars`: whether a bar with a count was drawn in the kept lines, also one that was wiped again. `steps`: the numbers of training's
-    own lines among those kept (`is_progress`), which many questions need: they are looked for once.
+    `lines` is the number of the last line, and `first_line` that of the first, if the log is a part of a file. `drew_bars`: whether a bar
+    with a count was drawn in the kept lines, even if it was wiped again. `steps`: the numbers of training's own lines among the kept ones
+    (`is_progress`), computed once because many rules need them.
     """
 
     path: str
@@ -70,7 +70,7 @@ class SourceScan(NamedTuple):
     steps: tuple[int, ...] = ()
 
     def edges(self) -> tuple[str, ...]:
-        """The kept lines: the head, and the tail where it does not hold the head already."""
+        """The kept lines: the head, and the tail if it does not contain the head."""
         return self.tail if self.tail_line <= self.first_line else (*self.head, *self.tail)
 
     def numbered_tail(self) -> Iterable[tuple[int, str]]:
@@ -89,9 +89,9 @@ class SourceScan(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A hit that may be the root, with its class settled (see `candidates`).
+    """A hit that may be the root, with its final class (see `candidates`).
 
-    `order` is its place in the job's time, nan where no time is known; `line` and `text` may be those of an
+    `order` is its position in the job's time, nan if no time is known; `line` and `text` may be those of an
     exception that the hit only wraps. `soft`: it is only a warning.
     """
 
@@ -112,7 +112,7 @@ class Candidate(NamedTuple):
 
     @property
     def rank(self) -> int | None:
-        """The global rank, where the line's own prefix names it."""
+        """The global rank, if the line's own prefix names it."""
         return self.hit.origin.rank
 
     @property
@@ -125,14 +125,14 @@ class Candidate(NamedTuple):
         return trait in self.hit.signature.traits
 
     def lines_until(self, line: int) -> list[str]:
-        """The lines between it and a later line of the same log, as far as they were kept."""
+        """The kept lines between it and a later line of the same log."""
         return self.hit.lines_after()[: max(line - self.line - 1, 0)]
 
 
 _SOFT = Lazy(
     r"(?:^|[\s\[|:(])(?:W\d{3,4} |[WI] (?:tensorflow|external|xla|tsl)/|WARN(?:ING)?\b|Warning:|INFO\b|DEBUG\b|NOTICE\b)|\[W(?:\d{3,4})? |\wWarning: |\bretry(?:ing)?\b|\b[Uu]sing (?:a |an |the )?(?:random|default|previous|next|another|replacement|dummy|empty|local|cached|latest cached)\b|[Ff]alling back|sending [45]\d\d\b|✅|[Ss]kipping|[Ii]gnor(?:ed|ing)(?!\)$)|Exception ignored in|attempt \d+"
 )
-# What a line says of itself counts for more than the error that it quotes: "Warning: could not read x. Error: …".
+# A line's own statement counts more than the error that it quotes: "Warning: could not read x. Error: …".
 _CALLED_WARNING = Lazy(r"^\W{0,4}(?:WARN(?:ING)?|[Ww]arning)\W?(?::|\]|\s-)")
 _NOT_SOFT = Lazy(
     r"NCCL WARN|remainder of ranks|ERROR|CRITICAL|FATAL|Error:|slurmstepd(?:-\S+)?: error|death signal"
@@ -141,25 +141,25 @@ _LAUNCHER_WORDS = Lazy(
     r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SignalException|RayTaskError|"
     r"ray\.exceptions\.\w+|TaskFailedError|SystemExit|RemoteTraceback|torchelastic|Command '\['?.{0,40}(?:python|torchrun)"
 )
-# A line that raises something and ends in PyTorch's own advice.
+# A line that raises an exception and ends in PyTorch's own advice.
 _RAISED_WITH_ADVICE = Lazy(
     r"^(?:CUDA|HIP) error: .{1,400}?(?:CUDA|HIP) kernel errors|(?:^|[\s\]|:])(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): ?.{0,400}?(?:\b(?:HINT|Hint|hint|TIP|Tip)S?: |CUDA_LAUNCH|CUDA kernel errors|HIP kernel errors)"
 )
 
 
-# What `sys.exit` raises: its status, or a message, with which the status is 1.
+# The argument of `sys.exit`: its status, or a message, which means status 1.
 _EXITED = Lazy(r"SystemExit(?:: (.*))?$")
 _HINT = Lazy(r"\b(?:HINT|Hint|hint|TIP|Tip)S?: ")
 
 
 def before_hint(text: str) -> str:
-    """A line without what it suggests at its end."""
+    """A line without the suggestion at its end."""
     found = _HINT.search(text)
     return text[: found.start()] if found else text
 
 
 def best_match(hits: Iterable[Hit]) -> Hit | None:
-    """Of the hits in one line, the one it is taken for, live and in the verdict.
+    """The best of the hits in one line, used live and in the verdict.
 
     None where advice masks the line; a specific signature comes before one of any exception.
     """
@@ -175,7 +175,7 @@ def best_match(hits: Iterable[Hit]) -> Hit | None:
         if role in (Role.CAUSE, Role.CONSEQUENCE):
             matches.append(hit)
     if hinting:
-        # What an exception suggests at its end is not what it failed of.
+        # An exception's closing suggestion is not its cause.
         matches = [hit for hit in matches if re.search(hit.signature.regex, before_hint(hit.text))]
     specific = [hit for hit in matches if not hit.has(Trait.GENERIC)]
     return max(specific or matches, key=lambda hit: hit.signature.strength, default=None)
@@ -189,6 +189,6 @@ def is_echo(hit: Hit) -> bool:
 
 
 def is_logged_as_warning(text: str) -> bool:
-    """Whether a line names its own level, a warning or less."""
+    """Whether a line names its own level, warning or lower."""
     is_soft = _SOFT.search(text) is not None and _NOT_SOFT.search(text) is None
     return is_soft or _CALLED_WARNING.match(text) is not None

@@ -1,7 +1,7 @@
-"""The multi-pattern engine: Hyperscan, or re2 where it has no wheel.
+"""The multi-pattern engine: Hyperscan, or re2 on platforms without its wheel.
 
 Both look for all signatures in one pass over bytes. Hyperscan's compiled form
-takes 130-230 ms to make and 0.3 ms to load: `dump` gives it for a cache.
+takes 130-230 ms to make and 0.3 ms to load: `dump` returns it for a cache.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Matcher(Protocol):
         """Call `found(signature index, end offset of the match)` for the matches in a block, in any order."""
 
     def each(self, windows: Iterable[Window]) -> Generator[Matched, None, None]:
-        """Match window after window; results come in the same order. May read ahead of what is taken."""
+        """Match window after window; results come in the same order. May read ahead."""
 
 
 def _for_bytes(regex: str) -> bytes:
@@ -38,7 +38,7 @@ class HyperscanMatcher:
 
     def __init__(self, database: Any) -> None:
         self._database = database
-        # A scratch serves one scan at a time (Hyperscan's guide, "Scratch space"): each thread takes its own.
+        # A scratch serves one scan at a time (Hyperscan's guide, "Scratch space"), so each thread has its own.
         self._scratches: list[Any] = []
 
     def scan(self, block: bytes, found: Callable[[int, int], None]) -> None:
@@ -74,12 +74,12 @@ def _new_scratch(database: Any) -> Any:
 
 
 def engine_name() -> str:
-    """Which engine this installation has, with its version: part of a cache's key."""
+    """The engine of this installation, with its version: part of a cache's key."""
     try:
         import hyperscan
     except ImportError:
         return "re2"
-    # importlib.metadata would cost 20 ms: the binding's own number, by whatever type stubs call it.
+    # importlib.metadata would cost 20 ms, so use the binding's own number, whatever type stubs call it.
     version = getattr(hyperscan, "__version__", "?")
     return f"hyperscan-{version}-{os.uname().machine if hasattr(os, 'uname') else sys.platform}"
 
@@ -100,7 +100,7 @@ def compile_matcher(signatures: Signatures) -> HyperscanMatcher | Re2Matcher:
 
 
 def load_matcher(dumped: bytes) -> HyperscanMatcher:
-    """Load what `HyperscanMatcher.dump` gave.
+    """Load the output of `HyperscanMatcher.dump`.
 
     Raises:
         ValueError: the bytes were made by another version or are damaged.
@@ -131,7 +131,7 @@ class Re2Matcher:
 
     def scan(self, block: bytes, found: Callable[[int, int], None]) -> None:
         """See `Matcher.scan`."""
-        # The set answers which, not where: halve a block until single lines are left, so that quiet text is cheap.
+        # The set tells which match, not where: halve a block down to single lines, so that quiet text is cheap.
         self._scan(block, 0, found)
 
     def each(self, windows: Iterable[Window]) -> Generator[Matched, None, None]:
@@ -155,5 +155,5 @@ class Re2Matcher:
 
 
 def line_pattern(regex: str) -> re.Pattern[str]:
-    """The same pattern for one clean line, where its groups or its place are wanted."""
+    """The same pattern for one clean line, to get its groups or position."""
     return re.compile(regex)

@@ -1,7 +1,7 @@
-"""One pass over a log's bytes: the lines that a signature matches, with their places and surroundings.
+"""One pass over a log's bytes: the lines that match a signature, with their positions and surroundings.
 
-Memory stays constant: a window of about 256 KiB, the head and the tail of the log, and a bounded number of hits
-with a few kilobytes around each.
+Memory stays constant: a window of about 256 KiB, the head and the tail of the log, and a bounded number of
+hits with a few kilobytes around each.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TAIL_BYTES = 196608
 FIRST_HITS = 48
 LAST_HITS = 12
 MOST_WAITING = 400
-# Of a bar's line that is longer than this, only so many states are kept in the tail.
+# If a bar's line is longer than this, the tail keeps only this many states.
 LONG_LINE = 4096
 LAST_STATES = 4
 
@@ -53,7 +53,7 @@ class _Kept:
 
 
 class _OpenTraceback(NamedTuple):
-    """A traceback whose end has not been seen: its head, the bytes of that line and those below. `in_line`: all of it is one record, a line."""
+    """A traceback whose end was not seen yet: its head, the bytes of that line and those below. `in_line`: it is all one record, one line."""
 
     head: Hit
     line: bytes
@@ -91,15 +91,15 @@ class SourceScanner:
         self._patterns: dict[int, re.Pattern[str]] = {}
 
     def feed(self, data: bytes) -> list[Hit]:
-        """Take in the next bytes; give the hits in the lines that they complete."""
+        """Take the next bytes; returns the hits in the lines that they complete."""
         return self._scan(self._cutter.feed(data))
 
     def finish(self) -> list[Hit]:
-        """Close the log: scans its half last line."""
+        """Close the log: scans its partial last line."""
         return self._scan(self._cutter.finish())
 
     def result(self) -> SourceScan:
-        """All that was found. Call after `finish`."""
+        """All results. Call after `finish`."""
         for hit in self._waiting:
             self._keep(hit)
         self._waiting = []
@@ -140,7 +140,7 @@ class SourceScanner:
         return [] if window is None else self.digest(match_window(self._matcher.scan, window))
 
     def digest(self, matched: Matched) -> list[Hit]:
-        """Take in the next window, looked at already; give its hits. Not to be mixed with `feed`."""
+        """Take the next matched window; returns its hits. Do not mix with `feed`."""
         window, text = matched.window.data, matched.text
         if len(self._head) < HEAD_BYTES:
             self._head += text[: HEAD_BYTES - len(self._head)]
@@ -161,7 +161,7 @@ class SourceScanner:
         return hits
 
     def _hits(self, text: bytes, matches: list[tuple[int, int]]) -> list[Hit]:
-        """The first hits of a signature, and of a flood the window's last few, so that it fills no memory."""
+        """The first hits of a signature, and for a flood the window's last few, to limit memory."""
         hits: list[Hit] = []
         seen: set[tuple[int, int]] = set()
         left: dict[int, int] = {}
@@ -170,7 +170,7 @@ class SourceScanner:
             start = text.rfind(b"\n", 0, max(end - 1, 0)) + 1
             part = start
             if b"\r" in text[start:end] and b"Traceback (most" in text[start : start + 160]:
-                # A record's own lines, of which some only quote code.
+                # A record's own lines, some of which only quote code.
                 part = text.rfind(b"\r", start, end - 1)
             if (part, index) in seen:
                 continue
@@ -190,7 +190,7 @@ class SourceScanner:
         return hits
 
     def _keep_or_wait(self, hits: Iterable[Hit]) -> None:
-        """Keep hits, those that lack lines below them once these have come."""
+        """Keep hits; those without lines below them wait for these."""
         for hit in hits:
             kept = self._kept.get(hit.signature.place)
             full = kept is not None and len(kept.first) > FIRST_HITS
@@ -200,7 +200,7 @@ class SourceScanner:
                 self._waiting.append(hit)
 
     def _raised(self, hits: list[Hit]) -> list[Hit]:
-        """The exceptions that end tracebacks and that no signature knows; open tracebacks are looked at again later."""
+        """The exceptions that end tracebacks without a signature; open tracebacks are checked again later."""
         known = {hit.line for hit in hits if hit.signature.role is not Role.CONFIRMATION}
         found: list[Hit] = []
         still: list[_OpenTraceback] = []
@@ -250,7 +250,7 @@ class SourceScanner:
         return hit
 
     def _confirmed(self, index: int, raw: bytes, end: int) -> str | None:
-        """The clean text of the line, or of the part between carriage returns that the match lies in."""
+        """The clean text of the line, or of the match's part between carriage returns."""
         if b"\r" in raw:
             left = raw.rfind(b"\r", 0, max(end - 1, 0)) + 1
             right = raw.find(b"\r", end)
@@ -289,7 +289,7 @@ class SourceScanner:
 
 
 def _open_traceback(head: Hit, text: bytes, start: int, stop: int) -> _OpenTraceback:
-    """The traceback whose head lies in the given line of a window's text."""
+    """The traceback whose head is in the given line of a window's text."""
     line = text[start:stop].rstrip(b"\r")
     at = line.find(b"\r", line.find(b"Traceback (most"))
     if at >= 0:  # the lines of a collector's record
@@ -298,7 +298,7 @@ def _open_traceback(head: Hit, text: bytes, start: int, stop: int) -> _OpenTrace
 
 
 def _without_redraws(text: bytes) -> bytes:
-    """The same lines, of a bar only its last states: one that is drawn a million times would push all else out of the tail."""
+    """The same lines with only the last states of bars: one drawn a million times would fill the tail."""
     if b"\r" not in text:
         return text
     return b"\n".join(_last_states(line) if len(line) > LONG_LINE else line for line in text.split(b"\n"))
@@ -315,12 +315,12 @@ def _last_states(line: bytes) -> bytes:
 
 @cache
 def _bar() -> re.Pattern[bytes]:
-    """tqdm's count and elapsed time, with one step done at least."""
+    """tqdm's count and elapsed time, with at least one step done."""
     return re.compile(rb"\b[1-9]\d*/\d+ \[\d\d:\d\d")
 
 
 def _unwrapped(text: bytes) -> bytes:
-    """Kept lines of windows without any hit may still be a collector's records."""
+    """Kept lines of windows without a hit may still be a collector's records."""
     return unwrapped_records(text) if b'{"' in text else text
 
 
@@ -344,15 +344,15 @@ def scan_source(
         for matched in results:
             scanner.digest(matched)
     finally:
-        results.close()  # an error's traceback would keep it, and a thread with it, alive
+        results.close()  # an error's traceback would keep it, and its thread, alive
     return scanner.result()
 
 
 class LiveScanner:
     """Scans many growing logs at once and reports causes as they appear.
 
-    Feed it what a tailer reads. It keeps a bounded state a source. `feed` gives only hits that may be a
-    cause or an outcome (roles cause and consequence); advice lines never come.
+    Feed it a tailer's output. It keeps bounded state per source. `feed` returns only hits that may be a cause
+    or an outcome (roles cause and consequence), never advice lines.
     """
 
     def __init__(self, signatures: Signatures, matcher: Matcher) -> None:
@@ -361,7 +361,7 @@ class LiveScanner:
         self._sources: dict[str, SourceScanner] = {}
 
     def feed(self, source: str, data: bytes, origin: Origin = NOWHERE) -> list[Hit]:
-        """Take in the next bytes of a source (its path); `origin` says whose log it is, at the first call."""
+        """Take the next bytes of a source (its path); `origin` gives its rank, at the first call."""
         scanner = self._sources.get(source)
         if scanner is None:
             scanner = SourceScanner(source, origin, self._signatures, self._matcher, len(self._sources))
@@ -374,7 +374,7 @@ class LiveScanner:
 
 
 def reportable(hits: Iterable[Hit]) -> list[Hit]:
-    """The hits worth reporting at once: for each line the one it is taken for, as in the verdict."""
+    """The hits worth reporting at once: for each line the best one, as in the verdict."""
     by_line: dict[tuple[int, int], list[Hit]] = {}
     for hit in hits:
         by_line.setdefault((hit.source, hit.line), []).append(hit)

@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 class Role(StrEnum):
     """What a matching line means for the verdict."""
 
-    CAUSE = "cause"  # it may be what the run failed of
+    CAUSE = "cause"  # it may be the cause of the failure
     CONSEQUENCE = (
-        "consequence"  # it follows from a failure elsewhere, and is the root only where nothing else is found
+        "consequence"  # it follows from a failure elsewhere, and is the root only if nothing else is found
     )
-    CONFIRMATION = "confirmation"  # it is no failure itself: exit codes, tracebacks' heads, good ends
+    CONFIRMATION = "confirmation"  # it is not a failure itself: exit codes, tracebacks' heads, good ends
     ADVICE = "advice"  # it only mentions failures, and masks what else matches in the line
 
 
@@ -86,29 +86,29 @@ def strength_word(strength: int) -> str:
 
 
 class Trait(StrEnum):
-    """What the rules need to know of a signature beyond its class, role and strength."""
+    """Facts about a signature that rules need beyond its class, role and strength."""
 
-    # How its class is settled.
+    # Choice of its class.
     GENERIC = "generic"  # any Python exception: a signature that knows the message wins over it
-    OPEN_TYPE = "open_type"  # matches exception types that no table lists: its words may tell the class, and are never sure
-    FRAMES_REQUIRED = "frames_required"  # without telling frames above it, an ordinary error of the code
+    OPEN_TYPE = "open_type"  # matches exception types that no table lists: its words are never sure
+    FRAMES_REQUIRED = "frames_required"  # without telling frames above it, an ordinary code error
     COMPILER_FRAMES = "compiler_frames"  # of the frames above it, only a compiler's change the class
-    PIPE_OWNER = "pipe_owner"  # a broken pipe: frames of multiprocessing tell whose it was
-    WRAPS_INNER = "wraps_inner"  # reports an exception that stands below it; that one settles class and line
+    PIPE_OWNER = "pipe_owner"  # a broken pipe: frames of multiprocessing show its owner
+    WRAPS_INNER = "wraps_inner"  # reports an exception below it, which decides class and line
     NOT_BELOW_SPAWN = (
-        "not_below_spawn"  # below multiprocessing/spawn.py it only says that the parent had gone
+        "not_below_spawn"  # below multiprocessing/spawn.py it only says that the parent was gone
     )
     # Warnings and advice.
-    FIRM = "firm"  # a warning level takes nothing from it
-    FIRM_WHEN_ENDING = "firm_when_ending"  # nor here, where the line says that the program ends
+    FIRM = "firm"  # a warning level does not weaken it
+    FIRM_WHEN_ENDING = "firm_when_ending"  # nor here, if the line says that the program ends
     ENDS_MESSAGES = "ends_messages"  # advice with which PyTorch ends its own messages: masks only lines that raise nothing
-    # Whose report it is.
-    LAUNCHER_REPORT = "launcher_report"  # a launcher's word on its processes, from which exits are read
+    # Source of the report.
+    LAUNCHER_REPORT = "launcher_report"  # a launcher's report on its processes, from which exits are read
     CRASH_REPORT = "crash_report"  # a crash as the process itself, the shell or the kernel reports it
-    SCHEDULER_REPORT = "scheduler_report"  # the scheduler's word on the job
+    SCHEDULER_REPORT = "scheduler_report"  # the scheduler's report on the job
     TASK_EXIT = "task_exit"  # names a task or rank and how it ended: read as an exit
     SHELL_EXIT = "shell_exit"  # an exit status that shells and make print too: no sign of a launcher
-    BAD_END = "bad_end"  # after it, an earlier good end counts no more
+    BAD_END = "bad_end"  # after it, an earlier good end no longer counts
     GOOD_END = "good_end"  # training came to its end
     CLOSING_LINE = "closing_line"  # what a script prints at its end, also after a failure
     JOB_START = "job_start"  # what a shell, a scheduler or a launcher prints as a job begins
@@ -119,11 +119,11 @@ class Trait(StrEnum):
     ATTEMPT_RESTART = "attempt_restart"  # a launcher starts its processes again
     SIGNALS_PEERS = "signals_peers"  # the launcher names the processes that it signals
     KILLS_PEERS = "kills_peers"  # the launcher says that it kills what is left
-    STOP_SIGNAL = "stop_signal"  # tells of a SIGTERM and not of who sent it
-    OWN = "own"  # the user's own, of their settings: never only a notice
-    # What it reports.
+    STOP_SIGNAL = "stop_signal"  # reports a SIGTERM without its sender
+    OWN = "own"  # the user's own signature, from their settings: never only a notice
+    # Subject of the report.
     DUMP_ANSWER = (
-        "dump_answer"  # a rank's own count of collectives, given because another one's watchdog fired
+        "dump_answer"  # a rank's own count of collectives, printed because another one's watchdog fired
     )
     ABORT = "abort"  # may tell of SIGABRT, which a process sends to itself after saying why
     SHELL_KILL = "shell_kill"  # a shell's "Killed"
@@ -131,9 +131,9 @@ class Trait(StrEnum):
     MACHINE_WIDE = (
         "machine_wide"  # may be about any process of the machine: long steps after it clear the job
     )
-    NAMES_TASK = "names_task"  # the task meant is named in this line or right below
+    NAMES_TASK = "names_task"  # the task is named in this line or right below
     MAY_RECOVER = "may_recover"  # a hang that may end by itself
-    STACK_DUMP = "stack_dump"  # begins a stack of a process that waits
+    STACK_DUMP = "stack_dump"  # starts the stack of a waiting process
     REPEATED = "told_again"  # a data worker's last words; the loader's own line, later, names its pid
     LOST_CONNECTION = "lost_connection"  # a connection broke, whoever ended it; `lost` says to whom
 
@@ -162,7 +162,7 @@ class Signature(NamedTuple):
 
 OWN = "own-"
 """Before the ids of users' own signatures."""
-# A user's own signature is a matter of fact in their logs; a consequence names a failure, and not the first.
+# A user's own signature is a fact about their logs; a consequence names a failure, but not the first.
 _OWN_STRENGTH = {Role.CAUSE: 100, Role.CONSEQUENCE: Strength.PLAIN, Role.ADVICE: 0}
 
 
@@ -174,7 +174,7 @@ class Signatures(NamedTuple):
 
 
 class TableError(ValueError):
-    """A signature table that cannot be used: says which entry and why."""
+    """A signature table that cannot be used: which entry, and why."""
 
 
 _KEYS = frozenset(
@@ -184,8 +184,8 @@ _OUTSIDE_SUBSET = Lazy(r"(?<!\\)\(\?(?!:|[ims]+\))|\\[1-9]|[*+?}]\+|\\[pPXkKGZ]"
 
 
 def digest_of(tables: Mapping[str, bytes]) -> str:
-    """A content hash of the raw tables, cheap enough for each start."""
-    # Not a secret: it tells one version of the tables from another, and hashlib's import alone costs 2 ms.
+    """A content hash of the raw tables, cheap enough for every start."""
+    # Not a secret: it distinguishes versions of the tables, and importing hashlib alone costs 2 ms.
     check = 1
     size = 0
     for name in sorted(tables):
@@ -217,7 +217,7 @@ def parse_tables(tables: Mapping[str, bytes], own: Sequence[OwnSignature] = ()) 
 
 
 def with_own(tables: Mapping[str, bytes], own: Sequence[OwnSignature]) -> dict[str, bytes]:
-    """What a digest is made of: the tables, and the user's own signatures where there are some."""
+    """The input of a digest: the tables, and the user's own signatures if there are any."""
     return {**tables, OWN: repr(list(own)).encode()} if own else dict(tables)
 
 
@@ -274,7 +274,7 @@ def _read(raw: Mapping[str, object], family: str, place: int) -> Signature:
 
 
 def _needs_confirmation(regex: str) -> bool:
-    """Whether the engine, which sees many lines at once, can match across a line's end or miss its anchors."""
+    """Whether the engine, which sees many lines at once, may match across a line's end or miss its anchors."""
     return (
         "[^" in regex or "\\s" in regex or "^" in regex.replace("[^", "") or "\\W" in regex or "\\D" in regex
     )
@@ -337,7 +337,7 @@ def pack(signatures: Signatures) -> bytes:
 
 
 def unpack(raw: bytes) -> Signatures:
-    """Read what `pack` wrote.
+    """Read the output of `pack`.
 
     Raises:
         ValueError: the bytes are not a packed set.

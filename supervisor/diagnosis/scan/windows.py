@@ -1,12 +1,12 @@
-"""A log cut into windows of whole lines, and what the engine finds in each: the part of a scan that knows no state.
+"""Cuts a log into windows of whole lines and finds the matches in each: the stateless part of a scan.
 
-What is found in a window depends on its bytes alone, so that windows may be looked at ahead and in another
-thread; places, surroundings and floods over the whole log are worked out in order, by `scanner`.
+The matches in a window depend only on its bytes, so windows may be matched ahead and in another thread;
+positions, surroundings and floods over the whole log are handled in order, by `scanner`.
 
-What collectors put around lines is taken off first: a prefix before each line, or a JSON object around it. A traceback's own lines
-carry no prefix. Where some do, what stands before them is the collector's or the launcher's, whatever it looks like; what names a
-rank or a node is left. So the rules that know tracebacks, anchors and indentation see lines as they were printed, and lines keep
-their numbers.
+Additions by log collectors are removed first: a prefix before each line, or a JSON object around it. A
+traceback's own lines have no prefix. If some do, it is the collector's or the launcher's, whatever it looks
+like; parts that name a rank or a node stay. So rules about tracebacks, anchors and indentation see lines as
+printed, and lines keep their numbers.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from supervisor.text.prefixes import NOWHERE, learn_hosts, split_prefix
 
 # 256 KiB scanned 20 % faster than 1 MiB here, and 64 KiB no faster.
 WINDOW_BYTES = 1 << 18
-# Past this a log is large: two threads may work on it (see `sources.tail.scan_ahead`), which with windows of 256 KiB
-# wait for the interpreter's lock more than they work (1 GiB: 0.9 s; with 1 MiB: 0.47 s).
+# Beyond this a log is large, and two threads may work on it (see `sources.tail.scan_ahead`); with windows of
+# 256 KiB they wait for the interpreter's lock more than they work (1 GiB: 0.9 s; with 1 MiB: 0.47 s).
 LARGE_LOG_BYTES = 8 << 20
 LARGE_WINDOW_BYTES = 1 << 20
 OVERLAP_BYTES = 512
 PIECE_BYTES = 1 << 17
 SMALL_BYTES = 1 << 16
-# Of one signature in one window: of a flood (an assert on each thread) the first and the last are looked at.
+# Per signature and window: of a flood (an assert on each thread) only the first and last matches count.
 FLOOD_FIRST, FLOOD_LAST = 4000, 100
 
 Find = Callable[[bytes, Callable[[int, int], None]], None]
@@ -37,7 +37,7 @@ Find = Callable[[bytes, Callable[[int, int], None]], None]
 
 
 class Window(NamedTuple):
-    """Whole lines, or a piece of a line beyond any window. `again`: bytes at its end that the next one repeats."""
+    """Whole lines, or a piece of a very long one. `again`: bytes at its end that the next one repeats."""
 
     data: bytes
     again: int = 0
@@ -52,19 +52,19 @@ class Matched(NamedTuple):
 
 
 class Cutter:
-    """Cuts a stream at its newlines; what it holds back stays within a window's size."""
+    """Cuts a stream at its newlines; holds back at most a window's size."""
 
     def __init__(self) -> None:
         self._open = b""
 
     def feed(self, data: bytes) -> Window | None:
-        """Take in the next bytes; give the whole lines there are."""
+        """Take the next bytes; returns the whole lines so far."""
         cut = data.rfind(b"\n") + 1
         if cut == 0:
             self._open = self._open + data if self._open else data
             if len(self._open) < WINDOW_BYTES:
                 return None
-            # A line beyond any window: in pieces that overlap, so that memory stays flat.
+            # A line longer than any window: in overlapping pieces, to bound memory.
             piece, self._open = self._open, self._open[-OVERLAP_BYTES:]
             return Window(piece, OVERLAP_BYTES)
         whole = b"".join((self._open, memoryview(data)[:cut])) if self._open or cut < len(data) else data
@@ -72,7 +72,7 @@ class Cutter:
         return Window(whole)
 
     def finish(self) -> Window | None:
-        """Close the stream: its half last line."""
+        """Close the stream: its partial last line."""
         rest, self._open = self._open, b""
         return Window(rest) if rest else None
 
@@ -110,7 +110,7 @@ def cut_windows(chunks: Iterable[bytes]) -> Iterator[Window]:
 
 
 def match_window(find: Find, window: Window) -> Matched:
-    """What the engine finds in one window. Depends on nothing else and changes nothing."""
+    """The engine's matches in one window. A pure function."""
     data = window.data
     text = without_escapes(data)
     matches = _matches(find, text)
@@ -144,16 +144,16 @@ def _matches(find: Find, text: bytes) -> list[tuple[int, int]]:
 
 
 def match_in_turn(find: Find, windows: Iterable[Window]) -> Generator[Matched, None, None]:
-    """Match each window when its result is asked for, and no sooner."""
+    """Match each window only when its result is requested."""
     for window in windows:
         yield match_window(find, window)
 
 
 def without_escapes(data: bytes) -> bytes:
-    """Take out what `text.decode.clean` takes out of a line, but tabs and carriage returns: escape codes and what shows as nothing.
+    """Remove what `text.decode.clean` removes from a line, except tabs and carriage returns: escape codes and invisible characters.
 
-    A log has such things within its words too, by a colouring logger, a copy from a web page, or on purpose: what a person
-    reads there is what counts. In pieces, because a flood of escape codes costs ten times its size for a while.
+    They also occur within words, from a coloring logger, a copied web page, or on purpose: the text that a
+    person reads counts. In pieces, because a flood of escape codes temporarily costs ten times its size.
     """
     if any(
         control in data for control in _COMMON_CONTROLS
@@ -173,19 +173,19 @@ def _escapes_cut(data: bytes) -> Iterator[bytes]:
     start = 0
     while start < len(data):
         stop = start + PIECE_BYTES
-        if stop < len(data):  # no code goes over a line's end, and none begins within another
+        if stop < len(data):  # no code crosses a line's end, and none begins within another
             line, code = data.rfind(b"\n", start, stop) + 1, data.rfind(b"\x1b", start + 1, stop)
             stop = max(line, code) if max(line, code) > start else stop
         yield _csi().sub(b"", data[start:stop])
         start = stop
 
 
-# All controls but BEL (it ends an OSC, and goes last), tab, newline, carriage return and ESC; only for those that logs have is looked at 20 GB/s.
+# All controls but BEL (it ends an OSC, and goes last), tab, newline, carriage return and ESC; only those in the log are searched, at 20 GB/s.
 _DROPPED = bytes([*range(7), 8, 11, 12, *range(14, 27), *range(28, 32), 127])
 _COMMON_CONTROLS = (b"\0", b"\x08", b"\x7f")
-# The rest of an emoji, zero-width space and joiner, BOM: `replace` takes them out at 1 GB/s, `re` at 40 MB/s.
+# The rest of an emoji, zero-width space and joiner, BOM: `replace` removes them at 1 GB/s, `re` at 40 MB/s.
 _USUAL_HIDDEN = (b"\xef\xb8\x8f", b"\xe2\x80\x8b", b"\xe2\x80\x8d", b"\xef\xbb\xbf")
-# UTF-8 of the characters above ASCII that `text.decode` takes out.
+# UTF-8 of the characters above ASCII that `text.decode` removes.
 _HIDDEN = (
     r"\xc2[\x80-\x9f\xad]|\xcd\x8f|\xd8\x9c|\xe1(?:\x85[\x9f\xa0]|\x9e[\xb4\xb5]|\xa0[\x8b-\x8f])"
     r"|\xe2(?:\x80[\x8b-\x8f\xa8-\xae]|\x81[\xa0-\xa9])|\xe3\x85\xa4"
@@ -201,7 +201,7 @@ def _hidden() -> re.Pattern[bytes]:
 
 @cache
 def _hidden_database() -> Any:
-    """Hyperscan's form of the same: at 2 GB/s it says that there is none, where `re` takes 20 times as long."""
+    """Hyperscan's version: at 2 GB/s it shows that there is none, where `re` takes 20 times as long."""
     try:
         import hyperscan
     except ImportError:
@@ -233,9 +233,9 @@ def _csi() -> re.Pattern[bytes]:
     )
 
 
-# -- what collectors put around lines --------------------------------------------------------------
+# -- additions by collectors -----------------------------------------------------------------------
 
-# Lines that no program puts a prefix to, and what the next such line begins with: frames of Python's tracebacks
+# Lines that no program prefixes, and the start of the next such line: frames of Python's tracebacks
 # and of faulthandler, py-spy's stacks, C++ frames (c10::Error), torchrun's closing box.
 _CONTINUED: Final = (
     (b'  File "', b'(?:    |  File ")'),
@@ -243,40 +243,40 @@ _CONTINUED: Final = (
     (b"frame #", b"frame #"),
     (b"  rank      : ", b"  exitcode  : "),
 )
-# host:pid:tid [device] file:line, as NCCL's debug lines begin (nccl/src/debug.cc); old versions leave the host away.
+# host:pid:tid [device] file:line, the start of NCCL's debug lines (nccl/src/debug.cc); old versions omit the host.
 _NCCL: Final = rb"(?:\b[\w.-]+:\d+:\d+ )?\[\d+\] (?:\S+:\d+ )?"
 _ANY: Final = "any message"
-# What is longer is a message.
+# A longer text is a message.
 MOST_PREFIX: Final = 160
 MOST_SHAPES: Final = 24
 MOST_LOOKS: Final = 400
 MOST_PREFIXES: Final = 4096
 _LEARNT_BYTES: Final = 65536
-# A program that logs JSON of its own says so at once.
+# A program that logs its own JSON does so from the start.
 FIRST_RECORDS: Final = 8
 # The keys of records whose message is a line of another program. With any other key, the record is the program's own.
 _MESSAGE: Final = ("log", "message", "msg")
 _COLLECTORS: Final = frozenset(
     ("log", "message", "msg", "stream", "time", "timestamp", "ts", "@timestamp", "severity", "level", "pod", "container", "node", "host", "hostname", "namespace", "source", "tag", "logtag", "logger", "kubernetes", "docker", "labels", "attrs", "insertId", "logName", "resource")
 )  # fmt: skip
-# The level counts for a line that stands for itself; a traceback's lines are weighed by their exception.
+# The level counts for a line by itself; a traceback's lines are weighed by their exception.
 _GRAVE: Final = ("WARN", "ERROR", "CRITICAL", "FATAL")
 _CONTINUES: Final = (" ", "\t", "Traceback ", "[rank")
 _SEPARATORS: Final = Lazy(r"[ \t]|(?<=[\]>|:])(?=[\[(\w])")
 
 
 def unwrapped_records(text: bytes) -> bytes:
-    """The same lines; those that are a collector's JSON records become what the program printed."""
+    """The same lines, with a collector's JSON records turned into the program's output."""
     return _without_records(text) if text[:2] == b'{"' or b'\n{"' in text else text
 
 
 def unwrapped(text: bytes) -> bytes:
-    """Whole lines without what collectors put around them; the same object where nothing is to be taken off."""
+    """Whole lines without a collector's additions; the same object if there are none."""
     return _without_prefixes(unwrapped_records(text))
 
 
 class _Record(NamedTuple):
-    """What a program printed, out of a collector's record, and the record's level."""
+    """A program's output in a collector's record, and the record's level."""
 
     message: str
     level: str
@@ -297,7 +297,7 @@ def _without_records(text: bytes) -> bytes:
             return text
     if not taken:
         return text
-    # One level on all lines is the collector's word for a stream; several are the program's.
+    # A single level on all lines comes from the collector, for a stream; several are the program's.
     own_levels = len({record.level for record in taken.values()}) > 1
     for row, record in taken.items():
         grave = own_levels and record.level.startswith(_GRAVE) and not record.message.startswith(_CONTINUES)
@@ -312,14 +312,14 @@ def _record(raw: bytes) -> _Record | None:
 
     try:
         record = json.loads(raw)
-    except (ValueError, RecursionError):  # a hostile record nests as deep as its line is long
+    except (ValueError, RecursionError):  # a hostile record may be nested as deep as its line is long
         return None
     if not isinstance(record, dict) or not _COLLECTORS.issuperset(record):
         return None
     key = next((key for key in _MESSAGE if isinstance(record.get(key), str)), None)
     if key is None:
         return None
-    # Lines within one record become parts of one line, as a progress bar's states are.
+    # Lines within one record become parts of one line, like a progress bar's states.
     message = record.pop(key).rstrip("\n").replace("\n", "\r")
     level = next((record[key] for key in ("level", "severity") if isinstance(record.get(key), str)), "")
     return _Record(message, level.upper())
@@ -334,7 +334,7 @@ def _without_prefixes(text: bytes) -> bytes:
     known: dict[bytes, bytes] = {}
 
     def kept(match: re.Match[bytes]) -> bytes:
-        """Whose line it is (worked out once for prefixes that differ in their time alone), and that it is a warning."""
+        """The writer of a line (computed once for prefixes that differ only in time), and that it is a warning."""
         prefix, following = match.group(), match.string[match.end() : match.end() + 1]
         untimed = _clock().sub(b"", prefix)
         who = known.get(untimed)
@@ -359,7 +359,7 @@ def _clock() -> re.Pattern[bytes]:
 
 
 def _shapes(text: bytes) -> list[bytes]:
-    """Patterns of the prefixes that stand before lines which have none of their own, one below the other."""
+    """Patterns of consecutive prefixes before lines that normally have none."""
     found: dict[bytes, bool] = {}
     hosts: frozenset[str] | None = None
     for at, prefix, following in _looks(text):
@@ -373,7 +373,7 @@ def _shapes(text: bytes) -> list[bytes]:
 
 
 def _looks(text: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Places of lines without a prefix of their own: (where, what stands before, pattern of what belongs below)."""
+    """Positions of lines without their own prefix: (where, the text before, pattern of the line below)."""
     for start, following in _CONTINUED:
         at = -1
         for _ in range(MOST_LOOKS):
@@ -398,12 +398,12 @@ def _hosts(text: bytes) -> frozenset[str]:
 
 
 def _is_new(prefix: bytes, hosts: frozenset[str]) -> bool:
-    """Whether it is none of the prefixes that show whose line it is, which are understood as they are."""
+    """Whether it is not one of the rank prefixes, which are understood as they are."""
     return split_prefix(prefix.decode("utf-8", "replace") + _ANY, hosts)[1] != _ANY
 
 
 def _shape(prefix: bytes) -> bytes:
-    """Numbers may change from line to line, and the padding before them."""
+    """Numbers may change from line to line, and so may the padding before them."""
     parts = re.split(rb"([ \t]*\d+)", prefix)
     return b"".join(
         re.escape(part)
@@ -414,7 +414,7 @@ def _shape(prefix: bytes) -> bytes:
 
 
 def _goes_on(text: bytes, start: int, shape: bytes, following: bytes) -> bool:
-    """Whether the line that belongs below stands behind the same prefix: ranks may write between."""
+    """Whether the line that belongs below has the same prefix: ranks may write in between."""
     belongs = re.compile(shape + following)
     for _ in range(8):
         start = text.find(b"\n", start) + 1

@@ -1,1 +1,1 @@
-"""Command lines: stoker's own, torchrun's, a launcher's and the script's."""
+"""Command lines: those of stoker, torchrun, other launchers and the script."""

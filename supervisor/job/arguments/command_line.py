@@ -1,8 +1,8 @@
-"""Reads a command line: its settings, and what it starts (launchers, number of ranks, script).
+"""Reads a command line: its settings and its launch (launchers, number of ranks, script).
 
-Settings are found and set as ``--name value``, ``--name=value``, ``-n value``, ``key=value``, ``KEY.NAME value``. The launchers are
-torchrun and its older spellings, accelerate, deepspeed, composer, srun and mpirun, also one behind another. A number of ranks that is
-not given stays unknown until it is measured; it is never taken to be 1.
+Settings are found and set as ``--name value``, ``--name=value``, ``-n value``, ``key=value``, ``KEY.NAME
+value``. The launchers are torchrun and its older spellings, accelerate, deepspeed, composer, srun and mpirun,
+also chained. A missing number of ranks stays unknown until measured; it is never assumed to be 1.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-# yacs' keys (`CfgNode.merge_from_list`), each followed by its value: in capitals, or before a number; any other pair may be two files.
+# yacs' keys (`CfgNode.merge_from_list`), each followed by its value: upper case, or before a number; any other pair may be two files.
 _PAIRED = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)+ .*|([A-Za-z_]\w*(\.\w+)+|[A-Z][A-Z_]+) \d+", re.DOTALL)
 
 
@@ -29,11 +29,11 @@ class Setting:
 
 
 def set_value(args: Sequence[str], name: str, value: str) -> tuple[str, ...]:
-    """`args` with one flag set: in place and in the user's spelling, else appended as ``--name=value``.
+    """`args` with one flag set: in place with the user's spelling, or else appended as ``--name=value``.
 
-    An empty value makes it a switch. A name without dashes is a ``key=value`` setting. Where a flag is
-    given twice the last one counts for argparse, so all are set. A ``key=value`` setting whose value holds an equals sign
-    (Lightning's ``epoch=3-step=40.ckpt``) is written in quotes: Hydra reads no second one outside of them.
+    An empty value makes it a switch. A name without dashes is a ``key=value`` setting. If a flag is given twice, argparse
+    uses the last one, so all are set. A ``key=value`` setting whose value contains an equals sign (Lightning's
+    ``epoch=3-step=40.ckpt``) is written in quotes: Hydra accepts no second one outside quotes.
     """
     if not name.startswith("-") and "=" in value and not _is_quoted(value):
         value = f'"{value}"' if "'" in value else f"'{value}'"
@@ -59,24 +59,24 @@ def set_value(args: Sequence[str], name: str, value: str) -> tuple[str, ...]:
 
 
 def names_of(args: Sequence[str]) -> list[str]:
-    """Every setting that a command line names, in order."""
+    """Every setting named in a command line, in order."""
     return [s.name for s in settings_of(args)]
 
 
 def value_of(args: Sequence[str], name: str) -> str | None:
-    """The last value that `args` give to a flag, or None."""
+    """The last value of a flag in `args`, or None."""
     return next(reversed(values_of(args, name)), None)
 
 
 def values_of(args: Sequence[str], name: str) -> list[str | None]:
-    """Every value that `args` give to a flag, in order; None where it is a switch."""
+    """Every value of a flag in `args`, in order; None for a switch."""
     return list(_values_of(tuple(args)).get(_spelled(name), ()))
 
 
 def differing(*lines: Sequence[str]) -> list[tuple[str, tuple[str | None, ...]]]:
     """The settings in which command lines differ, in order: the name as first written, and its value in each line.
 
-    None: the line does not have it; empty: a switch. All values of a repeated setting count.
+    None: missing in that line; empty: a switch. All values of a repeated setting count.
     """
     known = [_values_of(tuple(args)) for args in lines]
     names = {_spelled(name): name for args in reversed(lines) for name in reversed(names_of(args))}
@@ -97,7 +97,7 @@ def settings_of(args: Sequence[str]) -> Sequence[Setting]:
     return _settings_of(tuple(args))
 
 
-@lru_cache(maxsize=8)  # each candidate for a batch setting asks for its value: 2,000 words took 60 s
+@lru_cache(maxsize=8)  # each candidate for a batch setting queries its value: 2,000 words took 60 s
 def _settings_of(args: tuple[str, ...]) -> Sequence[Setting]:
     found: list[Setting] = []
     for at, word in enumerate(args):
@@ -127,7 +127,7 @@ def _is_number(word: str) -> bool:
     return re.fullmatch(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", word) is not None
 
 
-@lru_cache(maxsize=8)  # asked for name by name: 120 kB of words took over 10 s
+@lru_cache(maxsize=8)  # queried name by name: 120 kB of words took over 10 s
 def _values_of(args: tuple[str, ...]) -> dict[str, list[str | None]]:
     found: dict[str, list[str | None]] = {}
     for setting in _settings_of(args):
@@ -148,7 +148,7 @@ _TORCHRUN: Final = frozenset({"torchrun", "torch.distributed.run", "torch.distri
 ACCELERATE: Final = frozenset({"accelerate", "accelerate-launch", "accelerate.commands.launch"})
 _FREE: Final = frozenset({"srun", "mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.hydra"})
 """Launchers of any program: ``-m`` is a flag of their own."""
-# The flags by which each launcher is told how many ranks it starts. A count that is worked out of several is not known.
+# Each launcher's flags for the number of ranks. A count computed from several is treated as unknown.
 _COUNTS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(_TORCHRUN, ("--nproc-per-node",)),
     **dict.fromkeys(ACCELERATE, ("--num-processes",)),
@@ -158,7 +158,7 @@ _COUNTS: Final[dict[str, tuple[str, ...]]] = {
     "srun": ("-n", "--ntasks"),
 }
 LAUNCHERS: Final = frozenset(_COUNTS)
-# Flags of launchers that take no value; any other one takes the next word, unless that is the script.
+# Launcher flags without a value; any other takes the next word, unless that is the script.
 _SWITCHES: Final = frozenset(
     {
         "--standalone", "--no-python", "--no_python", "-m", "--module", "--use-env", "--use_env", "--run-path", "--run_path", "--multi_gpu",
@@ -175,10 +175,10 @@ _MACHINES: Final = ("--num_machines", "--num_nodes", "--nnodes", "--hostfile", "
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a command line starts its ranks, and what it runs.
+    """How a command line starts its ranks, and the program it runs.
 
-    `launchers`: their names, outermost first. `ranks`: of the whole job; None where it is not given. `args_at`: where the
-    arguments of the script begin. `own`: the launchers' own flags.
+    `launchers`: their names, outermost first. `ranks`: of the whole job; None if not given. `args_at`: the
+    index of the script's first argument. `own`: the launchers' own flags.
     """
 
     launchers: tuple[str, ...] = ()
@@ -191,7 +191,7 @@ class Launch:
 
     @property
     def name(self) -> str:
-        """What runs, as a framework's program is known: a console program or module in full, a script without its folder."""
+        """The program, by its framework's name: a console program or module in full, a script without its folder."""
         return self.program or self.module or posixpath.basename(self.script or "")
 
 
@@ -221,13 +221,13 @@ def read_launch(words: Sequence[str]) -> Launch:
         counts.append(_count(name, flags))
         at = end
     script, module, program, args_at = _what(words, at, as_module=as_module, launched=bool(launchers))
-    # Of several launchers behind each other the innermost, which starts the ranks, says the whole world.
+    # Of several chained launchers, the innermost starts the ranks and gives the whole world.
     ranks = counts[-1] if counts else None
     return Launch(tuple(launchers), ranks, script, module, program, args_at, tuple(own))
 
 
 def names_machines(launch: Launch) -> bool:
-    """Whether a launcher's own flags name machines, or more than one."""
+    """Whether a launcher's own flags name machines, or more than one machine."""
     return _names_machines(launch.own)
 
 
@@ -236,10 +236,10 @@ def _names_machines(flags: Sequence[str]) -> bool:
 
 
 def with_one_rank(words: Sequence[str], launch: Launch) -> tuple[str, ...] | None:
-    """The same command line with its launcher told to start one rank; None where no flag is known to do that alone.
+    """The same command line with its launcher set to one rank; None if no flag is known to do just that.
 
     accelerate refuses one process with ``--multi_gpu`` (`_validate_launch_command` of its commands/launch.py). deepspeed's
-    ``--num_gpus`` makes it pass over CUDA_VISIBLE_DEVICES, so that its one rank would take another GPU.
+    ``--num_gpus`` makes it ignore CUDA_VISIBLE_DEVICES, so its one rank would take another GPU.
     """
     if len(launch.launchers) != 1 or names_machines(launch):
         return None
@@ -265,12 +265,12 @@ _CONTAINERS: Final = {
 
 
 def container_options(words: Sequence[str], folders: Sequence[str], variables: Sequence[str]) -> str:
-    """What a container's own command needs for what runs in it to be measured; empty where a command line starts none.
+    """The options that a container's command needs so that its content can be measured; empty without a container.
 
     Args:
         words: program and arguments.
-        folders: what must be mounted under its own name, the first of them writable.
-        variables: what must be passed on; apptainer passes all, unless it is told otherwise.
+        folders: folders to mount under their own names, the first one writable.
+        variables: variables to pass on; apptainer passes all by default.
     """
     for at, word in enumerate(words):
         name = posixpath.basename(word)
@@ -284,7 +284,7 @@ def container_options(words: Sequence[str], folders: Sequence[str], variables: S
 
 
 def _name(words: Sequence[str], at: int) -> str | None:
-    """The launcher's name at this word; of ``python -m torch.distributed.run`` the module."""
+    """The launcher's name at this word; for ``python -m torch.distributed.run``, the module."""
     base = posixpath.basename(words[at])
     if re.fullmatch(r"python[\d.]*", base) and words[at + 1 : at + 2] and words[at + 1] == "-m":
         module = words[at + 2] if at + 2 < len(words) else ""
@@ -297,7 +297,7 @@ def _is_assignment(word: str) -> bool:
 
 
 def _after_wrapper(words: Sequence[str], at: int) -> int:
-    """The next word that is a program: the wrapper's own flags and values are passed over."""
+    """The next word that is a program, skipping the wrapper's own flags and values."""
     for index in range(at + 1, len(words)):
         word = words[index]
         base = posixpath.basename(word)
@@ -312,7 +312,7 @@ def _after_wrapper(words: Sequence[str], at: int) -> int:
 
 
 def _own_words(words: Sequence[str], at: int, *, free: bool) -> tuple[int, bool]:
-    """Where a launcher's own flags end, and whether what follows is a module."""
+    """The end of a launcher's own flags, and whether a module follows."""
     as_module = False
     while at < len(words):
         word = words[at]
@@ -345,7 +345,7 @@ def _joined(word: str) -> bool:
 def _what(
     words: Sequence[str], at: int, *, as_module: bool, launched: bool
 ) -> tuple[str | None, str | None, str | None, int]:
-    """Script, module or console program, and where its arguments begin."""
+    """Script, module or console program, and the index of its arguments."""
     if at >= len(words):
         return None, None, None, len(words)
     word = words[at]

@@ -20,8 +20,8 @@ from supervisor.job.setting_keys import SETTINGS, KeyType
 class Flag:
     """One flag. `name` has dashes; the underscore spelling is accepted too.
 
-    `setting` is the dotted key of a job file that says the same (empty: only a flag). `choices` closes
-    the set of values. `repeatable` flags keep every value, others the last one.
+    `setting` is the equivalent dotted key of a job file (empty: none). `choices` limits the values.
+    `repeatable` flags keep every value, others only the last.
     """
 
     name: str
@@ -93,7 +93,7 @@ STOKER_FLAGS: Final[tuple[Flag, ...]] = (
     *_of_settings(),
 )
 
-# What `stoker init` takes besides those of `stoker run` that have a key in a job file.
+# Flags of `stoker init` besides those of `stoker run` with a key in a job file.
 INIT_FLAGS: Final[tuple[Flag, ...]] = (
     Flag("--out", _TX, "the job file to write; one that exists is never overwritten", "FILE", group="init"),
     Flag("--yes", _SW, "ask nothing: take the proposed answer to what was not given", group="init"),
@@ -135,7 +135,7 @@ TORCHRUN_FLAGS: Final[tuple[Flag, ...]] = (
 )
 # fmt: on
 
-# torchrun flags that stoker sets itself; the note says what became of the user's.
+# torchrun flags that stoker sets itself; the note tells what happened to the user's.
 OWNED: Final[dict[str, str]] = {
     "max_restarts": "--max-restarts {value} became --max-retries {value}: stoker restarts with a plan, torchrun with 0",
     "log_dir": "--log-dir {value} replaced: each attempt's logs lie in the run directory",
@@ -163,13 +163,13 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def help_text(flags: Iterable[Flag], group: str) -> str:
-    """Aligned help lines of one group of flags that have a help text."""
+    """Aligned help lines for a group of flags with a help text."""
     rows = [(f"{f.name} {f.metavar}".rstrip(), explained(f)) for f in flags if f.group == group and f.help]
     width = max((len(left) for left, _ in rows), default=0)
     return "\n".join(f"  {left:<{width}}  {right}" for left, right in rows)
 
 
 def explained(flag: Flag) -> str:
-    """A flag's help; it names the choices, or they are added."""
+    """A flag's help, with its choices added if it does not name them."""
     named = all(choice in flag.help for choice in flag.choices)
     return flag.help if named else f"{flag.help}: {', '.join(flag.choices)}"

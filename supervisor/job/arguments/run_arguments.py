@@ -1,7 +1,7 @@
 """Reads ``stoker run [flags] (SCRIPT | -m MODULE | -- CMD...) [args]`` into data.
 
-Before the script stand stoker's flags, torchrun's, or, with ``--config`` and no script, keys of the job
-file. After the script nothing is touched.
+Before the script come stoker's flags, torchrun's, or, with ``--config`` and no script, keys of the job file.
+Words after the script are left untouched.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from supervisor.job.setting_keys import SETTINGS, KeyType, Range, Setting
 from supervisor.job.spec import EntryKind
 
 HELP: Final = frozenset({"-h", "--help"})
-# Ranks of one machine: no node has as many GPUs or cores, and each is a process.
+# Ranks of one machine: no node has this many GPUs or cores, and each rank is a process.
 MOST_RANKS = 1024
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off", ""})
@@ -31,7 +31,7 @@ _FALSE: Final = frozenset({"0", "false", "no", "off", ""})
 
 @dataclass(frozen=True, slots=True)
 class ParsedRun:
-    """A command line as data; nothing is looked up yet.
+    """A command line as data, without any lookup.
 
     `stoker` and `torchrun` hold (key, value) in the order given, keys with underscores, a switch's value
     being ``"true"``. `spec_keys` are keys of the job file given as flags. `from_env` names the `torchrun`
@@ -79,20 +79,20 @@ def parse_run_argv(
     Args:
         argv: what follows ``stoker run``.
         env: the environment, for PET_* (torchrun's own defaults); nothing else is read from it.
-        spec_keys: keys of a job file that may stand as flags when ``--config`` is given and no script is.
-        more_torchrun_flags: asked at most once, for an unknown ``--flag=value``: the flags that the target's
+        spec_keys: keys of a job file that are allowed as flags with ``--config`` and no script.
+        more_torchrun_flags: called at most once, for an unknown ``--flag=value``: the flags that the target's
             ``torchrun --help`` lists.
-        more_own: flags of another verb that takes these too.
+        more_own: flags of another verb that also takes these.
 
     Raises:
-        JobError: an unknown flag (with the nearest name), a value that is missing or of the wrong type.
+        JobError: an unknown flag (with the nearest name), a missing value, or one of the wrong type.
     """
     reader = _Reader(list(argv), dict(env or {}), frozenset(spec_keys), more_torchrun_flags, more_own)
     return reader.read()
 
 
 class _Reader:
-    """Walks the arguments once; lives for one call."""
+    """Walks the arguments once; one instance per call."""
 
     def __init__(
         self,
@@ -104,8 +104,8 @@ class _Reader:
     ) -> None:
         self.argv, self.env, self.more = argv, env, more
         self.own, self.launcher = by_spelling([*STOKER_FLAGS, *more_own]), by_spelling(TORCHRUN_FLAGS)
-        # A job file's keys are flags only where a job file is named: otherwise `--lr` before the script
-        # would be taken for one and the mistake would surface much later.
+        # A job file's keys are flags only if a job file is named: otherwise `--lr` before the script
+        # would be accepted as one, and the mistake would surface much later.
         before_entry = argv[: argv.index("--")] if "--" in argv else argv
         named = any(a == "--config" or a.startswith("--config=") for a in before_entry)
         self.spec_keys = spec_keys if named else frozenset()
@@ -151,7 +151,7 @@ class _Reader:
         )
 
     def _require_fitting(self, kind: EntryKind | None, rest: list[str]) -> None:
-        """Refuses flags that have no meaning for what is to run."""
+        """Refuse flags that have no meaning for this kind of job."""
         if kind is None and "module" in dict(self.torchrun):
             raise JobError("-m needs the name of a module: stoker run -m package.module")
         if kind is not None and self.spec:
@@ -160,7 +160,7 @@ class _Reader:
                 f"--{key} stands before the script {rest[0]!r} but is no launcher flag: put it after the script"
             )
         if kind is EntryKind.COMMAND and any(key != "nproc_per_node" for key, _ in self.torchrun):
-            # --nproc-per-node says how many ranks the command starts, where its own launcher does not.
+            # --nproc-per-node gives the command's number of ranks, if its own launcher does not.
             name = "--" + next(k for k, _ in self.torchrun if k != "nproc_per_node").replace("_", "-")
             raise JobError(f"{name} has no effect on a command after `--`: put it into the command itself")
 
@@ -202,7 +202,7 @@ class _Reader:
         if key not in OWNED:
             return
         self.notes.append(OWNED[key].format(value=value))
-        # A restart count given to torchrun asks for restarts: it becomes ours unless ours is given too.
+        # A restart count given to torchrun requests restarts: it becomes ours unless ours is also given.
         if key == "max_restarts" and not any(k == "max_retries" for k, _ in self.stoker):
             self.stoker.insert(0, ("max_retries", value))
 
@@ -212,7 +212,7 @@ class _Reader:
             self.at += 1
             if value is None:
                 ahead = self.argv[self.at] if self.at < len(self.argv) else "--"
-                # A bare key is a switch, unless something that can be its value follows.
+                # A bare key is a switch, unless a possible value follows.
                 value = "true" if ahead.startswith("--") else ahead
                 self.at += not ahead.startswith("--")
             self.spec.append((key, value))
@@ -264,12 +264,12 @@ def _switch_value(flag: Flag, value: str) -> str:
     raise JobError(f"{flag.name} is a switch and takes no value, got {value!r}")
 
 
-# Of flags that have no key in a job file.
+# For flags without a key in a job file.
 _WHOLE: Final = Setting(KeyType.INT, "", range=Range(0))
 
 
 def _check(flag: Flag, value: str) -> None:
-    """Refuses a value of the wrong type or out of range, in one line."""
+    """Refuse a value of the wrong type or out of range, in one line."""
     if flag.setting in SETTINGS:
         SETTINGS[flag.setting].held(flag.name, value)
     elif flag.kind is KeyType.INT:
@@ -282,7 +282,7 @@ def _check(flag: Flag, value: str) -> None:
 
 
 def check_nproc(value: str) -> None:
-    """Refuses what torchrun would refuse only after loading torch.
+    """Refuse values that torchrun would refuse only after loading torch.
 
     Raises:
         JobError: neither a whole number from 1 to `MOST_RANKS` nor auto, gpu, cpu, xpu.

@@ -1,4 +1,4 @@
-"""One setting, or one variable of the job: what it means, its value, where that came from and what it overrode."""
+"""Explains a setting or a variable of the job: its meaning, its value, the origin, and the overridden values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """What is known of one name. The last of `sources` is in effect; those before it, the lowest first, it overrode."""
+    """The facts about one name. The last of `sources` is in effect and overrode the others, listed lowest first."""
 
     name: str
     meaning: str
@@ -52,11 +52,11 @@ def explain(name: str, spec: JobSpec, env: Mapping[str, str], classes: Collectio
     Args:
         name: ``grace_s`` with its table or without, ``--grace``, ``STOKER_GRACE``, a key of the trainer or its alias, ``NCCL_DEBUG``, ``env.NCCL_DEBUG``.
         spec: the job.
-        env: the environment that it is launched from.
+        env: the environment of the launch.
         classes: the names of failure classes, for ``policy.<class>.<key>``.
 
     Raises:
-        JobError: there is no such name; with the nearest one.
+        JobError: the name is unknown; the message has the nearest one.
     """
     key = _key_of(name)
     if (setting := setting_of(key, classes)) is not None:
@@ -75,14 +75,14 @@ def explain(name: str, spec: JobSpec, env: Mapping[str, str], classes: Collectio
 
 
 def setting_of(key: str, classes: Collection[str] = ()) -> Setting | None:
-    """What is known of a key, spelt as in the tables."""
+    """The explanation of a key, spelled as in the tables."""
     section, _, last = key.rpartition(".")
     of_class = section.partition(".")[0] == "policy" and section.partition(".")[2] in classes
     return SETTINGS.get(key) or TRAINER_KEYS.get(key) or (CLASS_KEYS.get(last) if of_class else None)
 
 
 def other_names(key: str) -> tuple[str, ...]:
-    """What else a setting is called: on the command line, in variables, in a trainer's job file."""
+    """A setting's other names: on the command line, in variables, in a trainer's job file."""
     return tuple(name for name, meant in _names() if meant == key)
 
 
@@ -127,7 +127,7 @@ def _of_variable(name: str, spec: JobSpec, env: Mapping[str, str]) -> Iterator[S
 
 
 def _key_of(name: str) -> str:
-    """The key that a name means, the name itself where it is none of ours."""
+    """The key for a name, or the name itself if it is not one of ours."""
     word = name.replace("-", "_").lstrip("_") if name.startswith("--") else name
     if word in SETTINGS or word in TRAINER_KEYS:
         return word

@@ -63,12 +63,12 @@ _KEY: Final = re.compile(r"""([ \t]*)(?:"([^"]+)"|'([^']+)'|([\w.-]+))[ \t]*[=:]
 
 @lru_cache(maxsize=4)
 def _lines(text: str) -> Mapping[str, int]:
-    """The 1-based line of each key, by its dotted name and by the last part of that."""
+    """The 1-based line of each key, by its dotted name and by its last part."""
     found: dict[str, int] = {}
     table, outer = (
         "",
         [(-1, "")],
-    )  # of TOML the table; of YAML and .py the keys that enclose this line, by their indentation
+    )  # for TOML the table; for YAML and .py the keys that enclose this line, by indentation
     for number, line in enumerate(text.splitlines(), start=1):
         header, key = _HEADER.match(line), _KEY.match(line)
         if header is not None:
@@ -88,17 +88,17 @@ def _lines(text: str) -> Mapping[str, int]:
 
 
 def line_of(text: str, key: str) -> int | None:
-    """The 1-based line that sets `key`, else that of its table, else of a key of that name, as far as the text alone shows."""
+    """The 1-based line that sets `key`, else that of its table, else of a key of that name, as far as the text shows."""
     lines = _lines(text)
     table, _, last = key.rpartition(".")
     return lines.get(key) or (lines.get(table) if table else None) or lines.get(last)
 
 
 def toml_values(text: str) -> dict[str, Any]:
-    """What a TOML text of at most `MAX_BYTES` holds, within a second.
+    """Parse a TOML text of at most `MAX_BYTES`, within a second.
 
     Raises:
-        ValueError: it is no TOML, or has a key of too many parts.
+        ValueError: it is not TOML, or has a key of too many parts.
         RecursionError: it is nested beyond the stack.
     """
     import tomllib
@@ -113,7 +113,7 @@ def _toml(name: str, text: str) -> dict[str, Any]:
     try:
         return toml_values(text)
     except (ValueError, RecursionError) as error:
-        # Besides TOMLDecodeError: an integer of more digits than Python converts, nesting beyond the stack.
+        # Besides TOMLDecodeError: an integer with too many digits for Python, or nesting beyond the stack.
         raise JobError(f"{name}: not valid TOML: {_one_line(error)}") from None
 
 
@@ -121,7 +121,7 @@ def _yaml(name: str, text: str) -> dict[str, Any]:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """The safe loader, which also refuses a key that is given twice."""
+        """The safe loader, which also refuses a duplicate key."""
 
     def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[str, Any]:
         seen: set[str] = set()
@@ -137,7 +137,7 @@ def _yaml(name: str, text: str) -> dict[str, Any]:
 
     Loader.add_constructor("tag:yaml.org,2002:map", mapping)
     try:
-        # The loader is SafeLoader's: it makes plain data only.
+        # The loader extends SafeLoader: it creates only plain data.
         values = yaml.load(text, Loader=Loader)  # noqa: S506 - see above
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -146,7 +146,7 @@ def _yaml(name: str, text: str) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise JobError(f"{name}: not valid YAML: {_one_line(error)}") from None
     except (RecursionError, ValueError) as error:
-        # ValueError: YAML reads 2024-99-99 as a date, and an integer of more digits than Python converts.
+        # ValueError: YAML reads 2024-99-99 as a date, or an integer has more digits than Python converts.
         raise JobError(f"{name}: not a job file: {_one_line(error)}") from None
     if values is None:
         return {}
@@ -160,7 +160,7 @@ def _yaml(name: str, text: str) -> dict[str, Any]:
 def _python(name: str, text: str) -> dict[str, Any]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an odd escape in a string is the file's business
+            warnings.simplefilter("ignore")  # odd escapes in a string are up to the file
             tree = ast.parse(text, filename=name)
     except SyntaxError as error:
         raise JobError(f"{name}:{error.lineno or 1}: not valid Python: {error.msg}") from None
@@ -241,7 +241,7 @@ _OPERATORS: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
 def _arithmetic(name: str, node: ast.expr, op: ast.operator, first: float, second: float) -> int | float:
     if type(op) not in _OPERATORS:
         raise _refusal(name, node, "only + - * / // % ** are read here")
-    # Both sides are at most MAX_BITS long here; the exponent decides how long the answer gets.
+    # Both sides are at most MAX_BITS long here; the exponent decides the length of the result.
     if isinstance(op, ast.Pow) and abs(second) > MAX_EXPONENT:
         raise _refusal(name, node, f"exponent {second} is too large (at most {MAX_EXPONENT})")
     result: object = _OPERATORS[type(op)](first, second)
@@ -261,9 +261,9 @@ def _refusal(name: str, node: ast.stmt | ast.expr, why: str) -> JobError:
 
 
 def _require_plain(name: str, values: Mapping[str, Any]) -> None:
-    """Refuses what TOML or YAML can hold and a setting cannot: dates, bytes, sets, endless nesting.
+    """Refuse values of TOML or YAML that a setting cannot have: dates, bytes, sets, endless nesting.
 
-    Items are counted, since aliases (YAML) and names (.py) let a short file describe a vast value.
+    Items are counted, because aliases (YAML) and names (.py) let a short file describe a vast value.
     """
     waiting: list[tuple[str, Any, int]] = [(key, value, 0) for key, value in values.items()]
     seen = 0
@@ -283,7 +283,7 @@ def _require_plain(name: str, values: Mapping[str, Any]) -> None:
 
 
 def config_words(args: Sequence[str]) -> tuple[str, ...]:
-    """The words of a command line, or values within them, that name a config file by their suffix."""
+    """The words of a command line, or values in them, that look like config files by their suffix."""
     found = []
     for word in args:
         value = word.partition("=")[2] if "=" in word else word
@@ -293,7 +293,7 @@ def config_words(args: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_values(name: str, text: str) -> dict[str, Scalar]:
-    """Every scalar of a config file by its dotted key; empty where it is not one that can be read."""
+    """Every scalar of a config file by its dotted key; empty if it cannot be read."""
     try:
         if name.lower().endswith(".json"):
             if len(text) > MAX_BYTES:

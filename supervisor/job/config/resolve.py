@@ -1,4 +1,4 @@
-"""From a parsed command line, files and environment to one frozen JobSpec."""
+"""Resolves a parsed command line, files and environment into one frozen JobSpec."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from supervisor.job.spec import (
     TrialSettings,
 )
 
-# The bundled trainer's settings, as far as a batch and a restart need to know them.
+# The bundled trainer's settings, as far as a batch and a restart need them.
 _TRAINER_DEFAULTS: Final[dict[str, Any]] = {key: setting.default for key, setting in TRAINER_KEYS.items()}
 TRAINER_KNOBS: Final = Knobs(
     batch="--device_batch_size",
@@ -50,16 +50,16 @@ TRAINER_KNOBS: Final = Knobs(
 )
 
 
-# The file is in `config_path`; a folder of several nodes has to be a new one each time.
+# The file is in `config_path`; a folder of several nodes must be new each time.
 _OF_ONE_START: Final = frozenset(("config", "run_dir", "dry_run", "show_config", "check_only"))
 
 
 @dataclass(frozen=True, slots=True)
 class JobInputs:
-    """All that a job is resolved from. The caller opened the files and counted the devices.
+    """The inputs for resolving a job. The caller opened the files and counted the devices.
 
     `read` opens a file below `cwd`: one with a declared key.
-    `failure_classes` are the names that ``[policy.<class>]`` may have.
+    `failure_classes` are the possible names in ``[policy.<class>]``.
     """
 
     parsed: ParsedRun
@@ -130,14 +130,14 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
 
 
 def _table(look: Resolver, kind: type[Any], table: str) -> dict[str, Any]:
-    """The fields of a record that are settings of a table, with their values, without those that have none."""
+    """The fields of a record that are settings of a table, with their values, without empty ones."""
     keys = {field.name: f"{table}.{field.name}" for field in fields(kind)}
     held = {name: look.get(key) for name, key in keys.items() if key in SETTINGS}
     return {name: value for name, value in held.items() if value is not None}
 
 
 def resolve_retry(inputs: JobInputs) -> RetrySettings:
-    """The bounds on restarts alone, as `resolve_job` would have them.
+    """Only the limits on restarts, as `resolve_job` would resolve them.
 
     Raises:
         JobError: an unknown key or a value of the wrong type.
@@ -147,7 +147,7 @@ def resolve_retry(inputs: JobInputs) -> RetrySettings:
 
 
 def _given(look: Resolver) -> Iterator[str]:
-    """Flags of the command line that no setting records, as words, without those that start nothing or hold for one start only."""
+    """Command-line flags that no setting records, as words, without those that start nothing or apply to one start only."""
     noted = {origin for _, _, origin in look.origins}
     for key, value in dict(look.parsed.stoker).items():
         name = f"--{key.replace('_', '-')}"
@@ -156,10 +156,10 @@ def _given(look: Resolver) -> Iterator[str]:
 
 
 def screen_settings(inputs: JobInputs) -> tuple[tuple[str, str, str], ...]:
-    """The settings that no job holds, of the screen and of runs, as rows of `JobSpec.origins`.
+    """The settings outside jobs, of the screen and of runs, as rows of `JobSpec.origins`.
 
     Raises:
-        JobError: a value is not among those possible.
+        JobError: a value is not allowed.
     """
     look = Resolver(inputs.parsed, inputs.env, _layers(inputs))
     for key in SETTINGS:
@@ -201,7 +201,7 @@ def _entry(
 def _named_entry(
     kind: EntryKind, entry: str, parsed: ParsedRun, job: FileSettings
 ) -> tuple[EntryKind, str, tuple[str, ...]]:
-    """What the command line runs; the job file's arguments come before its own where both name the same."""
+    """The entry on the command line; the job file's arguments come first if both name the same entry."""
     if job.trainer:
         key = next(iter(job.trainer))
         raise JobError(
@@ -215,7 +215,7 @@ def _named_entry(
 def _entry_of_file(
     inputs: JobInputs, job: FileSettings, look: Resolver, label: str, script: str | None, module: str | None
 ) -> tuple[EntryKind, str, tuple[str, ...]]:
-    """What the job file runs."""
+    """The entry of the job file."""
     if script and module:
         raise JobError(f"{job.name}: [run] names both a script and a module; keep one")
     foreign = [k for k in (*job.trainer, *(k for k, _ in inputs.parsed.spec_keys)) if k not in FLAT]
@@ -241,9 +241,9 @@ def _nproc(value: str, inputs: JobInputs) -> int:
 
 
 def _nodes(value: str, *, shared: bool) -> int | None:
-    """The number of nodes; None for an elastic range, whose world size is not known beforehand.
+    """The number of nodes; None for an elastic range, whose world size is unknown in advance.
 
-    In a run directory that all nodes share a range counts as its most: how many take part is settled before each launch.
+    In a run directory shared by all nodes, a range counts as its maximum: the number is settled before each launch.
     """
     match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", value)
     if match is None or int(match[1]) < 1 or (match[2] and int(match[2]) < int(match[1])):
@@ -254,7 +254,7 @@ def _nodes(value: str, *, shared: bool) -> int | None:
 def _of_one_rank(
     run: dict[str, Any], flags: tuple[str, ...], look: Resolver, why: str
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The settings for one rank on this machine, without a meeting point of several."""
+    """The settings for one rank on this machine, without a rendezvous of several."""
     if why == "--single-gpu":
         look.note("run.single_gpu", "true", f"flag {why}")
     look.note("run.nproc_per_node", 1, why)
@@ -396,7 +396,7 @@ def _with_trainer(
     batch = _trainer_batch(effective, world)
     steps = effective.get("num_iterations")
     args = _trainer_args(values)
-    # What the file expects holds for its own model, length and batch.
+    # The file's expectation is for its own model, length and batch.
     expects = all(from_where[key].startswith(f"{label} ") for key in values.keys() & _TAKES_MEMORY)
     return replace(
         spec,
@@ -429,7 +429,7 @@ def _trainer_trial(
     """The trainer's keys for a trial: few steps, and checkpoints in the run directory, so that no real run resumes from them."""
     wanted: dict[str, Any] = {}
     steps = values.get("num_iterations", _TRAINER_DEFAULTS["num_iterations"])
-    # From a checkpoint it may be beyond them at once: it is then stopped once they are seen.
+    # From a checkpoint it may start beyond them; then it is stopped once they are seen.
     if steps > trial.steps and not values.get("resume_from"):
         wanted["num_iterations"] = trial.steps
     if values.get("checkpoint_dir"):

@@ -69,13 +69,13 @@ def with_knobs(
         spec: the job so far.
         look: the settings.
         world: ranks in all, if known.
-        read: opens a file by the name that the command line uses: a file with a declared key.
-        gpus: GPUs that the job would see.
-        alone: the flag that asks for one rank; empty where none does.
+        read: opens a file by the name that the command line uses: for files with a declared key.
+        gpus: the number of GPUs visible to the job.
+        alone: the flag that requests one rank; empty without one.
 
     Raises:
-        JobError: a batch that a person asked for cannot be set or does not divide; a command starts several ranks where one is
-            asked for.
+        JobError: a requested batch cannot be set or does not divide; a command starts several ranks although
+            one was requested.
     """
     opened = read or (lambda _: None)
     declared, unit, tokens = _declared_knobs(look)
@@ -91,18 +91,18 @@ def with_knobs(
     knobs = find_knobs(spec.entry_args, declared, elsewhere=where, world=world)
     spec = replace(spec, world_size=world)
     if spec.entry_kind is EntryKind.COMMAND and knobs.batch_scope is KnobScope.PER_NODE:
-        world = None  # how its ranks lie on nodes is the command's own business
+        world = None  # the layout of its ranks on nodes is up to the command
     args = spec.entry_args
     set_knobs: dict[str, str] = {}
     if wanted is not None:
         args, where = _set_knob(args, where, set_knobs, _rank_batch(knobs, wanted), str(wanted))
     if world == 1 and knobs.help == SMALLER_GLOBAL and knobs.batch_scope is KnobScope.UNKNOWN:
-        knobs = replace(knobs, batch_scope=KnobScope.PER_RANK)  # which is all ranks', too
+        knobs = replace(knobs, batch_scope=KnobScope.PER_RANK)  # which is also that of all ranks
     counted = partial(
         kn.batch_of, args, elsewhere=where, unit=unit, tokens_per_sample=tokens, global_batch=total
     )
     given = declared or Knobs()
-    # A batch that a person spelt out must divide; one that was merely found is the script's own business.
+    # A batch that a person spelled out must divide; a batch that was merely found is up to the script.
     spelt_out = {given.batch, wanted, total} != {None}
     may_shrink = spec.retry.allow_smaller_global or _names_batch(given)
     batch, knobs, notes = _batch(spec, knobs, world, counted, spelt_out=spelt_out, may_shrink=may_shrink)
@@ -138,12 +138,12 @@ def with_knobs(
 
 
 def _names_batch(given: Knobs) -> bool:
-    """Whether a person named the batch's setting, or what it counts."""
+    """Whether a person named the batch's setting, or its scope."""
     return given.batch is not None or given.batch_scope is not KnobScope.UNKNOWN
 
 
 def _rank_batch(knobs: Knobs, wanted: int) -> str:
-    """The setting that holds a rank's batch; raises JobError where it is not known."""
+    """The setting of a rank's batch; raises JobError if it is unknown."""
     if knobs.batch is None:
         raise JobError(f"--micro-batch {wanted} cannot be set: {kn.why_not_changeable(knobs)}")
     if knobs.batch_scope is not KnobScope.PER_RANK:
@@ -153,10 +153,10 @@ def _rank_batch(knobs: Knobs, wanted: int) -> str:
 
 
 def _with_one_rank(spec: JobSpec, flag: str) -> JobSpec:
-    """The job with its launcher told to start one rank, where another than torchrun of ours starts them.
+    """The job with its launcher set to one rank, if that launcher is not our torchrun.
 
     Raises:
-        JobError: it starts several, and what would make it start one is not known for certain.
+        JobError: it starts several, and no way to start one is certain.
     """
     for setting in settings_of(spec.entry_args):
         if _is_of_ranks(setting) and (as_number(setting.value) or 1) > 1:
@@ -164,7 +164,7 @@ def _with_one_rank(spec: JobSpec, flag: str) -> JobSpec:
     if spec.entry_kind is not EntryKind.COMMAND:
         return spec
     launch, _ = _launch(spec)
-    # Without a count, accelerate's own configuration file may have one, and srun's tasks may be counted by the node.
+    # Without a count, accelerate's own configuration file may have one, and srun's tasks may be per node.
     unsaid = launch.ranks is None and not {*ACCELERATE, "srun"}.isdisjoint(launch.launchers)
     if launch.ranks in {None, 1} and not (unsaid or names_machines(launch)):
         return spec
@@ -180,7 +180,7 @@ def _with_one_rank(spec: JobSpec, flag: str) -> JobSpec:
 
 
 def _world(spec: JobSpec, look: Resolver, world: int | None, launch: Launch, gpus: int) -> int | None:
-    """The job's ranks, if they are known: one is a declaration too, unless the command's own launcher says otherwise."""
+    """The job's number of ranks, if known: one is also declared, unless the command's launcher contradicts."""
     declared = launch.ranks in {None, 1} and any(
         key == "run.nproc_per_node" and origin != "default" for key, _, origin in look.origins
     )
@@ -188,14 +188,14 @@ def _world(spec: JobSpec, look: Resolver, world: int | None, launch: Launch, gpu
         return world
     if spec.nproc_per_node == 1 and not is_plain_python(spec):
         return launch.ranks
-    # A script that is run directly may start a rank for each GPU, or use several of them from one process.
+    # A directly run script may start a rank per GPU, or use several GPUs from one process.
     return None if world == 1 and (gpus > 1 or _starts_own_ranks(spec.entry_args)) else world
 
 
 def _declared_files(
     declared: Knobs | None, read: Callable[[str], str | None]
 ) -> dict[str, Mapping[str, Scalar]]:
-    """The files that declared names stand in, each by its place in such a name."""
+    """The files in declared names, each by its place in such a name."""
     given = declared or Knobs()
     named = (given.batch, given.accumulation, given.global_batch)
     files = {name.partition("#")[0] for name in named if name is not None and place_of(name) is Place.FILE}
@@ -212,7 +212,7 @@ def _batch(
     spelt_out: bool,
     may_shrink: bool,
 ) -> tuple[BatchSpec | None, Knobs, tuple[str, ...]]:
-    """The batch's numbers, where they are known; what contradicts them is noted, or raised where a person spelt them out.
+    """The batch's numbers, if known; contradictions are noted, or raised if a person spelled the numbers out.
 
     `may_shrink`: a person named the batch or lets it shrink, so that without an accumulation there is none.
     """
@@ -238,7 +238,7 @@ def _batch(
 
 
 def _without_smaller_global(knobs: Knobs, instead: str) -> Knobs:
-    """A refusal without the flag that would not help here, and with what would `instead`."""
+    """A refusal without the flag that would not help here, and with the remedy `instead`."""
     if not knobs.help.startswith(SMALLER_GLOBAL):
         return knobs
     why = knobs.refusal.replace(f" ({knobs.help})", f" ({instead})" if instead else "")
@@ -246,7 +246,7 @@ def _without_smaller_global(knobs: Knobs, instead: str) -> Knobs:
 
 
 def _note_origins(look: Resolver, knobs: Knobs) -> None:
-    """Records in the settings which knobs are used, and whether a person named them."""
+    """Record in the settings which knobs are used, and whether a person named them."""
     origin = "declared" if knobs.declared else "found on the command line"
     named = {
         "batch": knobs.batch,
@@ -262,7 +262,7 @@ def _note_origins(look: Resolver, knobs: Knobs) -> None:
 def _set_knob(
     args: tuple[str, ...], where: Places, others: dict[str, str], name: str, value: str
 ) -> tuple[tuple[str, ...], Places]:
-    """A knob set from the first launch on; where it is no argument it goes to `others`."""
+    """A knob set from the first launch on; if it is not an argument it goes to `others`."""
     if is_argument(name):
         return set_value(args, name, value), where
     others[name] = value
@@ -273,7 +273,7 @@ def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int
     resume = look.get("resume.knob")
     value = look.get("resume.value")
     if resume is not None and value is None:
-        # `--resume-knob --resume=latest` names flag and value at once; without a value it is a switch.
+        # `--resume-knob --resume=latest` gives flag and value together; without a value it is a switch.
         resume, _, value = resume.partition("=")
     scope, counts = look.get("batch.scope"), look.get("batch.accumulation_counts")
     declared = Knobs(
@@ -295,7 +295,7 @@ def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int
 
 
 def _launch(spec: JobSpec) -> tuple[Launch, int]:
-    """What the job runs, and where the script's own arguments begin within `entry_args`."""
+    """The job's program, and the index of the script's own arguments within `entry_args`."""
     match spec.entry_kind:
         case EntryKind.SCRIPT:
             return Launch(("torchrun",), None, script=spec.entry), 0
@@ -318,7 +318,7 @@ def _is_of_ranks(setting: Argument) -> bool:
 
 
 def _starts_own_ranks(args: Sequence[str]) -> bool:
-    """Whether the arguments of a script that is run directly tell it how many ranks or GPUs to use."""
+    """Whether a directly run script's arguments give its number of ranks or GPUs."""
     return any(_is_of_ranks(s) and s.value not in {"1", "0"} for s in settings_of(args))
 
 
@@ -328,11 +328,11 @@ def is_python(program: str) -> bool:
 
 
 def is_plain_python(spec: JobSpec) -> bool:
-    """Whether a command is a Python script run directly: the process is then the job's one rank, no launcher's."""
+    """Whether a command is a directly run Python script, whose process is the job's only rank."""
     return spec.entry_kind is EntryKind.COMMAND and is_python(spec.entry) and "-m" not in spec.entry_args[:2]
 
 
-# Not `num_steps`, `steps`, `total_steps`: also of a sampler's steps, of a schedule alone, of one epoch.
+# Not `num_steps`, `steps`, `total_steps`: these may be a sampler's steps, a schedule's, or one epoch's.
 STEP_NAMES: Final = frozenset(
     ("max_steps", "max_train_steps", "max_training_steps", "max_iters", "max_iterations", "max_update", "max_updates",
      "train_iters", "num_train_steps", "num_train_iters", "num_training_steps", "num_iterations", "total_train_steps")
@@ -344,7 +344,7 @@ EVAL_SAMPLES: Final = frozenset(("max_eval_samples", "max_val_samples", "max_pre
 TRAIN_SAMPLES: Final = frozenset(("max_train_samples",))
 FEW_SAMPLES: Final = 64
 """Samples of an evaluation in a trial."""
-# Words of a name whose steps are not the training's: ``eval.validation.max_steps``.
+# Words in a name whose steps are not the training's: ``eval.validation.max_steps``.
 _OF_OTHERS: Final = frozenset(
     ("eval", "evaluation", "val", "valid", "validation", "test", "dev", "sample", "sampling", "sampler", "generate",
      "generation", "infer", "inference", "scheduler", "warmup", "pretrain", "finetune", "profile", "profiler")
@@ -352,7 +352,7 @@ _OF_OTHERS: Final = frozenset(
 
 
 class _Found(NamedTuple):
-    """A setting to change; `value` None: it is a framework's own and is not given."""
+    """A setting to change; `value` None: it is a framework's own and not given."""
 
     name: str
     value: str | None
@@ -366,14 +366,14 @@ def plan_trial(
     *,
     resumes: bool = False,
 ) -> TrialSettings:
-    """`trial` with the settings that are to be changed, and whether the script then ends by itself.
+    """`trial` with the settings to change, and whether the script then ends on its own.
 
     Args:
-        trial: what is asked for.
-        args: what follows the script, or the whole command line behind the program.
-        where: where the script's own arguments begin, and what runs.
+        trial: the requested trial.
+        args: the words after the script, or after the program of a command.
+        where: the index of the script's own arguments, and the program.
         batch: the batch of the trial's one rank, if it is known.
-        resumes: it is told to begin at a checkpoint: few steps in all may be behind it by then, so they are not set.
+        resumes: it is set to start from a checkpoint, which may already be beyond a small total, so no total is set.
     """
     found = [_Found(s.name, s.value) for s in settings_of(args[where.args_at :]) if s.value is not None]
     steps = None if resumes else _steps(found, where.program)
@@ -402,7 +402,7 @@ def plan_trial(
 
 
 def total_steps(settings: Iterable[tuple[str, str | None]], program: str | None = None) -> int | None:
-    """The number of training steps in all, by the settings; None unless one setting is known to mean that."""
+    """The total number of training steps from the settings; None unless one setting is known to mean that."""
     steps = _steps([_Found(name, value) for name, value in settings if value is not None], program)
     return as_number(steps.value) if steps is not None else None
 
@@ -427,7 +427,7 @@ def _only(found: Sequence[_Found], names: frozenset[str]) -> _Found | None:
 
 
 def _steps(found: Sequence[_Found], program: str | None) -> _Found | None:
-    """The setting that ends the training: the framework's own where one's conventions hold, else the one of a telling name."""
+    """The setting that ends the training: the framework's own if one applies, else the one with a clear name."""
     mine = [one for one in found if not _OF_OTHERS.intersection(re.split(r"[._:@]", plain(one.name)))]
     row = find_convention([one.name for one in found], program)
     if row is None or row.steps is None:
@@ -436,14 +436,14 @@ def _steps(found: Sequence[_Found], program: str | None) -> _Found | None:
 
 
 def _changed(one: _Found, value: int) -> TrialKnob | None:
-    """The setting with a number; None where it holds something else than a number."""
+    """The setting with a number; None if its value is not a number."""
     if one.value is not None and not _is_number(one.value):
         return None
     return TrialKnob(one.name, str(value), one.value)
 
 
 def _is_few(value: str | None, most: int) -> bool:
-    """Whether a number of batches or samples is small as it is; a fraction, as Lightning's 1.0, is of all."""
+    """Whether a number of batches or samples is already small; a fraction, like Lightning's 1.0, is a share."""
     number = as_number(value)
     return number is not None and number <= most and "." not in str(value)
 

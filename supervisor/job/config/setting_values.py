@@ -1,6 +1,6 @@
-"""The keys of job files and product settings, their types, and how a value of any source becomes one.
+"""The keys of job files and product settings, their types, and conversion of values from any source.
 
-Where a setting comes from, first found wins: flag > STOKER_* > PET_* > job file > project > user > default.
+Sources of a setting; the first one found wins: flag > STOKER_* > PET_* > job file > project > user > default.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LAUNCHER_FLAGS: Final = {flag.setting: flag for flag in TORCHRUN_FLAGS if flag.
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A settings file: its name for messages, its parsed values, its text (to name lines), and whether stoker brought it."""
+    """A settings file: its name for messages, parsed values, text (for line numbers), and whether it is stoker's."""
 
     name: str
     values: Mapping[str, Any]
@@ -46,7 +46,7 @@ class ConfigFile:
     is_preset: bool = False
 
     def at(self, key: str) -> str:
-        """Where a key stands: the file's name, with the line where that is known."""
+        """The position of a key: the file's name, with the line if known."""
         line = line_of(self.text, key)
         return f"{self.name}:{line}" if line else self.name
 
@@ -57,7 +57,7 @@ class ConfigFile:
 
 @dataclass(frozen=True, slots=True)
 class FileSettings:
-    """One file, checked: launch settings by dotted key, and what it holds besides. `spelt`: keys that it calls otherwise."""
+    """One file, checked: launch settings by dotted key, and other content. `spelt`: keys with another spelling."""
 
     name: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -71,21 +71,21 @@ class FileSettings:
     file: ConfigFile | None = None
 
     def at(self, key: str) -> str:
-        """Where a setting stands, as `ConfigFile.at`."""
+        """The position of a setting, as in `ConfigFile.at`."""
         return self.file.at(self.spelt.get(key, key)) if self.file is not None else self.name
 
 
 def spec_key_names() -> frozenset[str]:
-    """Names that may stand as flags beside ``--config``: the trainer's keys, their aliases, flat launch keys."""
+    """Names allowed as flags beside ``--config``: the trainer's keys, their aliases, flat launch keys."""
     own = {flag.key for flag in (*STOKER_FLAGS, *TORCHRUN_FLAGS)}
     return frozenset((set(TRAINER_KEYS) | set(ALIASES) | set(FLAT)) - own)
 
 
 def check_file(file: ConfigFile | None, *, classes: frozenset[str], is_job: bool) -> FileSettings:
-    """Checks every key of a settings file.
+    """Check every key of a settings file.
 
     Args:
-        file: the file, or None where there is none.
+        file: the file, or None.
         classes: names of failure classes, for ``[policy.<class>]``.
         is_job: a job file (which may hold trainer keys) or product settings (which may not).
 
@@ -111,7 +111,7 @@ class _Checked:
         self.found: dict[str, Any] = {"settings": {}, "trainer": {}, "classes": {}, "spelt": {}}
 
     def attempt(self, take: Callable[..., None], *what: object) -> None:
-        """Take a key, or record what is wrong with it, so that all errors of a file are reported at once."""
+        """Take a key, or record its error, so that all errors of a file are reported together."""
         try:
             take(*what)
         except JobError as error:
@@ -175,7 +175,7 @@ def _metric_rules(file: ConfigFile, value: object) -> tuple[tuple[str, str], ...
 
 
 def _tables(file: ConfigFile, key: str, value: object, known: Mapping[str, Setting]) -> list[dict[str, Any]]:
-    """A list of tables, each with the keys that are `known`."""
+    """A list of tables, each with only `known` keys."""
     if not isinstance(value, list) or not all(isinstance(table, dict) for table in value):
         raise file.error(key, f"{key} is a list of tables: [[{key}]] with {', '.join(known)}")
     return [_held(file, key, table, known) for table in value]
@@ -184,7 +184,7 @@ def _tables(file: ConfigFile, key: str, value: object, known: Mapping[str, Setti
 def _held(
     file: ConfigFile, where: str, table: Mapping[str, Any], known: Mapping[str, Setting]
 ) -> dict[str, Any]:
-    """A table with the keys that are `known`, each as its setting holds it."""
+    """A table with only `known` keys, each converted for its setting."""
     for key in table:
         if key not in known:
             raise _unknown(file, f"{where}.{key}", [f"{where}.{each}" for each in known])
@@ -198,23 +198,23 @@ def _compiled(file: ConfigFile, what: str, regex: str) -> LinearPattern:
         raise file.error("regex", f"{what}: {regex!r} {error}") from None
 
 
-# The package itself has 185, the longest of 1,366 characters, which take some 2 s to compile.
+# The package itself has 185, the longest with 1,366 characters, which take some 2 s to compile.
 MOST_SIGNATURES = 200
 LONGEST_REGEX = 2000
 _SIGNATURE_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-# Nothing has failed where one of these is, so no line can show it.
+# In these classes nothing has failed, so no line can show them.
 _NO_FAILURE = frozenset(("healthy", "unknown"))
-# What a failure that only has a user's own name counts as.
+# The class of a failure that only has a user's own name.
 _NAMED_CLASS = "code_error"
 
 
 def own_signatures(
     file: ConfigFile, value: object, classes: frozenset[str]
 ) -> tuple[tuple[OwnSignature, ClassOverride | None], ...]:
-    """``[[signature]]`` tables, each with what policy is to do about it.
+    """``[[signature]]`` tables, each with the response of policy.
 
     Raises:
-        JobError: a key is unknown or missing, or has a value that does not fit.
+        JobError: a key is unknown or missing, or has an invalid value.
     """
     of_class = replace(SIGNATURE_KEYS["class"], choices=tuple(sorted(classes - _NO_FAILURE)))
     tables = _tables(file, SIGNATURE, value, {**SIGNATURE_KEYS, "class": of_class})
@@ -233,7 +233,7 @@ def own_signatures(
 def nearest_signatures(
     by_file: Iterable[Iterable[tuple[OwnSignature, ClassOverride | None]]],
 ) -> dict[OwnSignature, ClassOverride | None]:
-    """The signatures of several files, the nearest first, with what policy does about each; of one id, the nearest file's."""
+    """The signatures of several files, the nearest first, with policy's response to each; for each id, the nearest file's."""
     found: dict[str, tuple[OwnSignature, ClassOverride | None]] = {}
     for pairs in by_file:
         for signature, override in pairs:
@@ -261,7 +261,7 @@ def _own_signature(file: ConfigFile, table: Mapping[str, str]) -> OwnSignature:
 def _own_override(
     file: ConfigFile, name: str, action: str | None, recurs: str | None
 ) -> ClassOverride | None:
-    """What policy does: the action, or by what a restart is expected to meet: not again (one restart), or again (none)."""
+    """Policy's response: the action, or the number of expected repeats: not again (one restart), or again (none)."""
     if action == "restart" and recurs == "yes":
         what = f"signature {name!r}: it recurs, so that a restart would meet it again: hold or stop"
         raise file.error("action", what)
@@ -277,9 +277,9 @@ def _own_override(
 
 @dataclass(slots=True)
 class Resolver:
-    """Looks a setting up through all layers and remembers each that names it, with where.
+    """Looks up a setting in all layers and records each layer that names it, with its position.
 
-    In `origins` the last row of a setting is the effective one; those before it, the lowest layer first, are what it overrode.
+    In `origins` the last row of a setting is the effective one; it overrode those before it, listed from the lowest layer.
     """
 
     parsed: ParsedRun
@@ -288,7 +288,7 @@ class Resolver:
     origins: list[tuple[str, str, str]] = field(default_factory=list)
 
     def get(self, key: str) -> Any:
-        """The value of a dotted setting, converted; where nobody names it its default."""
+        """The converted value of a dotted setting, or its default if nobody names it."""
         setting = SETTINGS[key]
         value = setting.default
         if value is not None:
@@ -309,7 +309,7 @@ class Resolver:
         self.origins.append((key, str(value), origin))
 
     def _sources(self, key: str) -> Iterator[tuple[Any, str]]:
-        """Every source of a setting, in the order of the module's head; None: it does not name it."""
+        """Every source of a setting, in the order of the module's head; None for a source that lacks it."""
         own, launcher, parsed = _OWN_FLAGS.get(key), _LAUNCHER_FLAGS.get(key), self.parsed
         given = parsed.launcher(launcher.key) if launcher is not None else None
         by_variable = launcher is not None and launcher.key in parsed.from_env
@@ -325,12 +325,12 @@ class Resolver:
             yield self.env.get(name), f"env {name}"
         if (
             launcher is not None and given is not None
-        ):  # else, as for a command, torchrun's variables count for nothing
+        ):  # otherwise, as for a command, torchrun's variables do not count
             name = f"PET_{launcher.key.upper()}"
             yield given if by_variable else self.env.get(name), f"env {name}"
         if key == "run.nproc_per_node":
             yield self.env.get("NPROC_PER_NODE"), "env NPROC_PER_NODE"
-        if key == "run.log_level":  # other programs give it other values: those are theirs
+        if key == "run.log_level":  # other programs use other values, which are theirs
             level = self.env.get("LOG_LEVEL", "").lower()
             yield level if level in SETTINGS[key].choices else None, "env LOG_LEVEL"
         for label, layer in self.layers:

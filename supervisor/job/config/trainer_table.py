@@ -85,7 +85,7 @@ TRAINER_KEYS: Final[dict[str, Setting]] = {
     "memory_cap_step": Setting(_I, "steps of this process after which the cap is set", default=4, range=Range(0, None)),
     "fault": Setting(_T, "kind[:argument]@step[:rank],…; see docs/telemetry.md", default=""),
 }
-# Names of older scripts and of the cluster's YAML.
+# Names from older scripts and the cluster's YAML.
 ALIASES: Final[dict[str, str]] = {
     "batch_size": "device_batch_size",
     "total_steps": "num_iterations",

@@ -1,1 +1,1 @@
-"""A foreign script's settings: where they stand, which hold its batch, its checkpoints and its data loader."""
+"""The settings of a foreign script: their places, and those of its batch, checkpoints and data loader."""

@@ -1,7 +1,7 @@
-"""Conventions that a command line alone shows: frameworks, data loaders, timeouts of process groups.
+"""Conventions visible in a command line: frameworks, data loaders, timeouts of process groups.
 
-A framework's row applies where the program or the names that are given are its own. What a person declares comes before it, and what the
-instrumentation measures comes before both where it contradicts them.
+A framework's row applies if the program or the given names are its own. A person's declaration takes
+precedence over it, and a contradicting measurement over both.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class Convention:
 
     Attributes:
         name: for people.
-        programs: console programs and modules (by prefix, where they end in a dot) that are it.
+        programs: its console programs and modules (by prefix, if they end in a dot).
         given: regular expressions; each must match a setting of the command line.
-        micro: settings that hold the micro-batch, where their names do not say so.
-        accumulation: the framework's own setting: beside it a plain batch size is never cut into pieces.
-        resume_flag: takes a checkpoint.
-        resume_word: a word of the command line without which `resume_flag` is not known to the script.
-        always_resumes: it resumes by itself unless one of `resume_off` is given.
-        resume_off: settings that keep it from doing so.
-        steps: the setting that ends the training after so many optimizer steps.
+        micro: settings of the micro-batch whose names do not say so.
+        accumulation: the framework's own setting: with it a plain batch size is never cut into pieces.
+        resume_flag: the flag for a checkpoint.
+        resume_word: a word of the command line without which the script does not know `resume_flag`.
+        always_resumes: it resumes on its own unless one of `resume_off` is given.
+        resume_off: settings that prevent that.
+        steps: the setting for the number of optimizer steps.
         unsafe: settings that make a change of the micro-batch change the training, with the reason.
     """
 
@@ -100,11 +100,11 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
 
 
 def find_convention(names: Sequence[str], program: str | None) -> Convention | None:
-    """The first row whose evidence is there.
+    """The first row that applies.
 
     Args:
         names: settings of the command line.
-        program: the console program or module that runs.
+        program: the console program or module.
     """
     return next((row for row in CONVENTIONS if _applies(row, names, program)), None)
 
@@ -116,7 +116,7 @@ def _applies(row: Convention, names: Sequence[str], program: str | None) -> bool
 
 
 def find_loader(args: Sequence[str]) -> LoaderKnobs:
-    """The settings of the DataLoader on a command line that cost host memory: workers, prefetch, pinning, sharing."""
+    """A command line's DataLoader settings that cost host memory: workers, prefetch, pinning, sharing."""
     found: dict[str, tuple[str, str]] = {}
     for name in names_of(args):
         kind, value = _of_loader(name), value_of(args, name)
@@ -158,7 +158,7 @@ NCCL_DEFAULT_TIMEOUT_S: Final = 600.0
 
 
 def longer_than_usual(seconds: object) -> float | None:
-    """`seconds` where it is a number above PyTorch's default."""
+    """`seconds` if it is a number above PyTorch's default."""
     number = _number(seconds)
     return number if number is not None and number > NCCL_DEFAULT_TIMEOUT_S else None
 

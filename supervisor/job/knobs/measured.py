@@ -1,8 +1,8 @@
-"""Derives a batch, and the settings that make it, from what the training processes did.
+"""Derives a batch and its settings from measurements in the training processes.
 
-The records are those of ``measured<rank>.jsonl`` (docs/telemetry.md). A number is measured, asked for or refused; nothing
-is guessed. A setting is found by its value and its name together: the value alone may also be the number of heads, and the name alone
-may belong to a setting that another one overrides.
+The records are those of ``measured<rank>.jsonl`` (docs/telemetry.md). A number is measured, asked for or
+refused, never guessed. A setting is identified by its value and name together: the value alone may also be
+the number of heads, and the name alone may belong to an overridden setting.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from supervisor.job.spec import AccumulationCounts, Knobs, KnobScope
 
 
 class Certainty(StrEnum):
-    """What became of one question."""
+    """The certainty of an answer."""
 
     MEASURED = "measured"
     ASKED = "asked"
@@ -52,7 +52,7 @@ class Certainty(StrEnum):
 
 
 class Why(StrEnum):
-    """The rule that answered a question, or that left it open."""
+    """The rule that answered a question, or left it open."""
 
     LOADER = "loader"
     """The training loader's batch size."""
@@ -111,7 +111,7 @@ UNSEEN = frozenset({Why.NO_STEP, Why.TOO_FEW_STEPS})
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """The answer to one question and how certain it is. `candidates` are for whoever is asked, the likeliest first."""
+    """The answer to one question, and its certainty. `candidates`: for a person, likeliest first."""
 
     certainty: Certainty
     why: Why
@@ -124,20 +124,20 @@ class MeasuredBatch:
 
     Attributes:
         micro_batch: samples of one forward and backward pass on a rank; with `unit` tokens, the budget of a batch.
-        accumulation: such passes in one optimizer step.
+        accumulation: such passes per optimizer step.
         world_size: ranks.
         global_batch: their product, in `unit`.
-        sequence_length: tokens of a sample, if the model is given token ids; None if they may be something else.
+        sequence_length: tokens per sample, if the model's input is token ids; None if it may be something else.
         unit: what `micro_batch` counts.
-        setting: makes the micro-batch.
+        setting: the setting of the micro-batch.
         scope: what `setting` counts.
         counts_accumulation: `setting` is the total of an optimizer step; the micro-batch follows from the accumulation.
-        accumulation_setting: makes the accumulation; a name, "derived", "none", or None where it is not known.
+        accumulation_setting: the setting of the accumulation; a name, "derived", "none", or None if unknown.
         accumulation_knob: the setting of that name.
-        accumulation_scope: what it counts: a rank's passes, or those of all ranks.
+        accumulation_scope: what it counts: one rank's passes, or those of all ranks.
         has_loaded: a checkpoint or a pretrained model was loaded.
         loader_at: ``file:line`` of the training loader's call.
-        micro, accumulated, set_by, accumulated_by: how certain micro-batch, accumulation and their two settings are.
+        micro, accumulated, set_by, accumulated_by: the certainty of micro-batch, accumulation and their two settings.
     """
 
     micro_batch: int | None
@@ -172,7 +172,7 @@ class _Numbers:
     """The loader's batch, where the loop cuts it: a setting of that value makes this one, whatever it is in micro-batches."""
 
     def scope(self, value: int | None) -> KnobScope | None:
-        """What a setting of this value counts, if it makes the micro-batch."""
+        """What a setting of this value counts, if it sets the micro-batch."""
         if value is None or self.micro is None or value == self.uncut:
             return None
         if value == self.micro:
@@ -182,7 +182,7 @@ class _Numbers:
         return KnobScope.PER_NODE if value == self.micro * (self.local_world or 1) else None
 
     def is_whole(self, value: int | None) -> bool:
-        """Whether `value` is what one optimizer step sees: on all ranks or on one, in samples or in tokens."""
+        """Whether `value` is the size of one optimizer step: on all ranks or on one, in samples or in tokens."""
         if value is None or self.micro is None or self.times is None:
             return False
         on_rank = self.micro * self.times
@@ -191,7 +191,7 @@ class _Numbers:
 
     @property
     def accumulations(self) -> set[int]:
-        """What a setting of the accumulation may hold: the passes of one rank or of all."""
+        """Possible values of an accumulation setting: the passes of one rank or of all."""
         return {self.times, self.times * (self.world or 1)} if self.times is not None else set()
 
     @property
@@ -202,24 +202,24 @@ class _Numbers:
         return self.micro * self.times * self.world
 
     def is_unclear(self, value: int | None) -> bool:
-        """Whether `value` is the micro-batch times the ranks and, as there are as many passes, a rank's whole step, too."""
+        """Whether `value` may be the micro-batch times the ranks or, with as many passes, also a rank's whole step."""
         world = self.world or 1
         return world > 1 and world == self.times and self.micro is not None and value == self.micro * world
 
     def is_global(self, value: int | None) -> bool:
-        """Whether `value` is the samples of one optimizer step on all ranks."""
+        """Whether `value` is the number of samples in one optimizer step on all ranks."""
         return value is not None and value == self.whole and value != self.uncut
 
 
 def measured_batch(
     facts: Facts, *, local_world_size: int | None = None, named: Knobs | None = None
 ) -> MeasuredBatch:
-    """What follows from the facts so far.
+    """Derive the batch from the facts so far.
 
     Args:
         facts: one attempt's.
-        local_world_size: ranks on a node, where no rank says it.
-        named: what a person declared: these settings are taken, if their values fit.
+        local_world_size: ranks on a node, if no rank reports it.
+        named: settings declared by a person, used if their values fit.
     """
     given = named or Knobs()
     settings, ranks = facts.settings, facts.ranks
@@ -264,14 +264,14 @@ def measured_batch(
 
 
 def _counted_on(knob: Setting, times: int | None, given: Knobs) -> KnobScope:
-    """Whether the accumulation's setting holds the passes of one rank or of all."""
+    """Whether the accumulation's setting counts the passes of one rank or of all."""
     counts_ranks = times is None and given.counts is AccumulationCounts.ALL_RANKS
     is_own = knob.number == (times or knob.number) and not counts_ranks
     return KnobScope.PER_RANK if is_own else KnobScope.GLOBAL
 
 
 def first_steps(facts: Facts, *, accumulates: bool) -> tuple[int | None, int | None, int | None]:
-    """The micro-batch, the passes of the newest complete step, and those that `STEPS_THAT_AGREE` steps agreed on; None: not known.
+    """The micro-batch, the passes of the newest complete step, and those that `STEPS_THAT_AGREE` steps agreed on; None: unknown.
 
     `accumulates`: an earlier attempt's backward passes were its accumulation.
     """
@@ -283,12 +283,12 @@ def first_steps(facts: Facts, *, accumulates: bool) -> tuple[int | None, int | N
     if unit is BatchUnit.TOKENS:
         return None, None, None
     if count.value > 1 and not (rank.counts_batches or accumulates):
-        return micro, None, None  # two losses are no accumulation
+        return micro, None, None  # two losses are not accumulation
     return micro, count.value or None, count.agreed
 
 
 def _differ(first: int | None, of_ranks: Iterable[int | None]) -> bool:
-    """Whether another rank has another number. One that knows none yet is behind, and differs not."""
+    """Whether another rank has another number. A rank without one yet is behind, and does not differ."""
     return any(number not in {first, None} for number in of_ranks)
 
 
@@ -305,12 +305,12 @@ def _refused(why: Why) -> Derivation:
 
 
 def _open(why: Why, candidates: Sequence[Setting]) -> Derivation:
-    """Asked, where there is something to ask about."""
+    """Open for a question, if there is something to ask."""
     return _asked(why, candidates) if candidates else _refused(why)
 
 
 def _fit(setting: Setting) -> BatchName:
-    """How well a setting's name, or a long word that sets it, fits the training batch."""
+    """How well a setting's name, or a long option for it, fits the training batch."""
     fits = [batch_name(setting.name), *(batch_name(word) for word in setting.words if word.startswith("--"))]
     return max(fits)
 
@@ -344,9 +344,9 @@ def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, B
 
 
 def _micro_by_name(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, BatchUnit, Derivation]:
-    """Without a loader: the first or the second dimension (time comes first in some), where a batch setting has its value.
+    """Without a loader: the first or the second dimension (time comes first in some), if a batch setting has its value.
 
-    Of the last forward before a backward pass the first one alone: rollouts of one sample may come before it.
+    Uses only the first input of the last forward before a backward pass: rollouts of one sample may precede it.
     """
     named = [setting for setting in settings if setting.number is not None and _fit(setting)]
     sizes = {setting.number for setting in named}
@@ -364,7 +364,7 @@ def _micro_by_name(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None,
 
 
 def _joins_loaders(rank: Rank, loader: Loader) -> bool:
-    """Whether batches of several loaders go through the model, in turns or joined (labelled and unlabelled samples)."""
+    """Whether the model gets batches from several loaders, alternating or joined (labelled and unlabelled samples)."""
     others = [other for other in rank.loaders.values() if other is not loader]
     in_turns = (o for o in others if o.batch_size != loader.batch_size and 2 * o.forwards > loader.forwards)
     if any(in_turns):
@@ -385,7 +385,7 @@ def _accumulation(
     times = (rank.batches if by_batches else rank.backwards).agreed
     if times is None:
         return None, _refused(Why.TOO_FEW_STEPS if rank.steps < STEPS_THAT_AGREE else Why.CHANGING)
-    if times > 1 and not rank.counts_batches:  # two losses of a GAN and two passes of SAM are no accumulation
+    if times > 1 and not rank.counts_batches:  # two losses of a GAN or two passes of SAM are not accumulation
         numbers = _Numbers(micro, times, world, None, _length(rank, micro), BatchUnit.SAMPLES)
         _, answer, finding = _accumulation_setting(numbers, settings, None)
         says_so = any(is_accumulation(s.name) and s.number in numbers.accumulations for s in settings)
@@ -395,7 +395,7 @@ def _accumulation(
 
 
 def _length(rank: Rank, micro: int | None) -> int | None:
-    """The dimension beside the micro-batch of an input of token ids; of rows that were packed or doubled, None."""
+    """The dimension beside the micro-batch in an input of token ids; None for packed or doubled rows."""
     if rank.shape not in rank.token_ids:
         return None
     rows, columns = rank.shape
@@ -428,20 +428,20 @@ def _setting_of(
 
 
 def _fitting(numbers: _Numbers, named: Sequence[Setting]) -> list[Setting]:
-    """Those whose value makes the micro-batch on a rank, a node or all ranks; else those that are the whole step's."""
+    """Settings whose value gives the micro-batch on a rank, a node or all ranks; otherwise those of the whole step."""
     direct = [s for s in named if numbers.scope(s.number) is not None]
     return direct or [s for s in named if numbers.is_global(s.number)]
 
 
 def _of_other_names(numbers: _Numbers, settings: Sequence[Setting]) -> list[Setting]:
-    """Settings with a fitting value whose name says nothing: only good to ask about."""
+    """Settings with a fitting value whose name says nothing: only useful for a question."""
     return [s for s in settings if numbers.scope(s.number) is not None and not _fit(s) and _may_be_batch(s)]
 
 
 def _not_given(text: str, fits: Sequence[Setting], others: Sequence[Setting]) -> Derivation:
-    """What is known if no option, variable of the environment or key has a fitting name and value.
+    """The result if no option, environment variable or key has a fitting name and value.
 
-    A constant that the loader's call itself names is the code's; another variable may be set by an executed configuration.
+    A constant in the loader's call belongs to the code; any other variable may be set by an executed configuration.
     """
     if not fits:
         return _asked(Why.BY_VALUE, others) if others else _refused(Why.FIXED_IN_CODE)
@@ -450,12 +450,12 @@ def _not_given(text: str, fits: Sequence[Setting], others: Sequence[Setting]) ->
 
 
 def _cut(settings: Sequence[Setting], uncut: int | None) -> list[Setting]:
-    """The settings that make a rank's batch which the loop cuts into as many pieces as another setting says."""
+    """The settings of a rank's batch that the loop cuts into as many pieces as another setting says."""
     return [s for s in settings if s.is_input and _fit(s) and uncut is not None and s.number == uncut]
 
 
 def is_named(setting: Setting, name: str) -> bool:
-    """Whether `name`, as a person spells a knob, is this setting's."""
+    """Whether `name`, as a person spells a setting, is this one."""
     wanted = bare(name)
     if name.startswith(ENV) != (setting.by == "env"):
         return False
@@ -465,7 +465,7 @@ def is_named(setting: Setting, name: str) -> bool:
 
 
 def _is_file(setting: Setting, named: str) -> bool:
-    """Whether a setting was read from the file `named`: as the command spells it, or by its last folders."""
+    """Whether a setting was read from the file `named`: as spelled in the command, or by its last folders."""
     parts = [part for part in normpath(named).split("/") if part != ".."]
     return named == setting.shown or (setting.file or "").split("/")[-len(parts) :] == parts
 
@@ -473,7 +473,7 @@ def _is_file(setting: Setting, named: str) -> bool:
 def _named_batch(
     numbers: _Numbers, settings: Sequence[Setting], named: Knobs
 ) -> tuple[Setting | None, KnobScope | None, Derivation] | None:
-    """The setting that a person named for the batch, where it was seen and the micro-batch is known."""
+    """The setting that a person named for the batch, if it was seen and the micro-batch is known."""
     mine = [s for s in settings if named.batch is not None and is_named(s, named.batch)]
     if not mine or numbers.micro is None or numbers.unit is BatchUnit.TOKENS:
         return None
@@ -490,7 +490,7 @@ def _named_batch(
 def _named_accumulation(
     numbers: _Numbers, settings: Sequence[Setting], named: Knobs, why: Why
 ) -> tuple[Setting | None, str | None, Derivation] | None:
-    """The same for the accumulation; where too few steps have shown it (`why`), its value holds until they have."""
+    """The same for the accumulation; if too few steps have shown it (`why`), use its value until they have."""
     mine = [s for s in settings if named.accumulation is not None and is_named(s, named.accumulation)]
     if not mine or (numbers.times is None and (why not in UNSEEN or mine[0].number is None)):
         return None
@@ -502,7 +502,7 @@ def _named_accumulation(
 
 
 def _in_call(text: str, settings: Sequence[Setting]) -> list[Setting]:
-    """Settings that the text of the loader's call names; of ``cfg.TRAIN.BATCH`` those of that section alone, where there are any."""
+    """Settings named in the text of the loader's call; for ``cfg.TRAIN.BATCH`` only those of that section, if there are any."""
     named = attributes_in(text)
     found = [s for s in settings if s.number is not None and last_part(s.name) in named]
     return [s for s in found if "." in s.name and is_path_in(s.name, text)] or found
@@ -511,7 +511,7 @@ def _in_call(text: str, settings: Sequence[Setting]) -> list[Setting]:
 def _best(
     numbers: _Numbers, given: Sequence[Setting], others: Sequence[Setting], why: Why
 ) -> tuple[Setting | None, KnobScope | None, Derivation]:
-    """The one of several settings with a fitting name and value whose name says most, the best name first; else a question."""
+    """The best of several settings with a fitting value, by name; otherwise a question."""
     first = given[0]
     best = [s for s in given if _fit(s) == _fit(first) or _fit(first) <= BatchName.BARE]
     scope = numbers.scope(first.number) or KnobScope.GLOBAL
@@ -524,14 +524,14 @@ def _best(
 
 
 def _name_says_other(setting: Setting, scope: KnobScope, world: int) -> bool:
-    """Whether a name says one rank's and the value says all ranks', or the other way round."""
+    """Whether a name says one rank's and the value says all ranks', or vice versa."""
     if scope is KnobScope.PER_RANK:
         return is_total(setting.name) and world > 1
     return _fit(setting) is BatchName.ONE_RANK
 
 
 def _is_total(setting: Setting, numbers: _Numbers, settings: Sequence[Setting]) -> bool:
-    """Whether the batch setting counts the accumulation, too; DeepSpeed's `train_batch_size` always does."""
+    """Whether the batch setting includes the accumulation; DeepSpeed's `train_batch_size` always does."""
     by_deepspeed = last_part(setting.name) == "train_batch_size" and any(
         s.by == "deepspeed" for s in settings
     )
@@ -539,7 +539,7 @@ def _is_total(setting: Setting, numbers: _Numbers, settings: Sequence[Setting]) 
 
 
 def _may_be_batch(setting: Setting) -> bool:
-    """Whether a setting of another name is worth asking about."""
+    """Whether to ask about a setting of another name."""
     says_other = is_accumulation(setting.name) or is_other(setting.name)
     return setting.is_input and setting.by != "env" and not says_other
 
@@ -547,7 +547,7 @@ def _may_be_batch(setting: Setting) -> bool:
 def _accumulation_setting(
     numbers: _Numbers, settings: Sequence[Setting], batch: Setting | None
 ) -> tuple[Setting | None, str | None, Derivation]:
-    """The setting, its name or "derived" or "none", and how certain that is."""
+    """The setting, its name or "derived" or "none", and its certainty."""
     named = [s for s in settings if is_accumulation(s.name) and s is not batch]
     if numbers.times is None:
         return None, None, _asked(Why.BY_NAME, named) if named else _refused(Why.NO_STEP)
@@ -563,13 +563,13 @@ def _accumulation_setting(
 def _without_accumulation(
     numbers: _Numbers, others: Sequence[Setting]
 ) -> tuple[Setting | None, str | None, Derivation]:
-    """What is known where no name accumulates: a total from which it follows, something else of its value, or nothing."""
+    """The result if no name accumulates: a total that it follows from, another setting with its value, or nothing."""
     several = numbers.times is not None and numbers.times > 1
     wholes = [s for s in others if numbers.is_whole(s.number) and (_fit(s) or is_tokens(s.name))]
     if (several and wholes) or any(is_total(s.name) for s in wholes):
         return None, "derived", Derivation(Certainty.MEASURED, Why.DERIVED, tuple(wholes[:1]))
     if not several:
         return None, "none", _measured(Why.NO_ACCUMULATION)
-    # Something makes it: the code, or a configuration that was not seen.
+    # Its source is the code, or an unseen configuration.
     equal = [s for s in others if s.number in numbers.accumulations and _may_be_batch(s)]
     return None, None, _asked(Why.BY_VALUE, equal) if equal else _refused(Why.FIXED_IN_CODE)

@@ -21,19 +21,19 @@ DERIVED, NONE = "derived", "none"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSettings:
-    """What an attempt showed, as the journal has it. Names are spelled as `knobs.setting_names` has them.
+    """The measurements of an attempt, as journalled. Names are spelled as in `knobs.setting_names`.
 
     Attributes:
-        batch: the batch, where all of its parts are known.
-        setting: makes the micro-batch.
+        batch: the batch, if all of its parts are known.
+        setting: the setting of the micro-batch.
         scope: what `setting` counts.
         counts_accumulation: `setting` is the total of an optimizer step.
-        accumulation: makes the accumulation; a name, `DERIVED`, `NONE`, or None where it is not known.
+        accumulation: the setting of the accumulation; a name, `DERIVED`, `NONE`, or None if unknown.
         accumulation_counts_ranks: it counts the passes of all ranks.
-        total: of a derived accumulation, the setting that stays as it is, and its value; or `setting`, where it is a rank's whole step.
-        refusal: why the batch cannot be changed, and `help` what would let it be; empty where it can.
-        asks: what a person may answer, and `answers` what each would lead to.
-        micro, passes, ranks: of the batch, as far as they are known.
+        total: for a derived accumulation, the setting that stays unchanged, and its value; or `setting`, if it is a rank's whole step.
+        refusal: why the batch cannot be changed, and `help` what would allow it; empty if it can.
+        asks: what a person may answer, and `answers` the result of each.
+        micro, passes, ranks: of the batch, as far as known.
     """
 
     batch: BatchSpec | None = None
@@ -52,7 +52,7 @@ class MeasuredSettings:
     ranks: int | None = None
 
     def answered(self, known: Mapping[str, str]) -> MeasuredSettings:
-        """With the answers that are `known`, by what they answer: each opens what is asked after it."""
+        """The settings with the `known` answers, by question: each answer opens the next question."""
         value = known.get(self.asks or "")
         then = next((one.then for one in self.answers if one.value == value), None)
         return then.answered(known) if then is not None else self
@@ -60,7 +60,7 @@ class MeasuredSettings:
 
 @dataclass(frozen=True, slots=True)
 class OpenAnswer:
-    """One answer to what is left open: a setting's name with the `number` that it holds, a scope or `IN_CODE`. `then`: with it."""
+    """One answer to an open question: a setting's name with its `number`, a scope or `IN_CODE`. `then`: the result."""
 
     value: str
     number: int | None
@@ -69,10 +69,10 @@ class OpenAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RankProcess:
-    """A rank's process of the first attempt, so that a plan can be put into those of the next one.
+    """A rank's process in the first attempt, so that a plan can be applied in those of the next one.
 
     Attributes:
-        argv: its whole command line, secrets masked; empty: not known.
+        argv: its whole command line, secrets masked; empty: unknown.
         words: by the spelled name of a setting, all words that set it.
     """
 
@@ -81,7 +81,7 @@ class RankProcess:
 
 
 def with_measured(job: JobSpec, seen: MeasuredSettings) -> JobSpec:
-    """`job` with what was measured, where no person said otherwise."""
+    """`job` with the measurements, unless a person said otherwise."""
     seen = _on_one_rank(seen)
     given, measured = job.knobs, seen.batch
     if job.entry_kind is EntryKind.TRAINER or seen == MeasuredSettings():
@@ -92,20 +92,20 @@ def with_measured(job: JobSpec, seen: MeasuredSettings) -> JobSpec:
         and seen.setting == given.batch
         and given.can_change_batch
     ):
-        return job  # no step has shown the accumulation, and what is declared or conventional has one
+        return job  # no step has shown the accumulation, and a declaration or convention has one
     is_sized = given.can_change_batch and job.batch is not None and job.batch.ranks_known
     if is_sized and job.batch is not None and measured is not None and not seen.refusal:
         if _numbers(measured) != _numbers(job.batch) and given.declared and given.batch is not None:
             text = f"{given.batch} would make {factors(job.batch)}, and {factors(measured)} was measured"
             return replace(job, knobs=replace(given, refusal=text, help="name the setting that makes it"))
         if _numbers(measured) == _numbers(job.batch) and given.batch_scope is not KnobScope.GLOBAL:
-            # Declared or conventional, and measured to be so; how many ranks there are was perhaps not known.
+            # Declared or conventional, and confirmed by measurement; perhaps the number of ranks was unknown.
             return replace(job, batch=measured)
     return replace(job, knobs=_measured_knobs(given, seen), batch=measured or job.batch)
 
 
 def _on_one_rank(seen: MeasuredSettings) -> MeasuredSettings:
-    """A rank's batch that the loop cuts, as the whole step of that rank's own numbers; any other as it is."""
+    """A rank's batch that the loop cuts, as the whole step of that rank's own numbers; any other unchanged."""
     if not seen.counts_accumulation or seen.scope is not KnobScope.PER_RANK or seen.batch is None:
         return seen
     alone = replace(seen.batch, world_size=1, ranks_known=False)
@@ -132,7 +132,7 @@ def _measured_knobs(given: Knobs, seen: MeasuredSettings) -> Knobs:
         batch_scope=scope,
         accumulation=accumulation,
         global_batch=whole,
-        # The total stays what it is, in whatever it counts; the script makes up for the smaller micro-batch.
+        # The total stays unchanged, whatever it counts; the script compensates for the smaller micro-batch.
         same=((total, str(value)),) if stays and total is not None else (),
         paired=scope is KnobScope.GLOBAL and not seen.counts_accumulation and makes,
         counts=AccumulationCounts.ALL_RANKS if counts_ranks else AccumulationCounts.PER_RANK,
@@ -143,7 +143,7 @@ def _measured_knobs(given: Knobs, seen: MeasuredSettings) -> Knobs:
 
 
 def _refusal(given: Knobs, seen: MeasuredSettings, *, is_known: bool) -> tuple[str, str]:
-    """Why the batch cannot be changed, and what would let it be. `is_known`: setting, scope and size are."""
+    """Why the batch cannot be changed, and what would allow it. `is_known`: setting, scope and size are known."""
     if given.unsafe:
         return given.unsafe, ""
     return (seen.refusal, seen.help) if is_known or seen.refusal else (given.refusal, given.help)
@@ -167,7 +167,7 @@ def _found(
     scope: KnobScope | None,
     total: str | None,
 ) -> tuple[FoundNumber, ...]:
-    """What the settings hold."""
+    """The values of the settings."""
     now = seen.batch
     if now is None:
         return ()
@@ -197,7 +197,7 @@ _NO_ACCUMULATION = {
 
 
 def measured_settings(found: MeasuredBatch, named: Knobs) -> MeasuredSettings:
-    """What an attempt's facts come to; a setting that a person named is spelled as it was named."""
+    """The settings derived from an attempt's facts; a setting that a person named keeps that spelling."""
     knob, setting, steps = found.accumulation_knob, found.setting, _passes(found)
     counts_ranks = knob is not None and found.accumulation_scope is KnobScope.GLOBAL
     total = next(iter(found.accumulated_by.candidates), None)
@@ -231,7 +231,7 @@ def _name(setting: Setting | None, derivation: Derivation, named: str | None) ->
 
 
 def _passes(found: MeasuredBatch) -> int | None:
-    """The accumulation as it was measured; before, what the setting that is named for it says."""
+    """The measured accumulation; before that, the value of the setting named for it."""
     knob = found.accumulation_knob
     if found.accumulation is not None or knob is None or knob.number is None:
         return found.accumulation
@@ -240,7 +240,7 @@ def _passes(found: MeasuredBatch) -> int | None:
 
 
 def open_part(found: MeasuredBatch, named: Knobs) -> tuple[Unread | None, tuple[Setting, ...]]:
-    """What a person could answer, in the order in which it is refused, and the settings in question."""
+    """What a person could answer, in order of refusal, and the settings in question."""
     if found.micro_batch is None or found.unit is BatchUnit.TOKENS:
         return None, ()
     if found.setting is None:
@@ -253,13 +253,13 @@ def open_part(found: MeasuredBatch, named: Knobs) -> tuple[Unread | None, tuple[
 
 
 def fixed_in_code(seen: MeasuredSettings, found: MeasuredBatch) -> MeasuredSettings:
-    """`seen`, whose open part a person said to be in the code."""
+    """`seen`, after a person said that its open part is in the code."""
     what = _made_accumulation(found) if found.setting is not None else _made_micro(found)
     return replace(seen, refusal=f"{what} is in the code, as you answered", help="")
 
 
 def _why_refused(found: MeasuredBatch) -> tuple[str, str]:
-    """Why the batch cannot be changed, and what would let it be."""
+    """Why the batch cannot be changed, and what would allow it."""
     if found.micro.why is Why.NOTHING_SEEN:
         return "", ""
     if found.unit is BatchUnit.TOKENS:
@@ -285,7 +285,7 @@ def _made_accumulation(found: MeasuredBatch) -> str:
 
 
 def _why_open(derivation: Derivation, made: str, found: MeasuredBatch) -> str:
-    """`made`: what the setting would make."""
+    """`made`: what the setting would control."""
     names = ", ".join(knob_name(candidate) for candidate in derivation.candidates)
     match derivation.why:
         case Why.DECLARED:
@@ -293,7 +293,7 @@ def _why_open(derivation: Derivation, made: str, found: MeasuredBatch) -> str:
             return f"{made} is not {holds}"
         case Why.FIXED_IN_CODE:
             at = found.loader_at or ""
-            # Lightning and accelerate build the script's loader again: their own line is no place to look.
+            # Lightning and accelerate rebuild the script's loader: their own line does not help.
             place = f" ({at})" if at and "-packages/" not in at else ""
             return f"{made} is in the code{place}: no setting has that value"
         case Why.ARITHMETIC:

@@ -1,6 +1,6 @@
-"""Finds the settings of a script's batch: those that a person named, otherwise those on the command line whose names say what they hold.
+"""Finds the settings of a script's batch: those that a person named, otherwise those on the command line with clear names.
 
-An ambiguous name is left open, together with what would settle it: a declaration, an answer, or the first measured step.
+An ambiguous name is left open, together with ways to settle it: a declaration, an answer, or the first measured step.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DEEPSPEED: Final = re.compile(r"deepspeed|(^|\W|_)ds_?config", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A number on the command line whose name says batch or accumulation. `scope`: what the batch counts; None: it is an accumulation."""
+    """A number on the command line whose name says batch or accumulation. `scope`: what the batch counts; None for an accumulation."""
 
     name: str
     scope: KnobScope | None
@@ -59,7 +59,7 @@ class NoPlanError(Exception):
 
 
 def scope_by_name(name: str) -> KnobScope | None:
-    """What a batch setting counts, as far as its name says; None if it is not the training batch."""
+    """What a batch setting counts, according to its name; None if it is not the training batch."""
     if words_of(name) in {("batch", "size", "per", "node"), ("train", "batch", "size", "per", "node")}:
         return KnobScope.PER_NODE
     match batch_name(bare(name).lstrip("-+")):
@@ -78,11 +78,11 @@ def find_knobs(
     elsewhere: Places | None = None,
     world: int | None = None,
 ) -> Knobs:
-    """The settings of a script's batch and resume: as declared, else those of the command line whose names are conventional.
+    """The settings of a script's batch and resume: as declared, else those on the command line with conventional names.
 
     Args:
-        args: what follows the script.
-        declared: what a person named; each name given there is taken as it is.
+        args: the words after the script.
+        declared: the names given by a person, used as they are.
         elsewhere: the files and variables that declared names are read from.
         world: ranks in all, if known.
     """
@@ -108,14 +108,14 @@ def find_knobs(
 
 
 def _unsafe(own: Sequence[str], row: Convention | None) -> str:
-    """Why a smaller micro-batch would change what is learned, by a setting of its library; empty: no such setting is on."""
+    """Why a smaller micro-batch would change the training, by a setting of its library; empty: no such setting is on."""
     reasons = dict(row.unsafe) if row is not None else {}
     given = (s for s in settings_of(own) if (s.value or "true").lower() not in _OFF)
     return next((reasons[name] for s in given if (name := last_part(s.name)) in reasons), "")
 
 
 def _candidates(own: Sequence[str], row: Convention | None) -> list[Candidate]:
-    """Settings that may hold the batch or the accumulation; if one is given twice, the last value counts."""
+    """Settings that may control the batch or the accumulation; if one is given twice, the last value counts."""
     found: dict[str, Candidate] = {}
     for setting in settings_of(own):
         name, number = setting.name, as_number(setting.value)
@@ -130,7 +130,7 @@ def _candidates(own: Sequence[str], row: Convention | None) -> list[Candidate]:
 def _declared(
     batch: str, given: Knobs, found: Sequence[Candidate], args: Sequence[str], where: Places
 ) -> Knobs:
-    """The settings that a person named, completed by the scope in the name and by the only accumulation or total given."""
+    """The settings that a person named, completed by the scope in the name and the only given accumulation or total."""
     scope = given.batch_scope
     if scope is KnobScope.UNKNOWN:
         scope = scope_by_name(batch) or scope
@@ -153,7 +153,7 @@ def _declared(
 def _numbers_of(
     args: Sequence[str], where: Places, *wanted: tuple[str, str | None]
 ) -> tuple[FoundNumber, ...]:
-    """The present number of each setting, and where it is set; ``named``: it cannot be read."""
+    """The present number of each setting, and its position; ``named``: it cannot be read."""
     found = []
     for what, name in wanted:
         if name is not None:
@@ -175,7 +175,7 @@ def _place(name: str) -> str:
 def _conventional(
     own: Sequence[str], row: Convention | None, found: Sequence[Candidate], given: Knobs, world: int | None
 ) -> Knobs:
-    """The settings of a command line that make up the batch, where their names alone say what they hold.
+    """The settings on a command line that make up the batch, if their names alone are clear.
 
     Raises:
         NoPlanError: names and values leave it open.
@@ -194,13 +194,13 @@ def _conventional(
     steps = _one(of(None), "the accumulation", "--accumulation-knob", micro)
     total = None
     if micro.scope is KnobScope.PER_RANK:
-        # Named so, or as the micro-batch but for that one word.
+        # Named so, or like the micro-batch except for that one word.
         words = set(words_of(micro.name))
         whole = [c for c in of(KnobScope.UNKNOWN) if {"micro", *words_of(c.name)} == words]
         total = _one(of(KnobScope.GLOBAL) or whole, "the global batch", "--batch-knob", micro)
     if steps is not None:
         if total is not None and micro.number * steps.number * (world or 0) != total.number:
-            # Which of the three the script drops is not known.
+            # Unknown which of the three the script drops.
             product = f"{micro.name} {micro.number} × {steps.name} {steps.number} × {world or '?'} ranks"
             why = f"{product} is not {total.name} {total.number}"
             raise NoPlanError(why, "leave one of the three out", micro.name)
@@ -214,7 +214,7 @@ def _conventional(
 def _one(
     settings: Sequence[Candidate], what: str, flag: str, micro: Candidate | None = None
 ) -> Candidate | None:
-    """The one of these settings, if there is any.
+    """The only one of these settings, if any.
 
     Raises:
         NoPlanError: there are several.
@@ -227,7 +227,7 @@ def _one(
 
 
 def _require_safe(own: Sequence[str], row: Convention | None, micro: Candidate) -> None:
-    """Refuses what makes the training depend on the micro-batch, and another place that may hold its number."""
+    """Refuse settings that tie the training to the micro-batch, and another place that may set its number."""
     if why := _unsafe(own, row):
         raise NoPlanError(why, "", micro.name)
     for setting in settings_of(own):
@@ -251,7 +251,7 @@ def _pair(
     steps: str,
     number: int | None,
 ) -> Knobs:
-    """Two factors of the global batch; of a total that the accumulation cuts, the accumulation alone changes."""
+    """Two factors of the global batch; if the accumulation cuts a total, only the accumulation changes."""
     scope = given.batch_scope
     if scope is KnobScope.UNKNOWN:
         scope = micro.scope or scope
@@ -272,7 +272,7 @@ def _pair(
 
 
 def _no_accumulation(given: Knobs, world: int | None, batch: Candidate) -> NoPlanError:
-    """Without one the global batch can only shrink, and by how much is not known of a batch whose name does not say whose it is."""
+    """Without one the global batch can only shrink, by an unknown amount if a batch's name does not give its scope."""
     scopes = {given.batch_scope, batch.scope}
     known = scopes != {KnobScope.UNKNOWN} or world == 1
     help_ = SMALLER_GLOBAL if known else f"{SMALLER_GLOBAL} with {_EITHER_SCOPE}"

@@ -1,8 +1,8 @@
-"""How a script resumes and where it writes checkpoints: from its command line, from what it loaded, or from a person's answer.
+"""Finds how a script resumes and where it writes checkpoints: from its command line, its loads, or a person's answer.
 
-Whether there is a checkpoint to hand over is for `sources.checkpoint_layouts` to find. What a first attempt did not load cannot be measured, so a
-way is *measured* only if the script loaded or looked for a checkpoint; a setting whose name says that it takes one is *proposed*.
-The restart confirms either one (`resume_seen`).
+`sources.checkpoint_layouts` finds the checkpoint to pass on. A load that did not happen cannot be measured,
+so a way is *measured* only if the script loaded or looked for a checkpoint; a setting named for one is
+*proposed*. The restart confirms either one (`resume_seen`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from supervisor.job.knobs.setting_names import Place, bare, is_resume, place_of,
 from supervisor.job.knobs.written_facts import FILES, MOST_CANDIDATES, MOST_PATHS, Facts, Setting
 from supervisor.job.spec import BY_ITSELF, NAMED, NAMED_UNSEEN, NEVER, Knobs
 
-# What else of a run is resumed: a tracker's run, a counter.
+# Other things of a run that resume: a tracker's run, a counter.
 _NOT_A_PATH: Final = frozenset(
     {
         "id", "step", "steps", "epoch", "epochs", "iter", "run", "wandb", "mode", "auto", "optimizer",
-        # weights that a run begins with, or another checkpoint than its newest
+        # initial weights of a run, or another checkpoint than its newest
         "pretrained", "weights", "zoo", "best",
     }
 )  # fmt: skip
-# Keys above a setting that leave it the training's: what stands below a model, a dataset or a callback is theirs.
+# Keys above a setting that leave it the training's: settings below a model, a dataset or a callback are theirs.
 _OF_TRAINING: Final = frozenset(
     {
         "train", "training", "trainer", "checkpoint", "checkpoints", "checkpointing", "checkpointer", "ckpt", "fit", "run", "resume", "solver", "exp",
@@ -41,7 +41,7 @@ _OUTPUTS: Final = frozenset(
         "checkpoints_dir", "ckpt_dir", "default_root_dir", "work_dir", "exp_dir", "log_dir", "logdir", "project_dir",
     }
 )  # fmt: skip
-# Such a name may also be that of a file, of what the names of files begin with, or of what is no checkpoint.
+# Such a name may also be a file's, a prefix of file names, or no checkpoint's.
 _MORE_OUTPUTS: Final = frozenset(
     {
         "out", "out_folder", "out_file", "outfile", "out_prefix", "output_folder", "output_directory", "output_file", "output_prefix",
@@ -52,27 +52,27 @@ _MORE_OUTPUTS: Final = frozenset(
 ENDINGS: Final = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".tar")
 """Of a file that holds a checkpoint."""
 _SWITCHED: Final = frozenset({"true", "false", "yes", "no", "1", "0", "none", ""})
-# Words of a setting for the newest checkpoint, and values by which scripts mean it.
+# Words in a setting for the newest checkpoint, and the values that scripts use for it.
 _RESUME_NAMES: Final = frozenset(
     ("resume", "resume_from", "resume_from_checkpoint", "from_resume", "auto_resume", "resume_training", "load_enable",
      "resume_latest", "resume_if_exists", "ckpt_load_enable")
 )  # fmt: skip
 _NEWEST: Final = frozenset({"auto", "latest", "last", "true", "newest", "must", "allow"})
 _OFF: Final = frozenset({"false", "no", "0", "off", "none", ""})
-# What stands for the newest checkpoint in a declared flag's value: its path (``--resume=PATH``), or the number in its name.
+# Placeholders for the newest checkpoint in a flag's value: its path (``--resume=PATH``), or its number.
 _PATH: Final = frozenset({"path", "{path}", "<path>"})
 _STEP: Final = frozenset({"step", "{step}", "<step>"})
-# Lightning's, Hydra's and transformers' own folders, where the script names none.
+# The default folders of Lightning, Hydra and transformers, if the script names none.
 USUAL_OUTPUTS: Final = ("lightning_logs", "checkpoints", "outputs", "output", "trainer_output", "runs")
 
 
 def with_resume(args: Sequence[str], row: Convention | None, given: Knobs, knobs: Knobs) -> Knobs:
-    """`knobs` with what the command line says of going on from a checkpoint.
+    """`knobs` with the resume settings on the command line.
 
     Args:
-        args: what follows the script.
+        args: the words after the script.
         row: the framework's conventions.
-        given: what a person declared.
+        given: a person's declarations.
         knobs: the batch's knobs.
     """
     knobs = replace(knobs, framework=row.name if row is not None else "")
@@ -89,7 +89,7 @@ def with_resume(args: Sequence[str], row: Convention | None, given: Knobs, knobs
 
 
 def _given(settings: Sequence[Argument], knobs: Knobs) -> Knobs | None:
-    """`knobs` with the resume that stands on the command line: a word for the newest checkpoint, else a path."""
+    """`knobs` with the resume on the command line: a word for the newest checkpoint, else a path."""
     for setting in settings:
         words = "_".join(words_of(setting.name))
         if words in _RESUME_NAMES and (setting.value is None or setting.value.lower() in _NEWEST):
@@ -116,7 +116,7 @@ def _by_convention(args: Sequence[str], row: Convention | None, knobs: Knobs) ->
 
 
 def _as_declared(knobs: Knobs, name: str, value: str) -> Knobs:
-    """`knobs` with the flag that a person named: `value` is passed as it is, ``PATH`` and ``STEP`` stand for the newest checkpoint."""
+    """`knobs` with the flag that a person named: `value`, with ``PATH`` and ``STEP`` for the newest checkpoint."""
     knobs = replace(knobs, resumes=NAMED)
     if value.lower() in _PATH or (not value and not name.startswith("-")):
         return replace(knobs, resume_path=name)
@@ -126,7 +126,7 @@ def _as_declared(knobs: Knobs, name: str, value: str) -> Knobs:
 
 
 def _is_off(settings: Sequence[Argument]) -> bool:
-    """Whether the command line says that nothing is resumed: ``--no-resume``, ``--auto_resume=false``."""
+    """Whether the command line turns resuming off: ``--no-resume``, ``--auto_resume=false``."""
     for setting in settings:
         on, words = (setting.value or "true").lower() not in _OFF, words_of(setting.name)
         if {"no", "resume"} <= set(words) and on:
@@ -137,7 +137,7 @@ def _is_off(settings: Sequence[Argument]) -> bool:
 
 
 def _by_itself(settings: Sequence[Argument], args: Sequence[str], row: Convention | None) -> str | None:
-    """Why the script resumes by itself, for people; None where the command line does not say so."""
+    """Why the script resumes on its own, for people; None if the command line does not say so."""
     for setting in settings:
         if _is_auto(setting.name) and (setting.value is None or setting.value.lower() == "true"):
             return f"{setting.name} is on"
@@ -153,7 +153,7 @@ def _by_itself(settings: Sequence[Argument], args: Sequence[str], row: Conventio
 
 
 def _is_auto(name: str) -> bool:
-    """Whether a setting's name is that of a switch for the newest checkpoint."""
+    """Whether a setting's name is a switch for the newest checkpoint."""
     words = words_of(name)
     return words in {("load", "enable"), ("autoresume",)} or (
         "auto" in words and "resume" in words and len(words) <= 4
@@ -161,16 +161,16 @@ def _is_auto(name: str) -> bool:
 
 
 def _is_published(value: str) -> bool:
-    """Whether a value names weights that somebody published (``//pretrained/facebook/musicgen-medium``): those a run begins with, each time."""
+    """Whether a value names published weights (``//pretrained/facebook/musicgen-medium``), with which a run always starts."""
     return value.startswith("//") or value.partition("/")[0] == "pretrained"
 
 
 def given_start(args: Sequence[str], flags: Collection[str] = ()) -> str | None:
-    """The checkpoint that a person named, as flag and value (``--resume c2.pt``); None where none is named.
+    """The checkpoint that a person named, as flag and value (``--resume c2.pt``); None if none is named.
 
     Args:
-        args: what follows the script now.
-        flags: those that are known to take a checkpoint's path, whatever their names.
+        args: the present words after the script.
+        flags: flags known to take a checkpoint's path, whatever their names.
     """
     given = [s for s in settings_of(args) if (s.name in flags or takes_path(s.name)) and s.value]
     found = next((s for s in reversed(given) if (s.value or "").lower() not in _SWITCHED), None)
@@ -180,7 +180,7 @@ def given_start(args: Sequence[str], flags: Collection[str] = ()) -> str | None:
 
 
 def takes_path(name: str) -> bool:
-    """Whether a setting's name is that of a checkpoint's path to continue from."""
+    """Whether a setting's name is for the path of a checkpoint to continue from."""
     if not _is_level_of_training(name):
         return False
     words = words_of(name)
@@ -197,13 +197,13 @@ def takes_path(name: str) -> bool:
 
 
 def _is_level_of_training(name: str) -> bool:
-    """Whether a setting stands at the top or below keys of the training, not those of a part (``model.first_stage.ckpt_path``)."""
+    """Whether a setting is at the top or below keys of the training, not of a part (``model.first_stage.ckpt_path``)."""
     above = bare(name).lstrip("-+").lower().replace("-", "_").rpartition(".")[0]
     return set(re.split(r"[._]", above)) - {""} <= _OF_TRAINING
 
 
 def find_outputs(settings: Sequence[Argument]) -> tuple[str, ...]:
-    """What the arguments name as written to, as spelled there: folders, whatever their names; files; and what file names begin with."""
+    """The outputs named in the arguments, as spelled there: folders, files, file name prefixes. A folder may have any name."""
     named = ((_last_word(s.name), s.value) for s in settings if s.value)
     kept = (
         v for word, v in named if word in _OUTPUTS or (word in _MORE_OUTPUTS and _may_begin_checkpoints(v))
@@ -218,7 +218,7 @@ def _may_begin_checkpoints(value: str) -> bool:
 
 
 def measured_outputs(settings: Iterable[Setting]) -> tuple[str, ...]:
-    """The folders that settings for outputs were seen to name, by their absolute paths."""
+    """The folders seen in settings for outputs, as absolute paths."""
     is_output = (s for s in settings if _last_word(s.name) in _OUTPUTS | _MORE_OUTPUTS)
     values = (s.value for s in is_output if isinstance(s.value, str))
     return tuple(dict.fromkeys(value for value in values if posixpath.isabs(value)))
@@ -245,13 +245,13 @@ _WHY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ResumeWay:
-    """How a script resumes, as the journal has it: the fields `resume`, `resume_setting`, `resume_how` of `batch_measured`.
+    """How a script resumes, as journalled: the fields `resume`, `resume_setting`, `resume_how` of `batch_measured`.
 
     Attributes:
-        resume: `FLAG`, `SELF`, or None where it is not known.
-        setting: with `FLAG`, the setting as a knob is named.
-        how: how certain that is, and the rule.
-        candidates: settings to ask about, as `--resume-knob` takes them.
+        resume: `FLAG`, `SELF`, or None if unknown.
+        setting: with `FLAG`, the setting's knob name.
+        how: the certainty, and the rule.
+        candidates: settings to ask about, in the form of `--resume-knob`.
     """
 
     resume: str | None
@@ -277,9 +277,9 @@ def resume_way(facts: Facts) -> ResumeWay:
 
 
 def _is_loaded_from(setting: Setting, facts: Facts) -> bool:
-    """Whether a setting's value is the checkpoint that was loaded.
+    """Whether a setting's value is the loaded checkpoint.
 
-    Of a name that says nothing it may be a pretrained model's weights, or the folder that is written to.
+    With an unclear name it may be a pretrained model's weights, or the output folder.
     """
     path, says_so = setting.value, is_resume(setting.name) > 0
     if not isinstance(path, str) or not (says_so or facts.restored):
@@ -288,7 +288,7 @@ def _is_loaded_from(setting: Setting, facts: Facts) -> bool:
 
 
 def knob_name(setting: Setting) -> str:
-    """A setting as a knob is named: its longest option word, ``env:NAME``, ``FILE#key``, else its name."""
+    """A setting's knob name: its longest option word, ``env:NAME``, ``FILE#key``, else its name."""
     if setting.by == "env":
         return f"env:{setting.name}"
     if setting.by in FILES and setting.file is not None:
@@ -302,9 +302,9 @@ def _declared(setting: Setting) -> str:
 
 
 def with_measured_resume(knobs: Knobs, resume: str | None, setting: str | None, how: str) -> Knobs:
-    """`knobs` with the way that was measured; as they are where a person or the command line says how the script resumes.
+    """`knobs` with the measured way; unchanged if a person or the command line says how the script resumes.
 
-    A way that is only proposed gives way to a framework's convention, too. `resume`, `setting`, `how`: as in `ResumeWay`.
+    A framework's convention also wins over a proposed way. `resume`, `setting`, `how`: see `ResumeWay`.
     """
     known = knobs.start is not None or knobs.self_resuming or knobs.resume_step is not None
     if resume is None or is_declared(knobs) or (known and how.startswith("proposed")):
@@ -322,7 +322,7 @@ def is_declared(knobs: Knobs) -> bool:
 
 
 def with_answered_resume(knobs: Knobs, answer: str) -> Knobs:
-    """`knobs` with a person's answer: `BY_ITSELF`, `NEVER`, or a setting as `--resume-knob` takes it."""
+    """`knobs` with a person's answer: `BY_ITSELF`, `NEVER`, or a setting in the form of `--resume-knob`."""
     return _with_way(knobs, answer, _ANSWERED) if answer else knobs
 
 
@@ -348,9 +348,9 @@ def _with_way(knobs: Knobs, way: str, why: str) -> Knobs:
 def resume_seen(
     facts: Facts, checkpoint: str, *, real: Callable[[str], str] = posixpath.normpath
 ) -> bool | None:
-    """Whether an attempt loaded this checkpoint, or a part of it, before its first step; None: not known (yet).
+    """Whether an attempt loaded this checkpoint, or a part of it, before its first step; None: unknown so far.
 
-    `real`: the path behind links, where the caller may look at the disk.
+    `real`: the path with links resolved, if the caller may access the disk.
     """
     wanted = real(checkpoint)
     for path in facts.loaded:

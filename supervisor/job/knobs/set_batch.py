@@ -1,4 +1,4 @@
-"""The batch in a script's settings, as numbers, and the settings that change it."""
+"""The batch as numbers in a script's settings, and the settings that change it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def batch_of(
     tokens_per_sample: int = 1,
     elsewhere: Places | None = None,
 ) -> BatchSpec | None:
-    """The batch that a foreign command line asks for; None where it is not known.
+    """The batch of a foreign command line; None if unknown.
 
     Args:
-        args: what follows the script.
-        knobs: what `find_knobs` found.
-        world_size: ranks in all; None: not known, and not needed where batch and accumulation are two factors.
+        args: the words after the script.
+        knobs: the result of `find_knobs`.
+        world_size: ranks in all; None: unknown, and not needed if batch and accumulation are two factors.
         local_world_size: ranks on a node.
-        global_batch: what a person asked for in place of what the script's own flags say.
-        unit: in what the global batch is counted, if a person gave it; samples otherwise.
+        global_batch: a person's request that overrides the script's own flags.
+        unit: unit of the global batch, if a person gave it; samples otherwise.
         tokens_per_sample: with ``unit=TOKENS``.
         elsewhere: config files and variables.
 
@@ -49,7 +49,7 @@ def batch_of(
         steps = _shared(steps, world_size, knobs)
     counted: dict[str, Any] = {"unit": unit or BatchUnit.SAMPLES, "tokens_per_sample": tokens_per_sample}
     if world_size is None:
-        # A rank's own numbers need no count of ranks; where the accumulation is derived, the script makes up for it.
+        # A rank's own numbers need no count of ranks; if the accumulation is derived, the script adjusts it.
         alone = _is_derived(knobs) or knobs.batch_scope is KnobScope.PER_RANK
         return BatchSpec(given, 1 if _is_derived(knobs) else steps, 1, ranks_known=False) if alone else None
     match knobs.batch_scope:
@@ -79,10 +79,10 @@ def _with_total(
     *,
     is_counted: bool,
 ) -> BatchSpec:
-    """A rank's own micro-batch beside its accumulation or a total. `is_counted`: a person said what the total counts."""
+    """A rank's own micro-batch with its accumulation or a total. `is_counted`: a person said what the total counts."""
     if _is_derived(knobs) and (total is None or not is_counted):
-        # What the total counts need not be known: samples or tokens, over all ranks or those of a data-parallel group.
-        # The script's accumulation follows from it, whatever the micro-batch.
+        # It does not matter what the total counts: samples or tokens, over all ranks or a data-parallel
+        # group. The script derives its accumulation from it, whatever the micro-batch.
         return BatchSpec(micro, 1, 1, ranks_known=False)
     if total is not None:
         return resolve(world_size=world, micro_batch=micro, global_batch=total, **counted)
@@ -90,7 +90,7 @@ def _with_total(
 
 
 def _steps_of(args: Sequence[str], knobs: Knobs, where: Places, asked: int | None) -> int | None:
-    """The accumulation; where a global batch is asked for, it is set to what makes that up, whatever it is now."""
+    """The accumulation; if a global batch is requested, the value that gives it, whatever it is now."""
     is_set = knobs.accumulation is None or (asked is not None and knobs.batch_scope is not KnobScope.UNKNOWN)
     return number_of(args, knobs.accumulation, where, knobs, "accumulation") or (1 if is_set else None)
 
@@ -100,7 +100,7 @@ def _is_derived(knobs: Knobs) -> bool:
 
 
 def _two_factors(knobs: Knobs, given: int, steps: int, world: int | None, local: int) -> BatchSpec | None:
-    """Batch and accumulation in the units of their own settings; where a batch is divided among ranks, per rank."""
+    """Batch and accumulation in the units of their own settings; per rank if a batch is divided among ranks."""
     if knobs.counts is AccumulationCounts.ALL_RANKS and world is not None:
         shared = _shared(steps, world, knobs)
         steps = steps if knobs.batch_scope is KnobScope.UNKNOWN else shared
@@ -134,13 +134,13 @@ def _of_node(given: int, local: int, knobs: Knobs) -> int:
 def batch_values(
     knobs: Knobs, batch: BatchSpec, *, before: BatchSpec | None = None, local_world_size: int = 1
 ) -> tuple[tuple[str, str], ...]:
-    """The (knob, value) pairs that make the batch `batch`.
+    """The (knob, value) pairs that set the batch `batch`.
 
-    Without an accumulation flag a change is possible only where accumulation stays as it was in `before`:
-    a person has then accepted a smaller global batch.
+    Without an accumulation flag a change is possible only if the accumulation stays as in `before`: a person
+    has then accepted a smaller global batch.
 
     Raises:
-        JobError: the knobs or their scope are not known, so that the batch asked for could not be had.
+        JobError: the knobs or their scope are unknown, so the requested batch cannot be set.
     """
     same_steps = before is not None and before.accumulation_steps == batch.accumulation_steps
     accepted = same_steps and knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
@@ -156,7 +156,7 @@ def batch_values(
     if knobs.accumulation:
         pairs.append((knobs.accumulation, str(steps)))
     if knobs.global_batch and batch.ranks_known and knobs.global_batch not in dict(knobs.same):
-        # Said outright even where it was a default: a default may itself follow from the micro-batch.
+        # Set explicitly even if it was a default, because a default may depend on the micro-batch.
         pairs.append((knobs.global_batch, str(batch.global_batch)))
     numbers = {"micro": str(value), "accumulation": str(steps)}
     pairs += [(name, numbers.get(what, what)) for name, what in knobs.same]
@@ -164,7 +164,7 @@ def batch_values(
 
 
 def flag_value(knobs: Knobs, batch: BatchSpec, *, local_world_size: int = 1) -> int | None:
-    """What the script's batch flag is set to where the batch is `batch`; None where it is not known what the flag counts."""
+    """The value of the script's batch flag for the batch `batch`; None if it is unknown what the flag counts."""
     match knobs.batch_scope:
         case KnobScope.PER_RANK:
             return batch.micro_batch_per_rank
@@ -173,14 +173,14 @@ def flag_value(knobs: Knobs, batch: BatchSpec, *, local_world_size: int = 1) -> 
         case KnobScope.GLOBAL if knobs.paired:
             return batch.micro_batch_per_rank * batch.world_size
         case KnobScope.GLOBAL:
-            # The flag holds the global batch, which mostly stays; accumulation alone cuts the micro-batch.
+            # The flag sets the global batch, which usually stays; only the accumulation cuts the micro-batch.
             return batch.global_batch
         case KnobScope.UNKNOWN:
             return batch.micro_batch_per_rank if knobs.paired else None
 
 
 def divided_flag(knobs: Knobs, batch: BatchSpec | None, *, local_world_size: int = 1) -> str:
-    """The flag as it was typed where it holds more than one rank's batch: ``--batch_size 32 (16 a rank)``; empty otherwise."""
+    """The flag as typed if it covers more than one rank's batch: ``--batch_size 32 (16 a rank)``; empty otherwise."""
     if knobs.batch is None or batch is None:
         return ""
     value = flag_value(knobs, batch, local_world_size=local_world_size)
@@ -190,7 +190,7 @@ def divided_flag(knobs: Knobs, batch: BatchSpec | None, *, local_world_size: int
 
 
 def why_size_unknown(knobs: Knobs) -> tuple[str, str]:
-    """The names are known and the numbers are not: which one is missing, and what would say it."""
+    """If the names are known and the numbers are not: which one is missing, and how to supply it."""
     for what, name in (("micro", knobs.batch), ("accumulation", knobs.accumulation)):
         number = knobs.number(what)
         if name is not None and (number is None or number.value is None):
@@ -199,7 +199,7 @@ def why_size_unknown(knobs: Knobs) -> tuple[str, str]:
 
 
 def why_not_changeable(knobs: Knobs) -> str:
-    """One line for the user: what is missing before a batch can be changed, and how to say it."""
+    """One line for the user: what is missing before a batch can be changed, and how to declare it."""
     if knobs.refusal:
         hint = f" ({knobs.help})" if knobs.help and knobs.help not in knobs.refusal else ""
         return f"{knobs.refusal}{hint}"
@@ -214,7 +214,7 @@ def why_not_changeable(knobs: Knobs) -> str:
 def number_of(
     args: Sequence[str], name: str | None, where: Places, knobs: Knobs | None = None, what: str = ""
 ) -> int | None:
-    """The number that a setting holds, or that stands for it among those which were found for `knobs`; None: not known."""
+    """The number of a setting, or the one found for it in `knobs`; None: unknown."""
     if name is None:
         return None
     value: Scalar = value_of(args, name) if is_argument(name) else None
@@ -222,14 +222,14 @@ def number_of(
         value = where.value(name)
     number = as_number(value)
     if number is None and knobs is not None:
-        # A default by convention, or a value that stands in for one that is not set.
+        # A default by convention, or a value in place of one that is not set.
         found = knobs.number(what)
         return found.value if found is not None else None
     return number
 
 
 def as_number(value: Scalar) -> int | None:
-    """A positive whole number, also of the form ``1_000`` or ``1e6``; None for all else."""
+    """A positive whole number, also in the form ``1_000`` or ``1e6``; None for anything else."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""What the name of a setting says: where it is set, and what it holds.
+"""Reads the name of a setting: its place and its meaning.
 
 The name gives the place: ``--batch_size`` or ``train.batch_size`` on the command line, ``env:BATCH_SIZE``
 in the environment, ``conf/train.yaml#train.batch_size`` in a file that the command line names, and
@@ -22,7 +22,7 @@ Scalar: TypeAlias = str | int | float | bool | None
 
 
 class Place(StrEnum):
-    """Where a knob is set."""
+    """Where a setting is set."""
 
     ARGUMENT = "argument"
     ENVIRONMENT = "environment"
@@ -31,10 +31,10 @@ class Place(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """All that a foreign script's settings can be read from, besides its arguments.
+    """The sources of a foreign script's settings other than its arguments.
 
-    `configs`: of each file that a declared setting names, dotted key to value. `env`: what the job will see. `program`: the console
-    program or module that runs. `args_at`: where the script's own arguments begin.
+    `configs`: for each file in a declared setting, dotted key to value. `env`: the job's environment.
+    `program`: the console program or module. `args_at`: the index of the script's first argument.
     """
 
     configs: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Places:
     args_at: int = 0
 
     def value(self, name: str) -> Scalar:
-        """The value of a knob that is not on the command line; None: unknown."""
+        """The value of a setting that is not on the command line; None: unknown."""
         match place_of(name):
             case Place.FILE:
                 file, _, key = name.partition("#")
@@ -54,7 +54,7 @@ class Places:
                 return None
 
     def with_value(self, name: str, value: str) -> Places:
-        """The same with a knob in a file or a variable set."""
+        """The same with a setting in a file or a variable set."""
         file, _, key = name.partition("#")
         if place_of(name) is Place.FILE:
             return replace(self, configs={**self.configs, file: {**self.configs.get(file, {}), key: value}})
@@ -62,7 +62,7 @@ class Places:
 
 
 def place_of(name: str) -> Place:
-    """Where a knob of this name is set."""
+    """The place of a setting with this name."""
     if name.startswith(ENV):
         return Place.ENVIRONMENT
     file, hash_, _ = name.partition("#")
@@ -76,7 +76,7 @@ def bare(name: str) -> str:
 
 
 def is_argument(name: str) -> bool:
-    """Whether it stands on the command line."""
+    """Whether it is on the command line."""
     return place_of(name) is Place.ARGUMENT
 
 
@@ -104,7 +104,7 @@ _PLAIN: Final = (
 )
 _TOTAL: Final = _set("global total effective gbs nbs tbs nominal")
 _ACCUMULATION: Final = _set("ga gas gacc subdivision subdivisions")  # darknet's: mini-batches of a batch
-# Where several take a checkpoint, the word that says it best comes first.
+# If several take a checkpoint, the clearest word comes first.
 _RESUME: Final = ("resume", "restore", "restart", "init_from", "ckpt", "checkpoint", "load")
 _NO_RESUME: Final = _set(
     "save every interval freq steps step dir folder output best bit keep limit strict total gradient activation data"
@@ -130,12 +130,12 @@ def words_in(name: str) -> tuple[str, ...]:
 
 
 def words_of(name: str) -> tuple[str, ...]:
-    """The words of a setting's last key, wherever it stands: ``env:BATCH_SIZE``, ``conf.yaml#train.batch_size``."""
+    """The words of a setting's last key, wherever it is: ``env:BATCH_SIZE``, ``conf.yaml#train.batch_size``."""
     return words_in(bare(name).rpartition(".")[2])
 
 
 def plain(name: str) -> str:
-    """A name without the spelling that parsers change: ``--batch-size`` and ``batch_size`` are the same."""
+    """A name without spelling differences between parsers: ``--batch-size`` and ``batch_size`` are the same."""
     return name.lstrip("-+").replace("-", "_").lower()
 
 
@@ -145,7 +145,7 @@ def last_part(name: str) -> str:
 
 
 def batch_name(name: str) -> BatchName:
-    """Whether `name` may be the training batch's; for ``batch.size`` the part before counts, too."""
+    """Whether `name` may be the training batch's; in ``batch.size`` the first part counts, too."""
     *sections, last = (set(words_in(part)) for part in name.split("."))
     above = set().union(*sections)
     if _EVALUATION & (above | last) or is_accumulation(name):
@@ -166,7 +166,7 @@ def is_total(name: str) -> bool:
 
 
 def is_accumulation(name: str) -> bool:
-    """Whether `name` says how many passes one optimizer step sums up."""
+    """Whether `name` is for the number of passes in one optimizer step."""
     words = words_in(name)
     if _EVALUATION.intersection(words):
         return False
@@ -188,13 +188,13 @@ def is_tokens(name: str) -> bool:
 
 
 def is_other(name: str) -> bool:
-    """Whether `name` plainly holds something else: steps, heads, workers, anything of an evaluation."""
+    """Whether `name` is clearly something else: steps, heads, workers, anything about an evaluation."""
     other = not _NO_SIZE.isdisjoint(words_in(last_part(name))) or plain(name).endswith("workers")
     return other or not _EVALUATION.isdisjoint(words_in(name))
 
 
 def is_resume(name: str) -> int:
-    """How well `name` fits an option that takes a checkpoint: 0 not at all, the higher the better."""
+    """How well `name` fits an option for a checkpoint: 0 not at all, the higher the better."""
     words = words_in(name)
     if _NO_RESUME.intersection(words):
         return 0
@@ -208,14 +208,14 @@ def is_resume(name: str) -> int:
 
 
 def says_resume(name: str) -> bool:
-    """Whether a switch of this name resumes: it says so itself, and does not speak of checkpoints alone."""
+    """Whether a switch of this name resumes: its name says so, and is not only about checkpoints."""
     return not {"resume", "restore", "restart"}.isdisjoint(words_in(name))
 
 
 def attributes_in(expression: str) -> frozenset[str]:
-    """The names that are taken from an object in ``args.batch_size // world``: batch_size.
+    """The attribute names in ``args.batch_size // world``: batch_size.
 
-    A bare name is a variable of the helper that makes the loader, and an attribute of `self` may come from anywhere.
+    A bare name is a variable of the loader's helper, and an attribute of `self` may come from anywhere.
     """
     found = re.findall(r"\b([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)", expression)
     return frozenset(
@@ -226,7 +226,7 @@ def attributes_in(expression: str) -> frozenset[str]:
 
 
 def is_path_in(name: str, expression: str) -> bool:
-    """Whether `expression` takes the whole ``TRAIN.BATCH`` from an object: ``cfg.TRAIN.BATCH // world``."""
+    """Whether `expression` contains the whole attribute path ``TRAIN.BATCH``: ``cfg.TRAIN.BATCH // world``."""
     return re.search(rf"\.{re.escape(plain(name))}\b", plain(expression)) is not None
 
 

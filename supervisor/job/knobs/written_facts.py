@@ -1,4 +1,4 @@
-"""The facts of one attempt, as its processes wrote them: settings, loaders, shapes, steps, paths; bounded, however long it runs."""
+"""The facts of one attempt, as written by its processes: settings, loaders, shapes, steps, paths; bounded in size."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ CLOSE_STEPS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An option, variable or key of a file that was read.
+    """An option, variable or file key that was read.
 
     Attributes:
-        by: what read it (argv, argparse, click, tyro, absl, fire, hydra, env, yaml, json, toml, deepspeed, main).
-        name: in full, dotted where it is nested.
+        by: its reader (argv, argparse, click, tyro, absl, fire, hydra, env, yaml, json, toml, deepspeed, main).
+        name: in full, dotted if nested.
         words: the words of a command line that set it.
-        value: a number, a truth value, a path that exists or a word of a closed list; None where it is none of these.
+        value: a number, a truth value, an existing path or a word of a closed list; None for anything else.
         type: its Python type's name.
         empty: an empty text, or None.
-        given: False where it has its default; None where that is not known.
-        file: the file that it was read from, absolute.
-        shown: the same as the command names it, else relative to the working folder.
+        given: False if it has its default; None if unknown.
+        file: the absolute path of its file.
+        shown: the same path as in the command, else relative to the working folder.
     """
 
     by: str
@@ -50,12 +50,12 @@ class Setting:
 
     @property
     def is_input(self) -> bool:
-        """Whether somebody can set it: not a number that DeepSpeed works out, nor a variable of the script that no word sets."""
+        """Whether somebody can set it: not a number computed by DeepSpeed, nor a script variable that no word sets."""
         return self.by != "deepspeed" and (self.by != "main" or bool(self.words))
 
     @property
     def number(self) -> int | None:
-        """Its value as a count, None where it is none."""
+        """Its value as a count, or None."""
         return self.value if type(self.value) is int and self.value > 0 else None
 
 
@@ -74,13 +74,13 @@ class Loader:
 
     @property
     def lead(self) -> int:
-        """The largest leading dimension of its batches; 0: none was drawn."""
+        """The largest leading dimension of its batches; 0 if none was drawn."""
         return max((shape[0] for shape in self.fed), default=0)
 
 
 @dataclass(slots=True)
 class _Count:
-    """A count a step: the newest that so many steps in a row agreed on."""
+    """A count per step: the newest one that this many consecutive steps agreed on."""
 
     value: int = 0
     run: int = 0
@@ -99,7 +99,7 @@ class _Count:
 
 @dataclass(slots=True)
 class Rank:
-    """What one rank's process did."""
+    """The facts of one rank's process."""
 
     pid: int | None = None
     world_size: int | None = None
@@ -173,12 +173,12 @@ class Rank:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """What most of the training forwards were given."""
+        """The input shape of most training forwards."""
         return self.forwards.most_common(1)[0][0] if self.forwards else ()
 
     @property
     def loader(self) -> Loader | None:
-        """The loader whose batches precede the training forwards; None where what it gave has run out long since."""
+        """The loader whose batches precede the training forwards; None if its batches ran out long ago."""
         feeding = max(self.loaders.values(), key=lambda loader: loader.forwards, default=None)
         if feeding is None or 2 * feeding.forwards < self.forwards.total():
             return None
@@ -187,17 +187,17 @@ class Rank:
 
     @property
     def counts_batches(self) -> bool:
-        """Whether a loader feeds it and the batches of each step are known; else only backward passes are."""
+        """Whether a loader feeds it with known batches per step; otherwise only backward passes are known."""
         return self.draws and self.loader is not None
 
     @property
     def is_by_batches(self) -> bool:
-        """Whether each batch of its loader is a pass."""
+        """Whether each batch of its loader is one pass."""
         loader = self.loader
         return loader is not None and self.draws and not self.pieces(loader)
 
     def pieces(self, loader: Loader) -> int:
-        """Into how many pieces the loop cuts a batch of `loader`; 0: into none. Each has a backward pass of its own."""
+        """Into how many pieces the loop cuts a batch of `loader`, each with its own backward pass; 0: not at all."""
         lead = self.shape[0] if self.shape else 0
         if not lead or 2 * lead > loader.lead:
             return 0
@@ -206,11 +206,11 @@ class Rank:
 
 
 class Facts:
-    """The facts of one attempt, record by record. What it holds is bounded, however long the attempt runs.
+    """The facts of one attempt, record by record. Its size is bounded, however long the attempt runs.
 
     Args:
-        command: the words that a person started the job with.
-        cwd: the folder in which it was started.
+        command: the words of the job's command line.
+        cwd: the folder where it was started.
     """
 
     def __init__(self, command: Sequence[str] = (), cwd: str = "") -> None:
@@ -229,7 +229,7 @@ class Facts:
         """The whole command line of the first rank that reported, secrets masked."""
 
     def add(self, record: Mapping[str, object]) -> None:
-        """Take one decoded record; unknown kinds and malformed values are left out."""
+        """Take one decoded record; ignores unknown kinds and malformed values."""
         number, kind = _whole(record.get("rank")) or 0, _text(record.get("kind")) or ""
         rank = self.by_rank.setdefault(number, Rank())
         match kind:
@@ -240,7 +240,7 @@ class Facts:
             case "phase":
                 pid = _whole(record.get("pid"))
                 if rank.pid not in {pid, None}:
-                    # The process that had this rank has gone, and so has its training.
+                    # The previous process of this rank is gone, and so is its training.
                     rank = self.by_rank[number] = Rank()
                 rank.pid = pid
                 argv = record.get("argv")
@@ -257,7 +257,7 @@ class Facts:
         if len(self._settings) >= MOST_SETTINGS and (by, name, file) not in self._settings:
             return
         words, value, given = record.get("words"), record.get("value"), record.get("given")
-        # A parser that runs twice is right the second time: its defaults then come from a file that names them.
+        # A parser that runs twice is right the second time: its defaults may come from a file in its arguments.
         self._settings[by, name, file] = Setting(
             by,
             name,
@@ -273,7 +273,7 @@ class Facts:
     def _path(self, kind: str, record: Mapping[str, object]) -> None:
         path = _text(record.get("path"))
         if kind == "sought":
-            # Whether a folder is there is asked before it is made, too: only a list of what it holds looks for a checkpoint.
+            # Scripts also check whether a folder exists before creating it; only listing it means looking for a checkpoint.
             listed = record.get("by") in {"listdir", "scandir", "iterdir", "glob", "rglob"}
             self.sought = self.sought or listed or record.get("saved", path) == path
         elif path is not None:
@@ -285,7 +285,7 @@ class Facts:
 
     @property
     def seen(self) -> tuple[Setting, ...]:
-        """Each setting as often as it was read, by a parser or from a file."""
+        """Each setting as often as a parser or a file gave it."""
         return tuple(self._settings.values())
 
     @property
@@ -304,7 +304,7 @@ class Facts:
 
     @property
     def world_size(self) -> int | None:
-        """All ranks, those on other nodes too, as far as these say; None before one reported."""
+        """All ranks, including other nodes', as far as known; None before one reported."""
         ranks = self.ranks
         return max([len(ranks), *(rank.world_size or 0 for rank in ranks)]) or None
 
@@ -313,9 +313,9 @@ FILES: Final = frozenset(("yaml", "json", "toml"))
 
 
 def one_each(settings: Iterable[Setting]) -> tuple[Setting, ...]:
-    """Settings that several parsers saw, once each: a parser's result, then a word of argv, the environment, a file, a variable.
+    """Settings seen by several parsers, once each: a parser's result, then a word of argv, the environment, a file, a variable.
 
-    A file's value goes where the command line gave one of that name: a library's own `default.yaml` is no setting of this run.
+    A command-line value replaces a file's: a library's own `default.yaml` is not a setting of this run.
     """
     kept: list[Setting] = []
     by_key: dict[str, list[int]] = {}
@@ -338,20 +338,18 @@ def _names(setting: Setting) -> set[str]:
 
 
 def _is_same(held: Setting, setting: Setting) -> bool:
-    """Whether `setting` says nothing beside `held`, whose source is believed first."""
+    """Whether `setting` adds nothing to `held`, whose source takes precedence."""
     named = not _names(held).isdisjoint(_names(setting))
     if setting.by in FILES and held.by in FILES:
         return named and held.number == setting.number
-    if (
-        setting.by in FILES
-    ):  # a default of the parser hides no value of a file: the script may take it from there
+    if setting.by in FILES:  # a parser's default does not hide a file's value
         given = held.given is not False or held.number == setting.number
         return given and (named or last_part(held.name) == last_part(setting.name))
     return named or (setting.by == "main" and last_part(held.name) == last_part(setting.name))
 
 
 def _source(setting: Setting) -> int:
-    """The order in which the sources of a setting are believed."""
+    """The precedence of a setting's source."""
     return {"argv": 1, "env": 2, "deepspeed": 4, "main": 5}.get(setting.by, 3 if setting.by in FILES else 0)
 
 

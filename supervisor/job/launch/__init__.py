@@ -1,1 +1,1 @@
-"""What one launch executes, what the next one would change, and how a job is begun."""
+"""One launch as data, the changes of the next one, and the guided start of a job."""

@@ -1,4 +1,4 @@
-"""Questions about a batch that measuring leaves open, and what each answer would lead to.
+"""Questions about a batch that measurements leave open, and the result of each answer.
 
 An answer equals the declaration that a flag makes (`--batch-knob`, `--batch-scope`, `--accumulation-knob`): the facts are read again
 with it, so it is checked like any declared name. If nothing can be lost, an answer is tried instead of asked for.
@@ -34,7 +34,7 @@ Derive: TypeAlias = Callable[[Knobs], MeasuredBatch]
 
 
 def with_declared(given: Knobs, what: Unread, value: str) -> Knobs:
-    """What a person named, and the answer besides."""
+    """A person's declarations, plus the answer."""
     match what:
         case Unread.SCOPE:
             return replace(given, batch_scope=KnobScope(value))
@@ -53,9 +53,9 @@ def asked_settings(
     *,
     answered: frozenset[Unread] = frozenset(),
 ) -> MeasuredSettings:
-    """What an attempt's facts come to, and with each answer to the first thing that they leave open.
+    """The settings from an attempt's facts, and those with each answer to the first open question.
 
-    `found`: without one, if it is known. `answered`: what an answer was tried for already, and is not asked a second time.
+    `found`: without an answer, if known. `answered`: questions with a tried answer, which are not asked again.
     """
     found = found or derive(named)
     seen, (what, candidates) = measured_settings(found, named), open_part(found, named)
@@ -86,10 +86,10 @@ def asked_settings(
 def question_of(
     job: JobSpec, seen: MeasuredSettings, wrong: Collection[str] = (), script: str = ""
 ) -> BatchQuestion | None:
-    """What is asked about a job whose attempt showed `seen`; None where no answer would help.
+    """The question about a job whose attempt showed `seen`; None if no answer would help.
 
     Args:
-        job: as it was started.
+        job: as started.
         seen: with the answers so far.
         wrong: answers after which an attempt had another batch than planned.
         script: hash of its script.
@@ -109,7 +109,7 @@ def question_of(
 def _answer(job: JobSpec, one: OpenAnswer, *, is_wrong: bool) -> BatchAnswer:
     if is_wrong:
         change, refusal = None, "a restart with it had another batch than planned"
-    elif one.value == IN_CODE:  # nobody has answered yet, as the reason that would follow says
+    elif one.value == IN_CODE:  # nobody has answered yet, and the next reason says so
         change, refusal = None, "no restart can change it"
     elif one.then.asks is not None:
         change, refusal = None, one.then.refusal
@@ -119,7 +119,7 @@ def _answer(job: JobSpec, one: OpenAnswer, *, is_wrong: bool) -> BatchAnswer:
 
 
 def _change(job: JobSpec) -> tuple[BatchChange | None, str]:
-    """What an out-of-memory failure would change, be it to a smaller global batch; or why nothing."""
+    """What an out-of-memory failure would change, perhaps the global batch; or why nothing."""
     allowed = replace(job, retry=replace(job.retry, allow_smaller_global=True))
     plan, batch = oom_plan(allowed, is_measured=True), job.batch
     if isinstance(plan, OomRefusal) or batch is None:
@@ -129,7 +129,7 @@ def _change(job: JobSpec) -> tuple[BatchChange | None, str]:
 
 
 def to_try(seen: MeasuredSettings, wrong: Collection[str]) -> str | None:
-    """The answer that a restart may try before a person is asked: the likeliest whose name says a batch, or an accumulation; None: none."""
+    """The answer that a restart may try before asking a person: the likeliest one named for a batch or an accumulation; None if none."""
     if len(wrong) >= MOST_TRIALS or seen.asks in {None, Unread.SCOPE}:
         return None
     says_so = is_accumulation if seen.asks is Unread.ACCUMULATION else _says_batch
@@ -138,5 +138,5 @@ def to_try(seen: MeasuredSettings, wrong: Collection[str]) -> str | None:
 
 
 def _says_batch(name: str) -> bool:
-    """Whether a batch word is in `name`, and none of what else a number of its value may be: heads, layers, a width, a length, steps."""
+    """Whether `name` has a batch word, and no word for another number: heads, layers, a width, a length, steps."""
     return batch_name(name) > BatchName.NONE

@@ -28,7 +28,7 @@ APPLY: Final = "STOKER_APPLY"
 _ALLOCATOR_NAMES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
-# INFO, not DETAIL: that wraps each process group in another one that checks every call, and changes what is debugged.
+# INFO, not DETAIL, which wraps each process group in another one that checks every call and changes the job.
 DEBUG_DISTRIBUTED: Final[Mapping[str, str]] = {
     "NCCL_DEBUG": "INFO",
     "TORCH_DISTRIBUTED_DEBUG": "INFO",
@@ -48,7 +48,7 @@ https://docs.pytorch.org/docs/stable/notes/randomness.html
 
 @dataclass(frozen=True, slots=True)
 class EnvChange:
-    """One change to the environment of the launch and why. `value` None removes the name."""
+    """One change to the launch environment, and the reason. `value` None removes the name."""
 
     name: str
     value: str | None
@@ -74,7 +74,7 @@ def environment(
     wire: Mapping[str, str],
     extra: Mapping[str, str] | None = None,
 ) -> tuple[EnvChange, ...]:
-    """What a launch changes in the environment `base`, in the order to show it: of `environment_layers` the last of each name."""
+    """The launch's changes to the environment `base`, in display order: the last of each name in `environment_layers`."""
     changes: dict[str, EnvChange] = {}
     for change in environment_layers(spec, base=base, wire=wire, extra=extra):
         changes.pop(change.name, None)
@@ -91,8 +91,8 @@ def environment_layers(
 ) -> list[EnvChange]:
     """Every source's change to the environment `base`, the lowest first: a later one overrides those of the same name before it.
 
-    They are: stoker's defaults and switches, the user's own, the wire, then `extra` (the plan of a restart). A switch sets
-    nothing that `base` has.
+    The sources are: stoker's defaults and switches, the user's own, the wire, then `extra` (the plan of a
+    restart). A switch sets nothing that `base` already has.
     """
     changes: list[EnvChange] = []
 
@@ -131,7 +131,7 @@ def environment_layers(
 def _instrumentation(
     spec: JobSpec, base: Mapping[str, str], earlier: Sequence[EnvChange], extra: Mapping[str, str]
 ) -> Iterator[EnvChange]:
-    """What puts the instrumentation into the job's Python processes, and says what it may do there."""
+    """Variables that load the instrumentation into the job's Python processes, and limit what it may do."""
     own = {change.name: change.value for change in earlier}
     seen = {name: value for name, value in {**base, **own, **extra}.items() if value}
     measures = is_measured(spec, seen)
@@ -145,13 +145,13 @@ def _instrumentation(
         yield EnvChange(*NOT_MEASURED, "nothing is measured in the process")
     rest = own.get("PYTHONPATH", base.get("PYTHONPATH"))
     yield EnvChange("PYTHONPATH", _joined(INSTRUMENT, rest), why)
-    if measures and "SLURM_PROCID" in base:  # in a job of sbatch every process has one, which is no rank's
+    if measures and "SLURM_PROCID" in base:  # in an sbatch job every process has one, which is not a rank's
         step = f"{base.get('SLURM_STEP_ID', '')}:{base['SLURM_PROCID']}"
         yield EnvChange("STOKER_SLURM_STEP", step, "tells a rank's SLURM_PROCID from stoker's own")
 
 
 def _asked_for(spec: JobSpec, base: Mapping[str, str]) -> Iterator[EnvChange]:
-    """What settings and switches of the job put into its environment."""
+    """Variables for the job's settings and switches."""
     libraries = base.get("LD_LIBRARY_PATH")
     if not spec.libuv:
         why = "libuv = false: this PyTorch has no libuv; agent and workers need to know"
@@ -176,21 +176,21 @@ def _asked_for(spec: JobSpec, base: Mapping[str, str]) -> Iterator[EnvChange]:
         ),
         (spec.deterministic, DETERMINISTIC, "--deterministic: what a script cannot set for itself"),
     ):
-        if wanted:  # what stands in the shell is yours
+        if wanted:  # the shell's variables are the user's
             yield from (EnvChange(name, value, why) for name, value in table.items() if name not in base)
 
 
 def is_measured(spec: JobSpec, env: Mapping[str, str]) -> bool:
-    """Whether processes of the job with the environment `env` are measured from inside."""
+    """Whether processes of a job with the environment `env` are measured from inside."""
     name, refusal = NOT_MEASURED
     return spec.instrument and spec.entry_kind is not EntryKind.TRAINER and env.get(name) != refusal
 
 
 def refuse_unreached(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
-    """The job with a refusal where a key of a file makes its batch and its processes, of the environment `env`, are not measured.
+    """Refuse to change the batch if a file's key sets it and the job's processes, with the environment `env`, are not measured.
 
     Raises:
-        JobError: such a key is to be set from the first launch on.
+        JobError: such a key must be set from the first launch on.
     """
     if is_measured(spec, env):
         return spec
@@ -210,7 +210,7 @@ def refuse_unreached(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
 
 
 def applied(base: Mapping[str, str], changes: tuple[EnvChange, ...]) -> dict[str, str]:
-    """`base` with the changes made: what the child gets."""
+    """`base` with the changes made: the child's environment."""
     result = dict(base)
     for change in changes:
         if change.value is None:
@@ -225,7 +225,7 @@ def _joined(first: str, rest: str | None) -> str:
 
 
 def _allocator_twin(spec: JobSpec) -> EnvChange | None:
-    """PyTorch renamed the variable in 2.9; which one a build reads is not known before it runs."""
+    """PyTorch renamed the variable in 2.9; which name a build reads is unknown before it runs."""
     own = dict(spec.env)
     given = [name for name in _ALLOCATOR_NAMES if name in own]
     if len(given) != 1:

@@ -31,7 +31,7 @@ MOST_SCRIPTS: Final = 9
 _SECTIONS: Final = ("run", "batch", "resume", "policy", "hang")
 _RESUME_KEYS: Final = ("resume.knob", "resume.self_resuming", "policy.restart_from_scratch")
 _FLAG_NAME: Final = re.compile(r"-{0,2}\+{0,2}[A-Za-z_][\w.-]*(=\S*)?")
-# Settings of the project and of a package: a file of that name would be read as those.
+# Settings files of the project and of a package: a job file with such a name would be read as one.
 _RESERVED: Final = frozenset({"stoker.toml", "pyproject.toml"})
 _TRAINS: Final = re.compile(
     r"\.backward\(|\bDataLoader\b|init_process_group|DistributedDataParallel|Accelerator\(|Trainer\(|fully_shard"
@@ -40,7 +40,7 @@ _NAMED: Final = re.compile(r"train|tune|^(main|run)\.py$")
 
 
 class Topic(StrEnum):
-    """What a question is about, in the order in which they are asked."""
+    """The topics of questions, in the order of asking."""
 
     SCRIPT = "script"
     ARGUMENTS = "arguments"
@@ -54,7 +54,7 @@ class Topic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One possible answer, and what it means."""
+    """One possible answer, and its meaning."""
 
     value: str
     text: str = ""
@@ -62,7 +62,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked next. `default`: what an empty answer means. `options`: all that there are, or those that are known."""
+    """The next question. `default`: the meaning of an empty answer. `options`: all answers, or the known ones."""
 
     topic: Topic
     text: str
@@ -91,7 +91,7 @@ _WANTED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Slurm:
-    """What SLURM says here. `job`: its number where this shell is in a job; `nodes`: how many that has; `first`: the name of the first."""
+    """SLURM's facts here. `job`: its number if this shell is in a job; `nodes`: its node count; `first`: the first node's name."""
 
     job: str = ""
     nodes: int = 1
@@ -100,14 +100,14 @@ class Slurm:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What is known before anything is asked.
+    """The facts before the first question.
 
     Attributes:
-        scripts: Python files that may train, the likeliest first.
-        gpus: GPUs that a job would see.
-        slurm: SLURM's facts; None where there is no SLURM.
-        files: names that the folder has already.
-        python: the interpreter with torch that `stoker run` would take, for people; empty: none was found.
+        scripts: Python files that may be training scripts, likeliest first.
+        gpus: number of GPUs visible to a job.
+        slurm: SLURM's facts; None without SLURM.
+        files: names already in the folder.
+        python: the interpreter with torch that `stoker run` would use, for people; empty: none found.
     """
 
     scripts: tuple[str, ...] = ()
@@ -129,9 +129,9 @@ class Around:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is known of the script before it runs. `lines`: label and text; `resume`: as in `ResumePlan.how`.
+    """The facts about the script before it runs. `lines`: label and text; `resume`: see `ResumePlan.how`.
 
-    What is left open of its batch is measured once it runs, and asked then.
+    Open facts about its batch are measured once it runs, and then asked.
     """
 
     lines: tuple[tuple[str, str], ...]
@@ -140,7 +140,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The decisions so far. `settings`: by dotted key of the job file; `decided`: topics that need no question."""
+    """The decisions so far. `settings`: by dotted key of the job file; `decided`: topics without a question."""
 
     settings: Mapping[str, Setting] = field(default_factory=dict)
     args: tuple[str, ...] = ()
@@ -149,7 +149,7 @@ class Choices:
     decided: frozenset[Topic] = frozenset()
 
     def having(self, topic: Topic, settings: Mapping[str, Setting]) -> Choices:
-        """With `topic` decided."""
+        """The choices with `topic` decided."""
         return replace(self, settings={**self.settings, **settings}, decided=self.decided | {topic})
 
     @property
@@ -159,7 +159,7 @@ class Choices:
 
     @property
     def nodes(self) -> str:
-        """The number of nodes, as it was given."""
+        """The number of nodes, as given."""
         return str(self.settings.get("run.nnodes", "1"))
 
     @property
@@ -169,10 +169,10 @@ class Choices:
 
 
 def likely_scripts(texts: Mapping[str, str]) -> tuple[str, ...]:
-    """Names of the files that may train, the likeliest first; where none looks so, all but tests and set-up.
+    """Names of possible training scripts, likeliest first; if none looks like one, all except tests and set-up.
 
     Args:
-        texts: source by path below the folder.
+        texts: source text by path relative to the folder.
     """
     base = {name: posixpath.basename(name).lower() for name in texts}
     mine = [name for name in texts if not base[name].startswith(("test_", "conftest", "setup.", "__init__"))]
@@ -182,7 +182,7 @@ def likely_scripts(texts: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def slurm_of(env: Mapping[str, str], *, installed: bool) -> Slurm | None:
-    """SLURM's facts from the environment of a shell; `installed`: whether its programs are there."""
+    """SLURM's facts from a shell's environment; `installed`: whether its programs exist."""
     job = env.get("SLURM_JOB_ID", "")
     if not job:
         return Slurm() if installed else None
@@ -192,7 +192,7 @@ def slurm_of(env: Mapping[str, str], *, installed: bool) -> Slurm | None:
 
 
 def found_in(spec: JobSpec) -> Found:
-    """What a resolved draft says of the script's batch, of an out-of-memory failure, of its resume and outputs."""
+    """The facts in a resolved draft about the script's batch, out-of-memory failures, resume and outputs."""
     batch, smaller, then, resume = four_lines(spec)
     lines = [("batch", batch), ("out of memory", smaller), ("then", then), ("resume", resume)]
     lines.append(
@@ -202,10 +202,10 @@ def found_in(spec: JobSpec) -> Found:
 
 
 def choices_of(parsed: ParsedRun, file: str = "") -> Choices:
-    """What a command line decides already; its flags are those of ``stoker run``, kept under their keys in the file.
+    """The decisions in a command line; its flags are those of ``stoker run``, stored under their keys in the file.
 
     Raises:
-        JobError: a flag has no key in a job file, or what is to run is a command.
+        JobError: a flag has no key in a job file, or the job is a command.
     """
     if parsed.entry_kind is EntryKind.COMMAND:
         raise JobError(
@@ -233,7 +233,7 @@ def choices_of(parsed: ParsedRun, file: str = "") -> Choices:
 
 
 def _flag(table: Iterable[Flag], key: str) -> Flag | None:
-    """The flag, if it has a key in a job file; None for one of the screen's looks."""
+    """The flag, if it has a key in a job file; None for a screen setting."""
     flag = next((flag for flag in table if flag.key == key), None)
     if flag is None or flag.setting.startswith("ui."):
         return None
@@ -243,7 +243,7 @@ def _flag(table: Iterable[Flag], key: str) -> Flag | None:
 
 
 def _typed(key: str, value: str) -> Setting:
-    """A value as the job file holds it. Raises JobError."""
+    """A value in the form of the job file. Raises JobError."""
     if key == "run.nproc_per_node":
         check_nproc(value)
     is_count = key in {"run.nproc_per_node", "run.nnodes"} and value.isdigit()
@@ -251,10 +251,10 @@ def _typed(key: str, value: str) -> Setting:
 
 
 def with_file(choices: Choices, name: str) -> Choices:
-    """With the name of the file to write.
+    """The choices with the name of the file to write.
 
     Raises:
-        JobError: it is no name of a job file.
+        JobError: it is not a valid job file name.
     """
     base = posixpath.basename(name)
     if not base.endswith(".toml") or base == ".toml" or base in _RESERVED or not name.isprintable():
@@ -263,7 +263,7 @@ def with_file(choices: Choices, name: str) -> Choices:
 
 
 def _question(topic: Topic, around: Around, choices: Choices, found: Found) -> Question | None:
-    """The question of one topic; None where there is nothing to ask."""
+    """The question of one topic; None if there is nothing to ask."""
     slurm = around.slurm or Slurm()
     match topic:
         case Topic.SCRIPT:
@@ -308,7 +308,7 @@ def _free_name(entry: str, taken: frozenset[str]) -> str:
 
 
 def _given_by(question: Question, text: str) -> str:
-    """What an answer says: what is proposed where it is empty, an option where it is a number of one. Raises JobError."""
+    """The meaning of an answer: the proposal if empty, an option if it is a number. Raises JobError."""
     given = text.strip() or question.default
     if not question.options or not (given.isascii() and given.isdigit()):
         return given
@@ -321,7 +321,7 @@ def answered(choices: Choices, question: Question, text: str) -> Choices:
     """The choices with one answer; empty: the default. A number names an option.
 
     Raises:
-        JobError: it is no answer to this question.
+        JobError: it does not answer this question.
     """
     topic, given = question.topic, _given_by(question, text)
     if topic is Topic.FILE:
@@ -347,7 +347,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _resume_settings(given: str) -> dict[str, Setting]:
-    """The settings of an answer about the resume. Raises JobError."""
+    """The settings for an answer about the resume. Raises JobError."""
     match given:
         case "wait":
             return {}
@@ -365,7 +365,7 @@ def job_file(choices: Choices) -> str:
     """The text of the job file.
 
     Raises:
-        JobError: it would hold what is recognised as a secret.
+        JobError: it would contain a recognized secret.
     """
     if redact_argv(choices.args) != choices.args:
         shown = shlex.join(redact_argv(choices.args))
@@ -392,12 +392,12 @@ def job_file(choices: Choices) -> str:
 
 
 def _toml(value: Setting) -> str:
-    """A value as TOML writes it: its basic strings are JSON's, but for DEL."""
+    """A value in TOML: its basic strings are JSON's, except DEL."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def command_of(choices: Choices, around: Around) -> str:
-    """The one command that starts the job; with several machines the one for each of them, or SLURM's for all."""
+    """The command that starts the job; with several machines the one for each of them, or SLURM's for all."""
     start = f"stoker run --config {shlex.quote(choices.file)}"
     if not choices.several:
         return start
@@ -407,11 +407,11 @@ def command_of(choices: Choices, around: Around) -> str:
 
 
 class GuidedStart:
-    """One guided start: its questions, and what was decided.
+    """One guided start: its questions and decisions.
 
     Args:
-        around: what is known before.
-        choices: what was given on the command line.
+        around: the facts before the first question.
+        choices: the decisions on the command line.
         read: resolves a draft; raises JobError.
     """
 
@@ -424,17 +424,17 @@ class GuidedStart:
             self.found = read(choices)
 
     def question(self) -> Question | None:
-        """What is asked now; None: `job_file` can be written."""
+        """The current question; None: `job_file` can be written."""
         known = self.found or Found((), "self")
         left = (topic for topic in Topic if topic not in self.choices.decided)
         asked = (_question(topic, self.around, self.choices, known) for topic in left)
         return next((question for question in asked if question is not None), None)
 
     def take(self, text: str) -> None:
-        """Takes an answer to the present question.
+        """Take an answer to the current question.
 
         Raises:
-            JobError: it is none, or the job would not work with it; all is as it was.
+            JobError: it is invalid, or the job would not work with it; nothing changes.
         """
         question = self.question()
         assert question is not None, "there is nothing to answer"
@@ -444,7 +444,7 @@ class GuidedStart:
         self.choices, self.found = choices, found
 
     def _require_possible(self, choices: Choices) -> None:
-        """Refuses a file that could not be written."""
+        """Refuse a file that could not be written."""
         job_file(choices)
         if choices.file in self.around.files:
             raise JobError(f"{choices.file}: already exists; give another name with --out")

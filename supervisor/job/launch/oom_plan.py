@@ -1,7 +1,7 @@
-"""What would change in a job after it runs out of memory, as data: shown by the dry run, checked before the start, used by the restart.
+"""The changes to a job after it runs out of memory, as data: shown by the dry run, checked before the start, used by the restart.
 
-The same arithmetic serves all of them: `choose_smaller` names the next micro-batch, `batch_values` the settings that make it. Without memory
-numbers, as here, the next one is the largest that divides the present micro-batch.
+All use the same arithmetic: `choose_smaller` picks the next micro-batch, `batch_values` its settings. Without
+memory numbers, as here, the next one is the largest that divides the present micro-batch.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from supervisor.text.redact import redact, redact_argv
 
 SCHEMA: Final = 1
 MEASURED_LATER: Final = "known after the first step"
-# In place of a value: the step of the newest checkpoint.
+# Placeholder for a value: the step of the newest checkpoint.
 STEP: Final = "STEP"
 RESUME_KNOB: Final = "--resume-knob"
-# How many further restarts are shown: beyond, a person changes the model instead.
+# How many further restarts to show: beyond, a person changes the model instead.
 MAX_STEPS: Final = 16
 
 
@@ -42,7 +42,7 @@ class KnobChange:
 class ResumePlan:
     """How the restart continues: ``flag`` (a setting), ``self`` (the script finds it), ``none`` (it cannot), ``unknown``.
 
-    `value` None with ``flag``: the path of the newest checkpoint that is seen, once there is one. `source`: where it was read.
+    `value` None with ``flag``: the path of the newest checkpoint, once there is one. `source`: where it was read.
     """
 
     how: str
@@ -53,7 +53,7 @@ class ResumePlan:
 
 @dataclass(frozen=True, slots=True)
 class OomPlan:
-    """What changes at the first out-of-memory failure, and what at those after it; `smaller_global`: only so, as a person allowed."""
+    """The changes at the first out-of-memory failure, and at later ones; `smaller_global`: only in this way, which a person allowed."""
 
     changes: tuple[KnobChange, ...]
     then: tuple[tuple[KnobChange, ...], ...]
@@ -63,7 +63,7 @@ class OomPlan:
 
 @dataclass(frozen=True, slots=True)
 class OomRefusal:
-    """Why nothing would change by itself, and what would let it."""
+    """Why nothing would change automatically, and what would allow it."""
 
     why: str
     help: str
@@ -71,7 +71,7 @@ class OomRefusal:
 
 
 def resume_plan(knobs: Knobs) -> ResumePlan:
-    """How a restart after a step would continue."""
+    """How a restart after some steps would continue."""
     if knobs.self_resuming:
         return ResumePlan("self", None, None, knobs.resumes or None)
     if knobs.resume is not None:
@@ -84,7 +84,7 @@ def resume_plan(knobs: Knobs) -> ResumePlan:
 
 
 def resume_words(resume: ResumePlan) -> str:
-    """The same in words: what a restart sets or waits for."""
+    """The plan in words: what a restart sets or waits for."""
     match resume.how:
         case "self":
             return f"by itself ({resume.source})"
@@ -98,7 +98,7 @@ def resume_words(resume: ResumePlan) -> str:
 
 
 def oom_plan(spec: JobSpec, *, is_measured: bool = False) -> OomPlan | OomRefusal:
-    """The answer to an out-of-memory failure of the job as it is started, or once it `is_measured`; pure."""
+    """The response to an out-of-memory failure of the job as started, or once it `is_measured`; pure."""
     knobs, resume = spec.knobs, resume_plan(spec.knobs)
     smaller_global = not knobs.can_change_batch and _allows_smaller_global(spec)
     if not knobs.can_change_batch and not smaller_global:
@@ -123,7 +123,7 @@ def oom_plan(spec: JobSpec, *, is_measured: bool = False) -> OomPlan | OomRefusa
 
 
 def missing_words(spec: JobSpec) -> tuple[str, ...]:
-    """The declarations without which an out-of-memory failure would end the run, as they are typed; none where it would restart."""
+    """The declarations, as typed, that would turn an out-of-memory failure from an end into a restart; none if it restarts anyway."""
     plan, knobs = oom_plan(spec, is_measured=True), spec.knobs
     words: list[str] = []
     if isinstance(plan, OomRefusal):
@@ -140,10 +140,10 @@ def missing_words(spec: JobSpec) -> tuple[str, ...]:
 
 
 def oom_notice(spec: JobSpec, *, waits: bool, tries: Sequence[str] = ()) -> tuple[str, bool]:
-    """What an out-of-memory failure of this job would do, in one line, and whether it restarts by itself.
+    """The effect of an out-of-memory failure of this job, in one line, and whether it restarts automatically.
 
-    `spec`: with what is known by now. `waits`: a person is asked in the end, who may look at its screen. `tries`: the settings of
-    `spec` that a restart only tries, before a step is made.
+    `spec`: with everything known so far. `waits`: it finally asks a person, who may be watching. `tries`: the
+    settings of `spec` that a restart only tries, before the first step.
     """
     plan, missing = oom_plan(spec, is_measured=True), missing_words(spec)
     how = f"; {' '.join(missing)}" if missing else ""
@@ -171,27 +171,27 @@ def oom_notice(spec: JobSpec, *, waits: bool, tries: Sequence[str] = ()) -> tupl
 
 
 def next_batch(spec: JobSpec, batch: BatchSpec, *, smaller_global: bool) -> BatchSpec | None:
-    """The batch after `batch`, of the same accumulation if the global batch becomes smaller; None where none is left."""
+    """The batch after `batch`, with the same accumulation if the global batch shrinks; None if none is left."""
     choice = choose_smaller(batch, minimum=spec.retry.min_micro_batch, smaller_global=smaller_global)
     return choice.batch if choice is not None else None
 
 
 def _refusal(spec: JobSpec, why: str, help_: str, resume: ResumePlan, *, is_measured: bool) -> OomRefusal:
-    """The refusal as the job stands before its start: where a declaration would decide it, so does the first step that is measured."""
+    """The refusal for the job before its start: if a declaration would decide it, so does the first measured step."""
     if is_measured_later(spec) and not is_measured:
         return OomRefusal(f"{MEASURED_LATER} ({why})" if why else MEASURED_LATER, help_, resume)
     return OomRefusal(why, help_, resume)
 
 
 def is_measured_later(spec: JobSpec) -> bool:
-    """Whether what the command line leaves open of the batch will be known once a step has been measured."""
+    """Whether open questions about the batch will be settled once a step has been measured."""
     knobs = spec.knobs
     open_ = bool(knobs.help) if knobs.refusal else spec.batch is None or not knobs.can_change_batch
     return spec.instrument and spec.entry_kind is not EntryKind.TRAINER and open_
 
 
 def _allows_smaller_global(spec: JobSpec) -> bool:
-    """Whether a person allowed a smaller global batch, and enough is known for one: as `policy.changes.offer_for` plans it."""
+    """Whether a person allowed a smaller global batch, and enough is known for one: as planned by `policy.changes.offer_for`."""
     knobs = spec.knobs
     known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
     return spec.retry.allow_smaller_global and known and spec.batch is not None
@@ -200,7 +200,7 @@ def _allows_smaller_global(spec: JobSpec) -> bool:
 def _changes(
     spec: JobSpec, shown: BatchSpec | None, before: BatchSpec, batch: BatchSpec
 ) -> tuple[KnobChange, ...]:
-    """The settings that change from `before` to `batch`; `shown` None: from what the settings hold at the start."""
+    """The settings that change from `before` to `batch`; `shown` None: from the values at the start."""
     local = spec.nproc_per_node
     was = dict(batch_values(spec.knobs, shown, before=before, local_world_size=local)) if shown else None
     found = []
@@ -212,7 +212,7 @@ def _changes(
 
 
 def _present(spec: JobSpec, name: str) -> str | None:
-    """What a setting holds at the start."""
+    """The value of a setting at the start."""
     knobs = spec.knobs
     set_now = dict(spec.set_knobs).get(name) or (
         value_of(spec.entry_args, name) if is_argument(name) else None
@@ -220,7 +220,7 @@ def _present(spec: JobSpec, name: str) -> str | None:
     if set_now is not None:
         return set_now
     if dict(knobs.same).get(name, "").isdigit():
-        return None  # it follows from another setting, and holds no number of its own
+        return None  # it follows from another setting and has no number of its own
     roles: dict[str | None, str] = {
         knobs.batch: "micro",
         knobs.accumulation: "accumulation",
@@ -235,7 +235,7 @@ def _shown(name: str) -> str:
 
 
 def container_line(spec: JobSpec, plan: LaunchPlan) -> str:
-    """What a container behind ``--`` needs for its processes to be measured; empty where there is none, or nothing is measured."""
+    """The options that a container after ``--`` needs for measurements; empty without one, or if nothing is measured."""
     own = {change.name: change.value or "" for change in plan.env}
     variables = [name for name in own if name.startswith("STOKER_") or name == "PYTHONPATH"]
     if spec.entry_kind is not EntryKind.COMMAND or not spec.instrument or "PYTHONPATH" not in own:
@@ -280,7 +280,7 @@ def _batch(spec: JobSpec) -> dict[str, Any]:
 
 
 def world_size(spec: JobSpec) -> int | None:
-    """Ranks of the whole job; None where they are not known."""
+    """Ranks of the whole job; None if unknown."""
     if spec.batch is not None and spec.batch.ranks_known:
         return spec.batch.world_size
     return spec.world_size or None
@@ -319,7 +319,7 @@ def _rows(changes: Sequence[KnobChange]) -> list[dict[str, str | None]]:
 
 
 def four_lines(spec: JobSpec) -> tuple[str, str, str, str]:
-    """The same for people: the batch, what changes, what then, how it resumes."""
+    """The same for people: the batch, its changes, the result, the resume."""
     plan = oom_plan(spec)
     how = resume_words(plan.resume)
     batch_line = _batch_line(spec)
@@ -335,7 +335,7 @@ def four_lines(spec: JobSpec) -> tuple[str, str, str, str]:
 
 
 def _batch_line(spec: JobSpec) -> str:
-    """What the settings hold now."""
+    """The present values of the settings."""
     knobs = spec.knobs
     micro, steps, total = (knobs.number(number) for number in ("micro", "accumulation", "total"))
     whole = knobs.batch_scope is KnobScope.GLOBAL and world_size(spec) is None

@@ -1,4 +1,4 @@
-"""LaunchPlan: one launch as data, printable as a command a person could paste; and the command line that starts the job again."""
+"""LaunchPlan: one launch as data, printable as a command to paste; and the command line that starts the job again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from supervisor.text.decode import printable, shell_word
 from supervisor.text.redact import HIDDEN, redact, redact_argv, redact_text
 
 LOOPBACK: Final = "127.0.0.1"
-# Flags by which a person takes the meeting point into their own hands.
+# Flags by which a person controls the rendezvous.
 _ENDPOINT: Final = "--rdzv-endpoint="
 ENDPOINT_PORT: Final = 29_400  # torch/distributed/elastic/rendezvous
 MASTER_PORT: Final = 29_500  # torch/distributed/run.py
@@ -31,7 +31,7 @@ _RENDEZVOUS: Final = ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--stand
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCopy:
-    """A changed copy of a checkpoint that a launch resumes from: hard links but for its state, where `field` is `after`, not `before`."""
+    """A changed copy of a checkpoint to resume from: hard links except for its state, where `field` is `after` instead of `before`."""
 
     source: str
     target: str
@@ -44,11 +44,10 @@ class CheckpointCopy:
 class LaunchPlan:
     """What one attempt executes: argv, environment changes with reasons, folder, batch numbers.
 
-    `wire_env` (STOKER_RUN_DIR, ...) is part of `env`. `supervised_as` is "torchrun" when ranks live
-    under torchrun's --log-dir tree, "command" when the child's own stdout/stderr are the only logs.
-    `notes` say what of the user's command line was replaced, and why. `port` is the port that the plan
-    uses on this machine, if stoker knows it; `port_named`: a person chose it. `copy` is a changed copy of the checkpoint that
-    it resumes from, and must exist before the launch; `resume_at`: that one's step. `applied`: settings that are changed inside the ranks' processes, with the values.
+    `wire_env` (STOKER_RUN_DIR, ...) is part of `env`. `supervised_as` is "torchrun" when ranks live under torchrun's --log-dir tree, "command" when the child's own
+    stdout/stderr are the only logs. `notes` say which parts of the user's command line were replaced, and why. `port` is the plan's port on this machine, if known;
+    `port_named`: a person chose it. `copy` is a changed copy of the checkpoint to resume from, and must exist before the launch; `resume_at`: its step. `applied`:
+    settings changed inside the ranks' processes, with their values.
     """
 
     attempt: int
@@ -70,7 +69,7 @@ class LaunchPlan:
 
 
 def wants_port(spec: JobSpec) -> bool:
-    """Whether `build_plan` wants a free port from the caller: one machine, torchrun, nothing named."""
+    """Whether `build_plan` needs a free port from the caller: one machine, torchrun, none named."""
     return (
         spec.entry_kind is not EntryKind.COMMAND
         and not spec.several_nodes
@@ -100,7 +99,7 @@ def build_plan(
     rank: RankProcess | None = None,
     confirm: bool = False,
 ) -> LaunchPlan:
-    """Plans one launch; touches nothing.
+    """Plan one launch without any side effect.
 
     Args:
         spec: the job.
@@ -111,20 +110,20 @@ def build_plan(
         base_env: the environment that the changes will be made to.
         port: a free port, if `wants_port`; without one torchrun finds its own (--standalone).
         trainer_main: absolute path of the bundled trainer's ``__main__.py`` (EntryKind.TRAINER).
-        batch: this attempt's batch, where it differs from the job's.
+        batch: this attempt's batch, if it differs from the job's.
         env: variables that policy or a person added, over all attempts so far.
-        set_args: (flag, value) pairs added likewise; an empty value makes a switch.
+        set_args: (flag, value) pairs added the same way; an empty value makes a switch.
         resume: whether to resume; None means from attempt 2 on. Pass False for a start from scratch, and
-            as long as nothing was committed where the job names a checkpoint of its own to start from.
-        telemetry_dir: where ranks report; default ``<attempt_dir>/telemetry``.
+            while nothing is committed in a job that names its own initial checkpoint.
+        telemetry_dir: where ranks send reports; default ``<attempt_dir>/telemetry``.
         stop_file: its existence asks the trainer to stop; default ``<attempt_dir>/stop``.
         torchrun_dir: torchrun's --log-dir; default ``<attempt_dir>/torchrun``.
         node_dir: this node's folder in a run directory that several nodes share.
-        rank: a rank's process as it was measured: settings that no word of this launch reaches are changed in the next ones.
-        confirm: what this attempt saves waits until it is seen to train as planned.
+        rank: a measured rank process: settings beyond the reach of this launch's words are changed inside the next ones.
+        confirm: saves of this attempt wait until it trains as planned.
 
     Raises:
-        JobError: the batch is to change and the knobs for it are not known.
+        JobError: the batch must change and its knobs are unknown.
         NotResumableError: they cannot be set because nothing is measured.
     """
     args, effective = spec.entry_args, batch or spec.batch
@@ -137,7 +136,7 @@ def build_plan(
         resumed, resume_pairs = _resume(spec, args, attempt, resume)
         pairs += resume_pairs
     else:
-        resumed = chosen_start  # a checkpoint was chosen: not the newest one
+        resumed = chosen_start  # a chosen checkpoint, not the newest one
     by_step = dict(set_args).get(spec.knobs.resume_step or "")
     resumed = f"{spec.knobs.resume_step} {by_step}" if by_step is not None else resumed
     pairs, applied = _reached(spec, pairs, rank)
@@ -179,10 +178,10 @@ def build_plan(
 def _reached(
     spec: JobSpec, pairs: list[tuple[str, str]], rank: RankProcess | None
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """The settings that words of the launch set, and those that are set inside the ranks.
+    """The settings set by words of the launch, and those set inside the ranks.
 
-    Of a script that stoker starts, options are words. Of another command, and of variables, what reaches the ranks is not known. A key of a
-    file is set in each process that loads the file.
+    For a script that stoker starts, options are words. For another command, and for variables, it is unknown
+    what reaches the ranks. A file's key is set in each process that loads the file.
     """
     if rank is None or not rank.argv:
         in_files = [pair for pair in pairs if place_of(pair[0]) is Place.FILE]
@@ -192,7 +191,7 @@ def _reached(
     inside = [pair for pair in pairs if pair not in words]
 
     def given(name: str) -> str:
-        """The word by which the option is given now: ``-b 16`` is changed, and no ``--batch`` added."""
+        """The present word for the option: ``-b 16`` is changed, and no ``--batch`` added."""
         return next(
             (word for word in rank.words.get(name, ()) if value_of(spec.entry_args, word) is not None), name
         )
@@ -206,7 +205,7 @@ def _require_measured(spec: JobSpec, applied: Sequence[tuple[str, str]], env: Ma
 
 
 def applied_in(rank: RankProcess | None, pairs: Sequence[tuple[str, str]], cwd: str) -> dict[str, str]:
-    """The variables that carry a plan into the ranks: `APPLY`, as JSON (instrument/settings.py), and those that it sets."""
+    """The variables that carry a plan into the ranks: `APPLY`, as JSON (instrument/settings.py), and those it sets."""
     if not pairs:
         return {}
     rank = rank or RankProcess()
@@ -229,7 +228,7 @@ def applied_in(rank: RankProcess | None, pairs: Sequence[tuple[str, str]], cwd: 
 
 
 def _world_size(spec: JobSpec, batch: BatchSpec | None) -> int:
-    """Ranks of the job, at least: a batch that is known without them says nothing of them."""
+    """The job's ranks, at least: a batch that is known without them does not show their number."""
     if batch is not None and batch.ranks_known:
         return batch.world_size
     return spec.world_size or spec.nproc_per_node * spec.least_nodes
@@ -238,7 +237,7 @@ def _world_size(spec: JobSpec, batch: BatchSpec | None) -> int:
 def _placed(
     args: tuple[str, ...], pairs: Sequence[tuple[str, str]]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The pairs where they belong: arguments set, and variables."""
+    """The pairs by destination: arguments set, and variables."""
     variables: dict[str, str] = {}
     for name, value in pairs:
         if is_argument(name):
@@ -249,7 +248,7 @@ def _placed(
 
 
 def _port(spec: JobSpec, free: int | None) -> int | None:
-    """The port that this launch names; None where torchrun finds its own."""
+    """The port that this launch names; None if torchrun finds its own."""
     if spec.master_port is not None:
         return spec.master_port
     return free if wants_port(spec) else None
@@ -271,17 +270,17 @@ def _torchrun_head(
 
 def _torchrun_flags(spec: JobSpec, port: int | None) -> list[str]:
     flags = [f"--nproc-per-node={spec.nproc_per_node}", f"--nnodes={spec.nnodes}"]
-    # torchrun never restarts: its second attempt would be the first one again, smaller batch and all
-    # forgotten, and its exit code tells nothing (1 for everything).
+    # torchrun never restarts: its second attempt would repeat the first one, without the smaller batch,
+    # and its exit code means nothing (1 for everything).
     flags += ["--max-restarts=0", "--redirects=3"]
     if spec.several_nodes:
         flags.append(f"--node-rank={spec.node_rank}")
         flags += [f"--master-addr={spec.master_addr}"] if spec.master_addr else []
         flags += [f"--master-port={port}"] if port is not None else []
     elif port is not None:
-        # Static meeting point on a port that we chose, rather than --standalone: the port is then known
-        # before the launch. It can be checked, named in a verdict, and moved when it turns out to be taken.
-        # Loopback, since the host's own name may resolve to an address that does not answer.
+        # A static rendezvous on a port of our choice, not --standalone: the port is then known before the
+        # launch. It can be checked, named in a verdict, and moved if it is taken. Loopback, because the
+        # host's own name may resolve to an address that does not answer.
         flags += [f"--master-addr={spec.master_addr or LOOPBACK}", f"--master-port={port}"]
     elif not any(_has(spec, flag) for flag in _RENDEZVOUS):
         flags.append("--standalone")
@@ -301,12 +300,12 @@ def _entry(spec: JobSpec, trainer_main: str | None) -> tuple[str, ...]:
 def _resume(
     spec: JobSpec, args: tuple[str, ...], attempt: int, resume: bool | None
 ) -> tuple[str | None, list[tuple[str, str]]]:
-    """What this attempt resumes from, and how that is passed to the script."""
+    """What this attempt resumes from, and how the script is told."""
     knob = spec.knobs.resume
     if knob is None:
         return None, []
     own = value_of(args, knob)
-    # A checkpoint that the user named stays the start until something newer is known to exist.
+    # A checkpoint named by the user stays the start until a newer one is known to exist.
     wanted = resume if resume is not None else attempt > 1 and own in {None, "", spec.knobs.resume_value}
     if not wanted:
         return own, []
@@ -318,10 +317,10 @@ def _has(spec: JobSpec, flag: str) -> bool:
 
 
 def plan_as_shell(plan: LaunchPlan) -> str:
-    """The plan as text that a person can read and paste into a shell; secrets are not shown.
+    """The plan as text to read and paste into a shell, without secrets.
 
-    Every environment change stands above the command with its reason. A secret variable is passed on
-    from the shell that pastes it.
+    Every environment change is above the command with its reason. A secret variable is passed on from the
+    pasting shell.
     """
     lines = [f"# note: {printable(redact_text(note))}" for note in plan.notes]
     if plan.batch is not None:
@@ -380,7 +379,7 @@ def plan_as_record(plan: LaunchPlan) -> dict[str, Any]:
 
 
 def endpoint_of(job: JobSpec) -> tuple[str, int | None]:
-    """Host and port of ``--rdzv-endpoint``, split as torchrun does; ("", …) where none is named, None for what is no port.
+    """Host and port of ``--rdzv-endpoint``, split as torchrun does; ("", …) if none is named, None for an invalid port.
 
     torch/distributed/elastic/rendezvous/utils.py, parse_rendezvous_endpoint.
     """
@@ -395,13 +394,13 @@ def endpoint_of(job: JobSpec) -> tuple[str, int | None]:
 
 
 def endpoint_named(job: JobSpec) -> str:
-    """``--rdzv-endpoint`` as it was given; empty: it was not."""
+    """``--rdzv-endpoint`` as given; empty: not given."""
     return next(
         (flag.removeprefix(_ENDPOINT) for flag in job.torchrun_flags if flag.startswith(_ENDPOINT)), ""
     ).strip()
 
 
-# Differ in every attempt and mean nothing to a person.
+# These differ in every attempt and mean nothing to a person.
 _OF_EACH: Final = ("--log-dir=", "--master-port=")
 _OWN_NAMES: Final = "STOKER_"
 
@@ -412,9 +411,9 @@ def diff_lines(
     """The diff of two plans, as `plan.plan_as_record` makes them: "- old" and "+ new", arguments first.
 
     Args:
-        before: the plan of the attempt that ended.
+        before: the plan of the ended attempt.
         after: the plan of the next one.
-        first_values: what keys of the script's own config files hold, by the names of settings.
+        first_values: the values of keys in the script's own config files, by setting name.
     """
     lines: list[str] = []
     for name, (was_given, is_given) in differing(*map(_own_words, (before["argv"], after["argv"]))):
@@ -428,7 +427,7 @@ def diff_lines(
     put = {**first_values, **before.get("applied", {})}
     for name, value in after.get("applied", {}).items():
         was = put.get(name)
-        if str(was) != value and not name.startswith(ENV):  # variables stand above
+        if str(was) != value and not name.startswith(ENV):  # variables are listed above
             lines += [f"- {name} {was} (in the ranks)"] if was is not None else []
             lines.append(f"+ {name} {value} (in the ranks)")
     if copy := after.get("resume_copy"):
@@ -452,7 +451,7 @@ def _variables(plan: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-# What `settings.Resolver` notes of a value that stood on the command line.
+# Origins noted by `settings.Resolver` for values on the command line.
 _GIVEN: Final = "flag --"
 _OURS: Final = {flag.name: flag.takes_value for flag in (*STOKER_FLAGS, *TORCHRUN_FLAGS)}
 _ENV: Final = "env."
@@ -460,7 +459,7 @@ _SAFE: Final = re.compile(r"[\w@%+=:,./<>…-]+")
 
 
 def real_command_of(job: JobSpec) -> str | None:
-    """The command of the real run that a trial was of; None where `command_of` gives none."""
+    """The command of the real run behind a trial; None if `command_of` returns none."""
     rows = tuple(row for row in job.origins if not row[2].startswith("flag --trial"))
     if job.trial is not None:
         job = replace(job, entry_args=job.trial.args, torchrun_flags=job.trial.flags, trial=None)
@@ -468,9 +467,9 @@ def real_command_of(job: JobSpec) -> str | None:
 
 
 def command_of(job: JobSpec, more: Sequence[str] = ()) -> str | None:
-    """``stoker run --nproc-per-node 2 train.py --lr 3e-4``, with `more` flags; None where the job was not started by a line of ours.
+    """``stoker run --nproc-per-node 2 train.py --lr 3e-4``, with `more` flags; None if the job was not started by our command line.
 
-    Settings from files and from the environment are found there again; a secret stays hidden, as it was recorded.
+    Settings from files and from the environment are read there again; a secret stays hidden, as recorded.
     """
     words = ["stoker", "run", *more]
     if job.config_path is not None:

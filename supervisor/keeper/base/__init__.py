@@ -1,1 +1,1 @@
-"""What every other part of the keeper stands on: clocks, background work, the journal, requests, secrets."""
+"""The base of the other keeper packages: clocks, background work, the journal, requests, secrets."""

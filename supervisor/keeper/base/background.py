@@ -1,4 +1,4 @@
-"""Work in a thread beside the keeper's loop: one piece at a time, polled, or a task whose answer somebody waits for."""
+"""Work in a thread beside the keeper's loop: one task at a time, polled, or a task whose caller waits for it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Answer = TypeVar("Answer")
 
 
 class Background(Generic[Result]):
-    """Does one thing at a time in a thread; `poll` gives its result when it is there.
+    """Runs one task at a time in a thread; `poll` returns its result once it is available.
 
-    What is done so should be bounded by itself; the thread is a daemon all the same, because it talks to others'
-    processes and to drivers, and a call into a driver whose GPU has gone may never return.
+     The task should limit its own duration. The thread is a daemon anyway: it talks to other processes and to
+    drivers, and a call into a driver whose GPU is gone may never return.
     """
 
     def __init__(self, name: str) -> None:
@@ -31,27 +31,27 @@ class Background(Generic[Result]):
 
     @property
     def busy(self) -> bool:
-        """Whether something is being done, or its result waits to be fetched."""
+        """Whether a task is running, or its result has not been fetched yet."""
         return self._thread is not None
 
     @property
     def working(self) -> bool:
-        """Whether the thread is at it."""
+        """Whether the thread is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def is_idle(self) -> bool:
-        """The opposite of `busy`, as a call: `poll` changes it between two looks."""
+        """The opposite of `busy`, as a method: `poll` changes it between two checks."""
         return self._thread is None
 
     def start(self, work: Callable[[], Result]) -> None:
-        """Begin; nothing happens while something is being done."""
+        """Start a task; does nothing if one is in progress."""
         if self._thread is None:
             self._result.clear()
             self._thread = threading.Thread(target=self._do, args=(work,), name=self._name, daemon=True)
             self._thread.start()
 
     def poll(self, wait_s: float = 0.0) -> Result | None:
-        """The result, once; None while it is not there within `wait_s`, or if it failed."""
+        """The result, once; None if it is not available within `wait_s`, or if the task failed."""
         if self._thread is None:
             return None
         if wait_s > 0:
@@ -70,18 +70,18 @@ class Background(Generic[Result]):
     def _do(self, work: Callable[[], Result]) -> None:
         try:
             self._result.append(work())
-        except Exception:  # a sensor: whatever it meets, training and keeper continue without it
+        except Exception:  # a sensor: whatever happens to it, training and the keeper continue
             log.exception("%s failed", self._name)
 
 
 class BackgroundTask(Generic[Found, Answer]):
-    """Begins at once, in a thread of its own; what it finds becomes the answer in the thread that asks for it.
+    """Starts at once in its own thread. The thread that polls turns the result into the answer.
 
-    What is done so should be bounded by itself. The thread is a daemon all the same: it looks into others' processes.
+    The task should limit its own duration. The thread is a daemon anyway: it inspects other processes.
 
     Args:
-        work: done in the thread.
-        finish: makes the answer, once, in the thread that polls: it may write the journal.
+        work: runs in the thread.
+        finish: makes the answer, once, in the polling thread, so it may write the journal.
     """
 
     def __init__(self, name: str, work: Callable[[], Found], finish: Callable[[Found], Answer]) -> None:
@@ -92,14 +92,14 @@ class BackgroundTask(Generic[Found, Answer]):
 
     @property
     def working(self) -> bool:
-        """Whether the thread is at it."""
+        """Whether the thread is running."""
         return self._doing.working
 
     def poll(self) -> Answer | None:
-        """The answer; None while the thread is at it.
+        """The answer; None while the thread is running.
 
         Raises:
-            OSError: it could not be done; raised at every call.
+            OSError: the task failed; raised on every call.
         """
         if self.working:
             return None
@@ -121,7 +121,7 @@ class BackgroundTask(Generic[Found, Answer]):
 
 
 def within(limit_s: float, work: Callable[[], Result], name: str) -> Result | None:
-    """What `work` gives, if it does within `limit_s`; else None. A driver that never answers costs one thread."""
+    """The result of `work` if it takes at most `limit_s`, else None. A driver that never answers costs a thread."""
     asked: Background[Result] = Background(name)
     asked.start(work)
     return asked.poll(limit_s)

@@ -1,7 +1,7 @@
-"""Signals and requests: what people and schedulers ask of a keeper, when it makes sense, and how the keeper answers.
+"""Signals and requests: what people and schedulers ask of a keeper, when that is valid, and how the keeper answers.
 
-A signal handler only queues a number; a request is a file. The keeper's one thread looks at both, and it alone acts. Every
-request is answered by an event.
+A signal handler only queues a number; a request is a file. The keeper's only thread reads both and is the only one to act.
+Every request is answered by an event.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ LAST_ANSWER_S = 2.0
 
 
 class Refused(Exception):  # noqa: N818 - a state of affairs, not an error
-    """The request makes no sense now: the reason in a few words."""
+    """The request is not valid now; gives the reason in a few words."""
 
 
 class Watcher(Protocol):
-    """What a request can make any keeper do, also one that only watches."""
+    """What a request can make any keeper do, including one that only watches."""
 
     @property
     def state(self) -> st.RunState:
         """The folded state."""
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
-        """Journal and fold a fact."""
+        """Journal and fold an event."""
 
     def dump_stacks(self) -> BackgroundTask[Any, str]:
-        """Begin to write the stacks of all ranks; the answer is the artifact's name."""
+        """Start writing the stacks of all ranks; returns the artifact's name."""
 
 
 class Actor(Protocol):
@@ -54,10 +54,10 @@ class Actor(Protocol):
         """End a run that has no live attempt."""
 
     def restart(self, args: control.RequestArgs, by: str, *, stop_first: bool) -> None:
-        """Relaunch with what `args` change; BadChange when it cannot be."""
+        """Relaunch with the changes in `args`; raises BadChange if that is impossible."""
 
     def start_now(self) -> None:
-        """Cut a back-off short."""
+        """End a back-off early."""
 
     def hold(self, reason: str) -> None:
         """Turn a back-off into a hold."""
@@ -66,17 +66,17 @@ class Actor(Protocol):
         """Ask the trainer for a trace of its next steps."""
 
     def keep_waiting(self, by: str) -> None:
-        """Leave the silence that is about to be ended alone."""
+        """Do not end the current silence."""
 
     def answer(self, value: str, by: str) -> None:
-        """Take a person's answer about the batch, and decide again."""
+        """Take a person's answer about the batch and decide again."""
 
 
 class ControlInput:
     """Polls signals and control/ and makes a keeper act.
 
-    `actor`: the keeper itself, where it may act; None: it only watches. `answers`: requests are for this keeper; else for that of
-    another node.
+    `actor`: the keeper, if it may act; None if it only watches. `answers`: whether this keeper answers
+    requests, rather than another node's.
     """
 
     def __init__(
@@ -104,14 +104,14 @@ class ControlInput:
         return undo
 
     def look(self) -> None:
-        """Take what came since the last look."""
+        """Process what arrived since the last call."""
         while not self._signals.empty():
             self._signalled(signal.Signals(self._signals.get()))
         now = self._clock.mono()
         if self._answers and now >= self._next_look:
             self._next_look = now + CONTROL_INTERVAL_S
             for request in control.pending(self._run.control):
-                # Answered already: its keeper died before it could take the file away.
+                # Already answered: its keeper died before it could remove the file.
                 if request.id not in self._keeper.state.answered and request.id not in self._tasks:
                     self._answer(request)
                 self._take_away(request.id)
@@ -120,7 +120,7 @@ class ControlInput:
                 self._finish(request, task)
 
     def refuse_waiting(self, reason: str) -> None:
-        """Answer what lies in control/ already with a refusal: nobody may mean it any more."""
+        """Refuse all requests already in control/: they may no longer be wanted."""
         for request in control.pending(self._run.control):
             if isinstance(request, control.Request):
                 if request.id not in self._keeper.state.answered:
@@ -128,13 +128,13 @@ class ControlInput:
                 self._take_away(request.id)
 
     def close(self) -> None:
-        """The keeper leaves: what it is still asked is answered, soon."""
+        """Answer any remaining requests before the keeper exits."""
         for request, task in list(self._tasks.values()):
             task.close(LAST_ANSWER_S)
             self._finish(request, task)
 
     def _take_away(self, request_id: str) -> None:
-        """Remove what is answered. What is not yet lies there for a keeper that may have to adopt the run."""
+        """Remove answered requests. Unanswered ones stay for a keeper that may adopt the run."""
         if request_id not in self._tasks:
             with contextlib.suppress(OSError):
                 control.remove(self._run.control, request_id)
@@ -161,7 +161,7 @@ class ControlInput:
             self._done(request)
 
     def _finish(self, request: control.Request, task: BackgroundTask[Any, str]) -> None:
-        """What was done beside the loop is there, or will not be."""
+        """Answer the request whose background work is done or will not finish."""
         del self._tasks[request.id]
         try:
             answer = task.poll()
@@ -189,10 +189,10 @@ class ControlInput:
         self._keeper.emit(ev.RequestRefused(t=now, request_id=request_id, request=kind, by=by, reason=reason))
 
     def _carry_out(self, request: control.Request) -> BackgroundTask[Any, str] | None:
-        """Do what is asked; a task where it takes a while.
+        """Carry out a request; returns a task if it takes a while.
 
         Raises:
-            Refused: it is stale, or makes no sense in this condition.
+            Refused: it is stale, or not valid in this condition.
         """
         actor, state, by = self._actor, self._keeper.state, _who(request)
         condition = state.condition

@@ -1,7 +1,7 @@
-"""What of a job is secret: hidden in what is written, and given again when a run is adopted or continued.
+"""A job's secrets: hidden in all files, and supplied again when a run is adopted or continued.
 
-A secret is on no disk. A variable is taken from the environment of whoever adopts or continues the run, where it has the same
-name; what was hidden in an argument from `STOKER_ARGUMENT_<n>`, n being the argument's place after the script, from 1.
+Secrets are never written to disk. Whoever adopts or continues the run supplies a variable under the same name in the
+environment, and a hidden argument as `STOKER_ARGUMENT_<n>`, where n is the argument's position after the script, from 1.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ GIVEN_AGAIN: Final = "STOKER_ARGUMENT_"
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A secret that is needed and not known. `variable`: what to set it in; None: the whole job must be given again."""
+    """A secret that is needed but unknown. `variable`: the variable to set; None: the whole job must be given again."""
 
     what: str
     variable: str | None
 
 
 def redactor_of(job: JobSpec, env: Mapping[str, str]) -> Redactor:
-    """Knows the secrets of a job and of the environment that it is launched in."""
+    """A redactor that knows the secrets of a job and of its launch environment."""
     return Redactor.of((*env.items(), *job.env), (job.entry, *job.entry_args))
 
 
@@ -64,7 +64,7 @@ def _trial_without_secrets(spec: JobSpec) -> TrialSettings | None:
 
 
 def missing_secrets(job: JobSpec, env: Mapping[str, str]) -> tuple[Missing, ...]:
-    """The secrets of a job from disk that `env` does not give again."""
+    """The secrets of a job read from disk that `env` does not supply."""
     found = [Missing(name, name) for name, value in job.env if HIDDEN in value and name not in env]
     for index, word in enumerate(job.entry_args):
         variable = f"{GIVEN_AGAIN}{index + 1}"
@@ -78,10 +78,10 @@ def missing_secrets(job: JobSpec, env: Mapping[str, str]) -> tuple[Missing, ...]
 
 
 def with_secrets(job: JobSpec, env: Mapping[str, str]) -> JobSpec:
-    """The job with what is hidden in its environment and arguments taken from `env`.
+    """The job with its hidden variables and arguments filled in from `env`.
 
     Raises:
-        JobError: something is not there: one line that names it, and how to give it.
+        JobError: a secret is missing; one line names it and says how to supply it.
     """
     if missing := missing_secrets(job, env):
         raise JobError(asks_for(missing))
@@ -90,7 +90,7 @@ def with_secrets(job: JobSpec, env: Mapping[str, str]) -> JobSpec:
 
 
 def _arguments(job: JobSpec, env: Mapping[str, str]) -> tuple[str, ...]:
-    """The script's arguments with what `env` gives again; the rest stays hidden."""
+    """The script's arguments with those that `env` supplies; the rest stays hidden."""
     return tuple(
         word.replace(HIDDEN, env[name])
         if word.count(HIDDEN) == 1 and (name := f"{GIVEN_AGAIN}{index}") in env
@@ -100,7 +100,7 @@ def _arguments(job: JobSpec, env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def with_hidden_words(argv: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    """`argv` with what is hidden in it as `known` has it: a person typed other arguments around it."""
+    """`argv` with its hidden words taken from `known`; a person may have typed other arguments."""
     shown = redact_argv(("", *known))[1:]
     hidden = {
         (before, word): meant
@@ -111,7 +111,7 @@ def with_hidden_words(argv: Sequence[str], known: Sequence[str]) -> tuple[str, .
 
 
 def asks_for(missing: Sequence[Missing]) -> str:
-    """One line: what is missing, and how it is given again."""
+    """One line: what is missing and how to supply it."""
     known = [item for item in missing if item.variable is not None]
     lost = [item.what for item in missing if item.variable is None]
     if lost:
@@ -123,7 +123,7 @@ def asks_for(missing: Sequence[Missing]) -> str:
 
 
 def given_again(record: RunFile, env: Mapping[str, str]) -> tuple[RunFile, dict[str, str]]:
-    """The record with what `env` gives again, and `env` without those arguments, which are not the job's to see.
+    """The record with the secrets from `env`, and `env` without those arguments, which the job must not see.
 
     What is still missing stays hidden: `with_secrets` refuses to launch it.
     """
@@ -133,13 +133,13 @@ def given_again(record: RunFile, env: Mapping[str, str]) -> tuple[RunFile, dict[
 
 
 def require_nothing_hidden(plan: LaunchPlan) -> None:
-    """The last look before a launch: whatever way a hidden value took, it is not started.
+    """The last check before a launch: refuse to start with a hidden value, wherever it came from.
 
     Raises:
         JobError: an argument or a variable is hidden.
     """
     hidden = [word for word in plan.argv if HIDDEN in word]
-    # A rank's command line, by which a plan finds the ranks, stays hidden: it is compared, never started.
+    # A rank's command line, used to find ranks for a plan, stays hidden: it is compared, never started.
     hidden += [c.name for c in plan.env if c.value is not None and HIDDEN in c.value and c.name != APPLY]
     if hidden:
         raise JobError(asks_for([Missing(word, None) for word in hidden]))

@@ -1,8 +1,8 @@
 """Time, injected: monotonic seconds for deadlines, wall seconds for display and for joining nodes.
 
-A wall clock may be set while a run lives: by NTP after a boot, by a person, in a virtual machine that was suspended. The keeper
-reads it once, at its start, and carries it on by a clock that nobody sets, so that no duration of its journal is longer or
-shorter than it was, or negative. A difference that arises is a fact of its own, which those who show ages take off.
+The wall clock may be set during a run: by NTP after a boot, by a person, or in a virtual machine that was suspended. The keeper
+reads it once, at its start, and advances it by a clock that nobody sets, so that every duration in its journal is exact and
+never negative. A difference is journalled as an event of its own; views subtract it from the ages that they show.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LATER_S = 60.0
 
 
 class Clock(Protocol):
-    """What the keeper knows of time."""
+    """The keeper's clocks."""
 
     @property
     def was_set(self) -> bool:
@@ -28,15 +28,15 @@ class Clock(Protocol):
         ...
 
     def mono(self) -> float:
-        """Monotonic seconds: all deadlines."""
+        """Monotonic seconds, used for all deadlines."""
         ...
 
     def wall(self) -> float:
-        """Seconds since the epoch, as of the keeper's start and carried on: journal stamps."""
+        """Seconds since the epoch, read once at the start and advanced from there: journal stamps."""
         ...
 
     def ahead_s(self) -> float:
-        """By how much the machine's wall clock is ahead of `wall`: 0 until somebody sets it."""
+        """How far the machine's wall clock is ahead of `wall`: 0 until somebody sets it."""
         ...
 
 
@@ -48,22 +48,22 @@ class SystemClock:
         self.was_set = False
 
     def mono(self) -> float:
-        """Seconds of CLOCK_MONOTONIC: a suspended machine's ranks are not silent."""
+        """Seconds of CLOCK_MONOTONIC: the ranks of a suspended machine do not count as silent."""
         return time.monotonic()
 
     def wall(self) -> float:
-        """Seconds since the epoch, carried on by CLOCK_BOOTTIME: the time of a suspension counts."""
+        """Seconds since the epoch, advanced by CLOCK_BOOTTIME, which includes time in suspension."""
         return self._origin_t + _since_boot()
 
     def ahead_s(self) -> float:
-        """Seconds by which CLOCK_REALTIME has been set forward since; negative: back."""
+        """Seconds by which CLOCK_REALTIME has been set forward since; negative if set back."""
         ahead_s = time.time() - self.wall()
         self.was_set = self.was_set or abs(ahead_s) >= SET_S
         return ahead_s
 
 
 class ClockWatch:
-    """Journals when the machine's clock is set. Used by the keeper's one thread."""
+    """Journals when the machine's clock is set. Used by the keeper's only thread."""
 
     def __init__(self, clock: Clock, emit: Callable[[ev.Event], None]) -> None:
         self._clock, self._emit = clock, emit
@@ -78,11 +78,11 @@ class ClockWatch:
 
 
 def of_others(t: float, clock: Clock, t_mono: float | None = None) -> float:
-    """A wall time that another process of this machine wrote, as the keeper counts it.
+    """A wall time from another process of this machine, converted to the keeper's clock.
 
-    `t_mono`: its CLOCK_MONOTONIC at the same moment, where it wrote that too; it holds where the wall clock was set in
-    between, also where it was set back since. Without such a setting both must agree, else it is of another machine or
-    namespace and says nothing here.
+    `t_mono`: its CLOCK_MONOTONIC at the same moment, if known. It is right even if the wall clock was set in
+    between. If the clock was never set, both must agree; otherwise the time comes from another machine or
+    namespace and is ignored.
     """
     ahead_s, wall = clock.ahead_s(), clock.wall()
     by_wall = t - ahead_s

@@ -1,4 +1,4 @@
-"""The run that a keeper supervises, as its parts are handed it: paths, job, clock, and the journal with its state."""
+"""The run that a keeper supervises, as passed to its parts: paths, job, clock, and the journal with its state."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ LEAST_SNAPSHOT_BYTES = 1 << 16
 class Ledger:
     """The journal of one node and its state. Only the keeper that holds the lock may have one.
 
-    `redactor`: takes secrets out of every event before it is written and counts, so that a replay gives the same state.
+    `redactor`: removes secrets from every event before it is written and folded, so that a replay gives the same state.
 
     Attributes:
         state: the fold of all events so far.
-        adopted: another keeper had begun this journal.
+        adopted: another keeper started this journal.
         trouble: why events wait in memory; empty while they are written.
 
     Raises:
@@ -58,7 +58,7 @@ class Ledger:
 
     @property
     def size(self) -> int:
-        """Bytes of the journal; 0 while they cannot be had."""
+        """Size of the journal in bytes; 0 if unknown."""
         try:
             return self._journal.size
         except OSError:
@@ -66,19 +66,19 @@ class Ledger:
 
     @property
     def apart_s(self) -> float:
-        """Seconds between two reports of what repeats for as long as a run lasts; the larger the journal, the more. The newest counts."""
+        """Minimum seconds between two reports of a repeating event; grows with the journal. The newest report counts."""
         size = self.size
         return next(apart_s for below, apart_s in APART_S if size < below)
 
     def astray(self) -> str:
-        """Where the journal went, with the run's folder, whose name was deleted or moved away; empty: it is in its place."""
+        """Where the journal is now if the run's folder was moved or deleted; empty if it is in its place."""
         return self._journal.astray()
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
-        """Journal an event, then fold it. What a full disk or an absent file server refuses is written later, in order.
+        """Journal an event, then fold it. If the disk is full or its server away, it is written later, in order.
 
         Raises:
-            OSError: it is closed: another process may write it by now.
+            OSError: the journal is closed, and another process may be writing it.
         """
         if self._closed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -91,14 +91,14 @@ class Ledger:
             self._write_snapshot(size)
 
     def _write_snapshot(self, size: int) -> None:
-        """Write a snapshot of a journal of `size` bytes, unless events still wait to be written. Without one readers are only slower."""
+        """Write a snapshot of a journal of `size` bytes, unless events are unwritten. Without one, readers are just slower."""
         if not self._unwritten:
             with contextlib.suppress(OSError):
                 write_snapshot(self._path, self.state, inode=self._journal.inode, offset=size)
 
     def _keep(self, event: ev.Event, *, durable: bool) -> None:
         if len(self._unwritten) >= MOST_WAITING and isinstance(event, (ev.Progress, ev.PhaseChanged)):
-            # Progress and phases alternate: the last of a kind is one of the two newest.
+            # Progress and phases alternate, so the last one of a kind is among the two newest.
             for at in (-1, -2):
                 known = self._unwritten[at][0]
                 if type(known) is type(event) and getattr(known, "attempt", None) == event.attempt:
@@ -110,7 +110,7 @@ class Ledger:
         self._unwritten.append((event, durable))
 
     def flush(self) -> None:
-        """Write what could not be written so far."""
+        """Write events that could not be written before."""
         while self._unwritten:
             try:
                 self._journal.append(self._unwritten[0][0], durable=self._unwritten[0][1])
@@ -131,11 +131,11 @@ class Ledger:
             self.trouble, self._merged = "", 0
 
     def close(self) -> None:
-        """Close the journal; of a run that has ended, its summary is kept for lists."""
+        """Close the journal; if the run has ended, keep its summary for lists."""
         self.flush()
         if self._unwritten:
             log.error("journal: %d events could not be written: %s", len(self._unwritten), self.trouble)
-        size = self.size  # of our own writing: another keeper may go on as soon as it is closed
+        size = self.size  # counts our own writes only: another keeper may continue once it is closed
         self._journal.close()
         if size >= LEAST_SNAPSHOT_BYTES and not self._closed:
             self._write_snapshot(size)
@@ -148,8 +148,8 @@ class Ledger:
 class RunContext:
     """Where a run is, what it runs, and where its events go.
 
-    `record`: the job and its settings as they were at the start. `env`: the environment that the user gave.
-    `ledger`: the journal and the state that it folds to. `others`: the other nodes whose evidence counts for a verdict.
+    `record`: the job and its settings at the start. `env`: the environment that the user gave.
+    `ledger`: the journal and its folded state. `others`: the other nodes whose evidence counts for a verdict.
     """
 
     run: RunPaths
@@ -162,5 +162,5 @@ class RunContext:
 
     @property
     def mark(self) -> str:
-        """The folder by which this keeper's processes know themselves, see `process.members`."""
+        """The folder that marks this keeper's processes, see `process.members`."""
         return str(self.node.root if self.record.settings.shared else self.run.root)

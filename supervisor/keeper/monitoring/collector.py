@@ -81,7 +81,7 @@ class Collector:
         self._sensors.start()
 
     def know(self, view: AttemptState) -> None:
-        """Follow what an earlier keeper had found."""
+        """Take over what an earlier keeper had found."""
         for rank in view.ranks.values():
             fact = RankStarted(
                 t=0.0,
@@ -96,7 +96,7 @@ class Collector:
             self.add_rank(fact)
 
     def add_rank(self, fact: RankStarted) -> None:
-        """Watch a rank's process and its log files, which were found."""
+        """Watch a rank's process and its log files."""
         if fact.rank is not None:
             self._ranks[fact.local_rank] = fact.rank
         if fact.pid is not None and fact.start_time is not None:
@@ -156,7 +156,7 @@ OWN = "stoker"
 
 
 class Sensors:
-    """The samplers of one attempt. They are started once, given processes to watch, and ended by the stop event."""
+    """The samplers of one attempt: started once, given processes to watch, ended by the stop event."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class Sensors:
 
 
 def gpu_values(sample: GpuSample, use: Use | None = None) -> dict[str, float | None]:
-    """A GPU's numbers by the names of the series, and which processes use it, if known."""
+    """A GPU's values by series name, and the processes that use it, if known."""
     clock_hz = sample.sm_clock_hz
     return {
         "util_ratio": sample.util_ratio,
@@ -251,7 +251,7 @@ def gpu_values(sample: GpuSample, use: Use | None = None) -> dict[str, float | N
 
 
 def machine_values(sample: HostSample) -> dict[str, float | None]:
-    """The machine's numbers by the names of the series."""
+    """The machine's values by series name."""
     fills = {disk.path: disk.used_ratio for disk in sample.disks}
     others = [ratio for path, ratio in fills.items() if path != SHM]
     free = [disk.available_bytes for disk in sample.disks if disk.path != SHM]
@@ -273,7 +273,7 @@ def machine_values(sample: HostSample) -> dict[str, float | None]:
 
 
 def own_values(sample: ProcessSample | None) -> dict[str, float | None]:
-    """What the keeper itself uses: its share of all cores, and its memory in bytes."""
+    """The keeper's own use: its share of all cores, and its memory in bytes."""
     if sample is None or not sample.alive:
         return {}
     ratio = sample.cpu_ratio
@@ -315,7 +315,7 @@ class Use:
         return max(self.others, key=lambda process: process.memory_used_bytes or 0, default=None)
 
     def values(self) -> dict[str, float | None]:
-        """The values by the names of the series."""
+        """The values by series name."""
         greatest = self.greatest
         found: dict[str, float | None] = {
             "own_memory_bytes": self.own_bytes,
@@ -363,7 +363,7 @@ class OtherGpuUsers:
         self._known = {pid: own for pid, own in self._known.items() if pid in seen}
 
     def _is_own(self, pid: int, family: frozenset[int]) -> bool:
-        """Whether a process is the run's. The answer is kept while it is listed, so that an orphaned rank still counts."""
+        """Whether a process belongs to the run. Cached while it is listed, so that an orphaned rank still counts."""
         known = self._known.get(pid)
         if known is None or not known:  # its rank may have been found only now
             known = self._known[pid] = _descends(pid, family)

@@ -1,7 +1,7 @@
-"""Checkpoints of a script that reports none itself: looked for beside the loop, and journalled once they are whole.
+"""Checkpoints of a script that reports none itself: found beside the keeper's loop, and journalled once complete.
 
-What a process was measured to save is this run's own. Folders are searched only where nothing is measured (``--no-instrument``), or where
-nothing measured was whole at the end; there a checkpoint that another run of this machine may have written is not taken.
+A save that was measured in a process belongs to this run. Folders are searched only if nothing is measured (``--no-instrument``) or no
+measured save was complete at the end; such a search skips checkpoints that another run on this machine may have written.
 """
 
 from __future__ import annotations
@@ -62,24 +62,24 @@ NEWEST_RUNS = 50
 """This many of the newest runs may have trained at the same time."""
 
 
-# -- whose a checkpoint is, where only its folder tells --------------------------------------------
+# -- which run a checkpoint belongs to, if only its folder can tell ---------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where a run writes: the folders, files and beginnings of names that its settings give, and the folder that it runs in."""
+    """Where a run writes: its working folder, and the folders, files and name prefixes in its settings."""
 
     named: tuple[Path, ...]
     cwd: Path
 
     @classmethod
     def of(cls, job: JobSpec) -> Outputs:
-        """Those of a job: a usual folder counts where its arguments name it."""
+        """The outputs of a job. A usual folder counts if its arguments name it."""
         named = (*(name for name in job.outputs if name not in USUAL_OUTPUTS), *job.output_prefixes)
         return cls(tuple(absolute(job, name) for name in dict.fromkeys(named)), Path(job.cwd))
 
     def claims(self, path: str) -> bool:
-        """Whether a setting names this path: a folder above it, or what one of its parts begins with."""
+        """Whether a setting names this path: a folder above it, or a prefix of one of its parts."""
         parts = os.path.relpath(path, self.cwd).split("/")
         return any(
             is_below(path, setting) or any(_bears(part, setting.name) for part in parts)
@@ -103,7 +103,7 @@ Others: TypeAlias = Callable[[float], Sequence[ConcurrentRun]]
 
 
 def concurrent_runs(run: RunPaths, since_t: float, env: Mapping[str, str]) -> list[ConcurrentRun]:
-    """The other runs of this machine with an attempt that had not ended at `since_t` (wall seconds)."""
+    """The other runs on this machine with an attempt that had not ended at `since_t` (wall seconds)."""
     found = []
     for other in known_runs(run.root.parent, env)[:NEWEST_RUNS]:
         node = other.node()
@@ -114,7 +114,7 @@ def concurrent_runs(run: RunPaths, since_t: float, env: Mapping[str, str]) -> li
                 continue
             job = read_run_file(other.run_json).job
         except (OSError, BadRunFile):
-            continue  # deleted meanwhile, or one that only watches
+            continue  # deleted meanwhile, or an observed run
         attempts = read_state(node.journal).attempts
         if any(attempt.ended_t is None or attempt.ended_t >= since_t for attempt in attempts):
             found.append(ConcurrentRun(other.run_id, Outputs.of(job)))
@@ -122,7 +122,7 @@ def concurrent_runs(run: RunPaths, since_t: float, env: Mapping[str, str]) -> li
 
 
 class Search(NamedTuple):
-    """This run's whole checkpoints, oldest first; others that were found, and why they are not taken; a run that may have written them."""
+    """This run's complete checkpoints, oldest first; others, and why they are not taken; a run that may have written them."""
 
     ours: list[FoundCheckpoint]
     unclear: Sequence[tuple[FoundCheckpoint, str]] = ()
@@ -130,7 +130,7 @@ class Search(NamedTuple):
 
 
 def search(job: JobSpec, since_t: float, others: Others) -> Search:
-    """The checkpoints written since a time where the job's settings name; where nothing is there, also where scripts usually write."""
+    """Checkpoints written since a time where the job's settings point; if there are none, also where scripts usually write."""
     mine, ranks = Outputs.of(job), ranks_of(job)
     found: dict[str, FoundCheckpoint] = {}
 
@@ -146,7 +146,7 @@ def search(job: JobSpec, since_t: float, others: Others) -> Search:
             look(absolute(job, name), MAX_DEPTH)
         if not found:
             look(Path(job.cwd), OWN_FOLDER_DEPTH)
-    # A run that ended before this one began does not count, even if it ended a moment ago, as in a shell's loop.
+    # A run that ended before this one began does not count, even if it ended just now, as in a shell loop.
     beside = others(since_t + SETTLE_S) if found else ()
     ours: list[FoundCheckpoint] = []
     unclear: list[tuple[FoundCheckpoint, str]] = []
@@ -166,9 +166,9 @@ def search(job: JobSpec, since_t: float, others: Others) -> Search:
 
 
 def is_too_far(job: JobSpec, state: RunState, found: FoundCheckpoint) -> bool:
-    """Whether a checkpoint that no setting names bears a step far beyond what this run has reached: another training made it.
+    """Whether the step of a checkpoint that no setting names is far beyond this run's: another training made it.
 
-    An attempt may count from 0 again, a checkpoint may lie before the next line that names a step, and may count micro-batches.
+    An attempt may count from 0 again, and a checkpoint may be written before the next logged step or count micro-batches.
     """
     reached = [view.last_step for view in state.attempts if view.last_step is not None]
     if found.step is None or not reached or given_start(job.entry_args, job.knobs.starts) is not None:
@@ -178,7 +178,7 @@ def is_too_far(job: JobSpec, state: RunState, found: FoundCheckpoint) -> bool:
 
 
 def newest_untaken(job: JobSpec, state: RunState, others: Others) -> str:
-    """A clause with the newest checkpoint that an unmeasured run did not take, and why; empty if it has one of its own that is as new."""
+    """A clause on the newest checkpoint that an unmeasured run did not take, and why; empty if one of its own is as new."""
     began_t = state.attempts[0].planned_t if state.attempts else None
     is_measured = any(view.measured is not None for view in state.attempts)
     reported = any(not found.found for found in state.checkpoints)
@@ -197,7 +197,7 @@ def newest_untaken(job: JobSpec, state: RunState, others: Others) -> str:
 
 
 def ranks_of(job: JobSpec) -> int | None:
-    """How many ranks write to the folders that are looked at; None where that is not known."""
+    """How many ranks write to the searched folders; None if unknown."""
     if job.nnodes != "1":
         return None  # each node may write to a disk of its own
     if job.world_size is not None:
@@ -208,7 +208,7 @@ def ranks_of(job: JobSpec) -> int | None:
 
 
 def shown_path(job: JobSpec, path: str) -> str:
-    """A path as the job's script would be given it, where it lies below its folder."""
+    """A path as the job's script would write it, if it is below the script's folder."""
     name = os.path.relpath(path, job.cwd)
     shown = path if name.startswith("..") else name
     return shown if shown.isprintable() else ascii(shown)
@@ -220,13 +220,13 @@ def absolute(job: JobSpec, name: str) -> Path:
 
 
 def is_below(path: str, folder: Path) -> bool:
-    """Whether a path is this folder or lies in it, whatever links lead there."""
+    """Whether a path is this folder or inside it, even through links."""
     real, above = os.path.realpath(path), os.path.realpath(folder)
     return os.path.commonpath((real, above)) == above
 
 
 def _bears(part: str, name: str) -> bool:
-    """Whether a name in a path is this one, or begins with it: ``run1`` begins run1_5.pt, and neither run12.pt nor runner.pt."""
+    """Whether a path component equals or starts with this name: ``run1`` matches run1_5.pt but not run12.pt or runner.pt."""
     stem = next((name.removesuffix(end) for end in ENDINGS if name.lower().endswith(end)), name)
     return bool(stem) and part.startswith(stem) and not part[len(stem) :][:1].isalnum()
 
@@ -235,20 +235,20 @@ def _age(found: FoundCheckpoint) -> tuple[float, int]:
     return found.t, found.step or 0
 
 
-# -- while the attempt lives -----------------------------------------------------------------------
+# -- while the attempt is running ------------------------------------------------------------------
 
 
 class FoundCheckpoints:
-    """Follows one attempt after the other. Used by the keeper's one thread.
+    """Follows one attempt after another. Used by the keeper's only thread.
 
     Args:
         job: what runs.
-        clock: its wall time is the run's.
-        emit: journals a fact.
-        series: the samples of this node, which say the step at a time; None: no step is known by time.
-        others: the runs that trained since a time.
-        measured: the optimizer steps of the attempt that lives.
-        apart_s: how far apart reports of one kind are by now.
+        clock: gives the run's wall time.
+        emit: journals an event.
+        series: the samples of this node, which give the step at a time; None: no such samples.
+        others: gives the runs that trained since a time.
+        measured: the optimizer steps of the live attempt.
+        apart_s: the current minimum seconds between reports of one kind.
     """
 
     def __init__(
@@ -268,11 +268,11 @@ class FoundCheckpoints:
         self._is_measured = self._is_new = self._warned = False
         self._looker: Background[tuple[list[FoundCheckpoint], str | None]] = Background("stoker-checkpoints")
         self._journalled: set[tuple[str, int | None, float]] = set()
-        self._taken: dict[str, float] = {}  # path to when it was journalled last
+        self._taken: dict[str, float] = {}  # path to the time it was last journalled
         self._last_look, self._took_s = clock.mono(), 0.0
 
     def hear(self, seen: Observation) -> None:
-        """A process of this run saved something: its path is looked at, wherever it is."""
+        """A process of this run saved something: check its path, wherever it is."""
         if not isinstance(seen, FactSeen):
             return
         self._is_measured = True
@@ -289,7 +289,7 @@ class FoundCheckpoints:
             del self._saved[next(iter(self._saved))]
 
     def look(self, state: RunState, *, watched: bool = False) -> None:
-        """Called at each tick: begins a look every few seconds, and journals what the last one found. `watched`: a screen is open."""
+        """Call at each tick: starts a search every few seconds and journals its results. `watched`: a screen is open."""
         self._take(self._looker.poll(), state, trains=True)
         now, share = self._clock.mono(), WATCHED_SHARE if watched else LOOK_SHARE
         least_s = WATCHED_EVERY_S if watched or self._is_new else max(LOOK_EVERY_S, self._apart_s())
@@ -298,9 +298,9 @@ class FoundCheckpoints:
             self._last_look = now
 
     def finish(self, state: RunState) -> None:
-        """The attempt has ended: what it left decides how the next one starts."""
+        """The attempt has ended: find what it left, because the next one may start from it."""
         self._taken.clear()
-        if self._looker.busy:  # it began before the end
+        if self._looker.busy:  # it started before the end
             self._take(self._looker.poll(LAST_LOOK_S), state)
         if self._begin(state, is_over=True):
             self._taken.clear()
@@ -309,7 +309,7 @@ class FoundCheckpoints:
             self._is_measured = False
 
     def close(self) -> None:
-        """Wait a little for a look that is under way."""
+        """Wait briefly for a search in progress."""
         self._looker.close(CLOSE_S)
 
     def _begin(self, state: RunState, *, is_over: bool = False) -> bool:
@@ -317,9 +317,9 @@ class FoundCheckpoints:
         reported = any(not found.found for found in state.checkpoints)
         if began_t is None or reported or not (self._job.outputs or self._saved) or self._looker.busy:
             return False
-        # Files bear the machine's time: where its clock was set back, they look older than they are.
+        # File times are the machine's: if its clock was set back, files look older than they are.
         since_t = began_t - SETTLE_S + min(self._clock.ahead_s(), 0.0)
-        # What was saved a moment ago may be about to get its last name, and its record may not have been read.
+        # A save from a moment ago may not have its final name yet, and its record may be unread.
         until_t = math.inf if is_over else self._clock.wall() + self._clock.ahead_s() - SETTLE_S
         saved = {path: save for path, save in self._saved.items() if save[0] <= until_t}
         self._is_new = len(saved) < len(self._saved)
@@ -330,13 +330,13 @@ class FoundCheckpoints:
     def _find(
         self, since_t: float, until_t: float, saved: Mapping[str, tuple[float, int | None]], *, searches: bool
     ) -> tuple[list[FoundCheckpoint], str | None]:
-        """In the looker's thread: what was measured to be saved, or else is found in folders; and who may write there, too."""
+        """Runs in the search thread: finds measured saves, or else checkpoints in folders, and who else may write there."""
         began_s = time.perf_counter()
-        found: dict[str, FoundCheckpoint] = {}  # by their paths behind links
+        found: dict[str, FoundCheckpoint] = {}  # by path with links resolved
         for path, (saved_t, counted) in saved.items():
             one = whole_saved(path, since_t, saved_t + SAVED_S, ranks=ranks_of(self._job))
             if one is not None:
-                is_newest = one.t <= saved_t + STAMP_S  # of saves within a second only the first may be told
+                is_newest = one.t <= saved_t + STAMP_S  # of saves within a second, only one may be reported
                 found[os.path.realpath(one.path)] = replace(one, counted=counted if is_newest else None)
         shared_with = None
         if searches and not found and self._job.outputs:
@@ -363,16 +363,16 @@ class FoundCheckpoints:
             self._emit(
                 ev.Advisory(t=self._clock.wall(), attempt=view.number, code="shared_output", text=text)
             )
-        # An adopting keeper, or one that left out an attempt, journals what was written while nobody looked.
+        # An adopting keeper, or one that skipped an attempt, journals what was written in the meantime.
         new = [one for one in found if not self._is_known(one, state)]
-        # It is looked at again: a step may be read in the log later than its checkpoint is found.
+        # Check it again: the log may name a step after its checkpoint is found.
         new = [one for one in new if one.counted is not None or not is_too_far(self._job, state, one)]
         if trains:
             self._journalled |= {(one.path, one.step, one.t) for one in new[:-NEWEST]}
             new = new[-NEWEST:]
         now = self._clock.mono()
         for one in new:
-            # A file that is kept up to date is written again and again: once a minute is enough to know where a restart would begin.
+            # A file that is rewritten again and again is reported once a minute, enough to know where a restart begins.
             if now - self._taken.get(one.path, -math.inf) < LOOK_EVERY_MOST_S:
                 continue
             self._taken[one.path] = now
@@ -399,7 +399,7 @@ class FoundCheckpoints:
         return any(known.written_t in {None, one.t} for known in journalled)
 
     def _step_of(self, one: FoundCheckpoint, state: RunState) -> tuple[int, bool]:
-        """Its step: by its name, by what its process counted, by the steps in the log around its time; and whether only by that."""
+        """Its step, by its name, its process's count, or the logged steps around its time; and whether only by the latter."""
         if one.step is not None:
             return one.step, False
         t = one.t - self._clock.ahead_s()
@@ -415,9 +415,9 @@ class FoundCheckpoints:
     def _counted_step(
         self, one: FoundCheckpoint, t: float, state: RunState, steps: Sequence[tuple[float, float]]
     ) -> int | None:
-        """The step by the optimizer steps that its process counted; the script's own where it logs some.
+        """The step from its process's optimizer steps, or from the script's own counter if it logs steps.
 
-        A log that begins with 0 or 1 says from which of them the script counts; its steps around the time `t` say that it counts these.
+        A log that begins with 0 or 1 shows where the script starts to count; its steps around `t` show that it counts these.
         """
         measured = self._measured
         total = measured.step_after(one.counted) if measured and one.counted is not None else None
@@ -428,11 +428,11 @@ class FoundCheckpoints:
         return own if first in {0, 1} and _is_between(own, t, steps, READ_S) else None
 
 
-# -- the step at a time ----------------------------------------------------------------------------
+# -- the step at a given time ----------------------------------------------------------------------
 
 
 def logged_steps(series: Path | None) -> list[tuple[float, float]]:
-    """Wall time and step of the newest samples that name a step, in the order in which they came."""
+    """Wall time and step of the newest samples that name a step, in order of arrival."""
     if series is None:
         return []
     reader = SeriesReader(series, METRICS)
@@ -442,12 +442,12 @@ def logged_steps(series: Path | None) -> list[tuple[float, float]]:
 
 
 def step_at(t: float, steps: Sequence[tuple[float, float]]) -> int | None:
-    """The newest step that had been seen at a time."""
+    """The newest step seen up to a given time."""
     return next((int(n) for seen_t, n in reversed(steps) if seen_t <= t), None)
 
 
 def _is_between(step: int, t: float, steps: Sequence[tuple[float, float]], late_s: float) -> bool:
-    """Whether a step lies between those seen before and after a time, which were seen up to `late_s` after they were logged."""
+    """Whether a step lies between the steps seen before and after a time; samples may be seen `late_s` late."""
     before = [int(n) for seen_t, n in steps if seen_t <= t]
     if not before:
         return False

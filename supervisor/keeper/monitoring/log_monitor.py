@@ -174,7 +174,7 @@ class LogWatch:
         self._rank_reported = False
 
     def follow(self, key: LogKey, path: str, *, ended: bool = False) -> None:
-        """Follow a file, once; it need not exist yet. `ended`: all of it was written earlier, even if it grows here."""
+        """Follow a file, once; it need not exist yet. `ended`: it was all written earlier, even if it grows here."""
         if key.name not in self._keys:
             self._keys[key.name] = key
             self._before[key.name] = self._read_before(key.name)
@@ -190,7 +190,7 @@ class LogWatch:
 
     @property
     def paths(self) -> list[str]:
-        """The files that are followed."""
+        """The followed files."""
         return list(self._paths)
 
     def backlog(self) -> Backlog:

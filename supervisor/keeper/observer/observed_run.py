@@ -1,6 +1,6 @@
-"""What is watched, as data, with what the ends of its logs say, and the first events of an observed run: which logs there are.
+"""Observed logs as data, with the contents of their ends, and the first events of an observed run, which list its logs.
 
-They are written before anything that reads the logs is loaded, so that the screen opens at once.
+These events are written before the modules that read logs are loaded, so that the screen opens at once.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ END_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ObservedLog:
-    """One log to watch: its absolute path, what to call it, whose it is.
+    """One log to watch: its absolute path, its display name, its rank.
 
-    `packed`: the gzip or UTF-16 log that `path` is a plain copy of; empty: the log is read in place.
+    `packed`: the gzip or UTF-16 log that `path` is a plain copy of; empty if the log is read in place.
     """
 
     path: str
@@ -49,17 +49,17 @@ class ObservedLog:
 
     @property
     def written(self) -> str:
-        """The file whose time of change is that of the log."""
+        """The file whose modification time is the log's."""
         return self.packed or self.path
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is observed.
+    """The target of an observer.
 
-    `pipe` is a file descriptor to read until its end. `processes` are the ranks by rank (or one process under 0); the run
-    is over when all of them are gone. `ended`: no process here writes these logs. `unseen`: what of it cannot be seen from
-    here, `cut`: why a log is incomplete; both for a person.
+    `pipe` is a file descriptor to read until its end. `processes` are the ranks by rank (or one process under
+    0); the run is over when all of them are gone. `ended`: no process here writes these logs. `unseen`: which
+    part of it cannot be seen from here; `cut`: why a log is incomplete. Both are texts for people.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Target:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The logs that are read in place."""
+        """The logs read in place."""
         return tuple(log.path for log in self.logs if not log.packed)
 
     @property
@@ -83,7 +83,7 @@ class Target:
 
     @property
     def backlog_bytes(self) -> int:
-        """Bytes that take a while to read; 0 where reading takes a moment."""
+        """Bytes that take a while to read; 0 if reading takes only a moment."""
         size_bytes = 0
         for log in self.logs:
             with contextlib.suppress(OSError):
@@ -92,7 +92,7 @@ class Target:
 
 
 class ObservedRun:
-    """The run directory of an observer: locked, and begun with which logs there are.
+    """The run directory of an observer: locked, and started with the list of logs.
 
     Args:
         run: the claimed run directory.
@@ -154,21 +154,21 @@ def _opening(run: RunPaths, target: Target, host: str, me: ProcessId, now: float
         yield ev.Advisory(t=now, attempt=ATTEMPT, code="unseen", text=target.unseen)
 
 
-# -- what the beginning and the end of a log say before it is read: its times, its last words ---------------------
+# -- the beginning and end of a log, read first: its times and its last words ----------------------------------
 
 
 def end_of(log: ObservedLog) -> Iterator[bytes]:
-    """The last lines of a large log; a small one whole."""
+    """The last lines of a large log, or all of a small one."""
     with open_regular(log.path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > END_BYTES:
             file.seek(size - END_BYTES)
-            file.readline()  # a part of a line
+            file.readline()  # a partial line
         yield file.read(END_BYTES)
 
 
 def both_ends(log: ObservedLog) -> tuple[list[str], list[str]]:
-    """Some first and some last lines.
+    """The first and last few lines.
 
     Raises:
         OSError: the log cannot be read.
@@ -182,7 +182,7 @@ def both_ends(log: ObservedLog) -> tuple[list[str], list[str]]:
 
 
 def last_written_t(logs: Iterable[ObservedLog]) -> float:
-    """When the newest of the logs was last changed, wall seconds; 0 where there is none."""
+    """When the newest log was last changed, in wall seconds; 0 if there is no log."""
     times = []
     for log in logs:
         with contextlib.suppress(OSError):
@@ -191,7 +191,7 @@ def last_written_t(logs: Iterable[ObservedLog]) -> float:
 
 
 def span_of_logs(logs: Iterable[ObservedLog]) -> Span | None:
-    """The first and the last time, wall seconds, in the logs of one job; None: they hold no times."""
+    """The first and last time (wall seconds) in the logs of one job; None if they contain no times."""
     spans = []
     for log in logs:
         with contextlib.suppress(OSError):

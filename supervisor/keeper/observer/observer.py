@@ -57,12 +57,12 @@ QUIET_AFTER_HIT_S = 0.15
 """A line that names a failure is judged sooner: once the lines around it are there."""
 LEAVE_S = 3.0
 """How long one who leaves waits for what is not read yet; a second Ctrl-C waits for nothing."""
-# A verdict reads the whole log: at most a twentieth of the time goes into provisional verdicts.
+# A verdict reads the whole log, so at most a twentieth of the time goes into provisional verdicts.
 JUDGE_REST = 20.0
 JUDGE_CHEAP_S = 0.5
-# A log that grew this lately is live, or may be: its writer need not be seen (NFS, containers, other users' jobs).
+# A log that grew this recently may be live, even if no writer is visible (NFS, containers, other users' jobs).
 LATELY_S = 60.0
-# A file whose last stamp is this much older than its change is a copy: time zones hardly differ by more.
+# A file whose last stamp is this much older than its mtime is a copy: time zones hardly differ by more.
 COPIED_S = 86400.0
 STAT_S = 1.0
 BEHIND_S = 1.0
@@ -74,16 +74,16 @@ NO_FAILURE = frozenset((FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass
 
 
 class Observer:
-    """Watches a target until it ends or `leave` is called. Judges it whenever its logs fall quiet, and at its end.
+    """Watches a target until it ends or `leave` is called. Gives a verdict whenever its logs fall quiet, and at its end.
 
-    A pipe is over at its end; processes, once all have ended; a log, once those who were seen to write it have. Where
-    nobody is seen to write a log, its own words decide: it is over once a verdict on all of it shows an end. If such a log
+    A pipe is over at its end, processes are over once all have ended, and a log is over once its known writers have ended.
+    If a log has no known writer, its contents decide: it is over once a verdict on all of it shows an end. If such a log
     grows again, the next end counts only after `LATELY_S` without a line.
 
     Args:
-        observed: the run directory, which is begun already.
-        target: what is watched; by now it is known whether its logs are still written.
-        read: gives the evidence for a verdict; raises OSError or ValueError where the logs are gone.
+        observed: the run directory, already started.
+        target: what to watch; whether its logs are still written is known.
+        read: gives the evidence for a verdict; raises OSError or ValueError if the logs are gone.
         word: turns a verdict into the one that is shown.
         interval_s: seconds between sensor readings.
         rules: the user's own metrics, as (name, regex).
@@ -133,19 +133,19 @@ class Observer:
         )
         self._ranks = RankEnds(target.processes, self._queue.put, self.emit, self._clock)
         self._writers = Writers(() if target.ended or target.processes else target.paths)
-        # Whether the logs grow.
+        # -- whether the logs grow
         self._last_news = self._grew_at = self._stat_at = self._clock.mono()
         self._changed_t = last_written_t(target.logs)
         self._written_t = min(self._changed_t, self._clock.wall())
         self._stamped_t: float | None = None  # the last stamp of the logs
-        self._watched = False  # they were written since the observer began
-        # What they say: the newest verdict, and what it has read.
+        self._watched = False  # written since the observer started
+        # -- their contents: the newest verdict, and how far it has read
         self._judging: Background[Verdict] = Background("stoker-verdict")
         self._judging_of: Extent = ()
         self._judged: tuple[Verdict, Extent] | None = None
         self._end_shown = self._hit = False
         self._began_judging = self._judge_due = 0.0
-        # Whether it is over.
+        # -- whether the job is over
         self._words_decide = self._reopened = False
         self._reading: LastReading | None = None
         self._closed: tuple[Verdict, float] | None = None
@@ -160,30 +160,30 @@ class Observer:
         return self._observed.ledger.state
 
     def start(self) -> None:
-        """Begin to watch, in a thread."""
+        """Start watching, in a thread."""
         self._begin()
         self._thread.start()
 
     def end_when_read(self) -> None:
-        """With no screen to follow: end once a log is over, read and diagnosed, however long that takes."""
+        """With no screen to serve: end once a log is over, read and diagnosed, however long that takes."""
         self._ends_itself = True
 
     def leave(self, *, hurried: bool = False, patience_s: float = LEAVE_S) -> None:
-        """Stop watching: the last verdict is given, and the directory is left complete.
+        """Stop watching: give the last verdict and leave the directory complete.
 
-        `hurried`: nobody will read it; what is not read yet stays unread, and no verdict is given. Else it is read on for
-        `patience_s`; what has not been read by then stays unread, and how the job ended is then unknown.
+        `hurried`: nobody will read the verdict, so reading stops and there is none. Otherwise reading
+        continues for `patience_s`; if some of the logs are still unread then, the job's end is unknown.
         """
         self._hurried, self._patience_s = self._hurried or hurried, patience_s
         self._leave.set()
         if self._thread.ident is None:
-            return  # Ctrl-C came before it began
+            return  # Ctrl-C came before it started
         self._over.wait()
         self._thread.join()
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the target's own end; True once it has come."""
-        # Not for the thread: of one whose join Ctrl-C interrupts Python 3.11 says that it has ended (bpo-45274).
+        # Do not ask the thread: if Ctrl-C interrupts a join, Python 3.11 reports it as ended (bpo-45274).
         return self._over.wait(timeout_s)
 
     # -- what requests may do here: notes and stacks (see control_input.Actor) -------------------------------------
@@ -193,7 +193,7 @@ class Observer:
         self._observed.ledger.emit(event, durable=durable)
 
     def dump_stacks(self) -> BackgroundTask[StackFile, str]:
-        """Begin to write the stacks of the observed processes; the answer is the artifact's name."""
+        """Start writing the stacks of the observed processes; returns the artifact's name."""
         if not self._target.processes:
             raise Refused("a log has no processes to look into")
         processes = dict(self._target.processes)
@@ -209,7 +209,7 @@ class Observer:
 
     def _begin(self) -> None:
         for log in self._target.logs:
-            # A log that nobody holds open may be written all the same, line by line.
+            # A log that nobody holds open may still be written, line by line.
             self._logs.follow(LogKey(log.name, LogKind.RANK, log.origin), log.path, ended=bool(log.packed))
         for rank, process in self._target.processes:
             self._sensors.watch(str(rank), process)
@@ -218,7 +218,7 @@ class Observer:
             self._pipe.start()
         self._date()
         if self._pipe is not None or self._target.processes:
-            self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT))  # it is there: nothing to look for
+            self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT))  # it exists, so no search is needed
         self._recorder.begin(ATTEMPT)
         if self._target.backlog_bytes:
             self._recorder.expect_backlog()
@@ -230,16 +230,16 @@ class Observer:
             self._sensors.start()
 
     def _backlog(self) -> Backlog:
-        """How far the logs are read; before they are opened, nothing of what there is."""
+        """How far the logs are read; before they are opened, all of them are unread."""
         found = self._logs.backlog()
         return found if found.size_bytes else Backlog(0, self._target.backlog_bytes)
 
     def _is_here(self) -> bool:
-        """Whether the job is known to run on this machine; else the load and the GPUs shown here would not be its own."""
+        """Whether the job is known to run on this machine; otherwise the load and GPUs shown are not the job's."""
         return bool(self._target.processes or (self._target.logs and not self._target.ended))
 
     def _date(self) -> None:
-        """Journal when the job began and ended by its processes' or its logs' own clocks, not by the time of watching."""
+        """Journal when the job started and ended by its processes' or logs' own clocks, not by the time of watching."""
         if self._target.processes:
             oldest = min(process.start_time for _, process in self._target.processes)
             now = self._clock.wall()
@@ -305,7 +305,7 @@ class Observer:
             self._judge()
 
     def _take(self, timeout_s: float) -> bool:
-        """Record what arrived; whether any of it came from a log."""
+        """Record new observations; returns whether any came from a log."""
         new_lines = False
         try:
             seen = self._queue.get(timeout=timeout_s)
@@ -328,21 +328,21 @@ class Observer:
 
     @property
     def _quiet_since_t(self) -> float:
-        """When the logs were last written: a copy's time of change is that of the copying, days after its last stamp."""
+        """When the logs were last written. A copy's modification time is when it was copied."""
         stamped_t = self._written_t if self._watched or self._stamped_t is None else self._stamped_t
         return stamped_t if self._written_t - stamped_t > COPIED_S else self._written_t
 
     def _look_at_files(self) -> None:
-        """See whether the logs were written since the last look."""
+        """Check whether the logs were written since the last check."""
         now = self._clock.mono()
         self._stat_at = now + STAT_S
         if (changed_t := last_written_t(self._target.logs)) != self._changed_t:
-            # By our clock: a file server's may differ.
+            # By our clock, because a file server's may differ.
             self._changed_t, self._written_t, self._grew_at = changed_t, self._clock.wall(), now
             self._watched = True
 
     def _look_quiet(self) -> None:
-        """Journal that the logs fell quiet, or that they grow again."""
+        """Journal that the logs fell quiet, or that they are growing again."""
         attempt = self.state.attempt
         if attempt is None or self._pipe is not None or self._target.processes or self._target.is_copy:
             return
@@ -357,7 +357,7 @@ class Observer:
                 self._date()
             return
         if self._target.ended and not self._words_decide and not attempt.log_checked:
-            return  # it may be over: until its end is judged nobody knows whether it is live
+            return  # it may be over; until its end is judged, nobody knows whether it is live
         lately, since_t = self._is_lately_written(), attempt.quiet_since
         is_news = lately == (since_t is not None) or not attempt.log_checked
         if is_news and not self._logs.backlog().unread_bytes:
@@ -368,10 +368,10 @@ class Observer:
     def _say_quiet(self, since_t: float | None) -> None:
         self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT, since_t=since_t))
 
-    # -- what they say -----------------------------------------------------------------------------
+    # -- verdicts on the logs ----------------------------------------------------------------------
 
     def _judge(self) -> None:
-        """Judge what the logs say at a pause, or at their end, and close the attempt where that shows it is over."""
+        """Judge the logs at a pause or at their end, and close the attempt if the verdict shows that it is over."""
         if self._reading is None and self._is_over():
             self._reading = LastReading(self._logs, self._clock)
         if self._reading is not None:
@@ -390,7 +390,7 @@ class Observer:
             self._close_attempt(current)
 
     def _last_verdict(self, reading: LastReading) -> Verdict | None:
-        """The verdict on all that there is; None while that is not read to its end, or not judged."""
+        """The verdict on the complete logs; None until they are read to their end and judged."""
         current = self._current_verdict()
         if self._judging.busy or not (reading.look() and self._queue.empty()):
             return None
@@ -399,17 +399,17 @@ class Observer:
         return current
 
     def _start_judging(self, *, of_end: bool = False) -> None:
-        """Make a verdict in a thread; of a large log that takes seconds. `of_end`: on its end alone."""
+        """Make a verdict in a thread, which takes seconds for a large log. `of_end`: on its end only."""
         if not self._judging.busy:
             self._hit, self._judging_of = False, () if of_end else self._extent()
             self._began_judging = self._clock.mono()
             self._judging.start(self._verdict_on_end if of_end else self._verdict)
 
     def _current_verdict(self) -> Verdict | None:
-        """The newest verdict, if nothing was written since. One that has just been made is shown first."""
+        """The newest verdict, if nothing was written since. A new one is shown first."""
         was_busy, found = self._judging.busy, self._judging.poll()
         if was_busy and not self._judging.busy:
-            # A verdict that failed in its thread fails here too, where it ends the observer.
+            # A verdict that failed in its thread also fails here, which ends the observer.
             self._receive_verdict(found if found is not None else self._verdict())
         judged = self._judged
         return judged[0] if judged is not None and judged[1] == self._extent() else None
@@ -425,32 +425,32 @@ class Observer:
         self._judge_due = now + (JUDGE_REST * took_s if took_s > JUDGE_CHEAP_S else 0.0)
         if self._end_shown and not verdict.shows_end:
             self._end_shown = False
-            self._say_quiet(None)  # takes the end back
+            self._say_quiet(None)  # withdraws the end
         if self._reading is None or not self._reading.look():
             self._show(verdict, provisional=True)
 
     def _show_end(self, verdict: Verdict) -> None:
-        """Journal the failure that the end of a long log shows, if it does so clearly."""
+        """Journal the failure at the end of a long log, if that end shows it clearly."""
         if verdict.failure in NO_FAILURE or verdict.confidence < CLEAR or verdict.cause is None:
             return
         self._end_shown = True
         self.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=ATTEMPT, exit_code=None))
-        # How many lines stand above is not counted yet.
+        # The number of lines above is not counted yet.
         verdict = replace(verdict, cause=replace(verdict.cause, line=None), consequences=())
         self._show(verdict, provisional=True)
 
     def _shows_end(self, verdict: Verdict) -> bool:
-        """Whether the log's own words end it; after an end that was taken back they must stand for `LATELY_S`.
+        """Whether the log's contents show an end; a withdrawn end must then be stable for `LATELY_S`.
 
-        Otherwise each line below what looks like a failure would end and revive it.
+        Otherwise each line below an apparent failure would end and revive it.
         """
         return verdict.shows_end and not (self._reopened and self._is_lately_written())
 
     def _decide_end(self, verdict: Verdict) -> None:
-        """All is read and judged: it is over, or it says no end and stays open."""
+        """All is read and judged: the job is over, or its logs show no end and it stays open."""
         if self._is_over() or self._target.is_copy or self._shows_end(verdict):
             if self._target.is_copy and not verdict.shows_end:
-                # What was unpacked is not followed: the log fell quiet, and may say no end.
+                # An unpacked log is not followed: it fell quiet, and may show no end.
                 self._say_quiet(self._quiet_since_t)
             self._close_attempt(verdict)
         else:
@@ -458,7 +458,7 @@ class Observer:
             self._show(verdict, provisional=True)
 
     def _extent(self) -> Extent:
-        """What a verdict made now would read: how long the logs are, and how many exit codes are known."""
+        """What a verdict made now would read: the length of the logs, and the number of known exit codes."""
         found = [len(self._ranks.codes)]
         for path in self._logs.paths:
             with contextlib.suppress(OSError):
@@ -466,12 +466,12 @@ class Observer:
         return tuple(found)
 
     def _verdict(self) -> Verdict:
-        """The verdict on all that the logs hold now."""
+        """The verdict on the current logs."""
         engine = self._engine.get()
         try:
             job = self._with_end(self._read())
             return self._word(diagnose(job, engine.signatures, engine.matcher))
-        except (OSError, ValueError):  # a log was removed while it was watched: nothing is left to judge
+        except (OSError, ValueError):  # a log was removed during the watch, so there is nothing to judge
             return diagnose(JobEvidence(logs=()), engine.signatures, engine.matcher)
 
     def _verdict_on_end(self) -> Verdict:
@@ -480,7 +480,7 @@ class Observer:
         return self._word(diagnose(JobEvidence(logs=logs), engine.signatures, engine.matcher))
 
     def _with_end(self, job: JobEvidence) -> JobEvidence:
-        """The evidence with exit code 0 and how far the job came, where all watched processes were seen to end with 0."""
+        """Add exit code 0 and the job's progress to the evidence, if all watched processes were seen to end with 0."""
         view, codes = self.state.attempt, self._ranks.codes
         seen = bool(codes) and len(codes) == len(self._target.processes)
         if view is None or not seen or any(codes.values()):
@@ -494,10 +494,10 @@ class Observer:
             now = self._clock.wall()
             self.emit(ev.Diagnosed(t=now, attempt=ATTEMPT, verdict=verdict, provisional=provisional))
 
-    # -- how it ends -------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def _is_over(self) -> bool:
-        """Whether the end was seen: of the pipe, of the processes, of those who wrote the logs."""
+        """Whether the end was seen: of the pipe, of the processes, or of the logs' writers."""
         if self._pipe is not None:
             return self._pipe.ended
         if self._target.processes:
@@ -509,10 +509,10 @@ class Observer:
         return self._is_over() or self._target.ended
 
     def _close_attempt(self, verdict: Verdict) -> None:
-        """The target is over: say so, and why. Where not all of it was read, the reason is unknown."""
+        """The target is over: journal that, and why. If logs are partly unread, the reason is unknown."""
         self._recorder.flush()
         self._cut = self._cut or self._unread(done=True)
-        self._look_at_files()  # what the verdict has read is no growth that would revive the job
+        self._look_at_files()  # log growth that the verdict has already read must not revive the job
         verdict = _unknown(self._cut) if self._cut else verdict
         self._closed, self._reading = (verdict, self._clock.mono()), None
         backlog, attempt = self._logs.backlog(), self.state.attempt
@@ -531,7 +531,7 @@ class Observer:
         self._show(verdict, provisional=False)
 
     def _unread(self, *, done: bool) -> str:
-        """What of the logs was not read, for a person; empty where all was. `done`: their last reading came to its end."""
+        """Which part of the logs was not read, for people; empty if none. `done`: the last reading was completed."""
         if self._pipe is not None and self._pipe.torn:
             return "its pipe was not read to its end"
         backlog = self._logs.backlog()
@@ -540,7 +540,7 @@ class Observer:
         return "" if done else "its log was not read to its end"
 
     def _end(self) -> None:
-        """Over, or left: the last verdict, and the outcome."""
+        """The job is over or the observer was told to leave: give the last verdict and the outcome."""
         verdict = self._closed[0] if self._closed is not None else self._leave_off()
         if self._cut:
             gone, left = f"{self._cut}: how it ended is not known", f"no longer watched; {self._cut}"
@@ -558,19 +558,19 @@ class Observer:
         self.emit(ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=code, reason=reason))
 
     def _gone_without_a_word(self) -> tuple[ev.Outcome, int, str]:
-        """No line says how it ended: the exit codes of watched processes do, where they were seen."""
+        """No log line shows how it ended, so use the exit codes of watched processes, if they were seen."""
         codes = self._ranks.codes
         if failed := next((code for code in codes.values() if code), 0):
             return ev.Outcome.FAILED, EXIT_FAILED, f"exit code {failed} of a watched process"
         if not self._target.processes:
-            # No failure was seen, so 0; and no end either, so nobody can say that it succeeded.
+            # No failure was seen, so 0; but no end was seen either, so nobody can call it a success.
             return ev.Outcome.LOST, 0, "no line says how the job ended"
         if len(codes) == len(self._target.processes):
             return ev.Outcome.SUCCEEDED, 0, "the watched processes ended with exit code 0"
         return ev.Outcome.LOST, 0, "the watched job ended; how cannot be seen"
 
     def _leave_off(self) -> Verdict | None:
-        """It was left: what can be read and judged in the time that there is, and what was not."""
+        """The observer was told to leave: judge what it can read in the time left, and report the rest."""
         reading = self._reading = self._reading or LastReading(self._logs, self._clock)
         reading.hurry()
         verdict, deadline = None, self._clock.mono() + self._patience_s
@@ -602,13 +602,13 @@ def _name_of(written: StackFile) -> str:
 
 
 def _rank_of(origin: Origin) -> int | None:
-    """What a log's samples are keyed by: a rank, else the number of its file (a rank or a node)."""
+    """The key of a log's samples: a rank, or else the number of its file (a rank or a node)."""
     known = (n for n in (origin.rank, origin.local_rank, origin.task) if n is not None)
     return next(known, None)
 
 
 def _unknown(unread: str) -> Verdict:
-    """The verdict on a log that was not read to its end: the rest may say anything."""
+    """The verdict on a log that was not read to its end: the rest may contain anything."""
     return Verdict(
         failure=FailureClass.UNKNOWN,
         reason=None,

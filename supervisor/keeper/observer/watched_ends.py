@@ -1,4 +1,4 @@
-"""How a watched job is seen to end: at the end of its pipe, with its processes, or with the processes that write its logs."""
+"""Detects the end of a watched job: by the end of its pipe, its processes, or the processes that write its logs."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ log = logging.getLogger("stoker.keeper")
 
 
 class PipeCopy:
-    """Copies a pipe into a file of the run directory, in a thread: views read files, and a verdict reads it again.
+    """Copies a pipe into a file of the run directory, in a thread: views and verdicts read the file.
 
     Attributes:
-        ended: nothing more comes.
+        ended: the pipe has ended.
         torn: the copy could not be written to the pipe's end.
     """
 
@@ -44,7 +44,7 @@ class PipeCopy:
         self._thread = threading.Thread(target=self._copy, name="stoker-pipe")
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start copying."""
         self.path.touch(mode=0o600)
         self._thread.start()
 
@@ -72,25 +72,25 @@ class PipeCopy:
 class Writers:
     """The processes of this machine that write the watched logs: once all of them have ended, so has the job.
 
-    A writer elsewhere (NFS, another machine) or out of sight (another user, a container) is not seen; then there are no
-    writers, and nothing follows from that. /proc is walked in a thread, at first and when the known writers have ended.
+    A writer elsewhere (NFS, another machine) or invisible (another user, a container) is not seen, so having
+    no writers proves nothing. A thread walks /proc at the start and when the known writers have ended.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = paths
         self._search: Background[list[ProcessId]] = Background("stoker-log-writers")
-        self._known: list[ProcessId] | None = None  # not looked for yet
+        self._known: list[ProcessId] | None = None  # not searched yet
         self._due = float("-inf")
         self.gone = False
         """There were writers, all of them have ended, and nobody else writes."""
 
     @property
     def seen(self) -> bool:
-        """Whether somebody was seen to write."""
+        """Whether any writer was found."""
         return bool(self._known)
 
     def look(self, now: float) -> None:
-        """See who is left. `now`: monotonic seconds."""
+        """Check which writers are left. `now`: monotonic seconds."""
         if self.gone or not self._paths:
             return
         if self._search.busy:
@@ -108,12 +108,12 @@ class Writers:
 
 
 class RankEnds:
-    """How the watched processes end, and that one of them fails: reported at once, as for a run of ours.
+    """Reports how the watched processes end, and at once if one fails, as for a run that stoker started.
 
     Args:
         processes: the ranks' processes by rank.
-        put: takes what is seen in another thread, for `observe`.
-        emit: journals a fact.
+        put: receives observations from another thread, for `observe`.
+        emit: journals an event.
     """
 
     def __init__(
@@ -136,23 +136,23 @@ class RankEnds:
 
     @property
     def codes(self) -> Mapping[int, int]:
-        """Exit codes by rank, of those whose end was seen before their parent took it."""
+        """Exit codes by rank, for ranks whose end was seen before their parent reaped them."""
         return self._codes
 
     @property
     def is_urgent(self) -> bool:
-        """Whether one may be about to fail."""
+        """Whether a rank may be about to fail."""
         return bool(self._processes) and self._failures.is_urgent
 
     def observe(self, seen: Observation) -> None:
-        """What bears on it."""
+        """Take a relevant observation."""
         if isinstance(seen, RankGone) and seen.exit_code is not None:
             self._codes[seen.local_rank] = seen.exit_code
         elif not isinstance(seen, EvidenceLine) or self._clock.mono() >= self._settled:
             self._failures.observe(seen)
 
     def look(self, state: RunState) -> None:
-        """Journal who has ended, and who fails."""
+        """Journal ranks that ended or failed."""
         view = state.attempt
         if view is None or not self._processes:
             return
@@ -172,5 +172,5 @@ class RankEnds:
             self._emit(failing)
 
     def close(self) -> None:
-        """Wait for nobody any more."""
+        """Stop waiting for all of them."""
         self._exits.close()

@@ -1,1 +1,1 @@
-"""After an attempt: its verdict, the decision, the next launch."""
+"""What follows an attempt: its verdict, the decision, the next launch."""

@@ -1,4 +1,4 @@
-"""Evidence in: what an attempt left on this node and the others, and the verdict on it.
+"""Collects the evidence that an attempt left on this node and the others, and gives the verdict on it.
 
 Opens the files that `diagnosis` only reads as chunks of bytes.
 """
@@ -43,9 +43,9 @@ from supervisor.sources.telemetry import measured_record
 from supervisor.text.prefixes import Origin
 
 CHUNK_BYTES = 1 << 20
-# Of a log beyond this a verdict in a hurry reads the head, which tells whose lines there are, and the tail, which tells the end.
+# For a larger log, a hurried verdict reads the head, which shows which ranks wrote it, and the tail, which shows the end.
 ENDS_FROM_BYTES, HEAD_BYTES, TAIL_BYTES = 1 << 26, 1 << 20, 1 << 24
-# What lies between is only counted, in pieces large enough that waiting for the interpreter's lock between them does not matter.
+# The part between is only counted, in pieces large enough that waiting for the interpreter's lock between them does not matter.
 COUNT_BYTES = 1 << 24
 MAX_ERROR_FILE_BYTES = 1 << 20
 EXIT_BYTES = 4096
@@ -66,7 +66,7 @@ _LABEL = re.compile(r"node(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class NodeAttempt:
-    """An attempt on one node: its folder, and what its journal says."""
+    """An attempt on one node: its folder, and its state in that node's journal."""
 
     number: int
     node: NodePaths
@@ -75,7 +75,7 @@ class NodeAttempt:
 
 
 def others_of(run: RunPaths, others: Sequence[int], number: int) -> list[NodeAttempt]:
-    """Attempt `number` on each other node that began it."""
+    """Attempt `number` on each other node that started it."""
     found = []
     for other in others:
         state = read_state(run.node(other).journal)
@@ -95,7 +95,7 @@ def diagnose_attempt(
     whole: bool = True,
     others: Sequence[NodeAttempt] = (),
 ) -> Verdict:
-    """The verdict on attempt `number`, from everything it left; not `whole`: of large logs from both their ends.
+    """The verdict on attempt `number` from all its evidence; unless `whole`, only both ends of large logs.
 
     `others`: the same attempt on the other nodes of the run.
     """
@@ -115,9 +115,9 @@ def evidence_of(
     whole: bool = True,
     others: Sequence[NodeAttempt] = (),
 ) -> JobEvidence:
-    """An attempt's logs, error files, exit codes and the facts that the journal holds of it.
+    """An attempt's logs, error files, exit codes, and its facts from the journal.
 
-    `paths`: where the attempt's files lie, if elsewhere than `node` keeps attempts (a probe's). `whole`, `others`: see `diagnose_attempt`.
+    `paths`: the attempt's files, if not where `node` keeps attempts (a probe). `whole`, `others`: see `diagnose_attempt`.
     """
     paths = paths or node.attempt(view.number)
     mine = "node0" if others else None
@@ -140,15 +140,15 @@ def evidence_of(
     pairs = [(state, view), *((other.state, other.view) for other in others)]
     found = with_journal_facts(found, pairs, spec=job)
     if view.exit_code is not None and not found.exit_codes and is_plain_python(job):
-        found = found._replace(exit_codes={0: view.exit_code})  # the command is the one rank itself
+        found = found._replace(exit_codes={0: view.exit_code})  # the command itself is the only rank
     values = with_machine(found.run_values, job, os.environ)
-    if whole:  # those of earlier runs too, as the decision looks at them
+    if whole:  # earlier runs' logs too, because the decision looks at them
         values = values._replace(trials=lambda: known_trials(job, state, os.environ))
     return found._replace(ranks_per_node=job.nproc_per_node, run_values=values)
 
 
 def machine_records(node: NodePaths, view: AttemptState, state: RunState) -> MachineRecords:
-    """What was seen of the machine while the attempt lived: kills for memory, full disks, GPU faults."""
+    """What the machine showed during the attempt: kills for memory, full disks, GPU faults."""
     reader = SeriesReader(node.series, HOST)
     reader.seek_tail(MACHINE_TAIL_BYTES)
     kills: list[float] = []
@@ -178,7 +178,7 @@ def machine_records(node: NodePaths, view: AttemptState, state: RunState) -> Mac
 
 
 def _end_by_scheduler(view: AttemptState) -> str | None:
-    """Why the scheduler is ending the job now, whose processes it has sent SIGTERM; None: it did not, or gives no reason."""
+    """Why the scheduler, which sent SIGTERM to the job's processes, is ending it; None if it did not or gives no reason."""
     scheduler = scheduler_of(os.environ)
     if scheduler.job is None or view.stop is None or view.stop.why is not StopWhy.SIGNAL:
         return None
@@ -186,11 +186,11 @@ def _end_by_scheduler(view: AttemptState) -> str | None:
 
 
 def _kernel_log(view: AttemptState) -> str:
-    """What the kernel's log says of our ranks being killed for memory since they began."""
+    """The kernel log's entries about our ranks being killed for memory since they started."""
     pids = {
         rank.pid: rank.start_time for rank in view.ranks.values() if rank.pid and rank.start_time is not None
     }
-    # Start times count from boot, sleep included; the log's do not: it can only be earlier, never later.
+    # Start times count from boot including sleep; the log's do not, so a time is never too late.
     asleep_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
     return oom_kills(pids, since_s=min(pids.values()) - asleep_s - 1.0) if pids else ""
 
@@ -203,7 +203,7 @@ def _logs(
     node: str | None = None,
     base: Path | None = None,
 ) -> Iterator[LogSource]:
-    """`node`: as the origin of the lines bears it. `base`: the folder that names begin in, where that is another than the attempt's."""
+    """`node`: as the lines' origin names it. `base`: the folder that names are relative to, if not the attempt's."""
     chunks = _chunks if whole else _ends
     if paths.agent_log.is_file():
         name = os.path.relpath(paths.agent_log, base or paths.root)
@@ -219,7 +219,7 @@ def _logs(
 
 
 def _raised(paths: AttemptPaths) -> dict[int, str]:
-    """By rank, the class of the exception that ended its script, as the last record of its process says."""
+    """By rank, the class of the exception that ended its script, from its process's last record."""
     found = {}
     for path in paths.telemetry.glob("measured*.jsonl"):
         try:
@@ -259,7 +259,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 def _ends(path: Path) -> Iterator[bytes]:
-    """A large log's head and tail, with as many newlines between them as there are: the lines keep their numbers."""
+    """A large log's head and tail, with the number of newlines between them, so that lines keep their numbers."""
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -277,10 +277,10 @@ def _ends(path: Path) -> Iterator[bytes]:
 
 
 def with_node(verdict: Verdict, attempts: Sequence[NodeAttempt]) -> Verdict:
-    """The verdict with the node of its rank, as people are shown it: ``1 (gpu07)``."""
+    """The verdict with the node of its rank, as shown to people: ``1 (gpu07)``."""
     named = _LABEL.fullmatch(verdict.node or "")
     number = int(named[1]) if named is not None else None
-    # A line of a peer names the node that it was written on, not that of the rank which failed.
+    # A line of a peer names the node that it was written on, not that of the rank that failed.
     of_rank = (one for one in attempts if any(r.rank == verdict.rank for r in one.view.ranks.values()))
     of_name = (one for one in attempts if one.number == number)
     one = next((of_rank if verdict.rank is not None else of_name), None) or next(of_name, None)
@@ -289,14 +289,14 @@ def with_node(verdict: Verdict, attempts: Sequence[NodeAttempt]) -> Verdict:
         advice = f"Check the network of these nodes, which did not reach node 0 after the failure: {names}."
         verdict = replace(verdict, advice=(advice, *verdict.advice))
         followers = attempts[1:]
-        # A collective that times out does so on all ranks: no line tells which node is the one that was cut off.
+        # A collective that times out does so on all ranks, so no line tells which node was cut off.
         if verdict.rank is None and len(followers) > 1:
             one = attempts[0] if len(cut) == len(followers) else cut[0]
     return replace(verdict, node=_name(one)) if one is not None else verdict
 
 
 def _cut_off(attempts: Sequence[NodeAttempt]) -> list[NodeAttempt]:
-    """The nodes that did not reach node 0 once the attempt had failed there."""
+    """The nodes that could not reach node 0 after the attempt had failed there."""
     return [
         one
         for one in attempts
@@ -308,13 +308,13 @@ def _name(one: NodeAttempt) -> str:
     return f"{one.number} ({one.state.host})" if one.state.host else str(one.number)
 
 
-# -- what this machine can add: a free port, who else holds the GPUs --------------------------------
+# -- facts from this machine: a free port, other users of the GPUs -----------------------------------
 
 _OTHERS_SHOWN = 3
 
 
 def with_machine(values: RunValues, job: JobSpec, env: Mapping[str, str]) -> RunValues:
-    """The same with what this machine says now."""
+    """The verdict with facts from this machine added."""
     port = None
     if job.node_rank == 0:
         with contextlib.suppress(JobError):
@@ -327,7 +327,7 @@ def with_machine(values: RunValues, job: JobSpec, env: Mapping[str, str]) -> Run
 
 
 def other_gpu_users(own: frozenset[int], job: JobSpec, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Processes that are not the run's on the GPUs that it may use, as ``process 4711 of alice (5.0 GiB on GPU 0)``."""
+    """Other processes on the GPUs that the run may use, as ``process 4711 of alice (5.0 GiB on GPU 0)``."""
     try:
         reader = GpuReader(lambda _note: None)
     except NvmlUnavailableError:
@@ -356,11 +356,11 @@ def _others(sample: GpuSample, own: frozenset[int]) -> list[str]:
     return found
 
 
-# -- what an attempt showed of its micro-batch, and earlier runs of the same kind did ----------------
+# -- what an attempt, and earlier runs of the same kind, showed about its micro-batch ---------------
 
 
 def memory_point_of(view: AttemptState, batch: BatchSpec | None) -> MemoryPoint | None:
-    """What the message of an attempt's memory failure said, if it said enough."""
+    """The memory figures in the message of an attempt's memory failure, if there are enough."""
     verdict = view.verdict
     if verdict is None or verdict.cause is None or batch is None or verdict.failure not in OUT_OF_MEMORY:
         return None
@@ -371,7 +371,7 @@ def memory_point_of(view: AttemptState, batch: BatchSpec | None) -> MemoryPoint 
 def trial_of(
     node: NodePaths, view: AttemptState, batch: BatchSpec | None, point: MemoryPoint | None
 ) -> MemoryTrial | None:
-    """What attempt `view` showed; None where its batch is unknown, or where it neither stepped nor ran out of memory."""
+    """The trial from attempt `view`; None if its batch is unknown, or it neither stepped nor ran out of memory."""
     if batch is None or view.verdict is None:
         return None
     micro = batch.micro_batch_per_rank
@@ -396,7 +396,7 @@ def trial_of(
 
 
 def _peak(node: NodePaths, attempt: int) -> tuple[Measure, int | None, int | None]:
-    """The most that a rank held, as exactly as it was measured."""
+    """The highest memory use of any rank, as exactly as it was measured."""
     most: dict[Measure, float] = {}
     total: float | None = None
     for values in highest(node.series, RANKS, attempt).values():
@@ -415,7 +415,7 @@ def _peak(node: NodePaths, attempt: int) -> tuple[Measure, int | None, int | Non
 
 
 def known_trials(record_job: JobSpec, state: RunState, env: Mapping[str, str]) -> tuple[MemoryTrial, ...]:
-    """The trials of earlier runs of the same kind, of this run's probes, of its attempts: oldest first."""
+    """The trials of earlier runs of the same kind, this run's probes, and its attempts: oldest first."""
     kind = _kind(record_job)
     earlier = (
         [line.trial for line in recall_memory(kind, env, but_run=state.run_id)] if kind is not None else []
@@ -426,22 +426,22 @@ def known_trials(record_job: JobSpec, state: RunState, env: Mapping[str, str]) -
 def remember_trial(
     job: JobSpec, state: RunState, trial: MemoryTrial, env: Mapping[str, str], now: float
 ) -> None:
-    """Keep a trial for later runs."""
+    """Save a trial for later runs."""
     kind = _kind(job)
     if kind is not None:
         remember_memory(MemoryLine(kind=kind, trial=trial, t=now, run=state.run_id), env)
 
 
 def _kind(job: JobSpec) -> JobKind | None:
-    """The kind of job, which names the GPU: the driver is asked, and may not answer after a GPU has failed."""
+    """The kind of job, which includes the GPU; the driver may not respond after a GPU failure."""
     return within(DRIVER_S, lambda: kind_of(job), "stoker-kind")
 
 
-# -- when a verdict is made: a log of 600 MB takes a second to scan, on a busy machine ten -----------
+# -- when a verdict is made: scanning a log of 600 MB takes a second, on a busy machine ten ----------
 
 
 class Judge(Protocol):
-    """The verdict on an attempt from what it has left so far; not `whole`: of large logs only from both their ends."""
+    """The verdict on an attempt from the evidence so far; unless `whole`, only both ends of large logs."""
 
     def __call__(self, number: int, *, whole: bool) -> Verdict:
         """Make it."""
@@ -449,7 +449,7 @@ class Judge(Protocol):
 
 
 class BackgroundVerdict:
-    """One verdict at a time, in a thread; a small log's is waited for. Used by the keeper's one thread.
+    """Makes one verdict at a time, in a thread; waits if the log is small. Used by the keeper's only thread.
 
     `judge` makes a verdict in that thread.
     """
@@ -461,11 +461,11 @@ class BackgroundVerdict:
 
     @property
     def busy(self) -> bool:
-        """Whether one is being made beside the loop."""
+        """Whether a verdict is being made in the thread."""
         return self._making.busy
 
     def look(self, number: int, *, whole: bool) -> Verdict | None:
-        """The verdict, once it is made; the first call begins with it. What was begun for another question ends first."""
+        """The verdict, once it is made; the first call starts it. One started for another question finishes first."""
         wait_s = 0.0
         if not self._making.busy:
             self._wanted, wait_s = (number, whole), AT_ONCE_S
@@ -473,9 +473,9 @@ class BackgroundVerdict:
         verdict, mine = self._making.poll(wait_s), self._wanted == (number, whole)
         if not self._making.is_idle() or not mine:
             return None
-        # What failed beside the loop fails here too, where it is heard of.
+        # A failure in the thread is raised here.
         return verdict if verdict is not None else self.at_once(number, whole=whole)
 
     def at_once(self, number: int, *, whole: bool = False) -> Verdict:
-        """The verdict now, waited for."""
+        """The verdict now; blocks until it is made."""
         return self._judge(number, whole=whole)

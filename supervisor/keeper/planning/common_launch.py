@@ -1,6 +1,6 @@
-"""What all nodes share in one attempt: the launch, each node's plan made from it, and where they meet.
+"""What all nodes share in one attempt: the launch, each node's plan, and the rendezvous.
 
-Leader and followers make their plans by the same function (`plan_on_node`), from the job that each was started with.
+Leader and followers make their plans by the same function (`plan_on_node`), each from its own job.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ CODE: Final = "rendezvous"
 def common_launch(
     record: RunFile, state: RunState, run: RunPaths, env: Mapping[str, str], nodes: tuple[int, ...]
 ) -> tuple[Launch, CheckpointCopy | None]:
-    """What the leader tells all nodes about the next attempt, and the checkpoint to copy before it.
+    """The launch that the leader sends to all nodes for the next attempt, and the checkpoint to copy first.
 
     Raises:
-        JobError: the changes cannot be applied to this job, its global batch cannot be kept on so many nodes, or no port is free.
+        JobError: the job cannot take the changes, its batch does not fit the nodes, or no port is free.
     """
     now = next_job(with_secrets(record.job, env), state)
     now = replace(now, batch=batch_on(now, len(nodes)))
@@ -72,7 +72,7 @@ def batch_on(now: NextJob, nodes: int) -> BatchSpec | None:
     """The batch for this many nodes; the global batch stays that of all nodes.
 
     Raises:
-        JobError: fewer nodes would change it, or whether they would is unknown.
+        JobError: fewer nodes would change it, or might.
     """
     job, batch = now.job, now.current_batch
     if nodes == job.most_nodes:
@@ -117,7 +117,7 @@ def plan_on_node(
 
 
 def job_on_node(job: JobSpec, launch: Launch, node: int) -> JobSpec:
-    """The job with the leader's choices: which nodes take part, where they meet, what a person typed."""
+    """The job with the leader's choices: participating nodes, rendezvous, and a person's arguments."""
     flags = job.torchrun_flags
     if launch.rdzv_id is not None:
         kept = (flag for flag in flags if flag.partition("=")[0] != RDZV_ID)
@@ -137,11 +137,11 @@ def _named(flags: tuple[str, ...]) -> str:
     return next((flag.partition("=")[2] for flag in flags if flag.partition("=")[0] == RDZV_ID), "")
 
 
-# -- the rendezvous, which is silent until the ranks have started --------------------------------------
+# -- the rendezvous, which logs nothing until the ranks have started ------------------------------------
 
 
 class RendezvousWatch:
-    """Probes the rendezvous while an attempt has no rank here yet, and journals once per reason why it cannot be reached.
+    """Probes the rendezvous while an attempt has no rank here, and journals each reason for a failure once.
 
     Only a second refusal in a row counts, because node 0 may be about to listen or to end.
     """

@@ -1,4 +1,4 @@
-"""Decisions: what policy says after the newest attempt, from the run's history."""
+"""Asks policy for the decision after the newest attempt, with the run's history as input."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from supervisor.text.lines import read_to
 def decide_next(
     record: RunFile, state: RunState, *, env: Mapping[str, str], watched: bool = False
 ) -> Decision:
-    """What policy says after the newest attempt. `watched`: somebody has a screen of the run open."""
+    """The decision of policy after the newest attempt. `watched`: somebody has a screen of the run open."""
     known = replace(policy_input(record, state, env=env), watched=watched)
     decided = decide(known)
     stepped = any(attempt.stepped for attempt in known.attempts)
@@ -58,7 +58,7 @@ def decide_next(
 
 
 def needs_smaller_batch(record: RunFile, state: RunState, view: AttemptState) -> bool:
-    """Whether it ran out of memory, or had another batch than planned after that, and no smaller batch can be planned."""
+    """Whether it ran out of memory, or ran another batch than planned after that, and no smaller batch can be planned."""
     knobs = state.answered_job(record.job).knobs
     refuted = view.differs is not None and view.differs.wrong is not None
     return (view.failure in OUT_OF_MEMORY or refuted) and not knobs.can_change_batch
@@ -82,7 +82,7 @@ def next_answer(
 ) -> BatchAnswered | None:
     """The answer about the batch from an earlier run of the script; None if a person must be asked.
 
-    `tries`: otherwise an answer that a restart may try because nothing can be lost; the first steps of that restart confirm or refute it.
+    `tries`: else an answer that a restart may try because nothing can be lost; its first steps confirm or refute it.
     """
     question, seen = batch_question(record.job, state), state.measured
     if question is None or seen is None:
@@ -105,7 +105,7 @@ def with_batch(record: RunFile, state: RunState, told: BatchAnswered) -> BatchAn
 
 
 def _loses_nothing(record: RunFile, state: RunState, seen: BatchMeasured) -> bool:
-    """Whether a restart from scratch loses nothing: no step was made, nothing was loaded, and there is no checkpoint in its output."""
+    """Whether a restart from scratch loses nothing: no step, no loaded checkpoint, and none in its output."""
     job, now = state.answered_job(record.job), next_job(record.job, state)
     has_stepped = any(a.first_step is not None or a.last_step is not None for a in state.attempts)
     is_unseen = "no_step" in seen.how.get("accumulation", "")
@@ -176,7 +176,7 @@ def _was_measured(record: RunFile, state: RunState, env: Mapping[str, str]) -> b
 
 
 def _code_hidden_by(job: JobSpec) -> str:
-    """What hides the exit code of a command's program, as a clause; empty if its text shows nothing."""
+    """Why the exit code of a command's program is hidden, as a clause; empty if its text shows no reason."""
     name, text = script_of(job)
     where = name or "the command"
     if job.has_own_code:
@@ -255,7 +255,7 @@ def _lost_at(view: AttemptState) -> int | None:
 
 
 def _missed_text(view: AttemptState, state: RunState) -> str:
-    """How an attempt failed to resume or had another batch than planned, and whether its checkpoint has a copy; empty if all was as planned."""
+    """How an attempt failed to resume or ran another batch than planned, and whether a copy exists; empty if as planned."""
     missed, differs = view.missed, view.differs
     step: int | None
     if missed is not None:

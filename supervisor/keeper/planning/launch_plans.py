@@ -1,4 +1,4 @@
-"""From the job and the journal to the next launch plan: what changed over all attempts so far.
+"""Makes the next launch plan from the job and the journal, with the changes of all attempts so far.
 
 Everything here is derived from run.json and the folded state, so that a keeper that adopts a run plans
 exactly what the dead one would have.
@@ -48,7 +48,7 @@ Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class BadChange(Refused):
-    """A change that a person asked for cannot be made: one line."""
+    """A change that a person requested is impossible: one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,10 @@ class ResumePoint:
     """How the next launch continues.
 
     Attributes:
-        settings: what is set for it.
+        settings: the settings for it.
         switch: whether the resume flag is set, as `build_plan` takes it.
         copy: a changed copy of the checkpoint, made before the launch.
-        checkpoint: the one to continue from, where there is one.
+        checkpoint: the one to continue from, if any.
     """
 
     settings: tuple[tuple[str, str], ...] = ()
@@ -79,7 +79,7 @@ def plan_next(
     """The plan of attempt ``len(state.attempts) + 1``.
 
     Raises:
-        JobError: the changes cannot be applied to this job, no port is free, or a secret is not known here.
+        JobError: the changes cannot be applied to this job, no port is free, or a secret is unknown here.
     """
     known = with_secrets(record.job, env)
     now = next_job(known, state)
@@ -105,7 +105,7 @@ def plan_next(
 
 
 def measured_rank(state: RunState) -> RankProcess | None:
-    """A rank's process of the newest attempt that reported one."""
+    """The process of a rank of the newest attempt that reported one."""
     for view in reversed(state.attempts):
         if view.measured is not None and view.measured.argv:
             return RankProcess(view.measured.argv, view.measured.words)
@@ -115,7 +115,7 @@ def measured_rank(state: RunState) -> RankProcess | None:
 def next_resume_point(
     record: RunFile, state: RunState, run: RunPaths, now: NextJob, env: Mapping[str, str]
 ) -> ResumePoint:
-    """How the next attempt continues; a first one does not."""
+    """How the next attempt continues; the first one does not."""
     if not state.attempts:
         return ResumePoint()
     from supervisor.keeper.planning.resume_points import resume_point  # not before a first launch
@@ -124,7 +124,7 @@ def next_resume_point(
 
 
 def settings_of(now: NextJob, point: ResumePoint) -> Pairs:
-    """What is set in the next command line, by changes and by where it continues."""
+    """The settings of the next command line, from changes and from the resume point."""
     return tuple({**now.set_args, **dict(point.settings)}.items())
 
 
@@ -145,10 +145,10 @@ def plan_with(
     node_dir: str = "",
     rank: RankProcess | None = None,
 ) -> LaunchPlan:
-    """The plan of an attempt of this run; what is changed for it as `build_plan` takes it, `resume_at` as `ResumePoint.at`.
+    """The plan of an attempt of this run. For the changes see `build_plan`; for `resume_at`, `ResumePoint.at`.
 
     Raises:
-        JobError: the changes cannot be applied to this job, or a secret is not known here.
+        JobError: the changes cannot be applied to this job, or a secret is unknown here.
     """
     plan = build_plan(
         job,
@@ -177,11 +177,11 @@ def plan_with(
 def requested_change(
     record: RunFile, state: RunState, args: RequestArgs, env: Mapping[str, str] | None = None
 ) -> SpecChange:
-    """What a person's restart changes, with what is left of a restart that was about to begin.
+    """The changes of a person's restart, merged with those of a restart that was about to start.
 
     Raises:
-        BadChange: the micro-batch does not divide the global batch, the script's knob is not known, or what
-            was asked for cannot be passed on or holds a secret, which the journal would keep.
+        BadChange: the micro-batch does not divide the global batch, the script's setting is unknown, or the
+            requested change cannot be passed on or contains a secret, which the journal would keep.
     """
     _check_words(args)
     if args.offered:
@@ -201,9 +201,9 @@ def requested_change(
 
 
 def _with_pending(change: SpecChange, state: RunState, now: NextJob) -> SpecChange:
-    """With the change of a restart that waits, or that a person stopped to edit: its words were in what was edited.
+    """Add the change of a restart that is waiting or that a person stopped to edit: the edited text contained it.
 
-    What stands elsewhere (variables, a copy of a config) holds, unless the person set it; typed arguments that give another batch win.
+    Other parts (variables, a copy of a config) stay unless the person set them; typed arguments with another batch win.
     """
     decision = state.attempts[-1].decision if state.attempts else None
     if decision is None or decision.kind is not DecisionKind.RESTART or decision.change is None:
@@ -215,7 +215,7 @@ def _with_pending(change: SpecChange, state: RunState, now: NextJob) -> SpecChan
     merged = replace(pending, batch=batch, env=tuple({**dict(pending.env), **dict(change.env)}.items()))
     if change.argv is None:
         return merged
-    # Of its arguments those that make it resume stand in no words that are edited.
+    # The arguments that make it resume are not part of the edited text.
     kept = tuple(pair for pair in pending.set_args if not is_argument(pair[0]) or pair[0] in now.set_args)
     return replace(merged, argv=change.argv, set_args=kept, from_scratch=False)
 
@@ -237,7 +237,7 @@ def _with_micro_batch(
 
 
 def _offered(record: RunFile, state: RunState, env: Mapping[str, str]) -> SpecChange:
-    """The plan that the run waits with, as its card shows it: for a decision, or of a restart that a person stopped."""
+    """The plan that the waiting run shows on its card: for a decision, or for a restart that a person stopped."""
     from supervisor.keeper.planning.resume_points import batch_refusal
 
     decision = state.attempts[-1].decision if state.attempts else None
@@ -253,7 +253,7 @@ def _offered(record: RunFile, state: RunState, env: Mapping[str, str]) -> SpecCh
 
 
 def continuing(record: RunFile, state: RunState, env: Mapping[str, str], by: str) -> Decision:
-    """A person's restart of a run that stands: with what policy had decided to change and did not come to, or would have changed."""
+    """A person's restart of a halted run, with the changes that policy had decided but not made, or would have made."""
     view, reason = state.attempts[-1], f"{by} continued it"
     if view.decision is not None and (
         view.decision.kind is DecisionKind.RESTART or view.decided_by != "policy"
@@ -275,10 +275,10 @@ def continuing(record: RunFile, state: RunState, env: Mapping[str, str], by: str
 def plan_continued(
     record: RunFile, state: RunState, run: RunPaths, env: Mapping[str, str], by: str
 ) -> tuple[LaunchPlan, str]:
-    """The plan of the attempt that a keeper of this run would start once `by` continued it, and what it changes. Writes nothing.
+    """The plan, with its changes, of the attempt that a keeper would start if `by` continued the run. Writes nothing.
 
     Raises:
-        JobError: it cannot be made, for a secret that is not known here, say.
+        JobError: it cannot be made, for example because a secret is unknown here.
     """
     why = ""
     if state.attempts:
@@ -315,7 +315,7 @@ def write_plan(paths: AttemptPaths, plan: LaunchPlan) -> None:
 def planned_change(
     record: RunFile, state: RunState, run: RunPaths, node: NodePaths, env: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """The next launch against the newest one, as a diff; empty where nothing changes or no plan can be made."""
+    """The changes from the newest launch to the next, as a diff; empty if there are none or no plan."""
     before = node.attempt(len(state.attempts)).plan
     try:
         plan = plan_next(record, state, run, node.attempt(len(state.attempts) + 1), env)
@@ -327,7 +327,7 @@ def planned_change(
 
 
 def _held(cwd: str, name: str) -> Scalar:
-    """What a key of a config file holds; None for any other setting, or where the file has no such key.
+    """The value of a config file's key; None for any other setting, or if the file lacks the key.
 
     Raises:
         OSError: the file cannot be read.
@@ -345,14 +345,14 @@ def journal_argv(plan: LaunchPlan) -> tuple[str, ...]:
 
 
 def counter_question(job: JobSpec) -> BatchQuestion:
-    """Whether the script counts its steps from 0 at each start, where its steps after a resume leave that open."""
+    """Whether the script counts its steps from 0 at each start, if its steps after a resume leave that open."""
     restarts = BatchAnswer(RESTARTS, refusal="restart from the newest checkpoint")
     answers = restarts, BatchAnswer(CONTINUES, refusal="wait: the resume needs a fix first")
     return BatchQuestion(Unread.COUNTER, "", None, answers, script_hash(job) or "")
 
 
 def script_hash(job: JobSpec) -> str | None:
-    """A short hash of the script, where there is one file to hash: code edited between attempts shows."""
+    """A short hash of the script if it is a single file: shows edits between attempts."""
     words = (job.entry, *job.entry_args) if job.entry_kind is EntryKind.COMMAND else ()
     named = next((word for word in words if word.endswith((".py", ".sh"))), None)
     script = job.entry if job.entry_kind is EntryKind.SCRIPT else named
@@ -366,13 +366,13 @@ def script_hash(job: JobSpec) -> str | None:
 
 
 def script_was_edited(state: RunState) -> bool:
-    """Whether the newest attempt runs another text of the script than the one before."""
+    """Whether the newest attempt runs an edited script compared with the one before."""
     hashes = [view.script_hash for view in state.attempts if view.script_hash]
     return len(hashes) >= 2 and hashes[-1] != hashes[-2]
 
 
 def spawn_verdict(message: str, *, disk_full: bool = False, killed: bool = False) -> Verdict:
-    """The verdict on a launch that never began. `killed`: somebody's signal ended it, so nothing is wrong with the command."""
+    """The verdict on a launch that never started. `killed`: a signal ended it, so the command is not at fault."""
     failure, action = FailureClass.USAGE_ERROR, Action.STOP
     if disk_full:
         failure, action = FailureClass.DISK_FULL, Action.WAIT_DISK

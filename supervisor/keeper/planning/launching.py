@@ -1,4 +1,4 @@
-"""From a decision to a running torchrun: the plan, its files, the intent, the spawn."""
+"""Starts an attempt after a decision: the plan, its files, the intent, the spawn."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ log = logging.getLogger("stoker.keeper")
 
 
 class StillAlive(Exception):  # noqa: N818 - a state of affairs, not an error
-    """Processes of an earlier attempt live: nothing is launched beside them. One line."""
+    """Processes of an earlier attempt are alive, so nothing is launched beside them. One line."""
 
 
 class Planner(Protocol):
-    """Plans for several nodes; for one there is none."""
+    """Plans for several nodes; a run on one node has none."""
 
     def plan(self, number: int, paths: AttemptPaths) -> LaunchPlan:
         """The plan of attempt `number` on this node. Raises JobError."""
         ...
 
     def announce(self, number: int, reason: str) -> None:
-        """Tell the other nodes of it: it is in the journal, and about to start."""
+        """Tell the other nodes about the launch: it is in the journal and about to start."""
         ...
 
 
 class Launching:
-    """Makes one attempt after the other; its facts go to the ledger, intent before act.
+    """Starts one attempt after another; journals each intent before the act.
 
     Attributes:
         took_over: the newest attempt was launched by an earlier keeper, whose journal lacks it.
@@ -55,15 +55,15 @@ class Launching:
         self._mark, self._planner, self.took_over = context.mark, planner, False
 
     def launch(self, reason: str) -> Child | None:
-        """Plan the next attempt and start it; None where it did not start, which is then diagnosed.
+        """Plan the next attempt and start it; None if it did not start, which is then diagnosed.
 
         Raises:
-            JobError: what was decided cannot be done to this job.
-            StillAlive: it would be a second attempt beside one that lives.
+            JobError: the decision cannot be applied to this job.
+            StillAlive: another attempt is still alive.
         """
         number = len(self._ledger.state.attempts) + 1
         paths = self._node.attempt(number)
-        # A pid that lies here already is of a keeper that died with the disk full: its journal missed this launch.
+        # A pid file here is from a keeper that died with the disk full: its journal missed this launch.
         missed = adopt(paths, self._mark)
         if number > 1 and missed is None:
             self._require_none_alive(number - 1)
@@ -74,10 +74,10 @@ class Launching:
         return self._start(number, plan, reason, missed)
 
     def launch_planned(self, number: int, plan: LaunchPlan, reason: str) -> Child | None:
-        """Start an attempt that another node planned. As `launch`.
+        """Start an attempt that another node planned. See `launch`.
 
         Raises:
-            JobError, StillAlive: as `launch`.
+            JobError, StillAlive: see `launch`.
         """
         missed = adopt(self._node.attempt(number), self._mark)
         if missed is None:
@@ -130,7 +130,7 @@ class Launching:
             durable=True,
         )
         if plans.script_was_edited(self._ledger.state):
-            # Code edited between attempts is a change nobody planned: say so.
+            # Code edited between attempts is an unplanned change, so report it.
             text = "the script was edited since the last attempt"
             self._ledger.emit(
                 ev.Advisory(t=self._clock.wall(), attempt=number, code="script_edited", text=text)

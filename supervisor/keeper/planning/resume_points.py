@@ -53,7 +53,7 @@ OVERRIDES_BATCH_FROM, OVERRIDES_BATCH_UNTIL = (4, 36), (5, 2)
 
 
 def usable_checkpoint(job: JobSpec, checkpoints: Sequence[CheckpointCommitted]) -> CheckpointCommitted | None:
-    """The newest checkpoint that still exists. A trainer's report is believed; one that was found is checked again.
+    """The newest checkpoint that still exists. A trainer's report is trusted; a found checkpoint is checked again.
 
     The failure may have left it half overwritten, or it may have been rotated away.
     """

@@ -1,1 +1,1 @@
-"""Processes: launched, found again, ended."""
+"""Launches processes, finds them again, and ends them."""

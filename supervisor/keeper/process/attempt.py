@@ -1,8 +1,8 @@
-"""One live attempt: its processes, its ranks, the stop sequence that ends it.
+"""One live attempt: its processes, its ranks, and its stop sequence.
 
-`watch` is called a few times a second and returns facts; nothing here blocks, writes the journal or
-decides. Processes are the attempt's by the launcher above them or by the run's mark (see `members`), and from then on
-known by pid and start time; nobody else is ever signalled. Ranks are those with LOCAL_RANK in their environment.
+`watch` is called a few times a second and returns events; nothing here blocks, writes the journal or decides. A
+process belongs to the attempt by the launcher above it or by the run's mark (see `members`) and is then known by pid
+and start time; no other process is ever signalled. Ranks are those with LOCAL_RANK in their environment.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NOT_ASKED = frozenset(
 
 
 class LiveAttempt:
-    """A spawned or adopted attempt until its last process is gone."""
+    """A spawned or adopted attempt, until its last process is gone."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class LiveAttempt:
     ) -> None:
         """`ends()`: true once the agent's log says that it is ending its workers because one failed.
 
-        `exit_codes` of ranks, by local rank, are filled in by whoever waits for their processes.
-        `run_dir`: the run's directory as its processes were given it. `whole_tree`: a plain command, which need not pass
-        signals on (a shell does not): a stop goes to all that it started; how many ranks it has is not known.
+        `exit_codes` of ranks, by local rank, are filled in by the code that waits for their processes. `run_dir`: the
+        run's directory as passed to its processes. `whole_tree`: a plain command, which may not pass signals on (a shell
+        does not), so a stop goes to all of its processes; its number of ranks is unknown.
         """
         self.number = number
         self.child = child
@@ -94,7 +94,7 @@ class LiveAttempt:
         self._over = False
 
     def know(self, view: AttemptState) -> None:
-        """Take over what an earlier keeper had learnt of the ranks, as far as they are known to be the run's own."""
+        """Take over what an earlier keeper learned about the ranks, for those known to belong to the run."""
         reported = {
             local_rank: ProcessId(rank.pid, rank.start_time)
             for local_rank, rank in view.ranks.items()
@@ -116,32 +116,32 @@ class LiveAttempt:
         return self.child.paths
 
     def alive(self) -> list[ProcessId]:
-        """Every process of the attempt that was seen and lives: the command, its ranks, their children."""
+        """Every known live process of the attempt: the command, its ranks, their children."""
         return [process for process in self._members.values() if is_alive(process)]
 
     def is_over(self) -> bool:
-        """True once the command has ended and nothing of it lives, or no step of the stop sequence is left.
+        """True once the command has ended with no live process left, or the stop sequence has no step left.
 
-        After exit 0, which nobody asked for, what it left is let be: a tracker's uploader, a server meant to stay.
+        After an exit with 0 on its own, remaining processes are left alone: a tracker's uploader, a server.
         """
         return self._over
 
     def ended_well(self) -> bool:
-        """Whether the command has ended by itself with 0: it is done, and what it left is not ours to stop."""
+        """Whether the command exited with 0 on its own: it is done, and we leave what remains alone."""
         self._look_for_exit()
         return self.exit is not None and self.exit.exit_code == 0 and self.stop_sequence is None
 
     def _look_for_exit(self) -> None:
-        """Learn that the command has ended, and when: whoever asks first, what it left gets `SETTLE_S` from then on."""
+        """Notice that the command has ended, and when; its remaining processes then have `SETTLE_S`."""
         if self.exit is None and (exit_status := self.child.poll()) is not None:
             self.exit, self._exit_mono = exit_status, self._clock.mono()
             self._next_search = self._exit_mono
 
     def stop(self, why: ev.StopWhy, by: str, *, grace_s: float, now: bool = False) -> ev.StopIntended | None:
-        """Begin to end the attempt; the fact of the intent comes back, to be journalled before the act.
+        """Start to end the attempt; returns the intent as an event, to be journalled before the act.
 
-        A second call hurries the first one when `now` is set; a person's stop takes over one of ours, which
-        may have been meant for a restart. None also where the command has ended well.
+        A second call with `now` hurries the first one; a person's stop replaces one of ours, which may have
+        been meant for a restart. None also if the command has ended with 0.
         """
         if self.ended_well():
             return None
@@ -152,7 +152,7 @@ class LiveAttempt:
                 return None
             self.stop_sequence.why, self.stop_sequence.by = why, by
             return self._intent(self.stop_sequence)
-        self._next_search = 0.0  # whom it concerns is looked up before the first signal
+        self._next_search = 0.0  # look up its targets before the first signal
         self.stop_sequence = StopSequence(
             why=why,
             by=by,
@@ -173,23 +173,23 @@ class LiveAttempt:
         )
 
     def watch(self) -> list[ev.Event]:
-        """Look once; returns what was learnt."""
+        """Check once; returns new events."""
         self._look_for_exit()
         now = self._clock.mono()
         facts = self._search(now)
         facts += self._find_folders()
         facts += self._missed_ranks(now)
         if self.stop_sequence is None:
-            # What is intended here is journalled before the next look acts on it.
+            # An intent from this check is journalled before the next check acts on it.
             facts += self._crash(now) + self._leftovers(now)
         else:
             facts += self._climb(now)
         return facts + self._end(now)
 
-    # -- who belongs to it -----------------------------------------------------------------------
+    # -- which processes belong to it --------------------------------------------------------------
 
     def _search(self, now: float) -> list[ev.Event]:
-        """Find processes by the launcher above them; at the end also by the run's mark, wherever they went."""
+        """Find processes by the launcher above them; at the end also by the run's mark, wherever they are."""
         if now < self._next_search:
             return []
         ending = self.exit is not None or self.stop_sequence is not None
@@ -217,8 +217,8 @@ class LiveAttempt:
         )
 
     def _take_ranks(self, processes: list[ProcessId]) -> list[ev.Event]:
-        # A rank's own children (DataLoader workers) inherit its environment: the first process found walking
-        # down from the command is the rank itself.
+        # A rank's own children (DataLoader workers) inherit its environment, so the first process found on
+        # the way down from the command is the rank itself.
         complete = len(self.ranks) >= self._local_world_size and not self._whole_tree
         facts: list[ev.Event] = []
         for process in () if complete else processes:
@@ -269,9 +269,9 @@ class LiveAttempt:
             code = self.exit_codes.get(local_rank, exit_code_of(process))
             since = self._vanished.setdefault(local_rank, now)
             if code is None and self.exit is None and now - since < CODE_WAIT_S:
-                continue  # who waits for it in a thread of its own may have it in a moment
+                continue  # a thread waits for it and may have the code in a moment
             self._exited.add(local_rank)
-            # What our own signals end tells nothing; torchrun reports those of its own.
+            # Exits caused by our own signals show nothing; torchrun reports those of its own.
             code = code if self.stop_sequence is None else None
             facts.append(
                 ev.RankExited(
@@ -283,7 +283,7 @@ class LiveAttempt:
     # -- how it ends -----------------------------------------------------------------------------
 
     def _crash(self, now: float) -> list[ev.Event]:
-        """A rank died by itself and torchrun is ending the others: they get `death_grace_s`, not its 30 s."""
+        """A rank died and torchrun is ending the others: give them `death_grace_s`, not its 30 s."""
         if self.exit is not None or not self._ends():
             return []
         if self._crash_deadline is None:
@@ -293,14 +293,14 @@ class LiveAttempt:
         intent = self.stop(ev.StopWhy.RANK_DIED, "keeper", grace_s=self._death_grace_s)
         assert intent is not None
         assert self.stop_sequence is not None
-        # torchrun has sent the SIGTERM. The ranks alone are killed: it then writes its report and leaves by
-        # itself, or goes the stop sequence's way after another grace.
+        # torchrun has sent the SIGTERM. Kill only the ranks: torchrun then writes its report and exits on its
+        # own, or goes through the stop sequence after another grace period.
         self.stop_sequence.step, self.stop_sequence.step_since = ev.StopStep.SIGTERM, now
         self._doomed = [p for p in self.ranks.values() if is_alive(p)]
         return [intent]
 
     def _leftovers(self, now: float) -> list[ev.Event]:
-        """The command failed and left processes behind: they are ended, as torchrun would have done."""
+        """The command failed and left processes behind: end them, as torchrun would have done."""
         if self.exit is None or self.exit.exit_code == 0 or not self.alive() or not self._settled(now):
             return []
         intent = self.stop(ev.StopWhy.RANK_DIED, "keeper", grace_s=self._death_grace_s)
@@ -344,13 +344,13 @@ class LiveAttempt:
     def _take(self, step: ev.StopStep, alive: list[ProcessId]) -> list[ProcessId]:
         match step:
             case ev.StopStep.ASK:
-                # On a full disk there is no asking: SIGTERM follows after its share of the grace.
+                # A full disk allows no checkpoint request: SIGTERM follows after its share of the grace.
                 with contextlib.suppress(OSError):
                     self.paths.stop_file.touch()
                 return [p for p in self.ranks.values() if is_alive(p)]
             case ev.StopStep.SIGTERM:
-                # torchrun passes it on to its workers; without torchrun they get it from us. A command that is
-                # itself a `stoker run` hears it too, and ends what it keeps.
+                # torchrun passes it on to its workers; without torchrun we send it to them. A command that is
+                # itself a `stoker run` also gets it, and ends its own job.
                 if is_alive(self.child.pid) and not self._whole_tree:
                     return kill_all([self.child.pid], signal.SIGTERM)
                 command = [self.child.pid] if self.child.pid not in alive else []
@@ -360,17 +360,17 @@ class LiveAttempt:
                 return kill_all(alive)
             case ev.StopStep.SURVIVORS:
                 self._given_up = True
-                return alive or list(self.child.roots())  # a frozen launcher outlives what it started
+                return alive or list(self.child.roots())  # a frozen launcher outlives its children
 
     def _end(self, now: float) -> list[ev.Event]:
-        """Whether this was the last look, and then what is left and why."""
+        """Finish the attempt if it is over; returns which processes are left and why."""
         alive = self.alive()
         by_itself = self.stop_sequence is None and self.exit is not None and self.exit.exit_code == 0
         gone = self.exit is not None and (not alive or (by_itself and self._settled(now)))
         if self._over or not (gone or self._given_up):
             return []
         if not alive:
-            # What was forked while the last look was under way is seen by this one.
+            # This check sees processes that were forked during the last one.
             self._others = self._find(self._recorded)
             if self._others.ours:
                 self._members = {process.pid: process for process in self._others.ours}
@@ -396,10 +396,10 @@ class LiveAttempt:
         ]
 
 
-# -- the stop sequence: ask, SIGTERM, grace, SIGKILL, bounded wait, survivors ----------------------
-# Each worker of torchrun is the leader of its own session, so killing torchrun's group with SIGKILL
-# leaves them alive (docs/DECISIONS.md): the last step goes to every recorded process, each verified by
-# pid and start time. It decides; `tick` says what to do and the keeper does it.
+# -- the stop sequence: ask, SIGTERM, grace, SIGKILL, bounded wait, survivors ---------------------- Each
+# worker of torchrun is the leader of its own session, so killing torchrun's group with SIGKILL leaves them
+# alive (docs/DECISIONS.md): the last step goes to every recorded process, each verified by pid and start
+# time. `tick` decides the step and the keeper carries it out.
 
 ASK_SHARE = 0.5
 """Part of the grace a trainer gets to act on its stop file before SIGTERM repeats the request."""
@@ -412,7 +412,7 @@ KILL_WAIT_S = 5.0
 class StopSequence:
     """One stop, from its intent to its end. Times are monotonic seconds.
 
-    `can_ask`: the trainer is known to look at its stop file. `now`: skip to SIGKILL.
+    `can_ask`: the trainer is known to check its stop file. `now`: skip to SIGKILL.
     """
 
     why: StopWhy

@@ -51,7 +51,7 @@ NOBODY = ProcessId(0, -1.0)
 
 @dataclass(frozen=True, slots=True)
 class ExitStatus:
-    """How the launched command ended. `exit_code` is None where nobody could write it down; `t`: when, wall seconds."""
+    """How the launched command ended. `exit_code` is None if nobody could record it; `t`: when, wall seconds."""
 
     exit_code: int | None
     error: str | None = None
@@ -59,7 +59,7 @@ class ExitStatus:
 
 
 class SpawnError(Exception):
-    """The command was not started: one line. `disk_full`: for want of space; `killed`: a signal ended its launcher."""
+    """The command did not start: one line. `disk_full`: the disk was full; `killed`: a signal ended its launcher."""
 
     def __init__(self, message: str, *, disk_full: bool = False, killed: bool = False) -> None:
         super().__init__(message)
@@ -70,8 +70,8 @@ class Child:
     """A launched command. Made by `spawn` or `adopt`.
 
     Attributes:
-        pid: the command; `NOBODY` where it was never seen, or lives and is not known to be ours.
-        launcher: the tiny launcher above it, to which orphans of the command go; `NOBODY` likewise.
+        pid: the command; `NOBODY` if it was never seen, or is alive but not known to be ours.
+        launcher: the tiny launcher above it, which adopts the command's orphans; `NOBODY` likewise.
     """
 
     def __init__(
@@ -93,16 +93,16 @@ class Child:
             return status
         if is_alive(self.pid):
             return None
-        code = reap_child(self.pid)  # ours since its launcher was killed
+        code = reap_child(self.pid)  # our child since its launcher was killed
         if code is None:
-            # Its folder was deleted or moved, or could not be written.
+            # Its folder was deleted, moved, or not writable.
             code = _said_by(reap_child(self.launcher))
         if code is not None:
-            # It may have been written since we looked, with its time.
+            # The file may have been written since the last check, with its time.
             self._reaped = read_exit(self.paths) or ExitStatus(code)
             return self._reaped
-        # The launcher writes the exit file within milliseconds of the command's end, or when a busy disk
-        # lets it. If it was killed itself, nobody will: after a second the status counts as lost.
+        # The launcher writes the exit file within milliseconds of the command's end, or as soon as a busy
+        # disk allows. If the launcher was killed, nobody will: after a second the status counts as lost.
         now = time.monotonic()
         if self._gone_since is None:
             self._gone_since = now
@@ -110,24 +110,24 @@ class Child:
         return ExitStatus(None, "its exit status was lost") if now - self._gone_since > patience_s else None
 
     def roots(self) -> tuple[ProcessId, ...]:
-        """The living processes below which all others of the attempt are, as far as their parents live."""
+        """The live processes above all others of the attempt, as far as parents are alive."""
         return tuple(process for process in (self.pid, self.launcher) if is_alive(process))
 
     def tree(self) -> list[ProcessId]:
-        """The command's descendants that live now."""
+        """The command's live descendants."""
         return descendants(self.pid) if is_alive(self.pid) else []
 
     def release(self) -> None:
-        """End the launcher: its work is done once the exit status is known and nothing below it is waited for."""
+        """End the launcher: its work is done once the exit status is known and no process below it is awaited."""
         send_signal(self.launcher)
-        deadline = time.monotonic() + REAP_S  # one that hangs on a dead disk is left to its end
+        deadline = time.monotonic() + REAP_S  # one that hangs on a dead disk is left to exit by itself
         while is_alive(self.launcher) and time.monotonic() < deadline:
             time.sleep(0.005)
         reap_child(self.launcher)
 
 
 def started(child: Child, number: int, now: float) -> ev.AttemptStarted:
-    """The fact that an attempt runs. `now`: wall seconds."""
+    """The event that an attempt runs. `now`: wall seconds."""
     return ev.AttemptStarted(t=now, attempt=number, pid=child.pid.pid, start_time=child.pid.start_time)
 
 
@@ -171,20 +171,20 @@ def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Chil
         raise SpawnError(f"cannot start {plan.argv[0]}: {error}") from error
     reported = _first_line(launcher)
     if (command_id := _command_in(reported)) is not None:
-        # From here on it is known by pid and start time, and reaped so: a Popen complains when it is let go of alive.
+        # From here on it is known and reaped by pid and start time: a Popen complains if dropped alive.
         launcher.returncode = 0
         return Child(paths, command_id, _launcher_in(reported) or NOBODY)
     if reported or launcher.poll() is not None:
         _reap(launcher)
         if not reported and (found := read_pid(paths)) is not None:
-            return Child(paths, found)  # it was killed a moment too soon
+            return Child(paths, found)  # it was killed a moment too early
         text = (
             reported.get("error")
             or f"the launcher ended with {launcher.returncode} before {plan.argv[0]} ran"
         )
         killed = not reported and (launcher.returncode or 0) < 0
         raise SpawnError(str(text), disk_full=reported.get("errno") in DISK_FULL, killed=killed)
-    # The launcher leads its session and group; a command that it had just started is in it.
+    # The launcher leads its session and group, which include a command that it just started.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(launcher.pid, signal.SIGKILL)
     _reap(launcher)
@@ -192,10 +192,10 @@ def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Chil
 
 
 def adopt(paths: AttemptPaths, run_dir: str, *, wait_s: float = 0.0) -> Child | None:
-    """The child that an earlier keeper spawned here, dead or alive; None if it never started.
+    """The child that an earlier keeper spawned here, dead or alive; None if it did not start.
 
-    The pid file is believed only of processes that bear the run's mark, or whose parent is a launcher that does: it may
-    have been copied or forged. `wait_s`: how long to wait for a launcher that may have just been started.
+    The pid file is trusted only for processes with the run's mark, or whose parent is a launcher with it: the
+    file may be copied or forged. `wait_s`: how long to wait for a launcher that may have just started.
     """
     deadline = time.monotonic() + wait_s
     while True:
@@ -224,13 +224,13 @@ def read_launcher(paths: AttemptPaths) -> ProcessId | None:
 
 
 def alive_of(run_dir: str, paths: AttemptPaths) -> tuple[ProcessId, ...]:
-    """The run's own processes that live now; not the launcher of its newest attempt, which ends with them."""
+    """The run's live processes, without its newest attempt's launcher, which ends with them."""
     launcher = read_launcher(paths)
     return find_members(run_dir, launchers=[launcher] if launcher is not None else []).ours
 
 
 def end_all(run_dir: str, paths: AttemptPaths, within_s: float = REAP_S) -> tuple[ProcessId, ...]:
-    """Kill all processes of an attempt, also those that nobody wrote down; returns what is left after `within_s`."""
+    """Kill all processes of an attempt, including unrecorded ones; returns what is left after `within_s`."""
     deadline = time.monotonic() + within_s
     while (alive := alive_of(run_dir, paths)) and time.monotonic() < deadline:
         kill_all([*alive])
@@ -239,7 +239,7 @@ def end_all(run_dir: str, paths: AttemptPaths, within_s: float = REAP_S) -> tupl
 
 
 def read_exit(paths: AttemptPaths) -> ExitStatus | None:
-    """The exit status that the launcher wrote down, or None."""
+    """The exit status that the launcher recorded, or None."""
     record = _read_json(paths.exit)
     if record is None:
         return None
@@ -253,12 +253,12 @@ def read_exit(paths: AttemptPaths) -> ExitStatus | None:
 
 
 def kill_all(pids: list[ProcessId], number: signal.Signals = signal.SIGKILL) -> list[ProcessId]:
-    """Signal those of `pids` that are still the processes they were; returns whom it reached."""
+    """Signal those of `pids` that are still the same processes; returns which it reached."""
     return [pid for pid in pids if send_signal(pid, number)]
 
 
 def raise_open_files_limit() -> None:
-    """Raise our soft limit on open files to the hard one: children inherit it."""
+    """Raise our soft limit on open files to the hard limit, which children inherit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -273,9 +273,9 @@ def own_identity() -> ProcessId:
 
 @contextlib.contextmanager
 def _blocked_signals() -> Iterator[None]:
-    """What the launcher ignores cannot end it before it does: it inherits this mask, and lifts it then.
+    """Block the signals that the launcher ignores until it does so: it inherits this mask and lifts it then.
 
-    scancel and a service manager signal all processes at once, and one whose interpreter still loads would die: a launch that failed.
+    scancel and service managers signal all processes at once; one whose interpreter is still loading would die and fail the launch.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
     try:
@@ -285,13 +285,13 @@ def _blocked_signals() -> Iterator[None]:
 
 
 def _reap(launcher: subprocess.Popen[bytes]) -> None:
-    """Collect a launcher that started nothing; one that hangs on a dead disk is left to its end."""
+    """Reap a launcher that started nothing; one that hangs on a dead disk is left to exit by itself."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         launcher.wait(timeout=REAP_S)
 
 
 def _first_line(launcher: subprocess.Popen[bytes]) -> dict[str, object]:
-    """What the launcher reports of its start; empty where it died before, or takes too long."""
+    """The launcher's report on its start; empty if it died before or takes too long."""
     assert launcher.stdout is not None, "spawn makes it a pipe"
     line = b""
     with launcher.stdout as pipe:
@@ -321,12 +321,12 @@ def _identity(record: Mapping[str, object], pid_key: str, ticks_key: str) -> Pro
     if not isinstance(pid, int) or not isinstance(ticks, int):
         return None
     if record.get("boot_id") != boot_id():
-        return NOBODY  # what was started did not outlive its boot, and its pid may be anybody's
+        return NOBODY  # the process did not outlive its boot, and its pid may have been reused
     return ProcessId(pid, ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def _said_by(launcher: int | None) -> int | None:
-    """The command's exit code, from that of its launcher; None where a launcher was killed, lives, or does not know a number for it."""
+    """The command's exit code from its launcher's; None if the launcher was killed, is alive, or reports no number."""
     return launcher if launcher is not None and 0 <= launcher < NO_NUMBER else None
 
 

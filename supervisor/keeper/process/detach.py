@@ -23,8 +23,8 @@ from supervisor.run.runfile import BadRunFile, RunFile, read_run_stream
 START_DEADLINE_S = 15.0
 LOGIND_CONF, LINGERING = "/etc/systemd/logind.conf", "/var/lib/systemd/linger"
 
-# The log has a line before anything else is loaded, and a crash of the interpreter is written there. A lost terminal never
-# ends a keeper, also before it has handlers of its own; a handler, unlike SIG_IGN, does not reach the job.
+# Write a line to the log before anything else is loaded; an interpreter crash is logged there too. A lost terminal never
+# ends a keeper, even before it has its own handlers; unlike SIG_IGN, a handler is not inherited by the job.
 BOOTSTRAP = f"""\
 import faulthandler, os, signal, sys, time
 print(time.strftime("%Y-%m-%d %H:%M:%S"), "INFO keeper", os.getpid(), "starts", file=sys.stderr, flush=True)
@@ -49,12 +49,12 @@ def start_detached(
     continued_by: str = "",
     meanwhile: Callable[[], object] | None = None,
 ) -> int:
-    """Start a keeper on `run` in a session of its own; returns its pid once it holds the lock.
+    """Start a keeper on `run` in its own session; returns its pid once it holds the lock.
 
-    `entry`: the module whose `main` is called, with the run's folder: the keeper alone, or with what runs beside it.
-    `record` goes through a pipe: what is on disk holds no secrets, and what was checked is what counts. `findings`, what
-    pre-flight said, go with it: the keeper journals them. `continued_by`: as for `Keeper`. `meanwhile` is called while
-    it starts.
+    `entry`: the module whose `main` is called, with the run's folder: the keeper alone, or together with
+    other code. `record` goes through a pipe: the copy on disk has no secrets, and the keeper must use exactly
+    what was checked. `findings` of pre-flight go along, and the keeper journals them. `continued_by`: see
+    `Keeper`. `meanwhile` is called during the start.
 
     Raises:
         KeeperDidNotStart: it ended, or took more than `START_DEADLINE_S`.
@@ -87,7 +87,7 @@ def start_detached(
                 f"the keeper {_end_of(process.returncode)} before it was ready: see {paths.log}"
             )
         time.sleep(0.02)
-    process.kill()  # it does not hold the lock, so it has launched nothing; later it might
+    process.kill()  # it has no lock, so it has launched nothing; later it might
     process.wait()
     raise KeeperDidNotStart(f"the keeper did not start within {START_DEADLINE_S:.0f} s: see {paths.log}")
 
@@ -101,12 +101,12 @@ def _end_of(code: int) -> str:
 
 
 def handover(record: RunFile, findings: Sequence[Finding], continued_by: str = "") -> bytes:
-    """What goes through the pipe, each on a line: the job, pre-flight's findings, who continues the run."""
+    """The pipe's content, one item per line: the job, pre-flight's findings, who continues the run."""
     return b"\n".join(map(msgspec.json.encode, (record, tuple(findings), continued_by)))
 
 
 def taken_over(data: bytes) -> tuple[RunFile, tuple[Finding, ...], str]:
-    """The other end of `handover`.
+    """Read what `handover` wrote.
 
     Raises:
         BadRunFile: it cannot be read.

@@ -1,16 +1,15 @@
-"""Which processes belong to a run, and how that is known.
+"""Determines which processes belong to a run.
 
-A process is the run's own by one of two things that no file can claim for it:
+A process belongs to the run by one of two signs that no file can forge:
 
 - the *mark*: it was started with ``STOKER_RUN_DIR`` set to this run's directory (children inherit it); of a run on several nodes with
-  ``STOKER_NODE_DIR`` set to this node's folder in it, because two nodes of a test, or of a cluster's, may be one machine;
-- the *parent chain*: it descends from the launcher, which is a child subreaper, so that children of a parent that died
-  become the launcher's (prctl(2), PR_SET_CHILD_SUBREAPER), or from another process that is the run's own.
+  ``STOKER_NODE_DIR`` set to this node's folder in it, because two nodes of a test or a cluster may share one machine; - the *parent
+  chain*: it descends from the launcher, which is a child subreaper, so that children of a dead parent become the launcher's
+  (prctl(2), PR_SET_CHILD_SUBREAPER), or from another process of the run.
 
-A pid and start time in a journal or a pid file is no such thing: a forged or copied folder may name any process. Where
-only a file names a living process, and its environment cannot be read (setproctitle overwrites it), it is *unknown*:
-listed, never signalled, and no reason to hold a launch back. A ``stoker run`` inside a job keeps its own processes:
-they, and its keeper, are *nested*, and left alone.
+A pid and start time in a journal or a pid file prove nothing: a forged or copied folder may name any process. If only a file names a
+live process whose environment cannot be read (setproctitle overwrites it), it is *unknown*: listed, never signalled, and no reason to
+delay a launch. A ``stoker run`` inside a job keeps its own processes: they and its keeper are *nested* and left alone.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from supervisor.sources.processes import (
     process_table,
 )
 
-# The first pid namespace's inode is fixed (linux/proc_ns.h, PROC_PID_INIT_INO). In another, the pids that the
-# GPU driver tells are not ours: a lookup would name somebody by chance.
+# The first pid namespace's inode is fixed (linux/proc_ns.h, PROC_PID_INIT_INO). In another, the GPU driver's
+# pids are not ours, and a lookup would name a random process.
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 MARK, NODE_MARK = "STOKER_RUN_DIR", "STOKER_NODE_DIR"
 LOCK_NAME = "keeper.lock"
@@ -40,7 +39,7 @@ LOCK_NAME = "keeper.lock"
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Living processes: the run's `ours`, parents before children; `nested` and `unknown` as the module says."""
+    """Live processes: the run's `ours`, parents before children; for `nested` and `unknown` see above."""
 
     ours: tuple[ProcessId, ...] = ()
     nested: tuple[ProcessId, ...] = ()
@@ -54,13 +53,13 @@ def find_members(
     recorded: Iterable[ProcessId] = (),
     launchers: Iterable[ProcessId] = (),
 ) -> Members:
-    """Look at every process of this machine once.
+    """Check every process of this machine once.
 
     Args:
-        run_dir: the run's directory, as its processes were given it; of a run on several nodes this node's folder in it.
-        started: processes that this very process started or saw as their descendants: they count without a mark.
-        recorded: processes that only a file names.
-        launchers: stoker's own helpers above what it launched: what is below them counts, they do not.
+        run_dir: the run's directory, as passed to its processes; for a run on several nodes, this node's folder in it.
+        started: processes that this process started, or their known descendants: they count without a mark.
+        recorded: processes named only by a file.
+        launchers: stoker's own helpers above its launches: processes below them count, they do not.
     """
     table = process_table()
     marks = _marks(table)
@@ -85,7 +84,7 @@ def find_members(
 
 
 def label_of(process: ProcessId) -> str:
-    """``12 python3``, as one line that cannot act on a terminal: a process names itself as it likes."""
+    """``12 python3``, as one line that is safe on a terminal: a process can name itself anything."""
     return f"{process.pid} {command_of(process.pid) or ''}".rstrip()
 
 
@@ -100,15 +99,15 @@ def bears_mark(process: ProcessId, run_dir: str) -> bool:
 
 
 def mark_in(env: Mapping[str, str]) -> str:
-    """The mark that an environment holds; empty: none. That of a node counts where it is one of that very run."""
+    """The mark in an environment; empty if none. A node's mark counts only if it belongs to the same run."""
     run, node = env.get(MARK, ""), env.get(NODE_MARK, "")
     return node if run and node.startswith(f"{run}/") else run
 
 
 def _marks(table: Mapping[int, ProcessStat]) -> dict[int, str]:
-    """Of which run each process of our own user says it is, where it says so.
+    """The run that each process of our own user names as its own, if any.
 
-    Anybody can give a process an environment, and root reads every one.
+    Anybody can set a process's environment, and root can read all of them.
     """
     found = {
         pid: _mark_of(pid)
@@ -131,7 +130,7 @@ def _is_there(process: ProcessId, table: Mapping[int, ProcessStat]) -> bool:
 def _nested(
     found: Mapping[int, ProcessId], marks: Mapping[int, str], run_dir: str, table: Mapping[int, ProcessStat]
 ) -> dict[int, ProcessId]:
-    """Keepers of other runs among `found`, what they launched, and all that descends from either."""
+    """Keepers of other runs among `found`, the processes they launched, and all descendants of either."""
     tops = [
         process
         for pid, process in found.items()
@@ -144,13 +143,13 @@ def _nested(
 
 
 def _keeps_another(pid: int, run_dir: str) -> bool:
-    """Whether a process has the lock of another run's keeper open."""
+    """Whether a process holds the lock file of another run's keeper open."""
     paths = (path for _, path in open_files(pid))
     return any(path.endswith(f"/{LOCK_NAME}") and not path.startswith(f"{run_dir}/") for path in paths)
 
 
 def pids_are_the_drivers() -> bool:
-    """Whether pids here are those that NVML and CUDA's messages name."""
+    """Whether pids here match those that NVML and CUDA's messages name."""
     try:
         return os.readlink("/proc/self/ns/pid") == _FIRST_PID_NAMESPACE
     except OSError:
@@ -158,7 +157,7 @@ def pids_are_the_drivers() -> bool:
 
 
 def user_of(pid: int) -> str | None:
-    """Who owns a living process; None if it is gone or not to be seen."""
+    """The owner of a live process; None if it is gone or not visible."""
     uid = owner_of(pid)
     if uid is None:
         return None

@@ -1,8 +1,8 @@
-"""Whether a run may be adopted, or continued: looked at here, done elsewhere.
+"""Examines whether a run may be adopted or continued; other modules do it.
 
-To adopt is to start a keeper for processes that live; to continue is to start the next attempt where none can be
-alive. Both need a folder that is its user's own (`run.ownership`), and what a folder says of processes counts only where
-the processes themselves say so too (`members`).
+To adopt is to start a keeper for live processes; to continue is to start the next attempt when none can be
+alive. Both need a folder that the user owns (`run.ownership`), and what a folder claims about processes
+counts only if the processes confirm it (`members`).
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 from supervisor.sources.processes import ProcessId, boot_id, command_of
 
-# A keeper sets the times of its lock every 5 s, and its machine may be busy; attributes are cached for at most
-# 60 s where a file is not reopened, as it is here.
+# A keeper updates the times of its lock every 5 s, and its machine may be busy. Attributes are cached for at
+# most 60 s if a file is not reopened; here it is.
 WATCH_S = 60.0
 LOOK_S = 1.0
 MAX_PIDS = 8
-# Conditions in which the newest attempt is over, whatever else is not settled.
+# Conditions in which the newest attempt is over, whatever else is open.
 BETWEEN = (st.Ended, st.DiagnosedAs, st.Backoff, st.HeldOpen)
 
 
 class NotAdopted(Exception):  # noqa: N818 - a state of affairs, not an error
-    """A run is not taken over: the reasons, a line each."""
+    """A run cannot be adopted: the reasons, one per line."""
 
     def __init__(self, reasons: Iterable[str]) -> None:
         self.reasons = tuple(reasons)
@@ -46,10 +46,10 @@ class NotAdopted(Exception):  # noqa: N818 - a state of affairs, not an error
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """What speaks against a keeper on a run's folder. `doubts`: what only a person can know, asked one by one.
+    """Reasons against a keeper on a run's folder. `doubts`: questions for a person, asked one by one.
 
-    `listen_to`: the host on which a keeper might still live that is not seen from here; `slurm_job`: where it ran.
-    `record`: the job; None where the folder is not to be trusted.
+    `listen_to`: the host where a keeper that is invisible from here might still run; `slurm_job`: where it
+    ran. `record`: the job; None if the folder cannot be trusted.
     """
 
     refusals: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class Continuation:
 
 
 def recorded_processes(node: NodePaths, state: st.RunState) -> list[ProcessId]:
-    """The processes that the journal and the pid files name: what they say, of whomever."""
+    """The processes that the journal and pid files name, unverified."""
     return list(dict.fromkeys(_recorded(node, state)))
 
 
@@ -84,7 +84,7 @@ def _recorded(node: NodePaths, state: st.RunState) -> Iterator[ProcessId]:
 
 
 def examine_adoption(run: RunPaths) -> tuple[Offer, RunFile | None]:
-    """Whether the living processes of a run may be taken over by a new keeper, and what that would do."""
+    """Whether a new keeper may adopt the live processes of a run, and what it would do."""
     found = _examine(run)
     record, state, again = found.record, found.state, f"`stoker continue {run.run_id}`"
     refusals, actions = found.refusals, tuple[str, ...]()
@@ -110,7 +110,7 @@ def examine_adoption(run: RunPaths) -> tuple[Offer, RunFile | None]:
 
 
 def adopt(run: RunPaths, env: Mapping[str, str], *, entry: str) -> None:
-    """Start a keeper for the living processes of a run, if there is no reason against it now. `entry`: as of `start_detached`.
+    """Start a keeper for the live processes of a run, unless something speaks against it. `entry`: see `start_detached`.
 
     Raises:
         NotAdopted: something does.
@@ -145,7 +145,7 @@ def _actions(record: RunFile, state: st.RunState, members: Members) -> Iterator[
 
 
 def examine_continuation(run: RunPaths) -> Continuation:
-    """Whether the next attempt of a run may be started: nothing of it can be alive."""
+    """Whether the next attempt of a run may start: none of its processes can be alive."""
     found = _examine(run)
     record, state = found.record, found.state
     if found.refusals or record is None:
@@ -177,18 +177,18 @@ def _continued_elsewhere(found: Continuation) -> Continuation:
     if isinstance(state.condition, st.Finished):
         return found
     here = scheduler_of(os.environ)
-    # A job that its scheduler has started again has ended before, on all of its nodes.
+    # A job that its scheduler restarted has already ended on all of its nodes.
     if isinstance(state.condition, BETWEEN) or (here.starts and here.job == state.slurm_job):
         return replace(found, listen_to=state.host)
     doubt = f"it ran on {state.host}, and no end of it is on record. Is it certain that nothing of it lives there?"
-    job = state.slurm_job if state.slurm_job != here.job else None  # within it, it says nothing
+    job = state.slurm_job if state.slurm_job != here.job else None  # inside that job, it proves nothing
     return replace(found, listen_to=state.host, doubts=(doubt,), slurm_job=job)
 
 
 def other_host_with_keeper(
     run: RunPaths, watch_s: float | None = None, sleep: Callable[[float], object] = time.sleep
 ) -> str:
-    """What somebody wrote to while we watched, by our own clock; empty: nothing. Clocks of two machines are not compared."""
+    """The host that wrote while we watched, by our own clock; empty if none. Clocks of two machines are not compared."""
     end = time.monotonic() + (WATCH_S if watch_s is None else watch_s)
     before = _marks(run)
     while time.monotonic() < end:
@@ -203,7 +203,7 @@ def other_host_with_keeper(
 
 
 def _marks(run: RunPaths) -> dict[Path, tuple[int, int, int]]:
-    """Time and size of what a keeper writes; opened, because a file server's answers are remembered otherwise."""
+    """Time and size of a keeper's files, opened each time because file server answers are cached otherwise."""
     node = run.node()
     found: dict[Path, tuple[int, int, int]] = {}
     for path in (node.lock, node.journal, node.log, *node.series.glob("*.jsonl")):
@@ -220,7 +220,7 @@ def _marks(run: RunPaths) -> dict[Path, tuple[int, int, int]]:
 
 
 def _examine(run: RunPaths) -> Continuation:
-    """The job and the state of a run whose folder is our own and has no keeper; refusals where it is not, or has one."""
+    """The job and state of a run whose folder we own and that has no keeper; otherwise refusals."""
     folder = check_folder(run)
     warnings = folder.warnings
     if folder.refusals:
@@ -232,7 +232,7 @@ def _examine(run: RunPaths) -> Continuation:
     if record.uid != os.geteuid():
         return Continuation((f"uid {record.uid} started it, not you (uid {os.geteuid()})",), warnings)
     state = read_state(run.node().journal)
-    # Its keeper was killed before the first line, or that one is torn: run.json has the rest.
+    # Its keeper was killed before the first line, or that line is torn: run.json has the rest.
     if state.started_t is None:
         state = with_fields(state, mode="launched", host=record.host)
     if state.mode != "launched":
@@ -254,14 +254,14 @@ def _has_succeeded(state: st.RunState) -> bool:
 
 
 def _members(run: RunPaths, record: RunFile, state: st.RunState) -> Members:
-    same_boot = state.boot_id in {None, boot_id()}  # of another boot no pid means anything
+    same_boot = state.boot_id in {None, boot_id()}  # pids of another boot mean nothing
     recorded = recorded_processes(run.node(), state) if same_boot else []
     own = run.node(record.node).root if record.settings.shared else run.root
     return find_members(os.path.realpath(own), recorded=recorded)
 
 
 def _named(processes: Iterable[ProcessId]) -> str:
-    """``pids 12 (python3), 13 (pt_main_thread)``: of many the first."""
+    """``pids 12 (python3), 13 (pt_main_thread)``; only the first few of many."""
     pids = [process.pid for process in processes]
     words = ", ".join(f"{pid} ({command_of(pid) or '?'})" for pid in pids[:MAX_PIDS])
     more = f" and {len(pids) - MAX_PIDS} more" if len(pids) > MAX_PIDS else ""

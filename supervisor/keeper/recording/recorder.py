@@ -89,7 +89,7 @@ class RunningMinima:
 
 
 class LossWatch:
-    """Finds the first loss of an attempt that is nan or inf, and the first finite one after that; `view`: as an adopted attempt stands."""
+    """Finds an attempt's first loss that is nan or inf, and the first finite one after it; `view`: an adopted attempt."""
 
     def __init__(self, view: AttemptState | None = None) -> None:
         self._finite = view.last_loss if view is not None else None
@@ -190,7 +190,7 @@ class _Memory:
     wire: bool = False
     ready: bool = False
     speaker: int | None = None
-    # Samples of another rank while rank 0 may only be late, because the logs of ranks are not read at the same time.
+    # Samples of another rank while rank 0 may merely be late, because the ranks' logs are not read at the same time.
     speaker_since: float = 0.0
     early: list[StepSeen] = field(default_factory=list)
     evidence_count: int = 0

@@ -1,12 +1,12 @@
-"""Which step a sample out of a log belongs to, where its own line does not say.
+"""Finds the step of a log's sample if its own line does not name it.
 
-Three habits of printing stand between a log and a curve over steps:
+Three logging habits make the step ambiguous:
 
-- the numbers on one line, the step on a bar beside it. transformers.Trainer writes ``{'loss': …}`` to stdout; its tqdm bar on stderr
-  is wiped before and drawn again after. The state drawn after a wipe (a `StepHint`) is exact; any other may be older by tqdm's mininterval.
-- a counter that starts again with each epoch: Lightning's ``Epoch 3:  40%|…| 4/10`` is step 34. Keras heads each bar with a line
+- the numbers are on one line, the step on a separate bar. transformers.Trainer writes ``{'loss': …}`` to stdout; its tqdm bar on stderr
+  is wiped before and redrawn after. The state drawn after a wipe (a `StepHint`) is exact; any other may be older by tqdm's mininterval.
+- a counter restarts with each epoch: Lightning's ``Epoch 3:  40%|…| 4/10`` is step 34. Keras heads each bar with a line
   ``Epoch 2/3``; a bare ``for batch in tqdm(loader)`` names no epoch at all.
-- a second bar within the first, over an evaluation: its counter is not the training's.
+- a second bar runs inside the first, for an evaluation: its counter is not the training's.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from supervisor.keeper.monitoring.observations import LOSSES, StepHint, StepSeen
 from supervisor.run.events import is_share_of_epochs
 from supervisor.run.series import CONTEXT, READING
 
-# Line and bar stand in two files and are read some milliseconds apart, in either order; on a busy machine later.
+# Line and bar are in two files and are read some milliseconds apart, in either order; later on a busy machine.
 WAIT_S = 1.0
-# Where bars were drawn again after lines before, it will come.
+# If bars were redrawn after earlier lines, one will come.
 WAIT_AGAIN_S = 5.0
-# Two lines without a step as close as this were read from a backlog, not as they were written.
+# Two lines without a step this close together were read from a backlog, not live.
 TOGETHER_S = 0.05
 MAX_WAITING = 10_000
 EPOCH = "epoch"
@@ -40,7 +40,7 @@ MAX_COUNTERS = 16
 
 
 class _Position(NamedTuple):
-    """Where a counter stands. `behind`: the steps of its passes before, or the epochs that its label is behind."""
+    """The state of a counter. `behind`: the steps of its earlier passes, or how many epochs its label lags."""
 
     behind: float
     step: float
@@ -48,12 +48,12 @@ class _Position(NamedTuple):
     epoch: float | None = None
 
     def begins_again(self, step: float, total: float) -> bool:
-        """Whether a full counter that now stands in its first half has begun another pass; a late rank's stands near its end."""
+        """Whether a full counter now in its first half started another pass; a late rank's is near its end."""
         return self.step >= self.total and step <= total / 2
 
 
 class _Waiting(NamedTuple):
-    """A sample without a step, when it came, and the step that was known then."""
+    """A sample without a step, when it arrived, and the step known then."""
 
     seen: StepSeen
     since: float
@@ -62,7 +62,7 @@ class _Waiting(NamedTuple):
 
 @dataclass(slots=True)
 class _Rank:
-    """What is known of one rank's lines."""
+    """The state of one rank's lines."""
 
     waiting: deque[_Waiting] = field(default_factory=deque)
     hints: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MAX_WAITING))
@@ -84,7 +84,7 @@ class _Rank:
 
 
 class StepSense:
-    """Completes the samples of a run's logs, attempt by attempt; what was learnt of its counters is kept."""
+    """Adds steps to the samples of a run's logs, attempt by attempt; remembers the habits of its counters."""
 
     def __init__(self) -> None:
         self._ranks: dict[int | None, _Rank] = {}
@@ -94,18 +94,18 @@ class StepSense:
         self._earlier: frozenset[float] = frozenset()
 
     def begin(self) -> None:
-        """Another attempt: with another micro-batch its counters count to other totals."""
+        """Another attempt: with another micro-batch its counters have other totals."""
         self._ranks.clear()
         self._earlier = frozenset(self._in_epoch)
 
     def take(self, seen: StepSeen, now: float) -> Iterator[StepSeen]:
-        """One sample in; what is complete comes out, in the order in which it was printed."""
+        """Take one sample; yields completed samples in the order in which they were printed."""
         rank = self._ranks.setdefault(seen.rank, _Rank())
         if "step" not in seen.values:
             _count_losses_beside(rank, seen.values)
             if seen.values.keys() - CONTEXT <= HEADING:
                 rank.heading = {n: v for n, v in seen.values.items() if n in HEADING}
-                yield _at(seen, rank.step)  # what follows bears the next steps: there is none to wait for
+                yield _at(seen, rank.step)  # later output has later steps, so there is no step to wait for
             else:
                 yield from self._without_step(rank, seen, now)
             return
@@ -124,7 +124,7 @@ class StepSense:
         yield replace(seen, values=values)
 
     def hint(self, hint: StepHint, now: float) -> Iterator[StepSeen]:
-        """The state of a bar that was drawn again after a line; it is no sample of its own."""
+        """Take the state of a bar that was redrawn after a line; it is not a sample itself."""
         rank = self._ranks.setdefault(hint.rank, _Rank())
         rank.has_bar = True
         if _is_second_bar(rank, hint.values):
@@ -133,23 +133,23 @@ class StepSense:
         if hint.below:
             rank.below.add(hint.log)
             mine = [place for place, one in enumerate(rank.waiting) if one.seen.log == hint.log]
-            for place in range(mine[-1] + 1 if mine else 0):  # those before it had no bar below
+            for place in range(mine[-1] + 1 if mine else 0):  # the ones before had no bar below
                 one = rank.waiting.popleft()
                 yield _at(one.seen, rank.step if place == mine[-1] else one.before)
             return
         if hint.log in rank.below:
-            return  # this one was wiped for something else, as a save's own bar
+            return  # this one was wiped for something else, such as a save's own bar
         while (
             rank.waiting and READING in rank.waiting[0].seen.values and rank.waiting[0].seen.log != hint.log
         ):
-            yield rank.waiting.popleft().seen  # of a backlog not all lines are kept: which one is meant is not known
+            yield rank.waiting.popleft().seen  # a backlog skips lines, so its line is unknown
         if rank.waiting and (not hint.log or rank.waiting[0].seen.log != hint.log):
             yield _at(rank.waiting.popleft().seen, rank.step)
         else:
             rank.hints.append((now, rank.step))  # its line is read, or written to this log, later
 
     def due(self, now: float, *, final: bool = False) -> Iterator[StepSeen]:
-        """Samples that have waited long enough: no bar was drawn again after them."""
+        """Samples that have waited long enough: no bar was redrawn after them."""
         for rank in self._ranks.values():
             wait_s = WAIT_AGAIN_S if rank.has_hints else WAIT_S
             while rank.waiting and (final or now - rank.waiting[0].since >= wait_s):
@@ -161,7 +161,7 @@ class StepSense:
     def _without_step(self, rank: _Rank, seen: StepSeen, now: float) -> Iterator[StepSeen]:
         has_loss = not LOSSES.isdisjoint(seen.values)
         if EPOCH in rank.heading and EPOCH not in seen.values and has_loss:
-            # It may wait for its step while the next heading comes.
+            # It may wait for its step while the next heading arrives.
             seen = replace(seen, values={**seen.values, EPOCH: rank.heading[EPOCH]}, headed=True)
         while rank.hints and now - rank.hints[0][0] > WAIT_S:
             rank.hints.popleft()
@@ -176,18 +176,18 @@ class StepSense:
             yield from _overtaken(rank, seen.log)
             yield _at(seen, None if rank.begins_again else rank.step)
 
-    # -- counters that start again with each epoch -------------------------------------------------
+    # -- counters that restart with each epoch -----------------------------------------------------
 
     def _count_on(self, rank: _Rank, values: dict[str, float]) -> dict[str, float]:
-        """The values with a step that counts on over the epochs, once its counter was seen to start again.
+        """The values with a step that continues over the epochs, once its counter was seen to restart.
 
-        The total is then that of all epochs; where their number is not known, so is the total. What the log prints stays as
+        The total then covers all epochs and is unknown if their number is. The logged values stay as
         ``epoch_step`` and ``epoch_steps``.
         """
         step, total = values["step"], values.get("total_steps")
         if total is None or not 0 <= step <= total:
             return values
-        is_named = EPOCH in values  # else it is a heading's, which may be of an earlier training
+        is_named = EPOCH in values  # otherwise the epoch is from a heading, perhaps of an earlier training
         if not is_named:
             values = {**values, **rank.heading}
         epoch, epochs = values.get(EPOCH), values.get("total_epochs")
@@ -197,16 +197,16 @@ class StepSense:
             return _moved(values, behind, None) if behind else values
         if not math.isfinite(epoch) or epoch % 1:
             return values
-        # "Epoch 0/3" may be the first of four: rich's bar in Lightning names the last epoch, not how many.
+        # "Epoch 0/3" may be the first of four: rich's bar in Lightning names the last epoch, not the count.
         if is_named and epochs and epoch > 1 and not is_share_of_epochs(step / (total or 1), epoch, epochs):
-            self._in_epoch[self._counter(total)] = True  # a log that begins in the middle
+            self._in_epoch[self._counter(total)] = True  # a log that starts in the middle
         before = self._epochs(rank, epoch, step, total)
         if before is None:
             return values
         return _moved(values, before * total, max(epochs, before + 1) * total if epochs is not None else None)
 
     def _passes(self, rank: _Rank, step: float, total: float) -> float:
-        """Steps of the passes before this one, where no epoch is named."""
+        """Steps of the earlier passes, if no epoch is named."""
         counter = self._counter(total)
         last = rank.positions.get(counter)
         behind = 0.0
@@ -216,39 +216,39 @@ class StepSense:
         return behind
 
     def _epochs(self, rank: _Rank, epoch: float, step: float, total: float) -> float | None:
-        """Epochs before this one; None while the counter may count the whole training."""
+        """Number of earlier epochs; None while the counter may cover the whole training."""
         if self._first_epoch is None or epoch < self._first_epoch:
             self._first_epoch = epoch if epoch in {0, 1} else 0
         counter = self._counter(total)
         last, behind = rank.positions.get(counter), 0.0
         if last is not None and last.epoch is not None and epoch > last.epoch:
-            # Full before the training's last epoch, it counted that epoch alone: only the last state of each bar may be kept.
+            # If full before the training's last epoch, it counts one epoch: only last states may be kept.
             was_full = last.step >= last.total or last.behind > 0
             self._in_epoch[counter] = self._in_epoch[counter] or was_full or step < last.step
         elif last is not None and epoch == last.epoch:
             behind = last.behind
             if last.begins_again(
                 step, total
-            ):  # Lightning's bar goes back to 0 before it bears the next epoch's name
+            ):  # Lightning's bar returns to 0 before it shows the next epoch's name
                 behind += 1
                 self._in_epoch[counter] = True
         rank.positions[counter] = _Position(behind, step, total, epoch)
         return epoch - self._first_epoch + behind if self._in_epoch[counter] else None
 
     def _counter(self, total: float) -> float:
-        """The counter that counts so far, or about so far: an epoch may be longer than the last."""
+        """The counter with this total, or about this total: an epoch may be longer than the last."""
         known = next((one for one in self._in_epoch if abs(one - total) <= one * SAME_TOTAL), None)
         if known is not None:
             return known
         if len(self._in_epoch) >= MAX_COUNTERS:
             return next(iter(self._in_epoch))
-        # Epochs of a new length, as a smaller micro-batch makes them: where all counters of before counted epochs, so does this one.
+        # Epochs of a new length, as after a smaller micro-batch: if all earlier counters counted epochs, so does this one.
         self._in_epoch[total] = bool(self._earlier) and all(self._in_epoch[one] for one in self._earlier)
         return total
 
 
 def _moved(values: dict[str, float], behind: float, total: float | None) -> dict[str, float]:
-    """The values at another step; what is left of the pass is not what is left of the training."""
+    """The values at another step; the remainder of a pass is not the remainder of the training."""
     kept = {name: value for name, value in values.items() if name not in {"eta_s", "total_steps"}}
     kept |= {"epoch_step": values["step"], "epoch_steps": values["total_steps"]}
     kept["step"] = behind + values["step"]
@@ -256,20 +256,20 @@ def _moved(values: dict[str, float], behind: float, total: float | None) -> dict
 
 
 def _is_of_later_epoch(rank: _Rank, values: dict[str, float]) -> bool:
-    """Whether a bar is of a later epoch than the line that waits for one."""
+    """Whether a bar is from a later epoch than the line that waits for one."""
     epoch = values.get(EPOCH)
     return epoch is not None and bool(rank.waiting) and rank.waiting[0].seen.values.get(EPOCH, epoch) < epoch
 
 
 def _overtaken(rank: _Rank, log: str) -> Iterator[StepSeen]:
-    """The samples that wait for a bar, where the next loss of their log has its step: later they would look like the newest."""
+    """Waiting samples whose step the next loss of their log already has: released later, they would look like the newest."""
     while rank.waiting and log and rank.waiting[0].seen.log == log:
         one = rank.waiting.popleft()
         yield _at(one.seen, one.before)
 
 
 def _is_second_bar(rank: _Rank, values: dict[str, float]) -> bool:
-    """Whether this is a bar beside the training's: shorter, and it says nothing but how far it is."""
+    """Whether this bar is not the training's: it is shorter and shows only its progress."""
     total = values.get("total_steps")
     if total is None:
         return False

@@ -1,4 +1,4 @@
-"""The first events of a keeper: the run, its keeper, and the findings before the launch."""
+"""The first events of a keeper: the run, the keeper, and the pre-launch findings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def opening(
     env: Mapping[str, str] | None = None,
     continued_by: str = "",
 ) -> Iterator[ev.Event]:
-    """What a keeper journals when it starts on a run, which is new, `adopted`, or `continued_by` a person. `now`: wall seconds."""
+    """The events of a keeper that starts on a run: new, `adopted`, or `continued_by` a person. `now`: wall seconds."""
     job = record.job
     if not adopted:
         yield ev.RunStarted(
@@ -72,19 +72,19 @@ def _world_size(job: JobSpec) -> int | None:
 
 
 class LaterChecks:
-    """The checks that refuse nothing: begun once the launcher starts, so that the start does not wait for them."""
+    """Checks that never refuse a launch: they start with the launcher, so the start does not wait for them."""
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
         self._checking: Background[list[Finding]] = Background("stoker-checks")
 
     def begin(self) -> None:
-        """Begin them in a thread, unless checks are off."""
+        """Start them in a thread, unless checks are off."""
         if self._context.record.settings.checks:
             self._checking.start(self._run)
 
     def journal(self) -> None:
-        """Journal what they found and a person should know, once they are done."""
+        """Journal their relevant findings once they are done."""
         for finding in self._checking.poll() or ():
             if finding.level is not FindingLevel.OK:
                 self._context.ledger.emit(ev.PreflightFound(t=self._context.clock.wall(), finding=finding))

@@ -1,1 +1,1 @@
-"""Silences: flagged, looked into, ended where they are hangs."""
+"""Silences: flagged, investigated, and ended if they are hangs."""

@@ -25,7 +25,7 @@ class LateRank:
 
     @property
     def may_be_ended(self) -> bool:
-        """Whether its stack shows nothing that would finish by itself in a healthy job."""
+        """Whether its stack shows nothing that would finish on its own in a healthy job."""
         unknown_but_busy = self.computes and self.kind in {Kind.UNKNOWN, Kind.LOCK, Kind.PEERS}
         return BY_KIND[self.kind].may_end or unknown_but_busy
 
@@ -39,10 +39,10 @@ class LateRank:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Everything that the rules look at. Times are in seconds.
+    """The inputs of the rules. Times are in seconds.
 
     Attributes:
-        silent_s: time without output that is news; if a person set the limit, time without progress.
+        silent_s: time without new output; if a person set the limit, time without progress.
         act_s: the silence after which it may be ended, from pace, settings and earlier silences, or from a person; None: never.
         asked: a person set that limit, so what the ranks do does not matter.
         busy_act_s: the same for a late rank that computes.
@@ -85,7 +85,7 @@ class Silence:
 
     @property
     def barring(self) -> tuple[LateRank, ...]:
-        """Late ranks that may still arrive by themselves."""
+        """Late ranks that may still arrive on their own."""
         return tuple(late for late in self.late if not late.may_be_ended)
 
     @property
@@ -153,8 +153,8 @@ UNWATCHED_WHY: Final = (
     "and --resume-knob FLAG let it continue"
 )
 
-# The first rule that holds forbids ending. Rules about what was seen come before rules about the length, so that a person reads at
-# once why a silence will not be ended, however long it lasts.
+# The first rule that holds forbids ending. Rules about observations come before rules about the length, so
+# that a person reads at once why a silence will not be ended, however long it lasts.
 RULES: Final = (
     Rule("switched_off", lambda s: s.act_s is None, lambda _: "act_s is 0: nothing is ended", reported=False),
     Rule("kept_waiting", lambda s: s.kept, lambda _: "a person keeps waiting", reported=False, always=True),

@@ -178,7 +178,7 @@ MIN_GAPS = 5
 
 
 class Stage(StrEnum):
-    """What a pace is learned of: the gaps between steps, and the lengths of whole phases."""
+    """The kinds of paces: the gaps between steps, and the lengths of whole phases."""
 
     STEP = "step"  # from one step to the next
     START = "start"  # from the launch to the first step
@@ -196,7 +196,7 @@ class Pace:
         self._sorted: list[float] = []
 
     def add(self, duration_s: float) -> None:
-        """Count one duration; what is negative or not finite is no duration and is passed over."""
+        """Count one duration; ignores negative and non-finite values."""
         if not math.isfinite(duration_s) or duration_s < 0:
             return
         self._newest.append(duration_s)
@@ -206,16 +206,16 @@ class Pace:
 
     @property
     def known(self) -> bool:
-        """Whether enough was seen to speak of a pace."""
+        """Whether enough durations are known for a pace."""
         return len(self._newest) >= self._min_count
 
     def quantile_s(self, q: float = 0.99) -> float | None:
-        """The q-quantile; None while too little is known. With fewer than 100 durations the 99th percentile is the longest of them."""
+        """The q-quantile; None with too few durations. With fewer than 100, the 99th percentile is the longest of them."""
         return self._sorted[math.ceil(q * len(self._sorted) - 1e-9) - 1] if self.known else None
 
 
 class Paces:
-    """One pace a stage, over all attempts. Phases come seldom, so one earlier length of a phase is a pace already."""
+    """One pace per stage, over all attempts. Phases are rare, so a single earlier length is already a pace."""
 
     def __init__(self) -> None:
         self._paces = {stage: Pace(MIN_GAPS if stage is Stage.STEP else 1) for stage in Stage}
@@ -227,20 +227,20 @@ class Paces:
         self._paces[stage].add(duration_s)
 
     def forgive(self, stage: Stage, silent_s: float) -> None:
-        """A silence of this stage ended by itself: it is no news when one as long comes again."""
+        """A silence of this stage ended on its own, so a later one of the same length is not reported."""
         self._forgiven[stage] = max(self.forgiven_s(stage), silent_s)
 
     def forgiven_s(self, stage: Stage) -> float:
-        """The longest silence of the stage that ended by itself after it had been flagged; 0 if none was."""
+        """The longest flagged silence of the stage that ended on its own; 0 if there is none."""
         return self._forgiven.get(stage, 0.0)
 
     def returned(self, silent_s: float) -> None:
-        """The run came back from a silence of this length, flagged or not."""
+        """The run recovered from a silence of this length, flagged or not."""
         self._returned_s = max(self._returned_s, silent_s)
 
     @property
     def returned_s(self) -> float:
-        """The longest silence that the run came back from, in any attempt; 0 before the first."""
+        """The longest silence from which the run recovered, in any attempt; 0 before the first."""
         return self._returned_s
 
     def p99_s(self, stage: Stage) -> float | None:
@@ -281,10 +281,10 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Totals of what the ranks' helper processes and disks did so far; only differences are meaningful.
+    """Totals of the activity of the ranks' helper processes and disks; only differences are meaningful.
 
-    `child_cpu_s`: CPU seconds of the ranks' own children (data workers, compilers). `io_bytes`: bytes that the ranks and
-    those children read and wrote by system calls, and sent over TCP.
+    `child_cpu_s`: CPU seconds of the ranks' own children (data workers, compilers). `io_bytes`: bytes that
+    the ranks and those children read and wrote by system calls, and sent over TCP.
     """
 
     child_cpu_s: float = 0.0
@@ -422,7 +422,7 @@ class StallWatch:
         if self._announced is not None and stage is not self._announced[0]:
             flag = max(
                 flag, FIRST_FLAG_S
-            )  # of an evaluation or a save that was not seen before no pace is known
+            )  # the pace of an evaluation or a save is unknown before the first one
         flag = max(flag, AGAIN_FACTOR * self._paces.forgiven_s(stage))
         if asked_s is not None:
             return Threshold(stage, pace, min(flag, asked_s), asked_s)
@@ -444,7 +444,7 @@ class StallWatch:
         return limit
 
     def ended_s(self) -> float | None:
-        """How long a flagged stall lasted that ended on its own; returned once."""
+        """The duration of a flagged stall that ended on its own; returned once."""
         over, self._over_s = self._over_s, None
         return over
 

@@ -2,9 +2,9 @@
 
 With DDP every rank's step takes as long as the slowest one's, because the others wait for it in the gradient exchange. The step time
 that a script prints does not tell them apart: if it includes that wait, the waiting ranks print the longer time, and if it leaves out
-the slow part, so does the slow rank. What decides is the time that a rank spends before it reaches the exchange: its wait for data,
-the time between its steps according to telemetry, and how much later than the others it reports the same step. Its device may show
-the reason. Ranks without GPUs do not compute while they wait, so the only one that keeps a core busy is the slow one. If none of this
+the slow part, so does the slow rank. What counts is the time that a rank spends before the exchange: its wait for data, the time
+between its steps according to telemetry, and how much later than the others it reports the same step. Its device may show the
+reason. Ranks without GPUs do not compute while they wait, so the only one that keeps a core busy is the slow one. If none of this
 decides, stacks do: the slow rank is the one that was found elsewhere while all others waited, at different moments of different steps.
 """
 

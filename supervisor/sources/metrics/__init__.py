@@ -1,4 +1,4 @@
-"""Metrics out of any training log: a grammar reads a line's shape once, a memo reads the next lines of that shape."""
+"""Metrics from any training log: a grammar reads a line's shape once, and a cache reads later lines of that shape."""
 
 from supervisor.sources.metrics.metric_reader import (
     Columns,

@@ -1,4 +1,4 @@
-"""What the lines above mean for the next one: headers of tables, tracebacks, blocks of settings, headings."""
+"""Derives from the lines above how to read the next one: table headers, tracebacks, blocks of settings, headings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from supervisor.sources.metrics.values import NOTHING, Parsed, convert, shifted
 from supervisor.sources.metrics.words import EVAL_WORDS, EVALUATES, TRAIN_WORDS, TRAINS
 
 MAX_HEADING = 120
-# Blanks that are none to most of the patterns: no-break, thin, ideographic.
+# Blanks that most patterns do not count as blanks: no-break, thin, ideographic.
 _BLANKS = dict.fromkeys((0xA0, 0x2007, 0x2009, 0x202F, 0x3000), " ")
 _TRACE = "Traceback (most recent call last)"
 # "Training arguments:", "----- config -----", "optimizer:". One expression for the first two would try each word at each place.
@@ -44,8 +44,8 @@ _BLOCK_WORD = re.compile(
 )
 _BEFORE_BLOCK_WORD = re.compile(r"\s*[-*=# ]*[\w .-]*$")
 _BLOCK_NAME = re.compile(r"\s*[\w.-]+:\s*$")
-# What stands above the values of held-out data: "Validating...", "Evaluating the model on the dev set", "Run validation at step 100",
-# "Test Error:", "--> EVAL PERFORMANCE", "Eval begin...".
+# Headings above values of held-out data: "Validating...", "Evaluating the model on the dev set", "Run
+# validation at step 100", "Test Error:", "--> EVAL PERFORMANCE", "Eval begin...".
 _HELD_OUT = re.compile(
     r"\W*(?:(?:now|run|running|start|starting|begin|beginning) )?(?:the )?(?:(?:evaluat|validat|predict)(?:e|ing|ion)|testing|test(?= (?:at|after|for)))"
     r"(?: (?:the|on|at|after|in|for|of|model|phase|loop|set|split|data|test|dev|validation|eval|epoch|steps?|iteration|iter|batches|samples|examples|\d+))*\W*$"
@@ -54,16 +54,16 @@ _HELD_OUT = re.compile(
     r"|\W*(?:eval\w*|valid\w*|test\w*)\s+(?:begins?|starts?|started)\b[^\d:=]*$",
     re.IGNORECASE,
 )
-# "Validation:", "验证集:": a set's name and nothing else.
+# "Validation:", "验证集:": the name of a set and nothing else.
 _SET_ALONE = re.compile(r"[\W_]*([^\W\d_]{3,12})(?:[ _][Ss]et)?\s*[:：][\s*=#-]*$")
-# " * Acc@1 71.2 loss 1.2": how a pass over held-out data ends.
+# " * Acc@1 71.2 loss 1.2": the end of a pass over held-out data.
 _STARRED = re.compile(r"\s?\* (?!.*\b(?:epoch|step|iter\w*|train\w*)\b)[A-Za-z]", re.IGNORECASE)
-# "Averaged stats: loss: 0.31": of the pass before.
+# "Averaged stats: loss: 0.31": about the previous pass.
 _MEANS = re.compile(r"\s*Averaged? (?:stats|metrics|results)\s*:", re.IGNORECASE)
 _EPOCH = re.compile(r"\bepoch\b", re.IGNORECASE)
 # "***** train metrics *****": a table of means over the whole run.
 _SUMMARY = re.compile(r"\W*(?:train|training|final) (?:metrics|results|summary)\W*$", re.IGNORECASE)
-# Whose loss a held-out one is, where a log has both.
+# The owner of a held-out loss, if a log has both.
 _VALIDATION = re.compile(
     r"(?<![A-Za-z])(?:val|valid\w*|dev)(?![A-Za-z])|(?<![A-Za-z])val(?=loss)", re.IGNORECASE
 )
@@ -72,7 +72,7 @@ _BEST = re.compile(
     r"best (?:iteration|epoch|step|model|result)\w*(?: (?:is|was|at|in|of|from|on)\b[\w ]{0,30})?\s*:\s*$",
     re.IGNORECASE,
 )
-# In a block that looks like settings, a number with at least this many digits was computed, not chosen.
+# In an apparent block of settings, a number with at least this many digits was computed, not chosen.
 _MEASURED = re.compile(r":\s*-?\d+\.\d{7,}(?:e-?\d+)?\s*$")
 
 # Caffe: "Train net output #1: loss = 3.4 (* 1 = 3.4 loss)", below the iteration's total.
@@ -81,35 +81,35 @@ _OUTPUT = re.compile(r"\boutput #\d+:")
 _CALL = re.compile(r"\s*(?:[\w.]+\s?[=:]\s?)?[A-Za-z_][\w.]*\($")
 # "lr=0.1,": transformers does not indent the fields of its arguments.
 _FIELD = re.compile(r"[A-Za-z_]\w*=")
-# scikit-learn's report on classes, one of which may be called "loss".
+# scikit-learn's report on classes, one of which may be named "loss".
 _REPORT = re.compile(r"\s*precision\s+recall\s+f1-?score\s+support\s*$")
 _REPORT_ROW = re.compile(r"\s*\S.*\s[\d.e-]+\s+\d+\s*$")
 
 
-# "Timer: 0.6698", "time: 0.21 sec.": a time on a line of its own, of an unknown number of steps.
+# "Timer: 0.6698", "time: 0.21 sec.": a time on its own line, for an unknown number of steps.
 _LONE_TIME = re.compile(
     r"\W*(?:(?:batch|iter|step)[ _])?timer?\s*[:=]\s*\d+\.\d+\s*(?:s|secs?|seconds?)?\W*$", re.IGNORECASE
 )
-# A call or a table that continues for longer is none; transformers' arguments are some 130 lines.
+# A longer call or table is not one; transformers' arguments take some 130 lines.
 MAX_BLOCK = 200
-# Few trainings have more epochs, and few report a step of fewer by the name of its set.
+# Few trainings have more epochs, and few report fewer steps by the name of their set.
 MAX_EPOCHS = 1000
 _OF_SET = EVAL_WORDS | TRAIN_WORDS
 
 
 class Below(Enum):
-    """What the lines below a heading of held-out data are."""
+    """The lines below a heading of held-out data."""
 
     OTHER = auto()
-    RESULTS = auto()  # the next line is the first: INDENTED or SET, as it is indented or not
-    INDENTED = auto()  # its values, as far as they are indented
-    SET = auto()  # its values, until a counter: it is training's
+    RESULTS = auto()  # the next line is the first: INDENTED or SET, by its indentation
+    INDENTED = auto()  # its values, while they are indented
+    SET = auto()  # its values, up to a counter, which is training's
 
 
 class State(NamedTuple):
-    """What the lines above mean for the next one.
+    """The effect of the lines above on the next one.
 
-    `evaluated`: the line before that reported was of held-out data. `outer`: the header of a table with a counter, which continues behind one without ("Class  Images  mAP50"). `in_call`, `in_summary`: how many more lines the block may have; 0 outside of one. `only_loss`: the one
+    `evaluated`: the previous report was of held-out data. `outer`: the header of a table with a counter, which continues after one without ("Class Images mAP50"). `in_call`, `in_summary`: how many more lines the block may have; 0 outside of one. `only_loss`: the one
     that was believed to be the whole as each was the only one of its line ("focal_loss"); None once the log named a whole, or another
     kind: they are parts.
     `pairs_are_epochs`: what a nameless `[1/15]` counts; None until it is known.
@@ -135,7 +135,7 @@ class State(NamedTuple):
 
 
 def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
-    """What a line reports in a state, the state after it, and whether it was a row of a table."""
+    """Parse a line in a state: its report, the next state, and whether it was a table row."""
     if not text.isascii():
         text = text.translate(_BLANKS)
     if (wrapped := json_message(text)) is not None:
@@ -164,14 +164,14 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
     if len(message) <= MAX_HEADING and (below := _heads(message, after)) is not None:
         return NOTHING, below, False
     if after.in_settings and _is_indented(message) and not _MEASURED.search(message) and not _is_bar(message):
-        # What looked like a set's name is a key of settings.
+        # An apparent set name is a key of settings.
         return NOTHING, after._replace(below=Below.OTHER) if after.below is Below.SET else after, False
     parsed, after = _of_line(text, begin, after)
     return *_whole_loss(parsed, after), False
 
 
 def _whole_loss(parsed: Parsed, state: State) -> tuple[Parsed, State]:
-    """Of a kind of loss that is the only one of its line: whether it is the whole, by the lines before."""
+    """Whether the only loss of a line is the whole loss, judging by earlier lines."""
     found = next((reading for reading in parsed.readings if reading.field == LOSS), None)
     if found is None or parsed.off_curve:
         return parsed, state
@@ -184,7 +184,7 @@ def _whole_loss(parsed: Parsed, state: State) -> tuple[Parsed, State]:
 
 
 def _of_validation(parsed: Parsed, message: str, state: State) -> tuple[Parsed, State]:
-    """Off the curve the loss of a test set, where the log names that of a validation: the two are not one curve."""
+    """Take a test set's loss off the curve if the log names a validation loss: the two are not one curve."""
     found = [one for one in parsed.readings if one.field == VAL_LOSS]
     if not found:
         return parsed, state
@@ -196,7 +196,7 @@ def _of_validation(parsed: Parsed, message: str, state: State) -> tuple[Parsed, 
 
 
 def _of_pair(parsed: Parsed, text: str, state: State) -> tuple[Parsed, State]:
-    """A nameless `[1/15]` counts epochs if the first before the loss of a named set is 0 or 1, of at most MAX_EPOCHS, and the log names no epoch."""
+    """A nameless `[1/15]` counts epochs if the first one before a named set's loss is 0 or 1, of at most MAX_EPOCHS, and the log names no epoch."""
     by_field = {one.field: one for one in parsed.readings}
     if EPOCH in by_field:
         return parsed, state._replace(pairs_are_epochs=False)
@@ -215,9 +215,9 @@ def _of_pair(parsed: Parsed, text: str, state: State) -> tuple[Parsed, State]:
 
 
 def _heads(message: str, state: State) -> State | None:
-    """The state below a heading; None where the line is none."""
+    """The state below a heading; None if the line is not one."""
     if (alone := _SET_ALONE.match(message)) is not None and EVAL_WORDS.issuperset(words_of(alone[1])):
-        # "val:" and "TEST:" may be keys of settings, whose values are indented.
+        # "val:" and "TEST:" may be keys of settings with indented values.
         is_key = message.isascii() and (message.islower() or message.isupper())
         return state._replace(below=Below.SET, in_settings=is_key)
     if _HELD_OUT.match(message):
@@ -234,7 +234,7 @@ def _is_indented(message: str) -> bool:
 
 
 def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
-    """What a line reports whose message begins at `begin`, and the state after it."""
+    """The report of a line whose message starts at `begin`, and the next state."""
     message = text[begin:]
     indented, is_bar = _is_indented(message), _is_bar(message)
     # A line that names the set itself sums it up.
@@ -249,7 +249,7 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
     parsed = _with_message(text, begin, in_record=in_record, evaluates=evaluates)
     fields = {reading.field for reading in parsed.readings}
     if state.below is not Below.OTHER and is_bar and fields.isdisjoint((LOSS, VAL_LOSS)):
-        return NOTHING._replace(once=parsed.once), state  # that of the pass over the held-out data
+        return NOTHING._replace(once=parsed.once), state  # about the pass over the held-out data
     if state.below is Below.SET and not fields.isdisjoint((STEP, EPOCH)):
         state = state._replace(below=Below.OTHER)
         parsed = _with_message(text, begin, in_record=in_record, evaluates=False)
@@ -274,7 +274,7 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
 
 
 def _with_message(text: str, begin: int, *, in_record: bool, evaluates: bool) -> Parsed:
-    """What a line reports, or its message alone where that reports more: "[50]", a counter, a bar without words begin a message."""
+    """A line's report, or only its message's if that has more: "[50]", a counter, or a bar without words may start a message."""
     parsed = parse_line(text, in_record=in_record, evaluates=evaluates)
     if not begin:
         return parsed
@@ -296,14 +296,14 @@ def _heads_block(text: str) -> bool:
 
 
 def _in_block(message: str, state: State) -> State | None:
-    """The state after a line that belongs to a block of which nothing is read; None when it belongs to none, as a bar does, indented or not."""
+    """The state after a line in a block that is not read; None for a line outside any, such as a bar, indented or not."""
     if state.skip_next:
         return state._replace(skip_next=False)
     if _is_bar(message):
         return None
     stripped, indented = message.strip(), _is_indented(message)
     if state.in_trace and not indented and _is_whole(parse_line(message)):
-        return None  # the other stream's line, among those of the traceback
+        return None  # the other stream's line, between those of the traceback
     if state.in_trace or _TRACE in message:
         goes_on = indented or stripped.startswith(("During handling", "The above exception", _TRACE))
         return state._replace(in_trace=goes_on or not state.in_trace)
@@ -321,19 +321,19 @@ def _in_block(message: str, state: State) -> State | None:
 
 
 def _goes_on_in_call(message: str, *, indented: bool) -> bool:
-    """Whether a line is a field of the call above, or its end: no report, which such lines may look like."""
+    """Whether a line is a field of the call above, or its end; such lines may look like reports."""
     is_field = indented or message[0] in ")]}" or _FIELD.match(message) is not None
     return is_field and message.rstrip()[-1] in ",([{)]}" and not _is_whole(parse_line(message))
 
 
 def _is_whole(parsed: Parsed) -> bool:
-    """Whether a line reports both where training is and how it does."""
+    """Whether a line reports both the position of training and a measurement."""
     fields = {reading.field for reading in parsed.readings}
     return not fields.isdisjoint((STEP, EPOCH)) and not fields.isdisjoint((LOSS, VAL_LOSS))
 
 
 def _weight(parsed: Parsed) -> int:
-    """How many canonical fields a line reports."""
+    """The number of canonical fields in a line's report."""
     return sum(bool(reading.field) for reading in parsed.readings)
 
 

@@ -1,4 +1,4 @@
-"""Counters that have no plain name: forms of single programs whose places say it all, and pairs `a/b`."""
+"""Counters without a plain name: formats of single programs with a fixed layout, and pairs `a/b`."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from supervisor.sources.metrics.values import (
 )
 from supervisor.sources.metrics.words import TRAIN_WORDS
 
-# What a pattern's groups are; `m` is memory, in the unit of the group `unit`.
+# The meanings of a pattern's groups; `m` is memory, in the unit of the group `unit`.
 _FIELDS: dict[str, tuple[str, Conversion]] = {
     "e": (EPOCH, WHOLE), "E": (TOTAL_EPOCHS, WHOLE), "s": (STEP, WHOLE), "S": (TOTAL_STEPS, WHOLE), "l": (LOSS, PLAIN), "v": (VAL_LOSS, PLAIN),
 }  # fmt: skip
 
 
 class Where(Enum):
-    """Where in a line a pattern is looked for."""
+    """Where in a line to search for a pattern."""
 
     EVERYWHERE = auto()
     ONCE = auto()  # its first place
@@ -52,9 +52,9 @@ class Format(NamedTuple):
     """One format.
 
     Attributes:
-        example: a line that has it; a test reads it.
+        example: a sample line, used by a test.
         pattern: groups `e` (epoch), `E` (epochs in all), `s` (step), `S`, `l` (loss), `v` (held-out loss), `m` and `unit` (memory).
-        rank: of several readings of one field on a line the highest is meant; a counter with a plain name has 3 to 10 (see `words`).
+        rank: the highest of several readings of one field on a line wins; a counter with a plain name has 3 to 10 (see `words`).
     """
 
     example: str
@@ -66,7 +66,7 @@ class Format(NamedTuple):
 _ORDINAL = re.compile(
     r"第\s*[\[(（]?\s*(?:(?P<e>\d+)(?:\s*/\s*(?P<E>\d+))?\s*[\])）]?\s*[个個]?\s*(?:轮|輪|epoch|エポック|에폭)|(?P<s>\d+)(?:\s*/\s*(?P<S>\d+))?\s*[\])）]?\s*[个個]?\s*(?:步|次迭代|step|iter|ステップ|스텝))"
 )
-# How many digits a number has must not matter: a line's shape is kept without them.
+# The number of digits must not matter, because a line's shape is stored without digits.
 FORMATS: tuple[Format, ...] = (
     Format("12 train_loss 2.3412", Where.WHOLE_LINE, 5, re.compile(r"(?P<s>\d+) (?:train(?:_loss)? (?P<l>\d+\.\d+)|(?:val|test)(?:_loss)? (?P<v>\d+\.\d+))\s*$")),
     Format("   100/ 200000: 27.81", Where.WHOLE_LINE, 5, re.compile(r"\s*(?P<s>\d+)/ +(?P<S>\d+): (?P<l>\d+\.\d+)\s*$")),
@@ -135,7 +135,7 @@ FORMATS: tuple[Format, ...] = (
 
 
 def read_formats(text: str) -> tuple[list[Reading], bool]:
-    """The values of a (masked) line whose place alone says what they are, and whether nothing else is to be read."""
+    """The values of a (masked) line identified by position alone, and whether to stop reading there."""
     out: list[Reading] = []
     for form in FORMATS:
         if form.where is Where.EVERYWHERE:
@@ -152,7 +152,7 @@ def read_formats(text: str) -> tuple[list[Reading], bool]:
 
 
 def without_ordinal(name: str) -> str:
-    """A name without the counter that leads it: "第3轮 训练损失"."""
+    """A name without its leading counter: "第3轮 训练损失"."""
     return name if name.isascii() or (found := _ORDINAL.match(name)) is None else name[found.end() :].strip()
 
 
@@ -168,17 +168,17 @@ def _readings(found: re.Match[str], rank: int) -> list[Reading]:
     return out
 
 
-# "3/100 epochs", "5/10 steps": the word behind the pair is what it counts.
+# "3/100 epochs", "5/10 steps": the word after the pair says what it counts.
 _COUNTED_IN = re.compile(
     r"[\s*]*(?:\(\d+%\)\s*)?(?:(epochs?)|(steps?|iters?|iterations?|updates?|batches))\b(?!\s?[:=#]?\s?\d)",
     re.IGNORECASE,
 )
-# "(0/4) Epoch 1, …": the rank of the world, where counters with names follow.
+# "(0/4) Epoch 1, …": the rank and world size, followed by named counters.
 _RANK_OF = re.compile(r"\(\d+/\d+\) (?=.*\b(?:epoch|step|iter(?:ation)?|memory|batch)\b)", re.IGNORECASE)
 _MEMORY_PAIR = re.compile(
     r"(?P<used>\d+(?:\.\d+)?)\s?(?P<u>[KMGT]i?B?)?\s?/\s?\d+(?:\.\d+)?\s?(?P<v>[KMGT]i?B?)?"
 )
-# What may stand before a pair that counts steps: marks, and words in brackets.
+# Allowed before a pair that counts steps: marks, and words in brackets.
 _NOTHING_AHEAD = re.compile(
     r"(?:.*\x01)?(?:\s*[Tt]rain(?:ing)?\s*[|:])?(?:\s*[:|-]\s*[\w.]+\s*[|-])?(?:\s*\[[A-Za-z][\w ]{0,15}\])*[\s\[\](#=>*|•·:-]*$"
 )
@@ -186,7 +186,7 @@ _DEEPSPEED = re.compile(r"(?P<e>\d+)/(?P<s>\d+), (?:RunningAvg)?SamplesPerSec=")
 
 
 def read_pair(line: LineValues, token: Token, place: int) -> None:
-    """Add what a pair of whole numbers counts; `place` is its number among the line's values."""
+    """Add the meaning of a pair of whole numbers; `place` is its index among the line's values."""
     assert token.total is not None
     epoch_before, line.after_epoch = line.after_epoch, False
     if "%" in token.unit or any(token.start == reading.start for reading in line.readings):
@@ -214,7 +214,7 @@ def read_pair(line: LineValues, token: Token, place: int) -> None:
 
 
 def _read_nameless_pair(line: LineValues, token: Token, place: int, *, epoch_before: bool) -> None:
-    """A pair without a known name: what stands before and behind it decides."""
+    """A pair without a known name: the text around it decides."""
     is_first = place == 0 and not token.name
     if is_first and any(
         r.field == STEP and r.rank == BAR_RANK and r.start > token.start for r in line.readings
@@ -252,7 +252,7 @@ def _is_in_round_brackets(text: str, token: Token, place: int) -> bool:
 
 
 def _read_behind_epoch(line: LineValues, token: Token, place: int) -> None:
-    """A pair at once behind an epoch: the step in it, or the epoch again with its total."""
+    """A pair right after an epoch: the step in it, or the epoch again with its total."""
     assert token.total is not None
     if line.text[token.stop :].strip() in {"):", ")"} and token.before.strip() == "(":
         line.readings.append(Reading(TOTAL_EPOCHS, "", 5, *token.total, WHOLE))  # "Epoch 12 (12/200):"
@@ -261,7 +261,7 @@ def _read_behind_epoch(line: LineValues, token: Token, place: int) -> None:
 
 
 def _is_share_in_brackets(text: str, token: Token) -> bool:
-    """Whether a pair's share stands in brackets: "[1280/60000 (2%)]" are samples."""
+    """Whether a pair's share is in brackets: "[1280/60000 (2%)]" counts samples."""
     return token.share and text[token.start : token.stop].rstrip()[-1:] == ")"
 
 
@@ -281,7 +281,7 @@ def _add_counter(line: LineValues, token: Token, rank: int, *, weak: bool = Fals
 
 
 def read_ratio(line: LineValues, token: Token) -> None:
-    """Add what a pair with decimals is of: used and total memory, or rates of two groups; the first of both is meant."""
+    """Add the meaning of a pair with decimals: used and total memory, or rates of two groups; the first number counts."""
     found = meaning(token.name) if token.name else Meaning(None)
     match = _MEMORY_PAIR.match(line.text, token.start)
     if match is None:

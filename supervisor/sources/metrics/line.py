@@ -1,4 +1,4 @@
-"""One log line to its readings, by grammar. Slow and careful; `metrics` remembers what it learns a shape at a time."""
+"""Reads one log line by grammar. Slow and careful; `metrics` caches the result per shape."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _LOSS_BEFORE = re.compile(
 )
 # A value of an option: "--loss 0.1".
 _OPTION = re.compile(r"(?:^|[\s\[('\"=,])--[A-Za-z][\w.-]*['\"]?[,=\s]*['\"]?$")
-# What of a counter before it a name may begin with: "Epoch38 Train Loss", "steps training loss".
+# The rest of a preceding counter at the start of a name: "Epoch38 Train Loss", "steps training loss".
 _LED = re.compile(
     r"(?:(?:epoch|ep|e|step|iter|it|iteration|batch|[SBI])\d+\s+|(?:steps|epochs|iters|iterations|batches)\s+(?!per\b|/))+(?=[^\W\d])",
     re.IGNORECASE,
@@ -66,12 +66,12 @@ _MORE_OF_LIST = re.compile(r",\s*['\"]?[-+]?\d|\), tensor\(")
 # "loss --- train: 2.31 val: 2.42": the first word is for all sets.
 _LOSS_BEHIND = re.compile(r"\s+loss\b(?!\s*[:=(\d])", re.IGNORECASE)  # "Train: 0.31 loss"
 _LOSS_OF_SETS = re.compile(r"\bloss\s*[-:=(|]+\s*$", re.IGNORECASE)
-# The counter behind a name, before its value: "average positive_loss at step 200: 1.1".
+# The counter after a name, before its value: "average positive_loss at step 200: 1.1".
 _AT_COUNTER = re.compile(
     r"(?P<name>\S.*?) (?:at|after|in|for) (?P<counter>(?:global |train(?:ing)? )?(?:step|iteration|iter|epoch|batch|update))$",
     re.IGNORECASE,
 )
-# The name is a member of its own: {"name": "loss", "step": 12, "value": 3.9}.
+# The name is a separate member: {"name": "loss", "step": 12, "value": 3.9}.
 _NAME_OF_VALUE = re.compile(
     r"[\"'](?:name|metric|metric_name|tag|key)[\"']\s*:\s*[\"']([A-Za-z_][\w/. -]{0,40})[\"']", re.IGNORECASE
 )
@@ -80,17 +80,17 @@ _TIMES = frozenset({"time_batch", "time_step", "time_iter", "time_iteration"})
 _COUNTED = frozenset({"batches", "samples", "examples", "iterations", "steps"})
 
 
-# What DeepSpeed prints as it starts, also in a program that counts its steps itself.
+# Printed by DeepSpeed at its start, also in a program with its own step count.
 _ENGINE_STARTS = re.compile(r"\bstep=0, skipped=0\b")
 
 
 def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -> Parsed:
-    """Read one clean line whose launcher's prefix is off.
+    """Read one clean line without its launcher prefix.
 
     Args:
         text: the line.
-        in_record: lines of this kind belong to a heading above, so that one name a line is enough.
-        evaluates: the lines stand below a heading of held-out data.
+        in_record: such lines belong to a heading above, so one name per line is enough.
+        evaluates: the line is below a heading of held-out data.
     """
     masked = mask(text)
     if is_program_text(masked):
@@ -100,7 +100,7 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
     bar = find_bar(masked)
     bar_readings: tuple[Reading, ...] = ()
     if bar is not None and (message := logged_behind(text, masked, bar.end)) is not None:
-        # Whose bar stands before a logger's line says nothing about that line, and the other way round.
+        # The owner of a bar before a logger's line says nothing about that line, and vice versa.
         bar = find_bar(masked[:message])
         assert bar is not None
         if not bar.readings:
@@ -122,20 +122,20 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
 
 
 class _Walker:
-    """Goes through the values of one line from left to right, with the words between them."""
+    """Walks through a line's values from left to right, with the words between them."""
 
     def __init__(self, masked: str, bar: tuple[Reading, ...], *, evaluates: bool) -> None:
         self._line = LineValues(masked, bar, evaluates=evaluates)
-        self._name_to_come = ""  # a name whose value comes behind a counter
+        self._name_to_come = ""  # a name whose value comes after a counter
         self._sums_up = False  # "time=45 minutes …": the line sums up an epoch
 
     @property
     def evaluates(self) -> bool:
-        """Whether the line's last value is of held-out data."""
+        """Whether the line's last value is from held-out data."""
         return self._line.evaluates
 
     def read(self) -> Found:
-        """All readings, in order, before any choice between them."""
+        """All readings, in order, without choosing between them."""
         line = self._line
         readings, is_whole = read_formats(line.text)
         line.readings += readings
@@ -208,7 +208,7 @@ class _Walker:
             self._named_number(token, line.following(place))
 
     def _named_number(self, token: Token, following: Token | None) -> None:
-        """A number that has a name. `following`: the value behind it."""
+        """A number with a name. `following`: the value after it."""
         line = self._line
         words = words_of(token.name)
         is_set = bool(words) and (TRAIN_WORDS | EVAL_WORDS).issuperset(words)
@@ -230,7 +230,7 @@ class _Walker:
             return
         if token.bare and following is not None and is_counted and self._counts_loss(token, found, following):
             return
-        # "loss 0.06 | … | batch 16": how many samples
+        # "loss 0.06 | … | batch 16": the number of samples
         is_batch_size = token.bare and words == ["batch"] and line.has(LOSS)
         is_no_step = found.field == STEP and token.bare and not token.text.isdigit()
         if not is_batch_size and not is_no_step:
@@ -238,7 +238,7 @@ class _Walker:
             line.after_epoch = found.field == EPOCH
 
     def _counts_loss(self, token: Token, found: Meaning, following: Token) -> bool:
-        """Whether a number stands between a loss's name and the loss. Of a counter with a name of its own only the name is kept."""
+        """Whether a number is between a loss's name and the loss. A counter with its own name contributes only that name."""
         if found.field in {LOSS, VAL_LOSS} and token.text.isdigit():
             # "Train loss 120 0.7123", "Validation loss 1000: 0.51": the step, then the loss.
             if not following.name:  # "train loss of epoch 20: 0.12"
@@ -252,7 +252,7 @@ class _Walker:
 
 
 def _evaluates(line: LineValues, token: Token, place: int) -> bool:
-    """Whether a value is of held-out data, by the words before it: `Test:`, `[valid]`, `"event": "eval"`."""
+    """Whether a value is from held-out data, by the words before it: `Test:`, `[valid]`, `"event": "eval"`."""
     before = token.before
     own = before.rfind(token.name) if token.name else len(before)
     ahead = before[:own] if own >= 0 else before
@@ -275,7 +275,7 @@ def _evaluates(line: LineValues, token: Token, place: int) -> bool:
 
 
 def _meaning_of(token: Token, words: list[str]) -> Meaning:
-    """What a value's name means, corrected by what a whole number and a decimal can be."""
+    """The meaning of a value's name, limited by what a whole number or a decimal can be."""
     found = meaning(token.name.replace("'s ", " "))
     if found.field is None and "." in token.text and "_".join(words) in _TIMES:
         return Meaning(STEP_TIME, 5)  # Composer's time/batch counts batches, as a whole number
@@ -285,12 +285,12 @@ def _meaning_of(token: Token, words: list[str]) -> Meaning:
 
 
 def _is_in_list(text: str, token: Token) -> bool:
-    """Whether more numbers follow in the same brackets: which of them is the loss is unknown."""
+    """Whether more numbers follow in the same brackets, so that it is unknown which is the loss."""
     return token.before.rstrip()[-1:] in {"[", "("} and _MORE_OF_LIST.match(text, token.stop) is not None
 
 
 def _is_epoch_of_timm(token: Token, words: list[str], following: Token | None) -> bool:
-    """Whether a number is the epoch that timm prints behind "Train:", with the step in brackets."""
+    """Whether a number is the epoch that timm prints after "Train:", with the step in brackets."""
     return (
         set(words) <= TRAIN_WORDS
         and token.text.isdigit()
@@ -301,7 +301,7 @@ def _is_epoch_of_timm(token: Token, words: list[str], following: Token | None) -
 
 
 def _is_setting(token: Token) -> bool:
-    """Whether a value is an option's, one of a settings' object, or has a setting's name."""
+    """Whether a value belongs to an option, to a settings object, or to a setting's name."""
     if _OPTION.search(token.before):
         return True
     if " " not in token.name and "." in token.name and token.name.partition(".")[0] in SETTING_OF:
@@ -312,7 +312,7 @@ def _is_setting(token: Token) -> bool:
 
 
 def _counts(following: Token) -> bool:
-    """Whether a decimal without a name of its own follows at once."""
+    """Whether an unnamed decimal follows at once."""
     between = following.before.strip()
     return (
         following.kind == "num"

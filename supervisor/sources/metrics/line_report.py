@@ -1,4 +1,4 @@
-"""Which of a line's readings count, and whether the line reports on training at all."""
+"""Decides which of a line's readings count, and whether the line reports on training at all."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from supervisor.sources.metrics.values import (
     Reading,
 )
 
-# What is about numbers but reports none: checkpoints, plans, settings, best values, schedules.
+# Lines with numbers that are not reports: checkpoints, plans, settings, best values, schedules.
 _TALK = re.compile(
     r"(?:^|[\s\]|:*>(\x01-])(?:export\b|sav(?:e|ed|es|ing)\b(?! dict)|(?<!epoch )load(?:ed|ing)?\b|resum\w*|restor\w*|download\w*|best\b|early stopping|will\b|initial\b|goal\b|aim\b|lowest\b|continuing\b|upload\w*|stop when\b|training until\b|the paper\b|target:|evaluating loss|initializ\w*|"
     r"adjusting|reduc(?:e|ing) learning|setting|using\b|no improvement|patience|expected|announc\w*|warning\b|did not improve|improved from|config\w*|hyper-?param\w*|"
@@ -52,7 +52,7 @@ _TALK_ANYWHERE = re.compile(
     re.IGNORECASE,
 )
 _GERUND = re.compile(r"[\s\])}:|-]*([A-Za-z]\w*ing)\b")
-# The text of a dialogue with a model.
+# The text of a dialog with a model.
 _SPEECH = re.compile(
     r"\W*(?:prompt|completion|generated|response|question|answer|user|assistant|human|system|input|output|[qa])(?: text)?\s?:\s",
     re.IGNORECASE,
@@ -61,15 +61,15 @@ _CONFIG_PAIR = re.compile(
     r"(?<![\w.-])[A-Za-z_][\w.-]*+\s?[=:]\s*(?![Nn]/?[Aa]\b|(?i:nan|inf)\b)(?:['\"]?[A-Za-z/.][\w./-]*['\"]?|\[|\{|True|False|None)(?=[,\s)}\]]|$)"
 )
 _PER_STEP = re.compile(r"step|iter|batch")
-# "epoch 1, total time 81.21": an epoch and how long it took.
+# "epoch 1, total time 81.21": an epoch and its duration.
 _EPOCH_AND_TIME = re.compile(
     r"[^A-Za-z\d]*epoch\W{0,3}\d+\W+[a-z ]{0,20}time[a-z ]*\W{1,3}[\d.:]+(?: ?[a-z]+)?\W*$", re.IGNORECASE
 )
-# One entry of a dictionary that is printed over several lines: the loss of a kind may be a part of one below.
+# One entry of a dictionary printed over several lines: a kind's loss may be part of one below.
 _ENTRY = re.compile(r"\s+['\"][\w/ .-]+['\"]\s*:\s*[-+.\deE]+,?\s*$")
 # A list of losses: "Losses: [0.3, 0.1]".
 _LOSSES = re.compile(r"(?<![a-z])losses(?![a-z])", re.IGNORECASE)
-# Losses of a router, which stand beside the loss and are no part of it.
+# Losses of a router, which are beside the loss and not part of it.
 _BESIDE = frozenset({"balance", "balancing", "router", "z"})
 _WORDS = re.compile(r"[A-Za-z_一-鿿]{2,}")
 _LONE_ETA = re.compile(
@@ -95,22 +95,22 @@ _BARE_COUNT = re.compile(
     r"\b(?:(?:train[ _])?(?:mini-?)?batch(?:[ _]size)?|(?:max|num|total)?[ _]?steps)\s*[:=]?\s*$",
     re.IGNORECASE,
 )
-# What stands beside the size of a batch, and not beside its number.
+# Words beside a batch size, but not beside a batch number.
 _BESIDE_SIZE = re.compile(
     r"\b(?:(?:gradient|grad)?[ _]?accum(?:ulation)?(?:[ _]steps)?|acc[ _]steps|grad[ _]acc|gas?|micro|global|effective|world(?:[ _]size)?|ranks|gpus|nodes|workers)\s*[:=]?\s*\d",
     re.IGNORECASE,
 )
-# What part of a step a time is, and "0.86s (0.91s)": the mean behind a value.
+# The part of a step that a time covers, and "0.86s (0.91s)": the mean after a value.
 _PHASES = frozenset({"data", "load", "model", "forward", "backward", "infer"})
 _MEAN = re.compile(r"\s?(?:s|secs?|seconds)?\s?\(\s?(?:avg|mean)?\W?\d")
-# What was done at a step, where nothing was measured.
+# An action at a step, without a measurement.
 _SAVED = re.compile(r"\b(?:saved|saving|checkpoint|snapshot)\b", re.IGNORECASE)
 _DUMP = re.compile(r"\w ?\.{4}|^\s*[-*]{2}\s(?![Ee]poch|EPOCH)|Namespace\(|\bSummary\b.*\bparams\b")
-# Exceptions, results of tests, warnings: they quote numbers.
+# Exceptions, test results, warnings: they quote numbers.
 _FAILURE = re.compile(
     r"::\w+\[|\b(?:PASSED|FAILED)\b|\b(?:warn|print|raise|logger\.\w+)\(|(?:^|[\s\]:(])(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning)\b(?::|$|\()|\bTraceback\b|^\s+File \"|\bassert(?:ion)?\b|^\s*\^+\s*$|Watchdog caught|timed out|\s//\s|\s\*\*\s",
 )
-# Lines of programs: listings, differences, what `if` and `return` lead.
+# Program text: listings, diffs, lines that start with `if` or `return`.
 _CODE = re.compile(
     r"^\s*>>> \w[\w.]* = |^Step \d+/\d+ : [A-Z]{3,}\b|=\s*[-\d.e+]+ \* [A-Za-z_]|=\s*[A-Za-z_][\w.]*\s*[*/]\s*[\d.]|^\s*return\s+[{(]|^\s*(?:el)?if\s.*:\s*$|>::\w|\blambda\s+\w+\s*:|^\s*def\s+\w+\("
     r"|^\s*[+-] {4,}\w[\w.]* = |^\s*>?\s*\d+ {4,}\w[\w.]* = |^\s*\d+ \| {4,}\w[\w.]* = |^\s*-+>\s*\d+ |^\s*\d+ -> \w+ = |(?:^|\s)\x01+:\s{3,}\w[\w.]* = "
@@ -118,15 +118,15 @@ _CODE = re.compile(
 
 
 def is_program_text(masked: str) -> bool:
-    """Whether a (masked) line is an exception, a test's result or a line of code."""
+    """Whether a (masked) line is an exception, a test result or a line of code."""
     return _FAILURE.search(masked) is not None or _CODE.search(masked) is not None
 
 
 class _Line(NamedTuple):
-    """A line about to be judged.
+    """A line to judge.
 
     Attributes:
-        best: of each field the reading that is meant.
+        best: the chosen reading of each field.
         own: values under the log's own names.
         pair: a counter and a total that count only if the named step is the same.
     """
@@ -140,32 +140,32 @@ class _Line(NamedTuple):
     pair: tuple[Reading, Reading] | None
 
     def has(self, *fields: str) -> bool:
-        """Whether one of these fields is read."""
+        """Whether any of these fields was read."""
         return not self.best.keys().isdisjoint(fields)
 
     @property
     def has_loss(self) -> bool:
-        """Whether the line holds a loss, of training or of held-out data."""
+        """Whether the line has a loss, of training or of held-out data."""
         return self.has(LOSS, VAL_LOSS)
 
     @property
     def is_counted(self) -> bool:
-        """Whether the line says where the training is."""
+        """Whether the line gives the training's position."""
         return self.has(STEP, EPOCH)
 
     @property
     def fields(self) -> set[str]:
-        """The fields that were found, without the rank."""
+        """The found fields, without the rank."""
         return set(self.best) - {RANK}
 
     @property
     def measured(self) -> set[str]:
-        """The fields that are more than counters."""
+        """The fields other than counters."""
         return self.fields - {STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS}
 
     @property
     def has_scores(self) -> bool:
-        """Whether the line holds values that only training or evaluation reports."""
+        """Whether the line has values that only training or evaluation reports."""
         return not all(reading.weak for reading in self.own.values())
 
     @property
@@ -175,21 +175,21 @@ class _Line(NamedTuple):
 
     @property
     def is_heading(self) -> bool:
-        """Whether the line is a counter, at most with the time that is left."""
+        """Whether the line is a counter, at most with the remaining time."""
         return (
             self.is_counted and self.has_named_counter and not self.measured - {ETA} and not self.has_scores
         )
 
 
 def _line(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> _Line:
-    """A line with the readings that are meant, without the doubtful ones."""
+    """A line with its chosen readings, without the doubtful ones."""
     if not has_bar and not in_record and (size := _size_of_batch(found.readings, masked)) is not None:
         kept = [reading for reading in found.readings if reading is not size]
         found = found._replace(readings=kept, settings=max(1, found.settings))
     best, own = _chosen(found.readings, masked, in_record=in_record)
     pair = _pair_beside(best, found.readings)
     line = _Line(found, masked, has_bar, in_record, best, own, pair)
-    # A time beside a step is that of no epoch; without one it is that of the epoch which the line sums up, or of anything.
+    # A time beside a step is not an epoch's; without a step it is that of the summarized epoch, or of anything.
     is_within_epoch = STEP in best or has_bar
     sums_up = line.has_loss and EPOCH in best and "." not in masked[best[EPOCH].start : best[EPOCH].end]
     took, timed = best.get(EPOCH_TIME), best.get(STEP_TIME)
@@ -207,14 +207,14 @@ def _line(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> _Line
             and field in best
             and words_of(best[field].name) == ["cost"]
         ):
-            del best[field]  # that of anything
+            del best[field]  # of anything
     if (
         masked[:1] == "{"
         and "data_time" in own
         and line.has_scores
         and not line.has(LOSS, VAL_LOSS, LR, GRAD_NORM)
     ):
-        # MMEngine's record of an evaluation: its step counts batches of that, in that time.
+        # MMEngine's record of an evaluation, whose step counts its batches.
         best.pop(STEP, None)
         best.pop(STEP_TIME, None)
     if STEP not in best:
@@ -223,13 +223,13 @@ def _line(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> _Line
 
 
 def _keep_own(own: dict[str, Reading], reading: Reading) -> None:
-    """Keep a reading under the name that the log gives it, as printed."""
+    """Keep a reading under the log's own name for it, as printed."""
     if reading.name:
         own.setdefault(reading.name, reading._replace(field="", conversion=PLAIN))
 
 
 def _size_of_batch(readings: list[Reading], masked: str) -> Reading | None:
-    """The reading of a step that may as well be how many samples or steps: "batch=8", "steps 90" beside whole numbers alone, "batch 8 accum 4"."""
+    """The step reading that may instead be a number of samples or steps: "batch=8", "steps 90" beside only whole numbers, "batch 8 accum 4"."""
     steps = [reading for reading in readings if reading.field == STEP]
     others = [reading for reading in readings if reading.field not in {STEP, RANK}]
     is_measured = any(
@@ -243,7 +243,7 @@ def _size_of_batch(readings: list[Reading], masked: str) -> Reading | None:
 
 
 def _is_stage(line: _Line) -> bool:
-    """Whether a line is a stage of the program: a nameless pair, then what is done, as in "[1/6] Loading data (dt=0.05s)", and no loss or score."""
+    """Whether a line is a stage of the program: a nameless pair, then an action, as in "[1/6] Loading data (dt=0.05s)", and no loss or score."""
     step, total = line.best.get(STEP), line.best.get(TOTAL_STEPS)
     if step is None or total is None or not step.weak or line.has_bar or line.has_loss or line.has_scores:
         return False
@@ -260,7 +260,7 @@ def _talks(line: _Line) -> bool:
 def _chosen(
     readings: list[Reading], masked: str, *, in_record: bool
 ) -> tuple[dict[str, Reading], dict[str, Reading]]:
-    """Of each field the reading that is meant, and all others under names of their own."""
+    """The chosen reading of each field, and all others under their own names."""
     best: dict[str, Reading] = {}
     own: dict[str, Reading] = {}
     is_counted = any(reading.field in {STEP, EPOCH} for reading in readings)
@@ -277,7 +277,7 @@ def _chosen(
         elif reading.field not in {STEP_TIME, MEMORY, LR}:
             _keep_own(own, reading)
     part = best.get(LOSS)
-    # A policy's loss in a block of many lines: the total has a line of its own.
+    # A policy's loss in a block of many lines: the total has its own line.
     is_of_block = part is not None and in_record and part.rank in {3, 4}
     if part is not None and (is_of_block or (part.rank <= PART_RANK and _ENTRY.match(masked))):
         _keep_own(own, best.pop(LOSS))
@@ -285,7 +285,7 @@ def _chosen(
 
 
 def _is_configuration(line: _Line) -> bool:
-    """Whether a line lists what was chosen, beside which next to nothing was measured."""
+    """Whether a line lists settings, with almost no measurements."""
     settings = line.found.settings
     rates = not {GRAD_NORM, TOKENS, SAMPLES, STEP_TIME}.isdisjoint(line.best)
     return (
@@ -300,7 +300,7 @@ def _is_configuration(line: _Line) -> bool:
 
 
 def rivals(readings: list[Reading], one: Reading) -> bool:
-    """Whether a part-loss stands beside other parts: then none of them is the total."""
+    """Whether a part-loss is beside other parts, so that none is the total."""
     return any(
         other is not one
         and (
@@ -317,7 +317,7 @@ def rivals(readings: list[Reading], one: Reading) -> bool:
 
 
 def _pair_beside(best: dict[str, Reading], readings: list[Reading]) -> tuple[Reading, Reading] | None:
-    """Take a pair `i/N` beside a named counter out of the best readings: its total counts only if both are one counter."""
+    """Drop a pair `i/N` beside a named counter: its total counts only if both are the same counter."""
     step, total = best.get(STEP), best.get(TOTAL_STEPS)
     if step is None or total is None or total.weak:
         return None
@@ -327,7 +327,7 @@ def _pair_beside(best: dict[str, Reading], readings: list[Reading]) -> tuple[Rea
 
 
 def _is_lone_counter(line: _Line) -> bool:
-    """`Epoch 1/5`, `epoch:  6`, `[step=2000/739328,epoch=0]`: a counter, and next to nothing else."""
+    """`Epoch 1/5`, `epoch:  6`, `[step=2000/739328,epoch=0]`: a counter, and almost nothing else."""
     masked = line.masked.rsplit(MASKED, 1)[-1]
     words = _WORDS.findall(masked)
     if _LONE_COUNTER.match(masked) or _STARTS_EPOCH.match(masked):
@@ -363,14 +363,14 @@ def _names_settings(line: _Line) -> bool:
     return line.found.settings > 0 or "onfig" in line.masked or "rguments" in line.masked
 
 
-# Why a line reports nothing: one of these is enough.
+# Reasons why a line reports nothing; one is enough.
 _REFUSALS: tuple[tuple[str, Callable[[_Line], object]], ...] = (
     ("about numbers, but no report", _talks),
     ("a stage of the program", _is_stage),
     ("a dump", lambda line: _DUMP.search(line.masked)),
     ("a model's text", lambda line: _SPEECH.match(line.masked)),
 )
-# What makes a line a report: one of these is enough.
+# Signs that a line is a report; one is enough.
 _REPORTS: tuple[tuple[str, Callable[[_Line], object]], ...] = (
     ("a bar of training's", lambda line: line.has_bar),
     ("a loss", lambda line: line.has_loss),
@@ -401,7 +401,7 @@ _REPORTS: tuple[tuple[str, Callable[[_Line], object]], ...] = (
 
 
 def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parsed:
-    """Choose between readings of one field, and decide whether the line reports at all."""
+    """Choose between readings of one field, and decide whether the line is a report."""
     line = _line(found, masked, has_bar=has_bar, in_record=in_record)
     if any(when(line) for _, when in _REFUSALS):
         return NOTHING._replace(settings=_names_settings(line))

@@ -1,8 +1,8 @@
-"""Reads the lines of one log in order: the user's rules, what was learnt of known shapes, and the grammar for the rest.
+"""Reads the lines of one log in order: by the user's rules, by known shapes, and by the grammar for the rest.
 
-The grammar takes some 0.6 ms a line, so it reads each shape once. A shape is the line without its digits; what is learnt of it is one
-regular expression, made of the line that was read: its text as it stands, `[0-9]+` where digits may change, and a group around each
-value. It costs some 2 µs a line of five values.
+The grammar takes some 0.6 ms per line, so it reads each shape once. A shape is the line without its digits;
+it is stored as one regular expression made from the line: its literal text, `[0-9]+` where digits may change,
+and a group around each value. That takes some 2 µs for a line of five values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ORDER = {name: place for place, name in enumerate(CANONICAL)}
 
 
 class _Cell(NamedTuple):
-    """One number of a line: its name, its place among the line's values, and how it is converted."""
+    """One number of a line: its name, its index among the line's values, and its conversion."""
 
     name: str
     column: int
@@ -37,13 +37,13 @@ class _Cell(NamedTuple):
 
 
 class MetricSample(NamedTuple):
-    """What one line reports.
+    """The report of one line.
 
     Attributes:
-        values: canonical names (`names.CANONICAL`) to numbers in base units: seconds, bytes, ratios. `step` and `total_steps` are ints;
-            NaN and infinities are kept.
-        other: names of the log's own to values as printed.
-        rank: only where the line itself names it.
+        values: canonical names (`names.CANONICAL`) to numbers in base units: seconds, bytes, ratios. `step`
+            and `total_steps` are ints; NaN and infinities are kept.
+        other: the log's own names to values as printed.
+        rank: only if the line itself names it.
         off_curve: and `evaluates`, `plain_time`: see `Parsed`.
     """
 
@@ -66,7 +66,7 @@ class MetricSample(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The numbers of one or many lines of a shape, by name. None: the line has no such number after all.
+    """The numbers of one or many lines of a shape, by name. None: the line lacks that number.
 
     `off_curve`, `evaluates`, `plain_time`: see `Parsed`.
     """
@@ -79,7 +79,7 @@ class Columns(NamedTuple):
     plain_time: bool = False
 
     def reporting(self, rows: Sequence[int]) -> tuple[Sequence[int], Columns]:
-        """Those of `rows` that have a number (a rate of 0 steps a second is none), and their numbers."""
+        """The `rows` that have a number (a rate of 0 steps per second is none), and their numbers."""
         cells = (*self.values.values(), *self.other.values())
         if not all(None in column for column in cells):
             return rows, self
@@ -88,7 +88,7 @@ class Columns(NamedTuple):
         )
 
     def only(self, rows: Sequence[int], kept: Sequence[int]) -> tuple[Sequence[int], Columns]:
-        """The rows at these places of `rows`, and their numbers."""
+        """The rows at these positions of `rows`, and their numbers."""
 
         def cut(columns: Mapping[str, Sequence[float | None]]) -> dict[str, Sequence[float | None]]:
             return {name: [column[at] for at in kept] for name, column in columns.items()}
@@ -99,17 +99,17 @@ class Columns(NamedTuple):
         )
 
     def step(self, at: int) -> float | None:
-        """The step of row `at`; None where its line names none."""
+        """The step of row `at`; None if its line names none."""
         steps = self.values.get(STEP)
         return steps[at] if steps else None
 
     def losses(self, rows: int) -> Sequence[float | None]:
-        """The training losses of `rows` lines; None where a line names none that is a point of the curve."""
+        """The training losses of `rows` lines; None for a line without a point of the curve."""
         known = self.values.get(LOSS) if not self.off_curve else None
         return (None,) * rows if known is None else known
 
     def sample(self, at: int) -> MetricSample:
-        """What the line of row `at` reports."""
+        """The report of the line in row `at`."""
         values, other = (
             {name: value for name, column in columns.items() if (value := column[at]) is not None}
             for columns in (self.values, self.other)
@@ -119,13 +119,13 @@ class Columns(NamedTuple):
 
 
 class Form:
-    """How the lines of one shape are read: where their values stand, and which of the sample's numbers each is.
+    """How to read the lines of one shape: the positions of their values, and their meanings.
 
     Args:
-        line: the line that the grammar read.
-        parsed: what it found there, behind the launcher's prefix.
-        prefix: how many characters that prefix has.
-        rank_at: where in it the rank stands.
+        line: the line read by the grammar.
+        parsed: its result, after the launcher's prefix.
+        prefix: length of that prefix in characters.
+        rank_at: position of the rank in it.
         is_row: the line is a row of a table.
     """
 
@@ -142,7 +142,7 @@ class Form:
                 kinds[kind][one.field or one.name] = place
         for name, one in zip((STEP, TOTAL_STEPS), parsed.pair or (), strict=False):
             kinds[3][name] = (prefix + one.start, prefix + one.end, one.conversion)
-        # Some values stand twice: a step that is also the first of a pair.
+        # Some values occur twice: a step that is also the first of a pair.
         self.places = sorted({at[:2] for kind in kinds for at in kind.values()})
         self._values, self._other, self._rank, self._pair = (
             [_Cell(name, self.places.index(at[:2]), at[2]) for name, at in kind.items()] for kind in kinds
@@ -151,7 +151,7 @@ class Form:
 
     @property
     def overlaps(self) -> bool:
-        """Whether a value stands within another."""
+        """Whether a value is inside another."""
         return any(one[1] > two[0] for one, two in pairwise(self.places))
 
     def columns(self) -> Columns:
@@ -159,21 +159,21 @@ class Form:
         return self._convert([[self._line[begin:end]] for begin, end in self.places])
 
     def read(self, lines: Sequence[bytes]) -> Columns | None:
-        """The numbers of lines of this shape; None if a line differs where it must not."""
+        """The numbers in lines of this shape; None if a line differs where it must not."""
         rows = self._rows(b"\n".join([*lines, b""]).decode("utf-8", "surrogatepass"))
         if len(rows) != len(lines):
             return None
-        # Of a pattern with one group findall gives the texts themselves.
+        # For a pattern with one group, findall returns the texts themselves.
         return self._convert([rows] if len(self.places) == 1 else [*zip(*rows, strict=True)])
 
     def _convert(self, texts: Sequence[Sequence[str]]) -> Columns:
-        """The numbers of many lines: for each of `places` the texts of all lines."""
+        """The numbers of many lines: for each of `places`, the texts of all lines."""
         values, own, ranks, pair = (
             {cell.name: numbers(cell.conversion, texts[cell.column]) for cell in cells}
             for cells in (self._values, self._other, self._rank, self._pair)
         )
         if pair and STEP in values:
-            # The total counts where the pair is the named step, or one off it.
+            # The total counts if the pair is the named step, or off by one.
             values[TOTAL_STEPS] = [
                 total if mine is not None and step is not None and abs(mine - step) <= 1 else None
                 for mine, total, step in zip(pair[STEP], pair[TOTAL_STEPS], values[STEP], strict=True)
@@ -184,7 +184,7 @@ class Form:
 
     @cached_property
     def _rows(self) -> Callable[[str], list[Any]]:
-        """Finds the values of lines. It takes a millisecond to compile, and many a shape never comes again."""
+        """Finds the values of lines. It takes a millisecond to compile, and many shapes never recur."""
         line, free, end = self._line, self._free_digits(), 0
         parts = []
         for begin, stop in self.places:
@@ -195,7 +195,7 @@ class Form:
         return re.compile(f"^{''.join(parts)}\n", re.MULTILINE).findall
 
     def _free_digits(self) -> bytearray:
-        """A byte a character: 1 where digits may change in the next line of the shape, 0 where they belong to a name.
+        """One byte per character: 1 where digits may change in the next line of the shape, 0 where they belong to a name.
 
         They may change in a launcher's prefix, a table's row, what is masked (time stamps, places in a source) and in values.
         """
@@ -217,31 +217,31 @@ def _any_digits(run: re.Match[str]) -> str:
 
 
 def _literal(line: str, begin: int, end: int, free: bytearray) -> str:
-    """The text between two values, as a pattern."""
+    """The literal text between two values, as a pattern."""
     return "".join(
         _any_digits(run) if free[begin + run.start()] else re.escape(run[0])
         for run in _RUN.finditer(line[begin:end])
     )
 
 
-# In characters. A longer line is read by its beginning.
+# In characters. Of a longer line only the start is read.
 MAX_LINE = 8192
 MAX_SHAPES = 4096
-# Lines of one shape may differ in digits that belong to names ("Acc@1", "Acc@5"): at most this many forms of a shape are kept.
+# Lines of one shape may differ in digits of names ("Acc@1", "Acc@5"): keep at most this many forms per shape.
 MAX_FORMS = 8
 _DIGITS = b"0123456789"
 
 
 @dataclass(frozen=True, slots=True)
 class MetricRule:
-    """A rule of the user's (`[[metrics]] name, regex`): the first group of `regex` is the value of `name`."""
+    """A user's rule (`[[metrics]] name, regex`): the first group of `regex` is the value of `name`."""
 
     name: str
     regex: LinearPattern
 
 
 def compile_rules(rules: Iterable[tuple[str, str]]) -> tuple[MetricRule, ...]:
-    """Make rules of (name, regex) pairs.
+    """Make rules from (name, regex) pairs.
 
     Raises:
         ValueError: a pattern does not compile, could hang, or has no group; the message names it.
@@ -259,7 +259,7 @@ def compile_rules(rules: Iterable[tuple[str, str]]) -> tuple[MetricRule, ...]:
 
 
 class _Known(NamedTuple):
-    """How to read a shape in a state (None: it reports nothing), and what is known in the state after it."""
+    """How to read a shape in a state (None: no report), and the next state."""
 
     form: Form | None
     after: _Shapes
@@ -269,7 +269,7 @@ DrawnState: TypeAlias = tuple[float | None, float | None]
 
 
 def standing_states(states: Sequence[DrawnState], before: DrawnState | None = None) -> list[bool]:
-    """Which of the (step, loss) that a bar showed one after the other are points of a curve; the newest state always stands.
+    """Which consecutive (step, loss) states of a bar are points of a curve; the newest state always is.
 
     Where count and loss are set one after the other, tqdm draws twice a step: ``update`` and then ``set_postfix`` show the same step, first
     with the loss of the step before; in ``for batch in bar`` it is ``set_postfix`` first, which shows the same loss with the step before.
@@ -278,8 +278,8 @@ def standing_states(states: Sequence[DrawnState], before: DrawnState | None = No
     ``miniters``): each of them stands. A state that is drawn again stands once, and of an evaluation's bar, which has no step, the last.
 
     Args:
-        states: in the order in which they were drawn.
-        before: the state that was read last, which tells whether the first of these draws its step again.
+        states: in drawing order.
+        before: the last state read, which tells whether the first of these repeats its step.
     """
     if not states:
         return []
@@ -301,10 +301,10 @@ def standing_states(states: Sequence[DrawnState], before: DrawnState | None = No
 
 
 class _Shapes:
-    """What is known in one state, by shape.
+    """The known shapes in one state.
 
     Attributes:
-        steady: the shapes that leave the state as it is.
+        steady: the shapes that do not change the state.
     """
 
     __slots__ = ("by_shape", "state", "steady")
@@ -315,12 +315,12 @@ class _Shapes:
         self.steady: set[bytes] = set()
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget everything."""
         self.by_shape.clear()
         self.steady.clear()
 
     def learn(self, shape: bytes, form: Form | None, after: _Shapes) -> None:
-        """Keep how a shape is read."""
+        """Store how to read a shape."""
         forms = self.by_shape.get(shape, ())
         self.by_shape[shape] = (*forms, _Known(form, after))
         if after is not self:
@@ -333,7 +333,7 @@ class MetricReader:
     """Reads the lines of one stream, in order: it remembers table headers, what block it is in, and shapes.
 
     Args:
-        rules: a user's own rules; they come first, and what they find is kept.
+        rules: a user's own rules; they come first, and their results take precedence.
     """
 
     def __init__(self, rules: Sequence[MetricRule] = ()) -> None:
@@ -343,7 +343,7 @@ class MetricReader:
         self._count = 0
 
     def read_rows(self, lines: Sequence[bytes]) -> list[tuple[int, Columns, int, float | None]]:
-        """Read lines as they stand in the log, without newlines: which line, its columns, the row in them, its loss; by line.
+        """Read lines as they stand in the log, without newlines: line number, its columns, the row in them, its loss; by line.
 
         For a backlog, of which few lines are kept: the rest need no object of their own.
         """
@@ -360,11 +360,11 @@ class MetricReader:
         return found
 
     def read_columns(self, lines: Sequence[bytes]) -> Iterator[tuple[Sequence[int], Columns]]:
-        """The same in columns, for a program that reads millions of lines: which of the lines, and their numbers.
+        """The same in columns, for a program that reads millions of lines: line numbers and values.
 
-        Lines that report nothing are left out. The user's rules are not applied.
+        Lines without a report are left out. The user's rules are not applied.
 
-        Lines of known shapes that leave the state as it is may be read in any order, so they are read a shape at a time.
+        Lines of known shapes that do not change the state may be read in any order, so they are read by shape.
         """
         shapes = [raw.translate(None, _DIGITS) for raw in lines]
         begin = 0
@@ -385,9 +385,9 @@ class MetricReader:
     def _read_together(
         self, lines: Sequence[bytes], shapes: Sequence[bytes], rows: Sequence[int]
     ) -> list[tuple[Sequence[int], Columns]] | None:
-        """Read lines of steady shapes; None if they must be read one after the other.
+        """Read lines of steady shapes; None if they must be read one by one.
 
-        Shapes were learnt of clean lines, so these need no cleaning.
+        Shapes come from clean lines, so these need no cleaning.
         """
         by_shape: dict[bytes, list[int]] = {}
         for row in rows:
@@ -404,7 +404,7 @@ class MetricReader:
         return found
 
     def feed(self, line: str) -> MetricSample | None:
-        """Read a clean line (see `text.decode.clean`); None when it reports nothing."""
+        """Read a clean line (see `text.decode.clean`); None if it reports nothing."""
         columns = self._feed(line)
         return columns.sample(0) if columns is not None else None
 
@@ -429,13 +429,13 @@ class MetricReader:
         rank, body, rank_at = who(line)
         parsed, state, is_row = parse(body, known.state)
         if self._count >= MAX_SHAPES:
-            # A log of ever new shapes: what was learnt is dropped, and learnt again.
+            # A log of ever new shapes: drop the stored ones and start over.
             known.clear()
             self._states = {known.state: known}
             self._count = 0
         self._known = self._shapes_of(state)
         form = Form(line, parsed, len(line) - len(body), rank_at, is_row=is_row)
-        # Nothing is learnt of a line whose digits decide what it means, or whose rank stands nowhere or in several places.
+        # Do not store a line whose digits decide its meaning, or whose rank is nowhere or in several places.
         is_plain = not form.overlaps and (rank is None or rank_at is not None)
         more = len(known.by_shape.get(shape, ())) < MAX_FORMS
         if more and not parsed.once and (is_plain or not parsed.readings):

@@ -1,7 +1,7 @@
-"""What the names in training logs mean: a table of words, not of frameworks.
+"""The meanings of names in training logs: a table of words, not of frameworks.
 
-A name is split into words (`train_loss`, `Loss/train/total`, `TrainLoss` alike). Words that are only about where a
-number comes from (train, mean, global) are set aside; what is left decides. So `reduced_train_loss` is a loss
+A name is split into words (`train_loss`, `Loss/train/total`, `TrainLoss` alike). Words that only tell a
+number's origin (train, mean, global) are set aside; the rest decides. So `reduced_train_loss` is a loss
 because nothing but "loss" is left, and `packet loss` is none because "packet" is.
 """
 
@@ -60,7 +60,7 @@ CANONICAL = (
 
 
 def is_score(name: str) -> bool:
-    """Whether a name is one of a quality that only training or evaluation reports."""
+    """Whether a name is a quality measure that only training or evaluation reports."""
     lower = name.lower()
     return not SCORES.isdisjoint(words_of(name)) or lower.startswith("map") or lower in SCORES
 
@@ -69,17 +69,17 @@ def is_score(name: str) -> bool:
 # that names no other at all.
 PART_RANK = 2
 SOLE_RANK = 1
-# "focal_loss", "MAE Loss"; of which loss a letter stands for ("t_loss", "G_loss"), is unknown.
+# "focal_loss", "MAE Loss"; the loss behind a letter ("t_loss", "G_loss") is unknown.
 _KIND_OF_LOSS = re.compile(r"[^\W\d]\w+[ _-]loss$|loss (?!func|varia|devia)[a-z]+[ts]ion$", re.IGNORECASE)
-# What Transformers prints once, when all is over, beside the mean loss of the whole run.
+# Printed once by Transformers at the end, beside the mean loss of the whole run.
 RUN_TIME = "train_runtime"
 
 
 class Meaning(NamedTuple):
-    """What a name stands for. `field` is canonical, "" for a name of its own, None for nothing to chart.
+    """The meaning of a name. `field` is canonical, "" for the log's own name, None for nothing to chart.
 
-    Of several readings with one field the highest `rank` wins. `is_eval`: the name itself is of held-out data.
-    `weak`: only believed on a line that shows other signs of training.
+    Of several readings with one field the highest `rank` wins. `is_eval`: the name itself says held-out data.
+    `weak`: counts only on a line with other signs of training.
     """
 
     field: str | None
@@ -98,9 +98,9 @@ _SPLIT = re.compile(r"[\s_/.\-|:()\[\]'\"]+")
 _FOREIGN = re.compile("|".join(sorted(map(re.escape, FOREIGN), key=len, reverse=True)))
 
 
-@lru_cache(maxsize=64)  # a line's grammar asks three times for each of its names
+@lru_cache(maxsize=64)  # a line's grammar needs it three times for each name
 def words_of(name: str) -> list[str]:
-    """The words of a name, in lower case and in English. The list is shared: it is not to be changed."""
+    """The words of a name, in lower case and in English. The list is shared, so do not modify it."""
     if not (name.isupper() or name.islower()):
         name = _CAMEL.sub("_", name)
     name = name.lower()
@@ -111,12 +111,12 @@ def words_of(name: str) -> list[str]:
 
 
 class _Name:
-    """A name, looked at in the ways that the rules ask for.
+    """A name, split up in the ways that the rules need.
 
     Attributes:
-        words: what it is made of; `have` is their set.
+        words: its words; `have` is their set.
         joined: the words with underscores between.
-        rest: the words that decide: all but those about where the number comes from.
+        rest: the words that decide: all except those about the number's origin.
         is_held_out: a word names a held-out set.
     """
 
@@ -138,16 +138,16 @@ class _Name:
             self.rest.pop()
 
     def has(self, *words: str) -> bool:
-        """Whether one of these is among its words."""
+        """Whether it has any of these words."""
         return not self.have.isdisjoint(words)
 
     def hides(self) -> bool:
-        """Whether a word makes it a best, a limit or an earlier value."""
+        """Whether a word marks it as a best, a limit or an earlier value."""
         return not self.have.isdisjoint(HIDING_WORDS)
 
 
 class _Rule(NamedTuple):
-    """One row of a table of names: of a name the first rule whose `when` holds applies. `then` gives None where the table does not know the name."""
+    """One row of a table of names: the first rule whose `when` holds applies. `then` returns None if the table does not know the name."""
 
     why: str
     when: Callable[[_Name], bool]
@@ -164,7 +164,7 @@ def _own(name: _Name) -> Meaning:
 
 
 def meaning(name: str) -> Meaning:
-    """What a name of a number stands for."""
+    """The meaning of a number's name."""
     one = _Name(name)
     if not one.words:
         return _NOTHING
@@ -184,7 +184,7 @@ def meaning(name: str) -> Meaning:
 
 
 def _counter(name: _Name) -> Meaning | None:
-    """A step's or an epoch's name: rank 0 of its table is a setting or an announcement."""
+    """A step's or an epoch's name: rank 0 in its table means a setting or an announcement."""
     if not (HIDING_WORDS - {"end", "start", "initial"}).isdisjoint(name.have):
         return None
     for table, field in ((STEP_NAMES, STEP), (EPOCH_NAMES, EPOCH)):
@@ -216,13 +216,13 @@ def _is_no_loss(name: _Name) -> bool:
     core = [word for word in name.rest if word in LOSS_WORDS]
     if core != ["cost"]:
         return not core
-    # "cost_class" is a weight of what matches boxes or masks.
+    # "cost_class" is a weight for matching boxes or masks.
     is_weight = name.rest[0] == "cost" and not LOSS_KINDS.isdisjoint(name.rest[1:])
     return is_weight or name.has("batch", "reader", "time", "data", "training")
 
 
 def _beside_loss(name: _Name) -> list[str]:
-    """The words beside "loss": of which loss."""
+    """The words beside "loss", which tell the kind of loss."""
     return [
         word
         for word in name.rest
@@ -285,7 +285,7 @@ _LOSSES = (
 
 
 def _bare(words: Iterable[str]) -> list[str]:
-    """Words without the numbers behind them: `lr0`, `group1`."""
+    """Words without trailing numbers: `lr0`, `group1`."""
     return [bare for word in words if (bare := re.sub(r"\d+$", "", word))]
 
 
@@ -337,7 +337,7 @@ def _is_rate(name: _Name) -> bool:
 
 
 def _rate(name: _Name) -> Meaning:
-    """Tokens or samples a second; per device beside a total of all, the total is meant."""
+    """Tokens or samples per second; a total wins over a rate per device."""
     is_part = name.has(*DEVICE_WORDS)
     if name.has(*TOKEN_WORDS):
         return Meaning(TOKENS, 5 if is_part else 8)
@@ -385,7 +385,7 @@ def _is_memory(name: _Name) -> bool:
 
 
 def _is_other_memory(name: _Name) -> bool:
-    """Whether it is the host's, reserved, free, or all that there is."""
+    """Whether it is the host's memory, reserved, free, or the total."""
     others = OTHER_MEMORY - {"total"} - ({"ram"} if name.has("gpu", "cuda") else set())
     return name.has(*others) or (name.has("total") and not name.has("peak", "max"))
 
@@ -403,7 +403,7 @@ def _is_of_gpu(name: _Name) -> bool:
 
 
 def _memory(name: _Name) -> Meaning:
-    """The memory in use: the peak of what was allocated is preferred, and memory named as the GPU's."""
+    """The memory in use: the peak allocation is preferred, and memory named as the GPU's."""
     is_peak, is_allocated, is_of_gpu = _is_peak(name), _is_allocated(name), _is_of_gpu(name)
     if name.has("active"):
         rank = 4
@@ -427,7 +427,7 @@ _MEMORIES = (
     _Rule("memory in use", lambda _: True, _memory),
 )
 
-# Of how many steps a time is: "avg step time", "total step time".
+# The number of steps in a time: "avg step time", "total step time".
 _SPANNED = frozenset({"avg", "average", "mean", "total", "last", "train", "training", "current", "cur"})
 
 
@@ -478,16 +478,16 @@ _OTHERS = (
 )
 
 
-# What is no loss of the training, though it is called one or is lowered.
+# Not a training loss, although it is called one or is minimized.
 _NO_STAND_IN = EVAL_WORDS | {"scale", "weight", "best", "time", "rate"}
-# In this order: what is called a loss first.
+# In this order: names called a loss first.
 _STAND_INS = tuple(
     map(frozenset, (("loss",), ("xent", "nll", "bce", "ce", "entropy"), ("l",), ("mse", "rmse", "mae"), ("cost", "objective", "elbo"), ("perplexity", "ppl"), ("err", "error")))
 )  # fmt: skip
 
 
 def loss_stand_in(names: Iterable[str]) -> str | None:
-    """Of a log's own values, where none of its losses is the whole: the name of that which its training lowers; None where none does."""
+    """If none of a log's losses is the whole: the name of the value that its training minimizes; None if there is none."""
     known = [(name, words) for name in names if _NO_STAND_IN.isdisjoint(words := words_of(name))]
     known = [(name, words) for name, words in known if not any(word.startswith("pred") for word in words)]
     found = (name for kind in _STAND_INS for name, words in known if not kind.isdisjoint(words))

@@ -1,7 +1,7 @@
-r"""Where a logger's or a collector's own words end and the message begins.
+r"""Finds where a logger's or collector's own words end and the message begins.
 
-`2024-01-01 10:00:00,123 - trainer - INFO - 0,49,2.3`, `2025-01-09T04:11:23.1Z stdout F …`, `{"log":"step 3 …\n","stream":"stdout"}`:
-a table's row, an indented value or a bar is one also behind these.
+`2024-01-01 10:00:00,123 - trainer - INFO - 0,49,2.3`, `2025-01-09T04:11:23.1Z stdout F …`, `{"log":"step 3
+…\n","stream":"stdout"}`: table rows, indented values and bars are also recognized after these.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from supervisor.text.prefixes import split_prefix
 _LEVEL = r"(?:DEBUG|INFO|WARNING|WARN|NOTICE|ERROR|CRITICAL|TRACE|SUCCESS)"
 _CLOCK = r"\d\d?:\d\d:\d\d(?:[.,:]\d+)?"
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
-# What no message begins with: a time, a level, a stream.
+# Text that starts no message: a time, a level, a stream.
 _STRONG = re.compile(
     rf"""
     \s?(?:
@@ -35,7 +35,7 @@ _STRONG = re.compile(
     """,
     re.VERBOSE,
 )
-# What may follow those: the logger's name, the place in the source, the process.
+# Text that may follow: the logger's name, the source position, the process.
 _WEAK = re.compile(
     rf"""
       [A-Za-z_][\w.-]*\s?(?:-|\|)\ (?={_LEVEL}|[A-Za-z_][\w.]*:\d+\s)
@@ -51,9 +51,9 @@ _WEAK = re.compile(
     """,
     re.VERBOSE,
 )
-# A time or a level, as `tokens.mask` leaves them.
+# A time or a level, as masked by `tokens.mask`.
 _LOGGED = re.compile(rf"\[?{MASKED}{{4,}}")
-# A logger's plain name, which follows the level: "INFO trainer: …".
+# A logger's plain name after the level: "INFO trainer: …".
 _LOGGER = re.compile(
     r"(?!(?:train|training|valid\w*|val|eval\w*|test\w*|dev|epochs?|steps?|iter\w*|\w*loss|\w*lr|batch|progress|wandb|mlflow|comet|warning|goal|target):)[A-Za-z_]\w{2,}:\s",
     re.IGNORECASE,
@@ -69,7 +69,7 @@ _PLAIN = {"n": " ", "t": "\t", "r": " ", "b": " ", "f": " "}
 
 
 def message_start(text: str) -> int:
-    """How many characters a logger or collector put before the message; 0 where none did."""
+    """How many characters a logger or collector put before the message; 0 if none."""
     if text[:1] not in _STARTS:
         return 0
     place, sure = 0, False
@@ -87,22 +87,22 @@ def message_start(text: str) -> int:
     if not sure:
         return 0
     if text[-2:].rstrip()[-1:] == "|" and text[place : place + 1] != "|":
-        # The pipe is that of a table's row, not the logger's.
+        # The pipe belongs to a table's row, not to the logger.
         bare = text[:place].rstrip()
         place = len(bare) - 1 if bare[-1:] == "|" else place
     return place
 
 
 def logged_behind(text: str, masked: str, begin: int) -> int | None:
-    """Where behind `begin` a logger's line begins: at its time or level, which are masked; None where none does."""
+    """Where a logger's line starts after `begin`: at its masked time or level; None if there is none."""
     found = _LOGGED.search(masked, begin)
     return found.start() if found is not None and message_start(text[found.start() :]) else None
 
 
 def json_message(text: str) -> tuple[int, int, str] | None:
-    """Begin, end and text of the message that a JSON line carries, as long as it stands there; None where it carries none.
+    """Start, end and text of the message in a JSON line, at its original length; None without one.
 
-    Escapes become what they stand for, filled up to their length, so that places in the message are places in the line.
+    Escapes are decoded and padded to their length, so that positions in the message are positions in the line.
     """
     if text[:1] != "{":
         return None
@@ -119,7 +119,7 @@ def _unescaped(found: re.Match[str]) -> str:
     code, letter = found.groups()
     if code is not None:
         character = chr(int(code, 16))
-        # A bar of blocks stays a bar; "…" and the like are one character and blanks.
+        # A bar of blocks stays a bar; "…" and similar characters are one character and blanks.
         return character * 6 if character in "█▏▎▍▌▋▊▉━╸╺─░▒▓" else character + " " * 5
     mark = _PLAIN.get(letter, letter)
     return mark + " " if letter in _PLAIN else " " + mark
@@ -129,20 +129,20 @@ _RAW_RANK = re.compile(
     r"\s*\[(?:RANK|Rank|rank)[ :=]{1,2}(\d{1,6})\]:?\s|\s*\[(?!\d+:)[\w.-]{1,64}:(\d{1,6})/\d{1,6}\]\s|\s*\((\d{1,6})/\d{1,6}\)\s(?=\S)(?=.*\b(?:[Ee]poch|[Ss]tep|[Ii]ter))"
 )
 
-# "[HUGECTR][03:13:26][INFO][RANK0]: …": a rank behind other tags.
+# "[HUGECTR][03:13:26][INFO][RANK0]: …": a rank after other tags.
 _RANK_BEHIND = re.compile(
     r"(?:\[[^\[\]]{1,40}\]\s{0,2}|(?:DEBUG|INFO|WARNING|ERROR)\s{1,8}|[-|:]\s)+\s*\[RANK[ :=]?(\d{1,6})\]:?\s"
 )
 
 
-# "2020-11-08 20:32:35 [1,0]<stderr>:": MPI's tag behind a time.
+# "2020-11-08 20:32:35 [1,0]<stderr>:": MPI's tag after a time.
 _MPI_BEHIND = re.compile(r"[-\d]{10}[T ][\d:.,]{8,15}\s?\[\d+,(\d{1,6})\]<std(?:out|err)>:")
 _NUMBERED = re.compile(r"\s{0,4}\d{1,5}: $")
 _DECIMAL = re.compile(r"-?(?:\d+\.\d|\.\d|\d+\.?$)|-\d")
 
 
 def who(text: str) -> tuple[int | None, str, tuple[int, int] | None]:
-    """The rank that the line's prefix names, what stands behind the prefix, and where the rank's digits are."""
+    """The rank in the line's prefix, the text after the prefix, and the position of the rank's digits."""
     origin, body = split_prefix(text)
     rank = origin.rank if origin.rank is not None else origin.local_rank
     place = len(text) - len(body)

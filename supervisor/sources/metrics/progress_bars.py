@@ -1,4 +1,4 @@
-"""Progress bars: tqdm, rich, Keras, fastprogress and others. A bar is cut out, so that the rest can be read as text."""
+"""Progress bars: tqdm, rich, Keras, fastprogress and others. Bars are cut out, so that the rest can be read as text."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from supervisor.sources.metrics.names import (
 from supervisor.sources.metrics.tokens import MASKED
 from supervisor.sources.metrics.values import WHOLE, Conversion, How, magnitude
 
-# In steps a second.
+# In steps per second.
 FASTEST = 10_000
 # "1/1 [======] - 1s 1s/step", "1/1 ━━━━ 0s 33ms/step": nothing follows.
 _KERAS_ENDS = re.compile(r"\s*(?:-\s*\S+s\s+)?\S+s/(?:step|epoch|sample)\s*$")
-# Of tqdm's ``[00:00<?, ?it/s]``: neither how long it will take nor how fast it is, as nothing was counted yet.
+# tqdm's ``[00:00<?, ?it/s]``: neither remaining time nor rate, because nothing was counted yet.
 NOTHING_COUNTED = "<?, ?"
 
 _BARS = (
@@ -33,7 +33,7 @@ _BARS = (
         r"(?P<pct>\d{1,3})%(?:\|[^|]*\||(?=\s))\s*(?P<n>\d[\d.,]*[kKMGT]?)/(?P<N>\d[\d.,]*[kKMGT]?|\?)\s*\[(?P<el>[\d:]+)<(?P<rem>[^,\]]*)"
         r"(?:,\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>[A-Za-z]*/[A-Za-z]+))?(?P<close>\])?"
     ),
-    # tqdm's, without a share and a drawing: 41/100 [00:03<00:05, 6.30it/s, loss=0.3]
+    # tqdm without percentage and drawing: 41/100 [00:03<00:05, 6.30it/s, loss=0.3]
     re.compile(
         r"(?<![\w./])(?P<n>\d+)/(?P<N>\d+) \[(?P<el>[\d:]+)<(?P<rem>[\d:]+|\?)"
         r"(?:,\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>[A-Za-z]*/[A-Za-z]+))?(?P<close>\])?"
@@ -52,11 +52,11 @@ _BARS = (
     ),
     # fastprogress: 34.78% [32/92 00:04<00:08 0.0812]
     re.compile(r"(?<![\d.])[\d.]++% \[(?P<n>\d+)/(?P<N>\d+) (?P<el>[\d:]+)<(?P<rem>[\d:]+)(?: (?P<loss>[\d.]+|nan|inf))?\]"),
-    # mmcv's, of an evaluation: [>>>>  ] 12/68, 3.1 task/s, elapsed: 4s, ETA: 18s
+    # mmcv's, for an evaluation: [>>>>  ] 12/68, 3.1 task/s, elapsed: 4s, ETA: 18s
     re.compile(
         r"\[[> ]*\]\s*(?P<n>\d+)/(?P<N>\d+),\s*(?P<rate>[\d.]+)\s(?P<unit>task/s),\s*elapsed:\s*(?P<el>\d+)s(?:,\s*ETA:\s*(?P<rem>\d+)s)?"
     ),
-    # Keras, of a length that it does not know: 109/Unknown - 12s 11ms/step
+    # Keras, with unknown length: 109/Unknown - 12s 11ms/step
     re.compile(r"^\s*(?P<n>\d+)/Unknown\s+-?\s*(?P<el>\d+m?s)\b"),
     # Keras: 938/1875 [=====>......] - ETA: 3s    and    938/1875 ━━━━━━━━━ 3s 2ms/step
     re.compile(r"^\s*(?P<n>\d+)/(?P<N>\d+)\s+(?:\[[=>.\s]*\]|[━─]{3,}[━─ ]*(?P<el>\S+s))"),
@@ -76,7 +76,7 @@ _OTHER_WORK = re.compile(
 _EVALUATION = re.compile(
     r"\b(?:val(?:id(?:at\w+)?)?|eval\w*|test(?:ing)?|dev|infer\w*|sanity|predict\w*)\b", re.IGNORECASE
 )
-# "Test Iter:   24/ 157 …": whose bar it is stands first, whatever follows.
+# "Test Iter:   24/ 157 …": the owner of the bar comes first, whatever follows.
 _EVALUATION_LED = re.compile(
     r"\W*(?:val(?:id(?:at\w+)?)?|eval\w*|test(?:ing)?|dev)\s+(?:iter\w*|steps?|batch\w*|epochs?|it)\b",
     re.IGNORECASE,
@@ -86,7 +86,7 @@ _TRAINING = re.compile(
     re.IGNORECASE,
 )
 _EPOCHS = re.compile(r"(?:^|[\s:|\]])(?:epochs?|training epochs?|ep)(?: progress)?\s*:?\s*$", re.IGNORECASE)
-# A metric and its value. "Computing mean PPL" names one and has none to show.
+# A metric and its value. "Computing mean PPL" names one without a value.
 _METRIC_HINT = re.compile(
     r"(?:loss|\blr\b|learning|acc|ppl|grad|reward|kl\b|损失)[^\d,;|]{0,24}(?:\d|nan)", re.IGNORECASE
 )
@@ -101,17 +101,17 @@ _PAIRS = re.compile(r"\w\s*[:=]\s*[-\d.]+(?:[^\s,;|]*[,;|]\s*|\S*\s+)\w[\w ]*[:=
 
 
 def is_other_work(text: str) -> bool:
-    """Whether words are of work that is no training."""
+    """Whether the words describe work other than training."""
     return _OTHER_WORK.search(text) is not None
 
 
 def is_beside_training(name: str) -> bool:
-    """Whether a name is of work beside the training, and of none of it: what loads, prepares, evaluates."""
+    """Whether a name describes work beside the training: loading, preparing, evaluating."""
     return is_other_work(name) and _TRAINING.search(name) is None
 
 
 class BarReading(NamedTuple):
-    """One value of a bar: canonical field, where it stands, how to convert it."""
+    """One value of a bar: canonical field, position, conversion."""
 
     field: str
     start: int
@@ -120,9 +120,9 @@ class BarReading(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A bar found in a line. `rest` is the line with the bar masked; `readings` is empty where it is not training's.
+    """A bar found in a line. `rest` is the line with the bar masked; `readings` is empty if it is not training's.
 
-    `is_new`: it is a bare one in its first second, which is training's or not by its digits alone. `end`: where it ends.
+    `is_new`: a bare bar in its first second, which only its digits can identify as training's. `end`: its end position.
     """
 
     rest: str
@@ -135,7 +135,7 @@ class Bar(NamedTuple):
 
 @lru_cache(maxsize=4)
 def find_bar(text: str, *, in_row: bool = False) -> Bar | None:
-    """The first bar of a (masked) line. `in_row`: it ends a row of a table of training, so it needs no words."""
+    """The first bar of a (masked) line. `in_row`: it ends a table row of training, so it needs no words."""
     for pattern in _BARS:
         match = pattern.search(text)
         if match is not None:
@@ -144,12 +144,12 @@ def find_bar(text: str, *, in_row: bool = False) -> Bar | None:
 
 
 class _Drawn:
-    """A bar that a pattern found, and what stands around it.
+    """A bar found by a pattern, and its surroundings.
 
     Attributes:
-        described: the text before it, behind what is masked.
-        after: the text behind it.
-        top: what its rate counts, and `bottom` in what: "it" and "s".
+        described: the text before it, after any mask.
+        after: the text after it.
+        top: the numerator of its rate, and `bottom` the denominator: "it" and "s".
         is_row: it ends a row of a table of training.
     """
 
@@ -174,7 +174,7 @@ class _Drawn:
 
     @property
     def counts_steps(self) -> bool:
-        """Whether its unit is one of steps, or it has none."""
+        """Whether its unit is one of steps, or missing."""
         return not self.unit or not _UNITS_OF_TRAINING.isdisjoint({self.top, self.bottom})
 
     @property
@@ -185,23 +185,23 @@ class _Drawn:
 
     @property
     def evaluates(self) -> bool:
-        """Whether it is an evaluation's: by the words before it, or as all its losses are held out."""
+        """Whether it belongs to an evaluation, by the words before it, or because all its losses are held out."""
         if _EVALUATION_LED.match(self.described):
             return True
         if _EVALUATION.search(self.described) and not _METRIC_HINT.search(self.described):
             return True
-        is_lightning = "v_num" in self.after  # it shows the last validation's loss beside training's
+        is_lightning = "v_num" in self.after  # it shows the last validation loss beside training's
         losses = [] if is_lightning else _LOSSES.findall(self.described + self.after)
         return bool(losses) and all(_HELD_OUT.search(name) for name in losses)
 
     @property
     def is_new(self) -> bool:
-        """Whether it is a bare one in its first second."""
+        """Whether it is a bare bar in its first second."""
         return not self.described.strip() and self.groups.get("el") == "00:00"
 
     @property
     def is_too_fast(self) -> bool:
-        """Whether it counts more a second than a training does."""
+        """Whether its rate is too high for training."""
         rate = self.groups.get("rate") or "?"
         return self.bottom == "s" and rate != "?" and float(rate) > FASTEST
 
@@ -263,7 +263,7 @@ def _masked(found: re.Match[str]) -> str:
 
 
 def _bar(text: str, match: re.Match[str], *, in_row: bool) -> Bar:
-    # A second bar is what an earlier one left on the line.
+    # A second bar is the remainder of an earlier one on the line.
     behind = _BARS[1].sub(_masked, text[match.end() :])
     rest = text[: match.start()] + MASKED * (match.end() - match.start()) + behind
     drawn = _Drawn(text, match, in_row=in_row)

@@ -61,7 +61,7 @@ _MARK = re.compile(r"\[[\s\d%=>-]*\](?=\s{2,}\d|\s+[A-Za-z])")
 _COLUMN = re.compile(r"[A-Za-z_#%][\w #%/.()@+'-]{0,30}$")
 # Parts of a detector's loss: beside them "total" is their sum.
 _PARTS = frozenset({"box", "obj", "cls", "dfl"})
-# A column that ends with one of these counts what was evaluated, or for how long.
+# A column with this ending counts evaluated items, or a duration.
 _COUNTED_THINGS = frozenset({"images", "instances", "size", "time", "seen", "targets", "labels"})
 _VALUED = re.compile(r"\d\.\d|\(\d+/\d+\)|\s\d+$")
 _RULE = re.compile(r"[\s|+:=─━┼-]*$")
@@ -76,7 +76,7 @@ _SECTION_ROW = re.compile(r"\s*\|\s*[A-Za-z_][\w ]*/\s*\|\s*\|\s*$")
 class Header:
     r"""A header row. `style` is "," "\t" "|" "  " (columns of blanks).
 
-    `starts`: where the columns begin, of a table of blanks: a row may leave cells empty.
+    `starts`: the column positions in a table of blanks, where a row may leave cells empty.
     """
 
     style: str
@@ -85,12 +85,12 @@ class Header:
 
 
 def is_rule(text: str) -> bool:
-    """A line that only draws (or is blank): it ends no table."""
+    """A line that only draws (or is blank) and does not end a table."""
     return _RULE.match(text) is not None
 
 
 def is_section_row(text: str) -> bool:
-    """`| train/   |        |`: a table of names and values, not one of settings."""
+    """`| train/   |        |`: a table of names and values, not of settings."""
     return _SECTION_ROW.match(text) is not None
 
 
@@ -100,7 +100,7 @@ def find_header(text: str) -> Header | None:
     if bar is not None:
         text = bar.rest.split(MASKED)[0].rstrip(" :")
     if text.lstrip().startswith("# "):
-        text = text.replace("#", " ", 1)  # a comment mark, as numpy writes it, is no column
+        text = text.replace("#", " ", 1)  # a comment mark, as numpy writes it, is not a column
     for style in (",", "\t", "|", "  "):
         places = _cells(text, style)
         cells = [cell.strip() for _, cell in places]
@@ -112,13 +112,13 @@ def find_header(text: str) -> Header | None:
 
 
 def _whole(cell: str) -> str:
-    """A column's name without its half of brackets around several: "Box(P", "R", "mAP50-95)"."""
+    """A column's name without its half of brackets around several columns: "Box(P", "R", "mAP50-95)"."""
     is_whole = cell.count("(") == cell.count(")")
     return cell if is_whole else cell.replace("(", " ").replace(")", "").strip()
 
 
 def _heads_readings(cells: list[str], style: str) -> bool:
-    """Whether the names of columns are those of readings: a counter beside another field, or several scores."""
+    """Whether the column names are readings: a counter beside another field, or several scores."""
     if sum(_VALUED.search(cell) is not None for cell in cells) >= 2:
         return False  # names with their values beside them
     meanings = [meaning(_plain(cell)) for cell in cells]
@@ -138,7 +138,7 @@ def is_counted(header: Header) -> bool:
 
 
 def read_row(header: Header, text: str) -> Parsed | None:
-    """A row under its header; None when the line is none."""
+    """A row under its header; None if the line is not one."""
     body, readings = _without_bar(header, text)
     cells = _cells(body, header.style)
     if header.names[0].lower() in _NAMES and cells[0][1].strip().lower() not in _VALUES:
@@ -161,7 +161,7 @@ def read_row(header: Header, text: str) -> Parsed | None:
 
 
 def _without_bar(header: Header, text: str) -> tuple[str, list[Reading]]:
-    """A row without the bar behind it, and what that reads."""
+    """A row without the bar after it, and the bar's reading."""
     bar = find_bar(text, in_row=True) if header.style in {"  ", "\t"} else None
     if bar is None or bar.rest.strip()[:1] in {MASKED, ""}:
         return text, []
@@ -170,14 +170,14 @@ def _without_bar(header: Header, text: str) -> tuple[str, list[Reading]]:
 
 
 class _Cell(NamedTuple):
-    """What a cell holds; a list of numbers counts as a number too."""
+    """The content of a cell; a list of numbers also counts as a number."""
 
     is_number: bool
     readings: list[Reading]
 
 
 def _cell_of_row(name: str, raw: str, start: int, *, is_first: bool, names: tuple[str, ...]) -> _Cell | None:
-    """What a cell of a row holds; None when it is a text that rows do not have."""
+    """The content of a row's cell; None for a text that rows do not have."""
     cell = raw.strip().rstrip(":")
     begin = start + len(raw) - len(raw.lstrip())
     match = _CELL.match(cell)
@@ -195,7 +195,7 @@ def _cell_of_row(name: str, raw: str, start: int, *, is_first: bool, names: tupl
 
 
 def _one_of_each(readings: list[Reading]) -> tuple[Reading, ...]:
-    """Of several columns of one field the one that ranks highest, the first of equals; of losses that are all parts, none."""
+    """For several columns of one field, the highest in rank, the first of equals; none if all losses are parts."""
     best: dict[str, Reading] = {}
     for reading in readings:
         if reading.field not in best or reading.rank > best[reading.field].rank:
@@ -212,7 +212,7 @@ def _one_of_each(readings: list[Reading]) -> tuple[Reading, ...]:
 
 
 def _columns(starts: tuple[int, ...], cells: list[int]) -> list[int]:
-    """Which column each cell of a row with holes stands under; a value too wide for its column pushes the next a little."""
+    """The column of each cell in a row with holes; a value too wide for its column shifts the next a little."""
     places = []
     for cell in cells:
         near = [place for place, start in enumerate(starts) if 0 <= cell - start <= 2]
@@ -222,7 +222,7 @@ def _columns(starts: tuple[int, ...], cells: list[int]) -> list[int]:
 
 
 def read_pair_row(text: str, *, in_section: bool) -> Parsed | None:
-    """`|    loss     | 12.9    |`: one name and value a row; None when the line is no such row."""
+    """`|    loss     | 12.9    |`: one name and value per row; None if the line is not such a row."""
     match = _PAIR_ROW.match(text)
     if match is None:
         return None
@@ -230,7 +230,7 @@ def read_pair_row(text: str, *, in_section: bool) -> Parsed | None:
     counts = found.field in {EPOCH, STEP} and found.rank >= 7
     is_loss = found.field in {LOSS, VAL_LOSS}
     if (found.rank == 3 and "/" in match["name"]) or (is_loss and found.rank == SOLE_RANK):
-        return NOTHING  # a part of a loss, in a block whose total may have a row of its own
+        return NOTHING  # a part of a loss, in a block whose total may have its own row
     gauges = (found.field == GRAD_NORM and found.rank >= 8) or (
         found.field == LR and match["name"].lower().startswith(("train/", "optim/"))
     )
@@ -243,7 +243,7 @@ def read_pair_row(text: str, *, in_section: bool) -> Parsed | None:
 
 
 def _readings(name: str, match: re.Match[str], start: int) -> list[Reading]:
-    """What a cell holds; `start` is where in the line it begins."""
+    """The readings of a cell; `start` is its position in the line."""
     found = meaning(_plain(name))
     unit = (match["unit"] or "").lower()
     place = (start + match.start("a"), start + match.end("a"))
@@ -272,7 +272,7 @@ def _readings(name: str, match: re.Match[str], start: int) -> list[Reading]:
 
 
 def _conversion(field: str, name: str, unit: str, text: str) -> Conversion | None:
-    """How a cell becomes a number; None where it is none to chart."""
+    """The conversion of a cell into a number; None if it is not to be charted."""
     match field:
         case "memory_used_bytes":
             return memory_conversion(unit)
@@ -294,12 +294,12 @@ def _conversion(field: str, name: str, unit: str, text: str) -> Conversion | Non
 
 
 def _plain(name: str) -> str:
-    """A column's name without what stands in brackets, unless that is all."""
+    """A column's name without its part in brackets, unless that is all."""
     return re.sub(r"\s*\([^()]*\)\s*$", "", name) or name
 
 
 def _cells(text: str, style: str) -> list[tuple[int, str]]:
-    """The cells of a line with their places."""
+    """The cells of a line with their positions."""
     if style == "  ":
         if (mark := _MARK.match(text)) is not None:
             text = " " * mark.end() + text[mark.end() :]

@@ -17,7 +17,7 @@ from supervisor.sources.metrics.words import (
     TRAIN_WORDS,
 )
 
-MASKED = "\x01"  # stands for text that cannot hold a metric: a time stamp, a source line, a URL
+MASKED = "\x01"  # replaces text that cannot contain a metric: a time stamp, a source line, a URL
 
 _MASKS = re.compile(
     r"""
@@ -111,10 +111,10 @@ _TAIL_WORDS = re.compile(
 
 
 class Token(NamedTuple):
-    """One value of a line, with the name that the text before it gives.
+    """One value of a line, with its name from the text before it.
 
-    `kind` is "num", "frac" (a of b), "dur" or "ratio". `before` is all text since the value before, `name` its last
-    part. `scale_end`: the K or M of a pair's total, or of a value that has a unit too. `bare`: nothing like ":" or "=" stands between name and value. `tail`: a unit in brackets after the name.
+    `kind` is "num", "frac" (a of b), "dur" or "ratio". `before` is all text since the previous value, `name` its last part. `scale_end`: the K or M of a pair's total, or of a value that also
+    has a unit. `bare`: there is no ":" or "=" between name and value. `tail`: a unit in brackets after the name.
     """
 
     kind: str
@@ -132,9 +132,9 @@ class Token(NamedTuple):
     stop: int = 0
 
 
-@lru_cache(maxsize=4)  # tables, grammar and memo ask for the same line in turn
+@lru_cache(maxsize=4)  # tables, grammar and cache need the same line in turn
 def mask(text: str) -> str:
-    """The text with time stamps, source places, URLs and the like blotted out, at the same length."""
+    """The text with time stamps, source positions, URLs and the like masked, at the same length."""
     text = _MASKS.sub(lambda found: MASKED * len(found.group()), text)
     if not text.isascii():
         text = _PICTURES.sub(MASKED, text)
@@ -159,13 +159,13 @@ def tokens(text: str) -> tuple[Token, ...]:
 
 
 def _is_part_of_name(match: re.Match[str], before: str, bare_name: str | None) -> bool:
-    """Whether a number stands within a name; `bare_name` is the one before it, if neither ":" nor "=" stands between."""
+    """Whether a number is inside a name; `bare_name` is the name before it, if neither ":" nor "=" is in between."""
     text, end = match.string, match.end("num")
     if match["num"].isdigit():
         if _INDEXED.search(before) and _MORE_NAME.match(text, end):
             return True  # "GPU 0 memory"
         if bare_name is not None and _LOSS_NUMBERED.match(text, end) and _is_numbered(bare_name):
-            return True  # "Content 1 loss: 79.6": one of several, and not of a metric
+            return True  # "Content 1 loss: 79.6": one of several, not of a metric
     is_before_name = before.rstrip()[-1:].isalpha() and _NUMBERED.match(text, match.end())
     return bool(is_before_name) and not _COUNTS.search(before)  # "LR (group 0)=1e-4"
 
@@ -184,7 +184,7 @@ def _token(match: re.Match[str], name: str, tail: str, bare: bool, before: str) 
 
 
 def name_of(before: str) -> tuple[str, str, bool]:
-    """The name that the text before a value ends with, a unit in brackets after it, and whether it is bare."""
+    """The name at the end of the text before a value, a unit in brackets after it, and whether it is bare."""
     rest = before.rstrip()
     bare = True
     tail = ""
@@ -210,11 +210,11 @@ def name_of(before: str) -> tuple[str, str, bool]:
 
 
 def _is_numbered(name: str) -> bool:
-    """Whether a number behind this name is the number of one of several losses, and no counter."""
+    """Whether a number after this name is an index of one of several losses, not a counter."""
     word = name.lower()
     return word.isalpha() and not any(word in known for known in _NOT_NUMBERED)
 
 
 def is_adjacent(before: str) -> bool:
-    """Whether nothing but brackets and blanks stands between a value and the one before."""
+    """Whether only brackets and blanks are between a value and the previous one."""
     return not before.strip(" \t[](),:|>-") and len(before) <= 8

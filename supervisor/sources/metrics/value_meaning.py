@@ -1,4 +1,4 @@
-"""What a number means: without a name by its unit, the word behind it or its place; with one by the name, corrected by its unit and the words before it."""
+"""The meaning of a number: without a name by its unit, the next word or its position; with one by the name, corrected by unit and context."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _AFTER = re.compile(
     r"\s*(?:\(?(?:bf16|fp16|fp32|fp8|tf32|model|est\.?)\)?\s+)?(mfu|rate|lr|loss|grad norm|epochs?|steps?|avg|left|remaining)\b",
     re.IGNORECASE,
 )
-# Names behind their values all along the line.
+# Names after their values all along the line.
 _LOSS_AND_RATE = re.compile(r"\d loss\b.*\d (?:LR|lr|rate)\b")
 # "1000: 2.1", "100 | loss …", "70<tab>images/sec: 152.2".
 _BEHIND_COUNTER = re.compile(r"\s*(?::|\| )|\t[^\W\d]")
@@ -59,19 +59,19 @@ _PER = re.compile(r"[_ ]per[_ ]")
 _STEPS = frozenset({"it", "iter", "itr", "iteration", "step", "batch", "update"})
 
 
-# A longer number at a line's beginning is a time in some unit.
+# A longer number at the start of a line is a time in some unit.
 MOST_DIGITS = 9
 
 
 class _Bare:
-    """A value without a name, and what stands around it.
+    """A value without a name, and its surroundings.
 
     Attributes:
-        word: the word behind it, if it is one of a few known ones.
-        place: its number among the line's values, from 0.
-        is_alone: nothing was found on the line before it.
-        scale: the seconds of its unit; None where that is no time.
-        rate: the field of its unit; None where that is no throughput.
+        word: the word after it, if it is a known one.
+        place: its index among the line's values, from 0.
+        is_alone: nothing was found before it on the line.
+        scale: the seconds of its unit; None if that is not a time.
+        rate: the field of its unit; None if that is not a throughput.
     """
 
     def __init__(self, text: str, token: Token, place: int, *, alone: bool) -> None:
@@ -87,13 +87,13 @@ class _Bare:
 
     @property
     def is_leading_counter(self) -> bool:
-        """Whether it is a whole number at the line's beginning, and a counter by what follows."""
+        """Whether it is a whole number at the line's start that the following text makes a counter."""
         is_first = self.place == 0 and self.token.text.isdigit() and len(self.token.text) <= MOST_DIGITS
         return is_first and _leads(self.text, self.token)
 
     @property
     def is_loss_of_darknet(self) -> bool:
-        """Whether it stands where darknet prints the loss: behind the step, neither with a name, before their mean, which has one."""
+        """Whether it is at darknet's position of the loss: after the step, both without names, before their named mean."""
         token = self.token
         is_behind_step = self.place == 1 and self.text[: token.start].strip().rstrip(":").isdigit()
         return is_behind_step and "." in token.text and "avg" in self.text[token.end : token.end + 24]
@@ -110,7 +110,7 @@ def _in_seconds(field: str, rank: int) -> Callable[[_Bare], Reading]:
 
 
 class _Rule(NamedTuple):
-    """One row of the table of nameless values: of a value the first rule whose `when` holds applies."""
+    """One row of the table of nameless values: the first rule whose `when` holds applies."""
 
     why: str
     when: Callable[[_Bare], bool]
@@ -157,13 +157,13 @@ _RULES = (
 
 
 def nameless(text: str, token: Token, place: int, *, alone: bool, evaluates: bool) -> Reading | None:
-    """What a value without a name means; None when that is unknown.
+    """The meaning of a value without a name; None if unknown.
 
     Args:
         text: the masked line.
         token: the value.
-        place: its number among the line's values, from 0.
-        alone: nothing was found on the line before it.
+        place: its index among the line's values, from 0.
+        alone: nothing was found before it on the line.
         evaluates: this part of the line is about an evaluation.
     """
     one = _Bare(text, token, place, alone=alone)
@@ -173,7 +173,7 @@ def nameless(text: str, token: Token, place: int, *, alone: bool, evaluates: boo
 
 
 def _leads(text: str, token: Token) -> bool:
-    """Whether the number begins the line as a counter does: `[100] train_loss=…`, `1000: 2.1, …`, `100 | loss …`."""
+    """Whether the number starts the line as a counter: `[100] train_loss=…`, `1000: 2.1, …`, `100 | loss …`."""
     head = text[: token.start].strip(MASKED + " \t")
     tail = text[token.stop :].lstrip()
     bracketed = head[-1:] == "[" and not head.strip("[] ") and tail.startswith("]")
@@ -182,7 +182,7 @@ def _leads(text: str, token: Token) -> bool:
 
 
 def field_of_rate(unit: str) -> str | None:
-    """What a rate like `tok/s` or `img/sec` counts; None when it is none of training's throughput."""
+    """The field of a rate like `tok/s` or `img/sec`; None if it is not a training throughput."""
     unit = _PER.sub("/", unit.lower()).replace(" ", "")
     top, slash, _ = unit.partition("/")
     if not slash or not unit.endswith(("/s", "/sec", "/second", "gpu", "device", "chip", "rank")):
@@ -195,12 +195,12 @@ def field_of_rate(unit: str) -> str | None:
 
 
 def is_step_of(unit: str) -> bool:
-    """Whether a unit is something for each step (`s/iter`)."""
+    """Whether a unit is per step (`s/iter`)."""
     return unit.partition("/")[2].strip() in _STEPS
 
 
 def is_step_rate(unit: str) -> bool:
-    """Whether a unit is steps in a second."""
+    """Whether a unit is steps per second."""
     top, slash, bottom = _PER.sub("/", unit.lower()).replace(" ", "").partition("/")
     return (
         bool(slash)
@@ -212,15 +212,15 @@ def is_step_rate(unit: str) -> bool:
 _NAME = re.compile(r"[A-Za-z_#一-鿿][\w@/.#% '+-]{0,60}$")
 
 
-# One step's name before the slash: steps a second, in the plural, may be those of an environment.
+# A single step's name before the slash: the plural, per second, may mean steps of an environment.
 _STEP_RATE = re.compile(
     r"(?:step|iter|it|train(?:ing)? steps)/(?:s|sec|second)$|.*/batches_per_second$", re.IGNORECASE
 )
-# What part of a step a time is.
+# The part of a step that a time covers.
 _PHASES = frozenset({"data", "load", "loading", "forward", "backward", "optimizer", "comm"})
-# What is counted in thousands by its name.
+# Values whose names mean thousands.
 _KILO = frozenset({"kt_s", "ktok_s", "ktok_sec", "ktokens_s", "ktokens_sec", "ktps", "kwps"})
-# A limit that a loss is compared with ("loss < 0.1"), a number of things ("loss on 1000 samples").
+# A limit for a loss ("loss < 0.1"), or a number of items ("loss on 1000 samples").
 _COMPARED = re.compile(r"(?<![-=])[<>]=?\s*$")
 _COMPARED_WITH = re.compile(r"\s[<>]=?\s*\w")
 _OF_THINGS = re.compile(
@@ -242,11 +242,11 @@ class LineValues:
     Attributes:
         text: the masked line.
         tokens: its values.
-        readings: what was found so far.
-        settings: how many names of settings were met.
+        readings: the findings so far.
+        settings: the number of setting names so far.
         evaluates: this part of the line is about held-out data.
-        after_epoch: the value before was the epoch.
-        has_step_of_evaluation: a step was an evaluation's own.
+        after_epoch: the previous value was the epoch.
+        has_step_of_evaluation: a step was an evaluation's.
     """
 
     def __init__(self, masked: str, readings: Iterable[Reading], *, evaluates: bool) -> None:
@@ -261,11 +261,11 @@ class LineValues:
         self._counts_all_time = False  # a "time" on this line is that of many steps
 
     def has(self, *fields: str) -> bool:
-        """Whether one of these fields was found."""
+        """Whether any of these fields was found."""
         return any(reading.field in fields for reading in self.readings)
 
     def following(self, place: int) -> Token | None:
-        """The value behind the one at `place`."""
+        """The value after the one at `place`."""
         return self.tokens[place + 1] if place + 1 < len(self.tokens) else None
 
     def add(
@@ -282,14 +282,14 @@ class LineValues:
         self.readings.append(Reading(field, name, rank, token.start, token.end, conversion, weak))
 
     def add_named(self, token: Token, found: Meaning, words: list[str]) -> None:
-        """Add a value by its name's meaning, corrected by its unit and by what stands before it."""
+        """Add a value by its name's meaning, corrected by its unit and the text before it."""
         if (
             found.field == ""
             and " " in token.name
             and "_" in (last := token.name.rsplit(None, 1)[-1])
             and (token.bare or "_" in token.name.partition(" ")[0])
         ):
-            # "CV info cv_loss 88.1": words stand before an identifier.
+            # "CV info cv_loss 88.1": words precede an identifier.
             token = token._replace(name=last)
             found, words = meaning(last), words_of(last)
         unit = token.unit or _tail_unit(token.tail)
@@ -318,7 +318,7 @@ class LineValues:
         self._take(token, found, words, unit, evaluates=evaluates)
 
     def _step(self, found: Meaning, token: Token, words: list[str], unit: str, *, evaluates: bool) -> Meaning:
-        """What a value with a step's name is: a step, the time of one (`Step: 25ms`), or nothing to chart."""
+        """The meaning of a value with a step's name: a step, a step's time (`Step: 25ms`), or nothing to chart."""
         if token.tail.lower() in {"t", "time", "s", "sec"}:
             return _TIME_OF_STEP
         if time_scale(unit) is not None and unit not in {"m", "M"} and not evaluates:
@@ -333,7 +333,7 @@ class LineValues:
     def _by_unit(
         self, found: Meaning, token: Token, words: list[str], unit: str, *, evaluates: bool
     ) -> Meaning:
-        """What a value is where its unit, or the value before it, means more than its name."""
+        """The meaning of a value if its unit, or the value before it, says more than its name."""
         named = found.field != ""  # tokens a second by the name
         if not evaluates:
             if not named and time_scale(unit) is not None and is_step_of(unit) and _PHASES.isdisjoint(words):
@@ -351,7 +351,7 @@ class LineValues:
         return found
 
     def _take(self, token: Token, found: Meaning, words: list[str], unit: str, *, evaluates: bool) -> None:
-        """Keep a value under the field that it was found to be of, converted."""
+        """Store a value under its field, converted."""
         match found.field:
             case "step" | "epoch":
                 self._counted(token, found, unit, evaluates=evaluates)
@@ -408,7 +408,7 @@ class LineValues:
         self.add(field, token, found.rank, PLAIN, name=token.name, weak=found.weak)
 
     def _is_no_reading(self, token: Token) -> bool:
-        """Whether a value behind the word loss is a limit that it is compared with, or a number of things."""
+        """Whether a value after the word loss is a limit, or a number of items."""
         return (
             _COMPARED.search(token.before) is not None
             or _COMPARED_WITH.match(self.text, token.stop) is not None
@@ -418,7 +418,7 @@ class LineValues:
         )
 
     def _mfu_scale(self, token: Token) -> float:
-        # nanochat prints percent without the sign, with two decimals, also below one; others a fraction.
+        # nanochat prints percent without the sign and with two decimals, even below one; others fractions.
         short = len(token.text.partition(".")[2]) <= 2 and "tok/sec" in self.text
         return 0.01 if short else 1.0
 
@@ -454,7 +454,7 @@ class LineValues:
             self.add(STEP_TIME, token, found.rank, how, name=token.name, weak=found.weak)
 
     def _own(self, token: Token, unit: str, *, weak: bool) -> None:
-        """A value under the name that the log gives it, as printed."""
+        """A value under the log's own name, as printed."""
         name = token.name
         if (
             name.lower() in PROSE
@@ -469,14 +469,14 @@ class LineValues:
 
 
 def _is_rate_of_steps(found: Meaning, token: Token) -> bool:
-    """Whether a value counts steps in a second, by its name or the unit behind its name."""
+    """Whether a value is steps per second, by its name or the unit after its name."""
     if found.field == STEP_TIME:
         return _STEP_RATE.match(token.name) is not None
     return found.field == "" and (is_step_rate(token.tail) or _STEP_RATE.match(token.name) is not None)
 
 
 def _scale_of_eta(token: Token, unit: str) -> float | None:
-    """Seconds in one of an ETA's unit: of its name, or as printed, or seconds where the name holds "eta" and the number no decimals."""
+    """Seconds per unit of an ETA: from its name, as printed, or seconds if the name contains "eta" and the number has no decimals."""
     if unit:
         return time_scale(unit)
     return 1.0 if "eta" in token.name.lower() and "." not in token.text else None

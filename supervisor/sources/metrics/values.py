@@ -1,4 +1,4 @@
-"""Numbers, units and durations as logs print them, to floats in base units."""
+"""Converts numbers, units and durations, as printed in logs, to floats in base units."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 GIB = 1 << 30
-# PyTorch's tools print GiB as "GB" or "G": taken at face value as GiB.
+# PyTorch's tools print GiB as "GB" or "G", so these are read as GiB.
 _MEMORY = {
     "": 0.0, "b": 1.0, "bytes": 1.0, "kb": 1024.0, "kib": 1024.0, "k": 1024.0, "mb": GIB / 1024, "mib": GIB / 1024, "m": GIB / 1024,
     "mo": GIB / 1024, "gb": float(GIB), "gib": float(GIB), "g": float(GIB), "tb": GIB * 1024.0, "tib": GIB * 1024.0,
@@ -26,7 +26,7 @@ _PARTS = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Zµ]+)")
 
 
 class How(IntEnum):
-    """How a value's text becomes a number."""
+    """The conversion of a value's text to a number."""
 
     NUMBER = 0  # times scale
     WHOLE = 1  # an integer, also "31K" and "1,149"
@@ -37,7 +37,7 @@ class How(IntEnum):
 
 
 class Conversion(NamedTuple):
-    """How, and by what factor."""
+    """The kind of conversion, and the factor."""
 
     how: How
     scale: float = 1.0
@@ -45,7 +45,7 @@ class Conversion(NamedTuple):
 
 PLAIN = Conversion(How.NUMBER)
 WHOLE = Conversion(How.WHOLE)
-# Logs rarely print more digits of a measurement; more are noise of the conversion (863.5 ms as 0.8635000000000002 s).
+# Logs rarely print more digits of a measurement; more are conversion noise (863.5 ms as 0.8635000000000002 s).
 _SIGNIFICANT = 12
 _EXPONENTS = {1.0: "", 1e-6: "e-6", 1e-3: "e-3", 0.01: "e-2", 1e3: "e3"}
 _FLOATS = msgspec.json.Decoder(list[float])
@@ -64,7 +64,7 @@ def convert(conversion: Conversion, text: str) -> float | None:
         return None
     match how:
         case How.NUMBER:
-            # What is only read is kept to its last digit; a product shows the noise of binary fractions (0.1 * 3).
+            # A number that is only read keeps all digits; a product shows the noise of binary fractions (0.1 * 3).
             return rounded(number * scale) if scale % 1024 and scale != 1.0 else number * scale
         case How.WHOLE:
             number *= scale
@@ -88,7 +88,7 @@ def numbers(conversion: Conversion, texts: Sequence[str]) -> Sequence[float | No
 
 
 def _by_msgspec(conversion: Conversion, texts: Sequence[str]) -> Sequence[float] | None:
-    """Texts of plain numbers, read as one list of JSON; None where they are none, or their scale is no power of 10 or of 1024."""
+    """Texts of plain numbers, read as one JSON list; None if they are not, or their scale is not a power of 10 or 1024."""
     how, scale = conversion
     exponent = _EXPONENTS.get(scale, "" if scale % 1024 == 0 else None)
     if exponent is None or how not in {How.NUMBER, How.WHOLE} or (how is How.WHOLE and scale != 1):
@@ -111,7 +111,7 @@ def rounded(number: float) -> float:
 
 
 def memory_conversion(unit: str) -> Conversion | None:
-    """For a memory value with this unit; None when it is no unit of memory."""
+    """The conversion of a memory value with this unit; None for any other unit."""
     factor = _MEMORY.get(unit.lower())
     if factor is None:
         return None
@@ -119,12 +119,12 @@ def memory_conversion(unit: str) -> Conversion | None:
 
 
 def time_scale(unit: str) -> float | None:
-    """Seconds in one `unit`, of which only the part before a slash counts; None when it is no time."""
+    """Seconds per `unit`, counting only the part before a slash; None if it is not a time."""
     return _SECONDS.get(unit.lower().partition("/")[0].strip())
 
 
 def magnitude(unit: str) -> float:
-    """What K, M, B behind a count stand for."""
+    """The factor of K, M, B after a count."""
     return {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}.get(unit.lower(), 1.0)
 
 
@@ -135,7 +135,7 @@ def seconds(text: str) -> float | None:
 
 
 def duration_parts(text: str) -> list[tuple[int, int, float]]:
-    """The numbers of a duration: begin, end, and seconds in one; none when it is no duration."""
+    """The numbers of a duration: start, end, and seconds per unit; empty if it is not a duration."""
     if clock := _CLOCK.match(text):
         return [(*clock.span(group), _CLOCK_S[group]) for group in _CLOCK_S if clock[group] is not None]
     parts = [(*part.span(1), _SECONDS.get(part[2].lower())) for part in _PARTS.finditer(text)]
@@ -144,12 +144,12 @@ def duration_parts(text: str) -> list[tuple[int, int, float]]:
 
 
 RANK = "rank"
-# The rank of what a bar counts: a counter with a name comes before.
+# The rank of a bar's count: a named counter takes precedence.
 BAR_RANK = 2
 
 
 class Reading(NamedTuple):
-    """One value of a line: canonical field (or "" with a name of its own), its place, how to convert it."""
+    """One value of a line: canonical field (or "" with its own name), its position, its conversion."""
 
     field: str
     name: str
@@ -161,13 +161,13 @@ class Reading(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """What a line reports. `pair`: a counter and a total that count only if the counter is the named step (or one off).
+    """The report of a line. `pair`: a counter and a total that count only if the counter is the named step (or one off).
 
-    `heading`: the line holds a step or epoch and nothing else; the lines below may belong to it.
-    `once`: the same line with other digits may mean something else, so nothing is to be learnt of it.
-    `off_curve`: its loss is no point of the curve: a mean over the whole run, or one of the outputs that the total is made of.
-    `evaluates`: what it names last is of held-out data.
-    `plain_time`: nothing on it shows whether its time is that of one step or of all since the line before.
+    `heading`: the line has only a step or epoch; the lines below may belong to it. `once`: the same line with
+    other digits may mean something else, so its shape is not stored. `off_curve`: its loss is not a point of
+    the curve: a mean over the whole run, or one of the outputs that the total is made of. `evaluates`: its
+    last value is of held-out data. `plain_time`: nothing on it shows whether its time is that of one step or
+    of all since the line before.
     """
 
     readings: tuple[Reading, ...]
@@ -184,7 +184,7 @@ NOTHING = Parsed(())
 
 
 def shifted(parsed: Parsed, by: int) -> Parsed:
-    """What was found in a part of a line that begins `by` characters behind the line's beginning."""
+    """The result for a part of a line that starts `by` characters after the start of the line."""
     if not by:
         return parsed
 
@@ -196,7 +196,7 @@ def shifted(parsed: Parsed, by: int) -> Parsed:
 
 
 class Found(NamedTuple):
-    """All readings of a line before any choice between them, and how many names of settings it holds."""
+    """All readings of a line before any choice, and its number of setting names."""
 
     readings: list[Reading]
     settings: int

@@ -1,6 +1,6 @@
-"""The words in the names of metrics: tables, and nothing else.
+"""Tables of the words in metric names.
 
-The numbers of `STEP_NAMES` and its like are ranks: of two readings of one kind on a line the higher is meant (`global_step`
+The numbers of `STEP_NAMES` and its like are ranks: the higher of two readings of one kind on a line wins (`global_step`
 over `iter` over `batch`); 0 means that the name is a setting or an announcement, never a reading.
 """
 
@@ -44,14 +44,13 @@ EPOCH_NAMES = {
 LOSS_WORDS = frozenset(
     {"loss", "losses", "trl", "crossentropyloss", "xent", "logloss", "mlogloss", "cost", "objective"}
 )
-# What runs one after the other, each with a loss of the whole: "Episode 12 loss: 0.3".
+# Sequential units, each with a whole loss: "Episode 12 loss: 0.3".
 ONE_LOSS_EACH = _set(
     "episode game chunk fold trial run attempt generation pass phase rank worker gpu node client time day hour seed shard file section tick cycle kimg era session loss lr"
 )
-# What may stand beside "loss" and still leave it the whole: kinds of the one objective of a language model or classifier.
-# Which of several held-out sets: their losses are still losses of the whole.
+# Names of several held-out sets, whose losses are still whole.
 HELD_OUT_SETS = _set("set split clean fast other seen unseen matched mismatched small full")
-# Losses that are not called one: of a held-out set they are believed.
+# Losses with another name: for a held-out set they count.
 UNCALLED_LOSSES = _set("cross_entropy crossentropy nll")
 LOSS_KINDS = _set(
     "ce cross entropy crossentropy nll mlm clm lm ntp causal next token language net network xent softmax binary bce multi class "
@@ -77,7 +76,7 @@ SCORES = _set(
     "bpb bpc reward rewards return returns score fps sps fid ndcg mrr hmean kl entropy r2 mae rmse mse episodic elbo "
     "throughput tflops success win ap l1 lpips meteor cider spice chrf hits tps"
 )
-# Names of settings: a line or block of these is a dump of the configuration.
+# Names of settings: a line or block of them is a dump of the configuration.
 SETTINGS = _set(
     "batch_size batchsize train_batch_size eval_batch_size micro_batch_size per_device_train_batch_size per_device_eval_batch_size total_batch_size "
     "device_batch_size seed weight_decay wd_ betas beta1 beta2 adam_beta1 adam_beta2 eps adam_epsilon epsilon num_workers workers epochs num_epochs max_epochs num_train_epochs n_epochs "
@@ -91,14 +90,14 @@ SETTINGS = _set(
     "ranks n_ranks nranks num_ranks global_batch micro_batch effective_batch "
     "step_id"  # a scheduler's
 )
-# What makes a name that ends with it one of a setting: "loss_interval", "loss_clip".
+# Endings that make a name a setting: "loss_interval", "loss_clip".
 NO_READING_BEHIND = _set(
     "interval every after at for of on by to from clip start end begin freq period per window"
 )
-# Whose dotted names are settings: "model.loss", "optimizer.lr".
+# Objects whose dotted names are settings: "model.loss", "optimizer.lr".
 SETTING_OF = _set("model optimizer optim trainer criterion cfg config args scheduler hparams algo algorithm")
 NOT_MEASURED = _set("size retries version num id seed v_num")
-# What may stand behind the name of a counter: "batch_idx", "iteration number".
+# Words that may follow a counter's name: "batch_idx", "iteration number".
 NUMBER_WORDS = _set("idx index id number no count nr num")
 COUNTED = _set("batch sample token tokens epoch iteration batch_in_epoch sample_in_epoch token_in_epoch in")
 AHEAD_OF_COUNTER = _set(
@@ -120,23 +119,23 @@ EPOCH_TIME_NAMES = _set(
 IGNORED_TIMES = _set(
     "total_time elapsed elapsed_time wall walltime train_wall wall_time time_elapsed eval_runtime runtime sec_tick sec_kimg total_wall_time time_total_s train_wall_total e2e_train_time"
 )
-# What may stand beside "lr": whose it is.
+# Words that may be beside "lr", for its owner.
 OPTIMIZER_WORDS = _set(
     "lr learning learn rate act optim optimizer group pg param actor opt lrate model adam adamw w l r sgd decoupledadamw decoupled lion g new default params unet policy"
 )
-# What may stand beside "grad norm".
+# Words that may be beside "grad norm".
 NORM_WORDS = _set("norm act actor optim optimizer clipped clip unclipped l2 all model policy pre before the")
-# What prose puts before a number.
+# Words that prose puts before a number.
 PROSE = _set(
     "then now around about only still just and or but usually than was is like nearly almost roughly"
 )
-# Abbreviations of tokens a second.
+# Abbreviations of tokens per second.
 TOKEN_NAMES = _set("wps tps train_wps train_tps tgs tok_s toks tokens_s")
-# Names of the time that remains: one of the first and nothing but the others, or one of these.
+# Names of the remaining time: one of the first and only the others, or one of these.
 ETA_CORE = _set("eta remaining remain remains left")
 ETA_WITH = _set("time estimated est s sec seconds total approx expected training train run h hms until")
 ETA_NAMES = _set("required est time_to_finish time_until_done time_to_go time_to_completion")
-# Words of other languages, and what they are here. The longer come first.
+# Words of other languages, and their meaning here. Longer ones come first.
 FOREIGN = {
     "剩余时间": "eta", "預計剩餘": "eta", "预计剩余": "eta", "残り時間": "eta", "남은 시간": "eta", "осталось": "eta",
     "学习率": "lr", "學習率": "lr", "学習率": "lr", "학습률": "lr", "скорость обучения": "lr",
@@ -152,14 +151,14 @@ FOREIGN = {
 
 
 def _foreign(words: frozenset[str]) -> str:
-    """The words of other languages that mean one of `words`, as a pattern; of scripts without blanks they need no end."""
+    """The words of other languages that mean one of `words`, as a pattern; scripts without blanks need no word end."""
     found = [word for word, meant in FOREIGN.items() if meant in words]
     return "|".join(sorted(found, key=len, reverse=True))
 
 
 EVALUATES = re.compile(
     rf"(?<![\w./@-])(?:val|valid|validate|validating|validation|eval|evals|evaluate|evaluation|evaluating|test|testing|dev|heldout|held-out|(?-i:CV))(?![\w/@-]|\.\S|\s*=|\s*:\s*(?:n/a|none|nan|-)\b)"
-    # "Labeled Target set: Average loss: …": a set that is named and is not the training's.
+    # "Labeled Target set: Average loss: …": a named set that is not the training's.
     rf"|(?<!train )(?<!training )(?<!data )(?<![\w./@-])set:(?=\s)|{_foreign(EVAL_WORDS)}",
     re.IGNORECASE,
 )

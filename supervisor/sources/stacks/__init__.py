@@ -1,1 +1,1 @@
-"""What ranks are doing: Python stacks, flight-recorder dumps, NCCL's own report."""
+"""The activity of ranks: Python stacks, flight-recorder dumps, NCCL's own report."""

@@ -1,9 +1,9 @@
-"""What processes are doing right now: Python stacks by py-spy, else what the kernel shows.
+"""The current activity of processes: Python stacks by py-spy, or else the kernel's view.
 
 py-spy stops a process for some 10 ms, so stacks are taken on demand and never by a timer. It may be absent or
-refused (Yama's ptrace_scope, another user's process, one that is not dumpable). Then a rank that registered Python's
-faulthandler for us is asked by a signal; of any other /proc says where the kernel holds each thread. A process without
-that handler is never signalled: SIGUSR2 would end it.
+refused (Yama's ptrace_scope, another user's process, one that is not dumpable). Then a rank that registered
+Python's faulthandler for us gets a signal; for any other, /proc shows where the kernel holds each thread. A
+process without that handler is never signalled: SIGUSR2 would end it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FUTEX = {"x86_64": "202", "aarch64": "98"}
 
 
 class StackSource(StrEnum):
-    """Where a stack came from."""
+    """The source of a stack."""
 
     PY_SPY = "py-spy"
     FAULTHANDLER = "faulthandler"
@@ -50,10 +50,10 @@ class StackSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """What one process was doing. `lines` are safe to show; `note` says why there is no better source.
+    """The activity of one process. `lines` are safe to show; `note` says why there is no better source.
 
-    `main_call`: the number of the system call that its main thread is in, or "running"; None: not to be had.
-    `for_ever`: that is a wait for a lock, without (True) or with (False) a time limit; None: it is none, or not to be had.
+    `main_call`: the number of its main thread's system call, or "running"; None: unavailable. `for_ever`: that call waits
+    for a lock, without (True) or with (False) a time limit; None: it does not, or is unavailable.
     """
 
     process: ProcessId
@@ -65,7 +65,7 @@ class Stack:
 
 
 def find_py_spy(python: str | None = None) -> str | None:
-    """py-spy on PATH, beside the job's interpreter or beside ours; None where there is none."""
+    """py-spy on PATH, beside the job's interpreter or beside ours; None if missing."""
     found = shutil.which("py-spy")
     if found is not None:
         return found
@@ -83,19 +83,19 @@ def collect_stacks(
     py_spy: str | None = None,
     fault_folder: Path | None = None,
 ) -> list[Stack]:
-    """One stack per process, in the order given, all within little more than `timeout_s`.
+    """One stack per process, in the given order, all within little more than `timeout_s`.
 
     Args:
-        processes: whom to look at; one that is gone gets source NONE.
-        timeout_s: for all of them together; they are taken side by side.
-        py_spy: the program; by default as `find_py_spy` has it.
+        processes: the processes; one that is gone gets source NONE.
+        timeout_s: for all of them together; they are taken in parallel.
+        py_spy: the program; by default the result of `find_py_spy`.
         fault_folder: where ranks that registered faulthandler have their `<pid>.txt`.
     """
     program = py_spy or find_py_spy()
     deadline = time.monotonic() + timeout_s
     children: list[subprocess.Popen[bytes] | None] = []
     for process in processes:
-        # ptrace would wait for a process that a signal has stopped.
+        # ptrace would wait for a process stopped by a signal.
         asked = is_alive(process) and not is_stopped(process.pid)
         children.append(_start(program, process) if asked and program is not None else None)
     found = [
@@ -113,9 +113,9 @@ def collect_stacks(
 def glance_stacks(
     processes: Sequence[ProcessId], *, py_spy: str | None, timeout_s: float = 2.0
 ) -> list[Stack] | None:
-    """The Python stacks of processes that run on meanwhile: none is stopped or signalled. None where one of them gave none.
+    """The Python stacks of processes without stopping or signalling any; None if one of them gave none.
 
-    What a running thread is in may be read wrongly, as it changes; what one waits in is not.
+    The frames of a running thread may be read wrongly, because they change; those of a waiting one are not.
     """
     deadline = time.monotonic() + timeout_s
     if py_spy is None:
@@ -147,7 +147,7 @@ def _by_faulthandler(stack: Stack, folder: Path) -> Stack:
 
 
 def _new_lines(path: Path, offset: int) -> tuple[str, ...]:
-    """What is written behind `offset`, once it grows no more; the handler writes in one go."""
+    """The new text after `offset`, once it stops growing; the handler writes it in one go."""
     deadline = time.monotonic() + _FAULT_WAIT_S
     size, last = offset, offset
     while time.monotonic() < deadline:
@@ -161,7 +161,7 @@ def _new_lines(path: Path, offset: int) -> tuple[str, ...]:
 
 
 def _fault_file(process: ProcessId, folder: Path) -> Path | None:
-    """The file by which a process shows that it has a handler for the signal now."""
+    """The file that shows that a process now has a handler for the signal."""
     path = folder / f"{process.pid}.txt"
     if not path.is_file():
         return None
@@ -204,7 +204,7 @@ def _finish(
 
 
 def _from_proc(pid: int) -> tuple[str, ...]:
-    """Each thread's name, state, and the kernel function and system call that it waits in."""
+    """Each thread's name, state, and the kernel function and system call where it waits."""
     try:
         threads = sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
     except OSError:
@@ -229,7 +229,7 @@ def _main_call(pid: int) -> str | None:
 
 
 def _waits_for_ever(pid: int) -> bool | None:
-    """Whether the main thread waits for a lock with no time limit: futex(2)'s fourth argument, a pointer."""
+    """Whether the main thread waits for a lock without a time limit: futex(2)'s fourth argument, a pointer."""
     words = _read(f"/proc/{pid}/syscall").split()
     if len(words) < 5 or words[0] != _FUTEX.get(os.uname().machine):
         return None
@@ -237,7 +237,7 @@ def _waits_for_ever(pid: int) -> bool | None:
 
 
 def _call_of_waiting(pid: int, *, idle: bool) -> str | None:
-    """As `_main_call`; a thread that waits and was just let go by a tracer runs for a moment, until it waits again."""
+    """As `_main_call`; a waiting thread that a tracer just released runs for a moment before it waits again."""
     call = _main_call(pid)
     deadline = time.monotonic() + (_LET_GO_S if idle else 0.0)
     while call == "running" and time.monotonic() < deadline:

@@ -1,1 +1,1 @@
-"""Log files as they grow."""
+"""Reads growing log files."""

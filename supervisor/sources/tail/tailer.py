@@ -1,7 +1,7 @@
 """One thread that follows many logs: files that grow.
 
-watchdog wakes it (see `wake`), and every quarter second it looks for itself, which catches what filesystems without
-events, lost events, files that do not exist yet and files that were replaced would hide.
+watchdog wakes it (see `wake`), and every quarter second it checks on its own, which covers filesystems
+without events, lost events, files that do not exist yet and replaced files.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Backlog(NamedTuple):
 
     @property
     def unread_bytes(self) -> int:
-        """What is waiting."""
+        """The number of bytes waiting."""
         return self.size_bytes - self.read_bytes
 
 
 @dataclass(slots=True)
 class Drain:
-    """A reading to the end that was asked for. `then` is called in the tail thread once it is over.
+    """A requested reading to the end. `then` is called in the tail thread once it is over.
 
-    `complete`: all was read that stood there when it began. False of one that was broken off or met a file that cannot be read.
+    `complete`: everything present at its start was read. False if it was aborted or met an unreadable file.
     """
 
     then: Callable[[], None] = lambda: None
@@ -50,15 +50,15 @@ class Drain:
 
 
 class Tailer:
-    """Follows logs and hands over what is written to them, in batches, on its own thread.
+    """Follows logs and delivers their new content in batches, on its own thread.
 
     Args:
-        stop: ends the thread within `poll_s`; what was read until then has been handed over.
-        on_batch: gets every `Batch`. Batches of one log come in order.
-        on_note: gets what happens to the logs themselves (rotation, loss); by default it is logged.
-        poll_s: how often it looks without being woken.
-        read_bytes: how much of one log is read before the others get their turn.
-        watch: let watchdog wake it; without, it polls.
+        stop: ends the thread within `poll_s`; everything read until then is delivered.
+        on_batch: receives every `Batch`. Batches of one log come in order.
+        on_note: receives events of the logs themselves (rotation, loss); by default they are logged.
+        poll_s: interval of its own checks.
+        read_bytes: how much of one log to read before the others get their turn.
+        watch: let watchdog wake it; otherwise it polls.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Tailer:
         self._thread = threading.Thread(target=self._run, name="stoker-tail", daemon=True)
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start following."""
         self._thread.start()
 
     def add(self, path: str | os.PathLike[str], key: str, *, offset: int = 0, number: int = 1) -> None:
@@ -96,7 +96,7 @@ class Tailer:
         Args:
             path: the file.
             key: names it in batches and notes.
-            offset: the byte to begin at; beyond the file's end it counts as truncated.
+            offset: the first byte to read; beyond the file's end, the file counts as truncated.
             number: the 1-based number of the line at `offset`.
         """
         file = FollowedFile(os.path.abspath(path), key, offset=offset, number=number, on_note=self._on_note)
@@ -111,9 +111,9 @@ class Tailer:
         self._waker.poke()
 
     def ask_drain(self, then: Callable[[], None] = lambda: None) -> Drain:
-        """Have every log read to where it ends now, and half last lines handed over: their writers are gone, or quiet.
+        """Read every log to its current end and deliver partial last lines: their writers are gone, or quiet.
 
-        Returns at once; `done` of what comes back says when it is over. Call it before the stop event is set.
+        Returns at once; `done` of the result says when it is over. Call it before the stop event is set.
         """
         drain = Drain(then)
         with self._lock:
@@ -122,7 +122,7 @@ class Tailer:
         return drain
 
     def backlog(self) -> Backlog:
-        """How far the logs are read. Any thread may ask; also after `close`."""
+        """How far the logs are read. Any thread may call this; also after `close`."""
         with self._lock:
             files = self._all()
         found = [file.backlog() for file in files]
@@ -134,7 +134,7 @@ class Tailer:
         return self._thread.is_alive()
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """End the thread and close the files; False when it did not end in time."""
+        """End the thread and close the files; False if it did not end in time."""
         if self._closed:
             return True
         self._closing = True
@@ -165,7 +165,7 @@ class Tailer:
             self._answer_drain()
 
     def _take_over(self) -> None:
-        """Take in what other threads asked for."""
+        """Handle requests of other threads."""
         with self._lock:
             fresh, self._pending = self._pending, []
             dropped, self._dropped = self._dropped, []
@@ -181,7 +181,7 @@ class Tailer:
                     self._waker.unwatch(file.path)
 
     def _look_at(self, paths: Iterable[str]) -> None:
-        """Read on what has grown."""
+        """Read what has grown."""
         grown = []
         for path in paths:
             for file in self._files.get(path, ()):
@@ -198,7 +198,7 @@ class Tailer:
         self._waker.keep_polling(grown)
 
     def _watch_files(self) -> None:
-        """Be woken by the files that there are. What was written just before a watch began sends no event."""
+        """Let the existing files wake us. Writes just before a watch begins send no event."""
         begun = [
             path
             for path, files in self._files.items()
@@ -247,7 +247,7 @@ class Tailer:
         try:
             drain.then()
         except Exception:
-            # Whatever the consumer trips over, who waits for the drain must be told that it is over.
+            # Whatever fails in the consumer, whoever waits for the drain must hear that it is over.
             log.exception("after the last of the logs")
         drain.done.set()
 
@@ -258,7 +258,7 @@ class Tailer:
         try:
             self._on_batch(batch)
         except Exception as error:
-            # Whatever a consumer trips over, the other logs must still be followed; it is reported, not hidden.
+            # Whatever fails in a consumer, the other logs must still be followed; report the error.
             log.exception("a reader of %s failed", batch.key)
             self._on_note(TailNote(batch.key, NoteCode.FAILED, f"its reader failed: {type(error).__name__}"))
 

@@ -1,6 +1,6 @@
-"""What ends a wait for logs: a file that grew, a call from another thread.
+"""Ends a wait for logs: when a file grows, or on a call from another thread.
 
-watchdog reads inotify in a thread of its own, and only wakes: what changed is found by looking. We use the class below its Observer, because
+watchdog reads inotify in its own thread and only wakes us; the changes are found by checking. We use the class below its Observer, because
 an Observer takes a thread for each folder, 30 µs for each event, and does not report that its queue overflowed.
 
 An event for each write is too dear (60 000 writes a second overflow the queue), so a path that changes often is not watched but polled
@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from watchdog.observers.inotify_c import InotifyEvent, InotifyFD, WatchDescriptor
 
-# A path is busy when it changed twice within this time.
+# A path is busy if it changed twice within this time.
 BUSY_WITHIN_S = 0.3
 BUSY_POLL_S = 0.05
-# It is watched again when nothing was seen to grow for so long.
+# It is watched again after not growing for this long.
 QUIET_S = 1.0
 
 log = logging.getLogger("stoker.tail")
@@ -35,7 +35,7 @@ class Waker:
     """Waits for changes of files and folders, or for a poke from another thread. One waiting thread.
 
     Args:
-        watch: without, nothing is ever watched: for tests, which then see what polling alone does.
+        watch: if off, nothing is ever watched, for tests of polling alone.
     """
 
     def __init__(self, *, watch: bool = True) -> None:
@@ -62,31 +62,31 @@ class Waker:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except (ImportError, OSError, RuntimeError) as error:
-            # The user's inotify watches or instances, or threads, are used up: to ask again and again would not help.
+            # The user's inotify watches or instances, or threads, are used up: retrying would not help.
             self._can_watch = False
             log.info("no file events (%s): log files are polled", error)
             return False
         return True
 
     def is_watched(self, path: str) -> bool:
-        """Whether changes of it wake, be it because it is polled while it is busy."""
+        """Whether its changes wake us, perhaps by polling while it is busy."""
         return path in self._watches or path in self._busy_until
 
     def unwatch(self, path: str) -> None:
-        """No longer wake on changes of it: it is not followed, or another file took its place."""
+        """Stop waking on its changes: it is not followed, or another file took its place."""
         self._busy_until.pop(path, None)
         self._changed_at.pop(path, None)
         self._end_watch(path)
 
     def keep_polling(self, paths: Iterable[str]) -> None:
-        """These have grown: those that are busy stay so."""
+        """These files have grown: busy ones stay busy."""
         until = time.monotonic() + QUIET_S
         for path in paths:
             if path in self._busy_until:
                 self._busy_until[path] = until
 
     def wait(self, timeout_s: float) -> set[str] | None:
-        """Wait; returns the paths that changed or are busy (None: events were lost, look at all)."""
+        """Wait; returns the paths that changed or are busy (None: events were lost, so check all)."""
         if self._busy_until:
             timeout_s = min(timeout_s, BUSY_POLL_S)
         if self._poller.poll(max(0, math.ceil(timeout_s * 1000))):
@@ -113,7 +113,7 @@ class Waker:
         changed: set[str] = set()
         while self._changed:
             changed.add(self._changed.pop())
-        changed = {path for path in changed if self.is_watched(path)}  # not what came late of an ended watch
+        changed = {path for path in changed if self.is_watched(path)}  # without late events of an ended watch
         for path in changed:
             if now - self._changed_at.get(path, -math.inf) < BUSY_WITHIN_S:
                 self._end_watch(path)
@@ -124,7 +124,7 @@ class Waker:
         changed.update(self._busy_until)
         for path in [path for path, until in self._busy_until.items() if until < now]:
             del self._busy_until[path]
-            # What was written before the watch began is found by the look that follows.
+            # The check that follows finds anything written before the watch began.
             self.watch(path)
         return changed
 
@@ -136,7 +136,7 @@ class Waker:
             self._inotify.name = "stoker-watchdog"
             self._inotify.start()
         watch = _Watch(self, path)
-        # Growth wakes, and what comes into a folder; a name that goes may wait for the next look.
+        # Growth wakes, and new entries in a folder; a removal may wait for the next check.
         kinds = InotifyConstants.IN_MODIFY | InotifyConstants.IN_CREATE | InotifyConstants.IN_MOVED_TO
         watch.descriptor = self._inotify.add_callback(
             os.fsencode(path), Mask(kinds), watch, CallbackId(id(watch))
@@ -153,7 +153,7 @@ class Waker:
             self._inotify.remove_callbacks([(watch.descriptor, CallbackId(id(watch)))])
 
     def note_change(self, path: str) -> None:
-        """From watchdog's thread: look at this path. A poke is spared where one is under way."""
+        """From watchdog's thread: check this path. No second poke while one is pending."""
         if path not in self._changed:
             self._changed.add(path)
             self.poke()
@@ -165,7 +165,7 @@ class Waker:
 
 
 class _Watch:
-    """What watchdog calls back for one path, in its own thread."""
+    """watchdog's callbacks for one path, in its own thread."""
 
     def __init__(self, waker: Waker, path: str) -> None:
         self._waker = waker
@@ -174,11 +174,11 @@ class _Watch:
         self.is_lost = False
 
     def on_event(self, _event: InotifyEvent) -> None:
-        """It changed."""
+        """The file changed."""
         self._waker.note_change(self._path)
 
     def on_watch_deleted(self, _wd: WatchDescriptor) -> None:
-        """It was removed."""
+        """The file was removed."""
         self.is_lost = True
         self._waker.note_change(self._path)
 

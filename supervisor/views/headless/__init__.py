@@ -1,1 +1,1 @@
-"""Output without a screen: lines as a run goes, its story, a still chart, the report of a trial."""
+"""Output without a screen: log lines during a run, its summary, a still chart, the report of a trial."""

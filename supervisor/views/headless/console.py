@@ -1,7 +1,7 @@
-"""The view without a screen: events as log lines while a run lives, and a summary at the end.
+"""The view without a screen: events as log lines during a run, and a summary at the end.
 
-Lines are ``[LEVEL] YYYY-MM-DD HH:MM:SS text``, on the console and in a file at once; colour on a terminal
-only. With ``--json`` stdout carries the journal's own lines instead.
+Lines are ``[LEVEL] YYYY-MM-DD HH:MM:SS text``, on the console and in a file; color only on a terminal. With
+``--json`` stdout carries the journal's own lines instead.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ Line: TypeAlias = tuple[Level, str]
 class ConsoleSettings:
     """Where lines go and how.
 
-    `stdout`: None where there are no lines but the file's. `as_json`: journal lines on stdout, words only in the file. `least`: the least level that is printed
-    (a key of `LEAST`); the file gets all. `redactor`: knows the secrets of the environment; a journal of an older stoker may hold them.
+    `stdout`: None if lines go only to the file. `as_json`: journal lines on stdout, text only in the file. `least`: the lowest level to print
+    (a key of `LEAST`); the file gets all. `redactor`: knows the secrets of the environment, which the journal of an older stoker may contain.
     """
 
     stdout: TextIO | None
@@ -79,9 +79,9 @@ class ConsoleSettings:
 
 
 class ConsoleView:
-    """Follows one run in a thread and prints what happens. Reads the run directory only.
+    """Follows one run in a thread and prints its events. Only reads the run directory.
 
-    `only_news`: what the journal holds already is not printed. Else, of a long journal, the newest of it; as JSON lines all of it.
+    `only_news`: skip events already in the journal. Otherwise a long journal's newest, or all as JSON lines.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ConsoleView:
         self._last_progress_t = float("-inf")
         self._gone = False
         self._progress: ev.Progress | None = None
-        self._lost = ""  # the word for a loss that is no number
+        self._lost = ""  # the word for a loss that is not finite
         self._is_behind = self._is_cut = False
         self._reads_on = 0
         self._measured: tuple[tuple[int, Line], ...] = ()
@@ -116,15 +116,15 @@ class ConsoleView:
         return self._reader.state
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start following."""
         self._thread.start()
 
     def finish(self, *, with_story: bool = False) -> None:
-        """End the thread; print what is left in the journal, then the story (but no story among JSON lines)."""
+        """End the thread; print the rest of the journal, then the summary (but no summary among JSON lines)."""
         self._stop.set()
         self._thread.join()
         self._print_news()
-        while self.state.journal_read is not None:  # the story is of all of it
+        while self.state.journal_read is not None:  # the summary needs all of it
             self._print_news()
         if with_story:
             redact = self._settings.redactor.text
@@ -133,7 +133,7 @@ class ConsoleView:
             if not self._settings.as_json:
                 self._write(self._settings.stdout, text)
         if self._kept is not None:
-            with contextlib.suppress(OSError):  # a full disk: what it did not take once is written again here
+            with contextlib.suppress(OSError):  # a full disk: what it refused once is written again here
                 self._kept.close()
 
     def _follow(self) -> None:
@@ -142,7 +142,7 @@ class ConsoleView:
             self._look_for_folder()
 
     def _look_for_folder(self) -> None:
-        """Say once that the run directory was deleted or moved: nothing more of it is read here."""
+        """Report once that the run directory was deleted or moved, so nothing more is read from it here."""
         gone = not self._run.root.is_dir()
         if gone and not self._gone:
             text = f"the run directory is gone: {self._run.root} was deleted or moved; what runs continues, and is not shown here"
@@ -175,14 +175,14 @@ class ConsoleView:
         self._write(self._settings.stdout, f"{tag} {stamp} {line}")
 
     def _write(self, stream: TextIO | None, text: str) -> None:
-        """A reader that left, a terminal that is gone, a full disk: they cost the line, never the run."""
+        """A reader that left, a lost terminal or a full disk costs the line, never the run."""
         if stream is not None:
             with contextlib.suppress(OSError):
                 print(text, file=stream, flush=True)
 
     def _lines(self, event: ev.Event) -> Iterator[Line]:
         if isinstance(event, ev.Progress):
-            # Not the state's: that is ahead, at the end of the events that were read with this one.
+            # Not the state's, which is already at the end of the events read along with this one.
             self._progress = merge_progress(self._progress, event)
             was_behind, self._is_behind = self._is_behind, bool(event.lag_bytes)
             falls_behind = self._is_behind and not was_behind
@@ -194,9 +194,7 @@ class ConsoleView:
             return
         if isinstance(event, ev.LossNotFinite | ev.LaunchIntended):
             value = event.value if isinstance(event, ev.LossNotFinite) else ""
-            self._lost = (
-                value if value in {"", "nan"} else f"{value} or nan"
-            )  # what follows inf is mostly nan
+            self._lost = value if value in {"", "nan"} else f"{value} or nan"  # inf is mostly followed by nan
         if isinstance(event, ev.Diagnosed) and not event.provisional:
             yield from verdict_lines(event.verdict, self._run, event.attempt)
             from supervisor.views.wording.start_warnings import foreseen, foreseen_text
@@ -205,7 +203,7 @@ class ConsoleView:
                 yield Level.WARNING, foreseen_text(finding)
             return
         if isinstance(event, ev.Diagnosed) and self._reads_on == event.attempt:
-            # All of its logs may take minutes to read; what was found until now is worth knowing before.
+            # Reading all of its logs may take minutes; report what is known so far before that.
             yield Level.WARNING, f"so far {event.verdict.failure}: {event.verdict.title}"
             return
         if isinstance(event, ev.ProcessesGone):
@@ -219,13 +217,13 @@ class ConsoleView:
 
 
 def console_file(run: RunPaths, node: int = 0) -> Path:
-    """Where the lines of a console that begins now are kept; each node has its own."""
+    """The file that keeps the lines of a console that starts now; each node has its own."""
     of_node = f"-node{node}" if node else ""
     return run.artifacts / f"console-{time.strftime('%Y%m%d-%H%M%S')}{of_node}.log"
 
 
 def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
-    """Colour on a terminal only; NO_COLOR and FORCE_COLOR have the last word."""
+    """Color only on a terminal, unless NO_COLOR or FORCE_COLOR decides otherwise."""
     if env.get("NO_COLOR"):
         return False
     if env.get("FORCE_COLOR"):
@@ -234,7 +232,7 @@ def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
 
 
 def event_lines(event: ev.Event) -> Iterable[Line]:
-    """An event in lines; none for one that only machines need."""
+    """An event as lines; none for an event that only machines need."""
     kind = type(event)
     if (made := MADE.get(kind)) is not None:
         return made(event)
@@ -247,7 +245,7 @@ def event_lines(event: ev.Event) -> Iterable[Line]:
 
 
 TONE_LEVELS = {Tone.BAD: Level.WARNING, Tone.WARN: Level.WARNING}
-# Events in the sentence that stands on the timeline.
+# Events whose line is the sentence on the timeline.
 AS_ON_THE_TIMELINE: frozenset[type[ev.Event]] = frozenset(
     {
         ev.ProcessesLeft,
@@ -273,7 +271,7 @@ AS_ON_THE_TIMELINE: frozenset[type[ev.Event]] = frozenset(
         ev.NoteAdded,
     }
 )
-# Events in a sentence with their own fields, written as in the tables of kinds.
+# Events whose sentence has their own fields, written as in the tables of kinds.
 TEXTS: Mapping[type[ev.Event], tuple[Level, str]] = {
     ev.RunStarted: (Level.INFO, "run {run_id}: {name} on {host}"),
     ev.KeeperStarted: (Level.INFO, "[{continued_by} continues the run]"),
@@ -355,7 +353,7 @@ def _attempt_ended(event: ev.AttemptEnded) -> Iterable[Line]:
 
 
 def _asked(event: ev.BatchAsked) -> Iterable[Line]:
-    """The question in one line, with the flag that is each of its answers."""
+    """The question in one line, with the flag for each answer."""
     question = event.question
     if question.what is Unread.EXIT_CODE:
         yield Level.INFO, f"if that was a success: {question.flag('trust')}"
@@ -363,7 +361,7 @@ def _asked(event: ev.BatchAsked) -> Iterable[Line]:
     answers = []
     for one in question.answers:
         text = f"{answer_text(question, one.value, english)}: {effect_text(one, english)}"
-        # A flag that would change nothing is not named.
+        # Omit a flag that would change nothing.
         has_flag = one.change is not None or question.what is Unread.RESUME
         answers.append(f"{flags_text(question, one)} ({text})" if has_flag else text)
     why = {
@@ -385,15 +383,13 @@ def _backoff(event: ev.BackoffStarted) -> Iterable[Line]:
 def _run_ended(event: ev.RunEnded) -> Iterable[Line]:
     outcome = english.sentence("outcome", event.outcome)
     level = OUTCOME_LEVELS.get(event.outcome, Level.ERROR)
-    if (
-        event.outcome is ev.Outcome.LOST and event.exit_code == 0
-    ):  # watched, and nothing failed as far as was seen
+    if event.outcome is ev.Outcome.LOST and event.exit_code == 0:  # watched, with no failure seen
         yield Level.WARNING, f"{outcome}: {event.reason}"
     else:
         yield level, f"{outcome}: {event.reason} (exit code {event.exit_code})"
 
 
-# Events whose lines take more.
+# Events with longer lines.
 MADE: Mapping[type[ev.Event], Callable[[Any], Iterable[Line]]] = {
     ev.PreflightFound: _finding,
     ev.LaunchIntended: _launch,
@@ -414,7 +410,7 @@ MADE: Mapping[type[ev.Event], Callable[[Any], Iterable[Line]]] = {
 
 
 def verdict_lines(verdict: Verdict, run: RunPaths, attempt: int) -> Iterator[Line]:
-    """A verdict in lines: title, cause, the user's line of code that raised it, what followed, advice."""
+    """A verdict as lines: title, cause, the user's line of code that raised it, consequences, advice."""
     if verdict.failure is FailureClass.HEALTHY:
         return
     if verdict.failure is FailureClass.TERMINATED and verdict.reason is Reason.USER:
@@ -446,7 +442,7 @@ def progress_text(
     *,
     lost: str = "",
 ) -> str:
-    """One line of progress, of what is known. `total_steps`: where it has none. `lost`: the word for a loss that is no number."""
+    """One line of progress, from the known values. `total_steps`: used if it has none. `lost`: the word for a non-finite loss."""
     parts: list[str] = []
 
     def add(value: float | None, form: Callable[[float], str]) -> None:

@@ -14,15 +14,15 @@ from supervisor.run.series import METRICS, ROLLUP_S, SeriesReader, read_rollups
 from supervisor.text.decode import printable
 
 MAX_POINTS = 400
-MOST_DRAWN = 1e100  # the span of larger ones is beyond a float, of which plotext makes no row
+MOST_DRAWN = 1e100  # the span of larger values overflows a float, and plotext cannot draw such a row
 
 
 def loss_points(series: Path, name: str = "loss") -> list[tuple[int, float | None, float]]:
-    """(attempt, step, value) of a metric, in the order of time. The step is None where no line gave one."""
+    """(attempt, step, value) of a metric, ordered by time. The step is None if no line named one."""
     reader = SeriesReader(series, METRICS)
     points: list[tuple[int, float | None, float]] = []
     samples = reader.read()
-    if samples and reader.is_thinned:  # of what is older, a mean a minute
+    if samples and reader.is_thinned:  # one mean per minute for older values
         for minute in read_rollups(series, METRICS):
             if name in minute.v and minute.t + ROLLUP_S <= samples[0].t:
                 steps = minute.v.get("step")
@@ -31,7 +31,7 @@ def loss_points(series: Path, name: str = "loss") -> list[tuple[int, float | Non
         for sample in samples:
             value = sample.v.get(name)
             step = sample.v.get("step")
-            if value is not None and abs(value) < MOST_DRAWN:  # nan, too, is left out
+            if value is not None and abs(value) < MOST_DRAWN:  # nan is skipped, too
                 points.append((sample.a, step, value))
         samples = reader.read()
     return points
@@ -45,9 +45,9 @@ def draw(
     height: int = 15,
     colour: bool = False,
 ) -> str:
-    """The curve as text, one line an attempt; "" where there are fewer than two points.
+    """The curve as text, one line per attempt; "" for fewer than two points.
 
-    Points are thinned to `MAX_POINTS` by mean buckets: a terminal shows no more. Where a step is unknown, the values are counted.
+    Points are thinned to `MAX_POINTS` by mean buckets: a terminal shows no more. If a step is unknown, the values are numbered.
     """
     if len(points) < 2:
         return ""
@@ -65,7 +65,7 @@ def draw(
             if number == attempt
         ]
         xs, ys = _thin(mine)
-        # Without colour the marker tells the attempts apart: fine for the newest, coarse for those before.
+        # Without color the marker tells the attempts apart: fine for the newest, coarse for earlier ones.
         marker = "braille" if attempt == attempts[-1] else "dot"
         plotext.plot(xs, ys, label=f"attempt {attempt}" if len(attempts) > 1 else None, marker=marker)
     plotext.title(printable(title))

@@ -1,4 +1,4 @@
-"""What stands on a console at the end of a run: its attempts, verdicts, changes and losses in a few lines."""
+"""The summary at the end of a run on a console: attempts, verdicts, changes and losses in a few lines."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from supervisor.views.wording.translate import english
 
 
 def story(state: RunState, run: RunPaths, *, redact: Callable[[str], str] = str) -> str:
-    """The run in a few lines: attempts, verdicts, changes, losses, a curve, where it all lies."""
+    """The run in a few lines: attempts, verdicts, changes, losses, a curve, and the paths of its files."""
     from supervisor.policy.health.early_signs import (
         MEMORY_UNEXPECTED,
-    )  # at the end of a run: no start waits for them
+    )  # at the end of a run, so no start waits for them
     from supervisor.run.next_job import declared_again
     from supervisor.run.runfile import BadRunFile, read_run_file
     from supervisor.views.headless.trial_report import trial_lines
 
-    curve = ""  # with lines of its own
+    curve = ""  # it has its own lines
     lines = ["", f"run       {state.run_id}  {state.name}"]
     for index, attempt in enumerate(state.attempts):
         lines += _attempt_story(attempt, run)
@@ -60,12 +60,12 @@ def story(state: RunState, run: RunPaths, *, redact: Callable[[str], str] = str)
     lines += trial_lines(state, run, english)
     with contextlib.suppress(BadRunFile):
         if command := declared_again(state, read_run_file(run.run_json).job):
-            lines.append(command)  # the last line, and nothing else in it: to be pasted
+            lines.append(command)  # the last line contains only the command, so that it can be pasted
     return "\n".join(line if line is curve else printable(redact(line)) for line in lines)
 
 
 def _nodes_story(state: RunState, run: RunPaths) -> Iterator[str]:
-    """Of a run on several nodes, a line a node: its ranks in the last attempt, and how its part of it ended."""
+    """For a run on several nodes, one line per node: its ranks in the last attempt, and how its part ended."""
     for number in sorted({LEADER, *state.nodes}) if state.nodes else ():
         its = read_state(run.node(number).journal)
         attempt = its.attempt
@@ -109,7 +109,7 @@ def _attempt_story(attempt: AttemptState, run: RunPaths) -> list[str]:
 
 
 def _resumed_story(state: RunState, before: AttemptState, attempt: AttemptState) -> str:
-    """Where an attempt resumed and at which step it continued; empty if it made no step, or no earlier attempt made one."""
+    """An attempt's checkpoint and first step after a resume; empty if it made no step, or no earlier attempt did."""
     if attempt.missed is not None:
         return english.sentence("moment", MomentKind.MISSED, values_of(attempt.missed))
     if attempt.resumed_step is not None:
@@ -125,7 +125,7 @@ def _resumed_story(state: RunState, before: AttemptState, attempt: AttemptState)
 
 
 def _confirmed(before: AttemptState, attempt: AttemptState) -> str:
-    """Whether a changed batch was measured to be as planned. The bundled trainer, which says where it resumes, has the batch it is given."""
+    """Whether a changed batch was measured as planned. The bundled trainer, which reports where it resumes, uses the batch it is given."""
     change = before.decision.change if before.decision is not None else None
     if (
         change is None
@@ -154,7 +154,7 @@ def exit_text(code: int | None) -> str:
 
 
 def place_text(cause: Cause, root: Path) -> str:
-    """Where the cause stands, as a path that opens from here. `root`: the attempt's folder, which it is relative to."""
+    """The position of the cause, as a path that opens from here. `root`: the attempt's folder, its base."""
     path = cause.path
     if not os.path.isabs(path):
         whole = os.path.normpath(root / path)
@@ -163,14 +163,14 @@ def place_text(cause: Cause, root: Path) -> str:
 
 
 def code_text(cause: Cause, run: RunPaths, attempt: int) -> str:
-    """The user's own line in the traceback that ends in the cause, with its place; empty where there is none."""
+    """The user's own line in the traceback that ends in the cause, with its position; empty if there is none."""
     own = read_context(run, attempt, cause).own
     return shortened(f"{own.path}:{own.line}  {own.text}", 240) if own is not None else ""
 
 
 def shortened(text: str, limit: int) -> str:
     """`text` in one line of at most `limit` characters."""
-    line = printable(redact_text(text).strip())  # before it is cut: half a token is recognised by nobody
+    line = printable(redact_text(text).strip())  # before truncation: nobody recognizes half a token
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

@@ -1,4 +1,4 @@
-"""What a trial run saw, in a few lines: steps and their time, the loss, memory, checkpoint, and the command of the real run."""
+"""The report of a trial run: steps and their time, the loss, memory, checkpoint, and the command of the real run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEAST_STEP_S = 0.001
 
 
 def trial_lines(state: RunState, run: RunPaths, tr: Tr) -> list[str]:
-    """The lines, labels first; none where the run is no trial, or launched nothing."""
+    """The lines, labels first; none if the run is not a trial, or launched nothing."""
     attempt = state.attempt
     try:
         job = read_run_file(run.run_json).job
@@ -67,16 +67,16 @@ def _rows(
     newest = saved[-1] if saved else None
     if newest is None:
         yield "saved", tr(NO_CHECKPOINT)
-    elif newest.step_by_time:  # its name says no step: it was the newest seen when the file was written
+    elif newest.step_by_time:  # its name has no step, so this was the newest step seen when it was written
         yield "saved", tr(f"a checkpoint: {newest.path}")
     else:
         yield "saved", tr(f"a checkpoint at step {newest.step}: {newest.path}")
 
 
 def _gpus(run: RunPaths, attempt: int) -> Iterator[tuple[str, float, float]]:
-    """Each GPU that the attempt used: the most that was held of it, and what it has, in bytes.
+    """Each GPU that the attempt used: its peak use and its capacity, in bytes.
 
-    In a container the driver does not say whose the memory is: then all that is held of the only GPU, or of those where it grew.
+    In a container the driver does not attribute memory, so the total use of the only GPU, or of those where it grew, counts.
     """
     series = run.node().series
     most, early = highest(series, GPU, attempt), at_first(series, GPU, attempt, USED)
@@ -89,7 +89,7 @@ def _gpus(run: RunPaths, attempt: int) -> Iterator[tuple[str, float, float]]:
 
 
 def step_time_s(run: RunPaths, attempt: int) -> float | None:
-    """Seconds a step of an attempt, its first step left out, which compiles and warms up; None where fewer than three are seen."""
+    """Seconds per step of an attempt without its first step, which compiles and warms up; None for fewer than three steps."""
     reader = SeriesReader(run.node().series, METRICS)
     times: dict[float, float] = {}
     while samples := reader.read():

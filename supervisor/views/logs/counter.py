@@ -1,7 +1,7 @@
-"""What is counted of the logs of a view: newlines for line numbers, matches for searches and filters, chunk after chunk.
+"""Counts in the logs of a view: newlines for line numbers, matches for searches and filters, chunk by chunk.
 
-The reading thread counts while nothing else is asked of it. By what is counted lines are found, too: a chunk without a match is not
-read again.
+The reading thread counts while it has no other request. The counts also help to find lines: a chunk without a
+match is not read again.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from supervisor.views.logs.query import Query
 from supervisor.views.logs.reading import Tally
 from supervisor.views.logs.stream import Stream
 
-# Logs up to this size are counted unasked, for the number of lines alone: 64 ranks may have written gigabytes.
+# Logs up to this size are counted unasked, just for the number of lines: 64 ranks may have written gigabytes.
 COUNT_UNASKED_BYTES = 64 << 20
 
 
 class LineCounter:
-    """Counts for one view. `finders`: the logs thinned to what is searched among the lines that are shown.
+    """Counts for one view. `finders`: the logs, thinned to the shown lines that match the search.
 
     Args:
         check: see `Stream`.
@@ -33,7 +33,7 @@ class LineCounter:
         self._searched = Query()
 
     def plan(self, streams: Sequence[Stream], query: Query, searched: Query) -> None:
-        """Say what has to be counted for these logs and queries; a search that is the same continues where it was left."""
+        """Set what to count for these logs and queries; an unchanged search continues where it was left."""
         both = query & searched
         known = {finder.ref: finder for finder in self.finders if finder.query == both}
         self._streams, self._searched, self.finders = streams, searched, []
@@ -45,7 +45,7 @@ class LineCounter:
             self.finders.append(finder)
 
     def step(self, *, is_asked: bool) -> bool:
-        """Count one chunk of what is wanted most; False: nothing is left. `is_asked`: where the page stands matters."""
+        """Count one chunk of the most wanted log; False: nothing is left. `is_asked`: the page's position matters."""
         included = self._included
         if self._searched and any(finder.count() for finder in self.finders):
             return True
@@ -56,10 +56,10 @@ class LineCounter:
         return wanted and any(stream.file.count() for stream in included)
 
     def reset(self, index: int) -> None:
-        """A log holds something else now."""
+        """The content of a log changed."""
         self.finders[index].reset()
 
-    # -- what was counted ------------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------------
 
     @property
     def _included(self) -> list[Stream]:
@@ -67,32 +67,32 @@ class LineCounter:
 
     @property
     def counted_ratio(self) -> float:
-        """How far the lines are counted."""
+        """The counted share of the lines."""
         files = [stream.file for stream in self._included]
         size = sum(file.size for file in files)
         return sum(file.counted_bytes for file in files) / size if size else 1.0
 
     @property
     def line_count(self) -> int | None:
-        """All lines of the logs that are included; None: not counted."""
+        """All lines of the included logs; None: not counted."""
         return _sum_of([stream.file.line_count for stream in self._included])
 
     def shown(self) -> Tally | None:
-        """How many lines the query lets through; None: it leaves no line out."""
+        """How many lines the query lets through; None: the query excludes none."""
         included = self._included
         if all(stream.is_whole for stream in included):
             return None
         return Tally(sum(stream.total for stream in included), _done(included))
 
     def found(self, place: Place | None) -> Tally:
-        """How often what is searched was found; with a place, which of them begins there."""
+        """The number of matches of the search; with a place, also which of them begins there."""
         before = _before(self.finders, place) if place is not None else None
         ordinal = before + 1 if before is not None else None
         total = sum(finder.total for finder in self.finders)
         return Tally(total, _done(self.finders), ordinal, at_match=place is not None)
 
     def below(self, place: Place) -> int | None:
-        """How many lines that the query lets through begin at a place or after it; None: not counted."""
+        """How many lines that pass the query begin at or after a place; None: not counted."""
         before = _before(self._streams, place)
         if before is None or _done(self._included) < 1:
             return None
@@ -110,5 +110,5 @@ def _done(streams: Sequence[Stream]) -> float:
 
 
 def _before(streams: Sequence[Stream], place: Place) -> int | None:
-    """How many lines that are meant begin before a place; None: not counted yet."""
+    """How many matching lines begin before a place; None: not counted yet."""
     return _sum_of([stream.before(at) for stream, at in zip(streams, place, strict=True)])

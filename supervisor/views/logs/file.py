@@ -1,8 +1,8 @@
-"""Random access to one log of any size: lines by place and by number, nothing held but what is in sight.
+"""Random access to one log of any size: lines by place and by number, keeping only what is in sight.
 
-Reads are pread(2) at offsets, so a file of gigabytes opens like a small one. A line is what lies between two
-newlines; its text is made safe to show (`text.decode.clean`): of a line redrawn with carriage returns the
-newest state, of a very long one the beginning.
+Reads are pread(2) at offsets, so a file of gigabytes opens like a small one. A line lies between two
+newlines; its text is made safe to show (`text.decode.clean`): the newest state of a line redrawn with
+carriage returns, the beginning of a very long one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from supervisor.text.decode import CAP_MARK, LINE_CAP_BYTES, clean
 # Bytes per running total of the index: 8 bytes for 256 KiB, 32 KiB for 1 GiB. Counting or searching a
 # chunk takes well under a millisecond, so a key press never waits for more than that.
 CHUNK_BYTES = 1 << 18
-# What is read, cut into lines and timed at once: about a screen of lines. The last one of a growing file is timed again
+# The unit of reading, splitting and timing: about a screen of lines. The last unit of a growing file is timed again
 # at each look, so it is small: with 32 KiB a page of 64 ranks at 10,000 lines/s took 110 ms, with 4 KiB it takes 21 ms.
 SEGMENT_BYTES = 1 << 12
 # Segments kept: some 1.5 MiB of file, whatever its size.
 KEPT_SEGMENTS = 384
-# A line longer than this is not read whole to be shown.
+# A longer line is not read in full to be shown.
 WHOLE_LINE_BYTES = 1 << 16
 STRIDE_BYTES = 1 << 20
 MIN_STRIDE_BYTES = 1 << 13
@@ -34,7 +34,7 @@ MARK_BYTES = 64
 
 
 class Counts:
-    """Running totals over the chunks of a file, in order. One thread appends, any may read."""
+    """Running totals over a file's chunks, in order. One thread appends, any thread may read."""
 
     def __init__(self) -> None:
         self._ends = array("Q")
@@ -46,11 +46,11 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """What they hold together."""
+        """Their sum."""
         return self._ends[-1] if self._ends else 0
 
     def append(self, count: int) -> None:
-        """The next chunk holds `count`."""
+        """Add the count of the next chunk."""
         self._ends.append(self.total + count)
 
     def before(self, chunk: int) -> int:
@@ -58,38 +58,38 @@ class Counts:
         return self._ends[chunk - 1] if chunk else 0
 
     def chunk_of(self, ordinal: int) -> int | None:
-        """The chunk that holds number `ordinal`, counted from 0; None: beyond what is counted."""
+        """The chunk with item number `ordinal`, counted from 0; None: not counted that far."""
         return bisect_right(self._ends, ordinal) if ordinal < self.total else None
 
     def next_full(self, chunk: int) -> int:
-        """The first chunk from `chunk` on that holds something or is not counted yet."""
+        """The first chunk from `chunk` on with a nonzero count or no count yet."""
         if chunk >= self.chunks:
             return chunk
         return bisect_right(self._ends, self.before(chunk))
 
     def previous_full(self, chunk: int) -> int:
-        """The last chunk up to `chunk` that holds something or is not counted yet; -1: none does."""
+        """The last chunk up to `chunk` with a nonzero count or no count yet; -1: none."""
         if not 0 <= chunk < self.chunks:
             return chunk
         total = self._ends[chunk]
         if not total:
             return -1
-        # The chunk that holds the last of the `total` counted up to here.
+        # The chunk with the last of the first `total` items.
         return min(bisect_right(self._ends, total - 1), chunk)
 
 
 class Change(Enum):
-    """What became of a file since the last look."""
+    """How a file changed since the last look."""
 
     SAME = auto()
     GROWN = auto()
-    ANEW = auto()  # truncated, rewritten, or another file took its place: all offsets are void
-    GONE = auto()  # removed; what is open can still be read
-    REWOUND = auto()  # a replay went back: less of the same content was there at the moment shown
+    ANEW = auto()  # truncated, rewritten or replaced by another file: all offsets are void
+    GONE = auto()  # removed; the open file can still be read
+    REWOUND = auto()  # a replay went back: less of the same content existed at the moment shown
 
 
 class TextLine(NamedTuple):
-    """One line. `end` is the offset after its newline, or the file's end where it is not ended (`is_open`)."""
+    """One line. `end` is the offset after its newline, or the end of the file if it has none (`is_open`)."""
 
     offset: int
     end: int
@@ -98,12 +98,12 @@ class TextLine(NamedTuple):
 
 
 def segment_of(offset: int) -> int:
-    """The segment that holds the byte at `offset`."""
+    """The segment with the byte at `offset`."""
     return offset // SEGMENT_BYTES
 
 
 class LogFile:
-    """One file, open for reading. Lines are read by one thread; `read` and `lines` (the index) by any.
+    """One file, open for reading. One thread reads lines; any may use `read` and `lines` (the index).
 
     Args:
         path: the log; it need not exist yet.
@@ -117,7 +117,7 @@ class LogFile:
         self.full_size, self.full_written_t = (
             0,
             0.0,
-        )  # in a replay: of all that is there, whatever the moment shown
+        )  # in a replay: including what comes after the moment shown
         self.newlines = Counts()
         self.trouble = ""
         self._limit: tuple[int, float] | None = None
@@ -148,7 +148,7 @@ class LogFile:
             self.size, self.written_t = min(self.size, self._limit[0]), min(self.written_t, self._limit[1])
 
     def refresh(self) -> Change:
-        """Look whether the file grew, was cut, replaced or removed."""
+        """Check whether the file grew, was truncated, replaced or removed."""
         try:
             named: os.stat_result | None = os.stat(self.path)
         except OSError as error:
@@ -207,7 +207,7 @@ class LogFile:
         self._mark = (0, b"")
 
     def _remember(self) -> None:
-        """Keep the last bytes seen: by them a replaced file of at least this size is told from one that grew."""
+        """Keep the last bytes seen: they tell a replaced file of at least this size from one that grew."""
         start = max(self.size - MARK_BYTES, 0)
         self._mark = (start, self.read(start, self.size - start))
 
@@ -216,7 +216,7 @@ class LogFile:
         return self.read(start, len(seen)) == seen
 
     def read(self, offset: int, size: int) -> bytes:
-        """At most `size` bytes at `offset`; empty where there are none or the disk fails."""
+        """At most `size` bytes at `offset`; empty beyond the end or if the disk fails."""
         if self._fd < 0 or size <= 0:
             return b""
         try:
@@ -242,7 +242,7 @@ class LogFile:
         return -1
 
     def line_start(self, offset: int) -> int:
-        """Where the line begins that holds the byte at `offset`."""
+        """The start of the line that contains the byte at `offset`."""
         at = min(offset, self.full_size)
         stride = MIN_STRIDE_BYTES
         while at > 0:
@@ -263,11 +263,11 @@ class LogFile:
         return self.newlines.before(chunk) + self.read(start, offset - start).count(b"\n")
 
     def offset_of(self, number: int) -> int | None:
-        """Where line `number`, from 0, begins; None: beyond the end, or not counted that far yet."""
+        """The start of line `number`, counted from 0; None: beyond the end, or not counted that far yet."""
         if number <= 0:
             return 0
         chunk = self.newlines.chunk_of(number - 1)
-        if chunk is None:  # once counting is done, what is not counted is less than a chunk
+        if chunk is None:  # once counting is done, less than a chunk is uncounted
             chunk = self.newlines.chunks
         start = chunk * CHUNK_BYTES
         data = self.read(start, min(CHUNK_BYTES, self.size - start))
@@ -288,13 +288,13 @@ class LogFile:
 
     @property
     def counted_bytes(self) -> int:
-        """How far the lines are counted; what is less than a chunk needs no counting ahead."""
+        """How far the lines are counted; less than a chunk needs no counting ahead."""
         counted = self.newlines.chunks * CHUNK_BYTES
         return self.size if self.size - counted < CHUNK_BYTES else counted
 
     @property
     def line_count(self) -> int | None:
-        """All lines, the half last one too; None: not counted yet."""
+        """All lines, including a partial last one; None: not counted yet."""
         if self.counted_bytes < self.size:
             return None
         total = self.number_at(self.size)
@@ -302,7 +302,7 @@ class LogFile:
         return total + is_open if total is not None else None
 
     def chunk_lines(self, chunk: int) -> tuple[int, bytes]:
-        """The lines that begin in `chunk`, as bytes, and where they begin; of a line that goes on for ever the head."""
+        """The lines that begin in `chunk`, as bytes, and their starts; only the head of a line that never ends."""
         start = chunk * CHUNK_BYTES
         stop = min(start + CHUNK_BYTES, self.size)
         base = max(start - 1, 0)
@@ -348,7 +348,7 @@ class LogFile:
             at = end + 1
 
     def _last(self, offset: int, head: bytes) -> TextLine:
-        """A line that reaches beyond its segment."""
+        """A line that extends beyond its segment."""
         newline = self.newline_from(offset + len(head))
         is_open = newline < 0
         stop = self.size if is_open else newline
@@ -386,7 +386,7 @@ class LogFile:
         """The lines that begin before `offset`, the nearest first."""
         at = min(offset, self.size)
         while at > 0:
-            # The line that holds the byte before `at` is the last that begins before it: in the same segment, which is often kept, or before.
+            # The line with the byte before `at` is the last that begins before it: in the same segment, often cached, or earlier.
             start, lines = at - 1, self.segment(segment_of(at - 1))
             if not lines or lines[0].offset >= at:
                 start = self.line_start(at - 1)

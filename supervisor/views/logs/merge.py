@@ -1,7 +1,7 @@
 """Many logs as one: merged by attempt and time, equal lines of several ranks folded, from any place in either direction.
 
-A place is one offset a log: all that lies before it stands above. Moving on takes whole lines off the logs'
-heads, so each log's own order is never changed, whatever is known of time. Nothing is held but what is in sight.
+A place is one offset per log: everything before it is above. Moving on takes whole lines off the logs' heads,
+so each log keeps its own order, however little is known about times. Only what is in sight is kept.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from supervisor.views.logs.file import TextLine
 from supervisor.views.logs.sources import Tone, split_rank, tone_of
 from supervisor.views.logs.stream import Stream
 
-# How far ahead of the others a log may be and its lines still be folded with theirs.
+# How far one log may be ahead of the others for its lines to still be folded with theirs.
 FOLD_AHEAD_LINES = 24
-# A traceback begins with this and ends with the first line that is not indented; what is longer is not kept together.
+# A traceback begins with this and ends with the first line without indentation; a longer one is not kept together.
 TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 MOST_UNIT_LINES = 200
-# How many unfolded lines are looked through at most to fill a page that folds them.
+# Maximum number of unfolded lines to look through to fill a page that folds them.
 MOST_BACK_LINES = 20_000
 
 Place = tuple[int, ...]
 
 
 class Row(NamedTuple):
-    """One shown line, folded from `parts`: (log, its line). `place` is before all of them."""
+    """One shown line, folded from `parts`: (log, its line). `place` is before all parts."""
 
     place: Place
     who: tuple[str, ...]
@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
 
 class _Unit(NamedTuple):
-    """Lines of one log that stay together: a line with the indented ones below it. Units with equal `texts` fold."""
+    """Lines of one log that stay together: a line and the indented ones below it. Units with equal `texts` fold."""
 
     who: str
     lines: tuple[TextLine, ...]
@@ -47,12 +47,12 @@ class _Unit(NamedTuple):
 
 
 class _Head:
-    """The units of one log that come next, some of them looked at ahead.
+    """The next units of one log, some of them read ahead.
 
     Args:
         stream: the log.
-        place: where to begin.
-        stop: where to end; None: at the log's end.
+        place: the start.
+        stop: the end; None: the log's end.
     """
 
     def __init__(self, stream: Stream, place: int, stop: int | None) -> None:
@@ -65,12 +65,12 @@ class _Head:
         self.attempt = stream.ref.attempt
         self.ahead: deque[_Unit] = deque()
         self.keys: Counter[tuple[str, ...]] = Counter()
-        if stop is None or place < stop:  # of most logs of many, a page shows no line
+        if stop is None or place < stop:  # with many logs, a page shows no line of most of them
             self._next = next(self._lines, None)
             self.fill()
 
     def fill(self) -> None:
-        """Look as far ahead as lines may be folded."""
+        """Read as far ahead as lines may be folded."""
         while len(self.ahead) < FOLD_AHEAD_LINES and self._next is not None:
             unit = self._unit(self._next)
             self.ahead.append(unit)
@@ -78,7 +78,7 @@ class _Head:
 
     def _unit(self, first: tuple[TextLine, str, str]) -> _Unit:
         taken = [first]
-        # A page may begin in the midst of a traceback.
+        # A page may start in the middle of a traceback.
         is_inside = first[2][:1] in {" ", "\t"} or TRACEBACK.search(first[2]) is not None
         while (line := next(self._lines, None)) is not None and len(taken) < MOST_UNIT_LINES:
             is_indented = line[2][:1] in {" ", "\t"}
@@ -126,7 +126,7 @@ def rows_from(
             heapq.heappush(queue, (keys[i](heads[i].ahead[0].lines[0]), i))
 
     def rows(logs: Sequence[int]) -> Iterator[Row]:
-        """The next unit of these logs, which is the same in all."""
+        """The next unit, which is the same in all of these logs."""
         units = [(i, heads[i].take()) for i in logs]
         first = units[0][1]
         whose = tuple(dict.fromkeys(unit.who for _, unit in units))
@@ -154,7 +154,7 @@ def rows_from(
 
 
 def _alike(heads: Sequence[_Head], first: int, texts: tuple[str, ...]) -> list[tuple[int, int]]:
-    """The logs that continue with the same unit, and how many units of theirs come before; never units that others await."""
+    """The logs that continue with the same unit, and how many of their units come before; never units that others await."""
     found: list[tuple[int, int]] = []
     whose = {(heads[first].node, heads[first].ahead[0].who)}
     for i, head in enumerate(heads):
@@ -172,7 +172,7 @@ def _alike(heads: Sequence[_Head], first: int, texts: tuple[str, ...]) -> list[t
 
 
 def place_before(streams: Sequence[Stream], place: Place, most: int) -> Place:
-    """The place that many unfolded lines before another, by time."""
+    """The place that is this many unfolded lines before another, by time."""
     now = list(place)
     sources = [stream.backward(at) for stream, at in zip(streams, place, strict=True)]
     keys = [stream.order for stream in streams]

@@ -1,4 +1,4 @@
-"""The logs that a view reads: which files, thinned by which query, and what became of them. One thread uses it."""
+"""The logs that a view reads: their files, thinned by a query, and their changes. Used by one thread."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import AGENT, LogRef, NodeLogs, logs_of
 from supervisor.views.logs.stream import Stream
 
-# No more files than this are open: RLIMIT_NOFILE is often 1024. Of nodes that have more together as many are read as fit: those
-# of a filter, then in order.
+# At most this many files are open: RLIMIT_NOFILE is often 1024. If nodes have more in total, as many nodes
+# are read as fit: those of a filter, then in order.
 MOST_LOGS = 256
 
 
 class NothingThereError(LookupError):
-    """What was asked for does not exist; the message is one line."""
+    """What a person asked for does not exist; the message is one line."""
 
 
 class OpenLogs:
     """The logs of one attempt, or of the newest ones.
 
     Args:
-        node: where the run's logs are listed.
-        check: called now and then while something takes long; raises to give it up.
-        newest: so many of the newest attempts are read together; 0: one attempt, which a person chooses.
+        node: the node's folder, which lists the run's logs.
+        check: called now and then during long work; raises to abort it.
+        newest: read this many of the newest attempts together; 0: one attempt, chosen by a person.
     """
 
     def __init__(self, node: NodePaths, check: Callable[[], None], newest: int = 0) -> None:
@@ -42,8 +42,8 @@ class OpenLogs:
         self._node = node
         self._check = check
         self._newest = newest
-        self._first: int | None = None  # of several attempts; None: as `newest` says
-        self._attempt: int | None = None  # of one; None: the newest
+        self._first: int | None = None  # for several attempts; None: as `newest` says
+        self._attempt: int | None = None  # for one; None: the newest
         self._recorded_t: float | None = None
         self._files: dict[str, LogFile] = {}
         self._indexes: dict[tuple[int | None, int], ArrivalReader] = {}  # by node and attempt
@@ -57,18 +57,18 @@ class OpenLogs:
         for index in self._indexes.values():
             index.close()
 
-    # -- which logs ------------------------------------------------------------------------------------
+    # -- the choice of logs ----------------------------------------------------------------------------
 
     @property
     def number(self) -> int:
-        """The attempt that is shown: of several the newest."""
+        """The attempt that is shown; the newest one of several."""
         if self._attempt is not None:
             return self._attempt
         return self.state.attempts[-1].number if self.state.attempts else 0
 
     @property
     def grows(self) -> bool:
-        """Whether lines may still come: the attempt that is shown is the newest, it has not ended, and its log is not quiet."""
+        """Whether lines may still come: the shown attempt is the newest, has not ended, and its log is not quiet."""
         attempt = self.state.attempt
         if attempt is None or self.state.is_over:
             return not self.state.is_over
@@ -76,7 +76,7 @@ class OpenLogs:
 
     @property
     def node_count(self) -> int:
-        """How many nodes the run has, where it has several."""
+        """How many nodes the run has, if several."""
         return len(self._nodes)
 
     def update(
@@ -88,7 +88,7 @@ class OpenLogs:
         *,
         keep: bool,
     ) -> Place:
-        """Read what there is now; where the place is then. `keep`: no attempt that is read is left out."""
+        """Read the current logs; returns the place in them. `keep`: drop no attempt that is being read."""
         if self._newest and keep and self._first is None:
             self._first = next(iter(sorted(s.ref.attempt for s in self.streams)), None)
         elif not keep:
@@ -125,7 +125,7 @@ class OpenLogs:
         return [attempt for attempt in attempts if attempt.number >= first]
 
     def _choose(self, place: Place) -> Place:
-        """Open the logs of the attempts; those that are read already keep their place."""
+        """Open the logs of the attempts; logs that are already read keep their place."""
         attempts = self._attempts()
         refs = list(self._refs(attempts))
         if [stream.ref for stream in self.streams] != refs:
@@ -142,7 +142,7 @@ class OpenLogs:
         return place
 
     def _learn_sizes(self) -> None:
-        """How large the ranks' logs are tells which of those without times were written at once."""
+        """The size of the ranks' logs tells which logs without times were written at once."""
         most: dict[int, int] = {}
         for stream in self.streams:
             if stream.ref.who != AGENT:
@@ -168,13 +168,13 @@ class OpenLogs:
         return self._indexes[key]
 
     def _limit(self, stream: Stream) -> None:
-        """Of a replay, show what was there at its moment; the file has been looked at."""
+        """In a replay, show what existed at its moment; the file was refreshed before."""
         if self._recorded_t is not None:
             stream.file.limit(stream.offset_at(self._recorded_t), self._recorded_t)
             stream.file.refresh()
 
     def _refs(self, attempts: Sequence[AttemptState]) -> Iterator[LogRef]:
-        """The logs of these attempts: of all nodes, as far as they fit."""
+        """The logs of these attempts on all nodes, as far as they fit."""
         if not self._nodes:
             yield from logs_of(self.state, self._node, attempts)
             return
@@ -203,16 +203,16 @@ class OpenLogs:
 
     @property
     def included(self) -> list[Stream]:
-        """The logs that hold something and that the query does not leave out."""
+        """The logs that have content and that the query does not exclude."""
         return [stream for stream in self.streams if not stream.is_excluded and stream.file.size]
 
     @property
     def ends(self) -> Place:
-        """Where the logs end."""
+        """The ends of the logs."""
         return tuple(stream.file.size for stream in self.streams)
 
     def index_of(self, path: str, attempt: int | None = None) -> int | None:
-        """The log that is named so, or whose path ends so; of an attempt, where that is known."""
+        """The log with this name, or whose path ends in it; of an attempt, if that is known."""
         logs = [(i, s.ref.path) for i, s in enumerate(self.streams) if attempt in {None, s.ref.attempt}]
         tail = os.sep + path.lstrip("./")
         exact = (i for i, log in logs if str(log) == path or log.name == path)
@@ -220,18 +220,18 @@ class OpenLogs:
         return next(itertools.chain(exact, ends), None)
 
     def ranks(self) -> tuple[str, ...]:
-        """The ranks that write these logs, as far as their lines or their names say so; of a query's nodes alone."""
+        """The ranks that write these logs, as far as their lines or names show; only on the nodes of the query."""
         nodes = self.query.nodes
         found = {who for s in self.streams if not nodes or s.ref.node in nodes for who in s.writers()}
         return tuple(sorted(filter(str.isdigit, found), key=int))
 
-    # -- what is meant -----------------------------------------------------------------------------------
+    # -- query and search --------------------------------------------------------------------------------
 
     def filter_by(self, query: Query, place: Place) -> Place:
-        """Let only these lines through; where the place is then: other nodes may be read."""
+        """Let only these lines through; returns the new place, as other nodes may be read."""
         chosen, same, self.query = self.query.nodes, query == self.query, query
         if same:
-            return place  # what is counted stays
+            return place  # the counts stay
         for stream in self.streams:
             stream.filter_by(query)
         if query.nodes != chosen and len(self.nodes_read) < len(self._nodes):
@@ -240,17 +240,17 @@ class OpenLogs:
         return place
 
     def search(self, query: Query) -> None:
-        """Search for this among them."""
+        """Search for this among the shown lines."""
         self.searched = query
         self._plan()
 
     def _plan(self) -> None:
         self.counter.plan(self.streams, self.query, self.searched)
 
-    # -- what became of them -----------------------------------------------------------------------------
+    # -- changes -----------------------------------------------------------------------------------------
 
     def refresh(self, place: Place) -> tuple[bool, list[str], Place]:
-        """Look at every log; whether something changed, what a person should know of it, where the place is then."""
+        """Check every log; returns whether something changed, what to tell the person, and the new place."""
         read = [index.refresh() for index in self._indexes.values()]
         changed, notes = any(read), []
         at = list(place)
@@ -283,5 +283,5 @@ class OpenLogs:
 
 
 def name_of(stream: Stream) -> str:
-    """A log in two parts of its path."""
+    """A log by the last two parts of its path."""
     return "/".join(stream.ref.path.parts[-2:])

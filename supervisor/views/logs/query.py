@@ -1,8 +1,8 @@
-r"""What lines of the logs are meant, tried on one line or on a whole chunk of a file (pure).
+r"""Matches log lines against a query, one line or a whole chunk of a file at a time (pure).
 
-The words of a filter are those of `views.filter_words`; further ``r0``, ``r0-3,7``, ``ragent`` for ranks; ``level:warn``,
-``level:error``; ``stream:stdout``, ``stream:stderr``; ``node:1``, ``node:0-3,7`` of several nodes. What is searched is one text, or
-one ``/re/``.
+The words of a filter are those of `views.filter_words`; further ``r0``, ``r0-3,7``, ``ragent`` for ranks;
+``level:warn``, ``level:error``; ``stream:stdout``, ``stream:stderr``; ``node:1``, ``node:0-3,7`` of several
+nodes. A search is one text or one ``/re/``.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from supervisor.views.logs.sources import AGENT, NOTABLE, Tone, tone_of
 
 _RANKS = re.compile(r"r(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*|agent)")
 _NUMBERS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
-# Fields, with what else people write for them; and those that have a meaning in the list of runs alone.
+# Fields and their other common spellings; and those that only mean something in the list of runs.
 _FIELDS = {
     name: name.removesuffix("s")
     for name in ["rank", "ranks", "node", "nodes", "level", "levels", "stream", "streams"]
 }
 _VALUES = frozenset(["step", "epoch", "loss", "val_loss", "lr", "grad_norm"])
 _PLAIN = bytes([*b"\t\n", *range(32, 127)])
-# A typed range names at most some thousand ranks: more than any log here has.
+# A typed range names at most a few thousand ranks, more than any log here has.
 MOST_RANKS = 4096
 STREAMS = frozenset(["stdout", "stderr", "agent"])
 LEVELS = {
@@ -38,7 +38,7 @@ LEVELS = {
 
 @dataclass(frozen=True)
 class Query:
-    """What lines must hold, must not hold, who wrote them on which node (empty: anybody, any) and how bad they are (empty: any)."""
+    """What lines must and must not contain, their writers and nodes (empty: any), and their severity (empty: any)."""
 
     include: tuple[Term, ...] = ()
     exclude: tuple[Term, ...] = ()
@@ -50,10 +50,10 @@ class Query:
 
     @classmethod
     def parse(cls, typed: str) -> Query:
-        """Read what a person typed.
+        """Parse a typed query.
 
         Raises:
-            BadQueryError: a regular expression that is none, an unknown level, a comparison with a value.
+            BadQueryError: an invalid regular expression, an unknown level, a comparison with a value.
         """
         query = cls(typed=" ".join(typed.split()))
         for word in words_of(typed, {*_FIELDS, *_VALUES}):
@@ -61,7 +61,7 @@ class Query:
         return query
 
     def _with(self, word: Word) -> Query:
-        """With one more word."""
+        """The query with one more word."""
         name = _FIELDS.get(word.field, word.field)
         if word.is_plain and not word.is_left_out and (named := _RANKS.fullmatch(word.text)):
             return replace(self, who=self.who | _ranks(named[1]))
@@ -101,10 +101,10 @@ class Query:
 
     @classmethod
     def search(cls, typed: str) -> Query:
-        """What is searched: the words as one text, or ``/re/``.
+        """The search: the words as one text, or ``/re/``.
 
         Raises:
-            BadQueryError: a regular expression that is none.
+            BadQueryError: an invalid regular expression.
         """
         pattern = re.fullmatch(r"/(.+)/", typed)
         term = expression(pattern.group(1)) if pattern else Term(typed.lower())
@@ -127,21 +127,21 @@ class Query:
         return " · ".join(parts)
 
     def of(self, who: frozenset[str]) -> Query:
-        """The same of these ranks."""
+        """The same query for these ranks."""
         return replace(self, who=who, typed=self._typed("rank", *_ranks_typed(who)))
 
     def on(self, stream: str) -> Query:
-        """The same of this stream ("": of all)."""
+        """The same query for this stream ("": all)."""
         typed = self._typed("stream", *([f"stream:{stream}"] if stream else []))
         return replace(self, stream=stream, typed=typed)
 
     def at(self, *nodes: int) -> Query:
-        """The same of these nodes (none: of all)."""
+        """The same query for these nodes (none: all)."""
         typed = self._typed("node", *([f"node:{ranges(nodes)}"] if nodes else []))
         return replace(self, nodes=frozenset(nodes), typed=typed)
 
     def _typed(self, name: str, *words: str) -> str:
-        """What was typed, with other words in the place of those of a field."""
+        """The typed text with other words in place of those of a field."""
         kept = [
             word.text
             for word in words_of(self.typed, _FIELDS)
@@ -165,7 +165,7 @@ class Query:
         )
 
     def accepts(self, line: str) -> bool:
-        """Whether a line's text is meant; who wrote it is not looked at."""
+        """Whether a line's text matches; ignores the writer."""
         lowered = line.lower()
         return (
             all(term.find(line, lowered) for term in self.include)
@@ -174,16 +174,16 @@ class Query:
         )
 
     def is_by(self, *who: str) -> bool:
-        """Whether one of those who wrote a line is meant."""
+        """Whether any of a line's writers matches."""
         return not self.who or not self.who.isdisjoint(who)
 
     @property
     def reads_text(self) -> bool:
-        """Whether more than the writer matters."""
+        """Whether the query depends on more than the writer."""
         return bool(self.include or self.exclude or self.level)
 
     def offsets_in(self, data: bytes) -> Iterator[int]:
-        """Where the lines that are meant begin within `data`, which holds whole lines: those that `accepts` takes."""
+        """The starts of matching lines within `data`, which contains whole lines; see `accepts`."""
         text = _cleaned(data)
         lowered = text.lower()
         if any(term.pattern is None and term.text not in lowered for term in self.include):
@@ -198,9 +198,9 @@ class Query:
 
 
 def _cleaned(data: bytes) -> str:
-    """All lines of `data` as `clean` gives each, uncut; as many newlines as before."""
+    """All lines of `data` as `clean` renders them, uncut; with as many newlines as before."""
     data = data.replace(b"\r\n", b"\n")
-    # Most logs that are not plain text hold but the blocks of a progress bar, which stay.
+    # Most logs that are not plain text contain only the blocks of a progress bar, which stay.
     unusual = data.translate(None, _PLAIN).decode("utf-8", "replace")
     if "\r" not in unusual and strip_escapes(unusual) == unusual:
         return data.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""What a view asks of the thread that reads for it, what it gets back, and places in the logs (pure but for the local zone)."""
+"""Requests of a view to its reading thread, the answers, and places in the logs (pure but for the local zone)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _STEP = re.compile(r"step (\d[\d ,]*)")
 
 
 class LogAt(msgspec.Struct, frozen=True):
-    """A place in the logs, as far as it is known. All None: the newest lines, followed.
+    """A place in the logs, as far as known. All None: follow the newest lines.
 
     Attributes:
         attempt: counted from 1; None: the newest.
         step: the training step whose line is wanted.
-        t: wall time in seconds, where there is no line of that step.
+        t: wall time in seconds, used if no line has that step.
         path: the file; `line` (from 1) or `offset` (in bytes) is a place within it.
     """
 
@@ -41,7 +41,7 @@ class LogAt(msgspec.Struct, frozen=True):
 
 
 class LogPoint(msgspec.Struct, frozen=True):
-    """A line as a chart knows it: the step that it names, or the time at which it was most likely written."""
+    """A line as a chart knows it: by its step, or by the time at which it was most likely written."""
 
     attempt: int
     step: float | None
@@ -49,7 +49,7 @@ class LogPoint(msgspec.Struct, frozen=True):
 
 
 class CauseLine(msgspec.Struct, frozen=True):
-    """The line that a verdict names: kept in sight while the newest lines are followed. `line` counts from 1."""
+    """The line that a verdict names: kept in sight while following the newest lines. `line` counts from 1."""
 
     attempt: int
     path: str
@@ -61,7 +61,7 @@ class CauseLine(msgspec.Struct, frozen=True):
 
 
 class Update(msgspec.Struct, frozen=True):
-    """The run's state: which logs there are; of a replay, its moment (wall seconds); of a run on several nodes all of them, node 0 first."""
+    """The run's state, which lists its logs; in a replay, its moment (wall seconds); for several nodes all of them, node 0 first."""
 
     state: RunState
     recorded_t: float | None = None
@@ -69,7 +69,7 @@ class Update(msgspec.Struct, frozen=True):
 
 
 def log_facts(state: RunState, nodes: Sequence[NodeLogs] = ()) -> list[tuple[object, ...]]:
-    """What of a run's state says which logs there are, when they were written, and whether they grow."""
+    """The part of a run's state that tells which logs exist, when they were written, and if they grow."""
     return [
         (number, each.is_over, a.number, a.ranks, a.started_t, a.ended_t, a.quiet_since)
         for number, each in [(None, state), *((node.number, node.state) for node in nodes[1:])]
@@ -78,7 +78,7 @@ def log_facts(state: RunState, nodes: Sequence[NodeLogs] = ()) -> list[tuple[obj
 
 
 class Size(msgspec.Struct, frozen=True):
-    """How many rows are in sight; `cursor`: the row with the cursor, which stays in sight."""
+    """How many rows fit; `cursor`: the row with the cursor, which stays in sight."""
 
     rows: int
     cursor: Row | None = None
@@ -101,7 +101,7 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Follow(msgspec.Struct, frozen=True):
-    """The newest line, and on with it; `on` False: stand still."""
+    """Follow the newest line; `on` False: freeze."""
 
     on: bool = True
 
@@ -114,20 +114,20 @@ class ToLine(msgspec.Struct, frozen=True):
 
 
 class ToTime(msgspec.Struct, frozen=True):
-    """The first lines at wall time `t`; without `has_day` of the newest day on which that clock time has been."""
+    """The first lines at wall time `t`; without `has_day`, on the newest day with that clock time."""
 
     t: float
     has_day: bool = True
 
 
 class ToPlace(msgspec.Struct, frozen=True):
-    """What a chart, a verdict or the dashboard's pane points at."""
+    """The place that a chart, a verdict or the dashboard's pane points at."""
 
     at: LogAt
 
 
 class Show(msgspec.Struct, frozen=True):
-    """Only these lines; `cursor`: the row with the cursor, which stays in sight, None where the newest line is followed."""
+    """Show only these lines; `cursor`: the row with the cursor, which stays in sight; None while following."""
 
     query: Query
     cursor: Row | None = None
@@ -140,14 +140,14 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Find(msgspec.Struct, frozen=True):
-    """Search for this; no term: stop searching. The nearest match up to `cursor` is shown, from the first line the next one down."""
+    """Search for this; no term: stop searching. Shows the nearest match up to `cursor`; from the first line, the next one down."""
 
     query: Query
     cursor: Row | None
 
 
 class Match(msgspec.Struct, frozen=True):
-    """The next match in the direction of the search (1) or in the other (-1), from a row, else from the line that was gone to last."""
+    """The next match in the direction of the search (1) or the other (-1), from a row, or else from the last visited line."""
 
     cursor: Row | None
     way: int
@@ -161,12 +161,12 @@ class Copy(msgspec.Struct, frozen=True):
 
 
 class Point(msgspec.Struct, frozen=True):
-    """What a chart knows a row as."""
+    """How a chart knows a row."""
 
     row: Row
 
 
-# Moving on is read at once where it can be.
+# Consecutive moves are combined where possible.
 Move: TypeAlias = Scroll | Start | Follow
 Command: TypeAlias = (
     Update
@@ -189,7 +189,7 @@ Command: TypeAlias = (
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """How often something was found so far. `ordinal` counts from 1; None: not known (yet). `at_match`: one is in sight, counted or not."""
+    """The number of matches so far. `ordinal` counts from 1; None: not known (yet). `at_match`: one is in sight, counted or not."""
 
     found: int
     done_ratio: float
@@ -198,29 +198,29 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """What is to be seen.
+    """The visible page.
 
     Attributes:
-        made: counts the pages; of two the later one is right.
+        made: counts the pages; a later one replaces an earlier one.
         rows: as many as fit, fewer where the logs end.
-        logs: the logs that are read, in the order of `Row.place`.
+        logs: the logs being read, in the order of `Row.place`.
         cursor: the row that was jumped to; `jump` counts the jumps.
         following: new lines move the page; `grows`: some may come.
-        cause: the row of the line that a verdict names; `at_cause`: the page stands there, though lines follow.
+        cause: the row of the line that a verdict names; `at_cause`: the page stays there.
         attempt: whose logs these are; `attempts` how many there are.
-        merged_by: "" for one log, else "time", "arrival", or "arrival (estimated)" where nobody saw all lines arrive.
-        numbers: of each row the number from 1 of its line, where there is one log and it is counted.
+        merged_by: "" for one log, else "time", "arrival", or "arrival (estimated)" if not all were seen.
+        numbers: the line number (from 1) of each row, if there is one counted log.
         line_count: all lines of all logs; None: not counted.
-        below: lines after the page that the query lets through; None: not counted.
-        place_ratio: how much of the bytes lies above the page's end.
-        counted_ratio: how far the lines are counted.
-        shown: how many lines the query lets through; None: no query.
+        below: lines after the page that pass the query; None: not counted.
+        place_ratio: share of the bytes above the page's end.
+        counted_ratio: counted share of the lines.
+        shown: how many lines pass the query; None: no query.
         search: matches; None: no search. `search_way`: the direction of the search, up (-1) or down (1).
-        last_lines: of each rank of the newest attempt; where they were asked for.
-        nodes: of a run on several nodes those whose logs are read, of `node_count`.
-        empty_why: why there is no row.
-        ranks: that write these logs, as far as is known.
-        alone: the one log that the query does not leave out, where it is one.
+        last_lines: of each rank of the newest attempt, if requested.
+        nodes: of a run on several nodes, those whose logs are read, out of `node_count`.
+        empty_why: why the page has no rows.
+        ranks: the known writers of these logs.
+        alone: the only log that the query includes, if there is just one.
     """
 
     made: int
@@ -255,27 +255,27 @@ class Page(msgspec.Struct, frozen=True):
 
     @property
     def key_facts(self) -> tuple[object, ...]:
-        """What changes what keys do."""
+        """The facts that change what keys do."""
         return self.following, self.grows, self.search_way
 
     def attempt_of(self, row: Row) -> int:
-        """Whose line a row is."""
+        """The attempt of a row."""
         return self.logs[row.parts[0][0]].attempt
 
     def nodes_of(self, row: Row) -> tuple[int, ...]:
-        """The nodes on which a row was written; none where the run has one."""
+        """The nodes that wrote a row; none for a run on one node."""
         found = {self.logs[index].node for index, _ in row.parts}
         return tuple(sorted(node for node in found if node is not None))
 
     def place_of(self, row: Row) -> LogAt:
-        """Where a row's line lies."""
+        """The place of a row's line."""
         index, line = row.parts[0]
         log = self.logs[index]
         return LogAt(attempt=log.attempt, path=str(log.path), offset=line.offset)
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """One line for the person. `good`: None while it is going on, False for trouble. `done_ratio`: how far that is, where known."""
+    """One line for the person. `good`: None while in progress, False for trouble. `done_ratio`: the progress, if known."""
 
     text: str
     good: bool | None = None
@@ -283,14 +283,14 @@ class Remark(msgspec.Struct, frozen=True):
 
 
 class Copied(msgspec.Struct, frozen=True):
-    """The text of the rows asked for; `lines` of them."""
+    """The text of the requested rows; `lines` of them."""
 
     text: str
     lines: int
 
 
 class Pointed(msgspec.Struct, frozen=True):
-    """What a chart knows the row as."""
+    """How a chart knows the row."""
 
     point: LogPoint
 
@@ -298,22 +298,22 @@ class Pointed(msgspec.Struct, frozen=True):
 Answer: TypeAlias = Page | Remark | Copied | Pointed
 
 
-# -- what is typed after a colon --------------------------------------------------------------------------
+# -- what a person types after a colon --------------------------------------------------------------------
 
 
 class BadJumpError(ValueError):
-    """What was typed names no place; one line says what would."""
+    """The typed text names no place; one line says what would."""
 
 
 def parse_jump(typed: str, stream: int) -> ToLine | ToTime | ToPlace:
     """Read ``812``, ``step 1200``, ``14:52``, ``14:52:10`` or ``2026-11-21 14:52``; clock times are local.
 
     Args:
-        typed: what stands after the colon.
-        stream: the log whose lines are numbered.
+        typed: the text after the colon.
+        stream: the log that line numbers refer to.
 
     Raises:
-        BadJumpError: it is none of them.
+        BadJumpError: it is none of these.
     """
     text = typed.strip().removeprefix(":")
     if (digits := text.replace(" ", "").replace(",", "")).isdecimal():

@@ -1,7 +1,7 @@
-"""The thread that reads for one view: it holds the viewport, moves it as asked, and makes the pages.
+"""The thread that reads for one view: it owns the viewport, moves it on request, and makes the pages.
 
-One command after another, those that scroll added up; a command that takes long is given up when another comes. Between
-commands it counts lines and matches, a chunk at a time.
+It runs one command after another and adds up scrolling; a long command is aborted when another arrives.
+Between commands it counts lines and matches, a chunk at a time.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from supervisor.views.logs.file import CHUNK_BYTES
 from supervisor.views.logs.open_logs import NothingThereError
 from supervisor.views.logs.viewport import LogViewport
 
-# Pages of new lines come so many seconds apart, and no more than a quarter of the time is spent on them (64 ranks at 10,000
-# lines/s: 21 ms a page). Commands are answered at once.
+# Pages of new lines are at least this many seconds apart and take at most a quarter of the time (64 ranks at
+# 10,000 lines/s: 21 ms a page). Commands are answered at once.
 PAGE_S = 0.1
 REST_RATIO = 3.0
-# While nobody sees the pages, the thread looks this often whether it is asked something.
+# While nobody sees the pages, the thread checks this often for requests.
 HIDDEN_S = 0.25
 JOIN_S = 3.0
-# A search that takes longer says how far it is.
+# A search that takes longer reports its progress.
 PATIENCE_S = 0.3
-# Counted at once, before the logs are looked at again.
+# Counted at once, before checking the logs again.
 COUNT_S = 0.03
-# Facts of the run and of the screen: they interrupt nothing, and are never given up.
+# Facts of the run and the screen: they interrupt nothing and are never aborted.
 _KEPT = (lc.Update, lc.Size, lc.KeepCause)
 
 
 class Interrupted(Exception):  # noqa: N818 - no error: another command came
-    """Another command came, or the view is closed."""
+    """Another command arrived, or the view is closed."""
 
 
 class LogSession:
     """Reads the logs of one node of a run for one view.
 
     Args:
-        node: where the run's logs are listed.
+        node: the node's folder, which lists the run's logs.
         deliver: gets pages and remarks, in this thread.
-        newest: so many of the newest attempts are one log, with the ranks' last lines; 0: a person chooses an attempt.
+        newest: this many newest attempts form one log, with the ranks' last lines; 0: a person chooses one.
     """
 
     def __init__(self, node: NodePaths, deliver: Callable[[lc.Answer], object], *, newest: int = 0) -> None:
@@ -53,27 +53,27 @@ class LogSession:
         self._commands: deque[lc.Command] = deque()
         self._stop = threading.Event()
         self._urgent = threading.Event()
-        # A command and that it came are one: else it may be taken first, and then interrupts itself.
+        # A command and its arrival flag change together: otherwise it may interrupt itself.
         self._asking = threading.Lock()
         self._asked = threading.Event()
         self._view = LogViewport(node, self._check, newest)
         self._page_s: float | None = PAGE_S
-        self._began = self._due = 0.0  # the command that is done; the next page of new lines
+        self._began = self._due = 0.0  # start of the current command; time of the next page of new lines
         self._checks = 0
         self._remarked_at = 0.0
         # A daemon, because a read from a dead network mount cannot be interrupted: leaving must still work.
         self._thread = threading.Thread(target=self._run, name="stoker-log-pages", daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         self._thread.start()
 
     def ask(self, *commands: lc.Command) -> None:
-        """Ask for something; any thread may."""
+        """Request something; from any thread."""
         for command in commands:
             with self._asking:
                 self._commands.append(command)
-                if not isinstance(command, (*_KEPT, lc.Match)):  # matches are gone to one after the other
+                if not isinstance(command, (*_KEPT, lc.Match)):  # visit matches one after another
                     self._urgent.set()
         self._asked.set()
 
@@ -84,12 +84,12 @@ class LogSession:
             self._asked.set()
 
     def ask_to_stop(self) -> None:
-        """End the thread after what it is doing; does not wait."""
+        """End the thread after its current work; does not wait."""
         self._stop.set()
         self._asked.set()
 
     def stop(self) -> None:
-        """End the thread and close the files; waits at most some seconds."""
+        """End the thread and close the files; waits at most a few seconds."""
         self.ask_to_stop()
         if self._thread.is_alive():
             self._thread.join(JOIN_S)
@@ -99,7 +99,7 @@ class LogSession:
     # -- the thread ------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """Called for each chunk while something takes long."""
+        """Called for each chunk during long work."""
         if self._stop.is_set() or self._urgent.is_set():
             raise Interrupted
         self._checks += 1
@@ -138,32 +138,32 @@ class LogSession:
                 self._deliver(
                     lc.Remark(f"reading the log failed: {type(error).__name__}: {error}", good=False)
                 )
-                self._stop.wait(PAGE_S)  # what fails each time must not take a processor
+                self._stop.wait(PAGE_S)  # a repeated failure must not use up a processor
 
     def _begin(self) -> None:
         self._began, self._checks = time.monotonic(), 0
 
     def _count(self) -> bool:
-        """Count for a moment, unless something is asked; whether there was anything left to count."""
+        """Count for a moment, unless a request is waiting; returns whether anything was left to count."""
         until = time.monotonic() + COUNT_S
         has_counted = False
         while not (self._commands or self._stop.is_set()) and self._page_s is not None:
             if time.monotonic() > until:
                 break
             if not self._view.logs.counter.step(is_asked=self._view.is_moved):
-                self._due = self._due if not has_counted else 0.0  # all is counted: the next page says so
+                self._due = self._due if not has_counted else 0.0  # all is counted, so the next page shows it
                 break
             has_counted = True
         return has_counted
 
     def _wait(self) -> None:
-        """Until something is asked, or the next look at the logs is due."""
+        """Wait for a request or the next check of the logs."""
         if not self._commands:
             self._asked.wait(HIDDEN_S if self._page_s is None else max(PAGE_S, self._due - time.monotonic()))
         self._asked.clear()
 
     def _turn(self) -> bool:
-        """Do what is asked; whether the page may have changed by itself."""
+        """Carry out the request; returns whether the page may have changed on its own."""
         asked = False
         self._urgent.clear()
         self._begin()
@@ -173,7 +173,7 @@ class LogSession:
             try:
                 self._do(command)
             except Interrupted:
-                if isinstance(command, _KEPT):  # it was asked for once, and holds on
+                if isinstance(command, _KEPT):  # it was requested once and stays in effect
                     with self._asking:
                         self._commands.appendleft(command)
                 raise
@@ -188,7 +188,7 @@ class LogSession:
         return changed
 
     def _taken(self) -> Iterator[lc.Command]:
-        """What waits; scrolling adds up."""
+        """The pending command; scrolling adds up."""
         scrolled = 0
         while self._commands:
             with self._asking:
@@ -198,7 +198,7 @@ class LogSession:
                 scrolled += command.rows
                 continue
             if isinstance(command, lc.Show) and self._commands and isinstance(self._commands[0], lc.Show):
-                continue  # keys that came faster than they are answered: the newest filter alone is looked through
+                continue  # keys arrived faster than answers: apply only the newest filter
             if scrolled:
                 yield lc.Scroll(scrolled)
                 scrolled = 0

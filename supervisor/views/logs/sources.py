@@ -1,4 +1,4 @@
-"""Which logs a run has, which rank wrote a line, and how severe a line looks (pure: only names and text).
+"""Finds a run's logs, the rank that wrote a line, and a line's severity (pure: only names and text).
 
 A line is addressed by its file and its byte offset; the files that torchrun wrote remain the record.
 """
@@ -19,7 +19,7 @@ AGENT = "agent"
 
 
 class Tone(Enum):
-    """How a line is shown; a guess from its words, never a verdict."""
+    """How a line is shown: a guess from its words, never a verdict."""
 
     PLAIN = "plain"
     WARN = "warn"
@@ -30,14 +30,14 @@ _BAD = re.compile(
     r"Traceback \(most|\bFATAL\b|\bCRITICAL\b|\b\w*(?:Error|Exception)\b(?::|$)|out of memory|\[ERROR\]|\bERROR\b"
 )
 _WARN = re.compile(r"\bWARN(?:ING)?\b|\w*Warning\b:|\bwarning:")
-# What every such line holds. Nearly all lines hold none of it, and this finds that out 15 to 25 times as fast.
+# A string that every such line contains. Nearly all lines lack it, and this check is 15 to 25 times as fast.
 NOTABLE = re.compile(r"rror|RROR|xception|arning|WARN|Traceback|FATAL|CRITICAL|out of memory")
 
 
 class LogRef(NamedTuple):
-    """One log of a run: who writes it and where it lies. `who` is empty where one file holds every rank.
+    """One log of a run: its writer and its path. `who` is empty if one file contains every rank.
 
-    `node`: of a run on several nodes, the one whose log it is.
+    `node`: the log's node, if the run has several.
     """
 
     attempt: int
@@ -48,12 +48,12 @@ class LogRef(NamedTuple):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether its lines may be of several ranks, which their own prefixes name."""
+        """Whether its lines may be from several ranks, named by their own prefixes."""
         return self.who in {AGENT, ""}
 
 
 class NodeLogs(NamedTuple):
-    """A node of a run on several: where its logs are listed, and by what they are known."""
+    """One of a run's several nodes: the folder that lists its logs, and their display names."""
 
     number: int
     paths: NodePaths
@@ -63,7 +63,7 @@ class NodeLogs(NamedTuple):
 def logs_of(
     state: RunState, node: NodePaths, attempts: Sequence[AttemptState], number: int | None = None
 ) -> Iterator[LogRef]:
-    """The logs of some attempts, launcher first, each file once an attempt. `number`: of the node, where there are several."""
+    """The logs of some attempts, launcher first, each file once per attempt. `number`: the node's, if there are several."""
     for attempt in attempts:
         paths = node.attempt(attempt.number)
         yield LogRef(attempt.number, AGENT, AGENT, paths.agent_log, number)
@@ -76,9 +76,9 @@ def logs_of(
 
 
 def split_rank(text: str, who: str) -> tuple[str, str]:
-    """Who wrote a line, and the line without the rank prefix that names the writer; `who` writes the file.
+    """The writer of a line, and the line without its rank prefix; `who` writes the file.
 
-    In a log of several ranks a mark that the script's own logger puts behind the time and the level counts too; it stays in the line.
+    In a log of several ranks, a mark from the script's own logger after time and level counts too and stays in the line.
     """
     if text[:1] not in {"[", "("} and who not in {AGENT, ""}:
         return who, text
@@ -91,12 +91,12 @@ def split_rank(text: str, who: str) -> tuple[str, str]:
 
 
 def rank_label(rank: RankState) -> str:
-    """The global rank where it is known, else the local one."""
+    """The global rank if known, else the local one."""
     return str(rank.rank if rank.rank is not None else rank.local_rank)
 
 
 def _label(rank: RankState, state: RunState) -> str:
-    """Who writes a file. An observed log may hold every rank: its own prefixes name them."""
+    """The writer of a file. An observed log may contain every rank, named by its own prefixes."""
     return "" if state.mode == "observed" and rank.rank is None else rank_label(rank)
 
 

@@ -14,33 +14,33 @@ from supervisor.views.logs.file import CHUNK_BYTES, Counts, LogFile, TextLine
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import AGENT, LogRef, split_rank
 
-# The matches of so many chunks are kept: at 2,600 lines a chunk, some MiB where every line matches.
+# Matches are cached for this many chunks: at 2,600 lines a chunk, a few MiB if every line matches.
 KEPT_CHUNKS = 64
-# How many lines of a log are searched for a rank's newest line; the second, of a log of several ranks.
+# How many lines of a log to search for a rank's newest line; the second number for a log of several ranks.
 LAST_LINES = 8
 LAST_MIXED_LINES = 64
-# A log has stamps if a third of its newest lines has one; so much of a log's beginning decides it, whatever comes later.
+# A log has stamps if a third of its newest lines has one; this much of a log's beginning decides it for good.
 SNIFF_LINES = 40
 SNIFF_BYTES = 1 << 16
-# So many lines without a stamp, as of a config that is printed, may stand between two that have one.
+# At most this many lines without a stamp, such as a printed config, may lie between two stamped ones.
 STAMP_LINES = 2000
 KEPT_TIMES = 20_000
-# A log without times that has less than this share of the largest one's bytes was written at once.
+# A log without times and with less than this share of the largest one's bytes was written at once.
 SHORT = 0.25
-# torchrun looks at its ranks every 0.1 s: what it says of them within one look of the tailer, they wrote before.
+# torchrun polls its ranks every 0.1 s: what it reports within one look of the tailer happened before.
 REACTION_S = 0.05
 
 
 class Stream:
     """One log with the times of its lines, and the query that thins it.
 
-    A line's time is that of its arrival, as the attempt's index has it. A log without an index (of an earlier version, or not
-    started by stoker) has its lines' own stamps; without those, its lines are spread evenly up to its last write.
+    A line's time is its arrival time from the attempt's index. A log without an index (from an earlier version, or not
+    started by stoker) uses its lines' own stamps; without those, its lines are spread evenly up to its last write.
 
     Args:
-        ref: whose it is.
-        file: where it is read.
-        check: called now and then while much is skipped; raises to give up.
+        ref: the log's identity.
+        file: the open file.
+        check: called now and then while skipping much; raises to abort.
         start_t: when its attempt began, wall seconds.
         index: the arrival index of its attempt, by path.
     """
@@ -56,35 +56,35 @@ class Stream:
         self.ref = ref
         self.file = file
         self.query = Query()
-        self.ended_t: float | None = None  # its attempt's: a copied file's time of change is later
+        self.ended_t: float | None = None  # of its attempt: a copied file's modification time is later
         self.most_bytes = 0  # of the logs of its attempt's ranks
         self._check = check
         self._start_t = start_t
         self._index = {} if index is None else index
-        self._counts = Counts()  # matches a chunk
-        self._tail = (-1, 0)  # the file's size, and how many matches are in what is not counted a chunk
+        self._counts = Counts()  # matches per chunk
+        self._tail = (-1, 0)  # the file's size, and the number of matches in its uncounted rest
         self._found: dict[int, tuple[int, tuple[int, ...]]] = {}
         self._last: tuple[int, int, dict[str, tuple[float, str]]] = (0, 0, {})
-        self._writers: tuple[int, set[str]] = (-1, set())  # of which generation of the file
+        self._writers: tuple[int, set[str]] = (-1, set())  # by generation of the file
         self._shift: tuple[tuple[int, int], float | None] = ((-1, 0), None)
         self._times: dict[int, float] = {}  # of lines, by their stamps
 
-    # -- what is shown ---------------------------------------------------------------------------------
+    # -- shown lines -----------------------------------------------------------------------------------
 
     def filter_by(self, query: Query) -> None:
-        """Show only the lines that this query means; none where it asks for other ranks only."""
+        """Show only the lines that match this query; none if it asks only for other ranks."""
         self.query = query
         self.reset()
 
     def reset(self) -> None:
-        """The file holds something else now, or something else is meant."""
+        """The file's content or the query changed."""
         self._found.clear()
         self._times.clear()
         self._counts, self._tail = Counts(), (-1, 0)
 
     @property
     def is_excluded(self) -> bool:
-        """Whether the query leaves this log out as a whole."""
+        """Whether the query excludes this whole log."""
         if self.query.stream and self.query.stream != self.ref.stream:
             return True
         if self.query.nodes and self.ref.node not in self.query.nodes:
@@ -93,11 +93,11 @@ class Stream:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the query lets all of its lines through."""
+        """Whether the query includes all of its lines."""
         return not self.query.reads_text and not (self.query.who and self.ref.is_mixed)
 
     def _found_in(self, chunk: int) -> tuple[int, ...]:
-        """Where the lines begin that the query means, of those that begin in `chunk`."""
+        """The starts of matching lines among those that begin in `chunk`."""
         size = self.file.size
         kept = self._found.get(chunk)
         if kept is not None and kept[0] in {-1, size}:
@@ -116,7 +116,7 @@ class Stream:
         return split_rank(clean(data[at : stop if stop >= 0 else len(data)]), self.ref.who)[0]
 
     def forward(self, offset: int) -> Iterator[TextLine]:
-        """The lines that are meant, from `offset` on."""
+        """The matching lines from `offset` on."""
         if self.is_excluded:
             return
         if self.is_whole:
@@ -131,7 +131,7 @@ class Stream:
             self._check()
 
     def backward(self, offset: int) -> Iterator[TextLine]:
-        """The lines that are meant and begin before `offset`, the nearest first."""
+        """The matching lines that begin before `offset`, nearest first."""
         if self.is_excluded:
             return
         if self.is_whole:
@@ -148,7 +148,7 @@ class Stream:
     # -- counting --------------------------------------------------------------------------------------
 
     def count(self) -> bool:
-        """Count what is meant in one more chunk; False: nothing is left to count."""
+        """Count the matches in one more chunk; False: nothing is left to count."""
         size = self.file.size
         if self.is_excluded or self._tail[0] == size:
             return False
@@ -157,7 +157,7 @@ class Stream:
         chunk = self._counts.chunks
         stop = (chunk + 1) * CHUNK_BYTES
         found = len(self._found_in(chunk))
-        # The last line that begins in a chunk may still grow, and match then.
+        # The last line that begins in a chunk may still grow and then match.
         if stop > size or self.file.newline_from(stop - 1) < 0:
             self._tail = (size, found)
         else:
@@ -167,7 +167,7 @@ class Stream:
 
     @property
     def counted_bytes(self) -> int:
-        """How far it is counted."""
+        """The counted bytes."""
         size = self.file.size
         if self.is_whole:
             return self.file.counted_bytes
@@ -175,13 +175,13 @@ class Stream:
 
     @property
     def total(self) -> int:
-        """How many lines are meant, as far as they are counted."""
+        """How many lines match, as far as counted."""
         if self.is_excluded:
             return 0
         return self.file.line_count or 0 if self.is_whole else self._counts.total + self._tail[1]
 
     def before(self, offset: int) -> int | None:
-        """How many lines that are meant begin before `offset`; None: not counted yet."""
+        """How many matching lines begin before `offset`; None: not counted yet."""
         if self.is_excluded or not offset:
             return 0
         if offset >= self.file.size:
@@ -193,7 +193,7 @@ class Stream:
             return None
         return self._counts.before(chunk) + sum(at < offset for at in self._found_in(chunk))
 
-    # -- when ------------------------------------------------------------------------------------------
+    # -- times -----------------------------------------------------------------------------------------
 
     @property
     def written_t(self) -> float:
@@ -203,21 +203,21 @@ class Stream:
 
     @property
     def arrivals(self) -> Arrivals | None:
-        """When its bytes arrived; None: nobody saw them arrive."""
+        """When its bytes arrived; None: their arrival was not seen."""
         known = self._index.get(self.file.path)
         return known if known is not None and known.batches else None
 
     @property
     def is_stamped(self) -> bool:
-        """Whether its lines carry the time at which they were written."""
+        """Whether its lines carry their time of writing."""
         return self._stamps_shift() is not None
 
     def order(self, line: TextLine) -> tuple[int, float]:
-        """Where a line stands among those of all logs: its attempt, then its time; the launcher's after those that it reports."""
+        """The sort key of a line among all logs: its attempt, then its time; the launcher's lines after those that it reports."""
         return self.ref.attempt, self.time_of(line) + (REACTION_S if self.ref.who == AGENT else 0.0)
 
     def time_of(self, line: TextLine) -> float:
-        """When a line was written, as far as that is known, wall seconds."""
+        """When a line was written, as far as known, wall seconds."""
         if (arrivals := self.arrivals) is not None:
             if line.end <= arrivals.end:
                 return arrivals.time_of(line.end)
@@ -227,7 +227,7 @@ class Stream:
         return self.written_t - (self.file.full_size - line.end) / self._bytes_per_s()
 
     def offset_at(self, t: float) -> int:
-        """Where the first line begins that was written at `t` or later."""
+        """The start of the first line written at `t` or later."""
         file = self.file
         if (arrivals := self.arrivals) is not None:
             is_later = t > max(arrivals.batches[-1].t, self.written_t)
@@ -240,13 +240,13 @@ class Stream:
         return file.line_start(max(file.full_size - int(left_s * bytes_per_s), 0))
 
     def _bytes_per_s(self) -> float:
-        """How fast it was written, evenly. At once: the launcher's report, and what is short beside the ranks' logs (a traceback alone)."""
+        """How fast it was written, evenly. A launcher's report, and a log much shorter than the ranks', came at once."""
         took_s = self.written_t - self._start_t if self._start_t else 0.0
         is_short = self.ref.who == AGENT or self.file.full_size < SHORT * self.most_bytes
         return math.inf if is_short or took_s <= 0 else self.file.full_size / took_s
 
     def _stamps_shift(self) -> float | None:
-        """What makes the lines' stamps wall time; None: too few carry one."""
+        """The shift from the lines' stamps to wall time; None: too few lines have a stamp."""
         file = self.file
         key = file.generation, min(file.full_size, SNIFF_BYTES)
         if self._shift[0] != key:
@@ -262,7 +262,7 @@ class Stream:
         return t + (self._stamps_shift() or 0.0) if t is not None else None
 
     def _stamped_t(self, line: TextLine) -> float:
-        """A line's stamp, else that of the last line before it."""
+        """A line's stamp, or else that of the last stamped line before it."""
         t, passed = self._start_t, []
         lines = itertools.chain([line], self.file.backward(line.offset))
         for each in itertools.islice(lines, STAMP_LINES):
@@ -278,7 +278,7 @@ class Stream:
         return t
 
     def _offset_of_stamp(self, t: float) -> int:
-        """Where the first line begins that bears `t` or a later time: stamps rise, so that halving the file finds it."""
+        """The start of the first line with time `t` or later; stamps rise, so bisection finds it."""
         file = self.file
         low, high = 0, file.full_size
         while low < high:
@@ -294,7 +294,7 @@ class Stream:
         )
 
     def _stamps_from(self, offset: int) -> Iterator[tuple[int, float]]:
-        """The lines that bear a time, from a line's beginning on: where they begin, and the time."""
+        """The stamped lines from the start of a line on: their starts and times."""
         while data := self.file.read(offset, SNIFF_BYTES):
             whole = data.rfind(b"\n") + 1 or len(data)
             for raw in data[:whole].removesuffix(b"\n").split(b"\n"):
@@ -303,10 +303,10 @@ class Stream:
                 offset += len(raw) + 1
             self._check()
 
-    # -- who -------------------------------------------------------------------------------------------
+    # -- writers ---------------------------------------------------------------------------------------
 
     def writers(self) -> set[str]:
-        """Who writes here: of a log of several ranks those that its beginning, its end and its newest lines name."""
+        """The writers; for a log of several ranks, those named in its beginning, its end and its newest lines."""
         if not self.ref.is_mixed:
             return {self.ref.who}
         file = self.file
@@ -320,7 +320,7 @@ class Stream:
         return self._writers[1]
 
     def last_lines(self) -> dict[str, tuple[float, str]]:
-        """The newest line of each rank that writes here, with its time; whatever the query."""
+        """The newest line of each rank that writes here, with its time, regardless of the query."""
         file = self.file
         if self._last[:2] != (file.generation, file.size):
             found: dict[str, tuple[float, str]] = {}

@@ -1,4 +1,4 @@
-"""Where a view stands in the logs: its page, moved by rows, lines, times, steps and matches. One thread uses it."""
+"""The position of a view in the logs: its page, moved by rows, lines, times, steps and matches. For one thread."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import AGENT, NodeLogs, split_rank
 from supervisor.views.logs.stream import Stream
 
-# The share of a following page that lines still being redrawn may take.
+# The share of a following page for lines that are still being redrawn.
 OPEN_SHARE = 1 / 3
-# Of a page that stands at a failure, so much is below the line that it began with.
+# On a page at a failure, this share is below the line where it began.
 BELOW_CAUSE_SHARE = 1 / 3
-# How many lines from each log's end are searched for the line that a verdict names.
+# How many lines from each log's end to search for the line that a verdict names.
 CAUSE_LINES = 2000
-# A clipboard takes no more through a terminal; longer texts are for the pager.
+# A terminal passes no more to the clipboard; longer texts are for the pager.
 COPY_LINES = 5000
 COPY_CHARS = 500_000
-# Within so many lines one names a step.
+# One of this many lines names a step.
 STEP_LINES = 200
-# How far above a line its step may stand.
+# How far above a line its step may be.
 STEP_LINES_BACK = 60
-# What is reported where the search starts over.
+# Reported when the search wraps around.
 ONLY_MATCH = "the only match"
 PAST_OLDEST = "past the oldest match: continued at the newest"
 PAST_NEWEST = "past the newest match: continued at the oldest"
@@ -43,8 +43,8 @@ class LogViewport:
     """The page of one view.
 
     Args:
-        node: where the run's logs are listed.
-        check: called now and then while something takes long; raises to give it up.
+        node: the node's folder, which lists the run's logs.
+        check: called now and then during long work; raises to abort it.
         newest: see `OpenLogs`; such a view also gets the ranks' last lines.
     """
 
@@ -55,16 +55,16 @@ class LogViewport:
         self._tells_last = newest > 0
         self._place: Place = ()
         self._following = True
-        self._cursor: tuple[int, int] | None = None  # (log, offset) that was jumped to
+        self._cursor: tuple[int, int] | None = None  # (log, offset) of the jump target
         self._jump = self._made = 0
-        self._match: Row | None = None  # that row, where it is a match that was gone to
+        self._match: Row | None = None  # that row, if it is a visited match
         self._search_way = -1  # up: from the newest line back
         self._cause: lc.CauseLine | None = None
         self._cause_at: tuple[int, int] | None = None  # (log, offset)
         self._cause_passed = self._cause_sought = self._at_cause = False
-        self._notes: list[str] = []  # what a person should know of the last move
+        self._notes: list[str] = []  # what to tell the person about the last move
 
-    # -- what there is -----------------------------------------------------------------------------------
+    # -- the logs ----------------------------------------------------------------------------------------
 
     def update(
         self,
@@ -72,7 +72,7 @@ class LogViewport:
         recorded_t: float | None = None,
         nodes: tuple[NodeLogs, ...] = (),
     ) -> None:
-        """The run as it stands now; in a replay at its moment."""
+        """The run's current state; in a replay, at its moment."""
         before = [stream.ref for stream in self.logs.streams]
         self._place = self.logs.update(state, recorded_t, self._place, nodes, keep=not self._following)
         after = [stream.ref for stream in self.logs.streams]
@@ -82,7 +82,7 @@ class LogViewport:
             self._cursor, self._cause_sought = None, False
 
     def refresh(self) -> tuple[bool, list[str]]:
-        """Look at every log; whether something changed, and what a person should know of it."""
+        """Check every log; returns whether something changed, and what to tell the person."""
         changed, notes, place = self.logs.refresh(self._place)
         if place != self._place:
             self._place, self._cursor = place, None
@@ -93,7 +93,7 @@ class LogViewport:
 
     @property
     def is_moved(self) -> bool:
-        """Whether a person has moved the page, so that the number of lines around it matters."""
+        """Whether a person moved the page, which makes the number of lines around it matter."""
         return not self._following
 
     def resize(self, height: int, cursor: Row | None) -> None:
@@ -107,7 +107,7 @@ class LogViewport:
     # -- the page ----------------------------------------------------------------------------------------
 
     def page(self) -> lc.Page:
-        """What is to be seen now."""
+        """The current page."""
         logs, streams = self.logs, self.logs.streams
         rows, self._at_cause = self._rows()
         if rows:
@@ -152,7 +152,7 @@ class LogViewport:
         )
 
     def _merged_by(self, streams: Sequence[Stream]) -> str:
-        """What the order of the lines goes by, and whether the time of some is estimated."""
+        """How the lines are ordered, and whether some times are estimated."""
         if len(streams) < 2:
             return ""
         if all(stream.arrivals is not None for stream in streams):
@@ -160,7 +160,7 @@ class LogViewport:
         return "time" if all(stream.is_stamped for stream in streams) else "arrival (estimated)"
 
     def _rows(self) -> tuple[list[Row], bool]:
-        """What fits the page, and whether it stands at a failure."""
+        """The rows of the page, and whether it is at a failure."""
         if self._following:
             rows = self._newest_rows()
             held = self._rows_at_cause(rows)
@@ -168,14 +168,14 @@ class LogViewport:
         return self._rows_from(self._place, self.height), False
 
     def _rows_from(self, place: Place, most: int) -> list[Row]:
-        """A page from a place on, with rows above it where too few follow."""
+        """A page from a place on, with rows above it if too few follow."""
         rows = list(itertools.islice(rows_from(self.logs.streams, place), most))
         if len(rows) < self.height:
             rows = rows_before(self.logs.streams, place, self.height - len(rows)) + rows
         return rows
 
     def _newest_rows(self) -> list[Row]:
-        """The last rows; progress bars of many ranks do not push all else out."""
+        """The last rows; progress bars of many ranks do not crowd out the rest."""
         streams, end = self.logs.streams, self.logs.ends
         rows = rows_before(streams, end, self.height)
         most = max(1, int(self.height * OPEN_SHARE))
@@ -188,13 +188,13 @@ class LogViewport:
     # -- the line that a verdict names ---------------------------------------------------------------------
 
     def keep_cause(self, cause: lc.CauseLine | None) -> None:
-        """Keep this line in sight while the newest lines are followed, until a person moves."""
+        """Keep this line in sight while following the newest lines, until a person moves."""
         if cause != self._cause:
             self._cause, self._cause_at = cause, None
             self._cause_passed = self._cause_sought = False
 
     def _rows_at_cause(self, newest: Sequence[Row]) -> list[Row]:
-        """The page around the cause, where it is not among the newest rows anyway."""
+        """The page around the cause, if the newest rows do not include it."""
         if self._cause is None:
             return []
         if not self._cause_sought:
@@ -209,11 +209,11 @@ class LogViewport:
         below = max(1, int(self.height * BELOW_CAUSE_SHARE))
         rows = self._rows_from(place, self.height + below)
         number = _row_of(rows, self._cause_at)
-        # The query may leave it out.
+        # The query may exclude it.
         return rows[: number + 1 + below][-self.height :] if number is not None else []
 
     def _find_cause(self, cause: lc.CauseLine) -> tuple[int, int] | None:
-        """Where the line stands: in its own file, else written alike by another rank."""
+        """The place of the line: in its own file, or else an equal line of another rank."""
         text = cause.text.strip().rstrip("…")
         own = self.logs.index_of(cause.path, cause.attempt)
         order = [i for i, s in enumerate(self.logs.streams) if s.ref.attempt == cause.attempt]
@@ -232,7 +232,7 @@ class LogViewport:
         self._following, self._cause_passed = False, True
 
     def scroll(self, rows: int) -> None:
-        """Move the page; at its end it follows again."""
+        """Move the page; at its end, follow again."""
         if rows < 0:
             before = rows_before(self.logs.streams, self._place, -rows)
             self._stand()
@@ -257,13 +257,13 @@ class LogViewport:
             self._stand_on(*_at(first))
 
     def follow(self, on: bool) -> None:
-        """The newest line, or stand still."""
+        """Follow the newest line, or freeze."""
         self._following, self._cause_passed = on, True
         if on:
             self._cursor = None
 
     def to_line(self, index: int, number: int) -> None:
-        """A line by its number from 1; the log is counted up to there first."""
+        """Go to a line by its number from 1, counting the log up to there first."""
         streams = self.logs.streams
         if not 0 <= index < len(streams):
             raise NothingThereError("no log is open")
@@ -275,7 +275,7 @@ class LogViewport:
         self._go(index, offset)
 
     def to_time(self, t: float, *, has_day: bool) -> None:
-        """The first lines at a time; without a day, of the newest day that has it. Of logs without times only about there."""
+        """The first lines at a time; without a day, on the newest day that has it. Approximate for logs without times."""
         included = self.logs.included
         if not included:
             raise NothingThereError("no log is open")
@@ -301,7 +301,7 @@ class LogViewport:
         self._place = self._above(first.place, self.height // 2)
 
     def to_place(self, at: lc.LogAt) -> None:
-        """What a chart, a verdict or the dashboard's pane points at."""
+        """The place that a chart, a verdict or the dashboard's pane points at."""
         if at.attempt is not None and at.attempt != self.logs.number:
             self.to_attempt(lambda: self.logs.choose_attempt(at.attempt or 0))
         self.refresh()
@@ -331,7 +331,7 @@ class LogViewport:
             self._following, self._cursor, self._cause_sought = True, None, False
 
     def _step_line(self, step: float) -> tuple[int, TextLine, float] | None:
-        """The line of a step, else of the nearest later one, and its log; steps ascend in a log, so that halving it finds the line."""
+        """The line of a step, or of the nearest later one, and its log; steps ascend in a log, so bisection finds it."""
         nearest: tuple[int, TextLine, float] | None = None
         for index, stream in enumerate(self.logs.streams):
             file = stream.file
@@ -356,7 +356,7 @@ class LogViewport:
         return nearest
 
     def _go(self, index: int, offset: int) -> None:
-        """A line of one log, the others as they stood when it was written; the nearest kept line where it is filtered out."""
+        """Go to a line of one log, or its nearest shown line, with the others at the time it was written."""
         line = next(self.logs.streams[index].file.forward(offset), None)
         if line is None:
             raise NothingThereError("that line is not there any more")
@@ -370,7 +370,7 @@ class LogViewport:
         self._place = self._above(self._beside(*kept), self.height // 2)
 
     def _kept(self, index: int, line: TextLine) -> tuple[int, TextLine] | None:
-        """A line, where the query keeps it; else the first that is kept from its place on, else the last before it."""
+        """A line if the query includes it; otherwise the first included one after it, or the last before it."""
         streams = self.logs.streams
         if next(streams[index].forward(line.offset), None) == line:
             return index, line
@@ -379,7 +379,7 @@ class LogViewport:
         return row.parts[0] if row is not None else None
 
     def _beside(self, index: int, line: TextLine, *, in_order: bool = True) -> Place:
-        """A line of one log, the others as they stood when it was written. `in_order`: lines of one time stand in the order of their logs."""
+        """A line of one log, with the others at the time it was written. `in_order`: lines of one time follow the order of their logs."""
         stream = self.logs.streams[index]
         attempt, t = stream.ref.attempt, stream.time_of(line)
         later = math.nextafter(t, math.inf) if in_order else t
@@ -399,18 +399,18 @@ class LogViewport:
         self._jump += 1
 
     def _above(self, place: Place, rows: int) -> Place:
-        """So many rows further up."""
+        """The place that many rows further up."""
         above = rows_before(self.logs.streams, place, rows)
         return above[0].place if above else place
 
-    # -- looking for lines ---------------------------------------------------------------------------------
+    # -- searching ---------------------------------------------------------------------------------------
 
     def show(self, query: Query, cursor: Row | None = None) -> None:
-        """Let only these lines through; the line under the cursor stays, or the first that is kept from its time on."""
+        """Show only these lines; the line under the cursor stays, or the first shown one after it in time."""
         before = self.logs.streams
         self._place = self.logs.filter_by(query, self._place)
         streams = self.logs.streams
-        if streams is not before:  # of other nodes, where they do not fit together
+        if streams is not before:  # of other nodes, if not all fit
             self._following, self._cursor, self._cause_sought = True, None, False
         if cursor is None or self._following or len(cursor.place) != len(streams):
             return
@@ -422,12 +422,12 @@ class LogViewport:
         self._place = self._above(self._beside(*kept), self.height // 2)
 
     def find(self, query: Query, cursor: Row | None) -> None:
-        """Search up from the cursor (else from the end), down from the first line or where nothing is above.
+        """Search up from the cursor (or from the end); down from the first line or if nothing is above.
 
-        Where nothing is found the page is back where the search began: what was typed before may have led elsewhere.
+        If nothing is found, the page returns to where the search began: earlier keystrokes may have moved it.
         """
         self.logs.search(query)
-        self._cursor = None  # what was found before is no match of this
+        self._cursor = None  # earlier matches do not count for this search
         if not query:
             return
         first = 1 if cursor is not None and not any(cursor.place) else -1
@@ -446,9 +446,9 @@ class LogViewport:
         raise NothingThereError("not found")
 
     def match(self, cursor: Row | None, way: int) -> None:
-        """The next match in the direction of the search (1) or in the other (-1), from a row, else from the line that was gone to last.
+        """The next match in the direction of the search (1) or the other (-1), from a row, or else from the last visited line.
 
-        Past the last one it continues at the other end.
+        Wraps around after the last one.
         """
         way *= self._search_way
         if cursor is None and self._cursor is not None:
@@ -472,7 +472,7 @@ class LogViewport:
         self._match = rows[number] if number is not None else None
 
     def _nearest_match(self, place: Place, way: int) -> tuple[int, int] | None:
-        """The log and the offset of the next match from a place, down (1) or up (-1)."""
+        """The log and offset of the next match from a place, down (1) or up (-1)."""
         best: tuple[tuple[float, float, int], int, TextLine] | None = None
         for i, finder in enumerate(self.logs.counter.finders):
             lines = finder.forward(place[i]) if way > 0 else finder.backward(place[i])
@@ -484,10 +484,10 @@ class LogViewport:
             best = (nearness, i, line) if best is None or nearness < best[0] else best
         return (best[1], best[2].offset) if best is not None else None
 
-    # -- what is taken along -------------------------------------------------------------------------------
+    # -- copies ------------------------------------------------------------------------------------------
 
     def copied(self, first: Row, last: Row) -> lc.Copied:
-        """The lines from one row to another, each as it is shown, without who wrote it and without secrets."""
+        """The lines from one row to another as shown, without writers and secrets."""
         if last.place < first.place:
             first, last = last, first
         texts: list[str] = []
@@ -501,7 +501,7 @@ class LogViewport:
         return lc.Copied("\n".join(redact_lines(texts)), len(texts))
 
     def point(self, row: Row) -> lc.LogPoint:
-        """The step that a row or the lines above it name, and when it was written."""
+        """The step named by a row or the lines above it, and when the row was written."""
         index, line = row.parts[0]
         stream = self.logs.streams[index]
         above = itertools.islice(stream.file.backward(line.offset), STEP_LINES_BACK)
@@ -510,7 +510,7 @@ class LogViewport:
         return lc.LogPoint(stream.ref.attempt, step, stream.time_of(line))
 
     def _last_lines(self) -> dict[str, str]:
-        """The newest line of each rank of the newest attempt, whatever the query."""
+        """The newest line of each rank of the newest attempt, regardless of the query."""
         newest: dict[str, tuple[float, str]] = {}
         for stream in self.logs.streams:
             if stream.ref.attempt == self.logs.number:
@@ -542,19 +542,19 @@ class LogViewport:
 
 
 def place_after(row: Row) -> Place:
-    """Where the next row begins."""
+    """The start of the next row."""
     ends = {i: line.end for i, line in row.parts}
     return tuple(ends.get(i, offset) for i, offset in enumerate(row.place))
 
 
 def _at(row: Row) -> tuple[int, int]:
-    """A row's log, and where its line begins there."""
+    """A row's log, and its line's start there."""
     index, line = row.parts[0]
     return index, line.offset
 
 
 def _row_of(rows: Sequence[Row], at: tuple[int, int] | None) -> int | None:
-    """Which row holds the line of a log that begins at an offset."""
+    """The row with the line of a log that begins at an offset."""
     return next((n for n, row in enumerate(rows) if any((i, x.offset) == at for i, x in row.parts)), None)
 
 
@@ -564,14 +564,14 @@ def _is_open(row: Row) -> bool:
 
 def _numbers(stream: Stream, rows: Sequence[Row]) -> tuple[int | None, ...]:
     first = stream.file.number_at(rows[0].parts[0][1].offset) if rows else None
-    if first is not None and stream.is_whole:  # its lines follow one another
+    if first is not None and stream.is_whole:  # its lines are consecutive
         return tuple(range(first + 1, first + 1 + len(rows)))
     numbers = [stream.file.number_at(row.parts[0][1].offset) for row in rows]
     return tuple(number + 1 if number is not None else None for number in numbers)
 
 
 def _step_of(text: str) -> float | None:
-    # Nearly a MiB, for those who go from a chart's point to its line and back.
+    # Nearly a MiB, for going from a chart's point to its line and back.
     from supervisor.sources.metrics import MetricReader
 
     sample = MetricReader().feed(text)

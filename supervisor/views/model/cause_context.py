@@ -1,6 +1,6 @@
-"""What is read beside the journal and shown with it: the lines around each cause, and the newest stacks.
+"""Data read beside the journal and shown with it: the lines around each cause, and the newest stacks.
 
-Reading happens in the reading thread, once for each verdict and each new artifact; what it returns is frozen.
+Reading happens in the reading thread, once for each verdict and each new artifact; the result is frozen.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from supervisor.text.tracebacks import LOOKED_AT, CodeLine, own_line
 BEFORE_LINES = 14
 AFTER_LINES = 8
 CHUNK_BYTES = 1 << 20
-# A line beyond this many bytes of its log is not looked for: counting newlines takes about 0.3 s a GiB.
+# Beyond this many bytes of its log a line is not searched for: counting newlines takes about 0.3 s per GiB.
 READ_LIMIT_BYTES = 4 << 30
 SHOWN_BYTES = 4000
 STACKS_LIMIT_BYTES = 1 << 18
-# Of a run that failed a hundred times the newest causes are of interest.
+# If a run failed a hundred times, only the newest causes matter.
 CAUSES = 20
 
 
@@ -46,7 +46,7 @@ class Context(msgspec.Struct, frozen=True):
 
 
 class StackDump(msgspec.Struct, frozen=True):
-    """The newest stacks that were taken. `taken_t`: wall time."""
+    """The newest stacks. `taken_t`: wall time."""
 
     name: str
     taken_t: float
@@ -61,7 +61,7 @@ class Nearby(msgspec.Struct, frozen=True):
 
 
 class NearbyReader:
-    """Reads what a journal points at. Not thread-safe: one thread reads."""
+    """Reads the files that a journal points at. Not thread-safe: one thread reads."""
 
     def __init__(self, run: RunPaths) -> None:
         self._run = run
@@ -71,7 +71,7 @@ class NearbyReader:
         self._last = Nearby({})
 
     def refresh(self, state: RunState) -> Nearby:
-        """What there is now; the same object while nothing changed."""
+        """The current state; the same object while nothing changed."""
         changed = False
         for attempt in state.attempts[-CAUSES:]:
             cause = attempt.verdict.cause if attempt.verdict is not None else None
@@ -106,7 +106,7 @@ class NearbyReader:
 
 
 def read_context(run: RunPaths, attempt: int, cause: Cause) -> Context:
-    """The lines around a cause of an attempt. A run directory that was copied elsewhere is read where it lies now."""
+    """The lines around an attempt's cause. If the run directory was copied, they are read at its new place."""
     if cause.line is None:
         return Context(cause.path, 0, trouble="no line to point at")
     path = where_it_lies(run, attempt, cause.path)

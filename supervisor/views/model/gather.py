@@ -1,4 +1,4 @@
-"""From samples to what a view shows of them: tracks, the newest readings, the pace. Reads no files.
+"""Turns samples into what a view shows: tracks, the newest readings, the pace. Reads no files.
 
 `views.model.reader` feeds it as a run directory grows, `views.model.replay` as recorded time continues.
 """
@@ -26,8 +26,8 @@ WHOLE_POINTS = 2048
 RECENT_POINTS = 600
 LOST_POINTS = 200
 WHOLE_METRICS = ("loss", "val_loss", "lr", "grad_norm")
-# Of series nobody named here: this many, each at this many points, so that a script that logs a number a layer
-# costs a bounded amount of memory (about 10 MiB).
+# Limits for series not named here: this many, each with this many points, so that a script that logs a number
+# per layer costs a bounded amount of memory (about 10 MiB).
 OTHER_SERIES = 80
 OTHER_POINTS = 1024
 AXIS_FIELDS = frozenset(
@@ -40,7 +40,7 @@ TOGETHER_S = 0.5
 
 
 class _Pool:
-    """Readings of several devices taken together, as one point: least, mean and greatest of them."""
+    """Readings of several devices combined into one point: their minimum, mean and maximum."""
 
     def __init__(self) -> None:
         self._done = Recent(RECENT_POINTS)
@@ -49,7 +49,7 @@ class _Pool:
         self._stale = False
 
     def add(self, t: float, value: float | None, attempt: int) -> None:
-        """One device's reading; those within half a second belong together."""
+        """Add one device's reading; readings within half a second belong together."""
         if value is None:
             return
         if self._open and t - self._open[0][0] > TOGETHER_S:
@@ -73,7 +73,7 @@ class _Pool:
 
 @dataclass(slots=True)
 class _Keyed:
-    """What is gathered of one GPU, rank or machine. What a rank logged in an earlier attempt is out of date."""
+    """The data of one GPU, rank or machine. A rank's samples from an earlier attempt are out of date."""
 
     tracks: dict[str, Recent]
     values: dict[str, float | None] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class _Keyed:
 
 
 class Readings:
-    """The newest readings of a node's GPUs, ranks and machine. `with_history`: of hundreds of ranks elsewhere none is kept."""
+    """The newest readings of a node's GPUs, ranks and machine. `with_history`: off for hundreds of remote ranks."""
 
     def __init__(self, *, with_history: bool) -> None:
         self._with_history = with_history
@@ -119,7 +119,7 @@ class Readings:
         self._machine = self._keyed("cpu_ratio", "memory_used_bytes")
 
     def take(self, stream: str, sample: Sample) -> None:
-        """One sample of GPUs, ranks or the machine, in the order of time."""
+        """Take one sample of GPUs, ranks or the machine, in time order."""
         if stream == se.GPU:
             if sample.k not in self._gpus:
                 self._gpus[sample.k] = self._keyed("util_ratio", "memory_used_bytes")
@@ -135,7 +135,7 @@ class Readings:
         return _Keyed({name: Recent(RECENT_POINTS) for name in tracked if self._with_history})
 
     def ranks(self, attempt: int) -> dict[str, Rank]:
-        """The ranks as they are in `attempt`, the newest."""
+        """The state of the ranks in `attempt`, the newest."""
         return {key: _rank(key, keyed, attempt) for key, keyed in sorted(self._ranks.items(), key=_numeric)}
 
     def gpus(self) -> tuple[Gpu, ...]:
@@ -152,7 +152,7 @@ class Readings:
         )
 
     def machine(self) -> Machine | None:
-        """The machine; None where nothing was read of it."""
+        """The machine; None without readings."""
         keyed = self._machine
         if not keyed.seen_t:
             return None
@@ -161,7 +161,7 @@ class Readings:
 
 
 class Gatherer:
-    """What was seen of a run's samples so far."""
+    """Gathers a run's samples."""
 
     def __init__(self) -> None:
         self._whole = {name: Whole(WHOLE_POINTS) for name in WHOLE_METRICS}
@@ -170,18 +170,18 @@ class Gatherer:
         self._lost: deque[Point] = deque(maxlen=LOST_POINTS)
         self._lost_track: Track = ()
         self._lost_since: Point | None = None
-        # Of series whose newest value is not finite: the attempt, and the word for it.
+        # For series whose newest value is not finite: the attempt, and the word for the value.
         self._odd: dict[str, tuple[int, str]] = {}
         self._pace = Pace()
         self._number = 0
-        self._epoch: tuple[int, float | None] = (0, None)  # attempt, and the epoch that its log named last
+        self._epoch: tuple[int, float | None] = (0, None)  # attempt, and the epoch its log named last
         self._beside_loss: set[tuple[int, str]] = set()  # attempts and speeds
         self._readings = Readings(with_history=True)
         self._gpu_util, self._gpu_memory = _Pool(), _Pool()
         self._smoothed: tuple[Track, tuple[float, ...]] = ((), ())
 
     def take(self, stream: str, sample: Sample) -> None:
-        """One sample, in the order of time."""
+        """Take one sample, in time order."""
         if stream == se.METRICS:
             self._take_metrics(sample)
             return
@@ -197,7 +197,7 @@ class Gatherer:
             _keep_pace(self._pace, sample)
         if sample.v.keys() <= AXIS_FIELDS:
             self._epoch_of(sample)
-            return  # a heading: no reading
+            return  # a heading, not a reading
         origin = self._origin(sample)
         for name, value in sample.v.items():
             buffer = self._whole.get(name) or self._recent.get(name)
@@ -210,14 +210,14 @@ class Gatherer:
                 self._take_other(name, point)
             if value is not None:
                 self._odd.pop(name, None)
-            elif name not in se.CONTEXT:  # null, also of an older version, which wrote no word
+            elif name not in se.CONTEXT:  # null, also from an older version, which wrote no word
                 self._odd[name] = (sample.a, sample.odd.get(name, "nan or inf"))
             if name == "loss":
                 lost = float(sample.odd.get(name, "nan"))
                 self._note_lost(origin._replace(low=lost, mean=lost, high=lost) if value is None else None)
 
     def _note_lost(self, point: Point | None) -> None:
-        """A loss that is not finite, or (None) one that is."""
+        """Note a loss that is not finite, or (None) one that is."""
         known = self._lost_since
         self._lost_since = known if known and point and known.attempt == point.attempt else point
         if point is not None:
@@ -225,21 +225,21 @@ class Gatherer:
             self._lost_track = ()
 
     def _is_trainings(self, name: str, sample: Sample) -> bool:
-        """Whether a speed is that of training: one that stood beside a loss does not continue beside none, as in an evaluation's lines."""
+        """Whether a speed is the training's: if it was logged beside a loss, a line without one (an evaluation's) does not continue it."""
         if "loss" in sample.v:
             self._beside_loss.add((sample.a, name))
             return True
         return (sample.a, name) not in self._beside_loss
 
     def _epoch_of(self, sample: Sample) -> float | None:
-        """The epoch of a sample: its own, else the one that the log named last."""
+        """The epoch of a sample: its own, or else the one the log named last."""
         known = self._epoch[1] if self._epoch[0] == sample.a else None
         named = sample.v.get("epoch")
         self._epoch = (sample.a, known if named is None else named)
         return self._epoch[1]
 
     def _origin(self, sample: Sample) -> Point:
-        """Where a sample stands on each axis, as a point of value 0."""
+        """The position of a sample on each axis, as a point of value 0."""
         late, line_t = se.LINE_T in sample.v, sample.v.get(se.LINE_T)
         self._number = max(self._number + 1, int(sample.v.get(se.READING) or 0))
         point = single(sample.t, sample.v.get("step"), 0.0, sample.a)
@@ -251,7 +251,7 @@ class Gatherer:
         )
 
     def take_rollup(self, rollup: Rollup) -> None:
-        """One minute of the metrics, older than all samples that come."""
+        """Take one minute of the metrics, older than all later samples."""
         steps = rollup.v.get("step")
         step = steps[2] if steps else None
         epochs, late = rollup.v.get("epoch"), rollup.v.get(se.LINE_T)
@@ -297,12 +297,12 @@ class Gatherer:
         misplaced: str = "",
         recorded_t: float | None = None,
     ) -> Snapshot:
-        """The run as it stands, with what else is known of it."""
+        """The current state of the run, with the other known facts."""
         metrics = {name: whole.view() for name, whole in self._whole.items()}
         series = {name: track for name, track in metrics.items() if track}
         series |= {name: whole.view() for name, whole in self._others.items()}
         metrics |= {name: recent.view() for name, recent in self._recent.items()}
-        # Of several losses and no sum (a GAN's), one stands for it, under its own name.
+        # Of several losses without a sum (a GAN's), one represents them, under its own name.
         loss_name = "loss"
         if len(self._lost_track) != len(self._lost):
             self._lost_track = tuple(self._lost)
@@ -352,7 +352,7 @@ def _numeric(item: tuple[str, object]) -> tuple[int, str]:
 
 
 def _rank(key: str, keyed: _Keyed, attempt: int) -> Rank:
-    """A rank as it is in `attempt`, the newest."""
+    """The state of a rank in `attempt`, the newest."""
     is_current = keyed.attempt >= attempt
     return Rank(
         key=key,
@@ -367,7 +367,7 @@ def _rank(key: str, keyed: _Keyed, attempt: int) -> Rank:
 
 
 def _keep_cadence(cadence: Cadence, sample: Sample) -> None:
-    """How often steps are logged; of a log that was read afterwards that is not known."""
+    """Note how often steps are logged; unknown for a log that was read afterwards."""
     step = sample.v.get("step")
     if se.LINE_T in sample.v or step is None:
         cadence.forget()
@@ -376,7 +376,7 @@ def _keep_cadence(cadence: Cadence, sample: Sample) -> None:
 
 
 def _keep_pace(pace: Pace, sample: Sample) -> None:
-    """When a step was logged: when its line was read, unless the log was read afterwards."""
+    """Note when a step was logged: when its line was read, unless the log was read afterwards."""
     step = sample.v.get("step")
     if step is None:
         return

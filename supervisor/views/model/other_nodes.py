@@ -1,6 +1,6 @@
-"""The nodes of a run beside node 0, as a view shows them: the state of each journal and the newest readings, no history.
+"""The nodes of a run other than node 0, as a view shows them: each journal's state and newest readings, no history.
 
-They are looked at together, of many nodes a little more rarely, so that a screen of 64 nodes stays quick.
+They are read together, a little less often if there are many, so that a screen of 64 nodes stays quick.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from supervisor.run.state import RunState
 from supervisor.views.model.gather import Readings
 from supervisor.views.model.snapshot import Node, Snapshot
 
-# Every node is looked at so often; of many each a little more seldom, so that a file server gets some 200 requests a second at most.
+# Interval of reading all nodes; longer for many nodes, so that a file server gets at most some 200 requests a second.
 LOOK_S = 1.0
 LOOK_PER_NODE_S = 0.03
 PIECE_BYTES = 1 << 20
-# Of each stream at the opening: some ten readings of eight ranks.
+# Of each stream at the start: about ten readings of eight ranks.
 TAIL_BYTES = 1 << 14
 STREAMS = (se.GPU, se.HOST, se.RANKS)
 
 
 class _OtherNode:
-    """One node beside node 0."""
+    """One node other than node 0."""
 
     def __init__(self, number: int, run: RunPaths) -> None:
         self.number = number
@@ -40,7 +40,7 @@ class _OtherNode:
         self._readings = Readings(with_history=False)
 
     def look(self) -> bool:
-        """Read what was added; whether anything was."""
+        """Read new data; returns whether there was any."""
         changed = False
         while self._journal.refresh(limit_bytes=PIECE_BYTES):
             changed = True
@@ -55,7 +55,7 @@ class _OtherNode:
         return changed
 
     def view(self, beat_t: float | None) -> Node:
-        """The node as it stands."""
+        """The current state of the node."""
         state, attempt = self._journal.state, self._journal.state.attempt
         return Node(
             number=self.number,
@@ -73,7 +73,7 @@ class NodesReader:
 
     Args:
         run: the run directory.
-        monotonic: clock for how often they are looked at.
+        monotonic: clock for the reading interval.
         wall: this machine's clock, for ages of heartbeats.
     """
 
@@ -95,7 +95,7 @@ class NodesReader:
         self.nodes: tuple[Node, ...] = ()
 
     def refresh(self, leader: RunState) -> bool:
-        """Look at all of them once a second, or more rarely; whether there is anything new to show. `leader`: node 0's state."""
+        """Read all of them once a second, or less often; returns whether anything new can be shown. `leader`: node 0's state."""
         for number in leader.nodes.keys() - self._others.keys() - {LEADER}:
             self._others[number] = _OtherNode(number, self._run)
         if not self._others:
@@ -132,7 +132,7 @@ class NodesReader:
         return replace(snapshot, nodes=(own, *self.nodes))
 
     def _beat(self, pulse: Pulse, now: float, leader: RunState) -> float | None:
-        """When a heartbeat last moved, in whole seconds: it is no news that it was read a little later."""
+        """When a heartbeat last moved, in whole seconds, so that a slightly later reading is no change."""
         if leader.is_over:
             return None
         return round(self._wall() - pulse.silent_s(now)) if pulse.moved() else None

@@ -1,7 +1,7 @@
-"""A run as it stands, read from its directory as it grows.
+"""The current state of a run, read from its directory as it grows.
 
-`SnapshotReader.refresh` costs a few fstats when nothing changed; it is meant for one reading thread. What it
-returns is frozen and may be handed to any other.
+`SnapshotReader.refresh` costs a few fstats when nothing changed; it is meant for one reading thread. Its
+result is frozen and may be passed to any other thread.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from supervisor.run.runfile import RunFile
     from supervisor.views.model.other_nodes import NodesReader
 
-# The newest part of a stream that is read line by line when a run is opened; what is older comes from the
+# The newest part of a stream, read line by line when a run is opened; older data comes from the
 # one-minute roll-ups, so that a run of seven days opens at once.
 TAIL_BYTES = 4 << 20
-# Of a watched log: the samples of some 4 GB of it, read in 3 s.
+# For a watched log: the samples of some 4 GB, read in 3 s.
 OBSERVED_BYTES = 16 << 20
-# Of what is older so much, in pieces from the first sample on: 20,000 samples for some 2,000 points of a curve.
+# Of older data, this much, in pieces from the first sample on: 20,000 samples for some 2,000 points of a curve.
 SPREAD_BYTES = 4 << 20
-# Some 1,300 samples, taken in within 25 ms and 1 MiB: what more there is comes with the next refresh.
+# Some 1,300 samples, read within 25 ms and 1 MiB; the rest comes with the next refresh.
 PIECE_BYTES = 1 << 17
 LIVENESS_S = 1.0
 
 
 class SnapshotReader:
-    """Follows one node of a run, and looks at the others where it leads several. Not thread-safe: one thread reads.
+    """Follows one node of a run, and the others if it leads several. Not thread-safe: one thread reads.
 
     Args:
         run: the run directory; it may not exist yet, or vanish.
-        node: whose journal and series are read.
-        monotonic: clock for how often the keeper's lock is looked at.
-        journal: the node's, where it was read already.
-        presence: shows a live keeper that somebody is watching who can act; None: nobody can.
+        node: the node whose journal and series are read.
+        monotonic: clock for the interval of checking the keeper's lock.
+        journal: the node's, if it was already read.
+        presence: tells a live keeper that somebody who can act is watching; None: nobody can.
     """
 
     def __init__(
@@ -75,20 +75,20 @@ class SnapshotReader:
         self._last: Snapshot | None = None
 
     def folders(self) -> set[str]:
-        """Where facts are written."""
+        """The folders in which facts are written."""
         return {str(self._node.root), str(self._node.series)}
 
     def look_again(self) -> None:
-        """Look with the next `refresh` at what is otherwise looked at once a second."""
+        """At the next `refresh`, also check what is otherwise checked once a second."""
         self._alive_due = float("-inf")
 
     def close(self) -> None:
-        """Nothing is read any more."""
+        """Stop reading."""
         if self._presence is not None:
             self._presence.leave()
 
     def refresh(self) -> Snapshot:
-        """Read what was added and return the run as it stands.
+        """Read new data and return the current state of the run.
 
         `Snapshot.revision` is the same as before when nothing changed.
         """
@@ -119,7 +119,7 @@ class SnapshotReader:
         return self._last
 
     def _look_at_nodes(self) -> bool:
-        """The other nodes; whether anything changed there."""
+        """Read the other nodes; returns whether anything changed there."""
         if self._nodes is None:
             from supervisor.views.model.other_nodes import NodesReader  # only runs on several nodes need it
 
@@ -127,10 +127,10 @@ class SnapshotReader:
         return self._nodes.refresh(self._state.state)
 
     def _open_series(self) -> None:
-        """Place the readers: large streams at their tail, their past from the roll-ups."""
+        """Position the readers: large streams at their tail, with the past from the roll-ups."""
         for name, reader in self._series.items():
             if self._state.state.mode == "observed" and name in {se.METRICS, se.RANKS}:
-                # Its minutes are those in which it was read: of them no curve can be made.
+                # Its minutes are those in which it was read, which make no curve.
                 if reader.seek_tail(OBSERVED_BYTES) and name == se.METRICS:
                     for sample in reader.before(SPREAD_BYTES):
                         self._gathered.take(name, sample)
@@ -144,7 +144,7 @@ class SnapshotReader:
                     self._gathered.take(name, sample)
 
     def _read_series(self) -> bool:
-        """All when a run is opened; then a piece of each stream: log lines never wait for a backlog's charts."""
+        """Read everything at first; later a piece of each stream, so that log lines never wait for old charts."""
         changed = False
         for name, reader in self._series.items():
             while samples := reader.read(limit_bytes=PIECE_BYTES):
@@ -156,7 +156,7 @@ class SnapshotReader:
         return changed
 
     def _look_around(self) -> bool:
-        """What is not appended anywhere: whether a keeper lives, whether the folder is there, run.json."""
+        """Check what no file growth shows: whether a keeper is alive, whether the folder exists, run.json."""
         now = self._monotonic()
         if now < self._alive_due:
             return False
@@ -177,5 +177,5 @@ class SnapshotReader:
                 self._run_file = read_run_file(self._run.run_json)
                 changed = True
             except BadRunFile:
-                self._run_file = None  # a view shows what the journal says without it
+                self._run_file = None  # a view works from the journal without it
         return changed

@@ -1,4 +1,4 @@
-"""A recorded run, played again: the same journal and samples, at another pace, forward or back.
+"""Replays a recorded run: the same journal and samples, at another pace, forward or back.
 
 A replay only reads: it writes nothing and sends no request.
 """
@@ -31,14 +31,14 @@ from supervisor.views.model.cause_context import NearbyReader
 from supervisor.views.model.gather import Gatherer
 from supervisor.views.model.snapshot import Snapshot
 
-# Of each stream this much is played sample by sample; what is older is there as one-minute roll-ups.
+# Of each stream this much is played sample by sample; older data comes as one-minute roll-ups.
 STREAM_BYTES = 64 << 20
 SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 3600.0)
-# States kept on the way, so that scrubbing back does not fold the whole journal again.
+# States kept along the way, so that scrubbing back does not fold the whole journal again.
 KEEP_EVERY = 2000
-# A person looks at a replay for about so long.
+# A person watches a replay for about this long.
 LASTS_S = 30.0
-# What is typed to go to a moment: a share of the whole, a span from here, or a time.
+# The ways to type a moment: a share of the whole, a span from here, or a time.
 SHARE = re.compile(r"(\d+(?:\.\d+)?) ?%")
 SPAN = re.compile(r"([-+]) ?((?:\d+(?:\.\d+)? ?[dhms] ?)+)")
 SPAN_PART = re.compile(r"(\d+(?:\.\d+)?) ?([dhms])")
@@ -52,7 +52,7 @@ class NothingRecorded(Exception):  # noqa: N818 - a state of affairs, not an err
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What is played, in the order of time. `facts_t`: when the facts of the timeline happened."""
+    """A recording, in time order. `facts_t`: the times of the timeline's events."""
 
     run: RunPaths
     run_file: RunFile | None
@@ -63,26 +63,26 @@ class Recording:
 
     @property
     def start_t(self) -> float:
-        """Wall time of the first fact."""
+        """Wall time of the first event."""
         return self.events[0].t
 
     @property
     def first_loss_t(self) -> float | None:
-        """Wall time of the first loss that is played; None without one."""
+        """Wall time of the first loss in the recording; None without one."""
         losses = (t for t, stream, sample in self.samples if stream == se.METRICS and "loss" in sample.v)
         return next(losses, None) if not self.past else None
 
     @property
     def end_t(self) -> float:
-        """Wall time of the last fact or sample."""
+        """Wall time of the last event or sample."""
         return _end_of(self.events, self.samples)
 
 
 def record_of(run: RunPaths, *, node: int = 0) -> Recording:
-    """Read all of a run that can be played.
+    """Read everything of a run that can be played.
 
     Raises:
-        NothingRecorded: there is no journal, or nothing in it.
+        NothingRecorded: there is no journal, or it is empty.
     """
     paths = run.node(node)
     events = _ordered(facts_in(paths.journal))
@@ -110,12 +110,12 @@ def record_of(run: RunPaths, *, node: int = 0) -> Recording:
 
 
 def _end_of(events: Sequence[Event], samples: Sequence[tuple[float, str, Sample]]) -> float:
-    """The last wall time of either; events of several keepers are not in the order of their times."""
+    """The last wall time of either; events of several keepers are not in time order."""
     return max([*(event.t for event in events), *(sample[0] for sample in samples[-1:])])
 
 
 def _ordered(events: Iterable[Event]) -> list[Event]:
-    """By time within each keeper's life, and these as they stand in the journal: a clock may have been set back between them."""
+    """Sort by time within each keeper's life, and keep keepers in journal order: a clock may have been set back between them."""
     lives: list[list[Event]] = [[]]
     for event in events:
         if isinstance(event, KeeperStarted):
@@ -134,10 +134,10 @@ class ReplayClock:
 
     Args:
         start_t: the first moment, wall seconds.
-        end_t: the last; there it stops.
-        speed: recorded seconds a second; None: as fits the length.
+        end_t: the last moment, where it stops.
+        speed: recorded seconds per second; None: fits the length.
         monotonic: our own clock.
-        waits: it stands at the first moment until `begin`, so that nothing is played before it can be seen.
+        waits: it stays at the first moment until `begin`, so that nothing is played before it is visible.
     """
 
     def __init__(
@@ -171,12 +171,12 @@ class ReplayClock:
 
     @property
     def speed(self) -> float:
-        """Recorded seconds a second."""
+        """Recorded seconds per second."""
         return self._speed
 
     @property
     def paused(self) -> bool:
-        """Whether it is paused: by a person, or because it reached the end."""
+        """Whether it is paused, by a person or because it reached the end."""
         return self._paused or self.now() >= self.end_t
 
     def toggle(self) -> None:
@@ -187,12 +187,12 @@ class ReplayClock:
             self._paused = not self._paused and not at_end
 
     def seek(self, t: float) -> None:
-        """Jump to a moment, within what was recorded."""
+        """Jump to a moment within the recording."""
         with self._lock:
             self._set(t)
 
     def faster(self, way: int) -> None:
-        """The next greater or smaller of the usual speeds."""
+        """The next higher or lower of the usual speeds."""
         with self._lock:
             self._set(self._now())
             if way > 0:
@@ -210,7 +210,7 @@ class ReplayClock:
 
 
 class ReplayReader:
-    """What a `reader.SnapshotReader` would have given at the clock's moment. One thread reads."""
+    """Returns what a `reader.SnapshotReader` would have returned at the clock's moment. One thread reads."""
 
     def __init__(self, recording: Recording, clock: Callable[[], float]) -> None:
         self._recording = recording
@@ -228,7 +228,7 @@ class ReplayReader:
         self._last: Snapshot | None = None
 
     def refresh(self) -> Snapshot:
-        """The run as it stood at the clock's moment."""
+        """The state of the run at the clock's moment."""
         now = self._clock()
         back = now < self._at
         if back:
@@ -248,7 +248,7 @@ class ReplayReader:
         self._events, self._samples, self._at = events, samples, now
         self._last = self._gathered.snapshot(
             self._revision,
-            # A player's clock is the facts' own: what the machine's was set to is nothing to it.
+            # The player's clock is that of the events, so later changes of the machine's clock do not matter.
             msgspec.structs.replace(self._state, clock_ahead_s=0.0),
             keeper_alive=self._state.keeper_pid is not None and self._state.keeper_left is None,
             gone=False,
@@ -267,7 +267,7 @@ class ReplayReader:
         self._at = float("-inf")
 
     def _folded(self, count: int) -> RunState:
-        """The state after `count` events, from the nearest that was kept."""
+        """The state after `count` events, from the nearest kept state."""
         at = bisect_right(self._states, count, key=lambda kept: kept[0]) - 1
         done, state = self._states[at]
         if self._events >= done and self._events <= count:
@@ -280,17 +280,17 @@ class ReplayReader:
 
 
 def is_moment(typed: str) -> bool:
-    """Whether this can only be a moment: ``14:32``, ``+10m``, ``50%``."""
+    """Whether the text can only be a moment: ``14:32``, ``+10m``, ``50%``."""
     return any(form.fullmatch(typed.strip()) for form in (SHARE, SPAN, CLOCK))
 
 
 def parse_moment(typed: str, now: float, start_t: float, end_t: float) -> float:
     """Read ``14:32``, ``2026-11-21 14:32:10``, ``+10m``, ``-1h 30m`` or ``50%`` as a moment of a recording, wall seconds.
 
-    A time without a day is the first such time in the recording. A span leads no further than its ends.
+    A time without a day is the first such time in the recording. A span never leads beyond either end.
 
     Raises:
-        BadJumpError: it is none of them, or a time at which nothing was recorded.
+        BadJumpError: it is none of these, or a time outside the recording.
     """
     text = typed.strip()
     if (share := SHARE.fullmatch(text)) is not None:
@@ -313,7 +313,7 @@ def parse_moment(typed: str, now: float, start_t: float, end_t: float) -> float:
             of_day += timedelta(days=1)
         t = of_day.timestamp()
     if start_t - 60.0 < t < start_t:
-        t = start_t  # the minute in which it begins
+        t = start_t  # the minute of the start
     if not start_t <= t <= end_t:
         begin, end = fm.time_of_day(start_t), fm.time_of_day(end_t)
         raise BadJumpError(f"nothing was recorded at {text}: it is from {begin} to {end}")
@@ -321,7 +321,7 @@ def parse_moment(typed: str, now: float, start_t: float, end_t: float) -> float:
 
 
 def next_fact(facts_t: Sequence[float], now: float, way: int) -> float | None:
-    """When the next fact happened, onward or back; None where there is none. One just passed is not met again."""
+    """When the next event happened, in either direction; None if there is none. Skips the one just passed."""
     if way > 0:
         at = bisect_right(facts_t, now + 1e-3)
         return facts_t[at] if at < len(facts_t) else None

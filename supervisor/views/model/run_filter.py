@@ -1,4 +1,4 @@
-"""Which runs of the list a typed filter means, and what is wrong with one (pure but for the local zone)."""
+"""Applies a typed filter to the list of runs, and explains its errors (pure but for the local zone)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _NUMBERS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
 }
 NUMBERS = frozenset(["step", "total", "loss", "duration", "attempts"])
-# What a filter's term may begin with.
+# The prefixes of a filter's term.
 FIELDS = (
     *("state", "id", "name", "note", "failure", "host", "started"),
     *("step", "total", "loss", "duration", "attempts"),
 )
-# Days that have a name, by how many days they are back.
+# Days with names, by how many days ago they were.
 NAMED_DAYS = {"today": 0, "yesterday": 1}
 
 
@@ -31,8 +31,8 @@ def filtered(
 ) -> list[RunRow]:
     """The rows that all words accept: texts and expressions (in id, name, state, failures, note, command), days, and fields.
 
-    ``:`` and ``=`` compare words (``:`` a part of one); an unknown value is never below or above anything. A day (``today``,
-    ``yesterday``, ``2026-11-26``) is that of the start. `shown`: what a screen calls the state of a run, beside `RunRow.word`.
+    ``:`` and ``=`` compare words (``:`` a part of one); an unknown value is never less or greater. A
+    day (``today``, ``yesterday``, ``2026-11-26``) is that of the start. `shown`: see `RunRow.word`.
     """
     try:
         words = list(words_of(typed, FIELDS))
@@ -42,7 +42,7 @@ def filtered(
 
 
 def filter_trouble(typed: str) -> str:
-    """What is wrong with a filter, in one line: no number where one is compared, a bad expression. Empty: nothing is."""
+    """The error in a filter, in one line: a comparison without a number, a bad expression. Empty if there is none."""
     try:
         for word in words_of(typed, FIELDS):
             name, sign, value = word.field, word.sign, word.value.lower()
@@ -99,13 +99,13 @@ def _names(row: RunRow) -> tuple[str, ...]:
 
 
 def _day(word: str, now: float) -> str:
-    """The date of a day that has a name, local time; anything else as it is."""
+    """The date of a named day, local time; any other text unchanged."""
     back = NAMED_DAYS.get(word)
     return word if back is None else str(date.fromtimestamp(now) - timedelta(days=back))  # noqa: DTZ012 - what a person types is local time
 
 
 def _started(row: RunRow) -> str:
-    """The day of its start, local time; "unknown" where it is."""
+    """The day of its start, local time, or "unknown"."""
     start = row.state.began_t or row.state.started_t
     return str(date.fromtimestamp(start)) if start is not None else "unknown"  # noqa: DTZ012
 

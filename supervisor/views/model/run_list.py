@@ -1,6 +1,6 @@
 """The list of live and past runs: read from their journals, filtered and sorted.
 
-A journal that did not change is not read again.
+An unchanged journal is not read again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from supervisor.views.format import short_id
 
 # A list of hundreds of runs fills in slices of this length, so that leaving never waits for all of it.
 SLICE_S = 0.2
-# How often the folder of runs is listed and the keepers' locks are looked at; of thousands more rarely: so much of the time may go into it.
+# How often to list the folder of runs and check the keepers' locks; less often for thousands, limited to this share of the time.
 LOOK_S, LOOK_SHARE = 2.0, 0.02
 READ_S = 1.0  # how often the journals of live runs are read
 # Headlines that name an exception (``ValueError: label 1001 out of range``) or a signal (``Rank 0 crashed (SIGSEGV: …)``).
@@ -46,12 +46,12 @@ _RATE = re.compile(r"-{0,2}(?:[\w.]+\.)?(?:lr|learning[-_]rate)(?:=(.+))?", re.I
 
 
 def command_of(summary: Summary) -> tuple[str, ...]:
-    """Script and arguments as they were given, secrets hidden; empty where they are not known."""
+    """Script and arguments as given, with secrets hidden; empty if unknown."""
     return () if summary.script is None else (os.path.basename(summary.script), *summary.arguments)
 
 
 def own_arguments(job: JobSpec | None, state: RunState) -> tuple[str, ...] | None:
-    """What the newest attempt gave its script, secrets hidden, but for what it resumed from and the paths in its own folder; None where it is not known."""
+    """The newest attempt's arguments for its script, secrets hidden, without the resume path and paths in its own folder; None if unknown."""
     if job is None:
         return None
     argv = state.attempt.argv if state.attempt is not None else ()
@@ -66,12 +66,12 @@ def own_arguments(job: JobSpec | None, state: RunState) -> tuple[str, ...] | Non
 
 
 def given_name(summary: Summary, listed: str | None) -> str:
-    """The name that a person gave the run; empty where it has its script's. `listed`: its newest name in the index."""
+    """The name that a person gave the run; empty if it has its script's. `listed`: its newest name in the index."""
     return listed if listed and listed != summary.state.name else summary.given
 
 
 def rate_of(command: Sequence[str]) -> str:
-    """The learning rate that a command sets by a flag or ``key=value``, as it was written; empty where it sets none."""
+    """The learning rate that a command sets by a flag or ``key=value``, as written; empty if it sets none."""
     found = ""
     for at, word in enumerate(command):
         match = _RATE.fullmatch(word)
@@ -84,19 +84,19 @@ def rate_of(command: Sequence[str]) -> str:
 
 
 def newest_rate(state: RunState, command: Sequence[str]) -> str:
-    """The learning rate that the newest attempt was given: a restart may have another one than the job."""
+    """The learning rate of the newest attempt, which a restart may have changed."""
     return rate_of(state.attempt.argv if state.attempt is not None and state.attempt.argv else command)
 
 
 def batch_of(batch: BatchSpec | None) -> str:
-    """The global batch of an attempt; ``8 a rank`` where the number of ranks is not known, empty without a batch."""
+    """The global batch of an attempt; ``8 a rank`` if the number of ranks is unknown, empty without a batch."""
     if batch is None:
         return ""
     return str(batch.global_batch) if batch.ranks_known else f"{batch.global_batch} a rank"
 
 
 def note_of(state: RunState, listed: tuple[float, str] = (0.0, "")) -> str:
-    """The newest note that a person put on a run (key m), secrets hidden; empty without one.
+    """A person's newest note on a run (key m), secrets hidden; empty without one.
 
     `listed`: the one in the index and its time, written after the run's end.
     """
@@ -107,7 +107,7 @@ def note_of(state: RunState, listed: tuple[float, str] = (0.0, "")) -> str:
 
 
 def watched_word(state: RunState, *, live: bool) -> str:
-    """The state of a watched job by what is seen of its log: live, quiet, unknown (how it ended), unwatched; empty where its outcome has the word."""
+    """The state of a watched job as its log shows it: live, quiet, unknown (how it ended), unwatched; empty if its outcome says it."""
     condition, attempt = state.condition, state.attempt
     if state.mode != "observed" or attempt is None:
         return ""
@@ -123,7 +123,7 @@ def watched_word(state: RunState, *, live: bool) -> str:
 
 
 def short_reason(verdict: Verdict) -> str:
-    """What fits a column: the error's own name and message, what was refused, the user's own name for it, the signal that ended a process; else the class."""
+    """A reason that fits a column: the error's own name and message, a refusal, the user's own error name, a signal; else the class."""
     title = verdict.plain_title
     if verdict.signature or (verdict.failure in PLAIN_ERRORS and _NAMED.match(title)):
         return title
@@ -135,7 +135,7 @@ def short_reason(verdict: Verdict) -> str:
 
 
 def recovered_from(state: RunState) -> list[str]:
-    """The classes of the failures that a later attempt followed, oldest first."""
+    """The classes of the failures that a later attempt recovered from, oldest first."""
     return [str(attempt.failure) for attempt in state.attempts[:-1] if attempt.failure is not None]
 
 
@@ -153,12 +153,12 @@ class RunRow:
 
     @cached_property
     def history(self) -> str:
-        """What it failed for, each class once, and the newest attempt's verdict: ``cuda_oom→healthy``; also of a run that was stopped later. The same again is not repeated."""
+        """Its failure classes, each once, and the newest verdict: ``cuda_oom→healthy``; also for a run stopped later. Repeats are omitted."""
         return self._after_earlier(self.failure)
 
     @cached_property
     def reason(self) -> str:
-        """The same with what the newest attempt failed for in place of its class: ``ValueError: label 1001 out of range``."""
+        """The same, with the newest attempt's reason in place of its class: ``ValueError: label 1001 out of range``."""
         verdict = self.state.attempt.verdict if self.state.attempt is not None else None
         return self._after_earlier(short_reason(verdict) if verdict is not None and self.failure else "")
 
@@ -168,12 +168,12 @@ class RunRow:
 
     @property
     def keeper_alive(self) -> bool:
-        """As a snapshot has it."""
+        """As in a snapshot."""
         return self.live
 
     @property
     def word(self) -> str:
-        """Its state in one word: the outcome, or what it is doing, or that it has no keeper."""
+        """Its state in one word: the outcome, its activity, or that it has no keeper."""
         condition = self.state.condition
         if word := watched_word(self.state, live=self.live):
             return word
@@ -183,9 +183,9 @@ class RunRow:
 
     @cached_property
     def failure(self) -> str:
-        """The class of the newest attempt's verdict; empty without one, and where somebody ended it.
+        """The class of the newest attempt's verdict; empty without one, or if somebody ended it.
 
-        What was recovered from is not shown, nor that a log without an end shows no failure.
+        Recovered failures are not shown, nor is the absence of failures in a log without an end.
         """
         attempt = self.state.attempt
         if attempt is None or attempt.verdict is None or attempt.ended_on_request:
@@ -201,16 +201,16 @@ class RunRow:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the newest attempt's logs were not read to their end: it went further than its last step read."""
+        """Whether the newest attempt's logs were not read to their end, so it went beyond its last read step."""
         return self.state.attempt is not None and self.state.attempt.has_unread
 
     def duration_s(self, now: float) -> float | None:
-        """Seconds that its attempts took, as its header has them."""
+        """Total seconds of its attempts, as in its header."""
         return self.state.elapsed_s(self.state.now(now), has_keeper=self.live)
 
 
 class SortKey(StrEnum):
-    """What the list is sorted by."""
+    """The key that sorts the list."""
 
     NEWEST = "newest"
     STATE = "state"
@@ -222,15 +222,15 @@ class SortKey(StrEnum):
     SEEN = "seen"
 
 
-# What has its greatest value first, unless it is reversed.
+# Keys with the greatest value first, unless reversed.
 GREATEST_FIRST = frozenset([SortKey.NEWEST, SortKey.STEP, SortKey.DURATION])
-# What a direction may be called where one is typed, and whether the greatest then comes first.
+# Typed names of a direction, and whether the greatest then comes first.
 DIRECTIONS = {"asc": False, "ascending": False, "desc": True, "descending": True}
 REVERSED = frozenset(["reverse", "reversed"])
 
 
 def sort_named(words: str) -> tuple[SortKey, bool] | None:
-    """What ``loss desc`` asks for: a key, by a part of its name, and whether its usual order is reversed; None: nothing that is known."""
+    """Parse ``loss desc``: a key, by a part of its name, and whether its usual order is reversed; None if unknown."""
     *named, last = words.lower().split() or [""]
     falling = DIRECTIONS.get(last) if named else None
     wanted = " ".join(named if falling is not None or last in REVERSED else [*named, last])
@@ -242,7 +242,7 @@ def sort_named(words: str) -> tuple[SortKey, bool] | None:
 
 @dataclass(slots=True)
 class Scope:
-    """Which runs are listed: those of the folder `place`, or, `everywhere`, all that this user started.
+    """Which runs to list: those in the folder `place`, or with `everywhere` all that this user started.
 
     Switched by the screen's thread, read by the reading thread. None: all runs are of one place.
     """
@@ -253,7 +253,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class RunList:
-    """Runs, newest first. `complete`: every journal was read. `elsewhere`: known runs of other folders, listed or not."""
+    """Runs, newest first. `complete`: all journals were read. `elsewhere`: known runs of other folders, listed or not."""
 
     revision: int
     rows: tuple[RunRow, ...]
@@ -262,13 +262,13 @@ class RunList:
 
 
 class RunsReader:
-    """Reads the list: runs that are over from the summaries beside them, and of the journals of others what was added, for at most a slice of time a call.
+    """Reads the list: finished runs from their summaries, other runs from new journal lines, for at most a time slice per call.
 
     Args:
         known: the runs, newest first; called in the reading thread.
-        scope: which of them are listed; after a switch call `look_again`.
-        names, notes: what runs are called in the index, and their notes, by their folders; called in the reading thread.
-        monotonic: clock for slices and looks.
+        scope: which of them to list; after a switch call `look_again`.
+        names, notes: the names and notes of runs in the index, by folder; called in the reading thread.
+        monotonic: clock for slices and intervals.
     """
 
     def __init__(
@@ -287,23 +287,23 @@ class RunsReader:
         self._monotonic = monotonic
         self._runs: list[RunPaths] = []
         self._live: set[RunPaths] = set()
-        self._open: list[RunPaths] = []  # whose journals may have more than was read
+        self._open: list[RunPaths] = []  # runs whose journals may have unread lines
         self._readers: dict[RunPaths, StateReader] = {}
         self._summaries: dict[RunPaths, Summary] = {}
         self._rows: dict[RunPaths, RunRow] = {}
         self._index = RunIndex()
         self._due = self._next = -math.inf
-        # Going into a run and back within a slice starts a reading thread while the one before still ends.
+        # Opening a run and returning within a slice starts a reading thread while the last one still ends.
         self._lock = threading.Lock()
         self._last = RunList(0, (), complete=False)
 
     def refresh(self) -> RunList:
-        """The list as far as it was read; its revision is the same when nothing changed."""
+        """The list as read so far; its revision is the same while nothing changed."""
         with self._lock:
             return self._refresh()
 
     def look_again(self) -> None:
-        """List the folder at the next refresh: something was moved there."""
+        """List the folder at the next refresh, because something was moved there."""
         with self._lock:
             self._due = -math.inf
 
@@ -344,7 +344,7 @@ class RunsReader:
         return known if self._scope.everywhere else here
 
     def _look(self) -> None:
-        """List the runs, and see which journals changed and which keepers live."""
+        """List the runs, and see which journals changed and which keepers are alive."""
         self._runs, listed = self._in_scope(self._known()), (dict(self._names()), dict(self._notes()))
         if listed != self._listed:
             self._listed, self._rows = listed, {}
@@ -367,7 +367,7 @@ class RunsReader:
         self._rows.pop(run, None)
 
     def _read(self, run: RunPaths) -> None:
-        """Fold what was added to a journal; the summary of one that no keeper writes is kept."""
+        """Fold new lines of a journal; keep the summary of a run that no keeper writes."""
         journal = run.node().journal
         mark, found = mark_of(journal), self._summaries.get(run)
         if mark is None:
@@ -400,10 +400,10 @@ def ordered(
     name: Callable[[RunRow], str] = lambda row: row.given or row.state.name,
     state: Callable[[RunRow], str] = lambda row: row.word,
 ) -> list[RunRow]:
-    """The rows by `key`; what is unknown comes last, ties stay newest first, but runs of one name by the words of their ids.
+    """The rows by `key`; unknown values come last, ties newest first, but runs of one name by the words of their ids.
 
-    `reverse`: in the other order than the usual one of this key. `name`, `state`: as a screen shows them; by what is not
-    shown, a list looks unsorted.
+    `reverse`: against this key's usual order. `name`, `state`: as a screen shows them, because a list sorted
+    by hidden values looks unsorted.
     """
     if key is SortKey.NEWEST:
         return list(reversed(rows)) if reverse else list(rows)

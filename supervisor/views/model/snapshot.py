@@ -1,4 +1,4 @@
-"""All that a view shows of a run at one moment: frozen, so that it may be handed to any thread (pure)."""
+"""All that a view shows about a run at one moment: frozen, so that it may be passed to any thread (pure)."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Gpu(msgspec.Struct, frozen=True):
 class Rank(msgspec.Struct, frozen=True):
     """One rank: the newest training sample and the newest reading of its process.
 
-    `stepped_t`: of its newest sample that names a step; None where its steps cannot be told from the job's.
-    `pace_s`: seconds per step by when its steps were logged, for a log that gives no step time. `cadence`: the usual seconds
-    and steps from one such line to the next; None while they are not known.
-    All of the newest attempt, at whose start they are unknown (`seen_t` 0) until they are logged.
+    `stepped_t`: of its newest sample with a step; None if its steps cannot be told from the job's. `pace_s`:
+    seconds per step from the times of its log lines, for a log without step times. `cadence`: the usual
+    seconds and steps between two such lines; None while unknown. All values are from the newest attempt and
+    unknown at its start (`seen_t` 0) until logged.
     """
 
     key: str
@@ -68,7 +68,7 @@ class Machine(msgspec.Struct, frozen=True):
 class Node(msgspec.Struct, frozen=True):
     """One node of a run on several: its own journal, and the newest readings there (without histories).
 
-    `beat_t`: when its heartbeat was last seen to move, by this machine's clock; None: it was not.
+    `beat_t`: when its heartbeat was last seen to move, by this machine's clock; None: never.
     """
 
     number: int
@@ -81,18 +81,17 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A run as it stands. `metrics` maps a series' name to its points; `smoothed` belongs to the loss.
+    """The current state of a run. `metrics` maps a series' name to its points; `smoothed` belongs to the loss.
 
-    `loss_name`: the log's own name for what stands as the loss, where it is one of several and there is no sum.
-    `series`: every metric that was ever seen, whole, by its own name.
-    `lost`: the newest losses that were not finite. `lost_since`: the first of those that no finite one followed.
-    `odd`: of series whose newest value is not finite, the attempt that logged it and the word for it.
-    `keeper_alive`: a keeper holds the lock. `gone`: the run directory was removed. `misplaced`: the notice for a folder
-    that is not the one in which the run was started; empty: it is.
-    `pace_s`: seconds per step by when steps were logged, the median over the newest attempt's newest gaps; `pace`: those gaps.
-    `gpu_util` and `gpu_memory` are ratios over all devices of this node.
-    `recorded_t`: of a replay, its moment.
-    `nodes`: of a run on several nodes all of them, node 0 first, which all else is of; else empty.
+    `loss_name`: the log's own name for the value shown as the loss, if it is one of several without a sum.
+    `series`: every metric ever seen, in full, by its own name. `lost`: the newest losses that were not
+    finite. `lost_since`: the first one not followed by a finite loss. `odd`: for series whose newest value is
+    not finite, its attempt and the word for it. `keeper_alive`: a keeper holds the lock. `gone`: the run
+    directory was removed. `misplaced`: the notice for a folder other than the one in which the run was
+    started; else empty. `pace_s`: seconds per step by when steps were logged, the median over the newest
+    attempt's newest gaps; `pace`: those gaps. `gpu_util` and `gpu_memory` are ratios over all devices of this
+    node. `recorded_t`: the moment of a replay. `nodes`: all nodes of a run on several, node 0 first, which
+    the other fields describe; else empty.
     """
 
     revision: int
@@ -120,7 +119,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     odd: dict[str, tuple[int, str]] = {}
 
     def facts(self) -> tuple[object, ...]:
-        """All but the lines: where only lines were added these are the very same objects as before."""
+        """Everything but the lines; if only lines were added, these are the same objects as before."""
         return (
             self.state,
             self.keeper_alive,
@@ -136,12 +135,12 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def node_logs(self) -> tuple[NodeLogs, ...]:
-        """Of a run on several nodes, where the logs of each are listed."""
+        """For a run on several nodes, the folder that lists each node's logs."""
         return tuple(NodeLogs(node.number, node.paths, node.state) for node in self.nodes)
 
     @property
     def step(self) -> int | None:
-        """The newest step of the newest attempt; while it runs that of a newer loss, which the journal has up to a second later."""
+        """The newest step of the newest attempt; while it runs, that of a newer loss, which the journal gets up to a second later."""
         attempt, progress, losses = self.state.attempt, self.state.progress, self.metrics.get("loss", ())
         step = attempt.last_step if attempt is not None else progress.step if progress is not None else None
         if step is None or not losses or not isinstance(self.state.condition, Running):
@@ -152,19 +151,19 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def step_time_s(self) -> tuple[float | None, bool]:
-        """Seconds from one step of the job to the next, and whether that is derived from when steps were logged: `step_pace.job_pace`."""
+        """Seconds between two steps of the job, and whether that is derived from when steps were logged: `step_pace.job_pace`."""
         logged = (point.mean for point in self._steps_timed)
         return job_pace(self.latest("step_time_s"), logged, self.gap_s, len(self.gaps))
 
     @property
     def gap_s(self) -> float | None:
-        """Seconds per step by these gaps."""
+        """Seconds per step from these gaps."""
         gaps = self.gaps
         return self.pace_s if gaps is self.pace else median(gap.mean for gap in gaps)
 
     @property
     def gaps(self) -> Track:
-        """The gaps of `pace` that show how fast the job is: what a pipe brings first was written before."""
+        """The gaps of `pace` that show the job's speed: a pipe's first lines were written before."""
         state = self.state
         if state.source != A_PIPE or state.attempt is None:
             return self.pace
@@ -173,7 +172,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def epoch_times(self) -> tuple[Track, bool]:
-        """How long the newest attempt's epochs took, and whether that is derived from when they were logged; nothing where a step's time is known."""
+        """How long the newest attempt's epochs took, and whether that is derived from log times; empty if the step time is known."""
         if self.step_time_s[0] is not None:
             return (), False
         printed = tuple(
@@ -188,7 +187,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def epoch_time_s(self) -> tuple[float | None, bool]:
-        """The newest of these; where they are derived the median of some, which one evaluation does not swing."""
+        """The newest epoch time; if derived, the median of some, so that one evaluation does not distort it."""
         track, is_derived = self.epoch_times
         if is_derived:
             known = track[-NEWEST_EPOCHS:] if len(track) >= LEAST_EPOCHS else ()
@@ -197,34 +196,34 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def _steps_timed(self) -> Track:
-        """The newest step times that the newest attempt logged, as many as the gaps that they are compared with."""
+        """The newest logged step times of the newest attempt, as many as the gaps to compare them with."""
         newest = self.metrics["step_time_s"][-max(len(self.pace), LEAST_STEPS) :]
         return tuple(point for point in newest if self.is_current(point.attempt))
 
     def latest(self, name: str) -> float | None:
-        """The newest value of a metric, as it was logged; None until the newest attempt logs one."""
+        """The newest logged value of a metric; None until the newest attempt logs one."""
         track = self.metrics.get(name, ())
         return track[-1].mean if track and self.is_current(track[-1].attempt) else None
 
     def not_finite(self, name: str) -> str:
-        """The word for a metric's newest value where it is not finite: nan, inf, -inf, or both where an older version wrote it."""
+        """The word for a metric's newest value if it is not finite: nan, inf, -inf, or both from an older version."""
         attempt, word = self.odd.get(name, (0, ""))
         return word if word and self.is_current(attempt) else ""
 
     def is_current(self, attempt: int) -> bool:
-        """Whether what attempt `attempt` logged is current: none was launched since."""
+        """Whether values from attempt `attempt` are current: no later one was launched."""
         newest = self.state.attempt
         return newest is None or attempt >= newest.number
 
     @property
     def best_loss(self) -> tuple[float | None, int | None]:
-        """The least loss that no later attempt has overwritten, and its step: of the journal, and of the chart's points, which it has up to a second later."""
+        """The least loss that no later attempt overwrote, and its step; from the journal and from the chart, which is up to a second ahead."""
         if self.loss_name != "loss":
-            return None, None  # the journal keeps the least of a whole loss alone
+            return None, None  # for a loss composed of several, the journal has only the total
         best, samples, cuts = self.state.best_loss, self.metrics["loss"], self.state.cuts
         living = (point for point in samples if lives_on(point, cuts))
         least = min(living, key=attrgetter("low"), default=None)
         if least is None or (best is not None and best <= least.low):
-            # A log whose losses name epochs alone: the step is a progress bar's, which may have moved on.
+            # If a log's losses name only epochs, the step is a progress bar's, which may have moved on.
             return best, None if samples and samples[-1].step is None else self.state.best_step
         return least.low, int(least.step) if least.step is not None else None

@@ -1,4 +1,4 @@
-"""How long a step takes, from when steps were logged (pure): for scripts that print a step and no time."""
+"""Derives the duration of a step from when steps were logged (pure), if a script prints no times."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from supervisor.views.model.thinned_series import Point, Track, median, single
 if TYPE_CHECKING:
     from supervisor.views.model.snapshot import Rank
 
-# Lines are read in batches and looked for at times: what is closer together says nothing of a step's length.
+# Lines are read in batches at intervals, so lines closer together than this do not show a step's duration.
 APART_S = 0.25
-# Clocks that lines bear are mostly whole seconds; over ten of them that is an error of a tenth.
+# Clocks in lines mostly have whole seconds; over ten of them that is an error of a tenth.
 APART_BY_CLOCK_S = 10.0
-# Where both bear a fraction of a second, an evaluation between two steps must not be part of every gap.
+# If both have a fraction of a second, an evaluation between two steps must not be part of every gap.
 APART_BY_FINE_CLOCK_S = 1.0
-# Fewer gaps between the lines of a rank say nothing of how often it logs a step.
+# With fewer gaps between a rank's lines, its logging interval is unknown.
 LEAST_LOGGED = 5
-# A rank is silent that logged nothing for so many of its usual gaps, and no less than this, and is as many steps behind.
+# A rank is silent if it logged nothing for this many usual gaps, for at least this time, and is as many steps behind.
 SILENT_GAPS = 3
 SILENT_S = 5.0
-# Gaps that the median is taken over: one evaluation or checkpoint among them must not swing the figure.
+# Gaps in the median: one evaluation or checkpoint among them must not distort it.
 GAPS = 60
-# Those that are kept where the counter starts again.
+# How many are kept when the counter restarts.
 KEPT_GAPS = 2
-# The median is taken over so many: of a file with several trainings not all points are kept that tell them apart.
+# The median uses this many: of a file with several trainings, not all points that tell them apart are kept.
 NEWEST_EPOCHS = 5
-# A logged step time that differs by more than this from the time between the steps is not the run's pace.
+# A logged step time that differs more from the time between steps is not the run's pace.
 PACE_RATIO = 1.25
-# What comes within so long of the moment when a pipe is first read may be what its writer had written before.
+# Lines that arrive this soon after a pipe is first read may have been written before.
 BURST_S = 3.0
-# Over so many gaps between steps that is known; over two, where a step time is shorter by the second factor, as that of a bar
-# that was moved to the step at which a job resumed.
+# Known after this many gaps between steps; after two if a step time is shorter by the second factor, like
+# that of a bar that jumped to the step at which a job resumed.
 LEAST_GAPS = 5
 FAR = 10.0
-# Fewer epochs give no time of an epoch.
+# Fewer epochs give no epoch time.
 LEAST_EPOCHS = 2
-# What a log calls the time of a step or an epoch is that since the start where it never falls, and rises to so many times the first.
+# A logged step or epoch time is really the time since the start if it never falls and rises to this many times the first.
 RISEN = 1.5
 LEAST_STEPS = 9
 
@@ -48,16 +48,16 @@ LEAST_STEPS = 9
 def job_pace(
     reported_s: float | None, logged_s: Iterable[float], pace_s: float | None, gaps: int
 ) -> tuple[float | None, bool]:
-    """Seconds from one step of the job to the next, and whether that is derived from when steps were logged.
+    """Seconds between two steps of the job, and whether that is derived from when steps were logged.
 
-    Derived where the newest attempt's log gives no step time, or one that the steps do not bear out: a rank's own time without its
-    waits, or that of ten steps.
+    It is derived if the newest attempt's log has no step time, or one that the steps contradict: a rank's own
+    time without its waits, or that of ten steps.
 
     Args:
-        reported_s: the newest step time that was logged.
+        reported_s: the newest logged step time.
         logged_s: the newest ones, about as many as there are gaps, but at least `LEAST_STEPS`.
-        pace_s: by when steps were logged.
-        gaps: how many gaps between steps that is taken from.
+        pace_s: from when steps were logged.
+        gaps: how many gaps between steps `pace_s` is based on.
     """
     logged = list(logged_s)
     usual_s = median(logged)
@@ -71,19 +71,19 @@ def job_pace(
 
 
 def epoch_times(printed: Track) -> Track:
-    """How long each epoch took, by a log that prints a time with each; nothing where that seems to be the time since the start."""
+    """How long each epoch took, from the times that a log prints for them; empty if those seem to count from the start."""
     return () if is_since_start([point.mean for point in printed], LEAST_EPOCHS + 1) else printed
 
 
 def is_since_start(values: Sequence[float], least: int) -> bool:
-    """Whether times that a log prints are those since its start; unknown of fewer than `least`."""
+    """Whether the times in a log count from its start; unknown for fewer than `least`."""
     if len(values) < least or values[-1] < RISEN * values[0]:
         return False
     return all(b >= a for a, b in pairwise(values))
 
 
 def epochs_apart(logged: Track) -> Track:
-    """Seconds from one epoch to the next of the newest training, by when their first known lines were written."""
+    """Seconds between epochs of the newest training, from when their first known lines were written."""
     firsts: list[Point] = []
     for point in logged:
         if point.epoch is None or point.time is None:
@@ -109,11 +109,11 @@ def _epoch(point: Point) -> int:
 
 
 class Pace:
-    """Gaps between the steps of the newest attempt, added one after the other."""
+    """Gaps between the steps of the newest attempt, added one by one."""
 
     def __init__(self) -> None:
         self._gaps: deque[Point] = deque(maxlen=GAPS)
-        self._from: tuple[float, float] | None = None  # where the newest gap began
+        self._from: tuple[float, float] | None = None  # the start of the newest gap
         self._at: tuple[float, float] | None = None
         self._of: tuple[int, bool] = (0, False)
         self._seen: tuple[Track, float | None] | None = None
@@ -127,7 +127,7 @@ class Pace:
             self._gaps.clear()
             self.forget()
         if self._at is not None and step < self._at[1] / 2:
-            # Another epoch, or another stage of the training: three gaps of its own outweigh what is kept.
+            # Another epoch, or another stage of the training: three gaps of its own outweigh the kept ones.
             self._gaps = deque(list(self._gaps)[-KEPT_GAPS:], GAPS)
         if self._at is None or step < self._at[1] or t < self._at[0]:
             self._from, self._at = None, (t, step)
@@ -135,7 +135,7 @@ class Pace:
         apart_s = APART_S
         if by_clock:
             apart_s = _apart_s(t, self._at[0])
-        if t == self._at[0]:  # read at once: only the last of them is as old as that
+        if t == self._at[0]:  # read at once: only the last of them is that recent
             if self._from is not None:
                 self._gaps.pop()
         elif step > self._at[1] and t - self._at[0] >= apart_s:
@@ -149,20 +149,20 @@ class Pace:
             self._seen = None
 
     def forget(self) -> None:
-        """The next step does not follow directly on the last one."""
+        """Call if the next step does not directly follow the last one."""
         self._from = self._at = None
 
     @property
     def attempt(self) -> int:
-        """The attempt whose steps these are; 0 before the first step."""
+        """The attempt of these steps; 0 before the first step."""
         return self._of[0]
 
     def seconds(self) -> float | None:
-        """Seconds a step, the median over the newest gaps; None while there are none."""
+        """Seconds per step, the median over the newest gaps; None if there are none."""
         return self._looked_at()[1]
 
     def track(self) -> Track:
-        """The gaps, in seconds a step; the same object until something is added."""
+        """The gaps, in seconds per step; the same object until something is added."""
         return self._looked_at()[0]
 
     def _looked_at(self) -> tuple[Track, float | None]:
@@ -172,19 +172,19 @@ class Pace:
 
 
 def _apart_s(t: float, before: float) -> float:
-    """How far two clocks of lines are apart at least to tell a gap between them."""
+    """The minimum distance between two clock times in lines that shows a gap between them."""
     return APART_BY_FINE_CLOCK_S if t % 1 and before % 1 else APART_BY_CLOCK_S
 
 
 class Cadence:
-    """How often a rank logs a step: seconds and steps from one such line to the next."""
+    """How often a rank logs a step: seconds and steps between two such lines."""
 
     def __init__(self) -> None:
         self._gaps: deque[tuple[float, float]] = deque(maxlen=GAPS)
         self._at: tuple[float, float] | None = None
 
     def add(self, t: float, step: float) -> None:
-        """It logged a step at `t`, wall seconds; several lines of one step are one."""
+        """The rank logged a step at `t`, wall seconds; several lines of one step count once."""
         if self._at is not None and step == self._at[1]:
             return
         if self._at is not None and step > self._at[1] and t >= self._at[0]:
@@ -192,11 +192,11 @@ class Cadence:
         self._at = (t, step)
 
     def forget(self) -> None:
-        """The next step does not follow directly on the last one."""
+        """Call if the next step does not directly follow the last one."""
         self._at = None
 
     def usual(self) -> tuple[float, float] | None:
-        """The medians; None while they are not known."""
+        """The medians; None while unknown."""
         if len(self._gaps) < LEAST_LOGGED:
             return None
         seconds, steps = (median(values) or 0.0 for values in zip(*self._gaps, strict=True))
@@ -204,10 +204,10 @@ class Cadence:
 
 
 def ranks_behind(ranks: Mapping[str, Rank]) -> tuple[frozenset[str], bool]:
-    """The ranks that stopped logging steps while others continue; and whether that is a habit: most of them did.
+    """The ranks that stopped logging steps while others continue; and whether that is habit: most of them did.
 
-    Each is measured by its own usual gap. Where all stopped none is behind: that is a stall. Many a script logs its first steps
-    on all ranks and the rest on one.
+    Each is measured by its own usual gap. If all stopped, none is behind: that is a stall. Many scripts log
+    their first steps on all ranks and the rest on one.
     """
     stepped = {name: rank for name, rank in ranks.items() if rank.stepped_t is not None}
     newest_t = max((rank.stepped_t or 0.0 for rank in stepped.values()), default=0.0)

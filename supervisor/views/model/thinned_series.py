@@ -1,4 +1,4 @@
-"""What a view remembers of a series: points are merged as they become many, so that memory is bounded (pure)."""
+"""A view's memory of a series: as points accumulate they are merged, so that memory is bounded (pure)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import NamedTuple, TypeAlias
 
 
 class Point(NamedTuple):
-    """One sample, or several merged: `t` wall seconds, `step`, `epoch`, `number` and `line_t` are of the newest of them.
+    """One sample, or several merged: `t` wall seconds, `step`, `epoch`, `number` and `line_t` are those of the newest.
 
-    `number`: its place among the readings. `late`: it was read after it was written; `t` is then when it was read, and `line_t`
-    the time that its line bears, if it bears one.
+    `number`: its index among the readings. `late`: it was read after it was written; then `t` is when it was
+    read, and `line_t` the time in its line, if any.
     """
 
     t: float
@@ -31,7 +31,7 @@ class Point(NamedTuple):
 
     @property
     def time(self) -> float | None:
-        """When it was written, wall seconds, as far as is known."""
+        """When it was written, wall seconds, as far as known."""
         return self.line_t if self.late else self.t
 
 
@@ -44,22 +44,22 @@ def single(t: float, step: float | None, value: float, attempt: int) -> Point:
 
 
 def merge(a: Point, b: Point) -> Point:
-    """Two adjacent points as one; minimum and maximum are kept, so that a spike is never lost."""
+    """Merge two adjacent points; minimum and maximum are kept, so that a spike is never lost."""
     weight = a.weight + b.weight
     mean = (a.mean * a.weight + b.mean * b.weight) / weight
     return b._replace(low=min(a.low, b.low), mean=mean, high=max(a.high, b.high), weight=weight)
 
 
 def lives_on(point: Point, cuts: Mapping[int, float]) -> bool:
-    """Whether no later attempt did a point's step again; one without a step is taken to live."""
+    """Whether no later attempt repeated a point's step; a point without a step counts as not repeated."""
     return point.step is None or point.step < cuts.get(point.attempt, math.inf)
 
 
 class Whole:
-    """The whole of a series in about `cap` points, each of about as many samples: when full, adjacent points of one attempt are merged.
+    """A whole series in about `cap` points of similar sample counts: when full, adjacent points of one attempt are merged.
 
-    The first stays as it came, where the axis begins; so does the newest quarter: the newest is shown as a number, and those
-    before it are what a person zooms to.
+    The first point stays unmerged, because the axis begins there; so does the newest quarter: the newest is
+    shown as a number, and people zoom to those before it.
     """
 
     def __init__(self, cap: int) -> None:
@@ -69,7 +69,7 @@ class Whole:
         self._most = 1  # samples in a merged point
 
     def add(self, point: Point) -> None:
-        """Append a point; what is not finite is left out."""
+        """Append a point; values that are not finite are skipped."""
         if not (math.isfinite(point.low) and math.isfinite(point.high)):
             return
         self._points.append(point)
@@ -84,7 +84,7 @@ class Whole:
         return self._view
 
     def _merge(self) -> None:
-        """Merge what is light, and twice as heavy points until an eighth of the room is free: pairs of all would leave one point of the first half."""
+        """Merge light points, and twice as heavy ones, until an eighth is free: merging all pairs would leave one for the first half."""
         newest = max(1, self._cap // 4)
         first, older, newer = self._points[:1], self._points[1:-newest], self._points[-newest:]
         samples = sum(point.weight for point in older)
@@ -96,7 +96,7 @@ class Whole:
 
 
 def _merged(points: Iterable[Point], most: int) -> list[Point]:
-    """Adjacent points of one attempt as one, of at most so many samples together."""
+    """Merge adjacent points of one attempt, up to this many samples in total."""
     found: list[Point] = []
     for point in points:
         last = found[-1] if found else None
@@ -115,7 +115,7 @@ class Recent:
         self._view: Track | None = ()
 
     def add(self, point: Point) -> None:
-        """Append a point; what is not finite is left out."""
+        """Append a point; values that are not finite are skipped."""
         if math.isfinite(point.low) and math.isfinite(point.high):
             self._points.append(point)
             self._view = None
@@ -127,16 +127,16 @@ class Recent:
         return self._view
 
 
-# A moving mean over this share of what is shown follows the curve and hides the noise.
+# A moving mean over this share of the visible range follows the curve and hides the noise.
 SMOOTH_SHARE = 1 / 30
 
 
 def smooth(points: Sequence[Point], share: float = SMOOTH_SHARE) -> tuple[float, ...]:
-    """A moving mean of each attempt's means, exponential to both sides, over about `share` of what is shown.
+    """A moving mean of each attempt's means, exponential to both sides, over about `share` of the visible range.
 
-    A trailing mean lags behind a falling loss; this one is centred on its values, and at the newest point it is
-    that of the past alone. Its ends are corrected for what is missing (Kingma and Ba 2015, section 3, name it bias
-    correction), so that the first values are not pulled to zero.
+    A trailing mean lags behind a falling loss; this one is centered on its values, and at the newest point it
+    covers only the past. Its ends are corrected for missing values (Kingma and Ba 2015, section 3, name it
+    bias correction), so that the first values are not pulled to zero.
     """
     span = max(3.0, len(points) * share)
     keep = 1 - 2 / (span + 1)
@@ -146,7 +146,7 @@ def smooth(points: Sequence[Point], share: float = SMOOTH_SHARE) -> tuple[float,
         past = _sums(values, keep)
         future = _sums(values[::-1], keep)
         weights = _sums([1.0] * len(values), keep)
-        # A value is in the sums of both sides.
+        # Each value is in the sums of both sides.
         for value, before, after, left, right in zip(
             values, past, reversed(future), weights, reversed(weights), strict=True
         ):
@@ -155,11 +155,11 @@ def smooth(points: Sequence[Point], share: float = SMOOTH_SHARE) -> tuple[float,
 
 
 def _sums(values: Sequence[float], keep: float) -> list[float]:
-    """Of each value the sum with those before it, each weighted by `keep` a place."""
+    """For each value, its sum with those before it, weighted by `keep` per position."""
     return list(accumulate(values, lambda total, value: keep * total + value))
 
 
 def median(values: Iterable[float]) -> float | None:
-    """The middle value (lower of two: of two ranks the quicker is the norm), None where there is nothing."""
+    """The middle value (the lower of two: with two ranks, the faster is the norm); None for no values."""
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2] if ordered else None

@@ -1,1 +1,1 @@
-"""The terminal app: a view that only reads a run directory, and puts requests into it."""
+"""The terminal app: a view that only reads a run directory and writes requests into it."""

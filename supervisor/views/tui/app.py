@@ -1,6 +1,6 @@
 """The app: one screen on one run directory, and the thread that reads it.
 
-Leaving never ends anything: the app only reads, and what it asks goes through a keeper.
+Quitting never ends anything: the app only reads, and its requests go through a keeper.
 """
 
 from __future__ import annotations
@@ -49,32 +49,32 @@ from supervisor.views.tui.runs.table import RunsPanel
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 FIRST_PAINT_LATEST_S = 0.15
-# How much later a list that is still being mounted gets what was read.
+# How much later a list that is still being mounted gets its data.
 MOUNTED_S = 0.005
-# A person whose terminal is gone is waited for no longer than this: what Textual still writes may never be taken.
+# If the terminal is gone, wait no longer than this: Textual's remaining output may never be accepted.
 LEAVE_LATEST_S = 5
 
 
 class StokerApp(ThemedApp):
-    """The dashboard of one run, or the list of runs and the dashboard of the one that is opened.
+    """The dashboard of one run, or the list of runs and the dashboard of the opened one.
 
     Args:
         run: the run directory; None: the list of runs.
         read_only: no requests can be sent.
         known: the runs of the list, newest first; called in the reading thread.
-        scope: which of them are listed at first.
-        adopter: takes over a run whose keeper died.
-        continuer: starts the next attempt of a run that is over.
+        scope: which of them to list at first.
+        adopter: adopts a run whose keeper died.
+        continuer: starts the next attempt of a finished run.
         clock: wall time, for ages and times on the screen.
-        appearance: how it looks.
-        keep: the file that remembers choices; None: they are forgotten.
+        appearance: how the app looks.
+        keep: the file for saved choices; None: they are not saved.
         painted: called once the first screen is painted.
-        journal: the run's, where it was read.
+        journal: the run's, if already read.
     """
 
     CSS_PATH = "stoker.tcss"
     TITLE = "stoker"
-    ENABLE_COMMAND_PALETTE = False  # the dashboard opens it, with its own commands alone
+    ENABLE_COMMAND_PALETTE = False  # the dashboard opens it, with only its own commands
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = set()
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q,ctrl+c", "leave", "leave", show=False, priority=False),
@@ -128,7 +128,7 @@ class StokerApp(ThemedApp):
 
     @property
     def dashboard(self) -> Dashboard:
-        """The dashboard that is open.
+        """The open dashboard.
 
         Raises:
             LookupError: the list of runs is open.
@@ -138,12 +138,12 @@ class StokerApp(ThemedApp):
         return self._dashboard
 
     def remember(self, kept: Kept) -> None:
-        """Keep other choices for the next time."""
+        """Save other choices for the next time."""
         self.kept = kept
         save(self._keep, kept)
 
     def action_wear(self, name: str) -> None:
-        """The theme of a name, remembered and named."""
+        """Switch to the theme of a name, save the choice and show its name."""
         self.theme = THEMES[ThemeName(name)].name
         self.remember(msgspec.structs.replace(self.kept, theme=self.theme))
         if self._dashboard is not None and self.screen is self._dashboard:
@@ -154,7 +154,7 @@ class StokerApp(ThemedApp):
             self.notify(self.tr(f"theme {name}"), markup=False)
 
     def action_next_theme(self) -> None:
-        """The next theme, remembered."""
+        """Switch to the next theme and save the choice."""
         names = list(THEMES)
         now = next(name for name in names if THEMES[name].name == self.theme)
         self.action_wear(names[(names.index(now) + 1) % len(names)])
@@ -172,7 +172,7 @@ class StokerApp(ThemedApp):
             asyncio.get_running_loop().add_signal_handler(number, self._leave_soon)
 
     def get_default_screen(self) -> Screen[None]:
-        """The first screen itself: an empty one below it would be made, laid out and painted too."""
+        """The first screen itself: an empty screen below it would also be created, laid out and painted."""
         if self.run_paths is not None:
             return self._open(self.run_paths, self._replay)
         assert self.browser is not None, "without a run there is the list of runs"
@@ -180,18 +180,18 @@ class StokerApp(ThemedApp):
         return self.browser
 
     def _leave_soon(self) -> None:
-        """Leave on a signal. Where the terminal is gone, its writer may be, too, and Textual would wait for it for ever."""
+        """Quit on a signal. If the terminal is gone, its writer may be too, and Textual would wait for it forever."""
         signal.alarm(LEAVE_LATEST_S)
         self.exit()
 
     def _write_out(self, text: str) -> None:
-        """To the terminal itself, which Textual draws on through standard error."""
+        """Write to the terminal itself, which Textual draws on through standard error."""
         if sys.__stderr__ is not None and not self.is_headless:
             sys.__stderr__.write(text)
             sys.__stderr__.flush()
 
     def _sign(self) -> None:
-        """Title, bell and notice follow the run that is open."""
+        """Title, bell and notification follow the open run."""
         snapshot = self._dashboard.snapshot if self._dashboard is not None else None
         if snapshot is not None or self._dashboard is None:
             now = snapshot.state.now(self._clock()) if snapshot is not None else 0.0
@@ -207,12 +207,12 @@ class StokerApp(ThemedApp):
             feeder.stop()
 
     def exit(self, result: None = None, return_code: int = 0, message: RenderableType | None = None) -> None:
-        """Leave; keys that were typed ahead are for the shell, not for what is being closed."""
+        """Quit; keys typed ahead are for the shell, not for the closing app."""
         self._leaving = True
         super().exit(result, return_code, message)
 
     async def on_event(self, event: events.Event) -> None:
-        """Textual's own, without input once the app is being left; each key is done before the next."""
+        """Textual's handler, without input once the app is quitting; each key finishes before the next."""
         if self._leaving and isinstance(event, events.InputEvent):
             return
         if isinstance(event, (events.Key, events.Paste)) and not event.is_forwarded:
@@ -221,13 +221,13 @@ class StokerApp(ThemedApp):
             await super().on_event(event)
 
     async def _handle_key(self, event: events.Event) -> None:
-        """What was reported in the list before a key is old with it."""
+        """A key outdates what the list reported before it."""
         if self.browser is not None and self.screen is self.browser:
             self.browser.notice.drop_older()
         await super().on_event(event)
 
     def _is_early(self, event: events.Event) -> bool:
-        """Whether a key has to wait for what is about to be on the screen."""
+        """Whether a key has to wait for the next screen."""
         if not self.screen_stack:
             return not self._leaving
         if self.screen is self._dashboard:
@@ -235,11 +235,11 @@ class StokerApp(ThemedApp):
         return self.screen is self.browser and self.browser is not None and self.browser.is_early(event)
 
     async def on_passed(self, message: Passed) -> None:
-        """A key is done: the next one."""
+        """A key is finished: handle the next one."""
         await self._keys.passed(message)
 
     def _show_moment(self, dashboard: Dashboard, snapshot: Snapshot) -> None:
-        """Show what was read of a run, then let the thread read on."""
+        """Show the newest data of a run, then let the thread read on."""
         if self.is_running and dashboard is self._dashboard:
             dashboard.take(snapshot)
             self._sign()
@@ -256,14 +256,14 @@ class StokerApp(ThemedApp):
         self._feeders[-1].taken()
 
     def _report_trouble(self, text: str) -> None:
-        """Show what the reading thread failed at."""
+        """Show an error of the reading thread."""
         if self.is_running and self._dashboard is not None:
             self._dashboard.tell(Answer(text, False))
         elif self.is_running:
             self.notify(self.tr(text), severity="error", markup=False)
 
     async def on_runs_panel_opened(self, message: RunsPanel.Opened) -> None:
-        """Open a run of the list, or read its recording and play that."""
+        """Open a run of the list, or read its recording and play it."""
         if self.browser is None or self._dashboard is not None:
             return
         if not message.replay:
@@ -300,7 +300,7 @@ class StokerApp(ThemedApp):
             self._request(message.row, RequestKind.STOP, None, self.browser.tell_of_stop)
 
     def on_runs_panel_noted(self, message: RunsPanel.Noted) -> None:
-        """Put a note on a run: its keeper writes it down, else it is kept in the index."""
+        """Put a note on a run: its keeper writes it; without one it goes into the index."""
         row, browser = message.row, self.browser
         if not row.live or row.state.is_over:
             self._change(lambda: f"noted: {give_note(row.run, message.text, os.environ)}")
@@ -311,7 +311,7 @@ class StokerApp(ThemedApp):
     def _request(
         self, row: RunRow, kind: RequestKind, args: RequestArgs | None, report: Callable[[Answer], object]
     ) -> None:
-        """Ask a run's keeper, in the reading thread."""
+        """Send a request to a run's keeper, in the reading thread."""
         if self._dashboard is None:
             attempt = row.state.attempt
             number = attempt.number if attempt is not None and kind is not RequestKind.NOTE else None
@@ -319,7 +319,7 @@ class StokerApp(ThemedApp):
             self._feeders[-1].submit(RequestClient(row.run).sender(kind, number, args, self._clock(), later))
 
     def on_runs_panel_continued(self, message: RunsPanel.Continued) -> None:
-        """Say what the run's next attempt would be, and ask."""
+        """Show what the run's next attempt would be, and ask."""
         browser, reader, continuer = self.browser, self._reader, self._continuer
         if browser is None or reader is None or continuer is None or self._dashboard is not None:
             return
@@ -336,12 +336,12 @@ class StokerApp(ThemedApp):
         offer_first(browser, self._feeders[-1].submit, next_attempt, message.row.run, CONTINUE, tell)
 
     def on_runs_panel_named(self, message: RunsPanel.Named) -> None:
-        """Call a run by another name."""
+        """Give a run another name."""
         run = message.row.run
         self._change(lambda: f"{run.run_id}: named {give_name(run, message.text, os.environ)}")
 
     def on_runs_panel_thrown(self, message: RunsPanel.Thrown) -> None:
-        """Delete a run, or bring the last one back."""
+        """Delete a run, or restore the last one."""
         from supervisor.run.trash import bring_back, throw_away
 
         run, thrown = message.run, self.browser.thrown if self.browser is not None else []
@@ -355,7 +355,7 @@ class StokerApp(ThemedApp):
         self._change(act)
 
     def _change(self, change: Callable[[], str]) -> None:
-        """Change something of a run, in the reading thread; report what `change` returns, or what stands against it."""
+        """Change something about a run, in the reading thread; report what `change` returns, or why it failed."""
         browser, reader = self.browser, self._reader
         if browser is None or reader is None or self._dashboard is not None:
             return
@@ -371,14 +371,14 @@ class StokerApp(ThemedApp):
         self._feeders[-1].submit(act)
 
     def on_runs_panel_widened(self, _message: RunsPanel.Widened) -> None:
-        """List the runs of other folders too, or no longer."""
+        """List the runs of other folders too, or stop listing them."""
         if self._reader is not None and self._dashboard is None:
             self._feeders[-1].submit(self._reader.look_again)
 
-    # -- the one screen that is read for -------------------------------------------------------------------
+    # -- the one screen with a reading thread --------------------------------------------------------------
 
     def _list(self, *, wait_s: float = 0.0) -> None:
-        """Read the list, and show what is read within `wait_s` at once."""
+        """Read the list, and show at once what is read within `wait_s`."""
         if self._reader is None or self.browser is None:
             return
         report = partial(self.call_later, self._report_trouble)
@@ -390,7 +390,7 @@ class StokerApp(ThemedApp):
             feeder.taken()
 
     def _open(self, run: RunPaths, replay: tuple[Recording, ReplayClock] | None = None) -> Dashboard:
-        """The dashboard of a run, or of its recording."""
+        """Open the dashboard of a run, or of its recording."""
         reader: SnapshotReader | ReplayReader
         clock, playback, is_live = self._clock, None, replay is None
         if replay is None:
@@ -420,7 +420,7 @@ class StokerApp(ThemedApp):
             name=listed_names(os.environ).get(str(run.root), ""),
             playback=playback,
         )
-        # Read before the screen is made, so that it is laid out and painted once, with what was read.
+        # Read before the screen is created, so that it is laid out and painted once, with data.
         first = self._read_with(feeder, FIRST_PAINT_LATEST_S)
         if first is not None:
             dashboard.begin_with(first)
@@ -428,19 +428,19 @@ class StokerApp(ThemedApp):
         return dashboard
 
     def _back(self) -> None:
-        """To the list of runs."""
+        """Return to the list of runs."""
         self._dashboard = None
         self.pop_screen()
         self._sign()
         self._list()
 
     def _read_with(self, feeder: Feeder[Moment], wait_s: float) -> Moment | None:
-        """One thread reads at a time: the one before ends by itself, and is joined when the app ends."""
+        """One thread reads at a time: the previous one ends on its own and is joined when the app ends."""
         if self._feeders:
             self._feeders[-1].ask_to_stop()
         self._feeders.append(feeder)
         return feeder.start_with_first(wait_s)
 
     def action_leave(self) -> None:
-        """Leave; training continues."""
+        """Quit; training continues."""
         self.exit()

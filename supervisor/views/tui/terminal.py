@@ -1,4 +1,4 @@
-"""The app on this terminal until the person leaves. Each function must be called in the main thread, on a terminal."""
+"""The app on this terminal until the person quits. Call each function in the main thread, on a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from supervisor.views.tui.app import StokerApp
 if TYPE_CHECKING:
     from supervisor.views.model.replay import Recording, ReplayClock
 
-# The reading thread gives way to a key within a millisecond; Python's own 5 ms are felt while logs pour in.
+# The reading thread yields to a key within a millisecond; Python's own 5 ms are noticeable under load.
 SWITCH_S = 0.001
 
 P = ParamSpec("P")
@@ -31,7 +31,7 @@ def replay_app(
     appearance: Appearance = USUAL,
     keep: Path | None = None,
 ) -> StokerApp:
-    """The app on recorded time; `speed` None: as fits its length."""
+    """The app on recorded time; `speed` None: fits its length."""
     from supervisor.views.model.replay import ReplayClock
 
     clock = clock or ReplayClock(recording.start_t, recording.end_t, speed=speed, waits=True)
@@ -42,7 +42,7 @@ def replay_app(
 
 
 def _shown(make: Callable[P, StokerApp]) -> Callable[P, None]:
-    """Makes the app from the same arguments, and shows it."""
+    """Makes the app from the same arguments, and runs it."""
 
     def show(*args: P.args, **kwargs: P.kwargs) -> None:
         app = make(*args, **kwargs)
@@ -52,7 +52,7 @@ def _shown(make: Callable[P, StokerApp]) -> Callable[P, None]:
             with terminal_on_stderr():
                 app.run()
         finally:
-            signal.alarm(0)  # it left in time
+            signal.alarm(0)  # it quit in time
 
     return show
 
@@ -65,7 +65,7 @@ run_replay = _shown(replay_app)
 
 @contextmanager
 def terminal_on_stderr() -> Iterator[None]:
-    """Textual draws on descriptor 2. Under `2>err.log`, that becomes stdout's terminal while the app runs; log records still go to the file."""
+    """Textual draws on descriptor 2. Under `2>err.log`, that is stdout's terminal while the app runs; log records still go to the file."""
     if os.isatty(2):
         yield
         return

@@ -1,6 +1,6 @@
-"""What a terminal says beside its screen: its title, its bell, a notice of the desktop. Each by a setting of ``[ui]``.
+"""Signs outside the screen: the terminal's title, its bell, a desktop notification. Each has a setting in ``[ui]``.
 
-Whatever is written is one line without control characters and without secrets: names of runs and texts of logs are data.
+Each is one line without control characters and secrets, because names of runs and texts of logs are data.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from supervisor.views.tui.panels.state_words import listed_span
 from supervisor.views.tui.widgets.paint import plain
 from supervisor.views.wording.translate import Tr
 
-# Longer ones are cut by what shows them: a tab has about 30 characters, a notice about 200.
+# Longer ones are truncated where they are shown: a tab has about 30 characters, a notice about 200.
 TITLE_CHARACTERS = 100
 NOTICE_CHARACTERS = 200
-# xterm's stack of titles (CSI 22 t, CSI 23 t); where there is none, the empty title before it is what remains.
+# xterm's stack of titles (CSI 22 t, CSI 23 t); without it, the empty title sent before remains.
 KEEP_TITLE, RESTORE_TITLE = "\x1b[22;2t", "\x1b]2;\x1b\\\x1b[23;2t"
-# The Linux console prints what it does not know of a sequence, older ones a whole title.
+# The Linux console prints the parts of a sequence that it does not know, older ones a whole title.
 NO_SEQUENCES = frozenset(["linux", "dumb"])
 
 
 class TerminalSigns:
-    """Keeps the title at what the run does, and calls a person once for a failure and once for the end.
+    """Keeps the title up to date, and calls a person once for a failure and once for the end.
 
     Args:
-        appearance: what was asked for.
-        env: where ``TERM``, ``TMUX`` and ``STY`` say what stands between here and the terminal.
-        write: to the terminal.
+        appearance: the settings.
+        env: its ``TERM``, ``TMUX`` and ``STY`` tell what is between here and the terminal.
+        write: writes to the terminal.
         tr: the person's language.
-        calls: whether something new is worth a call; not of recorded time.
+        calls: whether news may call a person; not in recorded time.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TerminalSigns:
         known = env.get("TERM", "") not in NO_SEQUENCES
         self._titled = appearance.title and known
         notice = appearance.notice if calls and known else NoticeKind.OFF
-        # tmux and screen keep a notice to themselves, and mark the window of a bell.
+        # tmux and screen do not pass a notice on, but mark the window of a bell.
         between = bool(env.get("TMUX") or env.get("STY"))
         self._notice = NoticeKind.OFF if between else notice
         self._bell = calls and (appearance.bell or (between and notice is not NoticeKind.OFF))
@@ -59,7 +59,7 @@ class TerminalSigns:
         self._last: object = None
 
     def take(self, snapshot: Snapshot | None, now: float, *, recorded: bool = False) -> None:
-        """A moment of the run that is open; None: the list of runs is. What was so when it was opened, or is `recorded`, calls nobody."""
+        """Take a moment of the open run; None: the list of runs is open. Facts true at the opening, or `recorded`, call nobody."""
         self._entitle("stoker" if snapshot is None else title_of(snapshot, now, self._tr))
         if snapshot is None:
             self._run = ""
@@ -72,7 +72,7 @@ class TerminalSigns:
             self._call(f"{title_of(snapshot, now, self._tr)}{_why(snapshot.state, self._tr)}")
 
     def close(self) -> None:
-        """Give the title back."""
+        """Restore the title."""
         if self._title:
             self._write(RESTORE_TITLE)
             self._title = ""
@@ -108,7 +108,7 @@ class TerminalSigns:
 
 
 def title_of(snapshot: Snapshot, now: float, tr: Tr) -> str:
-    """State and name of a run in one line, without a number that moves: a title is not rewritten every second."""
+    """State and name of a run in one line, without changing numbers: a title is not rewritten every second."""
     word = listed_span(snapshot, now).text
     if word.startswith("○ quiet"):
         word = "○ quiet"
@@ -116,9 +116,9 @@ def title_of(snapshot: Snapshot, now: float, tr: Tr) -> str:
 
 
 def worth_a_call(state: st.RunState) -> object:
-    """What a person is called for: an attempt that failed, or the end of a run that nobody asked to stop; None: nothing.
+    """The reason to call a person: a failed attempt, or the end of a run that nobody asked to stop; None: none.
 
-    A run that ends with its failed attempt is the same news.
+    A run that ends with its failed attempt is not a second reason.
     """
     attempt, condition = state.attempt, state.condition
     if attempt is not None and attempt.failure is not None and not attempt.verdict_provisional:

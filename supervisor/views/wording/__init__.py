@@ -1,1 +1,1 @@
-"""What people read, in English and Chinese."""
+"""The words that people read, in English and Chinese."""

@@ -1,4 +1,4 @@
-"""Short phrases: where a line stands (``rank 1 stderr.log:418``), and what is asked about a batch and answered (pure)."""
+"""Short phrases: a line's position (``rank 1 stderr.log:418``), and the question about a batch with its answer (pure)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from supervisor.run.timeline import answer_values, question_values
 from supervisor.views.format import short_path
 from supervisor.views.wording.translate import Tr, Words, english
 
-# Where attempts lie below their run (run/paths.py); the number of the node does not matter here.
+# The folder of attempts below their run (run/paths.py); the number of the node does not matter here.
 _ATTEMPTS = "nodes/0/attempts"
 
 
 def place_of(attempt: AttemptState, path: str, line: int | None, tr: Tr = english) -> str:
-    """A line of a file that a verdict names: by its rank where it is a rank's, else below its run or by its name.
+    """A line of a file that a verdict names: by its rank, or else relative to its run or by its name.
 
     Args:
-        attempt: whose verdict it is; relative paths begin in its folder.
-        path: as the verdict has it.
+        attempt: the attempt of the verdict; relative paths begin in its folder.
+        path: as in the verdict.
         line: counted from 1.
         tr: the person's language.
     """
     number = f":{line}" if line is not None else ""
     rank = _writer(attempt.ranks.values(), path)
-    # A watched log, which lies elsewhere, may name no rank.
+    # A watched log, which is elsewhere, may name no rank.
     if rank is not None and (rank.rank is not None or not posixpath.isabs(path)):
         name = tr(f"rank {rank.rank if rank.rank is not None else rank.local_rank}")
         return f"{name} {posixpath.basename(path)}{number}"
@@ -36,13 +36,13 @@ def place_of(attempt: AttemptState, path: str, line: int | None, tr: Tr = englis
 
 
 def is_stacks(path: str | None) -> bool:
-    """Whether a verdict's path is that of stacks that were taken, not of a log."""
+    """Whether a verdict's path is that of captured stacks, not of a log."""
     folder, _, name = (path or "").rpartition("/")
     return name.startswith("stacks-") and folder.rpartition("/")[2] == "artifacts"
 
 
 def below_run(attempt: int, path: str) -> str:
-    """A path without the run's own folder or its attempt's; one that lies elsewhere by its last two parts."""
+    """A path relative to the run's or its attempt's folder; for a path elsewhere its last two parts."""
     home = f"{_ATTEMPTS}/{attempt}"
     if posixpath.isabs(path):
         _, inside, rest = path.partition("/nodes/")
@@ -57,7 +57,7 @@ def below_run(attempt: int, path: str) -> str:
 
 
 def of_project(path: str, folder: str | None) -> str:
-    """A source file, below the folder that the job runs in where it lies there, else by its last two parts after ``…/``."""
+    """A source file relative to the job's folder if it is below, else its last two parts after ``…/``."""
     if folder and posixpath.isabs(path) and path.startswith(folder.rstrip("/") + "/"):
         return path[len(folder.rstrip("/")) + 1 :]
     if not posixpath.isabs(path):
@@ -66,7 +66,7 @@ def of_project(path: str, folder: str | None) -> str:
 
 
 def _writer(ranks: Iterable[RankState], path: str) -> RankState | None:
-    """The rank that writes a file; None for a log that several ranks write."""
+    """The rank that writes a file; None for a log of several ranks."""
     found = [r for r in ranks for name in (r.stdout, r.stderr) if name and _is_same(path, name)]
     return found[0] if len(found) == 1 else None
 
@@ -89,14 +89,14 @@ def answer_text(question: BatchQuestion, value: str, tr: Words) -> str:
 
 
 def given_text(given: BatchAnswered, tr: Words) -> str:
-    """``you answered on 2026-11-22: 24 is per rank``, as it stands on the timeline."""
+    """``you answered on 2026-11-22: 24 is per rank``, as on the timeline."""
     kind = "remembered" if given.day else "answered"
     values = answer_values(given.question, given.value)
     return tr.sentence("moment", kind, {**values, "day": given.day, "by": given.by, "trial": given.trial})
 
 
 def effect_text(answer: BatchAnswer, tr: Words) -> str:
-    """What an answer leads to: ``12 × accumulation 2 × 2 ranks = global batch 48``."""
+    """The result of an answer: ``12 × accumulation 2 × 2 ranks = global batch 48``."""
     change = answer.change
     if change is None:
         return tr(answer.refusal)
@@ -106,7 +106,7 @@ def effect_text(answer: BatchAnswer, tr: Words) -> str:
 
 
 def flags_text(question: BatchQuestion, answer: BatchAnswer) -> str:
-    """The words of a command line that answer it beforehand, with what lets the restart be made without a person."""
+    """The command-line flags that answer it in advance, and allow a restart without a person."""
     change = answer.change
     shrinks = change is not None and change.after.global_batch < change.before.global_batch
     return question.flag(answer.value) + (" --allow-smaller-global" if shrinks else "")

@@ -1,4 +1,4 @@
-"""The warnings of pre-flight, shown where the person looks while the run begins (pure)."""
+"""The warnings of pre-flight, shown where the person looks while the run starts (pure)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.state import Launching, Preflight, Running, RunState
 from supervisor.views.wording.translate import Tr, english
 
-# They are shown for so long of the first attempt; the page `P` keeps all of them.
+# How long to show them in the first attempt; the page `P` keeps all of them.
 SHOWN_S = 600.0
-# stoker's own flags; a sentence may name the script's beside them, which are no one's to declare.
+# stoker's own flags; a sentence may also name the script's, which nobody needs to declare.
 _FLAG = re.compile(r"--(?:\w+-knob|batch-scope)\b")
 
 _LINKS = frozenset(("interface", "rendezvous", "GPU health", "GPU modes", "GPUs"))
-# Names of the checks (`preflight`) whose warnings bear on a failure.
+# Names of the checks (`preflight`) whose warnings explain a failure.
 BEARING: Final[Mapping[FailureClass, frozenset[str]]] = MappingProxyType(
     {
         FailureClass.CUDA_OOM: frozenset(("GPU memory", "memory", "GPU modes")),
@@ -45,19 +45,19 @@ BEARING: Final[Mapping[FailureClass, frozenset[str]]] = MappingProxyType(
 
 
 def warnings_of(state: RunState) -> tuple[Finding, ...]:
-    """The findings that a person should act upon."""
+    """The findings that a person should act on."""
     return tuple(finding for finding in state.findings if finding.level is FindingLevel.WARNING)
 
 
 def shown_at_start(state: RunState, now: float) -> tuple[Finding, ...]:
-    """The warnings while they are news: until the first attempt ends, or ten minutes are over."""
+    """The warnings while they are new: until the first attempt ends, or for ten minutes."""
     begins = isinstance(state.condition, (Preflight, Launching, Running)) and len(state.attempts) <= 1
     fresh = state.started_t is not None and now - state.started_t < SHOWN_S
     return warnings_of(state) if begins and fresh else ()
 
 
 def in_one_line(finding: Finding) -> str:
-    """A warning short enough for the line below the panes; what to declare rather than why."""
+    """A warning short enough for the line below the panes: what to declare rather than why."""
     flags = list(dict.fromkeys(_FLAG.findall(finding.what)))
     if finding.check == KNOBS_CHECK and flags:
         return f"some failures will not restart: add {', '.join(flags)}"
@@ -65,7 +65,7 @@ def in_one_line(finding: Finding) -> str:
 
 
 def foreseen(state: RunState, failure: FailureClass) -> tuple[Finding, ...]:
-    """Warnings from before the start that bear on a failure: it might have been prevented."""
+    """Warnings from before the start that explain a failure, which might have been prevented."""
     checks = BEARING.get(failure, frozenset())
     return tuple(finding for finding in warnings_of(state) if finding.check in checks)
 

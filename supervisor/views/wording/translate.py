@@ -1,8 +1,8 @@
-"""What people read, in their language: kinds and values out of the state, and sentences that are written in English.
+"""Texts in a person's language: kinds and values from the state, and sentences that are written in English.
 
-What the state carries as a kind and values is rendered from the language's own table (`kinds`). All other English is written where it
-is used and is the key of a catalogue (``lang/zh.toml``): a sentence that policy, diagnosis or the keeper composed is found
-again by template when it is shown. What has no entry is shown in English, never lost.
+A kind with values in the state is rendered from the language's own table (`kinds`). All other English is written where it is used and
+is the key of a catalogue (``lang/zh.toml``): a sentence composed by policy, diagnosis or the keeper is found by template when it is
+shown. Text without an entry is shown in English, never lost.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from supervisor.run.state import Moment
 from supervisor.views.appearance import Lang
 from supervisor.views.wording.kinds import Kinds, changed_text, sections
 
-# Sentences in sight at one time are some hundreds; those with running numbers come and go.
+# A few hundred sentences are visible at one time; those with running numbers come and go.
 REMEMBERED = 4096
-# Clauses of a sentence, one within the other.
+# Clauses of a sentence, nested in each other.
 DEEPEST = 12
-# What is longer is a log line or a command, not a sentence of ours.
+# A longer text is a log line or a command, not one of our sentences.
 LONGEST = 1000
 _PLACE = re.compile(r"\{(\w+)(?::([t!]))?\}")
-# Signs before and blanks around a sentence are not part of it.
+# Leading signs and surrounding blanks are not part of a sentence.
 _FRAME = re.compile(r"((?:\? )?[\s·✓✗⚠■◆○●‖↻→×…◂▸]*)(.*?)(\s*)", re.DOTALL)
 _JOINT = re.compile(r" · |[;:,] ")
 _LETTER = re.compile(r"[^\W\d_]")
@@ -41,7 +41,7 @@ class BadCatalogue(ValueError):  # noqa: N818 - named for what it is
 
 
 class Words:
-    """One language. Called with an English sentence it gives the same sentence; the tables of kinds are read when first needed.
+    """One language. Called with an English sentence it gives the same sentence; the tables of kinds are read on first use.
 
     Args:
         lang: the language.
@@ -53,21 +53,21 @@ class Words:
         self._translate = translate
 
     def __call__(self, text: str) -> str:
-        """An English sentence in this language, or as it is where it is not known."""
+        """An English sentence in this language, or unchanged if it has no translation."""
         return self._translate(text)
 
     def moment(self, moment: Moment) -> str:
-        """What stands on the timeline."""
+        """The text of an event on the timeline."""
         change = changed_text(moment.change) if moment.change is not None else ""
         values = {**moment.values, "change": change} if change else moment.values
         return self.sentence("moment", moment.kind, values)
 
     def sentence(self, table: str, kind: str, values: Mapping[str, object] | None = None) -> str:
-        """The sentence that a table of ``lang/*.toml`` has for a kind, with its values."""
+        """The sentence of a table in ``lang/*.toml`` for a kind, with its values."""
         return self._kinds.sentence(table, kind, values or {})
 
     def filled(self, text: str, values: Mapping[str, object]) -> str:
-        """A sentence that is written as those of the tables are, with its values."""
+        """A sentence in the form of the tables' sentences, with its values."""
         return self._kinds.filled(text, values)
 
     @cached_property
@@ -81,15 +81,15 @@ english = Words(Lang.EN, str)
 
 
 def words_in(lang: Lang) -> Words:
-    """A language's words. The catalogue of sentences is read only where it is needed."""
+    """A language's words. The catalogue of sentences is read only if needed."""
     return english if lang is Lang.EN else Words(lang, Translator(catalogue(lang)))
 
 
 def catalogue(lang: Lang) -> dict[str, str]:
-    """The sentences of a language, English first: all sections together but the tables of kinds.
+    """The sentences of a language, English first: all sections except the tables of kinds.
 
     Raises:
-        BadCatalogue: an English sentence stands twice.
+        BadCatalogue: an English sentence occurs twice.
     """
     entries: dict[str, str] = {}
     for name, section in sections(lang).items():
@@ -101,7 +101,7 @@ def catalogue(lang: Lang) -> dict[str, str]:
 
 
 class _Template(NamedTuple):
-    """`pieces` stand around the captured `names`. `value`: literal, name, literal …; `modes` by name."""
+    """`pieces` surround the captured `names`. `value`: literal, name, literal …; `modes` by name."""
 
     pieces: tuple[str, ...]
     names: tuple[str, ...]
@@ -109,7 +109,7 @@ class _Template(NamedTuple):
     modes: Mapping[str, str]
 
     def captured(self, text: str) -> dict[str, str] | None:
-        """What stands at the places; None where the text is another one. Linear: each piece is looked for once."""
+        """The captured texts; None if the text does not match. Linear: each piece is searched once."""
         first, *between, last = self.pieces
         at, end = len(first), len(text) - len(last)
         if end <= at or not text.startswith(first) or not text.endswith(last):
@@ -130,17 +130,17 @@ class _Template(NamedTuple):
 
 
 class Translator:
-    """Finds sentences in a catalogue, whole or by template; what was found is remembered.
+    """Finds sentences in a catalogue, whole or by template, and caches the results.
 
-    A place in a key takes any text; one named by a single letter a number (nothing with letters in it), ``span`` and ``age``
-    a duration, ``place`` a word, ``call`` one clause. A value's ``{name}`` is what stood there, ``{name:t}`` that translated where it can be, ``{name:!}`` translated or the
-    entry does not fit. ``word(s)`` in a key stands for both numbers. A sentence with no entry is tried in
-    its parts: signs and blanks around it are kept, and clauses joined by `` · ``, ``;``, ``:`` or ``,`` are translated one by one.
+    A placeholder in a key takes any text; with a single-letter name a number (nothing with letters), ``span`` and ``age`` a duration, ``place`` a word, ``call`` one clause.
+    A value's ``{name}`` is the captured text, ``{name:t}`` its translation if there is one, ``{name:!}`` its translation, or else the entry does not fit. ``word(s)`` in a
+    key matches both numbers. A sentence without an entry is tried in its parts: signs and blanks around it are kept, and clauses joined by `` · ``, ``;``, ``:`` or ``,``
+    are translated one by one.
     """
 
     def __init__(self, entries: Mapping[str, str]) -> None:
         self._exact: dict[str, str] = {}
-        self._templates: list[tuple[str, _Template]] = []  # each with its longest piece, most of it first
+        self._templates: list[tuple[str, _Template]] = []  # each with its longest piece, longest first
         for key, value in entries.items():
             for form in {_SUFFIX.sub(r"\1", key), _SUFFIX.sub(r"\1s", key)}:
                 self._enter(form, value)
@@ -148,7 +148,7 @@ class Translator:
         self._remembered = lru_cache(REMEMBERED)(self._shown)
 
     def __call__(self, text: str) -> str:
-        """The text in the catalogue's language, or as it is."""
+        """The text in the catalogue's language, or unchanged."""
         return self._remembered(text)
 
     def _enter(self, form: str, value: str) -> None:
@@ -204,7 +204,7 @@ class Translator:
 
 
 def _may_stand(name: str, text: str) -> bool:
-    """Whether a text may stand at a place of this name."""
+    """Whether a placeholder of this name may take a text."""
     if (form := _FORMS.get(name)) is not None:
         return form.fullmatch(text) is not None
     return len(name) > 1 or not _LETTER.search(text)

@@ -1,8 +1,8 @@
-"""What the x axis of a chart counts: steps, or else epochs, times in the log, or readings (pure).
+"""Chooses the x axis of a chart: steps, or else epochs, times in the log, or readings (pure).
 
-For a log that is read after it was written, the time of reading means nothing and is on no axis. An axis is offered if nearly all
-points have a value for it, the values differ, and they never drop sharply within an attempt, as a counter does that restarts with
-each epoch.
+For a log that is read after it was written, the time of reading means nothing and is on no axis. An axis is
+offered if nearly all points have a value for it, the values differ, and they never drop sharply within an
+attempt, as a counter that restarts with each epoch does.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from supervisor.views.model.thinned_series import Point, Track
 
-# So many of the points must have the value; the others stand where their neighbours do.
+# This share of the points must have the value; the others are placed with their neighbors.
 KNOWN_RATIO = 0.9
-# A value below this share of the one before it is a counter that started again, not a line out of order.
+# A value below this share of the previous one means that the counter restarted.
 BACK_RATIO = 0.5
-# Lines closer together than this were read together: only their order tells them apart.
+# Lines closer together than this were read together: only their order distinguishes them.
 TIME_LEAST_S = 2.0
-# A page of charts asks the same of some hundred tracks at each key.
+# A page of charts makes the same query for about a hundred tracks at each key.
 MOST_KEPT = 512
 
 P = ParamSpec("P")
@@ -29,13 +29,13 @@ T = TypeVar("T")
 
 
 def of_track(work: Callable[Concatenate[Track, P], T]) -> Callable[Concatenate[Track, P], T]:
-    """Does `work` once for the very same track and arguments: to hash a track, as `lru_cache` would, takes as long."""
+    """Caches `work` for the very same track and arguments: hashing a track for `lru_cache` takes as long."""
     kept: dict[tuple[object, ...], tuple[Track, T]] = {}
 
     def kept_work(track: Track, /, *args: P.args, **kwargs: P.kwargs) -> T:
         key = (id(track), *args, *kwargs.items())
         found = kept.get(key)
-        if found is None or found[0] is not track:  # an id may be given again
+        if found is None or found[0] is not track:  # an id may be reused
             if len(kept) >= MOST_KEPT:
                 kept.clear()
             found = kept[key] = (track, work(track, *args, **kwargs))
@@ -45,7 +45,7 @@ def of_track(work: Callable[Concatenate[Track, P], T]) -> Callable[Concatenate[T
 
 
 class Axis(StrEnum):
-    """What stands below a chart, the best first."""
+    """The kinds of x axis, best first."""
 
     STEP = "step"
     EPOCH = "epoch"
@@ -54,7 +54,7 @@ class Axis(StrEnum):
 
 
 def axes_of(tracks: Sequence[Track]) -> list[Axis]:
-    """The axes that these points can stand on, the best first; the readings' number always can."""
+    """The axes that fit these points, best first; the readings' number always does."""
     given = [track for track in tracks if track]
     if not given:
         return [Axis.STEP]
@@ -62,15 +62,15 @@ def axes_of(tracks: Sequence[Track]) -> list[Axis]:
 
 
 def axis_for(wanted: Axis | None, tracks: Sequence[Track]) -> Axis:
-    """The axis that is wanted, where the points can stand on it; else the best."""
+    """The wanted axis if it fits the points, else the best."""
     axes = axes_of(tracks)
     return wanted if wanted in axes else axes[0]
 
 
 @of_track
 def positions(track: Track, axis: Axis) -> Sequence[float]:
-    """Where each point stands; one without a value where the one before it does; readings of one epoch within it."""
-    if axis is Axis.NUMBER and track and not track[-1].number:  # they were not numbered
+    """The position of each point, or of the previous one if it has no value; readings are spread within their epoch."""
+    if axis is Axis.NUMBER and track and not track[-1].number:  # not numbered
         return [float(at) for at in range(1, len(track) + 1)]
     values = [value_of(point, axis) for point in track]
     known = next((value for value in values if value is not None), 0.0)
@@ -82,13 +82,13 @@ def positions(track: Track, axis: Axis) -> Sequence[float]:
 
 
 def value_of(point: Point, axis: Axis) -> float | None:
-    """What a point has for an axis."""
+    """The value of a point on an axis."""
     return _GIVES[axis](point)
 
 
 @of_track
 def shifted(track: Track, by_s: float) -> Track:
-    """The same points at other times: of a run that started earlier or later."""
+    """The same points at other times, for a run that started earlier or later."""
     return tuple(
         point._replace(t=point.t + by_s, line_t=None if point.line_t is None else point.line_t + by_s)
         for point in track
@@ -97,13 +97,13 @@ def shifted(track: Track, by_s: float) -> Track:
 
 @of_track
 def span_of(track: Track, axis: Axis) -> tuple[float, float] | None:
-    """The least and the greatest place of a track's points; None without points."""
+    """The least and the greatest position of a track's points; None without points."""
     found = positions(track, axis)
     return (min(found), max(found)) if found else None
 
 
 class _Values(NamedTuple):
-    """What a track's points have for an axis. `falls_back`: whether a value is far below the one before it in its attempt."""
+    """A track's values on an axis. `falls_back`: whether a value is far below the previous one in its attempt."""
 
     size: int
     known: int
@@ -129,9 +129,9 @@ def _values(track: Track, axis: Axis) -> _Values:
 
 
 def _within_epochs(track: Track, values: list[float]) -> list[float]:
-    """Whole epochs with several readings each: the readings spread over their epoch, as far apart as those of the one before."""
+    """For whole epochs with several readings each: spread the readings over their epoch, spaced as in the previous one."""
     if any(value % 1 for value in values):
-        return values  # the log says fractions
+        return values  # the log has fractions
     found: list[float] = []
     before = 1
     keys = [(point.attempt, value) for point, value in zip(track, values, strict=True)]
@@ -149,7 +149,7 @@ def _can_hold(tracks: Sequence[Track], axis: Axis) -> bool:
     if any(each.falls_back for each in found) or sum(each.known for each in found) < KNOWN_RATIO * count:
         return False
     if axis is Axis.TIME and not all(each.is_first_known for each in found):
-        return False  # nothing before it says when it was
+        return False  # nothing before it shows its time
     if count == 1:
         return axis is not Axis.EPOCH
     span = max(each.high for each in found) - min(each.low for each in found)

@@ -1,4 +1,4 @@
-"""A braille canvas, what is drawn on it, and the numbers beside it: two by four dots a cell, one color a cell (pure).
+"""A braille canvas, drawing on it, and the numbers beside it: two by four dots a cell, one color a cell (pure).
 
 Dots follow the braille patterns block of Unicode (U+2800; dot numbering of ISO/TR 11548-1).
 """
@@ -24,20 +24,20 @@ BLANK = 0x2800
 _EMPTY = (" ", TextStyle.PLAIN)
 # A span below this has no usable logarithm.
 LEAST_SPAN = 1e-300
-# Values are left outside the y axis only where that makes the rest this much higher.
+# Values are left outside the y axis only if that makes the rest this much higher.
 CLIP_FROM = 1.25
-# In fewer rows each may have its number; at most so many rows lie between two; so much wider the bounds may become for that.
+# With fewer rows each may have its number; at most this many rows lie between two; the bounds may widen this much for that.
 FEW_ROWS = 5
 MOST_APART = 6
 WIDER = 1.2
-# A row more between two numbers is as bad as bounds so much wider.
+# One more row between two numbers is as bad as bounds this much wider.
 SPARSE = 0.05
-# How far apart the numbers of an axis of time may be; beyond these by whole days.
+# Possible distances between the numbers of a time axis; beyond these, whole days.
 TIME_STEPS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400)
 
 
 class Canvas:
-    """`columns` by `rows` cells. Later layers win a cell, as marks win over dots: one thin line stays thin."""
+    """`columns` by `rows` cells. Later layers win a cell, like marks over dots: a thin line stays thin."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns = columns
@@ -63,7 +63,7 @@ class Canvas:
         return cells
 
     def span(self, layer: dict[int, int], x: int, y0: int, y1: int) -> None:
-        """Dots of column `x` from `y0` to `y1` (from the top), both included; what lies outside is clipped."""
+        """Dots of column `x` from `y0` to `y1` (from the top), both included; clipped at the edges."""
         if not 0 <= x < self.dot_columns:
             return
         low, high = min(y0, y1), max(y0, y1)
@@ -79,7 +79,7 @@ class Canvas:
         before = y0
         for x in range(x0, x1 + 1):
             y = y0 + round((y1 - y0) * (x - x0) / (x1 - x0))
-            # Begin one dot from the last column's end, so that a steep line has no doubled corners.
+            # Start one dot from the last column's end, so that a steep line has no doubled corners.
             start = y if abs(y - before) <= 1 else before + (1 if y > before else -1)
             self.span(layer, x, start, y)
             before = y
@@ -95,13 +95,13 @@ class Canvas:
         return inside and row * self.columns + column not in self._marks
 
     def rule(self, column: int, character: str, style: TextStyle) -> None:
-        """A vertical rule behind what is drawn."""
+        """A vertical rule behind the drawing."""
         if 0 <= column < self.columns:
             for row in range(self.rows):
                 self._under[row * self.columns + column] = (character, style)
 
     def drawn(self) -> list[Row]:
-        """The rows of cells, from the top; adjacent cells of one colour are one span."""
+        """The rows of cells, from the top; adjacent cells of one color are one span."""
         shown = dict(self._under)
         for style, cells in self._layers:
             shown |= {cell: (chr(BLANK + bits), style) for cell, bits in cells.items()}
@@ -114,7 +114,7 @@ class Canvas:
 
 
 def row_of(cells: Iterable[tuple[str, TextStyle]]) -> Row:
-    """Cells in one style side by side as one span."""
+    """Adjacent cells in one style as one span."""
     return tuple(
         Span("".join([character for character, _ in run]), style)
         for style, run in groupby(cells, itemgetter(1))
@@ -122,7 +122,7 @@ def row_of(cells: Iterable[tuple[str, TextStyle]]) -> Row:
 
 
 class Bucket(NamedTuple):
-    """What falls into one dot column."""
+    """The points in one dot column."""
 
     x: int
     low: float
@@ -141,7 +141,7 @@ class Scale(msgspec.Struct, frozen=True):
     log: bool = False
 
     def dot(self, value: float) -> int:
-        """The dot of a value; beyond the ends where the value is."""
+        """The dot of a value; beyond the ends if the value is."""
         low, high = self.low, self.high
         if self.log:
             low, high, value = math.log(low), math.log(high), math.log(max(value, low * 1e-9, 5e-324))
@@ -158,11 +158,11 @@ def buckets(
     scale: Scale,
     values: Sequence[float] | None = None,
 ) -> list[Bucket]:
-    """Points of one dot column and attempt as one: minimum, mean and maximum.
+    """Combine the points of one dot column and attempt: minimum, mean and maximum.
 
     Args:
         points: those to draw.
-        xs: where each stands.
+        xs: their positions.
         scale: of the x axis.
         values: in place of their means.
     """
@@ -227,14 +227,14 @@ def draw_area(
 
 
 def ticks(low: float, high: float, most: int, *, least: float = 0.0) -> list[float]:
-    """At most `most` round numbers within the bounds: steps of 1, 2 or 5 times a power of ten, of at least `least`."""
+    """At most `most` round numbers within the bounds, in steps of at least `least`: 1, 2 or 5 times a power of ten."""
     span = high - low
     if span < LEAST_SPAN or most < 1 or not math.isfinite(span):
         return [low] if math.isfinite(low) else []
     power = 10.0 ** math.floor(math.log10(span / most))
     for step in (max(least, power * factor) for factor in (1, 2, 5, 10, 20)):
         first, last = math.ceil(low / step - 1e-9), math.floor((high + 1e-9 * span) / step)
-        # By how many there are, not by how often the step goes into the span: of 1..69 in three 20, 40, 60.
+        # Choose by their number, not by how often the step fits the span: of 1..69 in three, 20, 40, 60.
         if last - first < most:
             return [at * step for at in range(first, last + 1)]
     return []
@@ -243,7 +243,7 @@ def ticks(low: float, high: float, most: int, *, least: float = 0.0) -> list[flo
 def even_bounds(low: float, high: float, rows: int) -> tuple[float, float, list[float]]:
     """Slightly wider bounds whose round numbers are a whole number of rows apart, and these numbers.
 
-    A number stands in the row that holds its dot. Where that would widen the bounds too much, they stay, and rows between vary.
+    A number is in the row of its dot. If that would widen the bounds too much, they stay and the rows between vary.
     """
     span = high - low
     if not span > LEAST_SPAN or not math.isfinite(span) or rows < 2:
@@ -252,7 +252,7 @@ def even_bounds(low: float, high: float, rows: int) -> tuple[float, float, list[
     found = []
     for step in (power * factor for factor in (1, 2, 5, 10, 20, 50, 100)):
         for apart in range(1 if rows < FEW_ROWS else 2, min(MOST_APART, max(rows // 2, 2)) + 1):
-            dot = step / apart / 4  # numbers stand on dots: none is rounded up and the next one down
+            dot = step / apart / 4  # numbers are on dots, so that none is rounded up and the next one down
             start = math.floor(low / dot + 1e-9) * dot
             end = start + dot * (4 * rows - 1)
             if high <= end <= start + WIDER * span:
@@ -278,7 +278,7 @@ def time_ticks(low_s: float, high_s: float, most: int) -> list[float]:
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
-    """At most `most` of 1, 2, 5 times powers of ten within the bounds; where those are too many, powers alone.
+    """At most `most` of 1, 2, 5 times powers of ten within the bounds; if those are too many, only powers.
 
     Bounds within half a decade are nearly linear: they get `ticks`.
     """
@@ -294,7 +294,7 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def labels(values: Sequence[float]) -> list[str]:
-    """Numbers of an axis with as many digits as it takes to tell them apart: ``0.25``, ``20k``, ``1.5e-4``."""
+    """Axis numbers with as many digits as it takes to tell them apart: ``0.25``, ``20k``, ``1.5e-4``."""
     most = max(map(abs, values), default=0.0)
     step = min((abs(b - a) for a, b in pairwise(values)), default=0.0)
     if not step or not math.isfinite(most):
@@ -310,14 +310,14 @@ def labels(values: Sequence[float]) -> list[str]:
 
 
 def _in_powers(value: float, exponent: int) -> str:
-    """``2e-4``, ``1.5e-4``: with no more digits than a step of that exponent needs."""
+    """``2e-4``, ``1.5e-4``: with only as many digits as a step of that exponent needs."""
     digits = max(0, math.floor(math.log10(abs(value)) + 1e-9) - exponent)
     number, _, power = f"{value:.{min(digits, 15)}e}".partition("e")
     return f"{number}e{int(power)}"
 
 
 def log_bounds(points: Sequence[Point], smoothed: Sequence[float]) -> tuple[float, float]:
-    """What a logarithmic y axis of positive points spans: all of them, for such an axis presses nothing flat."""
+    """The range of a logarithmic y axis of positive points: all of them, as it flattens nothing."""
     low, high = min(p.low for p in points), max([max(p.high for p in points), *smoothed])
     ratio = high / low
     pad = ratio**0.02 if 1 + 1e-9 < ratio < math.inf else 1.05
@@ -327,16 +327,16 @@ def log_bounds(points: Sequence[Point], smoothed: Sequence[float]) -> tuple[floa
 def loss_bounds(points: Sequence[Point], smoothed: Sequence[float]) -> tuple[float, float]:
     """The range of the y axis: all smoothed values, and the raw values without their top two percent.
 
-    One wild value would press the curve flat. So would the first steps: the smoothed values of the first twentieth do not count.
+    One outlier would flatten the curve. So would the first steps: the smoothed values of the first twentieth do not count.
     """
-    early = len(smoothed) // 20  # a fiftieth, and as far as it is smoothed into the next ones
+    early = len(smoothed) // 20  # a fiftieth, plus as far as smoothing spreads it into the next ones
     highs = sorted(p.high for p in points)
     low = min([min(p.low for p in points), *smoothed])
     high = max([highs[min(len(highs) - 1, math.floor(len(highs) * 0.98))], *smoothed[early:]])
     top = max([highs[-1], *smoothed])
     if top - low <= CLIP_FROM * (high - low):
         high = top
-    if high - low <= 1e-9 * abs(high):  # a constant, but for what adding floats leaves
+    if high - low <= 1e-9 * abs(high):  # constant, except for rounding errors of sums
         pad = abs(high) * 0.05 or 1.0
         return low - pad, high + pad
     pad = 0.04 * (high - low)

@@ -34,15 +34,15 @@ from supervisor.views.wording.translate import Tr, english
 
 # A window is never narrower than this share of the whole.
 ZOOM_LEAST = 1 / 4096
-# How each is called in a title, and over which share of what is shown its mean moves.
+# The name of each in a title, and the share of the visible range that its mean covers.
 SMOOTHING = (("", SMOOTH_SHARE), ("smoother", 1 / 8), ("raw", 0.0))
-# From these heights on there is a line below the curves, and one more for the words of marks.
+# From these heights on there is a line below the curves, and another for the words of marks.
 LINE_HEIGHT = 8
 MARKS_HEIGHT = 10
-# What a number below the axis takes with the space beside it, and a span of time.
+# The width of a number below the axis with the space beside it, and of a time span.
 NUMBER_CELLS = 7
 SPAN_CELLS = 11
-# So many blanks stand between two numbers: one is within a number.
+# At least this many blanks between two numbers: a single one is part of a number.
 APART_CELLS = 2
 NONE: Mapping[int, float] = MappingProxyType({})
 
@@ -50,7 +50,7 @@ NONE: Mapping[int, float] = MappingProxyType({})
 class Look(msgspec.Struct, frozen=True):
     """The view settings of a chart. `axis`: the x axis, None for the best one; `window` and `cursor` are values on it.
 
-    `smoothing`: place in `SMOOTHING`.
+    `smoothing`: index in `SMOOTHING`.
     """
 
     axis: Axis | None = None
@@ -61,18 +61,18 @@ class Look(msgspec.Struct, frozen=True):
 
     @property
     def raw(self) -> bool:
-        """Whether nothing is smoothed: every value is drawn."""
+        """Whether nothing is smoothed, so that every value is drawn."""
         return SMOOTHING[self.smoothing][1] == 0
 
     def smoothed(self, points: Track, usual: tuple[float, ...]) -> tuple[float, ...]:
-        """The moving mean that is wanted: `usual` is that of the first place; empty for none."""
+        """The chosen moving mean; `usual` is that of the first place; empty for none."""
         _, share = SMOOTHING[self.smoothing]
         if not self.smoothing or not usual:
             return usual
         return smooth(points, share) if share else ()
 
     def zoomed(self, factor: float, whole: tuple[float, float]) -> Look:
-        """The window `factor` times as wide, about the cursor or the newest end."""
+        """Scale the window by `factor`, about the cursor or the newest end."""
         low, high = self.window or whole
         span = whole[1] - whole[0]
         size = min(max((high - low) * factor, span * ZOOM_LEAST), span)
@@ -83,14 +83,14 @@ class Look(msgspec.Struct, frozen=True):
         return _moved(self, at - share * size, size, whole)
 
     def panned(self, share: float, whole: tuple[float, float]) -> Look:
-        """The window moved by a share of its width, within the whole."""
+        """Move the window by a share of its width, within the whole."""
         if self.window is None:
             return self
         size = self.window[1] - self.window[0]
         return _moved(self, self.window[0] + share * size, size, whole)
 
     def pointed(self, at: float | None, whole: tuple[float, float]) -> Look:
-        """The cursor at a value; the window follows it."""
+        """Move the cursor to a value; the window follows it."""
         if at is None:
             return replace(self, cursor=None)
         at = min(max(at, whole[0]), whole[1])
@@ -102,16 +102,16 @@ class Look(msgspec.Struct, frozen=True):
 
 
 def _moved(look: Look, start: float, size: float, whole: tuple[float, float]) -> Look:
-    """With a window of this size from `start`, within the whole."""
+    """A window of this size from `start`, within the whole."""
     start = min(max(start, whole[0]), whole[1] - size)
     return replace(look, window=(start, start + size))
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """One series. `smoothed` belongs to `points`, one by one; empty: the means are drawn, of a raw chart every value.
+    """One series. `smoothed` matches `points` one by one; empty: draw the means, or every value in a raw chart.
 
-    `cuts`: attempt to the step from which on a later one did its work again. What lies there is drawn faint.
-    `band`: of the values' range behind the smoothed ones; None: it is not drawn. `letter`: written at the newest end.
+    `cuts`: per attempt, the step from which a later one repeated its work. That part is drawn faint. `band`:
+    style of the values' range behind the smoothed ones; None: not drawn. `letter`: written at the newest end.
     """
 
     points: Track
@@ -123,9 +123,9 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Something that happened: a rule behind the curves and a word below them. A step may be unknown.
+    """An event: a rule behind the curves and a word below them. Its step may be unknown.
 
-    Where an axis counts neither steps nor seconds, it stands at the end of `attempt`, or where that `begins`.
+    On an axis without steps or seconds, it is at the end of `attempt`, or at its start if `begins`.
     """
 
     step: float | None
@@ -139,7 +139,7 @@ class Mark(msgspec.Struct, frozen=True):
 class Plot(NamedTuple):
     """A drawn chart, with the scale of its x axis for cursor and mouse. `left`: cells before the first column.
 
-    `height`: of the rows, those above the axis.
+    `height`: the rows above the axis.
     """
 
     rows: list[Row]
@@ -148,7 +148,7 @@ class Plot(NamedTuple):
     height: int = 0
 
     def with_cursor(self, at: float | None) -> Plot:
-        """The same with a rule at a value of the x axis, behind the curves; None: without."""
+        """The plot with a rule at a value of the x axis, behind the curves; None: without."""
         if at is None:
             return self
         column = self.left + min(max(self.x.dot(at) // 2, 0), self.x.dots // 2 - 1)
@@ -157,14 +157,14 @@ class Plot(NamedTuple):
 
 
 def extent(look: Look, tracks: Sequence[Track]) -> tuple[float, float] | None:
-    """The least and the greatest place; None without points."""
+    """The least and the greatest position; None without points."""
     axis = axis_for(look.axis, tracks)
     spans = [span for track in tracks if (span := span_of(track, axis)) is not None]
     return (min(low for low, _ in spans), max(high for _, high in spans)) if spans else None
 
 
 def nearest(look: Look, tracks: Sequence[Track], at: float) -> Point | None:
-    """The point of the first track that is nearest to a place; of two attempts the newer one's."""
+    """The point of the first track nearest to a position; of two attempts, the newer one's."""
     if not tracks or not tracks[0]:
         return None
     xs = positions(tracks[0], axis_for(look.axis, tracks))
@@ -191,19 +191,19 @@ def plot(
     least_span: float = 0.0,
     start_t: float = 0.0,
 ) -> Plot | None:
-    """Curves with their axes in `height` rows; None where there is nothing to draw or no room.
+    """Curves with their axes in `height` rows; None if there is nothing to draw or no room.
 
     Args:
-        curves: the later ones over the earlier ones.
+        curves: later ones are drawn over earlier ones.
         look: window, cursor, logarithm.
         width: cells.
         height: rows.
-        marks: what happened.
+        marks: events.
         circles: single values, such as a validation loss.
-        lost: points that were not finite: a cross at the upper edge, of an infinite one its sign.
-        least_span: what the y axis spans at least, as a ratio of the greatest value.
-        start_t: from when on an axis of time counts, wall seconds.
-        axis_cells: the least width of the y axis with its numbers, so that charts stand under one another.
+        lost: points that were not finite: a cross at the upper edge, or the sign of an infinite one.
+        least_span: minimum span of the y axis, as a ratio of the greatest value.
+        start_t: the start of a time axis, wall seconds.
+        axis_cells: the minimum width of the y axis with its numbers, so that stacked charts align.
     """
     tracks = [*(curve.points for curve in curves), lost]
     whole = extent(look, tracks)
@@ -234,7 +234,7 @@ def plot(
         if (at := value_of(point, axis)) is not None:
             style = TextStyle.STRONG if lives_on(point, laid[-1][0].cuts) else TextStyle.DIM
             canvas.mark(x.dot(at) // 2, y.dot(point.mean) // 4, "○", style)
-    for point in sorted(lost, key=lambda one: math.isinf(one.mean)):  # inf before many nan is not covered
+    for point in sorted(lost, key=lambda one: math.isinf(one.mean)):  # many nan must not cover inf
         if (at := value_of(point, axis)) is not None:
             canvas.mark(x.dot(at) // 2, 0, "×" if math.isnan(point.mean) else "∞", TextStyle.BAD)
     drawn: list[Row] = []
@@ -248,7 +248,7 @@ def plot(
 
 
 def in_one_row(tracks: Sequence[Track], look: Look, width: int, tr: Tr = english) -> Row:
-    """What stands where `plot` has no room for axes: the first curve as blocks, or that none has a point in the window."""
+    """Used if `plot` has no room for axes: the first curve as blocks, or a note that the window has no point."""
     axis = axis_for(look.axis, tracks)
     low, high = look.window or (-math.inf, math.inf)
     for track in tracks:
@@ -260,7 +260,7 @@ def in_one_row(tracks: Sequence[Track], look: Look, width: int, tr: Tr = english
 
 
 def _within(curve: Curve, xs: Sequence[float], low: float, high: float) -> Laid:
-    """The points in the window and one more on either side, so that lines reach its edges."""
+    """The points in the window and one more on each side, so that lines reach its edges."""
     points = curve.points
     if not points or (low <= min(xs) and max(xs) <= high):
         return curve, xs
@@ -316,7 +316,7 @@ def _draw(canvas: Canvas, curve: Curve, xs: Sequence[float], x: Scale, y: Scale,
 
 
 def _mark_clipped(canvas: Canvas, laid: Sequence[Laid], x: Scale, y: Scale, *, raw: bool) -> None:
-    """Where values lie above the y axis, and behind the first of them the greatest."""
+    """Mark where values are above the y axis, and write the greatest behind the first mark."""
     columns: dict[int, float] = {}
     for curve, xs in laid:
         for point, at in zip(curve.points, xs, strict=True):
@@ -334,7 +334,7 @@ def _mark_clipped(canvas: Canvas, laid: Sequence[Laid], x: Scale, y: Scale, *, r
 
 
 def _ruled(spans: Row, column: int) -> Row:
-    """A row with a piece of the cursor's rule in a cell that nothing but a mark's rule is in."""
+    """A row with the cursor's rule in each cell that is empty or has only a mark's rule."""
     found: list[Span] = []
     for text, style in spans:
         at, column = column, column - len(text)
@@ -346,7 +346,7 @@ def _ruled(spans: Row, column: int) -> Row:
 
 
 def _marked(marks: Sequence[Mark], x: Scale, axis: Axis, laid: Sequence[Laid]) -> Below:
-    """The marks in sight."""
+    """The visible marks."""
     found = []
     for mark in marks:
         at = mark.step if axis is Axis.STEP else mark.t
@@ -381,21 +381,21 @@ def _under(
 
 
 def _x_labels(x: Scale, columns: int, axis: Axis, start_t: float) -> list[tuple[int, str]]:
-    """Columns and texts of the numbers below, so far apart that each has room: else every other one would be left out somewhere."""
+    """Columns and texts of the numbers below, spaced so that each has room and none must be dropped."""
     kept: list[tuple[int, str]] = []
     for most in range(max(2, columns // (SPAN_CELLS if axis is Axis.TIME else NUMBER_CELLS)), 0, -1):
         if axis is Axis.TIME:
             spans = time_ticks(x.low - start_t, x.high - start_t, most)
             at, texts = [start_t + value for value in spans], list(map(fm.span, spans))
         else:
-            counted = axis is not Axis.EPOCH  # between two steps there is none
+            counted = axis is not Axis.EPOCH  # there is no value between two steps
             at = ticks(x.low, x.high, most, least=1.0 if counted else 0.0)
             texts = [fm.whole(v) for v in at] if counted else labels(at)
         found = [(x.dot(value) // 2, text) for value, text in zip(at, texts, strict=True)]
         starts = [_start_of(text, column, columns) for column, text in found]
         ends = [start + len(text) for start, (_, text) in zip(starts, found, strict=True)]
         near = [b - a < APART_CELLS for a, b in zip(ends, starts[1:], strict=False)]
-        if near and near.pop():  # at the edge its place is shifted inwards
+        if near and near.pop():  # at the edge its position is shifted inwards
             found = found[:-1]
         if found and not any(near):
             return found
@@ -404,12 +404,12 @@ def _x_labels(x: Scale, columns: int, axis: Axis, start_t: float) -> list[tuple[
 
 
 def _start_of(text: str, column: int, width: int) -> int:
-    """Where a text under a column begins."""
+    """The start of a text under a column."""
     return min(max(column - len(text) // 2, 0), max(width - len(text), 0))
 
 
 def _texts(taken: Below, width: int) -> Row:
-    """Texts under their columns; the first in the list wins where two would touch."""
+    """Texts under their columns; if two would touch, the first in the list wins."""
     line: list[tuple[str, TextStyle]] = [(" ", TextStyle.DIM)] * width
     for column, text, style in taken:
         start = _start_of(text, column, width)
@@ -428,10 +428,10 @@ def readout(
     lost: Track = (),
     room: int | None = None,
 ) -> Row:
-    """What the cursor reads: step (else epoch), value (with its bounds where points were merged), time of day where it is known.
+    """The readout at the cursor: step (else epoch), value (with bounds if points were merged), time of day if known.
 
-    Of an earlier attempt than the newest: which. `lost`: see `plot`. `room`: cells; the range and the time of day give way
-    first, then where that is.
+    For an earlier attempt it names the attempt. `lost`: see `plot`. `room`: cells; the range and the time of
+    day are dropped first, then the position.
     """
     if look.cursor is None:
         return ()
@@ -457,7 +457,7 @@ def readout(
 
 
 def axis_word(axis: Axis) -> str:
-    """What stands in a chart's title, in English; empty for steps, which everybody expects."""
+    """The word for the axis in a chart's title, in English; empty for steps, which everybody expects."""
     if axis is Axis.TIME:
         return "by time since the start"
     return "" if axis is Axis.STEP else f"by {axis}"

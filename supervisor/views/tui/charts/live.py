@@ -34,10 +34,10 @@ from supervisor.views.wording.kinds import reading_ratio, reading_text
 from supervisor.views.wording.translate import Tr
 
 WINDOW_S = 600.0
-# What the frame of the loss pane and the pane's number take of the line with the two titles.
+# The width that the frame of the loss pane and the pane's number take from the title line.
 EDGE_CELLS = 13
 WINDOW_LEAST_S = 60.0
-# A smoothed loss that moved less than this over the newest fifth of the run is level.
+# A smoothed loss that moved less than this over the newest fifth of the run counts as level.
 LEVEL_RATIO = 0.005
 
 
@@ -45,7 +45,7 @@ class LossPanel(ChartPanel):
     """The loss: raw values faint, their moving mean strong, validation as circles, failures and restarts marked."""
 
     number: int | None = 1
-    coming = ""  # of a recording: when its first loss comes
+    coming = ""  # in a recording: when its first loss comes
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """The losses and the attempts."""
@@ -59,12 +59,12 @@ class LossPanel(ChartPanel):
         )
 
     def tracks(self) -> Sequence[Track]:
-        """The loss, and where it was lost."""
+        """The loss, and the points where it was not finite."""
         snapshot = self.view.snapshot if self.view is not None else None
         return (snapshot.metrics["loss"], snapshot.lost) if snapshot is not None else ()
 
     def titles(self) -> tuple[Row, Row]:
-        """What the cursor reads, else the newest values and where they go."""
+        """The readout at the cursor, or else the newest values and their trend."""
         if self.view is None:
             return EMPTY, EMPTY
         snapshot = self.view.snapshot
@@ -87,17 +87,17 @@ class LossPanel(ChartPanel):
         return name, (*newest, *self._beside(snapshot, room))
 
     def _newest(self, snapshot: Snapshot) -> Row:
-        """The loss as it was last logged, and where the smoothed one goes."""
+        """The last logged loss, and the trend of the smoothed one."""
         latest = snapshot.latest("loss")
         read = reading_ratio(snapshot.state)
-        if read is not None:  # what stands far before the end is not the newest
+        if read is not None:  # a reading far before the end is not the newest
             return row(Span(self.tr(f"{math.floor(100 * read)} % read"), TextStyle.DIM))
-        if latest is None:  # an attempt begins
+        if latest is None:  # an attempt is starting
             return row(Span(fm.DASH, TextStyle.DIM))
         return row(Span(fm.loss(latest), TextStyle.LOSS), Span(_trend(_living(snapshot))))
 
     def _beside(self, snapshot: Snapshot, room: int) -> Row:
-        """The validation loss and the best one, as far as there is space."""
+        """The validation loss and the best one, if there is space."""
         parts: list[Row] = []
         vals = _beside_loss(snapshot)
         if vals and lives_on(vals[-1], snapshot.state.cuts):
@@ -111,7 +111,7 @@ class LossPanel(ChartPanel):
         return tuple(span for part, _ in zip(parts, fitting, strict=False) for span in part)
 
     def _modes(self) -> str:
-        """What is not as usual about the axes."""
+        """Unusual settings of the axes."""
         look = self.look
         found = []
         if look.log:
@@ -123,7 +123,7 @@ class LossPanel(ChartPanel):
         return f" {' · '.join(found)}" if found else ""
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """The chart, or what is missing for one."""
+        """The chart, or the reason why there is none."""
         assert self.view is not None
         snapshot = self.view.snapshot
         points = snapshot.metrics["loss"]
@@ -147,7 +147,7 @@ class LossPanel(ChartPanel):
 
 
 class Use(NamedTuple):
-    """What is charted of all devices together. `full`: the value of a full one; `gauge` None: that is not known."""
+    """What is charted for all devices together. `full`: the value at capacity; `gauge` None: unknown."""
 
     what: str
     track: Track
@@ -156,12 +156,12 @@ class Use(NamedTuple):
     say: Callable[[float], str]
 
     def style(self, value: float) -> TextStyle:
-        """By how busy or how full that is; a process that is measured alone may have several cores."""
+        """Style by how busy or full it is; a process measured by itself may use several cores."""
         return value_style(self.gauge, value / self.full) if self.gauge is not None else TextStyle.PLAIN
 
 
 def use_of(snapshot: Snapshot, *, memory: bool) -> Use:
-    """Ratios of the GPUs; without any bytes of the machine's memory, ratios of its cores or those of its first rank."""
+    """Ratios of the GPUs; without bytes, of the machine's memory; otherwise of its cores or of its first rank's."""
     machine = snapshot.machine
     if snapshot.gpus and not memory:
         return Use("GPU", snapshot.gpu_util, 1.0, Gauge.GPU, fm.percent)
@@ -189,15 +189,15 @@ class UsePanel(Panel):
         self._age = ""
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """The newest reading of anything."""
+        """The newest reading of any kind."""
         return (use_of(snapshot, memory=self.memory).track,)
 
     def titles(self) -> tuple[Row, Row]:
-        """What is drawn and its newest mean."""
+        """The charted quantity and its newest mean."""
         if self.view is None:
             return EMPTY, EMPTY
         use = use_of(self.view.snapshot, memory=self.memory)
-        # Of several nodes the others' newest readings alone are kept.
+        # For other nodes, only the newest readings are kept.
         which = Span(f" {self.tr('node 0')}" if self.view.snapshot.nodes else "", TextStyle.DIM)
         left = row(Span(self.tr(use.what), TextStyle.STRONG), which)
         if not use.track:
@@ -208,13 +208,13 @@ class UsePanel(Panel):
         return left, row(value, Span(self._age, TextStyle.WARN))
 
     def tick(self, view: View) -> None:
-        """Time has gone on: that matters to a reading that is old."""
+        """Time has passed, which matters for an old reading."""
         self.view = view
         if self._age_text(view) != self._age:
             self.repaint()
 
     def _age_text(self, view: View) -> str:
-        """How old the newest reading of a run that continues is; empty while it is as new as they are."""
+        """The age of a live run's newest reading; empty while it is as recent as usual."""
         track = use_of(view.snapshot, memory=self.memory).track
         if not track or view.snapshot.state.is_over or view.now - track[-1].t < fm.STALE_S:
             return ""
@@ -227,7 +227,7 @@ class UsePanel(Panel):
         if not use.track or height < 2:
             return [row(Span(fit(self.tr("no reading yet"), width), TextStyle.DIM))]
         end = use.track[-1].t
-        # A young run fills the pane; from ten minutes on the window moves.
+        # A young run fills the pane; after ten minutes the window moves.
         start = end - min(max(end - use.track[0].t, WINDOW_LEAST_S), WINDOW_S)
         shown = [point for point in use.track if point.t >= start]
         canvas = Canvas(width - 5, height)
@@ -245,12 +245,12 @@ class UsePanel(Panel):
 
 
 def _beside_loss(snapshot: Snapshot) -> Track:
-    """The validation losses, where they are not themselves what is charted."""
+    """The validation losses, unless they are charted themselves."""
     return snapshot.metrics["val_loss"] if snapshot.loss_name != "val_loss" else ()
 
 
 def not_finite(snapshot: Snapshot) -> str:
-    """That the newest loss is no number, since when, and what the last number was; empty where it is one, or the end is not read yet."""
+    """A note that the newest loss is not finite, since when, and the last finite one; empty if it is finite, or reading is behind."""
     first = snapshot.lost_since
     if first is None or not snapshot.is_current(first.attempt) or reading_ratio(snapshot.state) is not None:
         return ""
@@ -263,16 +263,16 @@ def not_finite(snapshot: Snapshot) -> str:
 
 
 def start_of(state: RunState, tracks: Iterable[Track]) -> float:
-    """From when on time counts, wall seconds: the first launch, or what was written before it, in a log that was attached later."""
+    """The start of the time axis, wall seconds: the first launch, or the first line of a log that was attached later."""
     known = [track[0].time for track in tracks if track]
     known += [attempt.started_t or attempt.planned_t for attempt in state.attempts[:1]]
     return min((t for t in known if t is not None), default=0.0)
 
 
 def attempt_marks(state: RunState) -> list[Mark]:
-    """Marks for failures, starts of later attempts, and changes of the loss that the log prints; newest first, so that the newest keeps its label.
+    """Marks for failures, starts of later attempts, and changes of the printed loss; newest first, so that the newest keeps its label.
 
-    None while a log is read that was written before: what is read last is not where it ended.
+    None while an old log is being read: the last line read is not its end.
     """
     attempts = state.attempts
     found: list[Mark] = []
@@ -306,7 +306,7 @@ def attempt_marks(state: RunState) -> list[Mark]:
 
 
 def _living(snapshot: Snapshot) -> Sequence[float]:
-    """The smoothed losses without those of steps that were done again."""
+    """The smoothed losses without those of repeated steps."""
     cuts, smoothed = snapshot.state.cuts, snapshot.smoothed
     if not cuts:
         return smoothed
@@ -322,7 +322,7 @@ def _trend(smoothed: Sequence[float]) -> str:
 
 
 def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr, coming: str) -> list[Row]:
-    """An empty chart says why it is empty; `coming`: of a recording, when it will not be."""
+    """An empty chart says why it is empty; `coming`: when a recording's first loss comes."""
     attempts = snapshot.state.attempts
     is_over = bool(attempts) and (attempts[-1].quiet_since is not None or attempts[-1].ended_t is not None)
     text = "no loss seen yet: it appears with the first log line that names one"

@@ -24,7 +24,7 @@ PAN = 0.25
 
 
 class ChartPanel(Panel, can_focus=True):
-    """A chart with its view settings. A subclass provides `tracks`, of which the cursor reads the first, and draws them."""
+    """A chart with its view settings. A subclass draws `tracks`, of which the cursor reads the first."""
 
     rests = True
 
@@ -44,7 +44,7 @@ class ChartPanel(Panel, can_focus=True):
     ]
 
     class Chosen(Message):
-        """The log at a point is wanted."""
+        """A request for the log at a point."""
 
         def __init__(self, point: Point) -> None:
             super().__init__()
@@ -56,7 +56,7 @@ class ChartPanel(Panel, can_focus=True):
         self.plotted: Plot | None = None
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """How it is read and drawn."""
+        """Keys for reading and drawing."""
         return [
             ("← →", "cursor", "focused.cursor(-1)"),
             *([("Enter", "its log", "focused.choose")] if self.look.cursor is not None else []),
@@ -74,11 +74,11 @@ class ChartPanel(Panel, can_focus=True):
         return "whole range" if self.look.window is not None else ""
 
     def tracks(self) -> Sequence[Track]:
-        """What is drawn, the cursor's track first."""
+        """The tracks, the cursor's track first."""
         raise NotImplementedError
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        """Esc and Enter belong to the screen while there is nothing here for them."""
+        """Esc and Enter belong to the screen if they have no use here."""
         if action == "plain":
             return bool(self.closes())
         if action == "choose":
@@ -86,7 +86,7 @@ class ChartPanel(Panel, can_focus=True):
         return True
 
     def show_at(self, step: float | None, t: float | None, attempt: int) -> bool:
-        """Put the cursor where a line of a log was written; False where no point is near enough to say."""
+        """Put the cursor where a line of a log was written; False if no point is near enough."""
         tracks = self.tracks()
         xs = positions(tracks[0], axis_for(self.look.axis, tracks)) if tracks else []
         points = (
@@ -103,7 +103,7 @@ class ChartPanel(Panel, can_focus=True):
         return True
 
     def show_steps(self, typed: str) -> str:
-        """Put the cursor at the step that is typed, or the window around ``1200-1400``; what prevents that, empty where nothing does."""
+        """Put the cursor at the typed step, or the window around ``1200-1400``; returns the obstacle, empty if there is none."""
         found = STEPS.fullmatch(typed.strip())
         if found is None:
             return f"{typed.strip()}: give a step (1200, 12k) or two (1200-1400)"
@@ -129,7 +129,7 @@ class ChartPanel(Panel, can_focus=True):
         return ""
 
     def action_cursor(self, way: int) -> None:
-        """On to the last point within a column, or to the next one beyond; it begins at the newest one."""
+        """Move the cursor to the last point within a column, or the next one beyond; it starts at the newest."""
         whole, plot = extent(self.look, self.tracks()), self.plotted
         if whole is None or plot is None:
             return
@@ -151,19 +151,19 @@ class ChartPanel(Panel, can_focus=True):
             self._look(self.look.panned(way * PAN, whole))
 
     def action_zoom_in(self) -> None:
-        """A narrower window."""
+        """Narrow the window."""
         self._zoom(ZOOM)
 
     def action_zoom_out(self) -> None:
-        """A wider window."""
+        """Widen the window."""
         self._zoom(1 / ZOOM)
 
     def action_whole(self) -> None:
-        """The whole of it."""
+        """Show the whole range."""
         self._look(replace(self.look, window=None))
 
     def action_plain(self) -> None:
-        """No cursor, no window."""
+        """Clear cursor and window."""
         self._look(replace(self.look, window=None, cursor=None))
 
     def action_log(self) -> None:
@@ -176,11 +176,11 @@ class ChartPanel(Panel, can_focus=True):
 
     @property
     def axis(self) -> Axis:
-        """What the x axis counts."""
+        """The x axis in use."""
         return axis_for(self.look.axis, self.tracks())
 
     def action_axis(self) -> None:
-        """The next axis that its points can stand on; the cursor stays at its point."""
+        """The next axis that fits its points; the cursor stays at its point."""
         tracks = self.tracks()
         axes, now = axes_of(tracks), self.axis
         following = axes[(axes.index(now) + 1) % len(axes)]
@@ -207,7 +207,7 @@ class ChartPanel(Panel, can_focus=True):
         self._wheel(event, 1 / ZOOM)
 
     def on_click(self, event: events.Click) -> None:
-        """A click puts the cursor."""
+        """A click places the cursor."""
         at = self._place(event.x)
         if at is not None:
             self._look(self.look, cursor=at)
@@ -226,7 +226,7 @@ class ChartPanel(Panel, can_focus=True):
             self._look(self.look.zoomed(factor, whole))
 
     def _place(self, column: int) -> float | None:
-        """The value of the x axis under a column of the pane."""
+        """The x value under a column of the pane."""
         plot = self.plotted
         if plot is None or plot.x.dots < 4:
             return None

@@ -1,4 +1,4 @@
-"""What the keys of the dashboard ask of the keeper, and why one that cannot be asked now does nothing."""
+"""The dashboard keys that send requests to the keeper, and the reasons why one is unavailable."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ from supervisor.views.tui.shell.screen_base import FIRST_READ_S, LEAVING, OverSc
 from supervisor.views.wording.kinds import changed_text
 
 VETOES = ("keep_waiting", "hold")
-# A run without a keeper is looked at so often for whether it can be taken over: that reads /proc.
+# For a run without a keeper, how often to check whether it can be adopted, which reads /proc.
 ADOPTION_S = 10.0
-# Keys that are never silent, and what they ask for.
+# Keys that never stay silent, and their requests.
 EXPLAINED = {
     binding.key: action_name(binding)
     for binding in KEYS
@@ -66,16 +66,16 @@ EXPLAINED = {
 
 
 class Requests:
-    """Actions that ask something of the keeper, or make one.
+    """Actions that send a request to the keeper, or start one.
 
     Args:
-        panes: what the person looks at.
-        client: where requests are put.
-        feeder: the reading thread; requests are put in it too.
+        panes: the visible panes.
+        client: takes requests.
+        feeder: the reading thread, which also sends requests.
         read_only: no requests.
-        is_recorded: the run is a recording: what a key cannot do is explained so.
-        adopter: takes over a run whose keeper died; None where that is not offered.
-        continuer: starts the next attempt of a run that is over; None where that is not offered.
+        is_recorded: the run is a recording, which explains what a key cannot do.
+        adopter: adopts a run whose keeper died; None if not offered.
+        continuer: starts the next attempt of a finished run; None if not offered.
     """
 
     def __init__(
@@ -95,15 +95,15 @@ class Requests:
         self._read_only, self._is_recorded = read_only, is_recorded
         self._adopter, self._continuer = adopter, continuer
         self._adopting = False
-        self._adoption: Offer | None = None  # what taking the run over would do; None: not looked at yet
+        self._adoption: Offer | None = None  # what an adoption would do; None: not checked yet
         self._adoption_due = 0.0
-        self._dialog: OverScreen[Any] | None = None  # one about the next attempt, while it is open
+        self._dialog: OverScreen[Any] | None = None  # a dialog about the next attempt, while open
         self._made_t = time.monotonic()
 
     # -- what is possible now ------------------------------------------------------------------------------
 
     def renew(self) -> None:
-        """The run's state has changed: other actions are possible, and an open dialog says other things."""
+        """The run's state changed: update the possible actions and any open dialog."""
         self.report_answers()
         snapshot = self.panes.snapshot
         if snapshot is None:
@@ -117,7 +117,7 @@ class Requests:
             dialog.renew()
 
     def report_answers(self) -> None:
-        """Show what became of requests, and look whether the run can be taken over."""
+        """Show the answers to requests, and check whether the run can be adopted."""
         if (snapshot := self.panes.snapshot) is not None:
             for answer in self._client.answers(snapshot.state, self.panes.clock()):
                 self.panes.tell(answer)
@@ -132,7 +132,7 @@ class Requests:
         return asking if isinstance(asking, OverScreen) and asking.is_mounted else None
 
     def _look_for_adoption(self, snapshot: Snapshot) -> None:
-        """The key is offered only where the run can be taken over: of one without a keeper, that is looked at now and then."""
+        """Offer the key only if the run can be adopted, which is checked now and then for a run without a keeper."""
         adopter, now = self._adopter, time.monotonic()
         if adopter is None or self._read_only:
             return
@@ -163,14 +163,14 @@ class Requests:
         )
 
     def can_continue(self) -> bool:
-        """Whether the next attempt of a run that is over can be started."""
+        """Whether the next attempt of a finished run can be started."""
         snapshot = self.panes.snapshot
         if snapshot is None or snapshot.gone or snapshot.misplaced or snapshot.keeper_alive:
             return False
         return self._continuer is not None and bool(continue_text(snapshot))
 
     def can(self, name: str, at: int = 0) -> bool:
-        """Whether an action would be carried out now. `at`: of an answer."""
+        """Whether an action is possible now. `at`: for an answer."""
         snapshot = self.panes.snapshot
         match name:
             case "continue_run":
@@ -182,19 +182,19 @@ class Requests:
                 asked = snapshot.state.open_question if snapshot is not None else None
                 return name in self.possible and asked is not None and at < len(asked.answers)
             case "smaller_batch":
-                return "restart" in self.possible  # where no batch is known the key says why
+                return "restart" in self.possible  # if the batch is unknown, the key says why
             case _:
                 return name in self.possible
 
     def is_early(self, event: events.Event) -> bool:
-        """Whether a key comes before anything was read of the run: it then waits a while."""
+        """Whether a key came before the run's first data: it then waits a while."""
         if isinstance(event, events.Key) and event.key in LEAVING:
             return False
         is_unread = self.panes.snapshot is None or not self.panes.screen.is_mounted
         return is_unread and time.monotonic() - self._made_t < FIRST_READ_S
 
     def explain(self, event: events.Key) -> bool:
-        """Say why a key that would ask something of a keeper cannot now; whether it is such a key."""
+        """Explain why a request key is not possible now; returns whether it is such a key."""
         name, snapshot = EXPLAINED.get(event.character or ""), self.panes.snapshot
         if name is None:
             return False
@@ -202,7 +202,7 @@ class Requests:
             self.panes.tell(Answer("nothing of the run is read yet: ask again", False))
             return True
         at = ANSWER_KEYS.index(event.character) if name == "answer" and event.character else 0
-        # Of a run that is over the key that restarts continues it.
+        # For a finished run, the restart key continues it.
         can = self.can(name, at) or (name == "restart" and self.can_continue())
         if can or self.panes.screen.app.screen is not self.panes.screen:
             return True
@@ -222,7 +222,7 @@ class Requests:
     # -- actions without a dialog of their own -------------------------------------------------------------
 
     def action_adopt(self, why: str = "") -> None:
-        """Say what it would be to let a new keeper take the run over, and ask. `why`: what a person wanted that needs one."""
+        """Show what adopting the run with a new keeper would do, and ask. `why`: the action that needs a keeper."""
 
         def accepted() -> None:
             self._adopting = True
@@ -230,7 +230,7 @@ class Requests:
         self._offer_first(self._adopter, ADOPT, why, accepted)
 
     def action_continue_run(self) -> None:
-        """Say what the next attempt of a run that is over would be, and ask."""
+        """Show what the next attempt of a finished run would be, and ask."""
         self._offer_first(self._continuer, CONTINUE)
 
     def _offer_first(
@@ -245,7 +245,7 @@ class Requests:
             offer_first(screen, submit, adopter, self._client.run, words, tell, why=why, accepted=accepted)
 
     def action_accept(self) -> None:
-        """Restart a held run with what is on offer; where something would be lost, only the second time."""
+        """Restart a held run with the offered change; at the second press if something would be lost."""
         snapshot = self.panes.snapshot
         attempt = snapshot.state.attempt if snapshot is not None else None
         if snapshot is None or attempt is None:
@@ -259,17 +259,17 @@ class Requests:
         self._send(RequestKind.RESTART_WITH, RequestArgs(offered=True))
 
     def action_answer(self, at: int) -> None:
-        """Answer what is asked on the card; the keeper then plans with it."""
+        """Answer the question on the card; the keeper then plans with the answer."""
         asked = self.panes.snapshot.state.open_question if self.panes.snapshot is not None else None
         if asked is not None and at < len(asked.answers):
             self._send(RequestKind.ANSWER, RequestArgs(answer=asked.answers[at].value))
 
     def action_note(self) -> None:
-        """Ask what is to be noted."""
+        """Ask for a note."""
         ask_over(self.panes.screen, AskLine("note"), self.note_for)
 
     def note_for(self, words: str) -> None:
-        """Mark the timeline; of a run that is over, whose folder is no longer written to, the note is kept in this user's index."""
+        """Mark the timeline; for a finished run, whose folder is no longer written, the note goes into this user's index."""
         run, text, snapshot = self._client.run, words.strip(), self.panes.snapshot
         if text and snapshot is not None and snapshot.state.is_over:
             self._change_index(lambda: f"noted: {give_note(run, text, os.environ)}")
@@ -277,11 +277,11 @@ class Requests:
             self._send(RequestKind.NOTE, RequestArgs(text=text))
 
     def action_name(self) -> None:
-        """Ask what the run is to be called."""
+        """Ask for a name for the run."""
         ask_over(self.panes.screen, AskLine("name", self.panes.header.name_given), self.name_for)
 
     def name_for(self, words: str) -> None:
-        """Call the run so, in this user's index alone: its folder may be anybody's."""
+        """Name the run, only in this user's index: its folder may belong to anybody."""
         header = self.panes.header
 
         def named() -> str:
@@ -292,7 +292,7 @@ class Requests:
         self._change_index(named)
 
     def _change_index(self, change: Callable[[], str]) -> None:
-        """Change this user's index in the reading thread; report what `change` returns, or what stands against it."""
+        """Change this user's index in the reading thread; report what `change` returns, or why it failed."""
 
         def act() -> None:
             try:
@@ -313,7 +313,7 @@ class Requests:
             offered = offer(snapshot)
             batch = offered.batch if offered is not None else None
             if batch is not None and batch.changes_global and "accept" in self.possible:
-                self.action_accept()  # a smaller global batch cannot be typed, but this one is on offer
+                self.action_accept()  # a smaller global batch cannot be typed, but is offered here
             else:
                 self.panes.tell(Answer(why_no_batch(snapshot), False))
             return
@@ -348,7 +348,7 @@ class Requests:
         job, offered, attempt = snapshot.run_file.job, offer(snapshot), snapshot.state.attempt
         now, ran = next_job(job, snapshot.state), next_job(job, undecided(snapshot.state))
         proposed = now.after(offered, attempt.number).words if offered and attempt else now.words
-        # Of a change that is partly an argument the whole is made with the words as they are proposed.
+        # If part of a change is an argument, propose the words with the whole change made.
         batch = offered.batch.after if offered and offered.batch and proposed == now.words else None
         place = batch_copy(snapshot) if batch is not None else ""
         copied = f"{changed_text(offered)}, {place}" if offered and place else ""
@@ -363,7 +363,7 @@ class Requests:
                     text = "nothing changed; not restarted; the run waits for you"
                 self.panes.tell(Answer(text, None))
             elif unchanged or edited in (Edited(proposed, {}), Edited(None, {}, with_copy=True)):
-                # As it was about to begin, or with what belongs to the plan besides arguments.
+                # As it was about to start, or with the plan's changes besides arguments.
                 self._send(RequestKind.RESTART_WITH, RequestArgs(offered=True))
             else:
                 micro = batch.micro_batch_per_rank if batch is not None and edited.with_copy else None
@@ -382,7 +382,7 @@ class Requests:
         self._open_restart_dialog(asks, closed)
 
     def action_ask(self, name: str) -> None:
-        """Ask the keeper for what a kind of request says, after a question where something would be lost."""
+        """Send a request of a kind to the keeper, after a question if something would be lost."""
         kind = RequestKind(name)
         asked = question(kind, self.panes.snapshot) if self.panes.snapshot else None
         if asked is None:
@@ -409,7 +409,7 @@ class Requests:
     def _open_restart_dialog(
         self, dialog: OverScreen[ScreenResultType], closed: Callable[[ScreenResultType | None], None]
     ) -> None:
-        """Open a dialog about the next attempt; none starts by itself with the old arguments while a person is in it."""
+        """Open a dialog about the next attempt; none starts on its own with the old arguments while it is open."""
 
         def close(result: ScreenResultType | None) -> None:
             self._dialog = None
@@ -430,10 +430,10 @@ class Requests:
             self._send(RequestKind.HOLD)
             dialog.show_stopped(True)
         elif dialog.is_restart_stopped and not isinstance(state.condition, (Backoff, HeldOpen)):
-            dialog.show_stopped(False)  # it had begun already, or somebody else started or ended it
+            dialog.show_stopped(False)  # it had already started, or somebody else started or ended it
 
     def _tell_not_restarted(self, dialog: OverScreen[Any]) -> None:
-        """After a dialog that was left without an answer: what became of the restart that it stopped."""
+        """After a dialog closed without an answer: report what became of the restart that it paused."""
         if dialog.is_restart_stopped:
             self.panes.tell(Answer("not restarted; the run waits for you", None))
 

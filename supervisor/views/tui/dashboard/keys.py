@@ -1,4 +1,4 @@
-"""The keys of the dashboard: what they are called in the footer, and their sentences in the help."""
+"""The keys of the dashboard: their words in the footer and their sentences in the help."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ GROUPS = {
     "leave": "leave",
 }
 MOMENTS = "a time (14:32), a span (+10m, -30s) or a share (50%) of the recording"
-# The actions that move recorded time: a replay alone has them.
+# Actions that move recorded time, available only in a replay.
 PLAYBACK = frozenset({"play", "scrub", "fact", "speed"})
 
 
 def action_name(binding: Binding) -> str:
-    """What a binding does, as `actions.possible` names it: ``ask('hold')`` is "hold"."""
+    """The action of a binding, as `actions.possible` names it: ``ask('hold')`` is "hold"."""
     name, _, argument = binding.action.partition("(")
     return argument.strip("')") if name in {"ask", "page"} else name
 
@@ -36,12 +36,12 @@ def _act(key: str, action: str, word: str, shown: str, text: str, *, show: bool 
 
 
 def _hidden(key: str, action: str, word: str, shown: str, text: str) -> Binding:
-    """In the help alone."""
+    """Only in the help."""
     return _key(key, action, word, shown, text, show=False)
 
 
 def _recorded(key: str, action: str, word: str, shown: str = "") -> Binding:
-    """Of a recording, before what the same key does otherwise."""
+    """For a recording, checked before the key's usual action."""
     name = f"recorded.{action}"
     return Binding(key, action, word, key_display=shown or None, show=bool(shown), priority=True, id=name)
 
@@ -52,7 +52,7 @@ ANSWERS = "while something is asked on the card: that answer"
 CLOSES = "close page, search, filter, zoom; then back to the list"
 MATCHES = "next match: up in the log, from its newest line; down a page"
 
-# In the footer's order: what does not fit there is dropped from the end.
+# In the footer's order; keys that do not fit are dropped from the end.
 KEYS: list[BindingType] = [
     _key("question_mark,f1", "help", "help", "?", "this help"),
     _act("A", "adopt", "adopt", "A", "adopt a run whose supervisor process is gone"),
@@ -82,7 +82,7 @@ KEYS: list[BindingType] = [
     _key("z", "zoom", "zoom", "z", "the focused pane alone, or all panes"),
     _hidden("n", "match(1)", "next match", "n", MATCHES),
     _hidden("N", "match(-1)", "match before", "N", "match before: the other way"),
-    # While a search is open N is its key.
+    # While a search is open, N belongs to it.
     _act("N", "name", "name", "N", "name the run; every command finds it by that name", show=False),
     _hidden("right_square_bracket", "rank(1)", "next rank", "]", "log of the next rank alone"),
     _hidden("left_square_bracket", "rank(-1)", "previous rank", "[", "log of the previous rank"),

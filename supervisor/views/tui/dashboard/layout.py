@@ -1,7 +1,7 @@
-"""Which panes are shown and how high they are, for a size of terminal (pure).
+"""Chooses the panes to show and their heights for a terminal size (pure).
 
-There are two layouts. A narrow terminal has one column: the loss or the failure card, a line a device, the log. A wide one has two
-columns above the log. What gives way, in this order, as the terminal gets smaller: trends, timeline, charts of use, tiles,
+There are two layouts. A narrow terminal has one column: the loss or the failure card, a line per device, the log. A wide one has
+two columns above the log. As the terminal gets smaller, these are dropped in order: trends, timeline, charts of use, tiles,
 attempts, ranks, devices beyond four, the loss chart. Header, log, notice and footer stay. A failure card takes only its own rows.
 """
 
@@ -10,29 +10,29 @@ from __future__ import annotations
 import msgspec
 
 WIDE_FROM = 100
-# From this width on the timeline stands beside the log, and a failure card beside the other panes.
+# From this width on the timeline is beside the log, and a failure card beside the other panes.
 ROOMY_FROM = 150
 LOW = 30
 LOG_LEAST = 3
-# In fewer rows a frame would take half of what is shown.
+# With fewer rows a frame would take half of the content.
 FRAMED_FROM = 7
 CHARTS_LEAST = 6
 RANKS_LEAST = 5
 # A row of two curves beside the loss has at least this many lines; there are at most two such rows.
 TRENDS_LEAST = 7
 TRENDS_MOST = 4
-# Beside other panes a card is not lower than this.
+# Beside other panes a card is at least this high.
 CARD_BESIDE_RIGHT = 20
 LOSS_BELOW_MOST = 12
 ALWAYS = frozenset(["header", "notice", "footer"])
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """`shown`: ids of panes. Heights in rows; None: what is left. `right_width` None: all of the width.
+    """`shown`: ids of panes. Heights in rows; None: the rest. `right_width` None: the full width.
 
-    `left_height`: of loss or card above the devices of a narrow terminal; `card_height`: of a card with the loss below it.
-    `trends`: how many curves there is room for; `trends_height`: of all of them.
-    `is_framed`: whether log and failure card have room for a frame.
+    `left_height`: height of the loss or card above the devices of a narrow terminal; `card_height`: of a card
+    with the loss below it. `trends`: how many curves fit; `trends_height`: of all of them. `is_framed`:
+    whether log and failure card have room for a frame.
     """
 
     shown: frozenset[str]
@@ -50,9 +50,9 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """What the layout depends on besides the size, in rows. `card_rows` 0: no failure card is shown.
+    """The inputs of the layout besides the size, in rows. `card_rows` 0: no failure card.
 
-    `gpus`: whether the devices are some. `loss`: whether the loss has a curve. `trends`: how many other series have one.
+    `gpus`: whether the devices are GPUs. `loss`: whether the loss has a curve. `trends`: how many other series have one.
     """
 
     devices: int
@@ -84,7 +84,7 @@ def _narrow(height: int, needs: Needs) -> Layout:
     if needs.card_rows:
         left = min(max(room - 7, 6), needs.card_rows, room)
         if room - left < LOG_LEAST:
-            left = room  # a log without a line is none
+            left = room  # a log needs at least one line
             shown.remove("log")
         shown.add("card")
     else:
@@ -146,7 +146,7 @@ def _wide(width: int, height: int, needs: Needs) -> Layout:
 
 
 def card_width(width: int, needs: Needs) -> int:
-    """Of a failure card in a terminal of this width."""
+    """The width of a failure card in a terminal of this width."""
     return width - _right_width(width, needs) if _is_beside_card(width, needs) else width
 
 
@@ -161,9 +161,9 @@ def _right_width(width: int, needs: Needs) -> int:
 
 
 def _curves(room: int, needs: Needs, *, is_roomy: bool) -> tuple[int, int, int]:
-    """The curves above the devices: rows of the charts of use, rows of the trends, and how many of these.
+    """The curves above the devices: rows of the usage charts, rows of the trends, and how many trends.
 
-    They have what the ranks table does not need; one row alone has at most seven tenths of it.
+    They get the rows that the ranks table does not need; a single row gets at most seven tenths of them.
     """
     below = max(needs.ranks + 3, RANKS_LEAST) if needs.ranks else 0
     if room < CHARTS_LEAST + min(below, RANKS_LEAST):

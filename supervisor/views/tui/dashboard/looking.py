@@ -1,4 +1,4 @@
-"""What a person looks at: panes, pages, the log, other runs. Nothing here asks a keeper for anything."""
+"""Actions that show something: panes, pages, the log, other runs. None sends a request to a keeper."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# What may be typed to go to a step.
+# The typed forms for going to a step.
 STEPS = "a step of the chart (1200, 12k), or from one to another (1200-1400)"
-# The pane reads the two newest attempts as one log: after a restart the end of the one before stays in sight.
+# The pane reads the two newest attempts as one log, so that after a restart the previous end stays visible.
 PANE_ATTEMPTS = 2
-# The first page is read before the pane has a size: more rows than it has on most terminals.
+# The first page is read before the pane has a size: more rows than on most terminals.
 FIRST_ROWS = 50
 
 
@@ -45,7 +45,7 @@ class LogOfRun:
 
     Args:
         panes: with the log pane.
-        client: where the logs are.
+        client: gives the logs.
         deliver: called in the reading thread with each page and remark.
     """
 
@@ -57,25 +57,25 @@ class LogOfRun:
             session, self._show, self._report, lambda: self._panes.log.row, panes.offer
         )
         self._known: tuple[object, ...] = ()
-        self._shown: tuple[object, object] = (None, None)  # what the log screen knows
-        self._progress = ""  # what was reported of a search that is not done
+        self._shown: tuple[object, object] = (None, None)  # what the log screen was last given
+        self._progress = ""  # the reported progress of an unfinished search
         self._is_read = False
 
     def begin(self, snapshot: Snapshot) -> None:
-        """Begin to read before the panes are there."""
+        """Start reading before the panes exist."""
         self.update(snapshot)
         self.controls.ask(lc.Size(FIRST_ROWS))
         self._is_read = True
         self.controls.session.start()
 
     def mounted(self) -> None:
-        """The pane is there."""
+        """The pane exists."""
         if not self._is_read:
             self.controls.session.start()
         self.controls.ask(lc.Size(FIRST_ROWS))
 
     def update(self, snapshot: Snapshot) -> None:
-        """Say which logs there are, and which line the newest failure began with."""
+        """Pass on which logs exist, and the line where the newest failure began."""
         attempt = snapshot.state.attempt
         verdict = attempt.verdict if attempt is not None and attempt.ended_t is not None else None
         cause = verdict.cause if verdict is not None and attempt is not None and attempt.failure else None
@@ -96,7 +96,7 @@ class LogOfRun:
         self.controls.session.pace(PAGE_S if is_seen else None)
 
     def take(self, answer: lc.Answer) -> None:
-        """Show what the reading thread delivered."""
+        """Show a delivery of the reading thread."""
         match answer:
             case lc.Page() as page:
                 self.controls.take(page)
@@ -124,7 +124,7 @@ class LogOfRun:
             self._panes.tell(Answer("nothing of the run is read yet: ask again", False))
         if snapshot is None or self._screen is not None:
             return
-        # Two hundredths of a second that the start need not wait.
+        # Two hundredths of a second that the start need not wait for.
         from supervisor.views.tui.logs.screen import LogScreen
 
         def closed(point: LogPoint | None) -> None:
@@ -147,14 +147,14 @@ class LogOfRun:
 
 
 class Looking:
-    """Actions that show something else.
+    """Actions that change what is shown.
 
     Args:
-        panes: what the person looks at.
-        client: which run it is.
+        panes: the visible panes.
+        client: the run's client.
         feeder: the reading thread.
         log: the log of the run.
-        back: goes back to the list of runs; None where the run was not opened from one.
+        back: returns to the list of runs; None if the run was not opened from one.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Looking:
     # -- panes and pages -----------------------------------------------------------------------------------
 
     def closes(self) -> str:
-        """What the key that goes back closes first, the innermost of what is open; empty: nothing is."""
+        """What the back key closes first, the innermost open thing; empty: nothing."""
         page, focused = self.searchable(), self.panes.focused
         if focused is not None and (word := focused.closes()):
             return word
@@ -204,7 +204,7 @@ class Looking:
         return "end zoom" if self.panes.zoomed is not None else ""
 
     def action_back(self) -> None:
-        """Close the innermost of what is open; where nothing is, go back to the list of runs."""
+        """Close the innermost open thing; if nothing is open, go back to the list of runs."""
         page, focused = self.searchable(), self.panes.focused
         match self.closes():
             case "close search" if page is not None:
@@ -232,7 +232,7 @@ class Looking:
         wanted.focus()
 
     async def action_page(self, name: str) -> None:
-        """Show a page alone; the same key again goes back."""
+        """Show only one page; the same key returns."""
         if self.panes.zoomed == name:
             self.panes.zoom(None)
             return
@@ -241,19 +241,19 @@ class Looking:
         page.focus()
 
     def action_zoom(self) -> None:
-        """The pane that has the keys alone, or all again."""
+        """Show only the pane with the focus, or all panes again."""
         if self.panes.zoomed is not None:
             self.panes.zoom(None)
         elif self.panes.focused is not None:
             self.panes.zoom(self.panes.focused.id)
 
     def leave_page(self) -> None:
-        """Show the panes again where a page covers them."""
+        """Show the panes again if a page covers them."""
         if self.panes.zoomed in PAGES:
             self.panes.zoom(None)
 
     def _read(self, read: Callable[[], T], show: Callable[[T], object]) -> None:
-        """Read something in the reading thread, then show it; what stands against it is told."""
+        """Read something in the reading thread, then show it; report any error."""
 
         def job() -> None:
             try:
@@ -268,7 +268,7 @@ class Looking:
     # -- other runs ----------------------------------------------------------------------------------------
 
     def open_beside(self, others: Sequence[RunPaths]) -> None:
-        """Show the metrics, with those of other runs in each chart, in place of those before."""
+        """Show the metrics with those of other runs in each chart, replacing earlier ones."""
         from supervisor.views.tui.pages.metrics import load_other
 
         self._read(lambda: [load_other(run) for run in others], self._show_beside)
@@ -281,7 +281,7 @@ class Looking:
         self.panes.screen.query_one(MetricsPage).compare_with(others)
 
     def compare_for(self, words: str) -> None:
-        """Draw the runs of these names beside this one."""
+        """Draw the runs with these names beside this one."""
         from supervisor.run.index import runs_of
         from supervisor.views.tui.pages.metrics import load_other
 
@@ -297,7 +297,7 @@ class Looking:
         self._read(loaded, self._show_beside)
 
     def action_compare(self) -> None:
-        """Choose the runs whose series are drawn into each chart."""
+        """Choose the runs whose series to draw in each chart."""
         from supervisor.views.tui.pages.metrics import MetricsPage
         from supervisor.views.tui.runs.picker import RunPicker
 
@@ -328,11 +328,11 @@ class Looking:
         return f"step {typed}" if CHART_STEPS.fullmatch(typed.strip()) else typed
 
     async def go_step_for(self, words: str) -> None:
-        """Put the cursor of the chart in sight at a step, or its window around several."""
+        """Move the visible chart's cursor to a step, or its window around several."""
         zoomed, loss = self.panes.zoomed, self.panes.loss
         if zoomed not in {"metrics", "loss"} and not (zoomed is None and loss.display):
             if self.panes.is_card_shown and zoomed is None:
-                await self.action_page("metrics")  # the card stands in the loss's place
+                await self.action_page("metrics")  # the card takes the loss's place
             else:
                 self.action_pane("loss")
         chart = cast("ChartPanel", self.panes.find("metrics" if self.panes.zoomed == "metrics" else "loss"))
@@ -347,7 +347,7 @@ class Looking:
         return self.panes.is_card_shown and self.panes.zoomed in {None, "card"}
 
     def _own_code(self) -> CodeLine | None:
-        """The user's own line of the failure that is in sight, on the card or on its page."""
+        """The user's own line of the visible failure, on the card or on its page."""
         from supervisor.views.tui.pages.failure import FailurePage
 
         if self.panes.snapshot is None:
@@ -358,7 +358,7 @@ class Looking:
         return own_line_of(snapshot, snapshot.state.attempt) if self._is_card_looked_at() else None
 
     def action_open_code(self) -> None:
-        """That line in the person's own editor; a file outside the job's folder only after a yes."""
+        """Open that line in the person's own editor; a file outside the job's folder only after a yes."""
         from supervisor.views.tui.dialogs.prompts import Confirm
         from supervisor.views.tui.shell.external_editor import editor_argv, run_outside, source_spot
 
@@ -385,7 +385,7 @@ class Looking:
             app.push_screen(Confirm(f"it lies outside the job's folder: open {spot.path}?"), open_it)
 
     def action_copy(self) -> None:
-        """The page in sight, else the failure card, else the pane that has the keys, to the clipboard."""
+        """Copy the visible page, else the failure card, else the focused pane, to the clipboard."""
         pane = self._to_copy()
         if pane is not None and (text := pane.copied()):
             self.panes.screen.app.copy_to_clipboard(text)
@@ -393,7 +393,7 @@ class Looking:
             self.panes.tell(Answer(f"{lines} lines copied (where the terminal allows it: OSC 52)", True))
 
     def _to_copy(self) -> Panel | None:
-        """What a copy is of; without a page, card or chosen pane the log."""
+        """What to copy; without a page, card or chosen pane, the log."""
         if self.panes.zoomed is not None:
             return self.panes.find(self.panes.zoomed)
         if self.panes.is_card_shown:
@@ -404,14 +404,14 @@ class Looking:
     # -- the log -------------------------------------------------------------------------------------------
 
     def searchable(self) -> ScrolledPanel | None:
-        """The page of text that stands alone: it can be searched."""
+        """The text page shown alone, which can be searched."""
         zoomed = self.panes.zoomed
-        if zoomed not in PAGES or zoomed == "metrics":  # that searches its charts by itself
+        if zoomed not in PAGES or zoomed == "metrics":  # the metrics page searches its own charts
             return None
         return cast("ScrolledPanel", self.panes.find(zoomed))
 
     def action_search(self) -> None:
-        """Look for words in the page, else in the log, while they are typed."""
+        """Search the page, or else the log, while typing."""
         page, app = self.searchable(), self.panes.screen.app
         if page is None:
             self.leave_page()
@@ -422,7 +422,7 @@ class Looking:
         open_page_search(app, page, self.panes.offer)
 
     def action_match(self, way: int) -> None:
-        """The next match, or the one before: in the log the way the search ran, down a page."""
+        """The next or previous match: in the log in the search direction, on a page downward."""
         page = self.searchable()
         if page is not None:
             page.search.step(way)
@@ -466,7 +466,7 @@ class Looking:
         self.panes.log.focus()
 
     async def action_open_log(self) -> None:
-        """The whole log: at the cause while that is looked at, else at the line in sight; the page of stacks where they are the cause."""
+        """Open the whole log: at the cause if that is in view, else at the visible line; the stacks page if they are the cause."""
         from supervisor.views.tui.pages.failure import FailurePage, cause_of
 
         cause = None

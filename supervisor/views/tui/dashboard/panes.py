@@ -1,4 +1,4 @@
-"""The panes of the dashboard: what they show, which are in sight, and which one stands alone."""
+"""The panes of the dashboard: their content, which ones are visible, and which one is shown alone."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Panes:
     """All panes of one run, arranged for the terminal's size and the run's state.
 
     Args:
-        screen: what they stand on.
+        screen: their screen.
         clock: wall time.
-        offer: called when other keys do something than before.
+        offer: called when the set of working keys changes.
     """
 
     def __init__(self, screen: Screen[None], clock: Callable[[], float], offer: Callable[[], object]) -> None:
@@ -48,7 +48,7 @@ class Panes:
         self._layout: Layout | None = None
 
     def compose(self) -> ComposeResult:
-        """All panes; the layout decides which are seen."""
+        """All panes; the layout decides which are visible."""
         yield HeaderPanel(id="header")
         with Horizontal(id="middle"):
             with Vertical(id="left"):
@@ -74,7 +74,7 @@ class Panes:
         yield FooterBar(id="footer")
 
     def find(self, name: str) -> Panel:
-        """The pane or page of this name."""
+        """The pane or page with this name."""
         return self.screen.query_one(f"#{name}", Panel)
 
     @property
@@ -109,17 +109,17 @@ class Panes:
 
     @property
     def focused(self) -> Panel | None:
-        """The pane that has the keys."""
+        """The focused pane."""
         focused = self.screen.focused
         return focused if isinstance(focused, Panel) else None
 
     @property
     def is_card_shown(self) -> bool:
-        """Whether the failure card is in sight."""
+        """Whether the failure card is visible."""
         return self._layout is not None and "card" in self._layout.shown
 
     async def page(self, name: str) -> Panel:
-        """The page of this name, made when it is first asked for; it stands above the notice."""
+        """The page of this name, created on first use; it is above the notice."""
         for found in self.screen.query(f"#{name}").results(Panel):
             return found
         made = new_page(name)
@@ -129,7 +129,7 @@ class Panes:
             made.show(self._view(self.snapshot))
         return made
 
-    # -- what they show ------------------------------------------------------------------------------------
+    # -- content -------------------------------------------------------------------------------------------
 
     def _view(self, snapshot: Snapshot) -> View:
         return View(snapshot, snapshot.state.now(self.clock()), tr_of(self.screen))
@@ -142,25 +142,25 @@ class Panes:
                 panel.show(view)
 
     def tick(self) -> None:
-        """Times and ages move."""
+        """Update times and ages."""
         if self.snapshot is not None:
             view = self._view(self.snapshot)
             for panel in self.screen.query(Panel):
                 panel.tick(view)
 
     def tell(self, answer: Answer) -> None:
-        """Show what became of a request."""
+        """Show the result of a request."""
         style = TextStyle.PLAIN if answer.good is None else TextStyle.LIVE if answer.good else TextStyle.BAD
         self.notice.say(answer.text, style)
 
     def report(self, answer: Answer) -> None:
-        """The same from the reading thread."""
+        """Like `tell`, from the reading thread."""
         self.screen.app.call_later(self.tell, answer)
 
-    # -- where they stand ----------------------------------------------------------------------------------
+    # -- arrangement ---------------------------------------------------------------------------------------
 
     def zoom(self, name: str | None) -> None:
-        """Show a pane or page alone; None: all panes again."""
+        """Show only one pane or page; None: all panes again."""
         self.zoomed = name
         self.arrange()
         self.show()
@@ -169,7 +169,7 @@ class Panes:
         self.offer()
 
     def arrange(self) -> None:
-        """Place the panes for the size of the terminal and what there is to show."""
+        """Arrange the panes for the size of the terminal and the content."""
         size, needs = self.screen.size, self._needs()
         self.header.is_low = size.height < LOW
         layout = plan(size.width, size.height, needs)
@@ -182,7 +182,7 @@ class Panes:
         if snapshot is None:
             return needs
         ranks = self.ranks.needed_rows(snapshot) if snapshot.state.attempt else 1
-        # Of a log that is written elsewhere no machine is known, and one rank shows what the header shows.
+        # For a log written elsewhere the machine is unknown, and a single rank shows the same as the header.
         is_here = snapshot.machine or any(rank.cpu or rank.rss for rank in snapshot.ranks.values())
         is_elsewhere = snapshot.state.mode == "observed" and not is_here
         is_unmeasured = not is_here and bool(snapshot.series)

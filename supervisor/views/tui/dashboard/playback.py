@@ -23,13 +23,13 @@ SCRUB = 1 / 50
 
 
 class ReplayBar(Panel):
-    """Recorded time: where it is, how fast it goes; a click moves it."""
+    """Recorded time: position and speed; a click moves it."""
 
     framed = False
     uses_clock = True
 
     class Moved(Message):
-        """A place on the bar was clicked: a share of the whole."""
+        """A click on a position of the bar: a share of the whole."""
 
         def __init__(self, share: float) -> None:
             super().__init__()
@@ -43,7 +43,7 @@ class ReplayBar(Panel):
 
     @property
     def ready(self) -> bool:
-        """There is always a moment."""
+        """There is always a moment to show."""
         return True
 
     def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
@@ -80,7 +80,7 @@ class ReplayBar(Panel):
         return [(*left, *spans, *right)]
 
     def on_click(self, event: events.Click) -> None:
-        """Go there."""
+        """Go to the clicked moment."""
         start, room = self._track
         if start <= event.x < start + room and room > 1:
             self.post_message(self.Moved((event.x - start) / (room - 1)))
@@ -90,7 +90,7 @@ class Playback:
     """Actions that move recorded time.
 
     Args:
-        recording: what is played.
+        recording: the recording to play.
         clock: recorded time.
     """
 
@@ -102,9 +102,9 @@ class Playback:
         self._wake: Callable[[], object] = lambda: None
 
     def begin(self, panes: Panes, feeder: Feeder[Snapshot]) -> None:
-        """Say what is to come, then let time pass."""
+        """Announce the first loss, then let time pass."""
         self._panes = panes
-        self._wake = lambda: feeder.submit(lambda: None)  # the new moment is shown at once
+        self._wake = lambda: feeder.submit(lambda: None)  # show the new moment at once
         first_t = self.recording.first_loss_t
         if first_t is not None:
             at, after = fm.time_of_day(first_t), fm.duration(max(first_t - self.recording.start_t, 0.0))
@@ -113,7 +113,7 @@ class Playback:
         panes.screen.call_after_refresh(self.clock.begin)
 
     def tick(self) -> None:
-        """Move the bar, and show another word for Space once time stops: at the end it does by itself."""
+        """Move the bar, and change the word for Space once time stops, as it does at the end."""
         if not self.clock.paused:
             self.bar.repaint()
         if self._plays is self.clock.paused:
@@ -146,7 +146,7 @@ class Playback:
         self.seek(self.clock.now() + way * (self.clock.end_t - self.clock.start_t) * SCRUB)
 
     def action_fact(self, way: int) -> None:
-        """To the next event, or the one before."""
+        """Go to the next or previous event."""
         found = next_fact(self.recording.facts_t, self.clock.now(), way)
         if found is None:
             self._tell(Answer("no further fact" if way > 0 else "no earlier fact", None))
@@ -159,7 +159,7 @@ class Playback:
             ask_over(self._panes.screen, AskLine("go to", hint=MOMENTS), self.jump_for)
 
     def jump_for(self, words: str) -> None:
-        """Go to a moment, as it is typed."""
+        """Go to a typed moment."""
         clock = self.clock
         if not words.strip():
             return
@@ -169,7 +169,7 @@ class Playback:
             self._tell(Answer(str(error), False))
 
     def command_of(self, typed: str) -> str | None:
-        """A moment typed without a command is gone to; None: it is none."""
+        """A moment typed without a command: go to it; None if the text is not a moment."""
         return f"go {typed}" if is_moment(typed) else None
 
     def action_speed(self, way: int) -> None:

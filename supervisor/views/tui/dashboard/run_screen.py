@@ -1,4 +1,4 @@
-"""The dashboard: one run on one screen. It has panes, requests to the keeper, ways to look around, and, of a recording, a playback."""
+"""The dashboard: one run on one screen. It has panes, requests to the keeper, navigation, and playback for a recording."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 TICK_S = 1.0
 PLAYBACK_TICK_S = 0.25
-# Below this width the footer's words are short, so that the card's keys fit.
+# Below this width the footer uses short words, so that the card's keys fit.
 ROOMY_FOOTER = 100
-# In the footer of a run that trains: looking at it is what a person mostly does, and at 80 columns seven keys fit.
+# In the footer of a training run, navigation comes first: at 80 columns seven keys fit.
 PLAYBACK_FIRST = frozenset({"play", "fact(1)", "fact(-1)", "speed(1)"})
 LOOKS = frozenset({"back", "node", "open_code", "copy", "match"})
 """Actions that change what is seen only in some states."""
@@ -58,20 +58,20 @@ class Dashboard(KeyScreen, Screen[None]):
     """One run on one screen.
 
     Args:
-        client: where requests are put.
-        feeder: the reading thread; requests are put in it too.
+        client: takes requests.
+        feeder: the reading thread, which also sends requests.
         clock: wall time.
         read_only: no requests.
-        adopter: takes over a run whose keeper died; None where that is not offered.
-        continuer: starts the next attempt of a run that is over; None where that is not offered.
-        back: goes back to the list of runs; None where the run was not opened from one.
-        name: what the run is called in the index; empty: it is not known there.
-        playback: recorded time; None: the run is looked at as it is now.
+        adopter: adopts a run whose keeper died; None if not offered.
+        continuer: starts the next attempt of a finished run; None if not offered.
+        back: returns to the list of runs; None if the run was not opened from one.
+        name: the run's name in the index; empty: none.
+        playback: recorded time; None: show the run as it is now.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = KEYS
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {key_commands}
-    # Without a key of their own.
+    # Actions without a key of their own.
     MORE_COMMANDS: ClassVar[tuple[Binding, ...]] = (
         Binding("g", "jump", "go", key_display=" ", tooltip=MOMENTS),
         Binding("x", "go_step", "step", key_display=" ", tooltip=STEPS),
@@ -112,7 +112,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self._is_composed = self._is_stale = self._ends_soon = False
 
     def _take_actions(self, *parts: object) -> None:
-        """Textual and the palette look for `action_…` and `…_for` on the screen: each is that of the part that has it."""
+        """Textual and the palette look for `action_…` and `…_for` on the screen: each is one of a part."""
         for part in parts:
             for name in dir(part):
                 if name.startswith("action_") or name.endswith("_for"):
@@ -123,17 +123,17 @@ class Dashboard(KeyScreen, Screen[None]):
         """The newest moment."""
         return self.panes.snapshot
 
-    # -- its life ------------------------------------------------------------------------------------------
+    # -- life cycle ----------------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
-        """The panes; the bar of a recording stands above the notice."""
+        """The panes; a recording's bar is above the notice."""
         for widget in self.panes.compose():
             if widget.id == "notice" and self.playback is not None:
                 yield self.playback.bar
             yield widget
 
     def on_mount(self) -> None:
-        """Begin to tick; the log has the keys."""
+        """Start ticking; the log has the focus."""
         self._is_composed = True
         notice, header = self.panes.notice, self.panes.header
         notice.read_only, notice.recorded = self._read_only, self.playback is not None
@@ -156,7 +156,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self.logs.session.stop()
 
     def begin_with(self, snapshot: Snapshot) -> None:
-        """The moment that is there when this is mounted, with its newest lines where those are read soon enough."""
+        """The moment available when this is mounted, with its newest lines if they are read soon enough."""
         self._first = snapshot
         self.log_of_run.begin(snapshot)
 
@@ -180,7 +180,7 @@ class Dashboard(KeyScreen, Screen[None]):
             self.panes.show()
 
     def _tick(self) -> None:
-        """Times and ages move once a second while something lives."""
+        """Update times and ages once a second while something is alive."""
         covered = self._is_covered()
         if not covered:
             self._catch_up()
@@ -191,26 +191,26 @@ class Dashboard(KeyScreen, Screen[None]):
         if covered:
             self._is_stale = True
             return
-        if self._ends_soon != self.requests.is_wait_ending():  # time alone brings that
+        if self._ends_soon != self.requests.is_wait_ending():  # time alone changes this
             self._ends_soon = not self._ends_soon
             self._offer()
         self.panes.tick()
 
     def _is_covered(self) -> bool:
-        """Whether nothing of this is seen, as under the log: what is painted here has Textual compose all of that again."""
+        """Whether this is fully covered, as by the log: painting here would make Textual compose all of that again."""
         stack = self.app.screen_stack
         above = stack[stack.index(self) + 1 :] if self in stack else []
         return any(screen.styles.background.a == 1 for screen in above)
 
     def _catch_up(self) -> None:
-        """Paint what was not painted while this was covered."""
+        """Paint what was skipped while this was covered."""
         self.log_of_run.pace(is_seen=not self._is_covered())
         if self._is_stale:
             self._is_stale = False
             self.panes.show()
 
     def _announce_countdown(self, before: Snapshot | None, snapshot: Snapshot) -> None:
-        """A countdown stands in the header: on another screen a message says that it began."""
+        """The header shows a countdown; on another screen, announce its start in a message."""
         if self.app.screen is self or self._read_only:
             return
         now = snapshot.state.now(self.panes.clock())
@@ -228,35 +228,35 @@ class Dashboard(KeyScreen, Screen[None]):
             self.app.notify(tr_of(self)(text), severity="warning", timeout=left_s, markup=False)
 
     def _deliver_log(self, answer: lc.Answer) -> None:
-        """From the reading thread. What comes before this screen runs is asked for again once it does."""
+        """From the reading thread. Deliveries before this screen runs are requested again once it does."""
         if self.is_running:
             self.call_later(self.log_of_run.take, answer)
 
-    # -- what happens on it --------------------------------------------------------------------------------
+    # -- messages ------------------------------------------------------------------------------------------
 
     def on_screen_suspend(self) -> None:
-        """Something is opened over this: it has the keys, Esc too."""
+        """Something opened over this: it has the keys, including Esc."""
         self.panes.notice.drop_older()
         self.call_later(self._catch_up)
         self.call_later(self._offer)
 
     def on_screen_resume(self) -> None:
-        """In front again, with its keys."""
+        """In front again, with the keys."""
         self._catch_up()
         self._offer()
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Another size, another layout, other words in the footer."""
+        """Another size needs another layout and other words in the footer."""
         self.panes.arrange()
         if self.is_mounted:
             self._offer()
 
     def on_descendant_focus(self, _event: events.DescendantFocus) -> None:
-        """Another pane has the keys: other keys do something."""
+        """Another pane has the focus, so other keys work."""
         self._offer()
 
     def on_panel_keys_changed(self) -> None:
-        """A page or pane may have other keys than before, or Esc something else to end."""
+        """The keys of a page or pane may have changed, or what Esc closes."""
         self._offer()
 
     def on_log_panel_moved(self, message: LogPanel.Moved) -> None:
@@ -268,11 +268,11 @@ class Dashboard(KeyScreen, Screen[None]):
         self.logs.ask(lc.Size(message.rows))
 
     def on_ranks_panel_folded(self, _message: RanksPanel.Folded) -> None:
-        """Another number of rows, perhaps another layout."""
+        """The number of rows changed, and perhaps the layout."""
         self.panes.arrange()
 
     def on_ranks_panel_chosen(self, message: RanksPanel.Chosen) -> None:
-        """Enter on a rank shows its log; on a node those of its ranks."""
+        """Enter on a rank shows its log; on a node, those of its ranks."""
         self.looking.show_rank(message.who, message.node)
 
     def on_chart_panel_chosen(self, message: ChartPanel.Chosen) -> None:
@@ -290,13 +290,13 @@ class Dashboard(KeyScreen, Screen[None]):
             self.playback.seek(clock.start_t + message.share * (clock.end_t - clock.start_t))
 
     def tell(self, answer: Answer) -> None:
-        """Show one line for a person."""
+        """Show one line to the person."""
         self.panes.tell(answer)
 
     # -- keys ----------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only what a keeper would do now, or what changes something here, is possible."""
+        """An action is available only if a keeper would carry it out now, or if it changes something here."""
         name = str(parameters[0]) if action == "ask" else action
         if name in PLAYBACK or name == "jump":
             if self.playback is None:
@@ -307,29 +307,29 @@ class Dashboard(KeyScreen, Screen[None]):
             state = self.snapshot.state if self.snapshot is not None else None
             return state is not None and any(a.failure or a.compared for a in state.attempts)
         if name in VETOES and self.is_mounted and self.looking.closes():
-            return False  # Esc closes that first: nobody stops a restart by leaving a page
+            return False  # Esc closes that first: nobody should stop a restart by leaving a page
         if name in ACTING or name == "continue_run":
             return self.requests.can(name, int(str(parameters[0])) if name == "answer" and parameters else 0)
         return self.is_mounted and self.looking.can(name) if name in LOOKS else True
 
     def on_key(self, event: events.Key) -> None:
-        """A key that does nothing now says why: silence would look like a hang."""
+        """A key that is unavailable now says why: silence would look like a hang."""
         if not self.requests.explain(event):
             text = silence_of(self, event)
-            if text is not None and text != self.panes.notice.says:  # not again for each repeat
+            if text is not None and text != self.panes.notice.says:  # do not repeat it for each key repeat
                 self.tell(Answer(text, None))
 
     def command_of(self, typed: str) -> str:
-        """What was typed without a command: a moment of a recording, or a step of the chart."""
+        """The meaning of text typed without a command: a moment of a recording, or a step of the chart."""
         moment = self.playback.command_of(typed) if self.playback is not None else None
         return moment or self.looking.command_of(typed)
 
     def action_leave(self) -> None:
-        """Leave; training continues."""
+        """Quit; training continues."""
         self.app.exit()
 
     def action_help(self) -> None:
-        """The keys that do something now, those of what has the keys first."""
+        """The keys that work now, those of the focused pane first."""
         inside = self.panes.focused
         lines: list[HelpLine] = []
         for group, title in GROUPS.items():
@@ -342,7 +342,7 @@ class Dashboard(KeyScreen, Screen[None]):
                 if isinstance(binding, Binding)
                 and (binding.id or "").startswith(f"{group}.")
                 and self.offers(binding)
-                # The keys of a question's answers are one line.
+                # The keys for a question's answers share one line.
                 and (action_name(binding) != "answer" or binding.key == ANSWER_KEYS[0])
             ]
             lines += [
@@ -352,7 +352,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self.app.push_screen(HelpScreen(lines))
 
     def offers(self, binding: Binding) -> bool:
-        """Whether a key that may be pressed is shown: not one that only explains itself, and of two that do the same one."""
+        """Whether to show an available key: not one that only explains itself, and only one of two that do the same."""
         match binding.action:
             case "smaller_batch":
                 return "smaller_batch" in self.requests.possible
@@ -364,7 +364,7 @@ class Dashboard(KeyScreen, Screen[None]):
                 return True
 
     def word_of(self, binding: Binding) -> str:
-        """What the footer says of a key: what it does now."""
+        """The footer's word for a key: what it does now."""
         match binding.action:
             case "back":
                 return self.looking.closes() or "to the list"
@@ -382,7 +382,7 @@ class Dashboard(KeyScreen, Screen[None]):
                 return binding.description
 
     def _offer(self) -> None:
-        """The footer's keys, from the live bindings; the one that is recommended first."""
+        """The footer's keys, from the live bindings; the recommended one first."""
         snapshot, zoomed = self.snapshot, self.panes.zoomed
         wanted = recommended(snapshot, zoomed) if snapshot is not None else ""
         hints = [
@@ -408,7 +408,7 @@ class Dashboard(KeyScreen, Screen[None]):
             header.repaint()
 
     def _inner_hints(self) -> list[Hint]:
-        """Of a search that is open, and the own keys of what stands alone."""
+        """The keys of an open search, and the own keys of a pane shown alone."""
         own: list[Hint] = []
         if self.panes.focused is not None and (word := self.panes.focused.closes()):
             own.append(Hint("Esc", word, "focused.plain"))
@@ -421,7 +421,7 @@ class Dashboard(KeyScreen, Screen[None]):
         return own
 
     def _footer_place(self, wanted: str, inner: list[Hint]) -> Callable[[Hint], int]:
-        """Which hints come first: the recommended one, help, Esc and Enter; a page's own keys; then what a person mostly needs."""
+        """The order of hints: the recommended one, help, Esc and Enter; a page's own keys; then the most used keys."""
         live = self.snapshot is not None and is_live(self.snapshot) and not shows_failure(self.snapshot)
         usual = USUAL_FIRST if live and not wanted else ()
 
@@ -440,7 +440,7 @@ class Dashboard(KeyScreen, Screen[None]):
 
 
 def _answer_word(snapshot: Snapshot, at: int) -> str:
-    """An answer to what is asked on the card, as short as it is."""
+    """An answer to the card's question, as short as possible."""
     question = snapshot.state.open_question
     if question is None or at >= len(question.answers):
         return ""
@@ -449,5 +449,5 @@ def _answer_word(snapshot: Snapshot, at: int) -> str:
 
 
 def _stage(snapshot: Snapshot) -> tuple[object, ...]:
-    """What makes news of before old: another state, another attempt, a failure on the screen."""
+    """What makes earlier messages old: another state, another attempt, a failure on the screen."""
     return type(snapshot.state.condition), len(snapshot.state.attempts), shows_failure(snapshot)

@@ -1,1 +1,1 @@
-"""What opens over a screen and asks something."""
+"""Dialogs that open over a screen and ask something."""

@@ -1,4 +1,4 @@
-"""Help, made of the bindings that exist: it cannot say what is not so."""
+"""Help, generated from the existing bindings, so that it is always correct."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from supervisor.views.tui.shell.screen_base import OverScreen
 from supervisor.views.tui.widgets.paint import fit, wrap
 from supervisor.views.tui.widgets.panel import tr_of
 
-# Of the keys of one line, each: ``← h``, ``Ctrl ↑``.
+# The keys of one line, separately: ``← h``, ``Ctrl ↑``.
 _ONE_KEY = re.compile(r"Ctrl \S+|\S+")
-# A column is at least so wide, that a sentence takes two lines of it; keys have so much of that.
+# A column is at least wide enough for a sentence in two lines; this much of it is for keys.
 COLUMN_CELLS = 36
 KEY_CELLS = 11
 MOST_COLUMNS = 3
-# The frame, the padding and the scrollbar of the box around the columns; and how wide it may be (as in the stylesheet).
+# The frame, padding and scrollbar of the box around the columns; and its maximum width (as in the stylesheet).
 AROUND_CELLS = 7
 BOX_CELLS = 147
-# Textual's names of keys, as they stand on a keyboard.
+# Textual's names of keys, as written on a keyboard.
 NAMES: Final = {
     "plus": "+",
     "minus": "-",
@@ -58,7 +58,7 @@ NAMES: Final = {
 
 
 class HelpLine(NamedTuple):
-    """One binding that would do something now."""
+    """One binding that is available now."""
 
     group: str
     key: str
@@ -76,12 +76,12 @@ def _name(key: str) -> str:
 
 
 def bindings_of(node: DOMNode) -> list[BindingType]:
-    """The bindings of a node: its class's own, then those that it has of the classes before."""
+    """The bindings of a node: its class's own, then those of the base classes."""
     return [binding for each in type(node).__mro__ for binding in each.__dict__.get("BINDINGS", ())]
 
 
 def lines_of(node: DOMNode, group: str, bindings: Iterable[BindingType]) -> list[HelpLine]:
-    """The lines of bindings that would do something now on what they belong to: a screen, or the pane that has the keys."""
+    """The lines of bindings that are available now on a screen or a focused pane."""
     tr = tr_of(node)
     return [
         HelpLine(
@@ -100,10 +100,10 @@ def _does_something(node: DOMNode, action: str) -> bool:
 
 
 class HelpScreen(OverScreen[None]):
-    """The keys that do something now, in columns; a key that stands twice is the first one's.
+    """The keys that work now, in columns; if a key occurs twice, the first one counts.
 
     Args:
-        lines: in their order, those of what has the keys first.
+        lines: in their order, those of the focused pane first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -131,7 +131,7 @@ class HelpScreen(OverScreen[None]):
             yield Static(id="keys")
 
     def on_resize(self, event: events.Resize) -> None:
-        """As many columns as fit."""
+        """Use as many columns as fit."""
         self.query_one("#keys", Static).update(self._text(min(event.size.width, BOX_CELLS) - AROUND_CELLS))
 
     def _text(self, width: int) -> Content:
@@ -159,7 +159,7 @@ class HelpScreen(OverScreen[None]):
 
 
 def _block(line: HelpLine, cells: int) -> list[Content]:
-    """One binding: its key, and its sentence in as many lines as it takes."""
+    """One binding: its key, and its sentence in as many lines as needed."""
     key = fit(f"  {line.key}", max(KEY_CELLS, cell_len(line.key) + 3))
     words = wrap(line.word, cells - cell_len(key) - 1, 4)
     first = Content.assemble((key, "bold"), fit(words[0] if words else "", cells - cell_len(key)))
@@ -167,7 +167,7 @@ def _block(line: HelpLine, cells: int) -> list[Content]:
 
 
 def _columns(blocks: Sequence[list[Content]], count: int) -> list[list[Content]]:
-    """The blocks one below the other in columns of about the same height, in reading order; none is torn."""
+    """The blocks one below the other in columns of similar height, in reading order, without splitting any."""
     left, columns = sum(map(len, blocks)), []
     rest = list(blocks)
     for remaining in range(count, 0, -1):

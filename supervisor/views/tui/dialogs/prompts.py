@@ -1,4 +1,4 @@
-"""Questions over the screen: yes or no, a line of text, and whether a run is to be adopted or continued."""
+"""Questions over the screen: yes or no, a line of text, and whether to adopt or continue a run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def key_line(tr: Tr, *keys: tuple[str, str]) -> Content:
 
 
 class Confirm(OverScreen[bool]):
-    """Asks once: the question, and below it the keys. Only `y` is yes. `question`: in the words that hold as the run stands, or fixed ones."""
+    """Asks once: the question, with the keys below. Only `y` means yes. `question`: built from the run's current state, or fixed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "yes"),
@@ -49,11 +49,11 @@ class Confirm(OverScreen[bool]):
 
     @property
     def question(self) -> str:
-        """What is asked now."""
+        """The current question."""
         return self._ask()
 
     def compose(self) -> ComposeResult:
-        """The question in as many lines as it takes, and a line of keys."""
+        """The question in as many lines as needed, and a line of keys."""
         tr = tr_of(self)
         with Vertical(classes="bar"):
             yield Label(Content(plain(tr(self.question))), classes="question")
@@ -61,7 +61,7 @@ class Confirm(OverScreen[bool]):
             yield Label(key_line(tr, ("y", "yes"), ("n", "no")), classes="answers")
 
     def renew(self) -> None:
-        """Ask in the words that hold now."""
+        """Update the question to the current state."""
         self.query_one(".question", Label).update(Content(plain(tr_of(self)(self.question))))
 
     def action_answer(self, answer: bool) -> None:
@@ -70,17 +70,17 @@ class Confirm(OverScreen[bool]):
 
 
 class AskLine(OverScreen[str | None]):
-    """Asks for a line of text; None when it was left. What stands there already is selected: typing replaces it.
+    """Asks for a line of text; None if canceled. The initial text is selected, so that typing replaces it.
 
     Args:
-        label: what is asked for, in a word or two: the field has the rest of the line.
-        value: what stands there already.
-        hint: what may be typed; it stands in the field while that is empty.
-        changed: called with the text at every change; it returns what is wrong with the text, in one line, or nothing. Enter keeps such a text.
-        entered: the same, called at Enter alone: it may do what was typed.
+        label: what to enter, in a word or two: the field takes the rest of the line.
+        value: the initial text.
+        hint: what may be typed; shown in the field while it is empty.
+        changed: called with the text at every change; returns an error in one line, or nothing. Enter does not accept a text with an error.
+        entered: the same, but called only at Enter, so it may act on the text.
     """
 
-    # Before the field sees it: its own Submitted comes behind the key, and a letter typed at once was written into the field.
+    # Handled before the field sees it: its own Submitted comes later, and the next letter would go into the field.
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c", "cancel", "cancel"),
         Binding("enter", "submit", "submit", priority=True),
@@ -102,7 +102,7 @@ class AskLine(OverScreen[str | None]):
         self.changed = changed
 
     def compose(self) -> ComposeResult:
-        """Label and field, above them what is wrong with the text."""
+        """Label and field, with any error in the text above them."""
         with Vertical(classes="asking"):
             yield Label(id="wrong")
             with Horizontal(classes="bar"):
@@ -110,11 +110,11 @@ class AskLine(OverScreen[str | None]):
                 yield Input(self.value, tr_of(self)(self.hint), compact=True)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Report the text as it is now."""
+        """Report the current text."""
         self._report(event.value)
 
     def _report(self, text: str) -> bool:
-        """Whether nothing is wrong with the text."""
+        """Whether the text has no error."""
         return self._show_trouble(self.changed(text) if self.changed is not None else None)
 
     def _show_trouble(self, trouble: str | None) -> bool:
@@ -124,18 +124,18 @@ class AskLine(OverScreen[str | None]):
         return not trouble
 
     def action_submit(self) -> None:
-        """Close with the text, unless something is wrong with it."""
+        """Close with the text, unless it has an error."""
         text = self.query_one(Input).value
         if self._report(text) and (self.entered is None or self._show_trouble(self.entered(text))):
             self.dismiss(text)
 
     def action_cancel(self) -> None:
-        """Close without one."""
+        """Close without a text."""
         self.dismiss(None)
 
 
 def ask_over(screen: Screen[Any], line: AskLine, done: Callable[[str], object]) -> None:
-    """Ask for a line over a screen; `done` gets its text, and nothing where it was left."""
+    """Ask for a line over a screen; `done` gets its text, or nothing if canceled."""
 
     def closed(text: str | None) -> None:
         if text is not None:
@@ -145,12 +145,12 @@ def ask_over(screen: Screen[Any], line: AskLine, done: Callable[[str], object]) 
 
 
 class OfferScreen(Confirm):
-    """Asks once whether a run is to be taken over, or continued. Only `y` is yes.
+    """Asks once whether to adopt or continue a run. Only `y` means yes.
 
     Args:
-        title: what is asked.
-        offer: what would be done.
-        why: what a person wanted that needs it; empty: nothing else.
+        title: the question.
+        offer: what would happen.
+        why: the action that needs it; empty: none.
     """
 
     def __init__(self, title: str, offer: Offer, why: str = "") -> None:
@@ -165,19 +165,19 @@ class OfferScreen(Confirm):
         return math.isfinite(self._shown_t)
 
     def on_mount(self) -> None:
-        """From its first frame on it can be answered."""
+        """It can be answered from its first frame on."""
         self.call_after_refresh(self._appear)
 
     def _appear(self) -> None:
         self._shown_t = Message().time
 
     def on_key(self, event: events.Key) -> None:
-        """A yes that was typed before the question was on the screen does not answer it: looking at a run may take seconds."""
+        """A yes typed before the question was on the screen does not answer it: examining a run may take seconds."""
         if event.key == "y" and event.time < self._shown_t:
             event.stop()
 
     def compose(self) -> ComposeResult:
-        """What is done, what should be known of it, the keys."""
+        """What would happen, what to know about it, and the keys."""
         tr = tr_of(self)
         box = Vertical(classes="box")
         box.border_title = tr(self.question)
@@ -191,11 +191,11 @@ class OfferScreen(Confirm):
             yield Label(key_line(tr, ("y", "yes"), ("n", "no")), classes="quiet", id="keys")
 
     def renew(self) -> None:
-        """An offer stays what it was when it was made."""
+        """An offer does not change after it was made."""
 
 
 class OfferWords(NamedTuple):
-    """What is reported while a run is looked at, what is asked, and what is reported after a no and a yes."""
+    """What to report while examining a run, the question, and the reports after a no and a yes."""
 
     looking: str
     title: str
@@ -223,7 +223,7 @@ def offer_first(
     why: str = "",
     accepted: Callable[[], object] = lambda: None,
 ) -> None:
-    """Show what taking a run over, or continuing it, would do; do it after a yes. `submit`: to the reading thread."""
+    """Show what adopting or continuing a run would do; do it after a yes. `submit`: to the reading thread."""
     app = screen.app
 
     def ask(offer: Offer) -> None:

@@ -1,4 +1,4 @@
-"""Restarts that are asked for with a change: another batch, other arguments, other environment."""
+"""Restarts with a change: another batch, other arguments, other environment."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from supervisor.views.tui.widgets.panel import tr_of
 
 
 class _Number(Input):
-    """A field for digits: other keys, such as `?`, are the screen's."""
+    """A field for digits: other keys, such as `?`, go to the screen."""
 
     def check_consume_key(self, key: str, character: str | None) -> bool:  # noqa: ARG002 - textual's own signature
-        """Whether a key is typed into the field."""
+        """Whether the field takes a key as text."""
         return character is not None and character.isdigit()
 
 
 class BatchScreen(OverScreen[int | None]):
-    """Asks for a micro-batch that keeps the global batch; None when it was left.
+    """Asks for a micro-batch that keeps the global batch; None if canceled.
 
     Args:
         now: the batch of the newest attempt.
-        suggested: the micro-batch that stands in the field.
-        effect: what a restart does as the run stands, as one line.
-        warning: shown at the first Enter, instead of doing it; empty: none.
-        flag: the script's batch flag with its value, where it holds more than one rank's batch, or the config that is copied; empty otherwise.
+        suggested: the initial micro-batch in the field.
+        effect: what a restart would do now, as one line.
+        warning: shown at the first Enter instead of acting; empty: none.
+        flag: the script's batch flag with its value, if it covers more than one rank's batch, or the config to copy; else empty.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -75,7 +75,7 @@ class BatchScreen(OverScreen[int | None]):
         self._has_warned = False
 
     def compose(self) -> ComposeResult:
-        """What is, the field, what would be."""
+        """The current batch, the field, the effect."""
         tr = tr_of(self)
         box = Vertical(classes="box")
         box.border_title = tr("restart with another batch")
@@ -98,7 +98,7 @@ class BatchScreen(OverScreen[int | None]):
             )
 
     def on_mount(self) -> None:
-        """The effect of what stands in the field."""
+        """Show the effect of the initial text."""
         self._show(str(self.suggested))
 
     def renew(self) -> None:
@@ -107,11 +107,11 @@ class BatchScreen(OverScreen[int | None]):
             self.query_one(".cost", Label).update(Content(tr_of(self)(self.effect())))
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """The effect of what was typed."""
+        """Show the effect of the typed text."""
         self._show(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Close with the number, if it divides."""
+        """Close with the number if it divides."""
         try:
             self._after(event.value)
         except JobError:
@@ -126,7 +126,7 @@ class BatchScreen(OverScreen[int | None]):
         self.dismiss(int(event.value))
 
     def action_other(self, way: int) -> None:
-        """The next number that divides, larger or smaller."""
+        """The next larger or smaller valid number."""
         field = self.query_one(Input)
         known = candidates(self.now)
         current = int(field.value) if field.value.isdigit() else self.suggested
@@ -170,9 +170,9 @@ UNNAMED_PATH = "type the flag before the path: --flag PATH or key=PATH"
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """What a person changed: `argv` replaces all that follows the script (None: as it was), `env` is set besides.
+    """A person's changes: `argv` replaces everything after the script (None: unchanged), `env` is added.
 
-    `with_copy`: the batch on offer is set too, in a copy of a config.
+    `with_copy`: the offered batch is set too, in a copy of a config.
     """
 
     argv: tuple[str, ...] | None
@@ -182,15 +182,15 @@ class Edited:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint that is not handed over by itself: its path, and the flag or key that takes it, where one is known."""
+    """A checkpoint that is not passed on automatically: its path, and the flag or key for it, if one is known."""
 
     path: str
     flag: str | None = None
 
     def put_into(self, text: str, at: int) -> tuple[str, int]:
-        """The arguments `text` with the path, and where the cursor then stands; it stood at `at`.
+        """The arguments `text` with the path inserted, and the new cursor position; it was at `at`.
 
-        The path is the value of the known flag. Without one it is put in at the cursor, which stays before it, where its flag belongs.
+        The path is the value of the known flag. Without one it goes after the cursor.
 
         Raises:
             ValueError: a quote is open.
@@ -204,17 +204,17 @@ class Checkpoint:
         return f"{before}{shlex.quote(self.path)}{behind}", len(before)
 
     def is_unnamed(self, argv: Sequence[str]) -> bool:
-        """Whether the path is among the words, but is the value of no flag or key."""
+        """Whether the path is among the words, but not as the value of a flag or key."""
         values = [setting.value or "" for setting in settings_of(argv)]
         return any(self.path in word for word in argv) and not any(v.startswith(self.path) for v in values)
 
 
 class BadEdit(Exception):  # noqa: N818 - named for what it is
-    """What was typed is no command line: one line."""
+    """The typed text is not a valid command line: one line."""
 
 
 def parse_edit(before: Sequence[str], arguments: str, environment: str) -> Edited:
-    """What was typed, as a change.
+    """Parse the typed text as a change.
 
     Raises:
         BadEdit: a quote is not closed, a variable has no ``=``, or a value is a secret, which the journal
@@ -237,7 +237,7 @@ def parse_edit(before: Sequence[str], arguments: str, environment: str) -> Edite
 
 
 def differences(before: Sequence[str], edited: Edited) -> list[str]:
-    """Lines with ``-``, ``+``: what goes, what comes; a flag and its value stand together."""
+    """Lines with ``-`` and ``+``: removals and additions; a flag and its value stay together."""
     lines: list[str] = []
     if edited.argv is not None:
         old, new = _pairs(before), _pairs(edited.argv)
@@ -250,7 +250,7 @@ def differences(before: Sequence[str], edited: Edited) -> list[str]:
 
 
 def _pairs(words: Sequence[str]) -> list[str]:
-    """``--lr 3e-4 --seed 1`` as two: a flag, with the words that follow it."""
+    """``--lr 3e-4 --seed 1`` as two parts: a flag with the words that follow it."""
     found: list[str] = []
     for word in words:
         quoted = shlex.quote(word)
@@ -271,16 +271,16 @@ def _is_number(word: str) -> bool:
 
 
 class EditScreen(OverScreen[Edited | None]):
-    """Asks for arguments and environment; None when it was left.
+    """Asks for arguments and environment; None if canceled.
 
     Args:
-        script: what they belong to.
+        script: the script of the arguments.
         before: the words that would follow the script at the next launch.
-        consequences: lines on what a restart with other words does (None: with those).
-        checkpoint: a checkpoint that is not handed over by itself.
-        proposed: the words with the change that is on offer, which the field begins with; None without one.
-        ran: the words of the newest attempt, where `before` has the change of a restart that was about to begin: what is shown differs from these.
-        copied: the change that is on offer where a copy of a config holds it, in words; empty without one.
+        consequences: lines on the effect of a restart with other words (None: with `before`).
+        checkpoint: a checkpoint that is not passed on automatically.
+        proposed: the words with the offered change, the initial text of the field; None without one.
+        ran: the words of the newest attempt, if `before` includes the change of an imminent restart; the shown difference is against these.
+        copied: the offered change in words, if it is made in a copy of a config; else empty.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -313,7 +313,7 @@ class EditScreen(OverScreen[Edited | None]):
         self._has_put_path = False
 
     def compose(self) -> ComposeResult:
-        """The two fields, the difference."""
+        """The two fields and the difference."""
         tr = tr_of(self)
         box = Vertical(classes="box")
         box.border_title = tr("restart with other arguments")
@@ -336,7 +336,7 @@ class EditScreen(OverScreen[Edited | None]):
             yield Label(key_line(tr, *keys), classes="quiet", id="keys")
 
     def on_mount(self) -> None:
-        """Begin at the end of the arguments, with the change on offer made as an edit that can be undone."""
+        """Start at the end of the arguments, with the offered change made as an undoable edit."""
         area = self.query_one(TextArea)
         if self.proposed != self.before:
             self._set_text(area, shlex.join(self.proposed))
@@ -349,15 +349,15 @@ class EditScreen(OverScreen[Edited | None]):
         self._show()
 
     def on_text_area_changed(self, _event: TextArea.Changed) -> None:
-        """The difference that what was typed makes."""
+        """Show the difference made by the typed text."""
         self._show()
 
     def on_input_changed(self, _event: Input.Changed) -> None:
-        """The difference that what was typed makes."""
+        """Show the difference made by the typed text."""
         self._show()
 
     def action_submit(self) -> None:
-        """Close with what was changed, if that can be read."""
+        """Close with the change if it can be parsed."""
         try:
             edited = self._edited()
         except BadEdit:
@@ -366,24 +366,24 @@ class EditScreen(OverScreen[Edited | None]):
         self.dismiss(edited)
 
     def action_other(self) -> None:
-        """The other field."""
+        """Go to the other field."""
         area, field = self.query_one(TextArea), self.query_one(Input)
         (area if field.has_focus else field).focus()
 
     def action_copied(self) -> None:
-        """Leave the change on offer out, or make it again."""
+        """Drop the offered change, or make it again."""
         self._with_copy = bool(self.copied) and not self._with_copy
         self._show()
 
     def action_checkpoint(self) -> None:
-        """Put in the checkpoint that was found."""
+        """Insert the checkpoint that was found."""
         if self.checkpoint is None:
             return
         area = self.query_one(TextArea)
         at = len(area.get_text_range(area.document.start, area.cursor_location))
         try:
             text, at = self.checkpoint.put_into(area.text, at)
-        except ValueError:  # a quote is open, which stands below
+        except ValueError:  # an open quote, which an error below reports
             self.app.bell()
             return
         self._has_put_path = True
@@ -393,7 +393,7 @@ class EditScreen(OverScreen[Edited | None]):
 
     @staticmethod
     def _set_text(area: TextArea, text: str) -> None:
-        """Replace the text as an edit: assigning it would empty the undo history."""
+        """Replace the text as an edit: assigning it would clear the undo history."""
         area.replace(text, area.document.start, area.document.end)
 
     def action_cancel(self) -> None:

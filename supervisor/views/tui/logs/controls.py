@@ -1,4 +1,4 @@
-"""What a person asks of a log view: search, filter, rank, stream, fold; one way for the dashboard's pane and the log screen."""
+"""The controls of a log view: search, filter, rank, stream, fold; the same for the dashboard's pane and the log screen."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ STREAMS = ("", "stdout", "stderr")
 
 
 class LogControls:
-    """Asks the session of one view, and keeps the newest page of it.
+    """Sends requests to the session of one view, and keeps its newest page.
 
     Args:
         session: reads for the view.
         show: shows a page.
         report: shows the person one line.
-        row: the row that a person points at while the page stands still.
-        changed: called when there is another search or filter: keys do something else then.
-        asked: called before something is asked for.
+        row: the row under the cursor while the page is frozen.
+        changed: called when the search or filter changes, because keys then change.
+        asked: called before each request.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class LogControls:
         self._asked = asked
 
     def take(self, page: lc.Page) -> None:
-        """Show a page, unless a key has led on while it was on its way here."""
+        """Show a page, unless a later key has made it stale."""
         if self.page is None or page.made > self.page.made:
             self.page = page
             self._show(page)
 
     def ask(self, *commands: lc.Command) -> None:
-        """Ask for something that is answered by a page."""
+        """Send a request that is answered by a page."""
         if not all(isinstance(command, (lc.Update, lc.Size)) for command in commands):
             self._asked()
         self.session.ask(*commands)
@@ -68,24 +68,24 @@ class LogControls:
 
     @property
     def frozen_row(self) -> LogRow | None:
-        """The row that a person points at; None while the newest lines are followed."""
+        """The row under the cursor; None while following the newest lines."""
         return None if self.following else self._row()
 
     def freeze_word(self) -> str:
-        """What the key does that freezes the log; empty: nothing, where nothing comes any more."""
+        """What the freeze key does; empty if nothing, because no more lines come."""
         grows = self.page is None or self.page.grows
         if self.following:
             return "freeze" if grows else ""
         return "follow" if grows else "to the end"
 
     def toggle_follow(self) -> None:
-        """Stand still, or follow."""
+        """Freeze, or follow."""
         self.ask(lc.Follow(on=not self.following))
 
     # -- searching -----------------------------------------------------------------------------------------
 
     def open_search(self, app: App[None]) -> None:
-        """Look for words while they are typed. Enter on the words of before goes on to the next match."""
+        """Search while typing. Enter on unchanged words goes to the next match."""
         start = self.frozen_row
         before = self.searched.typed
 
@@ -103,7 +103,7 @@ class LogControls:
         app.push_screen(AskLine("search", before, typed, SEARCH_HINT), closed)
 
     def search(self, typed: str, start: LogRow | None) -> str:
-        """Search for this, from a row back; None: from the newest line. What is wrong with it comes back."""
+        """Search from a row back; None: from the newest line. Returns an error, if any."""
         try:
             query = Query.search(typed)
         except BadQueryError as error:
@@ -115,21 +115,21 @@ class LogControls:
         return ""
 
     def match_word(self, way: int) -> str:
-        """Where the next match (1) and the one before (-1) lie: the search runs up, from the newest line, unless it began at the first."""
+        """The directions of the next (1) and previous match (-1): a search runs up from the newest line, unless begun at the first."""
         up = way * (self.page.search_way if self.page is not None else -1) < 0
         return "↑ older" if up else "↓ newer"
 
     def match(self, way: int) -> None:
-        """The next match (1), the way the search ran, or the one before (-1)."""
+        """The next match (1) in the search direction, or the previous one (-1)."""
         page, start = self.page, self.frozen_row
         if page is not None and page.cursor is not None and start is page.rows[page.cursor]:
-            start = None  # nobody moved since the match before, of which the page may still be on its way
+            start = None  # nobody moved since the previous match, whose page may still be on its way
         self.ask(lc.Match(start, way))
 
-    # -- which lines ---------------------------------------------------------------------------------------
+    # -- filters -------------------------------------------------------------------------------------------
 
     def open_filter(self, app: App[None]) -> None:
-        """Show only some lines, while they are named."""
+        """Filter the lines while typing."""
         before, start = self.query, self.frozen_row
 
         def typed(text: str) -> str:
@@ -142,7 +142,7 @@ class LogControls:
         app.push_screen(AskLine("filter", f"{before.typed} ".lstrip(), typed, FILTER_HINT), closed)
 
     def filter(self, typed: str, row: LogRow | None) -> str:
-        """Let only the lines through that are typed as a filter. What is wrong with it comes back: then all stays as it is."""
+        """Show only the lines that a typed filter accepts. Returns an error, if any; then nothing changes."""
         try:
             query = Query.parse(typed)
         except BadQueryError as error:
@@ -151,14 +151,14 @@ class LogControls:
         return ""
 
     def show_only(self, query: Query, row: LogRow | None) -> None:
-        """Let only these lines through; the row stays in sight. A query that holds already is not begun again."""
+        """Show only these lines; the row stays in sight. A query already in effect is not started again."""
         if query != self.query:
             self.query = query
             self.ask(lc.Show(query, row))
             self._changed()
 
     def next_rank(self, way: int) -> None:
-        """One rank alone: none, 0, 1, … and round again."""
+        """Show a single rank: none, 0, 1, … and round again."""
         names = self.page.ranks if self.page is not None else ()
         if names:
             chosen = _next((frozenset[str](), *(frozenset([name]) for name in names)), self.query.who, way)
@@ -167,16 +167,16 @@ class LogControls:
             self._report(lc.Remark("the log does not say which rank wrote a line", good=False))
 
     def next_node(self, numbers: Sequence[int], way: int) -> None:
-        """One node alone: none, 0, 1, … and round again."""
+        """Show a single node: none, 0, 1, … and round again."""
         chosen = _next((frozenset[int](), *(frozenset([n]) for n in numbers)), self.query.nodes, way)
         self.show_only(self.query.at(*chosen), self.frozen_row)
 
     def next_stream(self) -> None:
-        """Both streams, stdout alone, stderr alone."""
+        """Both streams, only stdout, only stderr."""
         self.show_only(self.query.on(_next(STREAMS, self.query.stream, 1)), self.frozen_row)
 
     def clear(self) -> bool:
-        """Clear the search, else the filter; False: there was neither."""
+        """Clear the search, or else the filter; False if there was neither."""
         if self.searched:
             self.search("", None)
         elif self.query:
@@ -187,6 +187,6 @@ class LogControls:
 
 
 def _next(circle: Sequence[T], now: T, way: int) -> T:
-    """What stands beside the present choice."""
+    """The choice after the present one."""
     at = circle.index(now) if now in circle else 0
     return circle[(at + way) % len(circle)]

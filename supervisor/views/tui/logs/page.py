@@ -1,4 +1,4 @@
-"""A page of the logs: the dashboard's pane, and the log screen, where it has a cursor. It shows what it is given and reads nothing."""
+"""A page of the logs: the dashboard's pane, or with a cursor the log screen. It shows what it is given and reads nothing."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from supervisor.views.tui.widgets.lists import WheelPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
 from supervisor.views.wording.translate import Tr
 
-# A wrapped line takes at most this much of the page: the next one is always in reach.
+# A wrapped line takes at most this share of the page, so that the next one is always within reach.
 MOST_WRAPPED = 0.8
 
 
 class LogPanel(WheelPanel):
-    """Lines of the run's files as they come; other lines are asked of whoever reads.
+    """Lines of the run's files as they come; requests other lines from the reader.
 
     Args:
         id: Textual's own.
-        has_cursor: on the log screen: a cursor, a selection and line numbers. The status line there has the counts.
+        has_cursor: for the log screen: a cursor, a selection and line numbers. Its status line shows the counts.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -53,21 +53,21 @@ class LogPanel(WheelPanel):
     ]
 
     class Moved(Message):
-        """Other lines are wanted."""
+        """A request for other lines."""
 
         def __init__(self, move: lc.Move) -> None:
             super().__init__()
             self.move = move
 
     class Sized(Message):
-        """Another number of lines fits."""
+        """The number of lines that fit has changed."""
 
         def __init__(self, rows: int) -> None:
             super().__init__()
             self.rows = rows
 
     class Pointed(Message):
-        """The cursor is on another row of the page."""
+        """The cursor moved to another row of the page."""
 
     def __init__(self, *, id: str, has_cursor: bool = False) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
@@ -80,20 +80,20 @@ class LogPanel(WheelPanel):
         self._height = 0
         self._side = 0
         self._jump = 0
-        self._shown: list[int] = []  # the row of each line in sight
+        self._shown: list[int] = []  # the row of each visible line
 
     @property
     def ready(self) -> bool:
-        """There is a page."""
+        """Whether there is a page."""
         return self.page is not None
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:  # noqa: ARG002 - lines come by `take`
-        """Nothing of a snapshot."""
+        """Uses nothing from a snapshot."""
         return ()
 
     @property
     def row(self) -> LogRow | None:
-        """The row under the cursor; without one the match, the cause, else the last one in sight."""
+        """The row under the cursor; without one the match, the cause, or else the last visible row."""
         page = self.page
         if page is None or not page.rows:
             return None
@@ -105,7 +105,7 @@ class LogPanel(WheelPanel):
         return page.rows[number] if number < len(page.rows) else None
 
     def place(self) -> lc.LogAt | None:
-        """Where the row lies; None while the newest lines are followed."""
+        """The place of the row; None while following the newest lines."""
         here = self.row
         if self.page is None or here is None or (self.page.following and not self.page.at_cause):
             return None
@@ -113,12 +113,12 @@ class LogPanel(WheelPanel):
 
     @property
     def selection(self) -> tuple[LogRow, LogRow] | None:
-        """The first and last row that are selected; None: no row is there."""
+        """The first and last selected row; None if there is no row."""
         here = self.row
         return (self.mark or here, here) if here is not None else None
 
     def take(self, page: lc.Page) -> None:
-        """Show another page; the cursor stays on its line where that is still in sight."""
+        """Show another page; the cursor stays on its line if that is still visible."""
         before = self.row
         self.page = page
         last = max(len(page.rows) - 1, 0)
@@ -144,11 +144,11 @@ class LogPanel(WheelPanel):
         return len(rows) - 1 if before.place > rows[-1].place else otherwise
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Other rows fit."""
+        """The number of rows that fit changed."""
         self._fit()
 
     def watch_framed(self) -> None:
-        """So they do without a frame."""
+        """The same without a frame."""
         super().watch_framed()
         self._fit()
 
@@ -161,7 +161,7 @@ class LogPanel(WheelPanel):
     # -- drawing -----------------------------------------------------------------------------------------
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """A selection can be given up."""
+        """A selection can be cleared."""
         return [("V", "end selection", "focused.mark")] if self.mark is not None else []
 
     def titles(self) -> tuple[Row, Row]:
@@ -201,7 +201,7 @@ class LogPanel(WheelPanel):
         return Span(self.tr(text), TextStyle.WARN if page.grows else TextStyle.DIM)
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """The rows in sight, a rule above each attempt; those that do not fit give way on the cursor's far side."""
+        """The visible rows, with a rule above each attempt; rows that do not fit go on the cursor's far side."""
         page = self.page
         if page is None or not page.rows:
             self._shown = []
@@ -217,14 +217,14 @@ class LogPanel(WheelPanel):
             lines += [(number, drawn) for drawn in self._drawn(page, number, gutter, width, height)]
         if len(lines) > height:
             mine = [at for at, (number, _) in enumerate(lines) if number == self.cursor and self.has_cursor]
-            # From the top, but the cursor's last line is in sight; a page that follows shows its end.
+            # From the top, but with the cursor's last line visible; a following page shows its end.
             top = len(lines) - height if page.following else max(0, mine[-1] - height + 1 if mine else 0)
             lines = lines[min(top, mine[0] if mine else top) :][:height]
         self._shown = [number for number, _ in lines]
         return [drawn for _, drawn in lines]
 
     def _gutter(self, page: lc.Page) -> tuple[int, int]:
-        """Cells for a line's number, and for who wrote it."""
+        """Cells for a line's number and its writer."""
         if not self.has_cursor:
             return 0, who_width(page)
         numbers = [n for n in page.numbers if n is not None]
@@ -278,14 +278,14 @@ class LogPanel(WheelPanel):
     # -- moving ------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - textual's own signature
-        """Only what has a cursor has a selection."""
+        """A selection needs a cursor."""
         return self.has_cursor or action != "mark"
 
     def _ask(self, move: lc.Move) -> None:
         self.post_message(self.Moved(move))
 
     def action_move(self, rows: int) -> None:
-        """Move the cursor, beyond the page the lines; without a cursor the lines. The newest line is followed again."""
+        """Move the cursor, and beyond the page the lines; without a cursor, the lines. At the end, follow again."""
         page = self.page
         if page is None or not page.rows or (page.following and rows > 0 and not page.at_cause):
             return
@@ -312,24 +312,24 @@ class LogPanel(WheelPanel):
         self._ask(lc.Scroll(pages * max(in_sight - 1, 1)))
 
     def action_edge(self, way: int) -> None:
-        """The first line, or the newest one."""
+        """Go to the first or the newest line."""
         self.cursor = 0 if way < 0 else self.cursor
         self._ask(lc.Start() if way < 0 else lc.Follow())
 
     def action_side(self, way: int) -> None:
-        """Show what lies left or right."""
+        """Scroll left or right."""
         self._side = max(0, self._side + way * SIDE_CELLS)
         self.repaint()
 
     def action_mark(self) -> None:
-        """Begin a selection here, or give it up."""
+        """Start a selection here, or clear it."""
         self.mark = None if self.mark is not None else self.row
         if self.page is not None and self.page.following:
             self._ask(lc.Follow(on=False))
         self.repaint()
 
     def clear_mark(self) -> None:
-        """Give up the selection."""
+        """Clear the selection."""
         self.mark = None
         self.repaint()
 
@@ -341,11 +341,11 @@ class LogPanel(WheelPanel):
     # -- the mouse ---------------------------------------------------------------------------------------
 
     def wheel(self, rows: int) -> None:
-        """The wheel leaves the cursor."""
+        """The wheel does not move the cursor."""
         self._ask(lc.Scroll(rows))
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """The cursor goes where is pressed; a drag selects from there."""
+        """A press places the cursor; a drag selects from there."""
         number = self._row_at(event.y)
         if number is None or event.button != 1:
             return
@@ -373,7 +373,7 @@ class LogPanel(WheelPanel):
 
 
 def _what(page: lc.Page, tr: Tr) -> str:
-    """Which logs are shown, and in which order their lines stand."""
+    """Which logs are shown, and the order of their lines."""
     chosen = page.query.nodes
     logs = [log for log in page.logs if not chosen or log.node in chosen]
     logs = [log for log in logs if page.query.is_by(log.who) or log.is_mixed]
@@ -385,7 +385,7 @@ def _what(page: lc.Page, tr: Tr) -> str:
     else:
         which = (
             f"{'rank' if len(set(numbers)) == 1 else 'ranks'} {fm.ranges(tuple(set(numbers)))}"
-            if numbers and not page.query.who  # a filter of ranks stands in the title by itself
+            if numbers and not page.query.who  # the title already names a rank filter
             else ""
         )
         merged = tr(f"merged by {page.merged_by}")

@@ -1,4 +1,4 @@
-"""How a row of a log is drawn, alike in the dashboard's pane and on the log screen: who wrote it, its tone, what was found."""
+"""Draws a row of a log, the same in the dashboard's pane and on the log screen: its writer, its tone, its matches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIDE_CELLS = 16
 
 
 def who_width(page: Page) -> int:
-    """Cells for who wrote a line: of several nodes as many as the longest takes, so that nothing moves."""
+    """Cells for a line's writer; for several nodes the longest name's width, so that nothing moves."""
     if not page.nodes:
         return WHO_WIDTH
     numbers = {int(log.who) for log in page.logs if log.who.isdigit()}
@@ -31,7 +31,7 @@ def who_width(page: Page) -> int:
 
 
 def who_text(who: tuple[str, ...], nodes: tuple[int, ...] = ()) -> str:
-    """Who wrote a line, as short as it goes: ``0-7 ×8``; of several nodes ``n1 r3``, ``n0-1 r0-15 ×16``."""
+    """The writer of a line, shortened: ``0-7 ×8``; for several nodes ``n1 r3``, ``n0-1 r0-15 ×16``."""
     if nodes:
         numbers = tuple(int(name) for name in who if name.isdigit())
         names = [*([f"r{fm.ranges(numbers)}"] if numbers else []), *(x for x in who if not x.isdigit())]
@@ -44,7 +44,7 @@ def who_text(who: tuple[str, ...], nodes: tuple[int, ...] = ()) -> str:
 
 
 def nodes_text(page: Page) -> str:
-    """Whose logs are read, of a run on several nodes; a filter that names some stands in the title by itself."""
+    """The nodes whose logs are read, for a run on several; the title already shows a filter by node."""
     if not page.nodes or page.query.nodes:
         return ""
     if len(page.nodes) == page.node_count:
@@ -55,7 +55,7 @@ def nodes_text(page: Page) -> str:
 def text_spans(
     text: str, query: Query, searched: Query, style: TextStyle, plain: TextStyle
 ) -> Iterator[Span]:
-    """The text with what was searched for in `MATCH`, what was filtered for in `LIVE`; the rest in `style` where it is plain."""
+    """The text with search matches in `MATCH`, filter matches in `LIVE`, and plain text in `style`."""
     base = style if plain is TextStyle.PLAIN else plain
     marks = [(a, b, TextStyle.MATCH) for term in searched.include for a, b in _places(term, text)]
     marks += [(a, b, TextStyle.LIVE) for term in query.include for a, b in _places(term, text)]
@@ -84,7 +84,7 @@ def _places(term: Term, text: str) -> Iterator[tuple[int, int]]:
 
 
 def marked(spans: Row, searched: Query) -> Row:
-    """The row with what was searched for in `MATCH`."""
+    """The row with search matches in `MATCH`."""
     text = "".join(span.text for span in spans)
     found: list[Span] = []
     at = 0
@@ -96,7 +96,7 @@ def marked(spans: Row, searched: Query) -> Row:
 
 
 def lines_text(page: Page) -> str:
-    """How many lines there are, and how many of them a filter shows, as far as they are counted: ``3 of 148 lines``."""
+    """How many lines there are and how many a filter shows, as far as counted: ``3 of 148 lines``."""
     total, shown = page.line_count, page.shown
     many = "" if total is None else f"{fm.whole(total)} line{'s' if total != 1 else ''}"
     if shown is None:
@@ -104,7 +104,7 @@ def lines_text(page: Page) -> str:
     if shown.done_ratio < 1 and not shown.found:
         return f"none so far, {fm.part(shown.done_ratio)} searched"
     going = f" ({fm.part(shown.done_ratio)} searched)" if shown.done_ratio < 1 else ""
-    if shown.found == total and not page.query.reads_text:  # all that its ranks wrote
+    if shown.found == total and not page.query.reads_text:  # all lines of its ranks
         return many
     return f"{fm.whole(shown.found)} of {many}{going}" if many else f"{fm.whole(shown.found)} lines{going}"
 

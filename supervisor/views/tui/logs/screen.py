@@ -1,4 +1,4 @@
-"""The logs on the whole screen: any size, any rank, searched, filtered, followed."""
+"""Logs on the full screen: any size, any rank, searched, filtered, followed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _key(
     )
 
 
-# In the footer's order: what does not fit there is dropped from the end.
+# In the footer's order; keys that do not fit are dropped from the end.
 LOG_KEYS: list[BindingType] = [
     _key("question_mark,f1", "help", "help", "?", "leave", "this help"),
     _key("escape", "back", "back", "Esc", "leave", "clear selection, search, filter; then back to the dashboard"),
@@ -79,17 +79,17 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
     """All logs of an attempt.
 
     Args:
-        node: whose run is shown.
-        state: the run as it stands; `take` gives later ones.
-        nodes: of a run on several nodes all of them.
-        at: where to open; None: the newest lines, followed.
-        typed: which lines to show at first, as typed in a filter.
+        node: the node whose run is shown.
+        state: the current state of the run; `take` gives later ones.
+        nodes: all nodes of a run on several.
+        at: where to open; None: follow the newest lines.
+        typed: the lines to show at first, as a typed filter.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = LOG_KEYS
 
     class News(Message):
-        """The reading thread has something."""
+        """The reading thread has news."""
 
         def __init__(self, answer: lc.Answer) -> None:
             super().__init__()
@@ -132,11 +132,11 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
 
     @property
     def status(self) -> LogStatus:
-        """The line below."""
+        """The status line below."""
         return self.query_one("#logstatus", LogStatus)
 
     def on_mount(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         self.log_page.focus()
         controls = self._controls
         controls.ask(lc.Update(self._state, nodes=self._node_logs), lc.Size(max(self.app.size.height - 4, 1)))
@@ -152,11 +152,11 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
         self._controls.session.stop()
 
     def on_screen_suspend(self) -> None:
-        """A search or another dialog is opened: what was reported before it is old."""
+        """A search or another dialog opened, so earlier remarks are old."""
         self.status.end_remark()
 
     def take(self, state: RunState, nodes: tuple[NodeLogs, ...] = ()) -> None:
-        """The run has moved on."""
+        """Show the run's newer state."""
         known = lc.log_facts(self._state, self._node_logs)
         self._state, self._node_logs = state, nodes
         if known != lc.log_facts(state, nodes):
@@ -188,7 +188,7 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
         shown = self.log_page.page
         self.log_page.take(page)
         if self.status.is_looking:
-            self.status.say(None)  # what was going on is done
+            self.status.say(None)  # the work in progress is done
         self._show_place()
         if shown is None or shown.key_facts != page.key_facts:
             self._offer()
@@ -209,12 +209,12 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
             for a in self.active_bindings.values()
             if a.binding.show and a.enabled and a.node is self and a.binding.action not in useless
         ]
-        if self.log_page.mark is not None:  # what a selection is for stands first
+        if self.log_page.mark is not None:  # the actions on a selection come first
             hints.sort(key=lambda hint: (hint.action not in {"help", "back"}, hint.action != "copy"))
         self.query_one("#footer", FooterBar).offer(tuple(dict.fromkeys(hints)), Hint("q", "leave", "leave"))
 
     def _word(self, binding: Binding) -> str:
-        """What a key does now."""
+        """The footer's word for a key now."""
         match binding.action:
             case "back":
                 return self._closes() or binding.description
@@ -228,7 +228,7 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
                 return binding.description
 
     def _closes(self) -> str:
-        """What the key that goes back ends first, the innermost of what is open; empty: nothing is."""
+        """What the back key ends first, the innermost open thing; empty: nothing."""
         if self.log_page.mark is not None:
             return "end selection"
         if self._controls.searched:
@@ -238,11 +238,11 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
         return "give up" if self.status.is_looking else ""
 
     def on_panel_keys_changed(self) -> None:
-        """A selection, or a long look through the log, began or ended."""
+        """A selection, or a long scan of the log, began or ended."""
         self._offer()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What leads somewhere."""
+        """Whether an action has an effect now."""
         if action == "failure":
             return self._cause() is not None
         if action == "node":
@@ -254,7 +254,7 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
     # -- moving ------------------------------------------------------------------------------------------
 
     def on_log_panel_moved(self, message: LogPanel.Moved) -> None:
-        """Other lines."""
+        """Other lines are requested."""
         self._controls.ask(message.move)
 
     def on_log_panel_sized(self, message: LogPanel.Sized) -> None:
@@ -262,12 +262,12 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
         self._controls.ask(lc.Size(message.rows, self._controls.frozen_row))
 
     def on_log_panel_pointed(self) -> None:
-        """The place in the line below goes with the cursor."""
+        """The place in the status line follows the cursor."""
         self.status.end_remark()
         self._show_place()
 
     def action_freeze(self) -> None:
-        """Stand still, or follow."""
+        """Freeze, or follow."""
         self._controls.toggle_follow()
 
     def action_jump(self) -> None:
@@ -290,7 +290,7 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
         return here.parts[0][0] if here is not None else 0
 
     def action_failure(self) -> None:
-        """The line that caused the failure."""
+        """Go to the line that caused the failure."""
         cause = self._cause()
         if cause is not None:
             if self._controls.query:
@@ -298,7 +298,7 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
             self._controls.ask(lc.ToPlace(cause))
 
     def _cause(self) -> LogAt | None:
-        """Of the newest attempt that has one: the attempt in sight first."""
+        """The cause in the newest attempt with one; the visible attempt first."""
         page = self.log_page.page if self.is_mounted else None
         shown = [a for a in self._state.attempts if page is not None and a.number == page.attempt]
         for attempt in [*shown, *reversed(self._state.attempts)]:
@@ -307,37 +307,37 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
                 return LogAt(attempt=attempt.number, path=cause.path, line=cause.line)
         return None
 
-    # -- which lines ---------------------------------------------------------------------------------------
+    # -- filters -------------------------------------------------------------------------------------------
 
     def action_search(self) -> None:
-        """Look for words while they are typed."""
+        """Search while typing."""
         self._controls.open_search(self.app)
 
     def action_match(self, way: int) -> None:
-        """The next match, or the one before."""
+        """The next or previous match."""
         if not self._controls.searched:
             self._report(lc.Remark("nothing is searched for: / searches", good=False))
             return
         self._controls.match(way)
 
     def action_filter(self) -> None:
-        """Show only some lines, while they are named."""
+        """Filter the lines while typing."""
         self._controls.open_filter(self.app)
 
     def action_rank(self, way: int) -> None:
-        """One rank alone: none, 0, 1, … and round again."""
+        """Show a single rank: none, 0, 1, … and round again."""
         self._controls.next_rank(way)
 
     def action_node(self, way: int) -> None:
-        """One node alone: none, 0, 1, … and round again."""
+        """Show a single node: none, 0, 1, … and round again."""
         self._controls.next_node([node.number for node in self._node_logs], way)
 
     def action_stream(self) -> None:
-        """Both streams, stdout alone, stderr alone."""
+        """Both streams, only stdout, only stderr."""
         self._controls.next_stream()
 
     def action_attempt(self, way: int) -> None:
-        """The logs of the attempt before or after."""
+        """The logs of the previous or next attempt."""
         self._controls.ask(lc.Attempt(way))
 
     def action_wrap(self) -> None:
@@ -345,10 +345,10 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
         self.log_page.toggle_wrap()
         self._offer()
 
-    # -- take along --------------------------------------------------------------------------------------
+    # -- copy & open -------------------------------------------------------------------------------------
 
     def action_copy(self) -> None:
-        """The selection, else the line under the cursor, to the clipboard."""
+        """Copy the selection, or else the line under the cursor, to the clipboard."""
         chosen = self.log_page.selection
         if chosen is not None:
             self._controls.ask(lc.Copy(*chosen))
@@ -361,7 +361,7 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
             self._controls.ask(lc.Point(here))
 
     def action_editor(self) -> None:
-        """The person's own editor."""
+        """Open the person's own editor."""
         page, here = self.log_page.page, self.log_page.row
         if page is None or here is None:
             return
@@ -376,7 +376,7 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
     # -- leaving -----------------------------------------------------------------------------------------
 
     def action_back(self) -> None:
-        """Give up what is being looked for; else clear the selection, the search, the filter; else close."""
+        """End a search in progress; else clear the selection, the search, or the filter; else close."""
         closes = self._closes()
         if self.status.is_looking:
             self.status.say(None)
@@ -386,16 +386,16 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
             case "close search" | "clear filter":
                 self._controls.clear()
             case "give up":
-                self._controls.ask(lc.Follow(on=False))  # another command ends the one before
+                self._controls.ask(lc.Follow(on=False))  # another command ends the one in progress
             case _:
                 self.dismiss(None)
 
     def action_leave(self) -> None:
-        """Leave; training continues."""
+        """Quit; training continues."""
         self.app.exit()
 
     def action_help(self) -> None:
-        """The keys that do something now."""
+        """The keys that work now."""
         mine = [b for b in LOG_KEYS if isinstance(b, Binding)]
         lines = [
             line
@@ -407,13 +407,13 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
         )
 
 
-# -- the line below the log: where the page stands, what was found, and remarks --------------------
+# -- the line below the log: the page's position, matches, and remarks -----------------------------
 
 REMARK_S = 8.0
 
 
 class LogStatus(Panel):
-    """Where the page stands, what was found; a remark in its place for a while."""
+    """The page's position and the matches; for a while, a remark instead."""
 
     framed = False
 
@@ -426,16 +426,16 @@ class LogStatus(Panel):
 
     @property
     def is_looking(self) -> bool:
-        """Whether it says that something is going on."""
+        """Whether it reports work in progress."""
         return self._remark is not None and self._remark.good is None
 
     @property
     def ready(self) -> bool:
-        """There is a page or a remark."""
+        """Whether there is a page or a remark."""
         return self.page is not None or self._remark is not None
 
     def say(self, remark: lc.Remark | None) -> None:
-        """Show a remark for a while; None: no more."""
+        """Show a remark for a while; None: clear it."""
         self._remark = remark
         if self._until is not None:
             self._until.stop()
@@ -443,12 +443,12 @@ class LogStatus(Panel):
         self.repaint()
 
     def end_remark(self) -> None:
-        """Something else is asked for: what was said of the key before is old. What is going on stays."""
+        """Another request makes the previous remark old. Work in progress stays."""
         if self._remark is not None and self._remark.good is not None:
             self.say(None)
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """What continues can be given up."""
+        """Work in progress can be aborted."""
         return [("Esc", "give up", "back")] if self.is_looking else []
 
     def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
@@ -463,7 +463,7 @@ class LogStatus(Panel):
         return [between(row(Span(f" {self._place(page)}", TextStyle.DIM)), (*right, Span(" ")), width)]
 
     def _place(self, page: lc.Page) -> str:
-        """Where the cursor stands."""
+        """The position of the cursor."""
         parts = []
         here = self.here if self.here is not None and self.here < len(page.rows) else None
         number = page.numbers[here] if here is not None and here < len(page.numbers) else None
@@ -473,7 +473,7 @@ class LogStatus(Panel):
             parts.append(_bytes(page.size_bytes))
         else:
             parts += [f"counting lines {fm.part(page.counted_ratio)}"] if page.counted_ratio < 1 else []
-            at = f"{page.place_ratio:.0%} of " if page.rows else ""  # nowhere, where no line is kept
+            at = f"{page.place_ratio:.0%} of " if page.rows else ""  # no position if no line is kept
             parts.append(f"{at}{_bytes(page.size_bytes)}" if page.size_bytes else "empty")
         return " · ".join(map(self.tr, parts))
 
@@ -487,7 +487,7 @@ def _found(page: lc.Page, tr: Tr) -> Row:
         going = f" ({fm.part(found.done_ratio)} searched)" if found.done_ratio < 1 else ""
         least = (
             max(found.found, 1) if found.at_match else found.found
-        )  # the one in sight may not be counted yet
+        )  # the visible one may not be counted yet
         if found.ordinal:
             text = f"{fm.whole(found.ordinal)} of {fm.whole(found.found)}{going}"
         elif not going:

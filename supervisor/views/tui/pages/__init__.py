@@ -1,1 +1,1 @@
-"""Pages: panes that are shown alone, each in answer to one question."""
+"""Pages: panes that are shown alone, each to answer one question."""

@@ -1,4 +1,4 @@
-"""The failure page: verdict, evidence in its context, what followed, and what to do."""
+"""The failure page: verdict, evidence in its context, consequences, and what to do."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FOLLOWED = 24
 
 
 class FailurePage(Page):
-    """One failed attempt; left and right go through those that failed."""
+    """One failed attempt; left and right switch between the failed ones."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *Page.BINDINGS,
@@ -55,7 +55,7 @@ class FailurePage(Page):
         self._chosen: int | None = None
 
     def titles(self) -> tuple[Row, Row]:
-        """Which of the failed attempts."""
+        """Which of the failed attempts is shown."""
         left, right = super().titles()
         failed = failures(self.view.snapshot.state) if self.view else []
         attempt = self._attempt(failed)
@@ -96,7 +96,7 @@ class FailurePage(Page):
         return copied_rows([copied_head(self.view.snapshot.state, attempt, self.tr), *rows])
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """Also to the other failures, and to the line that the page points at."""
+        """Keys to the other failures, and to the line that the page points at."""
         own = []
         if self.view is not None and len(failures(self.view.snapshot.state)) > 1:
             own.append(("← →", "other failure", "focused.attempt(-1)"))
@@ -111,7 +111,7 @@ class FailurePage(Page):
         return cause_of(self._attempt(failures(self.view.snapshot.state))) if self.view else None
 
     def own(self) -> CodeLine | None:
-        """The user's own line of the failure that is shown."""
+        """The user's own line of the visible failure."""
         return (
             own_line_of(self.view.snapshot, self._attempt(failures(self.view.snapshot.state)))
             if self.view
@@ -216,7 +216,7 @@ def _cause(snapshot: Snapshot, attempt: st.AttemptState, verdict: Verdict, width
 
 
 def _followed(attempt: st.AttemptState, verdict: Verdict, width: int, tr: Tr) -> list[Row]:
-    """What followed, folded: one row for what several ranks logged alike."""
+    """Consequences, folded: one row for a message that several ranks logged."""
     if not verdict.consequences:
         return []
     folded: dict[tuple[str, str], list[Consequence]] = {}
@@ -244,7 +244,7 @@ def _advice(verdict: Verdict, width: int, tr: Tr) -> list[Row]:
 
 
 def _policy(snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int, tr: Tr) -> list[Row]:
-    """What was decided and why, and what is about to happen, as on the card."""
+    """The decision with its reason, and what will happen next, as on the card."""
     rows, decision = section(tr, "what stoker does"), attempt.decision
     if decision is not None and snapshot.state.mode != "observed":
         who = "" if attempt.decided_by == "policy" else tr(f" (decided by {attempt.decided_by})")

@@ -1,4 +1,4 @@
-"""The metrics page: a grid of charts, one a series, as many as fit; one of them at full size; any number of runs in each."""
+"""The metrics page: a grid of charts, one per series; one of them at full size; any number of runs in each."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ from supervisor.views.tui.widgets.paint import (
 )
 from supervisor.views.tui.widgets.panel import framed_rows
 
-# A chart is at least so large, with its frame; and about so much wider than high where there is space to choose.
+# Minimum size of a chart with its frame; and its preferred ratio of width to height, if there is space.
 CELL_WIDTH, CELL_HEIGHT = 36, 9
 ASPECT = 4.0
-# What an empty place in the grid counts against a shape, beside the logarithm of how far it is from that.
+# The weight of an empty grid cell, compared with the logarithm of the distance from that ratio.
 EMPTY_PLACE = 0.15
 AXIS_CELLS = 7  # "26.5k" and its tick
 FIRST = (
@@ -69,7 +69,7 @@ FIRST = (
     "mfu",
 )
 
-# A moving mean of fewer points lags behind what it should show; what is set and not measured has no noise to smooth.
+# With fewer points a moving mean lags behind the curve; configured values have no noise to smooth.
 SMOOTH_FROM = 60
 EXACT = frozenset(["lr", "learning_rate"])
 
@@ -79,7 +79,7 @@ smoothed_usually = of_track(smooth)
 
 @dataclass(frozen=True, slots=True)
 class OtherRun:
-    """A run compared with this one. `cuts`: see `curves.Curve`. `start_t`: where its time axis starts. `given`: the name a person gave it, if any.
+    """A run compared with this one. `cuts`: see `curves.Curve`. `start_t`: start of its time axis. `given`: the name a person gave it, if any.
 
     `arguments`: see `own_arguments`.
     """
@@ -93,12 +93,12 @@ class OtherRun:
 
     @property
     def label(self) -> str:
-        """The name that a person gave it, else the two words of its id."""
+        """The name that a person gave it, or else the two words of its id."""
         return self.given or fm.short_id(self.run.run_id)
 
 
 class Cell(NamedTuple):
-    """A place of the grid, in cells of the terminal from the page's upper left corner."""
+    """A grid cell, in terminal cells from the page's upper left corner."""
 
     x: int
     y: int
@@ -141,7 +141,7 @@ def grid_cells(shape: tuple[int, int], width: int, height: int, top: int) -> lis
 
 
 class MetricsPage(ChartPanel):
-    """All series as a grid of charts with one axis of steps (or time) for those in sight; the keys are one chart's."""
+    """All series as a grid of charts; the visible ones share one axis of steps (or time); keys act on one chart."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j", "move(1)", "next chart", show=False),
@@ -174,13 +174,13 @@ class MetricsPage(ChartPanel):
         self.alone = False
         self.searched = ""
         self._at = 0
-        self._name = ""  # what has the keys keeps them when other series appear before it
+        self._name = ""  # the selected chart stays selected when other series appear before it
         self._shape = (1, 1)
         self._sight: dict[str, Cell] = {}
         self._drawn: dict[str, Drawn] = {}
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """Which charts, then how each is read and drawn."""
+        """Keys to choose charts, then to read and draw each."""
         return [
             ("z", "all charts" if self.alone else "full size", "focused.alone"),
             ("/", "find", "focused.find"),
@@ -189,17 +189,17 @@ class MetricsPage(ChartPanel):
         ]
 
     def closes(self) -> str:
-        """Cursor and window, then the chart at full size or what is looked for."""
+        """Cursor and window, then the full-size chart or the search."""
         return super().closes() or ("all charts" if self.alone or self.searched else "")
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """All series: a new snapshot."""
         return (snapshot,)
 
-    # -- what there is -------------------------------------------------------------------------------------
+    # -- data ------------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """The series that are looked for, the usual ones first."""
+        """The series that match the search, the usual ones first."""
         found = set(self.view.snapshot.series if self.view is not None else ())
         found.update(*(other.series for other in self.others))
         words = self.searched.lower().split()
@@ -209,7 +209,7 @@ class MetricsPage(ChartPanel):
 
     @property
     def chosen(self) -> str | None:
-        """The series that has the keys."""
+        """The selected series."""
         names = self.names()
         return names[self._index(names)] if names else None
 
@@ -219,7 +219,7 @@ class MetricsPage(ChartPanel):
         return max(min(self._at, len(names) - 1), 0)
 
     def runs(self, name: str) -> list[Track]:
-        """A series of each run, this one's first; empty where one has none."""
+        """A series of each run, this one's first; empty for a run without it."""
         mine = self.view.snapshot.series.get(name, ()) if self.view is not None else ()
         return [
             mine,
@@ -228,27 +228,27 @@ class MetricsPage(ChartPanel):
 
     @property
     def _start_t(self) -> float:
-        """Time counts from here; that of other runs from their own start."""
+        """The origin of time; other runs start at their own."""
         if self.view is None:
             return 0.0
         return start_of(self.view.snapshot.state, self.view.snapshot.series.values())
 
     def tracks(self) -> Sequence[Track]:
-        """All in sight, first the one that the cursor reads."""
+        """All visible series, the cursor's first."""
         chosen = self.chosen
         names = [*([chosen] if chosen else ()), *(name for name in self._sight if name != chosen)]
         return [track for name in names for track in self.runs(name) if track]
 
     def compare_with(self, others: Sequence[OtherRun]) -> None:
-        """Lay other runs beside this one, in place of those before."""
+        """Draw other runs beside this one, replacing earlier ones."""
         self.others = list(others)
         self._drawn.clear()
         self.repaint()
 
-    # -- what is drawn ---------------------------------------------------------------------------------------
+    # -- drawing ---------------------------------------------------------------------------------------------
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """A line that says what is in sight and of which runs, then the charts."""
+        """A line that lists the visible charts and their runs, then the charts."""
         names = self.names()
         self.plotted = None
         if not names:
@@ -275,12 +275,12 @@ class MetricsPage(ChartPanel):
         lines: list[list[Span]] = [[] for _ in range(height)]
         for name, cell in self._sight.items():
             rows = self._cell(name, cell, look, here=name == self._name)
-            for line, spans in zip(lines[cell.y :], rows, strict=False):  # a low screen cuts it off
+            for line, spans in zip(lines[cell.y :], rows, strict=False):  # cut off on a low screen
                 line.extend(spans)
         return [self._head(names, width), *above, *(tuple(line) for line in lines[top:])]
 
     def _head(self, names: Sequence[str], width: int) -> Row:
-        """Which of how many charts are in sight, how they are drawn, and which run has which hue."""
+        """Which charts of how many are visible, how they are drawn, and the hue of each run."""
         seen = list(self._sight)
         counted = ""
         if 0 < len(seen) < len(names):
@@ -315,7 +315,7 @@ class MetricsPage(ChartPanel):
         return between(left, (*_as_many_as_fit(parts, room - 1), Span(" ")), width)
 
     def _differing_arguments(self, width: int) -> Row:
-        """``lr 1e-2 | 1e-3``, each run's value in its hue; empty where the arguments of a run are not known."""
+        """``lr 1e-2 | 1e-3``, each run's value in its hue; empty if the arguments of a run are unknown."""
         assert self.view is not None
         snapshot = self.view.snapshot
         job = snapshot.run_file.job if snapshot.run_file is not None else None
@@ -345,7 +345,7 @@ class MetricsPage(ChartPanel):
         return clip((*label, *_as_many_as_fit(parts, width - cells(label))), width)
 
     def _cell(self, name: str, cell: Cell, look: Look, *, here: bool) -> list[Row]:
-        """One chart in its frame; `here`: it has the keys."""
+        """One chart in its frame; `here`: it is selected."""
         inner = (cell.width - 2, cell.height - 2)
         drawn = self._plot(name, look, *inner)
         if drawn is not None:
@@ -361,7 +361,7 @@ class MetricsPage(ChartPanel):
         )
 
     def _without_curve(self, name: str, look: Look, width: int) -> Row:
-        """Why there is no curve; where there is only no room for one, its values in one row."""
+        """Why there is no curve; if there is only no room for one, its values in one row."""
         tracks = [track for track in self.runs(name) if track]
         if all(len(track) < 2 for track in tracks):
             whole, short = "one value so far: a second makes a curve", "one value so far"
@@ -369,7 +369,7 @@ class MetricsPage(ChartPanel):
         return in_one_row(tracks, replace(look, window=self.look.window), width, self.tr)
 
     def _values(self, name: str, look: Look, room: int, *, here: bool) -> Row:
-        """The newest value, or the one at the cursor; with several runs that of each."""
+        """The newest value, or the one at the cursor; for several runs, each one's."""
         say, cursor = say_of(name), self.look.cursor
         tracks = self.runs(name)
         look = replace(look, cursor=cursor)
@@ -396,7 +396,7 @@ class MetricsPage(ChartPanel):
         return _as_many_as_fit(parts, room)
 
     def _plot(self, name: str, look: Look, width: int, height: int) -> Plot | None:
-        """Drawn again only where something of it changed: a key that moves the cursor redraws no curve."""
+        """Redrawn only if one of its inputs changed: moving the cursor redraws no curve."""
         assert self.view is not None
         state, tracks = self.view.snapshot.state, self.runs(name)
         if sum(map(len, tracks)) < 2:
@@ -407,7 +407,7 @@ class MetricsPage(ChartPanel):
             return before.plot
         known = [track for track in tracks if track]
         if axis_for(look.axis, known) is not look.axis:
-            look = Look(log=look.log, smoothing=look.smoothing)  # it cannot stand on the others' axis
+            look = Look(log=look.log, smoothing=look.smoothing)  # its axis may not fit the others
         cuts = [state.cuts, *(other.cuts for other in self.others)]
         curves = [
             Curve(
@@ -422,7 +422,7 @@ class MetricsPage(ChartPanel):
             if track
         ]
         marks = attempt_marks(state) if tracks[0] else ()
-        # This run's curve lies above the others.
+        # This run's curve is on top.
         drawn = plot(
             curves[::-1], look, width, height, marks=marks, axis_cells=AXIS_CELLS, start_t=self._start_t
         )
@@ -435,14 +435,14 @@ class MetricsPage(ChartPanel):
             return ()
         return look.smoothed(track, smoothed_usually(track))
 
-    # -- what is done -------------------------------------------------------------------------------------
+    # -- actions ---------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enter always does something here."""
+        """Enter is always available here."""
         return True if action == "choose" else super().check_action(action, parameters)
 
     def action_move(self, charts: int) -> None:
-        """Another chart, in reading order."""
+        """The next or previous chart, in reading order."""
         names = self.names()
         if names:
             self._name = names[min(max(self._index(names) + charts, 0), len(names) - 1)]
@@ -455,16 +455,16 @@ class MetricsPage(ChartPanel):
             self.action_move(at - self._at)
 
     def action_turn(self, pages: int) -> None:
-        """The charts that follow, or those before."""
+        """The next or previous page of charts."""
         self.action_move(pages * self._shape[0] * self._shape[1])
 
     def action_alone(self) -> None:
-        """This chart at full size, or all again."""
+        """Show only this chart at full size, or all again."""
         self.alone = not self.alone
         self.repaint()
 
     def action_find(self) -> None:
-        """Show the charts with these words in their names, as they are typed."""
+        """Show the charts whose names contain the typed words."""
         before, name = self.searched, self._name
 
         def typed(text: str) -> None:
@@ -472,7 +472,7 @@ class MetricsPage(ChartPanel):
             self._at, self._name = (
                 0,
                 name,
-            )  # it keeps the keys while it is among them, and when the search is left
+            )  # it stays selected while it matches, and when the search is closed
             self.repaint()
 
         def closed(text: str | None) -> None:
@@ -481,14 +481,14 @@ class MetricsPage(ChartPanel):
         self.app.push_screen(AskLine("charts", before, typed, "a part of their name; empty: all"), closed)
 
     def action_choose(self) -> None:
-        """The log at the cursor; without a cursor this chart at full size."""
+        """Open the log at the cursor; without a cursor, this chart at full size."""
         if self.look.cursor is not None:
             super().action_choose()
         else:
             self.action_alone()
 
     def action_plain(self) -> None:
-        """Away with cursor and window; else back to the grid; else show all charts again."""
+        """Clear cursor and zoom; otherwise return to the grid; otherwise show all charts again."""
         if self.look.cursor is not None or self.look.window is not None:
             super().action_plain()
         elif self.alone:
@@ -498,19 +498,19 @@ class MetricsPage(ChartPanel):
             self.repaint()
 
     def on_click(self, event: events.Click) -> None:
-        """A click chooses a chart; the chart then puts its cursor."""
+        """A click selects a chart; the chart then places its cursor."""
         self._choose_at(event)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The chart under the mouse is zoomed."""
+        """Zoom the chart under the mouse."""
         self._choose_at(event)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The chart under the mouse is zoomed."""
+        """Zoom the chart under the mouse."""
         self._choose_at(event)
 
     def _choose_at(self, event: events.MouseEvent) -> None:
-        """Textual calls the handler of `ChartPanel` after the one here."""
+        """Runs before the handler of `ChartPanel`, which Textual calls afterwards."""
         for name, cell in self._sight.items():
             inside = cell.x <= event.x < cell.x + cell.width and cell.y <= event.y < cell.y + cell.height
             if inside and name != self.chosen:
@@ -519,7 +519,7 @@ class MetricsPage(ChartPanel):
 
 
 def _as_many_as_fit(parts: Sequence[Row], room: int) -> Row:
-    """Parts with two blanks between them; of those that do not fit their number."""
+    """The parts that fit, separated by two blanks, and the number of those that do not."""
     found: Row = EMPTY
     for at, part in enumerate(parts):
         more = len(parts) - at - 1
@@ -531,7 +531,7 @@ def _as_many_as_fit(parts: Sequence[Row], room: int) -> Row:
 
 
 def say_of(name: str) -> Say:
-    """How a value of a series is written, by what its name says of its unit."""
+    """How to write a value of a series, by the unit in its name."""
     if name.endswith("loss"):
         return fm.loss
     if name == "lr":
@@ -546,7 +546,7 @@ def say_of(name: str) -> Say:
 
 
 def load_other(run: RunPaths) -> OtherRun:
-    """All series of a run."""
+    """Load all series of a run."""
     snapshot = SnapshotReader(run).refresh()
     job = snapshot.run_file.job if snapshot.run_file is not None else None
     start_t = start_of(snapshot.state, snapshot.series.values())

@@ -1,4 +1,4 @@
-"""Pages about the run as it is: advisories, processes with their stacks, settings with their origins, and what pre-flight found."""
+"""Pages about the run: advisories, processes with their stacks, settings with their origins, pre-flight findings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NOT_FINITE = (
 
 
 class AdvisoriesPage(Page):
-    """Nothing here is a failure; each line says what could be done."""
+    """No entry here is a failure; each line says what could be done."""
 
     heading = "advisories"
     uses_clock = True
@@ -60,7 +60,7 @@ class AdvisoriesPage(Page):
         return rows
 
     def _stall(self, attempt: AttemptState, stall: StallFlagged, now: float, width: int) -> list[Row]:
-        """No progress: since when, how often it is normally made, what will be done, and where each rank is."""
+        """A stall: since when, the normal interval, what will happen, and where each rank is."""
         rows: list[Row] = [row(Span(self.tr(stall_text(stall, now)), TextStyle.WARN))]
         if stall.pace_s > 0:
             usual, is_gap = fm.seconds(stall.pace_s), stall.stage in {"step", "log"}
@@ -78,7 +78,7 @@ class AdvisoriesPage(Page):
 
 
 def _then(attempt: AttemptState, stall: StallFlagged, now: float) -> str:
-    """What comes of a stall if it lasts."""
+    """What happens if a stall lasts."""
     flagged = attempt.only_flagged
     if attempt.kept is not None:
         return f"{attempt.kept.by} keeps waiting, so stoker won't end this stall"
@@ -102,7 +102,7 @@ class ProcessesPage(Page):
     uses_clock = True
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """Also new stacks, where ranks run."""
+        """Also a key for new stacks, if ranks are running."""
         can = bool(self.screen.check_action("ask", ("stacks",)))
         return [*([("K", "take stacks", "ask('stacks')")] if can else []), *super().inner_keys()]
 
@@ -143,7 +143,7 @@ def _machine(snapshot: Snapshot, attempt: st.AttemptState, tr: Tr) -> list[Row]:
 
 
 def _own(snapshot: Snapshot) -> tuple[str, ...]:
-    """What the keeper takes: its share of all cores, its memory."""
+    """The keeper's own use: its share of all cores, its memory."""
     values = snapshot.machine.values if snapshot.machine is not None and snapshot.keeper_alive else {}
     if values.get("stoker_rss_bytes") is None:
         return ()
@@ -153,7 +153,7 @@ def _own(snapshot: Snapshot) -> tuple[str, ...]:
 def _rank(view: View, rank: st.RankState) -> Row:
     sample = view.snapshot.ranks.get(rank_label(rank))
     attempt = view.snapshot.state.attempt
-    runs = attempt is not None and attempt.ended_t is None  # what ended takes nothing
+    runs = attempt is not None and attempt.ended_t is None  # an ended attempt uses nothing
     values = sample.values if sample is not None and runs else {}
     word, style = rank_state(rank, view.snapshot.state, is_live=view.snapshot.keeper_alive)
     seen = view.now - sample.seen_t if sample is not None and sample.seen_t else None
@@ -209,7 +209,7 @@ VALUE_LEAST = 16
 
 
 class SettingsPage(Page):
-    """The job as it was resolved: command, environment, batch, and where each value came from."""
+    """The resolved job: command, environment, batch, and the origin of each value."""
 
     heading = "settings"
 
@@ -233,7 +233,7 @@ class SettingsPage(Page):
 
 
 class PreflightPage(Page):
-    """What was looked at before the first launch, and what to do about it."""
+    """The checks before the first launch, and what to do about their findings."""
 
     heading = "pre-flight"
 
@@ -287,7 +287,7 @@ def _command(snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
 
 
 def _again(snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
-    """The whole command that starts a run that is over once more, for a selection and the clipboard."""
+    """The whole command that starts a finished run again, to select and copy."""
     command = again_text(snapshot) if snapshot.state.is_over else ""
     if not command:
         return []
@@ -334,14 +334,14 @@ def _job(record: RunFile, snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
 
 
 def _knob_text(name: str, scope: KnobScope) -> str:
-    """The batch setting, and what its number counts."""
+    """The batch setting and the meaning of its number."""
     if scope is KnobScope.UNKNOWN:
         return f"{name} (not known whether per rank or in all)"
     return f"{name} ({scope.value.replace('_', ' ')})"
 
 
 def _resume(record: RunFile, snapshot: Snapshot) -> str:
-    """How a restart continues: as it is planned at each launch; of arguments that a person typed again, what they name."""
+    """How a restart continues: as planned at each launch, or as a person's arguments say."""
     from supervisor.job.knobs.resume_settings import given_start
     from supervisor.job.launch.oom_plan import resume_plan, resume_words
     from supervisor.run.next_job import next_job

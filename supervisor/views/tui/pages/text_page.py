@@ -1,4 +1,4 @@
-"""A page of text that scrolls and is searched, composed of a snapshot; and which pages there are."""
+"""A page of text built from a snapshot, which can scroll and be searched; and the list of pages."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from supervisor.views.wording.translate import Tr
 
 
 class PageSearch:
-    """What is looked for on one page; false while nothing is."""
+    """A search on one page; false while there is none."""
 
     def __init__(self, page: ScrolledPanel) -> None:
         self._page = page
         self._matches: list[int] = []
         self.query = Query()
-        self.at: int | None = None  # the row that was gone to
-        self._start: int | None = None  # the row from which the first match is looked for
+        self.at: int | None = None  # the row of the visited match
+        self._start: int | None = None  # the row where the search for the first match starts
 
     def __bool__(self) -> bool:
         return bool(self.query)
 
     def renew(self) -> None:
-        """The page's rows may be others; the first match is gone to once there is one."""
+        """The page's rows may have changed; go to the first match once there is one."""
         self._matches = [at for at, text in enumerate(self._page.texts()) if self.query.accepts(text)]
         if self.query and self._matches and self._start is not None:
             self._go(bisect_left(self._matches, self._start))
             self._start = None
 
     def begin(self, query: Query, start: int) -> None:
-        """Look for something, from a row on; the empty query ends the search."""
+        """Start a search from a row on; an empty query ends it."""
         self.query, self.at, self._start = query, None, start
         self.renew()
         self._page.repaint()
 
     def step(self, way: int) -> None:
-        """The next match further down, or up; after the last comes the first."""
+        """The next match, downward or upward; wraps around."""
         if not self._matches:
             return
         at = self.at if self.at is not None else self._page.row_at()
@@ -57,7 +57,7 @@ class PageSearch:
         self._page.repaint()
 
     def title(self, tr: Tr) -> Row:
-        """What is looked for, and which of how many matches is in sight."""
+        """The query, and the number of the visible match."""
         if not self.query:
             return EMPTY
         count = len(self._matches)
@@ -72,7 +72,7 @@ class PageSearch:
 
 
 def open_page_search(app: App[None], page: ScrolledPanel, changed: Callable[[], object]) -> None:
-    """Search while something is typed; what is left open is looked for until it is closed."""
+    """Search while typing; a search left open stays until it is closed."""
     search, start = page.search, page.row_at()
     before = search.query
 
@@ -95,7 +95,7 @@ def open_page_search(app: App[None], page: ScrolledPanel, changed: Callable[[], 
 
 
 class ScrolledPanel(MovingPanel):
-    """Rows of any number that the keys and the wheel scroll, and that can be searched. A subclass gives `texts`."""
+    """Any number of rows that the keys and the wheel scroll, with a search. A subclass provides `texts`."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
@@ -108,11 +108,11 @@ class ScrolledPanel(MovingPanel):
         raise NotImplementedError
 
     def row_at(self) -> int:
-        """The first row in sight."""
+        """The first visible row."""
         return self._top
 
     def show_row(self, index: int) -> None:
-        """Scroll, where the row is not in sight."""
+        """Scroll if the row is not visible."""
         if not self._top <= index < self._top + self._height:
             self._top = index - self._height // 3
 
@@ -122,7 +122,7 @@ class ScrolledPanel(MovingPanel):
         self.repaint()
 
     def action_edge(self, way: int) -> None:
-        """The first or the last rows."""
+        """Go to the first or the last rows."""
         self._top = 0 if way < 0 else len(self.texts())
         self.repaint()
 
@@ -132,7 +132,7 @@ class ScrolledPanel(MovingPanel):
 
 
 class Page(ScrolledPanel):
-    """A page that is composed of a snapshot. A subclass gives `rows`."""
+    """A page built from a snapshot. A subclass provides `rows`."""
 
     heading: ClassVar[str] = ""
 
@@ -141,11 +141,11 @@ class Page(ScrolledPanel):
         self._all: Sequence[Row] = ()
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
-        """All of the page, in rows of at most `width` cells."""
+        """The whole page, in rows of at most `width` cells."""
         raise NotImplementedError
 
     def titles(self) -> tuple[Row, Row]:
-        """The page's name, and how far it was scrolled."""
+        """The page's name, and how far it is scrolled."""
         count = len(self._all)
         place = f"{self._top + 1}-{min(self._top + self._height, count)} of {count}"
         right = row(Span(self.tr(place), TextStyle.DIM)) if self.scrolls else EMPTY
@@ -153,7 +153,7 @@ class Page(ScrolledPanel):
         return row(Span(self.tr(self.heading), TextStyle.STRONG)), right
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """The rows in sight."""
+        """The visible rows."""
         if self.view is None:
             return []
         self._all = found = self.rows(self.view, width - 2)
@@ -170,7 +170,7 @@ class Page(ScrolledPanel):
         ]
 
     def copied(self) -> str:
-        """The whole page as plain lines; empty where there is none."""
+        """The whole page as plain lines; empty if there is none."""
         if self.view is None:
             return ""
         return copied_rows([self.titles()[0], *self.rows(self.view, COPIED_CELLS)])
@@ -181,7 +181,7 @@ class Page(ScrolledPanel):
         return len(self._all) > self._height
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """Scrolling, where there is more than is in sight."""
+        """Scrolling, if there is more than is visible."""
         return [("j k", "scroll", "focused.move(1)")] if self.scrolls else []
 
     def texts(self) -> Sequence[str]:
@@ -189,7 +189,7 @@ class Page(ScrolledPanel):
         return ["".join(span.text for span in spans) for spans in self._all]
 
     def to_top(self) -> None:
-        """Show the beginning: another subject."""
+        """Show the beginning, for another subject."""
         self._top = 0
 
 
@@ -213,12 +213,12 @@ def resumed_rows(state: RunState, width: int, tr: Tr) -> list[Row]:
     return rows
 
 
-# Pages are imported and made when they are first opened: the start need not wait for any.
+# Pages are imported and created when first opened, so that the start need not wait for any.
 PAGES: Final = ("failure", "metrics", "advisories", "processes", "preflight", "settings")
 
 
 def new_page(name: str) -> Panel:
-    """The page of this name, one of `PAGES`, which is its id too."""
+    """The page of this name, one of `PAGES`, which is also its id."""
     from supervisor.views.tui.pages import failure, metrics, run_pages
 
     made: tuple[type[Panel], ...] = (

@@ -1,4 +1,4 @@
-"""The run's past: attempts as one line, and the moments of the timeline one by one."""
+"""The run's past: attempts as one line, and the events of the timeline one by one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GLYPHS = {Tone.INFO: "·", Tone.GOOD: "✓", Tone.WARN: "!", Tone.BAD: "✗"}
 
 
 class AttemptsBar(Panel):
-    """All attempts on one line, as long as they took, with a rule between them."""
+    """All attempts on one line, by duration, with a rule between them."""
 
     framed = False
     uses_clock = True
@@ -60,7 +60,7 @@ class AttemptsBar(Panel):
 
 
 class TimelinePanel(ListPanel, can_focus=True):
-    """The moments, newest last; it shows the newest until a person moves in it."""
+    """The events, newest last; shows the newest until a person moves in it."""
 
     number = 5
 
@@ -69,7 +69,7 @@ class TimelinePanel(ListPanel, can_focus=True):
         self.cursor = 1 << 30
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """The moments."""
+        """The events."""
         return (snapshot.state.timeline,)
 
     def titles(self) -> tuple[Row, Row]:
@@ -81,7 +81,7 @@ class TimelinePanel(ListPanel, can_focus=True):
         return row(Span(self.tr("timeline"), TextStyle.STRONG)), row(Span(self.tr(facts), TextStyle.DIM))
 
     def count(self) -> int:
-        """One row a moment, or one where there is none."""
+        """One row per event, or a single row if there are none."""
         assert self.view is not None
         count = max(len(self.view.snapshot.state.timeline), 1)
         if not self.has_focus:
@@ -89,7 +89,7 @@ class TimelinePanel(ListPanel, can_focus=True):
         return count
 
     def item(self, index: int, width: int) -> Row:  # noqa: ARG002 - panes clip their rows themselves
-        """One moment."""
+        """One event."""
         assert self.view is not None
         moments = self.view.snapshot.state.timeline
         if not moments:
@@ -115,15 +115,15 @@ def _style(attempt: AttemptState) -> TextStyle:
 
 
 def _is_well(attempt: AttemptState) -> bool:
-    """Whether nobody saw how it ended, and its log has nothing against it."""
+    """Whether nobody saw how it ended, and its log shows no failure."""
     judged = attempt.verdict is not None and not attempt.verdict_provisional
     return attempt.exit_code is None and judged and attempt.failure is None and not attempt.has_unread
 
 
 def _words(attempt: AttemptState, end: float, tr: Tr) -> Row:
-    """How it ended, or how long it has lived."""
+    """How it ended, or how long it has been running."""
     unknown = attempt.found_over and attempt.started_t is None
-    # Of a log that is not written any more nobody knows how long the job continued.
+    # Once a log is no longer written, nobody knows how long the job continued.
     unknown = unknown or (attempt.quiet_since is not None and attempt.ended_t is None)
     span = "" if unknown else fm.duration(end - (attempt.started_t or attempt.planned_t))
     if attempt.ended_t is None:

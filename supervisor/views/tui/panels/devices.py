@@ -1,4 +1,4 @@
-"""One line a device: how busy, how full, how hot. Without GPUs: the machine and its ranks."""
+"""One line per device: how busy, how full, how hot. Without GPUs: the machine and its ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPARK_MOST = 24
 SPARK_LEAST = 6
 BAR_MOST = 16
 OTHERS_CELLS = len("⚠ 61.2G pid 1234567")
-# NVML's clock event reasons (nvml.h, nvmlClocksEventReasons): what slows a device for its own good.
+# NVML's clock event reasons (nvml.h, nvmlClocksEventReasons) that slow a device for its own protection.
 THROTTLES = ((0x20 | 0x40, "thermal"), (0x80, "power brake"), (0x08, "hw slow"))
 THROTTLE_WIDTH = max(len(word) for _, word in THROTTLES)
 
@@ -56,7 +56,7 @@ class DevicesPanel(ListPanel, can_focus=True):
         return any(_others(gpu) is not None for gpu in self.view.snapshot.gpus)
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """The newest readings: of the GPUs together, of the machine, of the last rank; what was planned."""
+        """The newest readings of all GPUs, the machine and the last rank; and the plan."""
         ranks = snapshot.ranks.values()
         last = next(reversed(ranks)).cpu if ranks and not snapshot.gpus else None
         machine = snapshot.machine.cpu if snapshot.machine else None
@@ -64,7 +64,7 @@ class DevicesPanel(ListPanel, can_focus=True):
         return (snapshot.gpu_util, machine, last, len(snapshot.state.attempts), read_t)
 
     def count(self) -> int:
-        """One row a device, or one that says that there is no reading."""
+        """One row per device, or one that says that there is no reading."""
         assert self.view is not None
         snapshot = self.view.snapshot
         self._devices = devices_of(snapshot)
@@ -79,11 +79,11 @@ class DevicesPanel(ListPanel, can_focus=True):
         return self._set_in(self._device(*self._devices[index], width if self.framed else width - 2))
 
     def _set_in(self, found: Row) -> Row:
-        """Without a frame, a cell from the edge as all else is."""
+        """Without a frame, indented by one cell like everything else."""
         return found if self.framed else (Span(" "), *found)
 
     def _device(self, node: str, device: Gpu | Machine | Rank, width: int) -> Row:
-        # What a device is called begins with its node, where there are several.
+        # A device's name begins with its node, if there are several.
         width -= self._name_cells - NAME_CELLS
         match device:
             case Gpu():
@@ -136,7 +136,7 @@ class DevicesPanel(ListPanel, can_focus=True):
         if values.get("load1") is not None:
             extras.append(Span(f"{self.tr('load')} {values['load1']:4.1f}", TextStyle.DIM))
         own, held = values.get("stoker_cpu_ratio"), values.get("stoker_rss_bytes")
-        if held is not None:  # of all cores, as the machine's own figure
+        if held is not None:  # of all cores, like the machine's own value
             share = fm.percent(own, digits=1)
             warned = sum(extra.style is TextStyle.WARN for extra in extras)
             extras.sort(key=lambda extra: extra.style is not TextStyle.WARN)
@@ -162,8 +162,8 @@ class DevicesPanel(ListPanel, can_focus=True):
 
 
 def devices_of(snapshot: Snapshot) -> list[tuple[str, Gpu | Machine | Rank]]:
-    """What is listed, with its node where there are several: GPUs; without any the machines, and node 0's ranks."""
-    # Node 0's own readings have histories, those of the others the newest values alone.
+    """The listed devices, with any node names: GPUs; without any, the machines and node 0's ranks."""
+    # Node 0's own readings have histories; the others have only the newest values.
     nodes = [
         (f"n{node.number}", node.gpus if node.number else snapshot.gpus, node.machine if node.number else snapshot.machine)
         for node in snapshot.nodes
@@ -191,9 +191,9 @@ def _device(
     width: int,
     gauge: Gauge | None,
 ) -> Row:
-    """A device in `width` cells: what does not fit is left out from the end.
+    """A device in `width` cells: parts that do not fit are dropped from the end.
 
-    `gauge`: what `busy` is a ratio of; None: a process, which may have several cores.
+    `gauge`: the capacity that `busy` is a ratio of; None: a process, which may use several cores.
     """
     used, total, full = memory
     style_of = _style_of(gauge)
@@ -226,14 +226,14 @@ def _style_of(gauge: Gauge | None) -> Callable[[float], TextStyle]:
 
 
 def _others(gpu: Gpu) -> float | None:
-    """Memory of processes that are not the run's; None for none that is known, or on a GPU that the run does not use."""
+    """Memory of other processes; None if none is known, or on a GPU that the run does not use."""
     others, pid = gpu.values.get("others_memory_bytes"), gpu.values.get("others_pid")
     own = gpu.values.get("own_memory_bytes")
     return others if others and pid and own else None
 
 
 def _others_text(gpu: Gpu) -> str:
-    """How much others hold and the process that holds most of it."""
+    """How much memory others use, and the process that uses most."""
     others, pid = _others(gpu), gpu.values.get("others_pid")
     return f"⚠ {fm.memory(others)} pid {pid:.0f}" if others is not None and pid else ""
 

@@ -1,4 +1,4 @@
-"""The failure card: what happened, where, what followed, what happens next, what each key would do.
+"""The failure card: the failure, its place, its consequences, the next step, and the effect of each key.
 
 The sentences about the failure itself come from `diagnosis.titles` and `diagnosis.advice`, the reason of the decision from `policy`.
 """
@@ -58,39 +58,39 @@ COUNT_CELLS = 10
 UNSURE = 0.6
 CODE_LEAST = 12
 CAUSE_ROWS = 3
-# So long a warning holds: a second Enter within it does what was warned of.
+# How long a warning stays: a second Enter within it confirms the action.
 SECOND_ENTER_S = 30.0
-# A copy has all of the card.
+# A copy contains the whole card.
 COPIED_ROWS = 100
 
 
 class FailureCard(Panel, can_focus=True):
-    """Stands before the charts while the newest attempt has failed and no new one runs."""
+    """Covers the charts while the newest attempt has failed and no new one is running."""
 
     number = 1
     uses_clock = True
-    # What a second Enter would risk, of which attempt, and until when (monotonic) it is asked.
+    # The risk of a second Enter, its attempt, and until when (monotonic) to ask.
     _confirming: tuple[int | None, str, float] = (None, "", 0.0)
 
     def confirm(self, attempt: int | None, risk: str) -> None:
-        """Ask for a second Enter in place of the keys, which the person looks at; None: no longer."""
+        """Ask for a second Enter in place of the keys, where the person looks; None: stop asking."""
         self._confirming = attempt, risk, time.monotonic() + SECOND_ENTER_S
         self.repaint()
 
     def risk_of(self, attempt: int) -> str:
-        """What a second Enter would risk while it is asked about; else empty."""
+        """The risk of a second Enter while it is being asked; else empty."""
         number, risk, until = self._confirming
         return risk if number == attempt and time.monotonic() < until else ""
 
     def needed_rows(self, view: View, width: int) -> int:
-        """Rows that the whole card takes at this width, its frame included."""
+        """Rows that the whole card needs at this width, including its frame."""
         before, self.view = self.view, view
         rows = len(self.body(width - 2, 100)) + 2
-        self.view = before  # not drawn yet: `show` compares with what was
+        self.view = before  # not drawn yet: `show` compares with the old view
         return rows
 
     def titles(self) -> tuple[Row, Row]:
-        """Which attempt, when; the class and how sure we are."""
+        """Which attempt, and when; the class and the confidence."""
         return self._titles(roomy=self.size.width >= 76)
 
     def _titles(self, *, roomy: bool) -> tuple[Row, Row]:
@@ -124,7 +124,7 @@ class FailureCard(Panel, can_focus=True):
         return copied_rows([head, (*left, Span("  "), *right), *body])
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """The card, what matters most first: in a low pane its end is left to the failure page."""
+        """The card, most important first: in a low pane the rest is left to the failure page."""
         attempt = self.view.snapshot.state.attempt if self.view else None
         if self.view is None or attempt is None:
             return []
@@ -164,7 +164,7 @@ class FailureCard(Panel, can_focus=True):
 def _so_far(
     snapshot: Snapshot, attempt: st.AttemptState, failing: RankFailing, width: int, tr: Tr
 ) -> list[Row]:
-    """What is known while its launcher has yet to end; each row counts only so far."""
+    """The known facts while its launcher is still ending; each row is provisional."""
     verdict, watched = attempt.verdict, snapshot.state.mode == "observed"
     job = snapshot.run_file.job if snapshot.run_file is not None else None
     launcher = "the command" if job is not None and job.entry_kind is EntryKind.COMMAND else "torchrun"
@@ -184,13 +184,13 @@ def _so_far(
 
 
 def copied_head(state: st.RunState, attempt: st.AttemptState, tr: Tr) -> Row:
-    """What a copy begins with: the run by its id and name, and the attempt."""
+    """The head of a copy: the run's id and name, and the attempt."""
     names = dict.fromkeys(filter(None, (state.run_id, state.name)))
     return row(" · ".join([*names, tr(f"attempt {attempt.number}")]))
 
 
 def unsure_rows(verdict: Verdict, tr: Tr) -> list[Row]:
-    """That the verdict may be wrong."""
+    """A note that the verdict may be wrong."""
     text = tr("not sure: read the evidence before you act")
     return [row(Span(text, TextStyle.WARN))] if verdict.confidence < UNSURE else []
 
@@ -203,12 +203,12 @@ def _part(
 
 
 def _cause(attempt: st.AttemptState, verdict: Verdict, width: int, tr: Tr) -> list[Row]:
-    """The place of the line that the verdict points at; what it says, where the headline does not."""
+    """The position of the line that the verdict points at, and its text, unless the headline has it."""
     if verdict.cause is None:
         return _part("cause", tr("no line to point at"), width, tr, TextStyle.DIM, most=1)
     of_stacks = is_stacks(verdict.cause.path)
     text = "" if verdict.title_says_cause else verdict.cause.text.strip()
-    text = tr(text) if of_stacks else text  # our own words on what the stacks show, where a log has its own
+    text = tr(text) if of_stacks else text  # our own words about the stacks, or a log's own text
     where = place_of(attempt, verdict.cause.path, verdict.cause.line, tr)
     (first,) = _part("cause", where, width, tr, TextStyle.KEY, most=1)
     leads = f"  {tr('L opens the stacks')}" if of_stacks else ""
@@ -218,13 +218,13 @@ def _cause(attempt: st.AttemptState, verdict: Verdict, width: int, tr: Tr) -> li
 
 
 def own_line_of(snapshot: Snapshot, attempt: st.AttemptState | None) -> CodeLine | None:
-    """The user's own line of an attempt's traceback, where there is one."""
+    """The user's own line of an attempt's traceback, if there is one."""
     context = snapshot.nearby.contexts.get(attempt.number) if attempt is not None else None
     return context.own if context is not None else None
 
 
 def own_code(snapshot: Snapshot, attempt: st.AttemptState, width: int, tr: Tr) -> list[Row]:
-    """The user's own line of the traceback, where there is one: its place, then what stands there."""
+    """The user's own line of the traceback, if there is one: its position, then its text."""
     own = own_line_of(snapshot, attempt)
     if own is None:
         return []
@@ -237,7 +237,7 @@ def own_code(snapshot: Snapshot, attempt: st.AttemptState, width: int, tr: Tr) -
 
 
 def _compared_rows(attempt: st.AttemptState, width: int, tr: Tr) -> list[Row]:
-    """Of an attempt that was resumed: that it was not the same training as before."""
+    """For a resumed attempt: a note that it was not the same training as before."""
     compared = attempt.compared
     if compared is None or compared.result is not Sameness.DIFFERS:
         return []
@@ -260,10 +260,10 @@ def _followed(verdict: Verdict, width: int, tr: Tr) -> list[Row]:
 def next_rows(
     snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int, tr: Tr, *, risk: str = ""
 ) -> list[Row]:
-    """What is about to happen or which keys are waited for, with what, and from which step; `risk`: of a second Enter."""
+    """What will happen, or which keys to press, with the change and the resume step; `risk`: of a second Enter."""
     decision, state = attempt.decision, snapshot.state
     if state.mode == "observed":
-        # What stoker did not start it cannot restart.
+        # stoker cannot restart a job that it did not start.
         command = f"-- {shlex.join(attempt.argv)}" if attempt.argv else "--nproc-per-node N SCRIPT …"
         watched = tr("stoker only watches this: it did not start it and restarts nothing")
         supervised = tr(f"to supervise it: stoker run {command}")
@@ -279,7 +279,7 @@ def next_rows(
     else:
         rows = _part("next", tr(f"done: attempt {attempt.number + 1} followed"), width, tr)
     if decision.change is not None and not (held and decision.change == SpecChange()):
-        # What `r` does by itself is no offer.
+        # The default action of `r` is not an offer.
         following = state.find(attempt.number + 1)
         arguments = changed_arguments(attempt, following) if following is not None else ""
         label, text = (
@@ -302,7 +302,7 @@ def next_rows(
 
 
 def _now_rows(snapshot: Snapshot, decision: Decision, now: float, width: int, tr: Tr, risk: str) -> list[Row]:
-    """What happens now, or who is waited for."""
+    """What is happening now, or who must act."""
     state = snapshot.state
     asked = state.open_question
     of_batch = asked is not None and asked.what in OF_BATCH and asked.what not in state.answers
@@ -331,7 +331,7 @@ def _now_rows(snapshot: Snapshot, decision: Decision, now: float, width: int, tr
 
 
 def _why(attempt: st.AttemptState, snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
-    """Why that was decided, where what is about to happen does not say it."""
+    """The reason for the decision, unless the next step already states it."""
     decision = attempt.decision
     if decision is None or snapshot.state.mode == "observed":
         return []
@@ -344,19 +344,19 @@ def _why(attempt: st.AttemptState, snapshot: Snapshot, width: int, tr: Tr) -> li
 
 
 def reason_text(attempt: st.AttemptState, decision: Decision) -> str:
-    """The reason of a decision without the class of failure before it, which the frame's title has."""
+    """The reason of a decision without the leading failure class, which the frame's title has."""
     return decision.reason.removeprefix(f"{attempt.failure}: ")
 
 
 def keys_now(snapshot: Snapshot) -> list[str]:
-    """The keys that do something about a run that waits, the offered one first."""
+    """The keys that act on a waiting run, the offered one first."""
     now = possible(snapshot, read_only=False, can_adopt=False)
     keys = ("accept", "Enter"), ("smaller_batch", "b"), ("edit", "e"), ("restart", "r"), ("stop", "s")
     return [key for action, key in keys if action in now]
 
 
 def _asked_rows(snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
-    """What one key answers about the batch, with the numbers of each answer; and what was answered, also in an earlier run."""
+    """The answers to the batch question by key, with the numbers of each; and the given answer, even from an earlier run."""
     state, question = snapshot.state, snapshot.state.open_question
     given = state.answers.get(question.what) if question is not None else state.answer
     rows = []
@@ -386,7 +386,7 @@ def _countdown(condition: st.Backoff, now: float, decision: Decision, tr: Tr) ->
 
 
 def change_text(change: SpecChange, arguments: str = "") -> str:
-    """What the next attempt does differently, in one line. `arguments`: those that differ, where they are known."""
+    """The changes of the next attempt, in one line. `arguments`: the differing ones, if known."""
     parts = [describe_change(change.batch)] if change.batch is not None else []
     parts += [f"{name}={value}" for name, value in change.env]
     parts += [f"{name} {value}" for name, value in change.set_args]

@@ -1,4 +1,4 @@
-"""The two lines at the top: is it alive, how far is it, when will it be done."""
+"""The two lines at the top: whether the run is alive, how far it is, and when it will be done."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.kinds import epoch_text, is_unread, reading_ratio, reading_text, unread_text
 from supervisor.views.wording.translate import Tr
 
-# A run that steps is called quiet after this many seconds, or steps if those are longer.
+# A stepping run is called quiet after this many seconds, or steps if those take longer.
 QUIET_S = 30.0
 QUIET_STEPS = 10
-# An ETA needs so many gaps between steps of the attempt that runs; where the job itself gives one, so many steps.
+# An ETA needs this many gaps between steps of the live attempt; if the job itself prints one, this many steps.
 ETA_GAPS = 3
 ETA_STEPS = 5
 
@@ -49,10 +49,10 @@ class HeaderPanel(Panel):
 
     framed = False
     uses_clock = True
-    # What a person named the run, where that is known; else its script's or log's name is shown.
+    # The name a person gave the run, if any; otherwise its script's or log's name is shown.
     name_given = ""
-    is_low = False  # whether the terminal has no room for the tiles, which have the time of a step
-    esc_vetoes = False  # whether Esc reaches the keeper: nothing else is open that it would close
+    is_low = False  # whether the terminal has no room for the tiles, which show the step time
+    esc_vetoes = False  # whether Esc reaches the keeper: nothing else is open for it to close
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """Two rows."""
@@ -60,14 +60,14 @@ class HeaderPanel(Panel):
             return []
         snapshot, tr = self.view.snapshot, self.tr
         condition = self._condition(snapshot, self.view.now)
-        for is_roomy in (True, False):  # ours and the attempt give way to the step
+        for is_roomy in (True, False):  # our name and the attempt give way to the step
             left = (*self._who(snapshot.state, is_roomy=is_roomy), Span(" · "), *condition)
             progress = self._progress(snapshot, width - cells(left) - 2)
             if cells(left) + cells(progress) < width:
                 times = self._times(snapshot, width)
                 job = _job(snapshot, self.name_given, width - cells(times) - 2, tr)
                 return [between(left, progress, width), between(job, times, width)][:height]
-        # Where the first line has no room for it the second one has step and loss, each whole.
+        # If the first line has no room for it, the second one has step and loss, in full.
         loss = self._loss(snapshot)[:-1]
         forms = [progress[:end] for end in range(len(progress), 1, -1)] or [progress]
         lines = [(Span(" "), *form, Span(" "), *loss) for form in forms]
@@ -76,7 +76,7 @@ class HeaderPanel(Panel):
         return [first, next((line for line in lines if cells(line) <= width), short)][:height]
 
     def _who(self, state: RunState, *, is_roomy: bool) -> Row:
-        """Its name, and whether it is watched; where there is room also ours, and the attempt."""
+        """Its name, and whether it is watched; with enough room also our name, and the attempt."""
         left = [
             Span(" stoker  " if is_roomy else " ", TextStyle.DIM),
             Span(fm.short_id(state.run_id) or "…", TextStyle.STRONG),
@@ -88,12 +88,12 @@ class HeaderPanel(Panel):
         return tuple(left)
 
     def _condition(self, snapshot: Snapshot, now: float) -> Row:
-        """The state, and what it needs saying beside it."""
+        """The state and any necessary detail."""
         state, tr = snapshot.state, self.tr
         left = [spoken(condition_span(snapshot, now), tr)]
         quiet = quiet_s(snapshot, now)
         if is_failing(snapshot):
-            pass  # why no step comes is said
+            pass  # the reason for the missing steps is already shown
         elif veto := self._veto(snapshot, now):
             left.append(Span(tr(veto), TextStyle.WARN))
         elif hang_ends_in(snapshot, now) is not None:
@@ -110,7 +110,7 @@ class HeaderPanel(Panel):
         return tuple(left)
 
     def _veto(self, snapshot: Snapshot, now: float) -> str:
-        """What Esc would do about what is counted down; empty where it would do something else."""
+        """What Esc would do about the countdown; empty if it does something else."""
         if not self.esc_vetoes:
             return ""
         if restarts_in(snapshot, now) is not None:
@@ -125,7 +125,7 @@ class HeaderPanel(Panel):
         read = reading_ratio(state)
         if is_unread(state):
             return EMPTY
-        if read is not None:  # a step that stands far before the end is nobody's progress
+        if read is not None:  # a step far before the end is not the current progress
             size = min(room - 8, 32)
             drawn = bar(read, size, TextStyle.DIM) if size >= 6 else ()
             return (*drawn, Span(f" {math.floor(100 * read)} % ", TextStyle.PLAIN))
@@ -137,11 +137,11 @@ class HeaderPanel(Panel):
         shown, of = step, total
         progress = state.progress
         if epoch and progress is not None and progress.step is not None and progress.epoch_step is not None:
-            # As the log counts, so that the two can be compared; the bar is of the whole training.
+            # Count as the log does, so that the two can be compared; the bar covers the whole training.
             of = progress.epoch_steps
             shown = min(progress.epoch_step + step - progress.step, of or step)
         number = fm.whole(shown)
-        if of and shown <= of:  # what the arguments said may be no total
+        if of and shown <= of:  # the arguments' number may not be the total
             size = len(fm.whole(of))
             count = (Span(number.rjust(size), TextStyle.STRONG), Span(f" / {fm.whole(of)} "))
         else:
@@ -170,7 +170,7 @@ class HeaderPanel(Panel):
         elapsed = state.elapsed_s(self.view.now, has_keeper=has_keeper) if began_t is not None else None
         attempt = state.attempt
         has_card = attempt is not None and attempt.failure is not None and not attempt.verdict_provisional
-        loss = self._loss(snapshot) if has_card else EMPTY  # else the chart has it
+        loss = self._loss(snapshot) if has_card else EMPTY  # else the chart shows it
         spans = [*loss, *self._pace(snapshot)]
         spans += [Span(tr("elapsed "), TextStyle.DIM), Span(fm.clock(elapsed))]
         if isinstance(state.condition, (Running, Stopping)):
@@ -179,7 +179,7 @@ class HeaderPanel(Panel):
             moves = not still and quiet_s(snapshot, self.view.now) is None
             spans += [Span("  ETA ", TextStyle.DIM), Span(fm.clock(eta_s(snapshot) if moves else None))]
         if width >= 100:
-            # `~` where its log names no day and only clocks.
+            # `~` if its log gives only clock times without a day.
             is_guess = began_t is not None and attempt is not None and attempt.day_guessed
             began = fm.day_and_time(began_t, self.view.now) if began_t is not None else fm.DASH
             spans += [Span(tr("  started "), TextStyle.DIM), Span(f"{'~' * is_guess}{began}")]
@@ -195,7 +195,7 @@ class HeaderPanel(Panel):
         return row(Span(name, TextStyle.DIM), Span(fm.loss(loss)), "  ")
 
     def _pace(self, snapshot: Snapshot) -> Row:
-        """The time of a step, or else of an epoch, where the terminal is too low for the tiles."""
+        """The time per step, or else per epoch, if the terminal is too low for the tiles."""
         took_s, is_derived = snapshot.step_time_s
         if not self.is_low or not isinstance(snapshot.state.condition, Running):
             return EMPTY
@@ -206,7 +206,7 @@ class HeaderPanel(Panel):
 
 
 def _is_of_whole(progress: Progress, ratio: float) -> bool:
-    """Whether the share of the steps may be that of the training, as far as its log names epochs."""
+    """Whether the share of the steps may be the training's, as far as its log names epochs."""
     epoch, epochs = progress.epoch, progress.total_epochs
     if epoch is None or not epochs or epoch > epochs:
         return True
@@ -214,7 +214,7 @@ def _is_of_whole(progress: Progress, ratio: float) -> bool:
 
 
 def _counts_within_epochs(snapshot: Snapshot) -> bool:
-    """Whether the steps of a log that is watched begin again with each epoch, so that they alone say nothing."""
+    """Whether a watched log's steps restart with each epoch, so that they alone show nothing."""
     track = snapshot.metrics.get("loss", ())
     if snapshot.state.mode != "observed" or not track:
         return False
@@ -222,26 +222,26 @@ def _counts_within_epochs(snapshot: Snapshot) -> bool:
 
 
 def quiet_s(snapshot: Snapshot, now: float) -> float | None:
-    """Seconds without a step, where the keeper flagged that or it is longer than a run is ever quiet; else None."""
+    """Seconds without a step, if the keeper flagged that or it is longer than a run is ever quiet; else None."""
     condition, attempt = snapshot.state.condition, snapshot.state.attempt
     if attempt is not None and attempt.quiet_since is not None:
-        return None  # the state itself says so
+        return None  # the state already says so
     if isinstance(condition, Running) and attempt is not None and attempt.stall is not None:
         return now - attempt.stall.since
     if snapshot.state.progress is not None and snapshot.state.progress.lag_bytes:
-        return None  # the steps stand in what is not read yet
+        return None  # the steps are in the unread part
     if (
         attempt is not None
         and attempt.last_step is not None
         and attempt.last_step == snapshot.state.total_steps
     ):
-        return None  # the last one is made: it saves, or ends
+        return None  # the last step is done: it is saving or ending
     steps = snapshot.metrics["step_time_s"] or snapshot.metrics["loss"]
     if not isinstance(condition, Running) or condition.phase is not Phase.STEPPING or not steps:
         return None
     last_t = steps[-1].t
     if attempt is not None and snapshot.state.mode != "observed":
-        # Before it began, or began to make steps, there were none to come.
+        # Before it started, or started to step, no steps were due.
         last_t = max(last_t, attempt.started_t or attempt.planned_t, attempt.phase_t or 0.0)
     quiet = now - last_t
     usual = snapshot.step_time_s[0] or 0.0
@@ -249,10 +249,10 @@ def quiet_s(snapshot: Snapshot, now: float) -> float | None:
 
 
 def eta_s(snapshot: Snapshot) -> float | None:
-    """Seconds to the last step, by the run's own word or by the newest steps' rate; None while nothing moves.
+    """Seconds to the last step, by the run's own estimate or the newest steps' rate; None while halted.
 
-    None for the first steps of an attempt too: they are slow, or were read at once. A bar that was resumed counts the steps that it
-    skipped as done, so after a restart only the rate counts.
+    None for the first steps of an attempt too: they are slow, or were read at once. A resumed bar counts
+    skipped steps as done, so after a restart only the rate counts.
     """
     progress, total = snapshot.state.progress, snapshot.state.planned_steps
     attempt = snapshot.state.attempt
@@ -260,7 +260,7 @@ def eta_s(snapshot: Snapshot) -> float | None:
         return None
     gaps, rate_s = snapshot.gaps, snapshot.gap_s
     if snapshot.pace and not gaps:
-        gaps, (rate_s, _) = snapshot.pace, snapshot.step_time_s  # by the log's own step time
+        gaps, (rate_s, _) = snapshot.pace, snapshot.step_time_s  # from the log's own step time
     by_rate, step = None, snapshot.step if progress.step is not None else None
     if step is not None and total and step <= total and rate_s is not None and len(gaps) >= ETA_GAPS:
         by_rate = (total - step) * rate_s
@@ -277,7 +277,7 @@ def eta_s(snapshot: Snapshot) -> float | None:
 
 
 def _job(snapshot: Snapshot, name: str, room: int, tr: Tr) -> Row:
-    """Name, ranks and the effective batch, in as many words as there is space for."""
+    """Name, ranks and the effective batch, in as many words as fit."""
     state = snapshot.state
     parts = [Span(f" {name or state.name}", TextStyle.PLAIN)]
     count = ranks_of(state)
@@ -296,7 +296,7 @@ def _job(snapshot: Snapshot, name: str, room: int, tr: Tr) -> Row:
 
 
 def sample_text(state: RunState) -> str:
-    """What the model is given of one sample: ``sequence 1024``, ``sample 3 × 224 × 224``; empty where that was not measured, or varies."""
+    """The shape of one model sample: ``sequence 1024``, ``sample 3 × 224 × 224``; empty if it was not measured, or varies."""
     seen = state.attempt.measured if state.attempt is not None else None
     if seen is None or not seen.sample_shape:
         return ""
@@ -304,14 +304,14 @@ def sample_text(state: RunState) -> str:
 
 
 def ranks_of(state: RunState) -> int | None:
-    """The ranks of the job, or of more where more are seen: a script may start its own; None where neither is known."""
+    """The job's number of ranks, or more if more are seen: a script may start its own; None if neither is known."""
     attempt = state.attempt
     numbers = [own.rank for own in attempt.ranks.values() if own.rank is not None] if attempt else []
     return max([state.world_size or 0, *(number + 1 for number in numbers)]) or None
 
 
 def batch_forms(batch: BatchSpec) -> tuple[str, ...]:
-    """The batch in words, the fullest first; each number has its name."""
+    """The batch in words, the longest form first; each number has its name."""
     tokens = batch.unit is BatchUnit.TOKENS
     unit = " tokens" if tokens else ""
     if not batch.ranks_known:

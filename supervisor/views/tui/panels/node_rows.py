@@ -1,4 +1,4 @@
-"""A node of several in the ranks table: its state, its network, and of its ranks what matters most (pure)."""
+"""A node's row in the ranks table: its state, its network, and the key values of its ranks (pure)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from supervisor.views.tui.widgets.paint import TextStyle
 
 
 class Link(NamedTuple):
-    """One interface or RDMA port: bytes a second."""
+    """One interface or RDMA port: bytes per second."""
 
     name: str
     received: float
@@ -26,7 +26,7 @@ class Link(NamedTuple):
 
 
 def ranks_of(state: st.RunState, leader: st.RunState) -> list[st.RankState]:
-    """A node's ranks in the run's newest attempt; none while it has not begun that one."""
+    """A node's ranks in the run's newest attempt; none until it starts that attempt."""
     attempt, newest = state.attempt, leader.attempt
     if attempt is None or newest is None or attempt.number != newest.number:
         return []
@@ -34,7 +34,7 @@ def ranks_of(state: st.RunState, leader: st.RunState) -> list[st.RankState]:
 
 
 def node_values(node: Node) -> dict[str, float | None]:
-    """Of a node's ranks what matters most, by column: the least step, the median time of one and the longest, the greatest wait and memory."""
+    """The important values of a node's ranks, by column: the least step, median and longest step time, greatest wait and memory."""
     samples = node.ranks.values()
     took = _known(samples, "step_time_s")
     memory = _known(samples, "memory_used_bytes") or _known(samples, "rss_bytes")
@@ -51,7 +51,7 @@ def node_values(node: Node) -> dict[str, float | None]:
 
 
 def links_of(node: Node) -> tuple[Link, ...]:
-    """What its interfaces carry, the busiest first; those that carry nothing are left out, unless all are idle."""
+    """The traffic of its interfaces, busiest first; idle ones are left out, unless all are idle."""
     values = node.machine.values if node.machine is not None else {}
     found = [
         Link(name.removeprefix(NET_RECEIVED), received, values.get(name.replace(NET_RECEIVED, NET_SENT)) or 0)
@@ -64,7 +64,7 @@ def links_of(node: Node) -> tuple[Link, ...]:
 
 
 def links_text(links: Iterable[Link], width: int) -> str:
-    """As many interfaces as fit: ``eth0 ↓112M ↑98M``; the rates of the busiest alone where its name does not."""
+    """As many interfaces as fit: ``eth0 ↓112M ↑98M``; only the rates of the busiest if its name does not fit."""
     text = ""
     for link in links:
         rates = f"↓{short_rate(link.received)} ↑{short_rate(link.sent)}"
@@ -76,7 +76,7 @@ def links_text(links: Iterable[Link], width: int) -> str:
 
 
 def short_rate(bytes_per_s: float) -> str:
-    """Bytes a second in at most four cells: ``0``, ``934K``, ``112M``, ``1.2G``."""
+    """Bytes per second in at most four cells: ``0``, ``934K``, ``112M``, ``1.2G``."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "K")):
         if bytes_per_s >= 0.9995 * size:
             number = bytes_per_s / size
@@ -85,12 +85,12 @@ def short_rate(bytes_per_s: float) -> str:
 
 
 def percent_text(ratio: float | None) -> str:
-    """With its sign, in whole percent."""
+    """A percentage with its sign, rounded."""
     return f"{round(100 * ratio) + 0:+d} %" if ratio is not None else fm.DASH
 
 
 def node_state(node: Node, snapshot: Snapshot, now: float) -> tuple[str, TextStyle]:
-    """Glyph and word of what a node does. `now`: this machine's wall time."""
+    """Glyph and word for a node's activity. `now`: this machine's wall time."""
     leader, state, attempt = snapshot.state, node.state, node.state.attempt
     has_failed = attempt is not None and attempt.exit_code not in {None, 0}
     over = leader.condition if leader.is_over else state.condition

@@ -1,4 +1,4 @@
-"""The line above the footer: what needs saying; and which key is recommended now."""
+"""The line above the footer: the current notice, and which key is recommended."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from supervisor.views.wording.kinds import values_of
 from supervisor.views.wording.phrases import question_text
 from supervisor.views.wording.start_warnings import in_one_line, shown_at_start
 
-# An answer is shown for so long, a refusal longer: it is read.
+# How long an answer is shown; a refusal stays longer, because it is read.
 ANSWER_S = 6.0
 REFUSAL_S = 20.0
-# An advisory stands in this line for so long; the page `a` keeps all of them.
+# How long an advisory is shown in this line; the page `a` keeps all of them.
 ADVISORY_S = 600.0
 STALL = "stall"
-# The code of the advisory on a GPU that others use too, before its index (keeper/monitoring/collector.py).
+# The advisory code for a GPU that others also use, before its index (keeper/monitoring/collector.py).
 SHARED = "gpu_shared_"
 
 
@@ -42,17 +42,17 @@ class NoticeBar(Panel):
         super().__init__(id=id)
         self._answer: Span | None = None
         self._fading: Timer | None = None
-        self.adoption: Offer | None = None  # whether it can be taken over; None: not looked at yet
+        self.adoption: Offer | None = None  # whether it can be adopted; None: not checked yet
         self.read_only = False
-        self.recorded = False  # what is missing for a restart is no news in a recording
-        self.page: str | None = None  # what stands alone above this line
+        self.recorded = False  # in a recording, missing restart settings do not matter
+        self.page: str | None = None  # the page or pane shown alone above this line
 
     def say(self, text: str, style: TextStyle = TextStyle.PLAIN) -> None:
         """Show an answer for a while, or until the next one."""
         self._answer = Span(text, style)
         if self._fading is not None:
             self._fading.stop()
-        # A timer of its own: of a run that is over nothing else moves, and recorded time may stand still.
+        # Its own timer: for a finished run nothing else moves, and recorded time may be paused.
         self._fading = self.set_timer(
             REFUSAL_S if style in {TextStyle.WARN, TextStyle.BAD} else ANSWER_S, self._fade
         )
@@ -60,16 +60,16 @@ class NoticeBar(Panel):
 
     @property
     def says(self) -> str:
-        """The answer that is shown, empty without one."""
+        """The answer being shown, empty without one."""
         return self._answer.text if self._answer is not None else ""
 
     def drop_older(self) -> None:
-        """The run's state has changed: what was said before that is old, as "copied" below a failure card."""
+        """The run's state changed, so earlier answers are old, such as "copied" below a failure card."""
         if self._answer is not None:
             self._fade()
 
     def withdraw(self, text: str) -> None:
-        """This answer no longer holds; another one stays."""
+        """Drop this answer, which no longer holds; keep any other."""
         if self.says == text:
             self._fade()
 
@@ -79,7 +79,7 @@ class NoticeBar(Panel):
 
     @property
     def ready(self) -> bool:
-        """An answer is shown also before anything was read."""
+        """An answer is shown even before any data was read."""
         return self.view is not None or self._answer is not None
 
     def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
@@ -124,7 +124,7 @@ class NoticeBar(Panel):
         return row(Span(key, TextStyle.KEY), Span(f" {self.tr(word)} ", TextStyle.DIM))
 
     def _without_keeper(self, width: int) -> str:
-        """The line for a run without a supervisor process; how to start its next attempt only where there is space."""
+        """The line for a run without a supervisor process; with the way to continue if there is space."""
         offered = self.adoption is not None and not self.read_only
         if offered and self.adoption is not None and self.adoption.refusals:
             return fit(self.tr(f" ⚠ the supervisor process is gone; {self.adoption.refusals[0]}"), width)
@@ -139,7 +139,7 @@ class NoticeBar(Panel):
         attempt = state.attempt
         stall = attempt.stall if attempt is not None else None
         if attempt is not None and stall is not None and isinstance(state.condition, Running):
-            # The advisory has how long it was when it was written; here it is counted.
+            # The advisory has its duration when written; here it keeps counting.
             text = stall_text(stall, now)
             where = f": {attempt.stacks.text}" if attempt.stacks is not None else ""
             return _warned(
@@ -171,7 +171,7 @@ class NoticeBar(Panel):
                 keys = zip(ANSWER_KEYS, question.answers, strict=False)
                 spans = [(Span(f" {key}", TextStyle.KEY), Span(f" {one.value}")) for key, one in keys]
                 return _warned(question_text(question, tr), row(*chain(*spans), " "), width)
-            if newest.code == f"{ON_OOM}restarts":  # no warning
+            if newest.code == f"{ON_OOM}restarts":  # not a warning
                 text = fit(f" {tr(newest.text)}", width - cells(more) - 1).rstrip()
                 return between(row(Span(text)), more, width)
             return _warned(tr(newest.text), more, width)
@@ -183,18 +183,18 @@ class NoticeBar(Panel):
             Span(count, TextStyle.DIM), Span("P", TextStyle.KEY), Span(f" {tr('why')} ", TextStyle.DIM)
         )
         if self.page == "preflight":
-            more = ()  # there it stands
+            more = ()  # the page already shows it
         return _warned(tr(in_one_line(warnings[0])), more, width)
 
 
 def _warned(text: str, more: Row, width: int) -> Row:
-    """A warning, cut where the key that shows more would not fit."""
+    """A warning, truncated if the key that shows more would not fit."""
     cut = fit(f" ⚠ {text}", width - cells(more) - 1).rstrip()
     return between(row(Span(cut, TextStyle.WARN)), more, width)
 
 
 def is_past_evidence(snapshot: Snapshot) -> bool:
-    """Whether training continues below the lines that a signature matched: they are no news then, and stay on the timeline."""
+    """Whether training continues below the lines that a signature matched: they then remain only on the timeline."""
     attempt, condition = snapshot.state.attempt, snapshot.state.condition
     if attempt is None or not isinstance(condition, Running) or condition.phase is not Phase.STEPPING:
         return False
@@ -202,7 +202,7 @@ def is_past_evidence(snapshot: Snapshot) -> bool:
 
 
 def current_advisory(snapshot: Snapshot, now: float) -> Advisory | None:
-    """The newest advisory, while it holds: of the attempt that runs, not yet old, and only until its cause is over."""
+    """The newest advisory while it applies: for the live attempt, recent, and until its cause is over."""
     state = snapshot.state
     if not state.advisories or not isinstance(state.condition, Running) or state.attempt is None:
         return None
@@ -222,12 +222,12 @@ def current_advisory(snapshot: Snapshot, now: float) -> Advisory | None:
 
 
 def recommended(snapshot: Snapshot, page: str | None) -> str:
-    """The action of the key that a run which waits for its person should get next; empty where none is wanted. `page`: in sight."""
+    """The action of the key to press next in a run that waits for its person; empty if none. `page`: the visible one."""
     state = snapshot.state
     if is_live(snapshot) and not snapshot.keeper_alive and state.mode != "observed":
         return "adopt"
     if state.open_question is not None:
-        return ""  # only the person knows which answer is right
+        return ""  # only the person knows the right answer
     if offer(snapshot) is not None and snapshot.keeper_alive:
         return "accept"
     return "page('failure')" if shows_failure(snapshot) and page != "failure" else ""

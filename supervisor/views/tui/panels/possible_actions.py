@@ -1,4 +1,4 @@
-"""What is possible now, where the next attempt would begin, and what an action would cost (pure)."""
+"""The actions possible now, where the next attempt would start, and what an action would cost (pure)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from supervisor.views.wording.kinds import changed_text, checkpoint_place
 if TYPE_CHECKING:
     from supervisor.job.spec import JobSpec, Knobs
 
-# Actions that ask something of a keeper, or make one. Most bear the name of their request.
+# Actions that send a request to a keeper, or start one. Most have the name of their request.
 ACTING = frozenset(
     [
         *("restart", "smaller_batch", "edit", "accept", "start_now", "hold", "keep_waiting", "answer"),
@@ -34,7 +34,7 @@ FROM_FIRST_STEP = "from the first step, unless the script resumes by itself"
 
 
 def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozenset[str]:
-    """The actions that a keeper would carry out now. Observers take notes and stacks only; a note on a run that is over needs no keeper."""
+    """The actions that a keeper would carry out now. Observers take only notes and stacks; a note on a finished run needs no keeper."""
     state = snapshot.state
     if state.is_over and not (read_only or snapshot.gone):
         return frozenset(["note"])
@@ -65,12 +65,12 @@ def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozens
 
 
 def has_processes(state: st.RunState) -> bool:
-    """Whether processes are known whose stacks can be read: a log that is only watched has none."""
+    """Whether there are known processes whose stacks can be read: a watched log has none."""
     return state.mode != "observed" or (state.attempt is not None and bool(state.attempt.pid))
 
 
 def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, width: int) -> str:
-    """Why an action that a person asked for is not possible now, and what is: one line of at most `width` cells."""
+    """Why the requested action is not possible now, and what is: one line of at most `width` cells."""
     state = snapshot.state
     if snapshot.gone:
         return "the run directory is gone: nobody is there to be asked"
@@ -113,19 +113,19 @@ def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, 
 
 
 def knobs_of(snapshot: Snapshot) -> Knobs | None:
-    """The job's knobs with what was answered and measured since its start; None: run.json cannot be read."""
+    """The job's settings with the answers and measurements since its start; None: run.json cannot be read."""
     record = snapshot.run_file
     return snapshot.state.answered_job(record.job).knobs if record is not None else None
 
 
 def current_batch(snapshot: Snapshot) -> BatchSpec | None:
-    """The batch of the newest attempt, measured or planned, if it is known."""
+    """The batch of the newest attempt, measured or planned, if known."""
     attempt = snapshot.state.attempt
     return attempt.shown_batch if attempt else None
 
 
 def batch_flag(snapshot: Snapshot) -> str:
-    """The script's batch flag with its value where it holds more than one rank's batch; empty otherwise."""
+    """The script's batch flag with its value, if it covers more than one rank's batch; empty otherwise."""
     from supervisor.job.knobs.set_batch import divided_flag
 
     if snapshot.run_file is None:
@@ -135,7 +135,7 @@ def batch_flag(snapshot: Snapshot) -> str:
 
 
 def batch_copy(snapshot: Snapshot) -> str:
-    """That the batch is changed in a copy of the user's config; empty where no config holds it."""
+    """A note that the batch is changed in a copy of the user's config; empty if no config contains it."""
     from supervisor.job.knobs.setting_names import Place, config_file, place_of
 
     if (knobs := knobs_of(snapshot)) is None:
@@ -146,9 +146,9 @@ def batch_copy(snapshot: Snapshot) -> str:
 
 
 def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
-    """What a smaller batch would be: the one policy planned, else the next divisor that did not run out of memory; the same if none is smaller.
+    """A smaller batch: the one that policy planned, else the next divisor that did not run out of memory; the same if none is smaller.
 
-    None where the batch is not known, or could not be handed to the script.
+    None if the batch is unknown, or cannot be passed to the script.
     """
     attempt, now, knobs = snapshot.state.attempt, current_batch(snapshot), knobs_of(snapshot)
     if attempt is None or now is None or (knobs is not None and not knobs.can_change_batch):
@@ -161,8 +161,8 @@ def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
 
 
 def why_no_batch(snapshot: Snapshot) -> str:
-    """Why no other batch can be offered, and what would let it be: one line."""
-    # Slow to load: the first screen must not wait for them.
+    """Why no other batch can be offered, and what would allow it: one line."""
+    # Slow to load, so the first screen must not wait for it.
     from supervisor.job.knobs.set_batch import why_not_changeable, why_size_unknown
     from supervisor.job.spec import OF_BATCH, Knobs
 
@@ -174,15 +174,15 @@ def why_no_batch(snapshot: Snapshot) -> str:
     return f"{keys} answers what is asked on the card: {why}"
 
 
-# -- where the next attempt would begin ------------------------------------------------------------------------
+# -- where the next attempt would start ------------------------------------------------------------------------
 
 
 class NextStart(NamedTuple):
-    """Where the next attempt would begin.
+    """Where the next attempt would start.
 
-    `given`: the checkpoint that the arguments themselves name, such as ``--resume c2.pt``. `saved`: the newest that is known.
-    `resumes`: whether the script would find one, taken for granted where run.json cannot be read (`knobs` is None then).
-    `looks_again`: whether checkpoints are looked for once more when the live attempt has ended, and a flag takes what is found.
+    `given`: the checkpoint named in the arguments, such as ``--resume c2.pt``. `saved`: the newest known one.
+    `resumes`: whether the script would find one, assumed true if run.json cannot be read (`knobs` is then None).
+    `looks_again`: whether checkpoints are searched again after the live attempt ends, and a flag takes the result.
     """
 
     given: str | None
@@ -193,15 +193,15 @@ class NextStart(NamedTuple):
 
 
 def next_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> NextStart:
-    """Where the next attempt would begin. `typed`: the arguments that it would have; None: as they are.
+    """Where the next attempt would start. `typed`: its arguments; None: unchanged.
 
-    A checkpoint that a person typed holds; one of the job's own arguments gives way to a newer one that a flag takes.
+    A checkpoint typed by a person stays; one in the job's own arguments is replaced by a newer one that a flag takes.
     """
     record, state, saved = snapshot.run_file, snapshot.state, snapshot.state.resumable
     knobs = knobs_of(snapshot)
     if record is None or knobs is None:
         return NextStart(None, saved, resumes=True, knobs=None)
-    # Only once something has failed or is to be restarted.
+    # Only after a failure or before a restart.
     from supervisor.job.knobs.resume_settings import given_start
     from supervisor.policy.history import is_resume_known
     from supervisor.run.next_job import next_job
@@ -226,7 +226,7 @@ def next_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> Next
 
 
 def _handed_over(args: tuple[str, ...], job: JobSpec, path: str) -> str | None:
-    """The flag by which a person handed the very checkpoint that is known to the script, whatever it is called."""
+    """The flag by which a person gave the script this known checkpoint, whatever its name."""
     from supervisor.job.arguments.command_line import settings_of
 
     whole = os.path.normpath(os.path.join(job.cwd, path))
@@ -238,7 +238,7 @@ def _handed_over(args: tuple[str, ...], job: JobSpec, path: str) -> str | None:
 
 
 def resume_text(snapshot: Snapshot, start: NextStart) -> tuple[str, str]:
-    """Where the next attempt would start, in one line; and why, to be shown where there is space."""
+    """Where the next attempt would start, in one line; and why, to be shown if there is space."""
     saved, attempt = start.saved, snapshot.state.attempt
     if start.given:
         return f"with {start.given}, as given", ""
@@ -256,7 +256,7 @@ def resume_text(snapshot: Snapshot, start: NextStart) -> tuple[str, str]:
 
 
 def checkpoint_path(snapshot: Snapshot) -> str:
-    """The newest checkpoint's path, below the folder that the job runs in where it lies there; empty where none is known."""
+    """The newest checkpoint's path, relative to the job's folder if it is below; empty if none is known."""
     saved, record = snapshot.state.resumable, snapshot.run_file
     if saved is None:
         return ""
@@ -264,7 +264,7 @@ def checkpoint_path(snapshot: Snapshot) -> str:
 
 
 def set_to_resume(start: NextStart) -> str:
-    """What the launch would add to the arguments to make the script resume; empty where it adds nothing."""
+    """What the launch would add to the arguments to make the script resume; empty if nothing."""
     knobs, saved = start.knobs, start.saved
     if knobs is None or saved is None or not start.resumes or start.given:
         return ""
@@ -277,20 +277,20 @@ def set_to_resume(start: NextStart) -> str:
 
 
 def checkpoint_words(start: NextStart) -> tuple[str | None, str] | None:
-    """A known checkpoint that the launch would not hand over by itself: the flag for it, if one is known, and its path."""
+    """A known checkpoint that the launch would not pass on automatically: any known flag for it, and its path."""
     if start.knobs is None or start.saved is None or not start.saved.path or start.resumes:
         return None
     return start.knobs.start, start.saved.path
 
 
 def overwrite_warning(snapshot: Snapshot, *, short: bool = False) -> str:
-    """The warning before a restart that may begin at step 0 although steps were made; empty where it resumes, or no more than the first step was made.
+    """The warning before a restart that may begin at step 0 after some steps; empty if it resumes, or at most the first step was made.
 
     `short`: for the one line below the panes.
     """
     record = snapshot.run_file
     steps = max((attempt.last_step or 0 for attempt in snapshot.state.attempts), default=0)
-    # A run that trains is further than its state says, which is up to a second old.
+    # A training run is further than its state says, which is up to a second old.
     nothing_lost = 0 if isinstance(snapshot.state.condition, st.Running) else FIRST_STEP
     if record is None or steps <= nothing_lost or record.job.retry.restart_from_scratch:
         return ""
@@ -314,7 +314,7 @@ def overwrite_warning(snapshot: Snapshot, *, short: bool = False) -> str:
 
 
 def offer(snapshot: Snapshot) -> SpecChange | None:
-    """What a held run would be restarted with by one key: a change that answers its failure; None where there is none."""
+    """The change that one key would restart a held run with, as an answer to its failure; None if there is none."""
     condition = snapshot.state.condition
     if not isinstance(condition, st.HeldOpen) or condition.decision is None:
         return None
@@ -323,7 +323,7 @@ def offer(snapshot: Snapshot) -> SpecChange | None:
 
 
 def offer_warning(snapshot: Snapshot) -> str:
-    """What a person should know before the offer is accepted, in one line; empty where nothing is at risk."""
+    """A warning before the offer is accepted, in one line; empty if nothing is at risk."""
     change = offer(snapshot)
     batch = change.batch if change is not None else None
     risk = ""
@@ -332,11 +332,11 @@ def offer_warning(snapshot: Snapshot) -> str:
     return ", ".join(filter(None, (risk, overwrite_warning(snapshot, short=True))))
 
 
-# -- commands that start it again ------------------------------------------------------------------------------
+# -- commands that start the job again -------------------------------------------------------------------------
 
 
 def continue_text(snapshot: Snapshot) -> str:
-    """The command that starts the next attempt of a run that is over, with the change that policy plans; empty where it succeeded."""
+    """The command that starts the next attempt of a finished run, with policy's planned change; empty if it succeeded."""
     state = snapshot.state
     done = isinstance(state.condition, st.Finished) and state.condition.outcome is Outcome.SUCCEEDED
     if not state.is_over or done or state.mode == "observed" or snapshot.run_file is None:
@@ -345,10 +345,10 @@ def continue_text(snapshot: Snapshot) -> str:
 
 
 def again_text(snapshot: Snapshot) -> str:
-    """The command that starts this job again, with what would have let it restart; empty where it is not known."""
+    """The command that starts this job again, with the settings that it lacked for a restart; empty if unknown."""
     if snapshot.run_file is None or snapshot.state.mode == "observed":
         return ""
-    from supervisor.job.launch.plan import command_of  # only once a run is over
+    from supervisor.job.launch.plan import command_of  # only once a run has finished
     from supervisor.run.next_job import declared_again
 
     job = snapshot.run_file.job
@@ -356,7 +356,7 @@ def again_text(snapshot: Snapshot) -> str:
 
 
 def with_resume_declared(snapshot: Snapshot) -> str:
-    """The command that starts this job again with its checkpoint's path declared; empty where that is of no use."""
+    """The command that starts this job again with its checkpoint's path declared; empty if that is useless."""
     knobs, again = knobs_of(snapshot), again_text(snapshot)
     stepped = any(attempt.last_step is not None for attempt in snapshot.state.attempts)
     if knobs is None or not again or not stepped or "--resume-knob" in again:
@@ -367,11 +367,11 @@ def with_resume_declared(snapshot: Snapshot) -> str:
     return again.replace("stoker run", f"stoker run --resume-knob '{named}'", 1)
 
 
-# -- what it costs ---------------------------------------------------------------------------------------------
+# -- costs -----------------------------------------------------------------------------------------------------
 
 
 def cost(snapshot: Snapshot) -> str:
-    """What ending a live attempt would lose since the newest checkpoint, in a few words; empty for nothing."""
+    """What ending a live attempt would lose since the newest checkpoint, in a few words; empty if nothing."""
     state, attempt, saved = snapshot.state, snapshot.state.attempt, snapshot.state.resumable
     if attempt is None or attempt.last_step is None or not isinstance(state.condition, st.Running):
         return ""
@@ -383,7 +383,7 @@ def cost(snapshot: Snapshot) -> str:
 
 
 def restart_effect(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> str:
-    """What a restart ends and where the next attempt begins, in one line. `typed`: with these arguments."""
+    """What a restart ends and where the next attempt starts, in one line. `typed`: with these arguments."""
     state, attempt, start = snapshot.state, snapshot.state.attempt, next_start(snapshot, typed)
     where, _ = resume_text(snapshot, start)
     if attempt is not None and isinstance(state.condition, st.Running):
@@ -393,7 +393,7 @@ def restart_effect(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> 
         if start.looks_again:
             return f"this ends attempt {attempt.number} at step {at}+; the next begins {where}, or from a newer checkpoint found then"
         return f"this ends attempt {attempt.number} at step {at}+; the next begins {where}"
-    # Of a run that is held nothing more is lost by going on from a checkpoint; a script that starts again may write over all.
+    # Resuming a held run loses nothing more; a script that starts again may overwrite everything.
     steps = max((attempt.last_step or 0 for attempt in state.attempts), default=0)
     resumes = start.saved is not None and start.resumes
     is_typed = typed is not None and start.given != next_start(snapshot).given
@@ -403,7 +403,7 @@ def restart_effect(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> 
 
 
 def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
-    """What a person is asked before a stop, and before a request that would lose something; None: nothing."""
+    """The question before a stop, or before a request that would lose something; None if there is none."""
     condition, lost = snapshot.state.condition, cost(snapshot)
     if kind is RequestKind.RESTART:
         effect = restart_effect(snapshot)
@@ -422,7 +422,7 @@ def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
 
 
 def _same_again(snapshot: Snapshot) -> str:
-    """That a restart without a change repeats what ran out of memory, and what Enter changes; else empty."""
+    """A note that an unchanged restart would run out of memory again, and what Enter changes; else empty."""
     attempt, condition = snapshot.state.attempt, snapshot.state.condition
     if attempt is None or attempt.failure not in OUT_OF_MEMORY or isinstance(condition, st.Running):
         return ""
@@ -431,7 +431,7 @@ def _same_again(snapshot: Snapshot) -> str:
     now = attempt.shown_batch
     what = f"micro-batch {now.micro_batch_per_rank}" if now is not None else "batch"
     if change is not None and change.set_args:
-        what = "settings"  # of the data loader: its workers, mostly
+        what = "settings"  # of the data loader: usually its workers
     again = f"the same {what} ran out of memory"
     if attempt.failure is FailureClass.HOST_OOM:
         again = f"the same {what} ran out of host memory"

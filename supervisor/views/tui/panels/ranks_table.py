@@ -1,4 +1,4 @@
-"""The ranks table: who is where, who lags, who waits for data, who is gone; of a run on several nodes below their nodes."""
+"""The ranks table: where ranks are, who lags, who waits for data, who is gone; with several nodes, below their nodes."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row
 from supervisor.views.wording.kinds import reading_text
 
-# A rank that waits for its data this long and ten times the median is marked.
+# A rank that waits this long for its data, and ten times the median, is marked.
 DATA_WAIT_S = 0.05
-# Printed step times that differ by so much between ranks that wait for each other are no measure of the same thing.
+# Printed step times that differ this much between ranks that wait for each other do not measure the same thing.
 UNPROVEN_SKEW = 0.2
-# A rank's last line is shown if at least this many cells are left beside the other columns.
+# A rank's last line is shown if the other columns leave at least this many cells.
 LINE_LEAST = 24
 LINE = "last line"
 NETWORK = "network"
-# What the frame and the pane's number take of the line with the two titles.
+# The width that the frame and the pane's number take from the title line.
 TITLE_EDGE_CELLS = 13
-# Up to so many rows of nodes and ranks all nodes are open; above, each is one row until a person opens it.
+# Up to this many rows of nodes and ranks, all nodes are open; above, each is one row until a person opens it.
 OPEN_ROWS = 20
-# Name and width, in the order in which they are shown.
+# Name and width, in display order.
 COLUMNS = {
     "rank": 5, "state": 11, "step": 7, "ms/step": 7, "skew": 6, "data": 8, "compute": 8, "mem": 5, "peak": 5, "cpu": 6,
     "pid": 7, "seen": 5,
 }  # fmt: skip
-# The same of several nodes: a node has all but a pid, a rank all but a card, a network and other ranks.
+# The same for several nodes: a node has everything but a pid; a rank lacks a card, a network and other ranks.
 OF_NODES = {
     "rank": 9, "state": 10, "ranks": 5, "step": 6, "ms/step": 7, "skew": 6, "data": 8, "mem": 5, "cpu": 6, "gpu": 5,
     NETWORK: 10, "pid": 7, "seen": 5,
 }  # fmt: skip
-# Those come first of which a narrow table has no room for all.
+# The columns to keep first if a narrow table has no room for all.
 WANTED = ["rank", "state", "step", "ms/step", "mem", "seen", "skew", "data", "cpu", "pid", "compute", "peak"]
 WANTED_OF_NODES = [
     "rank",
@@ -72,19 +72,19 @@ WANTED_OF_NODES = [
     "cpu",
     "pid",
 ]
-# The names of nodes and what their interfaces carry get so many cells where there are any left.
+# Widths for node names and interface traffic, if there is room.
 WIDER = {"rank": 12, NETWORK: 24}
-# Columns that are shown only if some rank reports their value.
+# Columns shown only if some rank reports their value.
 REPORTED = {"data": "data_wait_s", "compute": "compute_s", "peak": "memory_peak_bytes"}
 LEFT = frozenset(["state", LINE, NETWORK])
-# Of these the greatest comes first where the table is sorted by them: laggards before others.
+# For these the greatest value sorts first: laggards before others.
 GREATEST_FIRST = frozenset(["ms/step", "skew", "data", "compute", "mem", "peak", "cpu"])
 
 
 class Line(NamedTuple):
-    """A rank, or a node of several. `order`: what it is sorted by, of the columns where it has something.
+    """A rank, or one of several nodes. `order`: its sort keys, for the columns where it has a value.
 
-    `who`: what the rank is called, empty for a node; `node`: which of several.
+    `who`: the rank's name, empty for a node; `node`: its number, if there are several.
     """
 
     cells: Mapping[str, Span]
@@ -94,7 +94,7 @@ class Line(NamedTuple):
 
 
 class RanksPanel(ListPanel, can_focus=True):
-    """One row a rank of the newest attempt; `take_lines` gives it what ranks write. Several nodes have a row each, to be folded."""
+    """One row per rank of the newest attempt; `take_lines` gives it ranks' lines. Several nodes have rows that fold."""
 
     number = 3
     uses_clock = True
@@ -109,7 +109,7 @@ class RanksPanel(ListPanel, can_focus=True):
     ]
 
     class Chosen(Message):
-        """A rank, or a node, whose log is wanted."""
+        """A request for the log of a rank or a node."""
 
         def __init__(self, who: str, node: int | None = None) -> None:
             super().__init__()
@@ -117,15 +117,15 @@ class RanksPanel(ListPanel, can_focus=True):
             self.node = node
 
     class Folded(Message):
-        """Another number of rows is there."""
+        """The number of rows has changed."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
         self._lines: list[Line] = []
-        self._folds: dict[int, bool] = {}  # what a person folded or unfolded
+        self._folds: dict[int, bool] = {}  # nodes that a person folded or unfolded
         self._usual_step_s: float | None = None
         self._usual_wait_s: float | None = None
-        # Ranks that log no more while others do: of a few that is a sign, of most a habit of the script.
+        # Ranks that stopped logging while others continue: a few signal trouble, most of them a habit.
         self._silent = self._terse = frozenset[str]()
         self._last: Mapping[str, str] = {}
         self.by = "rank"
@@ -146,12 +146,12 @@ class RanksPanel(ListPanel, can_focus=True):
         return self._now + self._snapshot.state.clock_ahead_s
 
     def on_mount(self) -> None:
-        """Sorted as last time."""
+        """Sort as last time."""
         kept = memory_of(self.app).kept.ranks_by
         self.by = kept if kept in COLUMNS or kept == LINE else "rank"
 
     def take_lines(self, last: Mapping[str, str]) -> None:
-        """Keep what each rank wrote last; shown with the next paint, at once where none was known or no paint is due."""
+        """Keep each rank's last line; shown with the next paint, or at once if none was known or no paint is due."""
         if last == self._last:
             return
         is_first, self._last = not self._last, last
@@ -159,11 +159,11 @@ class RanksPanel(ListPanel, can_focus=True):
             self.repaint()
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """Also the other nodes."""
+        """Includes the other nodes."""
         return (*snapshot.facts(), snapshot.nodes)
 
     def titles(self) -> tuple[Row, Row]:
-        """How many there are, and the worst that is known of one of them."""
+        """How many there are, and the worst known fact about one of them."""
         if self.view is None:
             return EMPTY, EMPTY
         snapshot = self.view.snapshot
@@ -199,7 +199,7 @@ class RanksPanel(ListPanel, can_focus=True):
         return "", TextStyle.PLAIN
 
     def heading(self, width: int) -> Sequence[Row]:
-        """Names of the columns."""
+        """The names of the columns."""
         several = self.view is not None and bool(self.view.snapshot.nodes)
         text = ""
         for name, size in self._columns(width):
@@ -211,7 +211,7 @@ class RanksPanel(ListPanel, can_focus=True):
     # -- rows ----------------------------------------------------------------------------------------------
 
     def count(self) -> int:
-        """One row a rank and a node, or one that says that there is none."""
+        """One row per rank and node, or one that says that there are none."""
         snapshot = self._snapshot
         ranks = dict(_samples(snapshot))
         trains = isinstance(snapshot.state.condition, st.Running) and not reading_text(snapshot.state)
@@ -232,7 +232,7 @@ class RanksPanel(ListPanel, can_focus=True):
         return len(self._lines)
 
     def needed_rows(self, snapshot: Snapshot) -> int:
-        """How many rows the table has, as far as nodes are folded."""
+        """How many rows the table has, with some nodes folded."""
         if not snapshot.nodes:
             return len(ranks_of(snapshot.state, snapshot.state))
         whole = _all_rows(snapshot)
@@ -253,7 +253,7 @@ class RanksPanel(ListPanel, can_focus=True):
         )
 
     def _sorted(self, lines: Iterable[Line]) -> list[Line]:
-        """By the chosen column; those of which it is not known come last, each in the order of ranks."""
+        """Sort by the chosen column; rows without a value come last, each group in rank order."""
 
         def order(line: Line) -> tuple[bool, float | str]:
             value = line.order.get(self.by)
@@ -301,11 +301,11 @@ class RanksPanel(ListPanel, can_focus=True):
     ) -> Line:
         snapshot, name = self._snapshot, rank_label(rank)
         values = sample.values if sample else {}
-        # What is known of the job is shown of its one rank; a process that is only measured has no step.
+        # Facts about the job are shown for its only rank; a process that is only measured has no step.
         if is_alone := is_alone and "step" not in values:
             values = {"step": snapshot.step, "step_time_s": snapshot.latest("step_time_s"), **values}
         step_s, pace_s = values.get("step_time_s"), sample.pace_s if sample is not None else None
-        if is_alone or _reports_alone(snapshot, sample):  # the same number as in the header
+        if is_alone or _reports_alone(snapshot, sample):  # the header has the same number
             took, is_derived = snapshot.step_time_s
             step_s, pace_s = (None, took) if is_derived else (took, None)
         slow, seen_t = slow_rank_of(state), _seen_t(state, sample)
@@ -317,7 +317,7 @@ class RanksPanel(ListPanel, can_focus=True):
             "rank": Span(f"{'    ' if node is not None else ''}{name}", TextStyle.STRONG),
             "state": Span(self.tr(word), style),
             "step": Span(fm.whole(values.get("step"))),
-            # By when lines came all ranks of a job are as slow as the slowest: that is no skew.
+            # By line times all ranks of a job are as slow as the slowest, so there is no skew.
             "ms/step": Span(fm.about(_milli)(pace_s) if pace_s and not step_s else _milli(step_s)),
             "skew": self._skew(step_s, state, is_slow=is_slow),
             "data": self._waited(values.get("data_wait_s")),
@@ -334,7 +334,7 @@ class RanksPanel(ListPanel, can_focus=True):
             LINE: Span(last, TextStyle.DIM),
         }
         order = {
-            "state": f"{int(not rank.exited)}{word}",  # those that are gone first, then by their word
+            "state": f"{int(not rank.exited)}{word}",  # ended ranks first, then by their word
             "step": values.get("step"),
             "ms/step": step_s or pace_s,
             "skew": math.inf if is_slow else step_s,
@@ -350,14 +350,14 @@ class RanksPanel(ListPanel, can_focus=True):
         return Line(fields, order, name, node)
 
     def _skew(self, step_s: float | None, state: st.RunState, *, is_slow: bool) -> Span:
-        """By how much a rank is slower than the others; of the one that they wait for, how long they do in every step.
+        """How much slower a rank is than the others; for the one they wait for, how long they wait in every step.
 
-        A step time that it prints does not show that by itself: the rank that waits may print the longer one.
+        Printed step times alone do not show that: the waiting rank may print the longer one.
         """
         slow, usual_s = slow_rank_of(state), self._usual_step_s
         skew = step_s / usual_s - 1 if step_s and usual_s else None
         if is_slow:
-            # Not in percent: beside its own step time, which is the shortest, that would read as its opposite.
+            # Not in percent: its own step time is the shortest, so that would look like the opposite.
             has_time = slow is not None and slow.lost_s > 0
             text = f"+{wait_text(slow.lost_s)}" if slow is not None and has_time else percent_text(skew)
             return Span(text, TextStyle.WARN)
@@ -366,13 +366,13 @@ class RanksPanel(ListPanel, can_focus=True):
         return Span(percent_text(skew))
 
     def _waited(self, wait_s: float | None) -> Span:
-        """How long a rank waits for its data; marked where that is long, also beside what is usual here."""
+        """How long a rank waits for its data; marked if long, even compared with the usual wait here."""
         if wait_s is None or wait_s <= max(DATA_WAIT_S, 10 * (self._usual_wait_s or 0.0)):
             return Span(fm.seconds(wait_s))
         return Span(f"⚠ {fm.seconds(wait_s)}", TextStyle.WARN)
 
     def _late_after_s(self, name: str, sample: Rank | None) -> float:
-        """The age of a rank's last step from which on it is marked: one that logs every ten minutes is not late after one."""
+        """The age at which a rank's last step is marked: one that logs every ten minutes is not late after one minute."""
         if name in self._silent or name in self._terse:
             return 0.0 if name in self._silent else math.inf
         usual = sample.cadence if sample is not None else None
@@ -401,14 +401,14 @@ class RanksPanel(ListPanel, can_focus=True):
     # -- keys ----------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's own
-        """There is nothing to fold on one node."""
+        """A single node cannot be folded."""
         return not action.startswith("fold") or bool(self.view is not None and self.view.snapshot.nodes)
 
     def _here(self) -> Line | None:
         return self._lines[self.cursor] if self.cursor < len(self._lines) else None
 
     def action_fold(self, way: int = 0) -> None:
-        """Fold (-1) or unfold (1) the node that the cursor is on, or on a rank of; 0: the other of the two."""
+        """Fold (-1) or unfold (1) the node under the cursor, or that of the rank under it; 0: toggle."""
         here = self._here()
         if here is not None and here.node is not None:
             is_folded = way < 0 or (way == 0 and not self._is_folded(here.node))
@@ -419,7 +419,7 @@ class RanksPanel(ListPanel, can_focus=True):
         self._fold([node.number for node in self._snapshot.nodes], is_folded=folded)
 
     def _fold(self, numbers: Iterable[int], *, is_folded: bool) -> None:
-        """Fold nodes; the cursor stays on its rank, or on its node. The panes may need another height."""
+        """Fold nodes; the cursor stays on its rank or its node. The panes may need another height."""
         here = self._here()
         self._folds |= dict.fromkeys(numbers, is_folded)
         self.count()
@@ -436,13 +436,13 @@ class RanksPanel(ListPanel, can_focus=True):
             self.post_message(self.Chosen(here.who, None if here.who else here.node))
 
     def action_sort(self) -> None:
-        """Sort by the next column that is shown: what stands out comes first."""
+        """Sort by the next visible column: the most notable values first."""
         shown = self._columns(self.size.width - 2)
         names = [name for name, _ in shown if name in COLUMNS or name == LINE]
         self.sort_by(names[(names.index(self.by) + 1) % len(names)] if self.by in names else "rank")
 
     def sort_by(self, name: str) -> None:
-        """Sort by a column, and remember it."""
+        """Sort by a column, and save the choice."""
         self.by = name
         self.cursor = 0
         memory = memory_of(self.app)
@@ -450,7 +450,7 @@ class RanksPanel(ListPanel, can_focus=True):
         self.repaint()
 
     def on_click(self, event: events.Click) -> None:
-        """A click on a column's name sorts by it; on a rank it puts the cursor, on a node it folds or unfolds it."""
+        """A click on a column's name sorts by it; on a rank it moves the cursor, on a node it folds or unfolds."""
         if event.y != int(self.framed):
             super().on_click(event)
             at = self.row_at(event)
@@ -468,13 +468,13 @@ class RanksPanel(ListPanel, can_focus=True):
 
 
 def columns_of(width: int, *, several: bool = False, reported: Container[str]) -> list[tuple[str, int]]:
-    """Names and widths of the columns that fit. `reported`: values that some rank reports; the columns of others are left out."""
+    """Names and widths of the columns that fit. `reported`: values that some rank reports; other columns are left out."""
     sizes, wanted = (OF_NODES, WANTED_OF_NODES) if several else (COLUMNS, WANTED)
     left, chosen = width, set[str]()
     for name in wanted:
         if name in REPORTED and REPORTED[name] not in reported:
             continue
-        # The names of nodes in full come before what is least wanted.
+        # Full node names take precedence over the least important columns.
         reserved = WIDER["rank"] if several and name in {"data", "cpu", "pid"} else 0
         if left - reserved <= sizes[name]:
             break
@@ -490,7 +490,7 @@ def columns_of(width: int, *, several: bool = False, reported: Container[str]) -
 
 
 def slow_rank_of(state: st.RunState) -> SlowRankFound | None:
-    """Which rank the others wait for, by the newest attempt's keeper; None while nothing was found."""
+    """The rank that the others wait for, as found by the newest attempt's keeper; None if none was found."""
     found = state.attempt.slow_rank if state.attempt is not None else None
     return found if found is not None and (found.rank is not None or found.unclear) else None
 
@@ -505,19 +505,19 @@ def _milli(value_s: float | None) -> str:
 
 
 def _states(snapshot: Snapshot) -> list[st.RunState]:
-    """Of all nodes."""
+    """The states of all nodes."""
     return [node.state for node in snapshot.nodes] or [snapshot.state]
 
 
 def _all_rows(snapshot: Snapshot) -> int:
-    """Rows of all nodes and their ranks, none folded."""
+    """The rows of all nodes and their ranks, none folded."""
     return sum(1 + len(ranks_of(node.state, snapshot.state)) for node in snapshot.nodes)
 
 
 def _seen_t(state: st.RunState, sample: Rank | None) -> float | None:
-    """When a rank last logged a step; where its steps are not its own, when its process was last seen.
+    """When a rank last logged a step; if its steps are not its own, when its process was last seen.
 
-    While nothing moves the silence is everybody's: else the one rank that prints would look like the one that is late.
+    While nothing moves, all ranks count as silent: otherwise the only rank that prints would look late.
     """
     if sample is None:
         return None
@@ -526,14 +526,14 @@ def _seen_t(state: st.RunState, sample: Rank | None) -> float | None:
 
 
 def _reports_alone(snapshot: Snapshot, sample: Rank | None) -> bool:
-    """Whether this rank's steps are all that there are."""
+    """Whether only this rank reports steps."""
     if snapshot.nodes or sample is None or sample.stepped_t is None:
         return False
     return sum(rank.stepped_t is not None for rank in snapshot.ranks.values()) == 1
 
 
 def _samples(snapshot: Snapshot) -> Iterator[tuple[str, Rank]]:
-    """The newest readings of all ranks, by their name."""
+    """The newest readings of all ranks, by name."""
     for samples in [node.ranks for node in snapshot.nodes] or [snapshot.ranks]:
         yield from samples.items()
 

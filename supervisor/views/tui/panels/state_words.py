@@ -1,4 +1,4 @@
-"""The state of a run and of a rank as a glyph, a word and a colour: the same wherever it is shown (pure)."""
+"""The state of a run or a rank as a glyph, a word and a color: the same in all places (pure)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.widgets.paint import Span, TextStyle
 from supervisor.views.wording.kinds import end_of_request, failing_text, reading_text, signal_name
 
-# So long before it, the end of a held run is counted down.
+# How long before it to count down to the end of a held run.
 SOON_S = 3600.0
 END_UNSEEN = "○ ended: how is not known"
 UNWATCHED = "○ no longer watched"
-# How the words of a state begin, and what stands for them in a column of the list of runs.
+# The beginnings of state words, and their replacements in a column of the list of runs.
 SHORT = (
     ("⚠ hang", "⚠ hang"),
     ("● reading", "● reading"),
@@ -41,7 +41,7 @@ OUTCOMES = {
 
 
 class Shown(Protocol):
-    """A run of which the state is shown: a snapshot, or a row of the list of runs."""
+    """A run whose state is shown: a snapshot, or a row of the list of runs."""
 
     @property
     def state(self) -> st.RunState:
@@ -53,13 +53,13 @@ class Shown(Protocol):
 
 
 def listed_span(shown: Shown, now: float) -> Span:
-    """The state by the same rules in the few cells of a column: what is counted down is left out."""
+    """The state by the same rules in the few cells of a column, without countdowns."""
     if not shown.keeper_alive and not shown.state.is_over:
         return Span("? no supervisor", TextStyle.WARN)
     whole, attempt = condition_span(shown, now), shown.state.attempt
     match shown.state.condition:
         case st.Finished() if shown.state.failed_for is not None:
-            return Span("✗ stopped", whole.style)  # the column of verdicts names the failure
+            return Span("✗ stopped", whole.style)  # the verdict column names the failure
         case st.Running() if attempt is not None and attempt.failing is not None:
             return Span("✗ failing", whole.style)
         case _:
@@ -70,7 +70,7 @@ def listed_span(shown: Shown, now: float) -> Span:
 
 
 def condition_span(shown: Shown, now: float) -> Span:
-    """Glyph and word of the run's state."""
+    """Glyph and word for the run's state."""
     condition = shown.state.condition
     attempt = shown.state.attempt
     requested = end_of_request(attempt) if attempt is not None else ""
@@ -94,7 +94,7 @@ def condition_span(shown: Shown, now: float) -> Span:
         case st.Running(phase=Phase.RENDEZVOUS) if shown.state.mode == "observed" and attempt is not None:
             return Span("● live", TextStyle.LIVE)
         case st.Running():
-            # Without a keeper nobody knows: what is shown is the last that one wrote.
+            # Without a keeper nobody knows; show the last state that one wrote.
             known = shown.keeper_alive
             return Span(
                 f"{'●' if known else '?'} {condition.phase}", TextStyle.LIVE if known else TextStyle.WARN
@@ -134,7 +134,7 @@ def condition_span(shown: Shown, now: float) -> Span:
 
 
 def _end_unseen(attempt: st.AttemptState | None, now: float) -> Span:
-    """Of a log that is not followed any longer it is known since when it is quiet; of a process that was watched, that it ended."""
+    """For a log no longer followed, since when it is quiet; for a watched process, that it ended."""
     if attempt is None or attempt.quiet_since is None:
         return Span(END_UNSEEN, TextStyle.WARN)
     return Span(f"○ quiet for {_quiet_age(attempt.quiet_since, now)}", TextStyle.WARN)
@@ -151,13 +151,13 @@ def stall_text(stall: StallFlagged, now: float) -> str:
 
 
 def is_stalled(shown: Shown) -> bool:
-    """Whether a keeper flagged missing progress, and looks on."""
+    """Whether a keeper has flagged missing progress and is still watching."""
     attempt = shown.state.attempt
     return shown.keeper_alive and attempt is not None and attempt.stall is not None
 
 
 def hang_ends_in(shown: Shown, now: float) -> float | None:
-    """Seconds until the attempt is ended as a hang; None: that is not about to be done."""
+    """Seconds until the attempt is ended as a hang; None if that is not planned."""
     attempt = shown.state.attempt
     if not shown.keeper_alive or attempt is None or attempt.countdown is None:
         return None
@@ -165,7 +165,7 @@ def hang_ends_in(shown: Shown, now: float) -> float | None:
 
 
 def restarts_in(shown: Shown, now: float) -> float | None:
-    """Seconds until the next attempt starts by itself; None: none is about to."""
+    """Seconds until the next attempt starts automatically; None if none will."""
     condition = shown.state.condition
     if not shown.keeper_alive or not isinstance(condition, st.Backoff):
         return None
@@ -173,7 +173,7 @@ def restarts_in(shown: Shown, now: float) -> float | None:
 
 
 def wait_ends_in(shown: Shown, now: float) -> float | None:
-    """Seconds until a held run ends as nobody decided; None: that is not about to happen."""
+    """Seconds until a held run ends without a decision; None if that is not planned."""
     condition = shown.state.condition
     if not shown.keeper_alive or not isinstance(condition, st.HeldOpen) or condition.until is None:
         return None
@@ -182,17 +182,17 @@ def wait_ends_in(shown: Shown, now: float) -> float | None:
 
 
 def outcome_span(outcome: Outcome) -> Span:
-    """Glyph and word of how a run ended."""
+    """Glyph and word for the end of a run."""
     return OUTCOMES[outcome]
 
 
 def is_live(snapshot: Snapshot) -> bool:
-    """Whether there is still something that leaving leaves running or waiting."""
+    """Whether something keeps running or waiting after quitting."""
     return not snapshot.state.is_over and not snapshot.gone
 
 
 def leave_word(snapshot: Snapshot) -> str:
-    """What leaving does, and what it does not end."""
+    """What quitting does, and what it does not end."""
     if not is_live(snapshot) or not snapshot.keeper_alive or snapshot.state.mode == "observed":
         return "leave"
     match snapshot.state.condition:
@@ -209,21 +209,21 @@ def leave_word(snapshot: Snapshot) -> str:
 
 
 def _ends_on_request(attempt: st.AttemptState | None) -> bool:
-    """Whether the run ends with this attempt because somebody asked for that."""
+    """Whether the run ends with this attempt because somebody requested it."""
     why = attempt.stop.why if attempt is not None and attempt.stop is not None else None
     return why in st.REQUESTED_STOPS and why is not StopWhy.RESTART
 
 
 def is_held_unwatched(state: st.RunState) -> bool:
-    """Whether a held run waits for its person also while no dashboard shows it; where only an edit helps, it does not."""
-    from supervisor.policy.rules import RULES  # only once something has failed
+    """Whether a held run waits for its person even without a dashboard; not if only an edit helps."""
+    from supervisor.policy.rules import RULES  # only after a failure
 
     verdict = state.attempt.verdict if state.attempt is not None else None
     return verdict is None or RULES[verdict.failure].held_unwatched
 
 
 def shows_failure(snapshot: Snapshot) -> bool:
-    """Whether the failure card takes the place of the charts: an attempt failed and no new one runs."""
+    """Whether the failure card replaces the charts: an attempt failed and no new one is running."""
     attempt = snapshot.state.attempt
     if is_failing(snapshot):
         return True
@@ -240,7 +240,7 @@ def shows_failure(snapshot: Snapshot) -> bool:
 
 
 def is_failing(snapshot: Snapshot) -> bool:
-    """Whether a rank of the newest attempt fails, and its launcher has not ended: what is known is known so far."""
+    """Whether a rank of the newest attempt is failing while its launcher still runs: facts are provisional."""
     attempt, condition = snapshot.state.attempt, snapshot.state.condition
     if attempt is None or attempt.failing is None:
         return False
@@ -256,16 +256,16 @@ def is_failing(snapshot: Snapshot) -> bool:
 
 
 def failures(state: st.RunState) -> list[st.AttemptState]:
-    """The attempts that failed, oldest first; what a person ended is none of them."""
+    """The failed attempts, oldest first; attempts that a person ended are not included."""
     return [attempt for attempt in state.attempts if attempt.failure is not None]
 
 
 def rank_state(rank: st.RankState, state: st.RunState, *, is_live: bool) -> tuple[str, TextStyle]:
-    """Glyph and word of what became of a rank. `state`: of its node; `is_live`: a keeper looks after it."""
+    """Glyph and word for a rank's state. `state`: of its node; `is_live`: a keeper manages it."""
     attempt = state.attempt
     if rank.exited:
         if rank.exit_code is None and attempt is not None and attempt.exit_code == 0:
-            return "✓ done", TextStyle.DIM  # torchrun ended well, so its ranks did
+            return "✓ done", TextStyle.DIM  # torchrun exited with 0, so its ranks did
         if attempt is not None and attempt.ended_on_request:
             return "■ stopped", TextStyle.DIM
         if hung := _hung(attempt):
@@ -284,14 +284,14 @@ def rank_state(rank: st.RankState, state: st.RunState, *, is_live: bool) -> tupl
 
 
 def _kept_waiting_by(attempt: st.AttemptState | None) -> tuple[int, ...]:
-    """The ranks that the others wait for, as the stacks of an ongoing stall show; empty where they do not."""
+    """The ranks that the others wait for, according to the stacks of an ongoing stall; empty if none."""
     if attempt is None or attempt.stall is None or attempt.stacks is None:
         return ()
     return attempt.stacks.odd if attempt.stacks.t >= attempt.stall.since else ()
 
 
 def _hung(attempt: st.AttemptState | None) -> tuple[int, ...]:
-    """The ranks that the others waited for until we ended it, or until these gave up."""
+    """The ranks that the others waited for until we ended the attempt, or until they gave up."""
     if attempt is None or attempt.verdict is None:
         return ()
     if attempt.hang is not None:

@@ -1,4 +1,4 @@
-"""The recent course of training: five numbers in one line, and curves of the most informative series where there is room."""
+"""The recent course of training: five numbers in one line, and curves of the most informative series if there is room."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TilesPanel(Panel):
     framed = False
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """The five series, and whose they are."""
+        """The five series, and their attempt."""
         names = ("lr", "tokens_per_sec", "samples_per_sec", "grad_norm", "step_time_s", "data_wait_s")
         return (
             *(snapshot.metrics[name] for name in names),
@@ -41,11 +41,11 @@ class TilesPanel(Panel):
         )
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """The line; tiles that do not fit are left out from the end."""
+        """The line; tiles that do not fit are dropped from the end."""
         if self.view is None or height < 1:
             return []
         every = _tiles(self.view.snapshot)
-        tiles = [tile for tile in every if tile[3]] or every  # what this script never tells takes no room
+        tiles = [tile for tile in every if tile[3]] or every  # never logged: takes no room
         shown = max(1, min(len(tiles), width // 20))
         size = width // shown
         spans: list[Span] = []
@@ -90,7 +90,7 @@ def _tiles(snapshot: Snapshot) -> list[Tile]:
 
 
 def epoch_time_text(snapshot: Snapshot) -> str:
-    """How long an epoch takes, where a step's time is not known; empty where neither is."""
+    """The duration of an epoch, if the step time is unknown; empty if both are."""
     took_s, is_derived = snapshot.epoch_time_s
     return (
         f"{(fm.about(fm.seconds) if is_derived else fm.seconds)(took_s)}/epoch" if took_s is not None else ""
@@ -98,7 +98,7 @@ def epoch_time_text(snapshot: Snapshot) -> str:
 
 
 def _throughput(snapshot: Snapshot, derived_s: float | None) -> Tile:
-    """Tokens or samples a second, as the log says; steps a second where it says neither and no time."""
+    """Tokens or samples per second from the log; steps per second if it has neither and no time."""
     for name, label in (("tokens_per_sec", "tok/s"), ("samples_per_sec", "smp/s")):
         if snapshot.metrics[name]:
             return _tile(label, snapshot.latest(name), fm.short, snapshot.metrics[name], 5)
@@ -120,7 +120,7 @@ def _tile(
 
 
 def _ink(value: float | None) -> TextStyle:
-    """What is not known is no news."""
+    """An unknown value is dimmed."""
     return TextStyle.DIM if value is None else TextStyle.STRONG
 
 
@@ -130,23 +130,23 @@ def _values(track: Track) -> list[float]:
 
 # -- curves ------------------------------------------------------------------------------------------
 
-# The y axis spans at least this share of the greatest value, so that noise looks like noise.
+# The y axis spans at least this share of the greatest value, so that noise stays small.
 LEAST_SPAN = 0.25
-# What logs of reinforcement learning call the steps of their environments a second; shown under their own name.
+# The name for environment steps per second in reinforcement learning logs, shown under their own name.
 FRAME_RATES = frozenset({"fps", "sps"})
-# What a frame takes of the row of its titles.
+# The width that a frame takes from its title row.
 FRAME_CELLS = 8
 
 
 class Trend(NamedTuple):
-    """A series, what it is called, and how its values are written."""
+    """A series, its name, and the format of its values."""
 
     name: str
     track: Track
     say: Callable[[float | None], str]
     latest: float | None
     style: TextStyle = TextStyle.PACE
-    odd: str = ""  # the word for the newest value where that is not finite
+    odd: str = ""  # the word for the newest value if it is not finite
 
 
 class TrendPanel(Panel):
@@ -159,12 +159,12 @@ class TrendPanel(Panel):
         self._place = place
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """The series that is drawn, and the attempts."""
+        """The charted series, and the attempts."""
         trend = self._trend(snapshot)
         return (trend.track if trend is not None else None, snapshot.state.attempts, trend and trend.odd)
 
     def titles(self) -> tuple[Row, Row]:
-        """What is drawn and its newest value."""
+        """The charted series and its newest value."""
         trend = self._trend(self.view.snapshot) if self.view is not None else None
         if trend is None:
             return EMPTY, EMPTY
@@ -195,7 +195,7 @@ class TrendPanel(Panel):
 
 
 def trends(snapshot: Snapshot) -> Iterator[Trend]:
-    """The series that make a curve, the most informative first; how many a second is said once."""
+    """The series with a curve, the most informative first; the rate per second is shown once."""
     metrics = snapshot.metrics
     took_s, is_derived = snapshot.step_time_s
     whole = snapshot.series
@@ -219,7 +219,7 @@ def trends(snapshot: Snapshot) -> Iterator[Trend]:
             TextStyle.PLAIN,
             snapshot.not_finite("grad_norm"),
         ),
-        # What was logged is there from the first step on; of the pace there are the newest gaps alone.
+        # Logged series start at the first step; the pace has only the newest gaps.
         Trend(
             "logged step time" if is_derived else "step time",
             logged,

@@ -1,4 +1,4 @@
-"""The run browser: live and past runs, one a line; Enter opens one."""
+"""The run browser: live and past runs, one per line; Enter opens one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
         _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave; no training is ended by it", show=False),
     ]
 
-    # Actions with an argument, which have no key of their own.
+    # Actions with an argument, which have no key.
     MORE_COMMANDS: ClassVar[tuple[Binding, ...]] = (
         _key("c", "compare_with", "compare", "c", "compare NAME: with the runs that you name", show=False),
         *(
@@ -91,17 +91,17 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self._made_t = time.monotonic()
 
     def begin_with(self, runs: RunList) -> None:
-        """What was read before this is mounted."""
+        """The data read before this is mounted."""
         self._first = runs
 
     def compose(self) -> ComposeResult:
-        """The table, what became of a key, and the keys."""
+        """The table, the result of a key, and the keys."""
         yield self.panel
         yield self.notice
         yield FooterBar(id="footer")
 
     def on_mount(self) -> None:
-        """The table has the keys; ages move once a second."""
+        """The table has the focus; ages update once a second."""
         self.panel.focus()
         if self._first is not None:
             self.take(self._first)
@@ -111,19 +111,19 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self.set_interval(TICK_S, self._tick)
 
     def take(self, runs: RunList) -> None:
-        """Show what was read."""
+        """Show new data."""
         self._read = True
         self.panel.list = runs
         self.panel.renew()
         self._offer()
 
     def is_early(self, event: events.Event) -> bool:
-        """Whether a key has to wait for the first that is read; leaving never does."""
+        """Whether a key has to wait for the first data; quitting never does."""
         leaves = isinstance(event, events.Key) and event.key in LEAVING
         return not self._read and not leaves and time.monotonic() - self._made_t < FIRST_READ_S
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - textual's own signature
-        """Opening needs a run, clearing a filter."""
+        """Opening needs a run, and clearing needs a filter."""
         if action in {"open", "mark", "delete", "replay", "name", "note"}:
             return bool(self.panel.rows)
         if action == "compare":
@@ -139,23 +139,23 @@ class BrowserScreen(KeyScreen, Screen[None]):
         return bool(self.panel.query_text) if action == "clear" else True
 
     def action_help(self) -> None:
-        """The keys that do something now."""
+        """The keys that work now."""
         lines = lines_of(self, "the list of runs", self.BINDINGS)
         self.app.push_screen(HelpScreen([*lines, *lines_of(self.panel, "move", RunsPanel.BINDINGS)]))
 
     def action_open(self) -> None:
-        """Open the run under the cursor alone, whatever is marked."""
+        """Open only the run under the cursor, whatever is marked."""
         if self.panel.chosen is not None:
             self.post_message(RunsPanel.Opened(self.panel.chosen))
 
     def action_mark(self) -> None:
-        """Mark the run under the cursor, to be compared with; or take the mark away."""
+        """Mark the run under the cursor for comparison, or unmark it."""
         if self.panel.chosen is not None:
             self.panel.mark(self.panel.chosen)
         self._offer()
 
     def action_compare(self) -> None:
-        """Open the run under the cursor with the marked ones' series beside its own."""
+        """Open the run under the cursor, with the marked ones' series beside its own."""
         chosen = self.panel.chosen
         if chosen is not None and self.panel.marked == [chosen]:
             self.tell("one run is marked: move to another one, or mark more, then c compares them")
@@ -164,11 +164,11 @@ class BrowserScreen(KeyScreen, Screen[None]):
             self.post_message(RunsPanel.Opened(chosen, beside))
 
     def action_compare_with(self) -> None:
-        """Say how."""
+        """Show how."""
         self.tell("Space marks runs and c compares them; or type compare and a run's name")
 
     def compare_with_for(self, words: str) -> None:
-        """Open the run under the cursor with the series of the runs of these names beside its own."""
+        """Open the run under the cursor, with the series of the named runs beside its own."""
         if self.panel.chosen is not None:
             self.post_message(RunsPanel.Opened(self.panel.chosen, named=words))
 
@@ -202,7 +202,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
             self.post_message(RunsPanel.Continued(self.panel.row))
 
     def on_panel_keys_changed(self) -> None:
-        """Other keys do something for the run under the cursor."""
+        """The run under the cursor has other keys."""
         self._offer()
 
     def action_delete(self) -> None:
@@ -215,17 +215,17 @@ class BrowserScreen(KeyScreen, Screen[None]):
             self._confirm(f"delete {row.run.run_id}? u brings it back, for a week", RunsPanel.Thrown(row.run))
 
     def action_name(self) -> None:
-        """Ask what the run under the cursor is to be called."""
+        """Ask for a name for the run under the cursor."""
         if self.panel.row is not None:
             ask_over(self, AskLine("name", self.panel.row.given), self.name_for)
 
     def name_for(self, words: str) -> None:
-        """Call the run under the cursor so."""
+        """Name the run under the cursor."""
         if self.panel.row is not None:
             self.post_message(RunsPanel.Named(self.panel.row, words))
 
     def action_note(self) -> None:
-        """Ask what is to be noted of the run under the cursor."""
+        """Ask for a note on the run under the cursor."""
         if self.panel.row is not None:
             ask_over(self, AskLine("note"), self.note_for)
 
@@ -235,36 +235,36 @@ class BrowserScreen(KeyScreen, Screen[None]):
             self.post_message(RunsPanel.Noted(self.panel.row, words.strip()))
 
     def action_undo(self) -> None:
-        """Bring back what was deleted last."""
+        """Restore the last deleted run."""
         self.post_message(RunsPanel.Thrown(None))
 
     def tell(self, text: str, style: TextStyle = TextStyle.WARN) -> None:
-        """Say what became of it, for a while or until the next time."""
+        """Show a result for a while, or until the next one."""
         self.notice.say(text, style)
         self._offer()
 
     def tell_of_stop(self, answer: Answer) -> None:
-        """Say what became of a stop."""
+        """Show the result of a stop."""
         self.tell(answer.text, TextStyle.PLAIN if answer.good is None else TextStyle.WARN)
 
     def on_key(self, event: events.Key) -> None:
-        """A key that nothing here answers says so, once."""
+        """A key without an action says so, once."""
         text = silence_of(self, event)
         if text is not None and text != self.notice.says:
             self.tell(text, TextStyle.PLAIN)
 
     def action_sort(self, name: str = "") -> None:
-        """By the key of a name, else by the next one."""
+        """Sort by the named key, or else by the next one."""
         keys = list(SortKey)
         following = keys[(keys.index(self.panel.sort) + 1) % len(keys)]
         self.panel.sort_by(SortKey[name] if name else following)
 
     def action_reverse(self) -> None:
-        """The other order."""
+        """Reverse the order."""
         self.panel.sort_by(self.panel.sort, reverse=not self.panel.reverse)
 
     def sort_for(self, words: str) -> None:
-        """Sort as ``loss desc`` names it."""
+        """Sort as in ``loss desc``."""
         found = sort_named(words)
         if found is None:
             self.tell(f"nothing is sorted by {words}: {', '.join(SortKey)}; then asc or desc")
@@ -272,7 +272,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
             self.panel.sort_by(found[0], reverse=found[1])
 
     def action_filter(self) -> None:
-        """Filter as one types."""
+        """Filter while typing."""
         self.panel.open_filter(self._offer)
 
     def filter_for(self, words: str) -> None:
@@ -281,19 +281,19 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self._offer()
 
     def action_widen(self) -> None:
-        """The runs of all folders, or of this one."""
+        """List the runs of all folders, or only of this one."""
         self.panel.scope.everywhere = not self.panel.scope.everywhere
         self.panel.post_message(RunsPanel.Widened())
         self.panel.repaint()
         self._offer()
 
     def action_clear(self) -> None:
-        """No filter."""
+        """Clear the filter."""
         self.panel.filter_by("")
         self._offer()
 
     def action_leave(self) -> None:
-        """Leave; nothing is ended."""
+        """Quit; nothing is ended."""
         self.app.exit()
 
     def _tick(self) -> None:

@@ -1,4 +1,4 @@
-"""The list of runs over the dashboard: which of them are compared with the one that is open."""
+"""The list of runs over the dashboard, to choose the runs to compare with the open one."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class RunPicker(OverScreen[Sequence[RunPaths] | None]):
     """Lets a person mark any number of runs; returns them in the order of marking, or None if the dialog is closed.
 
     Args:
-        run: the one that is open: it is not listed.
-        marked: those that are compared already.
+        run: the open run, which is not listed.
+        marked: the runs already being compared.
         clock: wall time.
-        feeder: the thread that reads.
+        feeder: the reading thread.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -85,7 +85,7 @@ class RunPicker(OverScreen[Sequence[RunPaths] | None]):
         self._feeder.submit(self._read)
 
     def _read(self) -> None:
-        """In the reading thread, a slice at a time."""
+        """Read in the reading thread, one time slice at a time."""
         self.app.call_later(self._take, self._reader.refresh())
 
     def _take(self, runs: RunList) -> None:
@@ -98,12 +98,12 @@ class RunPicker(OverScreen[Sequence[RunPaths] | None]):
             self._feeder.submit(self._read)
 
     def on_runs_panel_opened(self, message: RunsPanel.Opened) -> None:
-        """A click on the chosen run marks it."""
+        """A click on the selected run marks it."""
         message.stop()
         self.panel.mark(message.run)
 
     def action_mark(self) -> None:
-        """Compare with the run under the cursor, or no longer."""
+        """Compare with the run under the cursor, or stop comparing."""
         if self.panel.chosen is not None:
             self.panel.mark(self.panel.chosen)
 
@@ -113,19 +113,19 @@ class RunPicker(OverScreen[Sequence[RunPaths] | None]):
         self.app.push_screen(HelpScreen([*lines, *lines_of(self.panel, "move", RunsPanel.BINDINGS)]))
 
     def action_done(self) -> None:
-        """Compare with those that are marked, or with none."""
+        """Compare with the marked runs, or with none."""
         self.dismiss(self.panel.marked)
 
     def action_filter(self) -> None:
-        """Filter as one types."""
+        """Filter while typing."""
         self.panel.open_filter(lambda: None)
 
     def action_widen(self) -> None:
-        """The runs of all folders, or of this one."""
+        """List the runs of all folders, or only of this one."""
         self.panel.scope.everywhere = not self.panel.scope.everywhere
         self._reader.look_again()
         self._feeder.submit(self._read)
 
     def action_cancel(self) -> None:
-        """Leave all as it is."""
+        """Close without a change."""
         self.dismiss(None)

@@ -1,4 +1,4 @@
-"""The table of runs, one a line, with a cursor; the browser's screen stands around it."""
+"""The table of runs, one per line, with a cursor; the browser's screen surrounds it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NARROW_STATE_CELLS = 12
 ID_CELLS = 29
 VERDICT_CELLS = 17
 PLACE_CELLS = 48
-# Below these widths (inside the frame) something gives way: attempts with batch and learning rate, the name, how long it took, the date in the id and
+# Below these widths (inside the frame) columns are dropped: attempts with batch and learning rate, the name, the duration, the date in the id and
 # the total of steps; last the best loss and the age, then the step and the end of the state.
 NUMBERS_FROM = 152
 NAME_FROM = 127
@@ -46,10 +46,10 @@ WHOLE_FROM = 77
 STEP_FROM = 48
 STEP_LEAST = 7
 VERDICT_LEAST = 10
-# What a folder needs beside the other columns.
+# The width that a folder needs beside the other columns.
 FOLDER_LEAST = 12
 DATE_CELLS = len("20261121-1412-")
-# Where an arrow shows how the list is sorted; newest first needs none.
+# Columns where an arrow shows the sort order; newest first needs none.
 SORTED_COLUMNS = {
     SortKey.STATE: "state",
     SortKey.NAME: "name",
@@ -68,7 +68,7 @@ TEACH = (
 )
 TEACH_CELLS = 15
 TROUBLE_ROWS = 3
-# So near to the middle of a column's name a click means that column.
+# A click this near the middle of a column's name means that column.
 NEAR_CELLS = 6
 
 
@@ -78,7 +78,7 @@ class RunsPanel(ListPanel):
     inverts_cursor = False
 
     class Opened(Message):
-        """A run was chosen; `beside`: the runs whose series are to lie beside its own, `named`: or those of these names; `replay`: its recording is to be played."""
+        """A run was chosen; `beside`: the runs whose series to draw beside its own, or `named`: those with these names; `replay`: play its recording."""
 
         def __init__(
             self, run: RunPaths, beside: Sequence[RunPaths] = (), *, named: str = "", replay: bool = False
@@ -90,7 +90,7 @@ class RunsPanel(ListPanel):
             self.replay = replay
 
     class OfRow(Message):
-        """Something is wanted of the run of a row, with the words that were typed for it."""
+        """A request about the run of a row, with the words typed for it."""
 
         def __init__(self, row: RunRow, text: str = "") -> None:
             super().__init__()
@@ -98,19 +98,19 @@ class RunsPanel(ListPanel):
             self.text = text
 
     class Stopped(OfRow):
-        """A run is to be stopped."""
+        """A request to stop a run."""
 
     class Continued(OfRow):
-        """The next attempt of a run that is over is wanted."""
+        """A request for the next attempt of a finished run."""
 
     class Named(OfRow):
-        """A run has another name from now on."""
+        """A new name for a run."""
 
     class Noted(OfRow):
-        """A note was put on a run."""
+        """A note on a run."""
 
     class Thrown(Message):
-        """A run is to be deleted, or the last deletion (None) undone."""
+        """A request to delete a run, or (None) to undo the last deletion."""
 
         def __init__(self, run: RunPaths | None) -> None:
             super().__init__()
@@ -135,7 +135,7 @@ class RunsPanel(ListPanel):
         self._columns: Sequence[Column] = ()
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """What depends on the run under the cursor."""
+        """The keys that depend on the run under the cursor."""
         stop = [("s", "stop", "stop")] if self.can_stop else []
         again = [("r", "continue", "continue_run")] if self.can_continue else []
         return [*stop, *again, *([("c", "compare", "compare")] if self.can_compare else [])]
@@ -148,7 +148,7 @@ class RunsPanel(ListPanel):
 
     @property
     def can_continue(self) -> bool:
-        """Whether the run under the cursor is over without success, so that another attempt may be started."""
+        """Whether the run under the cursor finished without success, so that another attempt may start."""
         found = self.row
         if found is None or found.live or found.state.mode != "launched":
             return False
@@ -162,12 +162,12 @@ class RunsPanel(ListPanel):
 
     @property
     def ready(self) -> bool:
-        """Something was read."""
+        """Whether anything was read."""
         return self.list is not None
 
     @property
     def can_widen(self) -> bool:
-        """Whether there is anything in other folders."""
+        """Whether other folders have runs."""
         return self.list is not None and bool(self.list.elsewhere)
 
     @property
@@ -176,7 +176,7 @@ class RunsPanel(ListPanel):
         return self.rows[self.cursor] if self.rows else None
 
     def renew(self) -> None:
-        """Filter and sort again, then paint: the cursor stays on its run, and where it is when that run is gone."""
+        """Filter and sort again, then paint: the cursor stays on its run, or in its place if that run is gone."""
         now = self._clock()
         rows = self.list.rows if self.list else ()
         self.rows = ordered(
@@ -191,12 +191,12 @@ class RunsPanel(ListPanel):
         self.go_to(at)
 
     def _state_words(self, found: RunRow) -> tuple[str, str]:
-        """What the column of states has, in English and in the person's language, without the glyph."""
+        """The text of the state column, in English and in the person's language, without the glyph."""
         span = listed_span(found, self._clock())
         return span.text[2:], spoken(span, self.tr).text[2:]
 
     def go_to(self, index: int) -> None:
-        """Choose the run of a row."""
+        """Select the run of a row."""
         super().go_to(index)
         if self.rows:
             self.chosen = self.rows[self.cursor].run
@@ -212,7 +212,7 @@ class RunsPanel(ListPanel):
             self.renew()
 
     def titles(self) -> tuple[Row, Row]:
-        """How many, filtered how, sorted by what."""
+        """How many runs, the filter, and the sort order."""
         total = len(self.list.rows) if self.list else 0
         tr = self.tr
         left = [Span(tr("runs"), TextStyle.STRONG), *self._scope_text()]
@@ -226,7 +226,7 @@ class RunsPanel(ListPanel):
         return tuple(left), row(Span(f"{where}{counted}", TextStyle.DIM))
 
     def _scope_text(self) -> Row:
-        """Where the listed runs lie, and what shows more or fewer."""
+        """The folder of the listed runs, and the key that shows more or fewer."""
         place = self.scope.place
         if place is None:
             return EMPTY
@@ -238,7 +238,7 @@ class RunsPanel(ListPanel):
         folder = fm.near_path(str(place))
         if (
             len(folder) > PLACE_CELLS
-        ):  # its end tells folders apart, and the key behind it must not be pushed out
+        ):  # its end distinguishes folders, and the key after it must not be pushed out
             folder = f"…{folder[1 - PLACE_CELLS :]}"
         entries = [Span(self.tr(f" in {folder}"), TextStyle.PLAIN)]
         if self.list is not None and self.list.elsewhere:
@@ -248,7 +248,7 @@ class RunsPanel(ListPanel):
         return tuple(entries)
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """A head line and the rows around the cursor."""
+        """The heading and the rows around the cursor."""
         if self.list is not None and not self.list.rows and self.list.complete:
             return [
                 EMPTY,
@@ -275,7 +275,7 @@ class RunsPanel(ListPanel):
         return [*rows, *([EMPTY] * (room - len(rows))), detail] if detail else rows
 
     def heading(self, width: int) -> Sequence[Row]:
-        """Names of the columns; an arrow shows which one the runs are sorted by, up: the least first."""
+        """The column names; an arrow marks the sort column, up for least first."""
         texts = {name: self.tr(name) for name in ("state", *(column.name for column in self._columns))}
         if sorted_by := SORTED_COLUMNS.get(self.sort):
             texts[sorted_by] = texts.get(sorted_by, "") + self._arrow()
@@ -283,7 +283,7 @@ class RunsPanel(ListPanel):
         return [clip(row(Span(self._heading, TextStyle.DIM)), width)]
 
     def item(self, index: int, width: int) -> Row:
-        """A run."""
+        """One run."""
         found, now, tr = self.rows[index], self._clock(), self.tr
         condition = spoken(listed_span(found, now), tr)
         here = found.run == self.chosen
@@ -298,11 +298,11 @@ class RunsPanel(ListPanel):
         return clip(spans, width)
 
     def rest(self, first: int, width: int) -> Row:
-        """The run itself: the title counts them all."""
+        """The run itself: the title counts all of them."""
         return self.item(first, width)
 
     def _key_at(self, x: int) -> SortKey | None:
-        """What the column whose name is nearest to a cell of the heading sorts by; None: nothing near."""
+        """The sort key of the column whose name is nearest to a cell of the heading; None if none is near."""
         heading = self._heading
         places = {key: heading.find(self.tr(name)) for key, name in SORTED_COLUMNS.items()}
         middles = {key: at + len(self.tr(SORTED_COLUMNS[key])) / 2 for key, at in places.items() if at >= 0}
@@ -313,7 +313,7 @@ class RunsPanel(ListPanel):
         return "▼" if (self.sort in GREATEST_FIRST) != self.reverse else "▲"
 
     def sort_by(self, key: SortKey, *, reverse: bool = False) -> None:
-        """Sort by what a column shows, in its usual order or in the other one."""
+        """Sort by a column, in its usual order or reversed."""
         self.sort, self.reverse = key, reverse
         self.renew()
 
@@ -323,7 +323,7 @@ class RunsPanel(ListPanel):
         self.renew()
 
     def open_filter(self, changed: Callable[[], object]) -> None:
-        """Ask for a filter, which holds while it is typed; what was before comes back where it is left."""
+        """Ask for a filter, which applies while typing; canceling restores the previous one."""
         before, chosen = self.query_text, self.chosen
 
         def typed(text: str) -> str:
@@ -335,29 +335,29 @@ class RunsPanel(ListPanel):
             if text is None:
                 self.chosen = chosen
             typed(before if text is None else text)
-            if not self.rows:  # what its first letters chose was nobody's choice
+            if not self.rows:  # nobody chose the result of its first letters
                 self.chosen = chosen
 
         hint = "words, state:failed, failure:cuda_oom, loss<2.5, yesterday"
         self.app.push_screen(AskLine("filter", before, typed, hint), closed)
 
     def mark(self, run: RunPaths) -> None:
-        """Mark a run, to be compared with; or take its mark away."""
+        """Mark a run for comparison, or unmark it."""
         self.marked = (
             [one for one in self.marked if one != run] if run in self.marked else [*self.marked, run]
         )
         self.repaint()
 
     def mark_of(self, run: RunPaths) -> Span:
-        """In the hue that its curves will have beside those of the run that is opened."""
+        """The mark in the hue that the run's curves will have beside those of the opened run."""
         if run not in self.marked:
             return Span(" ")
         return Span("◆", run_style(self.marked.index(run) + 1))
 
     def _detail(self, width: int) -> Row:
-        """The chosen run's command and note, before them what it failed for where its column cuts that; empty without all of them."""
+        """The selected run's command and note, after the reason for its failure if its column truncates it; empty if it has none."""
         found = self.rows[self.cursor]
-        own = found.run.run_id if found.given and width < NAME_FROM else ""  # its name has the place of that
+        own = found.run.run_id if found.given and width < NAME_FROM else ""  # its name replaces the id
         reason = self.tr(found.reason)
         room = next(column.cells for column in self._columns if column.name == "verdict")
         parts = [
@@ -380,7 +380,7 @@ class RunsPanel(ListPanel):
             self.sort_by(key, reverse=key is self.sort and not self.reverse)
 
     def click_row(self, index: int) -> None:
-        """A click chooses; a click on the chosen one opens it."""
+        """A click selects; a click on the selected one opens it."""
         if self.rows[index].run == self.chosen:
             self.post_message(self.Opened(self.rows[index].run))
         else:
@@ -388,7 +388,7 @@ class RunsPanel(ListPanel):
 
 
 class Column(NamedTuple):
-    """A column of the table: its cells, and how many more blanks than one stand before it."""
+    """A column of the table: its cells, and how many blanks more than one are in front of it."""
 
     name: str
     cells: int
@@ -397,7 +397,7 @@ class Column(NamedTuple):
 
 
 def columns_of(width: int, longest: int, *, folders: bool) -> Sequence[Column]:
-    """The columns that fit into a width. `longest`: cells of the longest verdict, which gets what is left over."""
+    """The columns that fit a width. `longest`: cells of the longest verdict, which gets the remaining width."""
     room = width - _head_cells(width)
     if width < WHOLE_FROM:
         found = [Column("run", max(min(ID_CELLS - DATE_CELLS, room - 1 - VERDICT_LEAST), 1))]
@@ -440,12 +440,12 @@ def _cells_of(columns: Sequence[Column]) -> int:
 
 
 def _head_cells(width: int) -> int:
-    """Marks and state before the columns."""
+    """Marks and state in front of the columns."""
     return 3 + (STATE_CELLS if width >= STEP_FROM else NARROW_STATE_CELLS)
 
 
 def _texts(found: RunRow, width: int, now: float, tr: Tr) -> Mapping[str, str]:
-    """What a run has in each column."""
+    """The texts of a run, by column."""
     state = found.state
     total = f"/{fm.whole(state.planned_steps)}" if state.planned_steps and width >= ROOMY_FROM else ""
     step = f"{fm.whole(found.step)}{'+' if found.is_cut else ''}"
@@ -465,7 +465,7 @@ def _texts(found: RunRow, width: int, now: float, tr: Tr) -> Mapping[str, str]:
 
 
 def _run_text(found: RunRow, width: int) -> str:
-    """Its id; without a column for names, a name that a person gave it in place of the date, or of all of the id."""
+    """Its id; if there is no name column, a person's name for it replaces the date, or all of the id."""
     run_id = found.run.run_id
     if found.given and width < NAME_FROM:
         return f"{fm.short_id(run_id)} · {found.given}" if width >= ROOMY_FROM else found.given
@@ -473,7 +473,7 @@ def _run_text(found: RunRow, width: int) -> str:
 
 
 def _name_shown(found: RunRow, width: int) -> str:
-    """What a person reads as its name at this width: that of its column, else what `_run_text` has without the date."""
+    """The name shown at this width: that of its column, or the text of `_run_text` without the date."""
     if width >= NAME_FROM:
         return found.given or found.state.name
     return found.given if found.given and width < ROOMY_FROM else fm.short_id(found.run.run_id)

@@ -1,1 +1,1 @@
-"""What the screens of the app share: keys and footers, the reading thread, requests, what is remembered of a person."""
+"""Shared by the app's screens: keys and footers, the reading thread, requests, saved choices."""

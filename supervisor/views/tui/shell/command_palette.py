@@ -1,4 +1,4 @@
-"""The command palette: every key of the dashboard by its name, made of the live bindings."""
+"""The command palette: every dashboard key by name, generated from the live bindings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from supervisor.views.wording.translate import Tr
 
 KEY_CELLS = 7
 NAME_CELLS = 17
-# What other programs call it, or what a person is after, by action.
+# Other programs' names for an action, or what a person wants from it, by action.
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "leave": ("quit", "exit", "close", "detach"),
     "ask('stop')": ("end", "terminate", "cancel", "kill", "abort", "halt"),
@@ -55,25 +55,25 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "delete": ("remove", "rm"),
     "app.next_theme": ("colours", "colors"),
 }
-# Commands of another screen, and where that is.
+# Commands of another screen, and where it is.
 ELSEWHERE = {"go": "go works in a replay: stoker replay RUN, or p in the list of runs"}
-# What ends the work of hours at once is found by its own words alone: a slip of the keys in `stop` must not reach it.
+# An action that ends hours of work at once matches only its own words: a typo in `stop` must not find it.
 NEVER_GUESSED = frozenset({"ask('stop_now')"})
-# A name is near from here on (0 to 1): two letters of four that changed places; below lies what only shares some.
+# A name is close from here on (0 to 1): two letters of four swapped; below, names only share some letters.
 NEAR = 0.72
-# An action without a key of its own on the screen: a theme by its name, and a comparison, which is a key of the metrics page.
+# An action without a key on this screen: a theme by name, and a comparison, which is a key of the metrics page.
 THEME_COMMANDS = tuple(
     Binding("T", f"app.wear('{name}')", words, tooltip="dark, light, or safe for colour-blind eyes")
     for name, words in (("dark", "theme dark"), ("light", "theme light"), ("safe", "theme safe"))
 )
 COMPARE = Binding("M", "compare", "compare", tooltip="metrics: all charts, any number of runs in each")
-# Words as they are typed come before a name that is spelt nearly so, and that before letters of a name that only occur in
-# this order (the fuzzy match).
+# Exact words rank before a name spelled almost the same, and that before a name that merely contains the
+# letters in this order (fuzzy match).
 IS_NAME, BEGINS, IN_NAME, IN_SYNONYM, IN_SENTENCE, NEAR_NAME, FUZZY_NAME = 1.0, 0.95, 0.9, 0.8, 0.6, 0.55, 0.5
 
 
 class Palette(CommandPalette):
-    """Textual's palette, in the frame of what else opens."""
+    """Textual's palette, in the frame of the other dialogs."""
 
     def on_mount(self) -> None:
         """Its titles."""
@@ -82,17 +82,17 @@ class Palette(CommandPalette):
 
     @on(OptionList.OptionSelected)
     def _stay_open(self, event: OptionList.OptionSelected) -> None:
-        """A line that only says that nothing is named so does nothing: the words stay, to be corrected."""
+        """A line that reports that nothing has this name does nothing: the words stay, to be corrected."""
         if isinstance(event.option, Command) and event.option.hit.command is _nothing:
             event.prevent_default()
             event.stop()
 
 
 class KeyCommands(Provider):
-    """What can be done now, with the key that does it at once."""
+    """The actions possible now, with their keys."""
 
     async def discover(self) -> Hits:
-        """All of it, in the footer's order."""
+        """All of them, in the footer's order."""
         tr = tr_of(self.screen)
         for binding in self._possible():
             yield DiscoveryHit(
@@ -100,7 +100,7 @@ class KeyCommands(Provider):
             )
 
     async def search(self, query: str) -> Hits:
-        """What matches the words typed: a part of a name, a synonym or a part of the sentence before fuzzy matches."""
+        """Commands that match the words: a part of a name, a synonym or a part of the sentence before fuzzy matches."""
         query = getattr(self.screen, "command_of", str)(query)
         matcher, tr = self.matcher(query), tr_of(self.screen)
         verb, _, words = query.strip().partition(" ")
@@ -114,7 +114,7 @@ class KeyCommands(Provider):
                 found = True
                 yield Hit(IS_NAME, _line(told, tr), partial(given, words), text=binding.description)
                 continue
-            # English words are found in every language: they are what the documents call it.
+            # English words work in every language, because the documentation uses them.
             names = (tr(binding.description), binding.description)
             score = rank(query, matcher, names, (tr(binding.tooltip), binding.tooltip), binding.action)
             found = found or score > 0
@@ -129,7 +129,7 @@ class KeyCommands(Provider):
             yield Hit(IS_NAME, Content(text), _nothing, text=text)
 
     def _possible(self) -> list[Binding]:
-        """Bindings whose action would do something now. The palette itself is left out."""
+        """Bindings whose action is possible now, without the palette itself."""
         screen, offers = self.screen, getattr(self.screen, "offers", bool)
         live = {active.binding.action for active in screen.active_bindings.values() if active.enabled}
         bound = [binding for binding in screen.BINDINGS if isinstance(binding, Binding)]
@@ -141,7 +141,7 @@ class KeyCommands(Provider):
 
 
 def nearest(query: str, bindings: Sequence[Binding], tr: Tr) -> Binding | None:
-    """The command that is spelt most like this, by one of its names; None: nothing is like it."""
+    """The command whose name is spelled most like this; None: nothing is similar."""
     guessed = [binding for binding in reversed(bindings) if binding.action not in NEVER_GUESSED]
     named = {name: binding for binding in guessed for name in SYNONYMS.get(binding.action, ())}
     named |= {
@@ -154,18 +154,18 @@ def nearest(query: str, bindings: Sequence[Binding], tr: Tr) -> Binding | None:
 
 
 def unknown(query: str, near: Binding | None, tr: Tr) -> str:
-    """That nothing is called so, in English, and what is called nearly so."""
+    """A note that nothing has this name, in English, and the most similar name."""
     return f"no command named {query.strip()} here" + (f"; nearest: {tr(near.description)}" if near else "")
 
 
 def _nothing() -> None:
-    """What a line does that only reports."""
+    """The action of a line that only reports."""
 
 
 def rank(
     query: str, matcher: Matcher, names: tuple[str, ...], sentences: tuple[str, ...], action: str
 ) -> float:
-    """How well a command fits what was typed: 0 (not at all) to 1."""
+    """How well a command matches the typed text: 0 (not at all) to 1."""
     typed = " ".join(query.lower().split())
     low = [name.lower() for name in names]
     fits = (
@@ -184,6 +184,6 @@ def _line(binding: Binding, tr: Tr, matcher: Matcher | None = None) -> Content:
     name, message = tr(binding.description), tr(binding.tooltip)
     key = Content.styled(fit(binding.key_display or binding.key, KEY_CELLS), "bold")
     blank = " " * max(NAME_CELLS - cell_len(name), 1)
-    # What was typed may be a word of the sentence.
+    # The typed text may be a word of the sentence.
     shown = [matcher.highlight(text) if matcher and matcher.match(text) else text for text in (name, message)]
     return Content.assemble(key, " ", shown[0], blank, shown[1])

@@ -1,4 +1,4 @@
-"""A person's own editor on a file of the run, at a line, with the app out of the way."""
+"""Opens a run's file at a line in a person's own editor, with the app suspended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from textual.app import App, SuspendNotSupported
 from supervisor.run.regular import open_regular
 
 EDITORS = ("nano", "vim", "vi", "emacs")
-# Editors that take the line after the file's name.
+# Editors that take the line after the file name.
 COLON_EDITORS = frozenset(["hx", "helix", "kak", "subl", "zed", "micro"])
 CODE_EDITORS = frozenset(["code", "codium", "cursor"])
 COUNTED_BYTES = 1 << 20
@@ -23,14 +23,14 @@ COUNTED_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A line of a file. `number` is counted from 1, None where it is not counted yet."""
+    """A line of a file. `number` is counted from 1; None if not counted yet."""
 
     path: str
     offset: int
     number: int | None
 
     def counted(self) -> int | None:
-        """The line's number, counted now where it is not known; None: the file cannot be read."""
+        """The line's number, counted now if unknown; None: the file cannot be read."""
         if self.number is not None:
             return self.number
         number, left = 1, self.offset
@@ -47,7 +47,7 @@ class Spot:
 def source_spot(path: str, number: int, folder: str | None) -> tuple[Spot, bool] | str:
     """A line of a source file that a log names, and whether it lies under the job's folder; or why it cannot be opened.
 
-    A log may name anything: only a regular file is opened, and links are followed before the folder is compared.
+    A log may name anything: only a regular file is opened, and links are resolved before comparing folders.
     """
     if not os.path.isabs(path) and folder is None:
         return f"{path}: its folder is not known"
@@ -81,7 +81,7 @@ def editor_argv(spot: Spot, env: Mapping[str, str]) -> list[str] | str:
 
 
 def _named(env: Mapping[str, str], variables: tuple[str, ...], otherwise: tuple[str, ...]) -> list[str]:
-    """The words of the first command that is set and there, else of the first usual one that is."""
+    """The words of the first configured and available command, or else of the first usual one."""
     for variable in variables:
         try:
             words = shlex.split(env.get(variable, ""))
@@ -93,7 +93,7 @@ def _named(env: Mapping[str, str], variables: tuple[str, ...], otherwise: tuple[
 
 
 def run_outside(app: App[object], argv: list[str]) -> str:
-    """Run a command on the terminal until it ends, without a shell; what went wrong, or nothing."""
+    """Run a command on the terminal until it ends, without a shell; returns any error."""
     try:
         with app.suspend():
             done = subprocess.run(argv, check=False)

@@ -1,4 +1,4 @@
-"""The one thread that reads the run directory, so that the screen never waits for a disk."""
+"""The only thread that reads the run directory, so that the screen never waits for a disk."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from supervisor.sources.tail.wake import Waker
 
-# Seven deliveries a second at most (ten thousand lines a second then cost a slow line less than three times what a quiet
-# run does); a change after quiet wakes the reader at once, and where a filesystem tells of none a quiet directory is
-# looked at four times a second.
+# Seven deliveries a second at most (ten thousand lines a second then cost a slow line less than three times
+# what a quiet run does); a change after a pause wakes the reader at once, and on a filesystem without
+# notifications a quiet directory is checked four times a second.
 BUSY_S = 0.14
 IDLE_S = 0.25
-# What wakes the reader is loaded once the first paints are done; until then it looks often, for a keeper that only begins.
+# The change watcher is loaded after the first paints; until then the reader polls often, for a keeper that is starting.
 WATCH_AFTER_S = 1.0
 FIRST_IDLE_S = 0.03
 JOIN_S = 3.0
 
 
 class Revised(Protocol):
-    """What is delivered: its revision is the same while nothing changed."""
+    """A delivery: its revision is the same while nothing changed."""
 
     @property
     def revision(self) -> int:
@@ -34,38 +34,38 @@ Read_co = TypeVar("Read_co", bound=Revised, covariant=True)
 
 
 class Reader(Protocol[Read_co]):
-    """What is read, in the reading thread alone."""
+    """The source, used only in the reading thread."""
 
     def refresh(self) -> Read_co:
-        """Read what was added."""
+        """Read new data."""
 
 
 @runtime_checkable
 class Watchable(Protocol):
-    """A reader that knows where changes show."""
+    """A reader that knows which folders to watch."""
 
     def folders(self) -> Iterable[str]:
-        """The folders whose changes are worth a look."""
+        """The folders to watch for changes."""
 
 
 @runtime_checkable
 class Closable(Protocol):
-    """A reader that leaves something behind."""
+    """A reader with resources to release."""
 
     def close(self) -> None:
-        """Take it away."""
+        """Release them."""
 
 
 class Feeder(Generic[Moment]):
     """Reads and delivers, one snapshot at a time.
 
-    The next one is read only after `taken` was called for the last: a slow screen skips moments.
+    The next one is read only after `taken` was called for the last, so a slow screen skips moments.
 
     Args:
-        reader: what is read.
+        reader: the reader.
         deliver: called in this thread with each changed snapshot.
-        trouble: called in this thread with what went wrong, as one line.
-        watch: let changes of the run's folders wake it; without, it polls.
+        trouble: called in this thread with an error, as one line.
+        watch: let changes in the run's folders wake it; otherwise it polls.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class Feeder(Generic[Moment]):
         self._came = threading.Event()
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         self._thread.start()
 
     def start_with_first(self, timeout_s: float) -> Moment | None:
-        """Begin to read, and wait for the first moment; None where it takes longer: it is then delivered as all others."""
+        """Start reading, and wait for the first moment; None if it takes longer, and is delivered like the others."""
         self._awaited = True
         self.start()
         self._came.wait(timeout_s)
@@ -111,13 +111,13 @@ class Feeder(Generic[Moment]):
         return first
 
     def ask_to_stop(self) -> None:
-        """End the thread after what it is doing; does not wait."""
+        """End the thread after its current work; does not wait."""
         self._stop.set()
         self._free.set()
         self._poke()
 
     def stop(self) -> None:
-        """End the thread and wait for it, at most some seconds."""
+        """End the thread and wait for it, at most a few seconds."""
         self.ask_to_stop()
         if self._thread.is_alive():
             self._thread.join(JOIN_S)
@@ -127,7 +127,7 @@ class Feeder(Generic[Moment]):
         self._free.set()
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Do something that touches the disk (a request) in this thread, soon."""
+        """Run something that touches the disk (a request) in this thread, soon."""
         self._jobs.put(job)
         self._poke()
 
@@ -153,7 +153,7 @@ class Feeder(Generic[Moment]):
                     self._waker = None
 
     def _pause(self, *, after_news: bool) -> None:
-        """Until something changes, or for a while. What is written after a quiet while ends it at once: a line does not wait."""
+        """Wait for a change, or for a while. A write after a quiet period ends the wait, so that no line is delayed."""
         now = time.monotonic()
         is_new = now - self._began < WATCH_AFTER_S
         if not is_new:
@@ -170,7 +170,7 @@ class Feeder(Generic[Moment]):
         self._wake.clear()
 
     def _watch(self) -> None:
-        """Be woken by changes."""
+        """Wake up on changes."""
         if not isinstance(self._reader, Watchable):
             return
         folders = set(self._reader.folders())
@@ -189,7 +189,7 @@ class Feeder(Generic[Moment]):
                 self._report(f"{type(error).__name__}: {error}")
 
     def _read(self) -> bool:
-        """Read, and deliver what is new; whether anything was."""
+        """Read, and deliver anything new; returns whether there was any."""
         try:
             snapshot = self._reader.refresh()
         except Exception as error:  # noqa: BLE001 - a view that stops without a word would lie

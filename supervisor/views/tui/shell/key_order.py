@@ -1,8 +1,8 @@
-"""Keys one after another: each is done before the next is looked at.
+"""Handles keys one at a time: each is finished before the next is handled.
 
-Textual hands a key to the focused widget, and a binding acts only when the key has come back up to the app; a letter typed meanwhile is
-written by the widget at once. So in a burst, as a slow ssh line delivers it, ``Backspace 0`` became ``0 Backspace``, and what was typed
-right behind the key that opens a dialog went to the screen below it.
+Textual hands a key to the focused widget, and a binding acts only when the key has bubbled up to the app; a
+letter typed meanwhile is written by the widget at once. So in a burst, as over slow ssh, ``Backspace 0``
+became ``0 Backspace``, and text typed right after the key that opens a dialog went to the screen below it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ RETRY_S = 0.02
 
 
 class Passed(Message):
-    """Follows a key through the same queues, up to the app: it has arrived when the key is done."""
+    """Follows a key through the same queues, up to the app: when it arrives, the key is finished."""
 
 
 class KeyOrder:
-    """Holds keys back while one is on its way.
+    """Holds keys back while one is being handled.
 
     Args:
-        app: whose keys they are.
+        app: the app that gets the keys.
         handle: Textual's own handling of a key.
-        early: whether a key comes too early, so that it and those behind it wait. Asked again until it no longer does.
+        early: whether a key comes too early, so that it and later keys wait. Called again until it does not.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class KeyOrder:
         self._screen: object = None
 
     async def take(self, event: events.Event) -> None:
-        """A key, a paste: handled now, or once those before it are done."""
+        """Take a key or a paste: handle it now, or after those before it."""
         self._held.append(event)
         if self._under_way is None:
             await self._next()
 
     async def passed(self, message: Passed) -> None:
-        """The key under way is done; a screen that it opened is ready before the next is looked at."""
+        """The current key is finished; a screen that it opened is ready before the next is handled."""
         if message is not self._under_way or not self._app.screen_stack:  # none is left while the app closes
             return
         if self._app.screen is not self._screen and self._follow():
@@ -80,7 +80,7 @@ class KeyOrder:
         await self._next()
 
     def _follow(self) -> bool:
-        """Send a message after the key; whether it can arrive."""
+        """Send a message after the key; returns whether it can arrive."""
         screen = self._screen = self._app.screen
         message = Passed()
         if not (self._app.focused or screen).post_message(message):

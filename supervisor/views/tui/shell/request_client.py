@@ -1,4 +1,4 @@
-"""Requests that this view has sent, and the answers that the journal gives."""
+"""Requests sent by this view, and their answers from the journal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from supervisor.run.ownership import NotRequested, Offer, ask
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.state import RunState
 
-# A keeper answers within a second; a stop answers once it began. After this a person should know it did not.
+# A keeper answers within a second, for a stop once it has begun. After this long, report that it did not.
 PATIENCE_S = 8.0
 WORDS = {
     RequestKind.STOP: "stop",
@@ -27,12 +27,12 @@ WORDS = {
     RequestKind.ANSWER: "answer",
     RequestKind.NOTE: "note",
 }
-# An answer says that the keeper took a request; what it does then takes seconds. These are over with it.
+# An answer means that the keeper took a request, which then takes seconds. These are done with the answer.
 _DONE = frozenset({RequestKind.NOTE, RequestKind.STACKS, RequestKind.ANSWER, RequestKind.HOLD})
 
 
 class Answer(NamedTuple):
-    """One line for a person. `good` is None while nothing is settled."""
+    """One line for the person. `good` is None while undecided."""
 
     text: str
     good: bool | None
@@ -40,9 +40,9 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Adopter:
-    """How a run whose keeper died is taken over, or one that is over is continued: what that would do, and the doing.
+    """Adopts a run whose keeper died, or continues a finished one: examines the effect, and does it.
 
-    Called in the reading thread, may raise.
+    Called in the reading thread; may raise.
     """
 
     examine: Callable[[RunPaths], Offer]
@@ -57,7 +57,7 @@ class _Pending:
 
 
 class RequestClient:
-    """Puts requests and watches for their answers. `put` runs in the reading thread, the rest on the screen's."""
+    """Sends requests and watches for their answers. `put` runs in the reading thread, the rest on screen."""
 
     def __init__(self, run: RunPaths) -> None:
         self.run = run
@@ -65,7 +65,7 @@ class RequestClient:
 
     @property
     def node(self) -> NodePaths:
-        """Where the run's logs are listed."""
+        """The folder that lists the run's logs."""
         return self.run.node()
 
     def sender(
@@ -76,7 +76,7 @@ class RequestClient:
         now: float,
         report: Callable[[Answer], object],
     ) -> Callable[[], None]:
-        """A job that sends the request and reports how that went."""
+        """A job that sends the request and reports the result."""
 
         def put() -> None:
             try:
@@ -93,7 +93,7 @@ class RequestClient:
         return put
 
     def answers(self, state: RunState, now: float) -> list[Answer]:
-        """What became of the requests since the last call."""
+        """The results of requests since the last call."""
         found: list[Answer] = []
         for request_id, pending in list(self._pending.items()):
             text = state.answered.get(request_id)

@@ -1,4 +1,4 @@
-"""What the app remembers of a person from one time to the next: theme, order of the ranks."""
+"""A person's choices that the app saves: theme, order of the ranks."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ MOST_BYTES = 1 << 16
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Choices."""
+    """The saved choices."""
 
     theme: str | None = None
     ranks_by: str = "rank"
 
 
 class Memory(Protocol):
-    """What remembers a person's choices: the app."""
+    """Saves a person's choices: the app."""
 
     kept: Kept
 
     def remember(self, kept: Kept) -> None:
-        """Keep other choices for the next time."""
+        """Save other choices."""
 
 
 def memory_of(app: object) -> Memory:
-    """The app as what remembers a person's choices."""
+    """The app as the keeper of a person's choices."""
     return cast("Memory", app)
 
 
 def load(path: Path | None) -> Kept:
-    """What was kept; nothing where there is no file, or one that makes no sense."""
+    """The saved choices; defaults if the file is missing or invalid."""
     return (decoded_file(path, Kept, MOST_BYTES) if path is not None else None) or Kept()
 
 
 def save(path: Path | None, kept: Kept) -> None:
-    """Keep it, by rename. A place that cannot be written costs the memory, never the session."""
+    """Save them, by rename. A location that cannot be written loses the choices, never the session."""
     if path is None:
         return
     with contextlib.suppress(OSError):

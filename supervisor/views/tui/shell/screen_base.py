@@ -1,4 +1,4 @@
-"""What our screens share: keys by name, a footer that shows them, and dialogs over another screen."""
+"""The base of our screens: keys by name, a footer that shows them, and dialogs over another screen."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 NARROW_BELOW = 64
 RESTART_STOPPED = "the automatic restart is stopped; if you leave this, the run waits for you"
 LOW_BELOW = 18
-# Keys that leave the app, on the dashboard and in the list of runs: they never wait.
+# Keys that quit the app, on the dashboard and in the list of runs: they never wait.
 LEAVING = frozenset({"q", "d", "ctrl+c", "ctrl+q"})
-# Other keys wait so long for the first that is read.
+# Other keys wait this long for the first data.
 FIRST_READ_S = 5.0
-# Keys without a character whose silence would be noticed.
+# Keys without a character, whose silence would be noticed.
 NAMED_KEYS = frozenset({"enter", "backspace", "delete", "insert", *(f"f{number}" for number in range(1, 13))})
 
 
 def key_commands() -> type[Provider]:
-    """The palette, its library and the editor's are a tenth of a second that the start need not wait for."""
+    """Imported late: the palette, its library and the editor's take a tenth of a second at the start."""
     from supervisor.views.tui.shell.command_palette import KeyCommands
 
     return KeyCommands
 
 
 def silence_of(screen: Screen[Any], event: events.Key) -> str | None:
-    """What to say to a key that a person typed and that does nothing on a screen; None where it does something."""
+    """The message for a key that has no effect on a screen; None if it has one."""
     if screen.app.screen is not screen or event.key in screen.active_bindings:
         return None
     if not event.is_printable and event.key not in NAMED_KEYS:
@@ -45,23 +45,23 @@ def silence_of(screen: Screen[Any], event: events.Key) -> str | None:
 
 
 class KeyScreen(MessagePump):
-    """For screens: a click in the footer is its key, `:` opens all commands, and a covered footer shows no keys."""
+    """For screens: footer clicks act as keys, `:` opens all commands, and a covered footer shows no keys."""
 
     def on_screen_suspend(self) -> None:
-        """Another screen has the keys."""
+        """Another screen has the focus."""
         self._cover_footer(covered=True)
 
     def on_screen_resume(self) -> None:
-        """This has the keys again."""
+        """This screen has the focus again."""
         self._cover_footer(covered=False)
 
     def on_footer_bar_pressed(self, message: FooterBar.Pressed) -> None:
-        """A click on a hint is its key."""
+        """A click on a hint acts as its key."""
         assert isinstance(self, Screen)
         self.call_later(self.run_action, message.action)
 
     def action_commands(self) -> None:
-        """All commands, to be found by their names."""
+        """All commands, searchable by name."""
         from supervisor.views.tui.shell.command_palette import Palette
 
         assert isinstance(self, Screen)
@@ -74,9 +74,9 @@ class KeyScreen(MessagePump):
 
 
 class OverScreen(KeyScreen, ModalScreen[ScreenResultType]):
-    """A modal screen; on a narrow terminal its box takes all of the width, on a low one its keys stay in sight."""
+    """A modal screen; on a narrow terminal its box takes the full width, on a low one its keys stay visible."""
 
-    # Textual declares them as variables of an instance.
+    # Textual declares them as instance variables.
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_BELOW, "-usual")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (LOW_BELOW, "-high")]  # noqa: RUF012
 
@@ -84,10 +84,10 @@ class OverScreen(KeyScreen, ModalScreen[ScreenResultType]):
     """Whether an automatic restart was stopped because this is open."""
 
     def renew(self) -> None:
-        """The run that is asked about has moved on."""
+        """The run in question has changed."""
 
     def stopped_line(self) -> Label:
-        """The line of a dialog about the next attempt that says that none starts by itself; shown only where one would have."""
+        """The line of a dialog that says that no attempt starts on its own; shown only if one would have."""
         line = Label(Content(tr_of(self)(RESTART_STOPPED)), classes="quiet", id="stopped")
         line.display = self.is_restart_stopped
         return line

@@ -1,4 +1,4 @@
-"""What happens to a line last on its way to the terminal: no commands, no glyph beyond ASCII (--ascii), no color (NO_COLOR)."""
+"""Filters each line last, on its way to the terminal: no commands, only ASCII (--ascii), no color (NO_COLOR)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _PLAIN: Final = {
     "▀▔": '"',
     "▕": "|",
 }
-# Alone an arrow becomes a comparison; between two values it has the blanks' cells too. Keys stand beside each other.
+# A lone arrow becomes a comparison; between two values it also takes the blanks' cells.
 _LEADS_TO: Final = re.compile("(?<=[^ ←→↑↓]) → (?=[^ ←→↑↓])")
 BRAILLE: Final = 0x2800
 
@@ -78,7 +78,7 @@ TABLE: Final = _table()
 
 
 class AsciiFilter(LineFilter):
-    """Puts a plain sign of the same width in place of each glyph; text in other scripts becomes question marks."""
+    """Replaces each glyph with a plain one of the same width; text in other scripts becomes question marks."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - textual's own signature
         """The line in ASCII."""
@@ -91,16 +91,16 @@ class AsciiFilter(LineFilter):
 
 
 def ascii_of(text: str) -> str:
-    """`text` in ASCII, as wide as before."""
+    """`text` in ASCII, with the same width."""
     text = _LEADS_TO.sub(" ->", text).translate(TABLE)
     if text.isascii():
         return text
     return "".join(c if c.isascii() else "?" * cell_len(c) for c in text)
 
 
-# Differences of lightness, 0 to 1. Of the three themes' signs those on a ground of their own are 0.48 or more from the
-# background, a bar 0.07 at most; dim text is 0.69 of the way from the background to the foreground at most, a frame 0.3,
-# what warns 0.73 at least, what is bad is bold.
+# Differences of lightness, 0 to 1. In the three themes, signs with their own background differ from the
+# screen's by 0.48 or more, a bar by at most 0.07; dim text is at most 0.69 of the way from background to
+# foreground, a frame 0.3, warnings at least 0.73; errors are bold.
 REVERSED_FROM: Final = 0.2
 DIM_BELOW: Final = 0.72
 
@@ -109,7 +109,7 @@ class NoColourFilter(LineFilter):
     """Removes all colors from a line (https://no-color.org); bold, dim and reversed text keep their meaning.
 
     Args:
-        foreground: the theme's own; text that is much nearer to the background is dim.
+        foreground: the theme's own; text much closer to the background becomes dim.
     """
 
     def __init__(self, foreground: Color) -> None:
@@ -117,7 +117,7 @@ class NoColourFilter(LineFilter):
         self._foreground = foreground.brightness
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The line in the terminal's own two colours."""
+        """The line in the terminal's own two colors."""
         ground = background.brightness
         return [
             segment
@@ -129,7 +129,7 @@ class NoColourFilter(LineFilter):
 
 @lru_cache(8)
 def no_colour(foreground: str) -> NoColourFilter:
-    """The filter of a theme by its foreground; always the same one, as Textual keeps lines by their filters."""
+    """The filter for a theme, by its foreground; always the same object, as Textual caches lines by filters."""
     return NoColourFilter(Color.parse(foreground))
 
 
@@ -156,10 +156,10 @@ def _lightness(colour: RichColor | None, otherwise: float) -> float:
 
 
 class HarmlessFilter(LineFilter):
-    """Takes control characters and their like out of a line, which stays as wide as before."""
+    """Removes control characters and similar ones from a line, which keeps its width."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - textual's own signature
-        """The line, free of commands."""
+        """The line, without commands."""
         if all(segment.control or plain(segment.text) is segment.text for segment in segments):
             return segments
         return [
@@ -169,7 +169,7 @@ class HarmlessFilter(LineFilter):
 
 
 def harmless(text: str) -> str:
-    """`text` without the characters that command a terminal, as wide as before."""
+    """`text` without characters that command a terminal, with the same width."""
     width = cell_len(text)
     kept = "".join(_sign(c) for c in text)
     return kept + " " * (width - cell_len(kept))

@@ -1,4 +1,4 @@
-"""The last line of a screen: what can be pressed now."""
+"""The last line of a screen: the keys available now."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from textual.message import Message
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, cells, row
 from supervisor.views.tui.widgets.panel import Panel
 
-# The words beside q give way when fewer than this many other keys would fit.
+# The words beside q are dropped if fewer than this many other keys would fit.
 WANTED_HINTS = 8
 
 
@@ -25,7 +25,7 @@ class Hint(NamedTuple):
 
 
 class FooterBar(Panel):
-    """The keys that do something now, most wanted first; those that do not fit are in the help."""
+    """The keys available now, most wanted first; those that do not fit are in the help."""
 
     framed = False
 
@@ -45,17 +45,17 @@ class FooterBar(Panel):
 
     @property
     def ready(self) -> bool:
-        """Keys were offered."""
+        """Whether keys were offered."""
         return self._last is not None
 
     def cover(self, *, covered: bool) -> None:
-        """Something is open over the screen: none of its keys does anything, so none is shown."""
+        """Something is open over the screen, so none of its keys works or is shown."""
         if covered != self._covered:
             self._covered = covered
             self.repaint()
 
     def offer(self, hints: tuple[Hint, ...], last: Hint) -> None:
-        """Show these keys; `last` stands at the right end, always."""
+        """Show these keys; `last` is always at the right end."""
         if (hints, last) != (self._hints, self._last):
             self._hints, self._last = hints, last
             self.repaint()
@@ -86,7 +86,7 @@ class FooterBar(Panel):
         return [between(tuple(spans), right, width)]
 
     def on_click(self, event: events.Click) -> None:
-        """A click is the key."""
+        """A click acts as the key."""
         for start, stop, action in self._places:
             if start <= event.x < stop:
                 self.post_message(self.Pressed(action))

@@ -1,4 +1,4 @@
-"""A pane of rows with a cursor, for what may be longer than the pane."""
+"""A pane of rows with a cursor, for content that may be longer than the pane."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WHEEL_ROWS = 3
 
 
 class WheelPanel(Panel, can_focus=True):
-    """What the wheel moves: a cursor or a page of text. A subclass says how."""
+    """A pane that the wheel moves: a cursor or a page of text. A subclass says how."""
 
     def action_move(self, rows: int) -> None:
         """Move by rows."""
@@ -37,7 +37,7 @@ class WheelPanel(Panel, can_focus=True):
 
 
 class MovingPanel(WheelPanel):
-    """What j/k, the arrows and the page keys move too."""
+    """A pane that j/k, the arrows and the page keys also move."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j,down", "move(1)", "down", show=False),
@@ -50,9 +50,9 @@ class MovingPanel(WheelPanel):
 
 
 class ListPanel(MovingPanel):
-    """Rows below an optional heading, with a cursor; a click chooses."""
+    """Rows below an optional heading, with a cursor; a click selects."""
 
-    inverts_cursor: ClassVar[bool] = True  # whether the row of the cursor is shown reversed
+    inverts_cursor: ClassVar[bool] = True  # whether the cursor's row is shown reversed
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
@@ -63,7 +63,7 @@ class ListPanel(MovingPanel):
         self._heading_rows = 0
 
     def heading(self, width: int) -> Sequence[Row]:  # noqa: ARG002 - for subclasses
-        """Rows that stay."""
+        """Rows that do not scroll."""
         return ()
 
     def count(self) -> int:
@@ -71,15 +71,15 @@ class ListPanel(MovingPanel):
         raise NotImplementedError
 
     def item(self, index: int, width: int) -> Row:
-        """One row. Only those in sight are asked for."""
+        """One row. Called only for visible rows."""
         raise NotImplementedError
 
     def rest(self, first: int, width: int) -> Row:  # noqa: ARG002 - for subclasses
-        """What stands for the rows from `first` on, which do not fit."""
+        """The text in place of the rows from `first` on, which do not fit."""
         return (Span(self.tr(f"… {self._count - first} more"), TextStyle.DIM),)
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """The rows in sight, the cursor's among them."""
+        """The visible rows, including the cursor's."""
         heading = list(self.heading(width))
         count = self.count()
         room = max(height - len(heading), 0)
@@ -101,7 +101,7 @@ class ListPanel(MovingPanel):
         return heading + shown
 
     def go_to(self, index: int) -> None:
-        """Put the cursor on a row, the nearest that there is."""
+        """Move the cursor to a row, or the nearest existing one."""
         last = max(self.count() - 1, 0) if self.ready else 0
         self.cursor = min(max(index, 0), last)
         self.repaint()
@@ -111,7 +111,7 @@ class ListPanel(MovingPanel):
         self.go_to(self.cursor + rows)
 
     def action_edge(self, way: int) -> None:
-        """First or last row."""
+        """Go to the first or last row."""
         self.go_to(0 if way < 0 else self._count - 1)
 
     def action_page(self, pages: int) -> None:
@@ -119,7 +119,7 @@ class ListPanel(MovingPanel):
         self.action_move(pages * self._page)
 
     def row_at(self, event: events.MouseEvent) -> int | None:
-        """The row under the mouse; None beside all rows."""
+        """The row under the mouse; None outside the rows."""
         at = event.y - (1 if self.framed else 0) - self._heading_rows
         return self._top + at if 0 <= at < min(self._page, self._count - self._top) else None
 
@@ -129,5 +129,5 @@ class ListPanel(MovingPanel):
             self.click_row(index)
 
     def click_row(self, index: int) -> None:
-        """Put the cursor there."""
+        """Move the cursor there."""
         self.go_to(index)

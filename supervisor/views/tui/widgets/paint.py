@@ -1,8 +1,8 @@
-"""Rows of text in a few styles with a meaning each: cut, padded and wrapped by cells (pure).
+"""Rows of text in a few styles, each with a meaning: cut, padded and wrapped by cells (pure).
 
-Text is never markup here. `plain` takes out control characters and whatever terminals disagree about the width
-of; all that measures, cuts or pads goes through it, so that what is counted is what is painted, and `panel.to_strip`
-once more, wherever the text came from.
+Text is never markup here. `plain` removes control characters and characters whose width terminals disagree
+about; all code that measures, cuts or pads uses it, so that measured and painted widths agree, and so does
+`panel.to_strip`, wherever the text came from.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from supervisor.views.wording.translate import Tr
 
 
 class TextStyle(StrEnum):
-    """What a piece of text means; themes say how it looks. Never the only sign: a glyph or word is beside it."""
+    """The meaning of a piece of text; themes set its look. Never the only sign: a glyph or word is beside it."""
 
     PLAIN = "plain"
     DIM = "dim"
@@ -58,7 +58,7 @@ EMPTY: Row = ()
 _UNSURE = re.compile("[\ufe0e\ufe0f\U0001f3fb-\U0001f3ff]")
 LABEL = 12
 SPARKS = "▁▂▃▄▅▆▇"
-# A word, or one Han character, with the marks that may not begin the next line or end this one.
+# A word, or one Han character, with the marks that must not begin the next line or end this one.
 _HAN = r"\u3400-\u9fff\uf900-\ufaff"
 _UNIT = Lazy(rf" ?[（「《“]*(?:[{_HAN}]|[^\s{_HAN}（「《“，。；：、！？）」》”]+|.)[，。；：、！？）」》”]*")
 
@@ -79,12 +79,12 @@ def cells(spans: Row) -> int:
 
 
 def cells_of(text: str) -> int:
-    """Width of plain text: of a new line of a log, rich's own would look at every character and remember it."""
+    """Width of plain text: for a new log line, rich's own would examine every character and cache it."""
     return len(text) if text.isascii() else cell_len(text)
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
-    """`text` in exactly `width` cells; what is too long ends in an ellipsis."""
+    """`text` in exactly `width` cells; longer text ends in an ellipsis."""
     text = plain(text)
     size = cell_len(text)
     if size == width:
@@ -95,7 +95,7 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
 
 
 def between(left: Row, right: Row, width: int, fill: Span | None = None) -> Row:
-    """`left` and `right` at the two ends of `width` cells; `right` gives way where both do not fit."""
+    """`left` and `right` at the two ends of `width` cells; `right` is dropped if both do not fit."""
     fill = fill or Span(" ")
     gap = width - cells(left) - cells(right)
     if gap < 1:
@@ -104,7 +104,7 @@ def between(left: Row, right: Row, width: int, fill: Span | None = None) -> Row:
 
 
 def clip(spans: Row, width: int) -> Row:
-    """The row cut to `width` cells, with an ellipsis where something is lost."""
+    """The row cut to `width` cells, with an ellipsis if something is lost."""
     if cells(spans) <= width:
         return spans
     kept: list[Span] = []
@@ -129,9 +129,9 @@ def padded(spans: Row, width: int) -> Row:
 
 
 def wrap(text: str, width: int, most: int) -> list[str]:
-    """`text` in at most `most` lines of `width` cells; what does not fit ends in an ellipsis.
+    """`text` in at most `most` lines of `width` cells; longer text ends in an ellipsis.
 
-    Lines end at blanks, and in Chinese after any character but before no closing mark (a part of UAX #14).
+    Lines break at blanks, in Chinese after any character but not before a closing mark (see UAX #14).
     """
     lines: list[str] = []
     line = ""
@@ -159,7 +159,7 @@ def labelled(
     most: int = 6,
     label_cells: int = LABEL,
 ) -> list[Row]:
-    """A label, and its text in as many rows as it takes (at most `most`)."""
+    """A label, and its text in as many rows as needed (at most `most`)."""
     lines = wrap(text, max(width - label_cells, 10), most) or [""]
     return [
         row(Span(fit(label if not at else "", label_cells), TextStyle.DIM), Span(line, style))
@@ -168,14 +168,14 @@ def labelled(
 
 
 def _words(text: str) -> list[str]:
-    """What stays on one line, each with the blank before it."""
+    """The parts that stay on one line, each with the blank before it."""
     if text.isascii():
         return [f" {word}" for word in text.split()]
     return _UNIT.findall(" ".join(text.split()))
 
 
 def bar(ratio: float | None, width: int, style: TextStyle) -> Row:
-    """A bar of `width` cells, in half cells; unknown is an empty track."""
+    """A bar of `width` cells, in half cells; an unknown ratio is an empty track."""
     known = 0.0 if ratio is None else min(max(ratio, 0.0), 1.0)
     full, half = divmod(round(known * width * 2), 2)
     track = "─" * (width - full - half)
@@ -183,7 +183,7 @@ def bar(ratio: float | None, width: int, style: TextStyle) -> Row:
 
 
 def first_that_fits(width: int, *texts: str) -> str:
-    """The first text that is no wider, else the last one, cut."""
+    """The first text that fits, else the last one, cut."""
     return next((text for text in texts if cell_len(text) <= width), fit(texts[-1], width))
 
 
@@ -194,10 +194,10 @@ def spark(
     high: float | None = None,
     pick: Callable[[Sequence[float]], float] = fmean,
 ) -> str:
-    """Values as at most `width` block characters, right-aligned; those beyond the bounds are clipped.
+    """Values as at most `width` block characters, right-aligned and clipped at the bounds.
 
-    More values than cells: `pick` makes one of each cell's share. Without bounds the range is at least a fifth
-    of the greatest value, so that noise looks like noise. The full block is not used: rows would melt together.
+    If values outnumber cells, `pick` combines them. Without bounds the range is at least a fifth of the
+    greatest value, so that noise stays small. The full block is not used, because rows would merge.
     """
     if width <= 0:
         return ""
@@ -244,10 +244,10 @@ def _picked(values: Sequence[float], width: int, pick: Callable[[Sequence[float]
 
 
 def plain(text: str) -> str:
-    """`text` as every terminal shows it in the same number of cells: control characters as escapes, no line breaks, no tabs.
+    """`text` with the same width on every terminal: control characters as escapes, no line breaks, no tabs.
 
-    Selectors of emoji style and skin tone go too: xterm, tmux and kitty count the cells of such pairs differently
-    (1, 2 and 4 were seen), and a frame behind them would be torn.
+    Selectors of emoji style and skin tone are removed too: xterm, tmux and kitty count the cells of such
+    pairs differently (1, 2 and 4 were seen), which would break a frame after them.
     """
     if text.isprintable() and (text.isascii() or _UNSURE.search(text) is None):
         return text

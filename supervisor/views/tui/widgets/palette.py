@@ -1,4 +1,4 @@
-"""The colours of the three themes (pure)."""
+"""The colors of the three themes (pure)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from supervisor.views.appearance import ThemeName
 
 
 class Palette(NamedTuple):
-    """Colours as ``#rrggbb``. `dim` and `faint` are the foreground's weaker strengths, `strong` its stronger.
+    """Colors as ``#rrggbb``. `dim` and `faint` are weaker than the foreground, `strong` is stronger.
 
-    `accent`: loss and focus; `band`: its weaker strength, behind the smoothed loss. `good`, `warn`, `bad`: values and states.
+    `accent`: loss and focus; `band`: a weaker accent behind the smoothed loss. `good`, `warn`, `bad`: values and states.
     `pace`: speed and time. A second run beside the first is drawn in `pace`, the next in `third` to `sixth`.
     """
 
@@ -77,8 +77,8 @@ _LIGHT: Final = Palette(
 PALETTES: Final = {
     ThemeName.DARK: _DARK,
     ThemeName.LIGHT: _LIGHT,
-    # Colours of Okabe and Ito's palette that stay apart in each kind of colour blindness (Color Universal Design, 2008).
-    # The bluish green and the reddish purple are lightened, to be as legible as text on the dark background.
+    # Colors of Okabe and Ito's palette that are distinct in all color blindness (Color Universal Design, 2008). The
+    # bluish green and the reddish purple are lightened, to be as legible as text on the dark background.
     ThemeName.SAFE: _DARK._replace(
         name="stoker-safe",
         accent="#56b4e9",
@@ -96,7 +96,7 @@ PALETTES: Final = {
 
 
 def chosen(asked: ThemeName | None, remembered: str | None) -> Palette:
-    """The palette that was asked for, else the one that is remembered by its name, else the dark one."""
+    """The requested palette, else the saved one by its name, else the dark one."""
     if asked is not None:
         return PALETTES[asked]
     known = (palette for palette in PALETTES.values() if palette.name == remembered)

@@ -1,4 +1,4 @@
-"""The base of all panes: rows in, strips out, and only what changed is painted."""
+"""The base of all panes: rows in, strips out; only changes are painted."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from supervisor.views.tui.widgets.paint import (
 from supervisor.views.tui.widgets.textual_theme import styles_of
 from supervisor.views.wording.translate import Tr, english
 
-# A pane that rests: how far apart it is drawn.
+# How often to draw a pane that paints at intervals.
 REST_S = 0.5
-# A copy of a card or page is as wide as an issue or a mail shows it.
+# A copied card or page is as wide as an issue or a mail shows it.
 COPIED_CELLS = 120
-# Sentences and commands are copied unwrapped, to be pasted: only a longer line of a log is cut.
+# Sentences and commands are copied unwrapped, to be pasted; only a longer log line is cut.
 UNWRAPPED_CELLS = 10_000
 
 
@@ -61,7 +61,7 @@ def to_strip(
 
 
 class View(msgspec.Struct, frozen=True):
-    """What panes draw: a snapshot, the wall time it is shown at, the language."""
+    """The input of a pane: a snapshot, the wall time of display, the language."""
 
     snapshot: Snapshot
     now: float
@@ -81,15 +81,15 @@ class Panel(Widget):
 
     ALLOW_SELECT = False
 
-    # Whether what is drawn depends on the time of day, which is told in whole seconds.
+    # Whether the content depends on the time of day, shown in whole seconds.
     uses_clock: ClassVar[bool] = False
-    # Whether it is drawn twice a second at most: a chart costs ten times what a line of text does.
+    # Whether to draw at most twice a second: a chart costs ten times as much as a line of text.
     rests: ClassVar[bool] = False
     framed: reactive[bool] = reactive(True)
     number: int | None = None  # its key, shown in its frame
 
     class KeysChanged(Message):
-        """Its own keys are others now, or do something else: a footer that shows them is stale."""
+        """Its own keys or their actions have changed, so a footer that shows them is stale."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
@@ -121,22 +121,22 @@ class Panel(Widget):
         return EMPTY, EMPTY
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """Its own keys that are worth a place in the footer while it stands alone: key, word, action."""
+        """Its own keys that deserve a place in the footer while it is shown alone: key, word, action."""
         return ()
 
     def closes(self) -> str:
-        """What Esc ends in this pane (its action is `plain`), before anything around it; empty: nothing."""
+        """What Esc closes in this pane (its action is `plain`), before anything around it; empty: nothing."""
         return ""
 
     def copied(self) -> str:
-        """What it shows as plain lines, for the clipboard."""
+        """Its content as plain lines, for the clipboard."""
         edge = 2 if self.framed else 0
         (left, right), size = self.titles(), self.size
         title = (*left, Span("  "), *right) if self.framed else EMPTY
         return copied_rows([title, *self.body(size.width - edge, size.height - edge)]) if self.ready else ""
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """What is drawn from. A pane whose inputs are the very same objects as before is not composed again."""
+        """The inputs of the drawing. A pane whose inputs are the very same objects is not composed again."""
         return snapshot.facts()
 
     def show(self, view: View) -> None:
@@ -154,17 +154,17 @@ class Panel(Widget):
             self.repaint()
 
     def tick(self, view: View) -> None:
-        """Time has gone on."""
+        """Time has passed."""
         self.view = view
         if self.uses_clock or self._is_stale:
             self.repaint()
 
     def repaint(self) -> None:
-        """Compose again and paint the rows that differ."""
+        """Compose again and paint the changed rows."""
         self._is_stale = False
         size = self.size
         if not self.display:
-            self._strips = []  # composed when it is seen again
+            self._strips = []  # composed when next visible
         if not self.is_attached or not size.width or not size.height or not self.display:
             return
         rows = self._compose_rows(size.width, size.height)
@@ -186,9 +186,9 @@ class Panel(Widget):
         self._rows, self._drawn_size, self._drawn_in = rows, size, styles
 
     def render_line(self, y: int) -> Strip:
-        """A row as the compositor asks for it: after a layout that may be sooner than this hears of its size."""
+        """A row for the compositor, which after a layout may ask for it before the pane hears of its size."""
         size = self.size
-        stale = self._drawn_size != size or not self._strips  # it changed, or lost its focus, behind a page
+        stale = self._drawn_size != size or not self._strips  # its size or focus changed behind a page
         if stale and size.width and size.height:
             self._draw(self._compose_rows(size.width, size.height), styles_of(self.app.theme_variables))
         return self._strips[y] if y < len(self._strips) else Strip.blank(size.width, self.rich_style)
@@ -205,12 +205,12 @@ class Panel(Widget):
         self.repaint()
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Another size, another composition."""
+        """Another size needs another composition."""
         if self._drawn_size != self.size:
             self.repaint()
 
     def watch_has_focus(self, has_focus: bool) -> None:
-        """The frame shows the focus; `on_focus` would come before Textual has noted it."""
+        """The frame shows the focus; `on_focus` would come before Textual has recorded it."""
         super().watch_has_focus(has_focus)
         self._strips = []
         self.repaint()
@@ -219,7 +219,7 @@ class Panel(Widget):
         rows = self._composed(width, height)
         if (
             keys := (self.closes(), *self.inner_keys())
-        ) != self._keys:  # what they do may depend on what is composed
+        ) != self._keys:  # their actions may depend on the content
             self._keys = keys
             self.post_message(self.KeysChanged())
         return rows
@@ -251,7 +251,7 @@ def copied_rows(rows: Sequence[Row]) -> str:
 
 
 def framed_rows(inside: Sequence[Row], left: Row, right: Row, width: int, style: TextStyle) -> list[Row]:
-    """Rows in a frame of `width` cells whose top edge carries two titles; the right one gives way."""
+    """Rows in a frame of `width` cells whose top edge has two titles; the right one is dropped first."""
     side = Span("│", style)
     return [
         _edge(left, right, width, style),

@@ -1,4 +1,4 @@
-"""Stoker's palettes as Textual and Rich have them: the themes, an app that starts in one, and the style of each kind of text."""
+"""Stoker's palettes for Textual and Rich: the themes, an app that starts in one, and the style of each kind of text."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class ThemedApp(App[None]):
     """An app that starts in one of our themes. Textual would build its stylesheet in its own theme first, then again in ours.
 
     Args:
-        appearance: the theme that was asked for, None for the one that is remembered; whether in plain ASCII.
-        remembered: a theme's name; one that is not known is the dark one.
+        appearance: the requested theme, None for the saved one; and whether to use plain ASCII.
+        remembered: the saved theme's name; an unknown name means the dark theme.
     """
 
     def __init__(self, appearance: Appearance, remembered: str | None) -> None:
@@ -64,16 +64,16 @@ class ThemedApp(App[None]):
         return NAMED.get(theme_name) or super().get_theme(theme_name)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """What makes a line harmless, and plain ASCII where it was asked for, come after all else."""
+        """The filters for harmless lines and for plain ASCII, if requested, come last."""
         if not self.no_color:
             return [*super().get_line_filters(), *self._gates]
-        # Textual's own makes grey of colours, and grey is one.
+        # Textual's own filter turns colors into gray, and gray is a color.
         return [*self._gates, no_colour(self.theme_variables["foreground"])]
 
 
-# Not component classes of the stylesheet: those are matched against every rule for each pane and each style, which took
-# a third of the start and of each return to the dashboard.
-# Names of the theme's colours: of the text, of what is behind it; whether it is bold.
+# Not component classes of the stylesheet: matching those against every rule for each pane and style took a
+# third of the start and of each return to the dashboard. Names of the theme's colours: of the text, of what
+# is behind it; whether it is bold.
 LOOKS: dict[TextStyle, tuple[str, str, bool]] = {
     TextStyle.PLAIN: ("foreground", "background", False),
     TextStyle.DIM: ("dim", "background", False),
@@ -99,7 +99,7 @@ _COLOURS = tuple(dict.fromkeys(name for look in LOOKS.values() for name in look[
 
 
 def styles_of(variables: Mapping[str, str]) -> Mapping[TextStyle, Style]:
-    """The style of each kind of text, from the variables of a theme; the same object for the same colours."""
+    """The style of each kind of text, from the variables of a theme; the same object for the same colors."""
     return _styles(tuple(variables[name] for name in _COLOURS))
 
 
