@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ from supervisor.diagnosis.scan.log_timeline import (
     form_of,
     is_bar,
     is_closing,
+    is_evaluation,
+    is_progress,
     says_why_it_ends,
     went_on,
 )
@@ -110,10 +113,17 @@ def _counted(scans: Iterable[SourceScan], counter: str, *, declared: bool | None
     return _Counted(highest, max(gaps)) if declared or is_whole or is_reported else None
 
 
-def reached_end(facts: Facts) -> bool:
-    """Whether the training reached its planned end."""
+def reached_end(facts: Facts, root: Root) -> bool:
+    """Whether the work was done: the planned end was reached, or an evaluation had results before a last traceback that it may have handled."""
     end = planned_end(facts)
-    return end is not None and end.is_reached
+    if end is not None or facts.job.last_step is not None:
+        return end is not None and end.is_reached
+    as_own = replace(facts, job=facts.job._replace(is_code_own=True))  # then a traceback counts as handled
+    scans = (scan for scan in facts.scans if scan.path == root.path)
+    above = [text for scan in scans for number, text in scan.numbered_tail() if number < root.line]
+    steps = (text for text in above if _TRAINS.search(text) or is_progress(text))
+    has_results = all(map(is_evaluation, steps)) and any(map(_MEASURED.search, above))
+    return has_results and not standing(as_own, root)
 
 
 def says_end(facts: Facts) -> bool:

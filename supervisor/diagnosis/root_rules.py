@@ -468,7 +468,7 @@ def _fails_with_zero(facts: Facts, root: Root) -> bool:
 
 
 def _exit_zero_after_end(facts: Facts, root: Root) -> Root | None:
-    if not _fails_with_zero(facts, root) or not reached_end(facts) or not standing(facts, root):
+    if not _fails_with_zero(facts, root) or not reached_end(facts, root) or not standing(facts, root):
         return None
     return _as(root, FailureClass.HEALTHY, Reason.AT_EXIT)
 
@@ -480,7 +480,7 @@ def _exit_zero_not_a_failure(facts: Facts, root: Root) -> Root | None:
 
 def _exit_zero_of_launcher(facts: Facts, root: Root) -> Root | None:
     found = standing_exit(facts) if root.failure is FailureClass.UNKNOWN and facts.ended_with_zero else None
-    if found is None or (found.hit.has(Trait.SHELL_EXIT) and reached_end(facts)):
+    if found is None or (found.hit.has(Trait.SHELL_EXIT) and reached_end(facts, root)):
         return None
     return from_exit(found, facts, FailureClass.WORKER_CRASH, Reason.EXIT_CODE)
 
@@ -572,7 +572,7 @@ RULES = (
     Rule("flight_recorder", _S.STACKS, hang_by_recorder,
          "PyTorch's flight recorder shows, rank by rank, which collective hangs and who did not join it."),
     Rule("exit_zero_after_end", _S.EXIT_ZERO, _exit_zero_after_end,
-         "Exit code 0, and the failure came after the planned end of the training: a success that names the failure.", 0.94),
+         "Exit code 0, and the failure came after the planned end of the training or the results of an evaluation: a success that names the failure.", 0.94),
     Rule("exit_zero_not_a_failure", _S.EXIT_ZERO, _exit_zero_not_a_failure,
          "Exit code 0, and the program prints such errors routinely, or it continued after this one.", 0.94),
     Rule("exit_zero_of_launcher", _S.EXIT_ZERO, _exit_zero_of_launcher,

@@ -137,7 +137,7 @@ def end_below(head: str, after: bytes, hosts: Collection[str] = ()) -> Traceback
     """
     speaker, first = split_prefix(head, hosts)
     if "Exception Group Traceback" in head:
-        return NO_END
+        return _end_of_group(after, hosts)
     if match := NAMED_HEAD.match(first):
         return _end_in_notebook(match[1], after)
     box = _BOX.search(first)
@@ -159,6 +159,18 @@ def end_below(head: str, after: bytes, hosts: Collection[str] = ()) -> Traceback
             between, others = between + framed, others + (not framed)
         if between > MOST_BETWEEN or others > MOST_OF_OTHERS:
             return NO_END
+    return None
+
+
+def _end_of_group(after: bytes, hosts: Collection[str]) -> TracebackEnd | None:
+    """The group itself, once it is whole; not where a member has a traceback, which names the cause."""
+    found = NO_END
+    for below, start, stop, line in rows_of(after):
+        text = split_prefix(line, hosts)[1].strip().removeprefix("| ")
+        if HEAD in text or set(text) == {"+", "-"}:
+            return NO_END if HEAD in text else found
+        if found is NO_END and is_exception(text):
+            found = TracebackEnd(below, start, stop, text)
     return None
 
 
@@ -185,7 +197,8 @@ def end_without_head(lines: Sequence[str], hosts: Collection[str] = ()) -> tuple
     stamp = _without_digits(lines[last][: frame.start()])
     for row in range(last + 1, len(lines)):
         origin, text = split_prefix(lines[row], hosts)
-        if stamp and _without_digits(lines[row][: frame.start()]) == stamp:  # a logger's, on each line
+        # A logger's stamp, in front of each line.
+        if stamp and _without_digits(lines[row][: frame.start()]) == stamp:
             text = lines[row][frame.start() :].removeprefix(" ")
         if origin.agrees(speaker) and text.strip() and not text.startswith(_INSIDE):
             raised = _is_raised(text.rstrip(), lines[last : last + 3])

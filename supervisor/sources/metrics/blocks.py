@@ -10,16 +10,19 @@ from supervisor.sources.metrics.line import parse_line
 from supervisor.sources.metrics.line_report import is_program_text
 from supervisor.sources.metrics.names import (
     EPOCH,
+    ETA,
     LOSS,
+    SAMPLES,
     SOLE_RANK,
     STEP,
+    STEP_TIME,
     TOTAL_EPOCHS,
     TOTAL_STEPS,
     VAL_LOSS,
     words_of,
 )
 from supervisor.sources.metrics.prefix import json_message, message_start
-from supervisor.sources.metrics.progress_bars import find_bar
+from supervisor.sources.metrics.progress_bars import begins_other_work, find_bar, is_other_work
 from supervisor.sources.metrics.tables import (
     Header,
     find_header,
@@ -95,15 +98,23 @@ MAX_BLOCK = 200
 # Few trainings have more epochs, and few report fewer steps by the name of their set.
 MAX_EPOCHS = 1000
 _OF_SET = EVAL_WORDS | TRAIN_WORDS
+# What a bar or a nameless counter may show beside its count where it is not the training's.
+_OF_COUNTER = frozenset({STEP, TOTAL_STEPS, STEP_TIME, SAMPLES, ETA})
+_FULL_BAR = re.compile(r"100%\|[█#=]+\|")
 
 
 class Below(Enum):
-    """The lines below a heading of held-out data."""
+    """The lines below a heading of held-out data, or of other work."""
 
     OTHER = auto()
     RESULTS = auto()  # the next line is the first: INDENTED or SET, by its indentation
     INDENTED = auto()  # its values, while they are indented
     SET = auto()  # its values, up to a counter, which is training's
+    WORK = auto()  # bars and nameless counters of other work: "Encoding 17562 texts"
+    WORKED = auto()  # the full bar of that, which may be drawn again
+
+
+_NOT_HELD_OUT = frozenset({Below.OTHER, Below.WORK, Below.WORKED})
 
 
 class State(NamedTuple):
@@ -242,12 +253,16 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
         state = state._replace(below=Below.OTHER)
     in_record = (state.in_record or (state.in_settings and indented)) and not _LONE_TIME.match(message)
     evaluates = (
-        (state.below is not Below.OTHER and not is_bar)
+        (state.below not in _NOT_HELD_OUT and not is_bar)
         or _STARRED.match(message) is not None
         or (state.evaluated and _MEANS.match(message) is not None)
     )
     parsed = _with_message(text, begin, in_record=in_record, evaluates=evaluates)
     fields = {reading.field for reading in parsed.readings}
+    if (worked := _of_work(message, parsed, state.below)) is not None:
+        return NOTHING._replace(once=parsed.once), state._replace(below=worked)
+    if state.below in {Below.WORK, Below.WORKED}:
+        state = state._replace(below=Below.OTHER)
     if state.below is not Below.OTHER and is_bar and fields.isdisjoint((LOSS, VAL_LOSS)):
         return NOTHING._replace(once=parsed.once), state  # about the pass over the held-out data
     if state.below is Below.SET and not fields.isdisjoint((STEP, EPOCH)):
@@ -271,6 +286,26 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
         in_record=state.in_record or parsed.heading,
         in_summary=max(0, state.in_summary - 1),
     )
+
+
+def _of_work(message: str, parsed: Parsed, below: Below) -> Below | None:
+    """What stands below a line that is of work beside the training; None where it is not."""
+    is_bar = _is_bar(message)
+    if below not in _NOT_HELD_OUT:
+        return None
+    if not parsed.readings and not is_bar and begins_other_work(message):
+        return Below.WORK
+    if below is Below.OTHER or TRAINS.search(message) or _EPOCH.search(message):
+        return None
+    fields = {one.field: one for one in parsed.readings}
+    if not is_bar and not parsed.readings:
+        goes_on = below is Below.WORK and (is_other_work(message) or _is_indented(message))
+        return below if goes_on else None
+    if not fields.keys() <= _OF_COUNTER or not (is_bar or (STEP in fields and fields[STEP].weak)):
+        return None
+    if _FULL_BAR.search(message):
+        return Below.WORKED
+    return Below.WORK if below is Below.WORK else None
 
 
 def _with_message(text: str, begin: int, *, in_record: bool, evaluates: bool) -> Parsed:

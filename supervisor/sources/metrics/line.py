@@ -76,6 +76,8 @@ _NAME_OF_VALUE = re.compile(
     r"[\"'](?:name|metric|metric_name|tag|key)[\"']\s*:\s*[\"']([A-Za-z_][\w/. -]{0,40})[\"']", re.IGNORECASE
 )
 _COUNTERS = frozenset({"step", "epoch", "steps", "iter", "update", "updates", "iteration"})
+# A message that was printed while a bar stood on the line: it begins where the bar ends.
+_GLUED = re.compile(r"\[\d[\d:]*<[^\]]*\](?=[^\s\]|,)])")
 _TIMES = frozenset({"time_batch", "time_step", "time_iter", "time_iteration"})
 _COUNTED = frozenset({"batches", "samples", "examples", "iterations", "steps"})
 
@@ -116,9 +118,23 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
         masked = bar.rest
     walker = _Walker(masked, bar_readings, evaluates=evaluates or (bar is not None and bar.evaluates))
     found = walker.read()
+    if glued := _GLUED.search(text):
+        found = _as_of_message(found, glued.end())
     parsed = judge(found, masked, has_bar=bool(bar_readings), in_record=in_record)
     parsed = parsed._replace(evaluates=walker.evaluates and bool(parsed.readings))
     return parsed._replace(once=True) if bar is not None and bar.is_new else parsed
+
+
+def _as_of_message(found: Found, begin: int) -> Found:
+    """Where both report a field, the message's value counts: the bar shows a mean, or the step before. A message about a whole epoch belongs to no step."""
+    of_message = {one.field: one for one in found.readings if one.start >= begin and one.field}
+    is_of_epoch = EPOCH in of_message and of_message[EPOCH].conversion == WHOLE
+    sums_up = is_of_epoch and STEP not in of_message and LOSS in of_message
+
+    def is_of_bar(one: Reading) -> bool:
+        return not sums_up if one.rank == BAR_RANK else one.field not in of_message
+
+    return found._replace(readings=[one for one in found.readings if one.start >= begin or is_of_bar(one)])
 
 
 class _Walker:

@@ -73,6 +73,14 @@ _OTHER_WORK = re.compile(
     r"pulling|push\w*|run(?:ning)? (?:eval|test)\w*|parquet|arrow|images?|videos?|weights|parameters|clean\w*|render\w*|mel\w*|feature\w*|vae|latents?|embedding\w*|captions?)\b|\.(?:json|bin|safetensors|pt|zip|tar|gz|txt|parquet|jsonl)\b",
     re.IGNORECASE,
 )  # fmt: skip
+# "Encoding 17562 texts", "encode all the data: 75722": what is begun, and on how many. Not "Loaded 60000 images": that is done, and
+# "Load val: 9508 samples" mostly too.
+_BEGUN = re.compile(
+    r"\W*(?P<work>(?:pre-?)?(?!load)(?:\w+ing|(?:en|de)code|tokeni[sz]e|download|fetch|extract|compute|generate|convert))(?=\s)"
+    r"(?=.*(?<![\w.=/-])\d[\d,]*\d(?![\w.=/]))",
+    re.IGNORECASE,
+)
+_OF_STEPS = re.compile(r"\b(?:train\w*|epochs?|steps?|iter\w*)\b", re.IGNORECASE)
 _EVALUATION = re.compile(
     r"\b(?:val(?:id(?:at\w+)?)?|eval\w*|test(?:ing)?|dev|infer\w*|sanity|predict\w*)\b", re.IGNORECASE
 )
@@ -98,6 +106,12 @@ _HELD_OUT = re.compile(r"val|eval|test|dev", re.IGNORECASE)
 
 # "d: 0.43; g: 2.13", "d:0.43;g:2.13": values before the bar.
 _PAIRS = re.compile(r"\w\s*[:=]\s*[-\d.]+(?:[^\s,;|]*[,;|]\s*|\S*\s+)\w[\w ]*[:=]\s*[-\d.]+")
+
+
+def begins_other_work(text: str) -> bool:
+    """Whether a line announces work that is no training on a number of things."""
+    begun = _BEGUN.match(text)
+    return begun is not None and is_other_work(begun["work"]) and _OF_STEPS.search(text) is None
 
 
 def is_other_work(text: str) -> bool:

@@ -57,6 +57,8 @@ _BEHIND_COUNTER = re.compile(r"\s*(?::|\| )|\t[^\W\d]")
 _TIMED = re.compile(r"\|\s*[\d.:]+\s*\]")
 _PER = re.compile(r"[_ ]per[_ ]")
 _STEPS = frozenset({"it", "iter", "itr", "iteration", "step", "batch", "update"})
+# What a time may be of that is no step: "0.02s/sample".
+_OF_OTHERS = frozenset({"sample", "img", "image", "epoch", "tick", "kimg"})
 
 
 # A longer number at the start of a line is a time in some unit.
@@ -443,6 +445,11 @@ class LineValues:
         tail = token.tail.lower()
         if not unit and tail and tail != "data" and words == ["time"]:
             return  # "time (sec): 5.40": of how many steps is unknown
+        if is_step_rate(unit):
+            self.add(STEP_TIME, token, found.rank, Conversion(How.INVERSE))
+            return
+        if unit.partition("/")[2].strip() in _OF_OTHERS:
+            return
         if unit in {"k", "K"}:
             scale: float | None = 1.0 if "ms" in words else 1e3  # "elapsed_time_per_iteration_ms: 11.5K"
         elif unit or time_scale(tail) is not None:
