@@ -63,7 +63,7 @@ def table() -> str:
     names = [f'    "{old}": "{new}",\n' for old, new in settings.ALIASES.items()]
     return (
         f"{HEAD}TRAINER_KEYS: Final[dict[str, Setting]] = {{\n{''.join(rows)}}}\n"
-        f"# Names of older scripts and of the cluster's YAML.\nALIASES: Final[dict[str, str]] = {{\n{''.join(names)}}}\n# fmt: on\n"
+        f"# Names from older scripts and the cluster's YAML.\nALIASES: Final[dict[str, str]] = {{\n{''.join(names)}}}\n# fmt: on\n"
     )
 
 
