@@ -349,7 +349,7 @@ def _full_disk(facts: Facts, root: Root) -> Root | None:
     broken = root.failure is FailureClass.NCCL_ERROR and root.text.startswith("BrokenPipeError")
     by_code = root.failure is FailureClass.UNKNOWN or root.reason is Reason.EXIT_CODE
     if root.reason is Reason.OUTSIDE and facts.job.launcher_exit == 1:
-        # The launcher stopped the rest after a rank failed; the line in which it says so had no room either.
+        # torchrun stopped the other ranks after one failed; its log line about that did not fit on the disk either.
         return Root(FailureClass.DISK_FULL)
     return _as(root, FailureClass.DISK_FULL) if broken or (by_code and facts.died) else None
 

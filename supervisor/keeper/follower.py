@@ -286,9 +286,8 @@ class Following(Group):
         if where is None or asked:
             return
         error = connection_error(*where)
-        if error is not None and not isinstance(
-            error, ConnectionRefusedError
-        ):  # a machine that refuses is reachable
+        # A machine that refuses is reachable.
+        if error is not None and not isinstance(error, ConnectionRefusedError):
             text = (
                 f"node {LEADER} could not be reached at {where[0]} once attempt {view.number} had failed here"
             )

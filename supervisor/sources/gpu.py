@@ -20,9 +20,8 @@ from supervisor.sources.periodic import PeriodicSampler
 
 # nvml.h: NVML_ERROR_… codes about one card, and about all of NVML.
 _LOST = frozenset({15, 16})  # GPU_IS_LOST, RESET_REQUIRED
-_NVML_GONE = frozenset(
-    {1, 9, 12, 18}
-)  # UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, version mismatch
+# UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, version mismatch.
+_NVML_GONE = frozenset({1, 9, 12, 18})
 _TIMEOUT = 10
 # nvmlClocksEventReason… bits (named …ThrottleReason… before driver 535) that mean a clock below the requested one.
 _THROTTLE = (

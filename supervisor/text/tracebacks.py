@@ -163,7 +163,7 @@ def end_below(head: str, after: bytes, hosts: Collection[str] = ()) -> Traceback
 
 
 def _end_of_group(after: bytes, hosts: Collection[str]) -> TracebackEnd | None:
-    """The group itself, once it is whole; not where a member has a traceback, which names the cause."""
+    """The group's own line, once the group is complete; NO_END if a member's traceback names the cause."""
     found = NO_END
     for below, start, stop, line in rows_of(after):
         text = split_prefix(line, hosts)[1].strip().removeprefix("| ")
@@ -197,7 +197,7 @@ def end_without_head(lines: Sequence[str], hosts: Collection[str] = ()) -> tuple
     stamp = _without_digits(lines[last][: frame.start()])
     for row in range(last + 1, len(lines)):
         origin, text = split_prefix(lines[row], hosts)
-        # A logger's stamp, in front of each line.
+        # A logger puts its stamp in front of each line.
         if stamp and _without_digits(lines[row][: frame.start()]) == stamp:
             text = lines[row][frame.start() :].removeprefix(" ")
         if origin.agrees(speaker) and text.strip() and not text.startswith(_INSIDE):

@@ -1,4 +1,4 @@
-"""What would end a detached run with its session is said before it starts."""
+"""A warning comes first if the session's end would kill a detached run."""
 
 from __future__ import annotations
 

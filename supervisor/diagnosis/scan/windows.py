@@ -155,9 +155,8 @@ def without_escapes(data: bytes) -> bytes:
     They also occur within words, from a coloring logger, a copied web page, or on purpose: the text that a
     person reads counts. In pieces, because a flood of escape codes temporarily costs ten times its size.
     """
-    if any(
-        control in data for control in _COMMON_CONTROLS
-    ):  # a file with a hole is full of NUL: `re` takes 20 times as long
+    # A file with a hole is full of NUL: `re` takes 20 times as long.
+    if any(control in data for control in _COMMON_CONTROLS):
         data = data.translate(None, _DROPPED)
     if not data.isascii() and _has_hidden(data):
         for usual in _USUAL_HIDDEN:

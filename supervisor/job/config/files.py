@@ -65,10 +65,11 @@ _KEY: Final = re.compile(r"""([ \t]*)(?:"([^"]+)"|'([^']+)'|([\w.-]+))[ \t]*[=:]
 def _lines(text: str) -> Mapping[str, int]:
     """The 1-based line of each key, by its dotted name and by its last part."""
     found: dict[str, int] = {}
+    # For TOML the table; for YAML and .py the keys that enclose this line, by indentation.
     table, outer = (
         "",
         [(-1, "")],
-    )  # for TOML the table; for YAML and .py the keys that enclose this line, by indentation
+    )
     for number, line in enumerate(text.splitlines(), start=1):
         header, key = _HEADER.match(line), _KEY.match(line)
         if header is not None:

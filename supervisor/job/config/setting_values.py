@@ -323,9 +323,8 @@ class Resolver:
         if (flag := own or launcher) is not None:
             name = f"STOKER_{flag.key.upper()}"
             yield self.env.get(name), f"env {name}"
-        if (
-            launcher is not None and given is not None
-        ):  # otherwise, as for a command, torchrun's variables do not count
+        # Otherwise, as for a command, torchrun's variables do not count.
+        if launcher is not None and given is not None:
             name = f"PET_{launcher.key.upper()}"
             yield given if by_variable else self.env.get(name), f"env {name}"
         if key == "run.nproc_per_node":

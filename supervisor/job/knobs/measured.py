@@ -328,11 +328,12 @@ def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, B
         return None, samples, _asked(Why.SEVERAL_LOADERS, ())
     if loader.batch_size is not None:
         if loader.lead > 1 and loader.batch_size == loader.lead * (rank.world_size or 1) > loader.lead:
+            # One batch split among the ranks, or rows packed into fewer.
             return (
                 None,
                 samples,
                 _asked(Why.SCOPE, ()),
-            )  # one batch split among the ranks, or rows packed into fewer
+            )
         return loader.batch_size, samples, _measured(Why.LOADER)
     if len(loader.fed) == 1 and loader.fed.total() >= STEPS_THAT_AGREE:
         return loader.lead, samples, _measured(Why.FED)

@@ -179,10 +179,11 @@ class MeasuredFacts:
     def _release(self) -> None:
         """Pass on the steps that were held back, because the script logs none."""
         if self._held and not self.logs_steps and not self._is_silent:
+            # Journalled now, so that an adopting keeper knows it.
             self._is_silent, self._next_look = (
                 True,
                 0.0,
-            )  # journalled now, so that an adopting keeper knows it
+            )
         while self._held and not self.logs_steps:
             record, seen = self._held.popleft()
             if (step := self.step_after(record["step"])) is not None:

@@ -317,7 +317,7 @@ class LiveAttempt:
             return [self._step_taken(ev.StopStep.SIGKILL, killed)]
         alive = self.alive()
         if self._orphans_are_due(self.stop_sequence, alive):
-            # The command is gone: nobody else passes a signal on.
+            # The command has exited, so nobody else passes the signal on.
             self._orphans_asked = True
             return [self._step_taken(ev.StopStep.SIGTERM, kill_all(alive, signal.SIGTERM))]
         step = self.stop_sequence.tick(now, alive=bool(alive) or self.exit is None)

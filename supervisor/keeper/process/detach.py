@@ -120,7 +120,7 @@ def taken_over(data: bytes) -> tuple[RunFile, tuple[Finding, ...], str]:
 
 
 def teardown_warning(env: Mapping[str, str]) -> str | None:
-    """What is known to end detached processes with their session; None: nothing is."""
+    """Why a detached process would end with its session; None: no reason is known."""
     if (why := scheduler_of(env).detach_warning) is not None:
         return why
     if _logind_kills(env.get("USER", "")):

@@ -227,9 +227,8 @@ class StepSense:
             self._in_epoch[counter] = self._in_epoch[counter] or was_full or step < last.step
         elif last is not None and epoch == last.epoch:
             behind = last.behind
-            if last.begins_again(
-                step, total
-            ):  # Lightning's bar returns to 0 before it shows the next epoch's name
+            # Lightning's bar returns to 0 before it shows the next epoch's name.
+            if last.begins_again(step, total):
                 behind += 1
                 self._in_epoch[counter] = True
         rank.positions[counter] = _Position(behind, step, total, epoch)

@@ -261,9 +261,8 @@ class Health:
             self._total = total
             watch.finish(done=step >= total)
         elif step is not None and self._asked_total is not None:
-            watch.finish(
-                done=step == self._asked_total
-            )  # a step beyond it shows that the number meant something else
+            # A step beyond it shows that the number meant something else.
+            watch.finish(done=step == self._asked_total)
         elif step is not None and step > self._total:
             watch.finish(done=False)  # that total was the end of an epoch
         if seen.rank is not None:

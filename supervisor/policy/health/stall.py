@@ -414,15 +414,13 @@ class StallWatch:
             stage, pace = self._announced[0], max(known_s, pace or 0.0)
         if pace is None:
             if asked_s is None and settings.act_given and settings.act_s > 0 and self.stepped:
-                return Threshold(
-                    stage, 0.0, settings.act_s, None
-                )  # a person's limit holds without a pace, too
+                # A limit set by a person applies even without a known pace.
+                return Threshold(stage, 0.0, settings.act_s, None)
             return Threshold(stage, 0.0, asked_s, asked_s) if asked_s is not None else None
         flag = max(settings.flag_s, settings.flag_factor * pace)
         if self._announced is not None and stage is not self._announced[0]:
-            flag = max(
-                flag, FIRST_FLAG_S
-            )  # the pace of an evaluation or a save is unknown before the first one
+            # The pace of an evaluation or a save is unknown before the first one.
+            flag = max(flag, FIRST_FLAG_S)
         flag = max(flag, AGAIN_FACTOR * self._paces.forgiven_s(stage))
         if asked_s is not None:
             return Threshold(stage, pace, min(flag, asked_s), asked_s)

@@ -120,9 +120,10 @@ _NOT_HELD_OUT = frozenset({Below.OTHER, Below.WORK, Below.WORKED})
 class State(NamedTuple):
     """The effect of the lines above on the next one.
 
-    `evaluated`: the previous report was of held-out data. `outer`: the header of a table with a counter, which continues after one without ("Class Images mAP50"). `in_call`, `in_summary`: how many more lines the block may have; 0 outside of one. `only_loss`: the one
-    that was believed to be the whole as each was the only one of its line ("focal_loss"); None once the log named a whole, or another
-    kind: they are parts.
+    `evaluated`: the previous report was of held-out data. `outer`: the header of a table with a counter, which continues
+    after one without ("Class Images mAP50"). `in_call`, `in_summary`: how many more lines the block may have; 0 outside of
+    one. `only_loss`: the loss taken for the whole because each of its lines had no other ("focal_loss"); None once the log
+    names a whole, or another kind, which makes them parts.
     `pairs_are_epochs`: what a nameless `[1/15]` counts; None until it is known.
     """
 
@@ -269,9 +270,8 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
         state = state._replace(below=Below.OTHER)
         parsed = _with_message(text, begin, in_record=in_record, evaluates=False)
     if state.after_val_loss and LOSS in fields and "" in fields and fields <= {LOSS, ""}:
-        parsed = parse_line(
-            text, evaluates=True
-        )  # below "Val loss: 0.41" the same loss again, beside its parts
+        # Below "Val loss: 0.41" the same loss again, beside its parts.
+        parsed = parse_line(text, evaluates=True)
     if state.in_summary or _OUTPUT.search(message):
         parsed = parsed._replace(off_curve=True)
     parsed, state = _of_validation(parsed, message, state)
@@ -289,7 +289,7 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
 
 
 def _of_work(message: str, parsed: Parsed, below: Below) -> Below | None:
-    """What stands below a line that is of work beside the training; None where it is not."""
+    """What follows a line of other work, such as tokenizing; None if the line is the training's."""
     is_bar = _is_bar(message)
     if below not in _NOT_HELD_OUT:
         return None

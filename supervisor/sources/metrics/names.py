@@ -132,9 +132,8 @@ class _Name:
             for word in self.words
             if word not in SOURCE_WORDS and word not in EVAL_WORDS and not word.isdigit()
         ]
-        if (
-            self.rest[-1:] == ["value"] and "/value" not in self.lower
-        ):  # "lm loss value", but not "loss/value"
+        # "lm loss value", but not "loss/value".
+        if self.rest[-1:] == ["value"] and "/value" not in self.lower:
             self.rest.pop()
 
     def has(self, *words: str) -> bool:

@@ -68,9 +68,8 @@ def convert(conversion: Conversion, text: str) -> float | None:
             return rounded(number * scale) if scale % 1024 and scale != 1.0 else number * scale
         case How.WHOLE:
             number *= scale
-            return (
-                int(number) if number == number // 1 and abs(number) < 1e15 else None
-            )  # not NaN, not infinite
+            # Not NaN, not infinite.
+            return int(number) if number == number // 1 and abs(number) < 1e15 else None
         case How.INVERSE:
             return rounded(scale / number) if number > 0 else None
         case How.MEMORY:

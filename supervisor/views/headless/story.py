@@ -25,9 +25,10 @@ from supervisor.views.wording.translate import english
 
 def story(state: RunState, run: RunPaths, *, redact: Callable[[str], str] = str) -> str:
     """The run in a few lines: attempts, verdicts, changes, losses, a curve, and the paths of its files."""
+    # At the end of a run, so no start waits for them.
     from supervisor.policy.health.early_signs import (
         MEMORY_UNEXPECTED,
-    )  # at the end of a run, so no start waits for them
+    )
     from supervisor.run.next_job import declared_again
     from supervisor.run.runfile import BadRunFile, read_run_file
     from supervisor.views.headless.trial_report import trial_lines

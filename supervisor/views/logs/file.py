@@ -114,10 +114,11 @@ class LogFile:
         self.size = 0
         self.written_t = 0.0
         self.generation = 0
+        # In a replay: including what comes after the moment shown.
         self.full_size, self.full_written_t = (
             0,
             0.0,
-        )  # in a replay: including what comes after the moment shown
+        )
         self.newlines = Counts()
         self.trouble = ""
         self._limit: tuple[int, float] | None = None

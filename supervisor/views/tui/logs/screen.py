@@ -485,9 +485,8 @@ def _found(page: lc.Page, tr: Tr) -> Row:
     if page.search is not None:
         found = page.search
         going = f" ({fm.part(found.done_ratio)} searched)" if found.done_ratio < 1 else ""
-        least = (
-            max(found.found, 1) if found.at_match else found.found
-        )  # the visible one may not be counted yet
+        # The visible one may not be counted yet.
+        least = max(found.found, 1) if found.at_match else found.found
         if found.ordinal:
             text = f"{fm.whole(found.ordinal)} of {fm.whole(found.found)}{going}"
         elif not going:

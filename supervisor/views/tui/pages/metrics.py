@@ -469,10 +469,11 @@ class MetricsPage(ChartPanel):
 
         def typed(text: str) -> None:
             self.searched = text.strip()
+            # It stays selected while it matches, and when the search is closed.
             self._at, self._name = (
                 0,
                 name,
-            )  # it stays selected while it matches, and when the search is closed
+            )
             self.repaint()
 
         def closed(text: str | None) -> None:

@@ -236,9 +236,8 @@ class RunsPanel(ListPanel):
                 Span(self.tr(" in all folders"), TextStyle.PLAIN), Span(self.tr(narrower), TextStyle.DIM)
             )
         folder = fm.near_path(str(place))
-        if (
-            len(folder) > PLACE_CELLS
-        ):  # its end distinguishes folders, and the key after it must not be pushed out
+        # Its end distinguishes folders, and the key after it must not be pushed out.
+        if len(folder) > PLACE_CELLS:
             folder = f"…{folder[1 - PLACE_CELLS :]}"
         entries = [Span(self.tr(f" in {folder}"), TextStyle.PLAIN)]
         if self.list is not None and self.list.elsewhere:
