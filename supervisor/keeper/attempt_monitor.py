@@ -334,11 +334,8 @@ class AttemptMonitor:
             self.stop(ev.StopWhy.TRIAL, "--trial", grace_s=self._record.job.timing.grace_s)
         elif live.stop_sequence is None and live.exit is None:
             view = self._ledger.state.attempt
-            if view is not None and view.missed is not None:
+            if view is not None and view.differs is not None:
                 # It is not asked for a checkpoint, which might overwrite the one that it did not load.
-                grace_s = self._record.job.timing.death_grace_s
-                self.stop(ev.StopWhy.NOT_RESUMED, "keeper", grace_s=grace_s)
-            elif view is not None and view.differs is not None:
                 grace_s = self._record.job.timing.death_grace_s
                 self.stop(ev.StopWhy.PLAN_DIFFERS, "keeper", grace_s=grace_s)
             elif self._failing() is not None:
