@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from supervisor.job.batch import BatchSpec, BatchUnit, factors
 from supervisor.job.config.script_settings import total_steps
+from supervisor.job.knobs.conventions import longer_than_usual
 from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, first_steps, is_named, measured_batch
 from supervisor.job.knobs.measured_knobs import MeasuredSettings
 from supervisor.job.knobs.resume_settings import knob_name, measured_outputs, resume_seen, resume_way
@@ -50,7 +51,13 @@ OPEN_STEPS: Final = 20
 
 
 class MeasuredFacts:
-    """Used by the keeper's only thread. `emit` writes an event; `observe` takes a step as if it came from a log."""
+    """Used by the keeper's only thread. `emit` writes an event; `observe` takes a step as if it came from a log.
+
+    Attributes:
+        group_timeout_s: the longest timeout that the job sets, or the ranks were measured to request, for a process group, if it is
+            above PyTorch's default.
+        steps: wall time and step of the newest counted steps; empty if the script logs its own.
+    """
 
     def __init__(
         self,
@@ -65,6 +72,7 @@ class MeasuredFacts:
     def begin(self, attempt: int, job: JobSpec | None, *, adopted: RunState | None = None) -> None:
         """A new attempt, or one `adopted` in the given state: what the journal has is not written again."""
         self._attempt, self._local_world = attempt, job.nproc_per_node if job is not None else None
+        self.group_timeout_s = job.group_timeout_s if job is not None else None
         self._named = job.knobs if job is not None and job.knobs.declared else Knobs()
         self._facts = Facts((job.entry, *job.entry_args), job.cwd) if job is not None else Facts()
         self._asked: tuple[MeasuredBatch, Knobs, MeasuredSettings] | None = None
@@ -78,7 +86,6 @@ class MeasuredFacts:
         self._has_telemetry = False
         self._first_step_at: float | None = None
         self.steps: deque[tuple[float, float]] = deque(maxlen=MOST_STEPS)
-        """Wall time and step of the newest counted steps; empty if the script logs its own."""
         self._before = 0 if attempt == 1 else None
         """Steps of earlier attempts, from the count in an optimizer's state, which continues across attempts."""
         self._held: deque[tuple[dict[str, Any], StepSeen]] = deque(maxlen=MOST_STEPS)
@@ -100,6 +107,8 @@ class MeasuredFacts:
                 return dataclasses.replace(seen, measured={**measured})
         elif isinstance(seen, FactSeen):
             self._facts.add({**seen.record, "rank": seen.rank})
+            if (timeout_s := longer_than_usual(seen.record.get("timeout_s"))) is not None:
+                self.group_timeout_s = max(timeout_s, self.group_timeout_s or 0.0)
             self._is_new = True
             if seen.record["kind"] in {"step", "timing"} and not self._has_telemetry:
                 self._take_values(seen)
