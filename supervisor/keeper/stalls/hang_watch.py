@@ -264,11 +264,10 @@ class HangWatch:
                 )
             )
         if due and ruling.reported and self._last_rule[0]:
-            head = f"No progress for {silence.silent_s:.0f} s"
             if ruling.until_s is not None:
-                text = f"{head}, not ended yet: {ruling.why} (will end after {ruling.until_s:.0f} s)"
+                text = f"No progress for {silence.silent_s:.0f} s, not ended yet: {ruling.why} (will end after {ruling.until_s:.0f} s)"
             else:
-                text = f"{head}, but stoker won't end it: {ruling.why}; if it hangs, stop it with s or `stoker stop`"
+                text = f"No progress for {silence.silent_s:.0f} s, but stoker won't end it: {ruling.why}; if it hangs, stop it with s or `stoker stop`"
             self._say([Advice(f"hang_{ruling.rule}", text)])
         if self._stacks.busy:
             return

@@ -129,19 +129,17 @@ def unexpected_memory(trial: MemoryTrial, expected_bytes: int) -> Advice | None:
     return Advice(MEMORY_UNEXPECTED, text)
 
 
-SPIKES = {
-    "loss": (
-        "loss_spike",
-        2.0,
-        "the loss rose to {value:.4g} from about {usual:.4g}: a lower learning rate, a longer warm-up or clipping (gradient_clip_val) helps",
-    ),
-    "grad_norm": (
-        "grad_spike",
-        10.0,
-        "the gradient norm rose to {value:.4g} from about {usual:.4g}: NaN may follow; clip gradients, lower the learning rate",
-    ),
-}
-"""For each value: the code of the advice, the multiple of the usual value that counts as a spike, and what to say of it."""
+SPIKES = {"loss": ("loss_spike", 2.0), "grad_norm": ("grad_spike", 10.0)}
+"""For each value: the code of the advice, and the multiple of the usual value that counts as a spike."""
+
+
+def _spike_text(name: str, value: float, usual: float) -> str:
+    if name == "loss":
+        return (
+            f"the loss rose to {value:.4g} from about {usual:.4g}: a lower learning rate, a longer warm-up or "
+            "clipping (gradient_clip_val) helps; look at the data of these steps"
+        )
+    return f"the gradient norm rose to {value:.4g} from about {usual:.4g}: NaN may follow; clip gradients, lower the learning rate"
 
 
 @dataclass(slots=True)
@@ -209,10 +207,10 @@ class EarlySigns:
                 )
         if rank not in {None, 0}:
             return
-        for name, (code, factor, text) in SPIKES.items():
+        for name, (code, factor) in SPIKES.items():
             value = values.get(name)
             if value is not None and (usual := self._spikes[name].lasts(value, factor)) is not None:
-                yield Advice(code, text.format(value=value, usual=usual))
+                yield Advice(code, _spike_text(name, value, usual))
         yield from self._data(values)
 
     def gpu(self, index: str, t: float, values: Mapping[str, float | None]) -> Iterator[Advice]:
