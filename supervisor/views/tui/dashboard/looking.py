@@ -61,7 +61,7 @@ class LogOfRun:
     def begin(self, snapshot: Snapshot) -> None:
         """Start reading before the panes exist."""
         self.update(snapshot)
-        self.controls.ask(lc.Size(FIRST_ROWS))
+        self.controls.resize(FIRST_ROWS)
         self._is_read = True
         self.controls.session.start()
 
@@ -69,7 +69,7 @@ class LogOfRun:
         """The pane exists."""
         if not self._is_read:
             self.controls.session.start()
-        self.controls.ask(lc.Size(FIRST_ROWS))
+        self.controls.resize(FIRST_ROWS)
 
     def update(self, snapshot: Snapshot) -> None:
         """Pass on which logs exist, and the line where the newest failure began."""
@@ -83,7 +83,8 @@ class LogOfRun:
         known = (lc.log_facts(snapshot.state, nodes), line, snapshot.recorded_t)
         if known != self._known:
             self._known = known
-            self.controls.ask(lc.Update(snapshot.state, snapshot.recorded_t, nodes), lc.KeepCause(line))
+            self.controls.update(snapshot.state, snapshot.recorded_t, nodes)
+            self.controls.session.tell(lambda view: view.keep_cause(line))
         if self._screen is not None and (snapshot.state is not self._shown[0] or nodes is not self._shown[1]):
             self._screen.take(snapshot.state, nodes)
         self._shown = snapshot.state, nodes
@@ -209,7 +210,7 @@ class Looking:
                 self.panes.offer()
             case "close search":
                 self._logs.clear()
-                self._logs.ask(lc.Follow())
+                self._logs.toggle_follow(on=True)
             case "clear filter":
                 self._logs.clear()
             case "" if self.back is not None:
@@ -428,7 +429,7 @@ class Looking:
     def show_rank(self, who: str, node: int | None) -> None:
         """The log of one rank, or of the ranks of a node."""
         self.panes.zoom(None)
-        self._logs.show_only(Query().of(frozenset([who])) if node is None else Query().at(node), None)
+        self._logs.show_only(Query().of(who) if node is None else Query().at(node), None)
         self.panes.log.focus()
 
     async def action_open_log(self) -> None:

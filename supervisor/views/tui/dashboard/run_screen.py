@@ -251,7 +251,7 @@ class Dashboard(KeyScreen, Screen[None]):
 
     def on_log_panel_sized(self, message: LogPanel.Sized) -> None:
         """Another number of lines."""
-        self.logs.ask(lc.Size(message.rows))
+        self.logs.resize(message.rows)
 
     def on_ranks_panel_folded(self, _message: RanksPanel.Folded) -> None:
         """The number of rows changed, and perhaps the layout."""
