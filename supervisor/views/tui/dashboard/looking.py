@@ -297,7 +297,7 @@ class Looking:
     def action_compare(self) -> None:
         """Choose the runs whose series to draw in each chart."""
         from supervisor.views.tui.pages.metrics import MetricsPage
-        from supervisor.views.tui.runs.picker import RunPicker
+        from supervisor.views.tui.runs.browser import RunPicker
 
         def closed(chosen: Sequence[RunPaths] | None) -> None:
             if chosen is not None:

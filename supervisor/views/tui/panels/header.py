@@ -10,7 +10,7 @@ from supervisor.run.events import Phase, Progress, is_share_of_epochs
 from supervisor.run.state import Preflight, Running, RunState, Stopping
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.charts.axes import Axis, axis_for
+from supervisor.views.tui.charts.curves import Axis, axis_for
 from supervisor.views.tui.panels.state_words import (
     condition_span,
     hang_ends_in,

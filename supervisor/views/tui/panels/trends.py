@@ -9,8 +9,7 @@ from typing import NamedTuple, TypeAlias
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.model.thinned_series import Track
-from supervisor.views.tui.charts.axes import axis_for
-from supervisor.views.tui.charts.curves import Curve, Look, axis_word, plot
+from supervisor.views.tui.charts.curves import Curve, Look, axis_for, axis_word, plot
 from supervisor.views.tui.charts.live import start_of
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, spark
 from supervisor.views.tui.widgets.panel import Panel
