@@ -254,7 +254,7 @@ class MeasuredFacts:
         if found.accumulation != 1 or self._ratio.value != (1.0 if self.logs_steps else None):
             return None
         inputs = (setting for setting in self._facts.settings if setting.is_input)
-        return total_steps((f"--{s.name}", str(s.number)) for s in inputs if s.number)
+        return total_steps([(f"--{s.name}", str(s.number)) for s in inputs if s.number])
 
     def _words(self, settings: MeasuredSettings, resume: str | None) -> dict[str, tuple[str, ...]]:
         """All spellings of each setting that a plan may change: ``-b 16`` and ``--batch-size 16`` are the same."""
