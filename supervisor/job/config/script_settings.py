@@ -148,9 +148,7 @@ def _require_one_rank(spec: JobSpec, launch: Launch, flag: str) -> None:
 
 def _world(spec: JobSpec, look: Resolver, world: int | None, launch: Launch, gpus: int) -> int | None:
     """The job's number of ranks, if known: one is also declared, unless the command's launcher contradicts."""
-    declared = launch.ranks in {None, 1} and any(
-        key == "run.nproc_per_node" and origin != "default" for key, _, origin in look.origins
-    )
+    declared = launch.ranks in {None, 1} and look.is_given("run.nproc_per_node")
     if spec.entry_kind is not EntryKind.COMMAND or declared:
         return world
     if spec.nproc_per_node == 1 and not is_plain_python(spec):
