@@ -381,7 +381,7 @@ def _with_trainer(
 
 def _trainer_values(
     inputs: JobInputs, label: str, job: FileSettings, look: Resolver
-) -> tuple[dict[str, Any], frozenset[str]]:
+) -> tuple[dict[str, Any], set[str]]:
     """The trainer's keys that somebody set, and those that the file has the last word on."""
     values: dict[str, Any] = dict(job.trainer)
     for key, value in values.items():
