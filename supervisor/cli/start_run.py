@@ -31,7 +31,7 @@ from supervisor.cli.job_inputs import Job, folder_of_runs
 from supervisor.cli.main import flush_or_drop
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
-from supervisor.job.launch.oom_plan import answer, four_lines
+from supervisor.job.launch.oom_plan import answer, container_line, four_lines
 from supervisor.job.launch.plan import LaunchPlan, build_plan, plan_as_shell, wants_port
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.base.job_secrets import redactor_of, without_secrets
@@ -72,6 +72,8 @@ def dry_run(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     if job.spec.entry_kind is not EntryKind.TRAINER:
         batch, changes, then, resume = four_lines(job.spec)
         say(f"# batch: {batch}", f"# out of memory: {changes}", f"# then: {then}", f"# resume: {resume}")
+    if line := container_line(job.spec, plan):
+        say(f"# container: nothing in it is measured, unless it gets {line}")
     say(*plan_as_shell(plan).splitlines())
     return 0
 

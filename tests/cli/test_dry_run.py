@@ -111,6 +111,32 @@ def test_what_is_measured_is_known_after_the_first_step(tmp_path: Path) -> None:
     assert "known after the first step" not in dry_run(tmp_path, "--no-instrument", "train.py")[1]
 
 
+@pytest.mark.parametrize(
+    ("command", "wants"),
+    [
+        ("docker run -it image python train.py", ("docker run -v ", ":ro -e ", "-e PYTHONPATH", "-e STOKER_RUN_DIR")),
+        ("sudo podman run image torchrun train.py", ("podman run -v ", "-e STOKER_TELEMETRY_DIR")),
+        ("srun -n 2 apptainer exec image.sif python train.py", ("apptainer --bind ",)),
+        ("singularity run --nv image.sif", ("singularity --bind ",)),
+        ("docker ps", ()),
+        ("python train.py --mode run", ()),
+    ],
+)  # fmt: skip
+def test_a_container_is_told_what_it_must_mount_and_pass(
+    tmp_path: Path, command: str, wants: tuple[str, ...]
+) -> None:
+    _, said, _ = dry_run(tmp_path, "--", *command.split())
+    lines = [line for line in said.splitlines() if line.startswith("# container: ")]
+    assert len(lines) == bool(wants), said
+    for want in wants:
+        assert want in lines[0]
+    if wants:
+        assert lines[0].count("/RUN") >= 1
+        assert "on_path" in lines[0]
+    _, unmeasured, _ = dry_run(tmp_path, "--no-instrument", "--", *command.split())
+    assert "# container: " not in unmeasured
+
+
 def test_show_config_has_the_variables_of_the_job_with_their_reasons(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -223,6 +223,34 @@ def read_launch(command: Sequence[str]) -> Launch:
     return Launch(launcher, ranks, machines, script, module, program, args_at)
 
 
+_CONTAINERS: Final = {
+    "docker": "run",
+    "podman": "run",
+    "nerdctl": "run",
+    "apptainer": "exec",
+    "singularity": "exec",
+}
+
+
+def container_options(words: Sequence[str], folders: Sequence[str], variables: Sequence[str]) -> str:
+    """The options that a container's command needs so that its content can be measured; empty without a container.
+
+    Args:
+        words: program and arguments.
+        folders: folders to mount under their own names, the first one writable.
+        variables: variables to pass on; apptainer passes all by default.
+    """
+    for at, word in enumerate(words):
+        name = posixpath.basename(word)
+        if not {_CONTAINERS.get(name), "run"} & set(words[at + 1 :]) or name not in _CONTAINERS:
+            continue
+        if _CONTAINERS[name] == "exec":
+            return f"{name} --bind {','.join(folders)}"
+        mounts = [f"-v {folder}:{folder}{':ro' if number else ''}" for number, folder in enumerate(folders)]
+        return " ".join([f"{name} run", *mounts, *(f"-e {variable}" for variable in variables)])
+    return ""
+
+
 def _is_python(word: str) -> bool:
     return re.fullmatch(r"python[\d.]*", posixpath.basename(word)) is not None
 

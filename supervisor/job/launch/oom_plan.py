@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Final
 
-from supervisor.job.arguments.command_line import value_of
+from supervisor.job.arguments.command_line import container_options, value_of
 from supervisor.job.batch import BatchSpec, BatchUnit, factors
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.set_batch import batch_values, why_not_changeable, why_size_unknown
@@ -212,6 +212,16 @@ def _shown(name: str) -> str:
     return config_file(name) if place_of(name) is Place.FILE else name
 
 
+def container_line(spec: JobSpec, plan: LaunchPlan) -> str:
+    """The options that a container after ``--`` needs for measurements; empty without one, or if nothing is measured."""
+    own = {change.name: change.value or "" for change in plan.env}
+    variables = [name for name in own if name.startswith("STOKER_") or name == "PYTHONPATH"]
+    if spec.entry_kind is not EntryKind.COMMAND or not spec.instrument or "PYTHONPATH" not in own:
+        return ""
+    folders = own["STOKER_RUN_DIR"], own["PYTHONPATH"].partition(":")[0]
+    return container_options((spec.entry, *spec.entry_args), folders, variables)
+
+
 def answer(spec: JobSpec, plan: LaunchPlan) -> dict[str, Any]:
     """The public answer of ``stoker run --dry-run --json``: plain data, secrets redacted; see docs/dry-run.md."""
     return {
@@ -220,6 +230,7 @@ def answer(spec: JobSpec, plan: LaunchPlan) -> dict[str, Any]:
         "env": {c.name: None if c.value is None else redact(c.name, c.value) for c in plan.env},
         "batch": _batch(spec),
         "on_oom": _on_oom(oom_plan(spec)),
+        **({"container": line} if (line := container_line(spec, plan)) else {}),
     }
 
 
