@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from supervisor.job.batch import BatchSpec, MemoryPoint, candidates
 from supervisor.job.memory_fit import FIT_SHARE, Measure, MemoryTrial, choose_smaller, line_through
@@ -47,6 +49,13 @@ def test_measures_are_never_mixed_and_memory_that_does_not_grow_is_no_line() -> 
     assert line_through([fitted(4, 8 * GIB), fitted(8, 9 * GIB)]) is None, "no capacity, no line"
 
 
+@given(
+    per_rank=st.sampled_from([48, 64, 96, 60]),
+    unit=st.integers(1, 50),
+    base=st.integers(0, 2000),
+    limit=st.integers(1, 60),
+    with_line=st.booleans(),
+)
 def test_the_walk_ends_at_a_micro_batch_that_fits_and_is_exact(
     per_rank: int, unit: int, base: int, limit: int, with_line: bool
 ) -> None:
