@@ -7,6 +7,7 @@ counts only if the processes confirm it (`members`).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -24,6 +25,7 @@ from supervisor.run.events import Outcome
 from supervisor.run.journal import read_state
 from supervisor.run.ownership import Offer, check_folder, keeper_is_alive, read_holder
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
+from supervisor.run.regular import open_regular
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 from supervisor.sources.processes import ProcessId, boot_id, command_of
 
@@ -63,24 +65,15 @@ class Continuation:
 
 def recorded_processes(node: NodePaths, state: st.RunState) -> list[ProcessId]:
     """The processes that the journal and pid files name, unverified."""
-    return list(dict.fromkeys(_recorded(node, state)))
-
-
-def _recorded(node: NodePaths, state: st.RunState) -> Iterator[ProcessId]:
-    for view in state.attempts:
-        if view.pid and view.start_time is not None:
-            yield ProcessId(view.pid, view.start_time)
-        for rank in view.ranks.values():
-            if rank.pid and rank.start_time is not None:
-                yield ProcessId(rank.pid, rank.start_time)
+    named = [(view.pid, view.start_time) for view in state.attempts]
+    named += [(rank.pid, rank.start_time) for view in state.attempts for rank in view.ranks.values()]
+    found = [ProcessId(pid, start_time) for pid, start_time in named if pid and start_time is not None]
     numbers = range(1, len(state.attempts) + 2)  # one more: a launch that the journal missed
     folders = [node.attempt(number) for number in numbers]
-    probes = (number + 1 for number in range(len(state.probes) + 1))
+    probes = range(1, len(state.probes) + 2)
     folders += [AttemptPaths(node.root / "probes" / str(number)) for number in probes]
-    for folder in folders:
-        found = read_pid(folder)
-        if found is not None and found != NOBODY:
-            yield found
+    found += [pid for folder in folders if (pid := read_pid(folder)) is not None and pid != NOBODY]
+    return list(dict.fromkeys(found))
 
 
 def examine_adoption(run: RunPaths) -> tuple[Offer, RunFile | None]:
@@ -207,15 +200,9 @@ def _marks(run: RunPaths) -> dict[Path, tuple[int, int, int]]:
     node = run.node()
     found: dict[Path, tuple[int, int, int]] = {}
     for path in (node.lock, node.journal, node.log, *node.series.glob("*.jsonl")):
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            info = os.fstat(fd)
+        with contextlib.suppress(OSError), open_regular(path) as file:
+            info = os.fstat(file.fileno())
             found[path] = (info.st_ino, info.st_mtime_ns, info.st_size)
-        finally:
-            os.close(fd)
     return found
 
 
@@ -237,16 +224,12 @@ def _examine(run: RunPaths) -> Continuation:
         state = with_fields(state, mode="launched", host=record.host)
     if state.mode != "launched":
         return Continuation(("stoker did not start this job: it only watches",), warnings)
-    return Continuation(_other_keeper(run), warnings, record=record, state=state)
-
-
-def _other_keeper(run: RunPaths) -> tuple[str, ...]:
-    if not keeper_is_alive(run.node().lock):
-        return ()
-    holder = read_holder(run.node().lock)
-    if holder is None:
-        return ("a supervisor process looks after it",)
-    return (f"a supervisor process looks after it (pid {holder.pid} on {holder.host})",)
+    keeper: tuple[str, ...] = ()
+    if keeper_is_alive(run.node().lock):
+        holder = read_holder(run.node().lock)
+        who = f" (pid {holder.pid} on {holder.host})" if holder is not None else ""
+        keeper = (f"a supervisor process looks after it{who}",)
+    return Continuation(keeper, warnings, record=record, state=state)
 
 
 def _has_succeeded(state: st.RunState) -> bool:
