@@ -337,11 +337,8 @@ class Keeper:
                 return MIN_TICK_S
             case st.Running() if self.monitor.is_about_to_end:
                 return ENDING_TICK_S
-            case st.Backoff(until=until):
-                left_s = until - self._clock.wall()
-                if left_s > 0 or self.state.waiting is None:
-                    return min(max(left_s, MIN_TICK_S), TICK_S)
-                return TICK_S
+            case st.Backoff(until=until) if self.state.waiting is None:
+                return min(max(until - self._clock.wall(), MIN_TICK_S), TICK_S)
             case _:
                 return TICK_S
 
@@ -421,9 +418,7 @@ class Keeper:
             )
 
     def _wait(self, condition: st.Backoff) -> None:
-        from supervisor.keeper.planning.readiness import (
-            Way,
-        )  # loads with the components, not before a first launch
+        from supervisor.keeper.planning.readiness import Way  # not before a first launch
 
         left_s, delay_s = condition.until - self._clock.wall(), condition.delay_s
         if delay_s is not None and left_s > delay_s + SET_S:
@@ -541,10 +536,8 @@ class Keeper:
     def end(self, outcome: ev.Outcome, exit_code: int, reason: str) -> None:
         """End the run."""
         has_copies = self.state.kept or any(view.resume_copy for view in self.state.attempts)
-        self.emit(
-            ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=exit_code, reason=reason),
-            durable=True,
-        )
+        ended = ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=exit_code, reason=reason)
+        self.emit(ended, durable=True)
         if has_copies:
             self._components.copies.release(over=True)
 
@@ -563,9 +556,8 @@ class Keeper:
 
     def stop_attempt(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
         """Begin the stop sequence; False if no attempt is alive."""
-        if not self.monitor.is_active and isinstance(
-            self.state.condition, st.Launching | st.Running | st.Stopping
-        ):
+        lives = isinstance(self.state.condition, st.Launching | st.Running | st.Stopping)
+        if lives and not self.monitor.is_active:
             self.monitor.adopt()
         if not self.monitor.is_stoppable:
             return False
@@ -578,9 +570,8 @@ class Keeper:
         self._finish_now()
         if isinstance(self.state.condition, st.Finished):
             return
-        batch = why is ev.StopWhy.REQUEUE or (
-            why is ev.StopWhy.SIGNAL and scheduler_of(self._env).job is not None
-        )
+        in_job = why is ev.StopWhy.SIGNAL and scheduler_of(self._env).job is not None
+        batch = in_job or why is ev.StopWhy.REQUEUE
         code = EXIT_REQUEUE if batch and self.state.checkpoint is not None else EXIT_STOPPED
         self.end(ev.Outcome.STOPPED, self._stopped_code(code), f"stopped by {by} between attempts")
 

@@ -116,13 +116,15 @@ def evidence_of(
         logs += _logs(there, seen, whole=whole, node=name, base=paths.root)
         errors += _error_files(there, seen, node=name, base=paths.root)
         raised |= _raised(there)
+    by_scheduler, scheduler = None, scheduler_of(os.environ)
+    stopped = view.stop is not None and view.stop.why is StopWhy.SIGNAL
+    if whole and scheduler.job is not None and stopped:  # it sent the SIGTERM
+        by_scheduler = scheduler.end_of(scheduler.job) or None
     found = JobEvidence(
         logs=tuple(logs),
         error_files=tuple(errors),
         raised=raised,
-        machine=machine_records(node, view, state)._replace(
-            slurm_state=_end_by_scheduler(view) if whole else None
-        ),
+        machine=machine_records(node, view, state)._replace(slurm_state=by_scheduler),
     )
     pairs = [(state, view), *((other.state, other.view) for other in others)]
     found = with_journal_facts(found, pairs, spec=job)
@@ -146,13 +148,19 @@ def machine_records(node: NodePaths, view: AttemptState, state: RunState) -> Mac
                 last = sample.v
                 count = sample.v.get("cgroup_oom_kills")
                 kills += [count] if count is not None else []
+    # The kernel log's entries about our ranks being killed for memory since they started. Start times count from boot including
+    # sleep; the log's do not, so a time is never too late.
+    pids = {
+        rank.pid: rank.start_time for rank in view.ranks.values() if rank.pid and rank.start_time is not None
+    }
+    asleep_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
     memory = read_cgroup_memory()
     if memory is not None and memory.oom_kills is not None:
         kills.append(memory.oom_kills)
     fill = disk_fill(str(node.root))
     return MachineRecords(
         cgroup_oom_kills=int(kills[-1] - kills[0]) if len(kills) > 1 else None,
-        kernel_log=_kernel_log(view),
+        kernel_log=oom_kills(pids, since_s=min(pids.values()) - asleep_s - 1.0) if pids else "",
         gpu_xids=tuple(
             (int(found[1]), int(found[2]))
             for advisory in state.advisories
@@ -162,24 +170,6 @@ def machine_records(node: NodePaths, view: AttemptState, state: RunState) -> Mac
         disk_free_bytes=fill.available_bytes if fill is not None else None,
         disk_path=fill.path if fill is not None else "",
     )
-
-
-def _end_by_scheduler(view: AttemptState) -> str | None:
-    """Why the scheduler, which sent SIGTERM to the job's processes, is ending it; None if it did not or gives no reason."""
-    scheduler = scheduler_of(os.environ)
-    if scheduler.job is None or view.stop is None or view.stop.why is not StopWhy.SIGNAL:
-        return None
-    return scheduler.end_of(scheduler.job) or None
-
-
-def _kernel_log(view: AttemptState) -> str:
-    """The kernel log's entries about our ranks being killed for memory since they started."""
-    pids = {
-        rank.pid: rank.start_time for rank in view.ranks.values() if rank.pid and rank.start_time is not None
-    }
-    # Start times count from boot including sleep; the log's do not, so a time is never too late.
-    asleep_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
-    return oom_kills(pids, since_s=min(pids.values()) - asleep_s - 1.0) if pids else ""
 
 
 def _logs(

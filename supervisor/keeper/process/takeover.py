@@ -146,23 +146,20 @@ def examine_continuation(run: RunPaths) -> Continuation:
     if isinstance(state.condition, st.Finished) and _has_succeeded(state):
         why = f"it succeeded: {state.condition.reason}: there is nothing to continue"
         return replace(found, refusals=(why,), record=None)
-    here = state.host == socket.gethostname()
-    return _continued_here(run, record, found) if here else _continued_elsewhere(found)
-
-
-def _continued_here(run: RunPaths, record: RunFile, found: Continuation) -> Continuation:
-    members = _members(run, record, found.state)
+    if state.host != socket.gethostname():
+        return _continued_elsewhere(found)
+    members = _members(run, record, state)
     doubts = tuple(
         f"the run's files name {_named([process])}, which lives, and whose it is cannot be seen. Is it none of this run's?"
         for process in members.unknown
     )
-    if members.ours and isinstance(found.state.condition, st.Finished):
+    if not members.ours:
+        return replace(found, doubts=doubts)
+    if isinstance(state.condition, st.Finished):
         left = f"left by its earlier attempts, and alive: {_named(members.ours)}"
         return replace(found, warnings=(*found.warnings, left), doubts=doubts)
-    if members.ours:
-        take = f"`stoker attach --adopt {run.run_id}` takes it over"
-        return replace(found, refusals=(f"it lives: {_named(members.ours)}: {take}",), doubts=doubts)
-    return replace(found, doubts=doubts)
+    take = f"`stoker attach --adopt {run.run_id}` takes it over"
+    return replace(found, refusals=(f"it lives: {_named(members.ours)}: {take}",), doubts=doubts)
 
 
 def _continued_elsewhere(found: Continuation) -> Continuation:
