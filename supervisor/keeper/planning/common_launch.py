@@ -95,25 +95,20 @@ def plan_on_node(
     Raises:
         JobError: a change cannot be applied to this node's job, or a secret is unknown here.
     """
-    job = job_on_node(with_secrets(record.job, env), launch, record.node)
-    return plan_with(record, job, launch, number, run, paths, env, node_dir=str(run.node(record.node).root))
-
-
-def job_on_node(job: JobSpec, launch: Launch, node: int) -> JobSpec:
-    """The job with the leader's choices: participating nodes, rendezvous, and a person's arguments."""
+    job = with_secrets(record.job, env)
     flags = job.torchrun_flags
     if launch.rdzv_id is not None:
         kept = (flag for flag in flags if flag.partition("=")[0] != RDZV_ID)
         flags = (*kept, f"{RDZV_ID}={launch.rdzv_id}")
-    args = job.entry_args if launch.args is None else with_hidden_words(launch.args, job.entry_args)
-    return replace(
+    job = replace(
         job,
         nnodes=str(len(launch.nodes)),
-        node_rank=launch.nodes.index(node),
+        node_rank=launch.nodes.index(record.node),
         master_port=launch.master_port,
         torchrun_flags=flags,
-        entry_args=args,
+        entry_args=job.entry_args if launch.args is None else with_hidden_words(launch.args, job.entry_args),
     )
+    return plan_with(record, job, launch, number, run, paths, env, node_dir=str(run.node(record.node).root))
 
 
 # -- the rendezvous, which logs nothing until the ranks have started ------------------------------------

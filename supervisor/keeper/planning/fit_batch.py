@@ -35,6 +35,7 @@ from supervisor.run.failures import OUT_OF_MEMORY, FailureClass
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
 from supervisor.sources.processes import ProcessId
 from supervisor.sources.signature_files import Engine
+from supervisor.text.redact import redact_argv
 
 # A probe has no work to lose, so its ranks get only this long to end.
 GRACE_S = 5.0
@@ -138,7 +139,7 @@ class Prober:
         except (JobError, OSError) as error:
             self._over(number, micro, None, f"could not be planned: {error}")
             return
-        argv = plans.journal_argv(plan)
+        argv = redact_argv(plan.argv)
         self._emit(ev.ProbeStarted(t=self._clock.wall(), probe=number, micro_batch=micro, argv=argv))
         try:
             child = spawn(plan, paths, self._env)

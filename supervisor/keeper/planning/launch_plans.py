@@ -311,11 +311,6 @@ def planned_change(
     return diff_lines(old, plan_as_record(plan), values)
 
 
-def journal_argv(plan: LaunchPlan) -> tuple[str, ...]:
-    """The plan's argv without secrets."""
-    return redact_argv(plan.argv)
-
-
 def script_hash(job: JobSpec) -> str | None:
     """A short hash of the script if it is a single file: shows edits between attempts."""
     words = (job.entry, *job.entry_args) if job.entry_kind is EntryKind.COMMAND else ()
@@ -459,7 +454,7 @@ class Launching:
             ev.LaunchIntended(
                 t=self._clock.wall(),
                 attempt=number,
-                argv=journal_argv(plan),
+                argv=redact_argv(plan.argv),
                 reason=reason,
                 batch=plan.batch,
                 resume=plan.resume,
