@@ -190,7 +190,7 @@ def user_name() -> str:
 def _foreground(
     run: RunPaths, record: RunFile, parsed: ParsedRun, env: Mapping[str, str], findings: tuple[Finding, ...]
 ) -> int:
-    from supervisor.keeper.make_keeper import make_keeper
+    from supervisor.keeper.__main__ import make_keeper
 
     with _beginning(run, record):
         keeper = make_keeper(run, record, env=env, findings=findings)
