@@ -17,8 +17,7 @@ from supervisor.job.arguments.command_line import settings_of
 from supervisor.job.knobs.resume_settings import USUAL_OUTPUTS, find_outputs
 from supervisor.job.spec import JobSpec, RetrySettings
 from supervisor.keeper.monitoring.found_checkpoints import (
-    LOOK_EVERY_MOST_S,
-    LOOK_EVERY_S,
+    REWRITTEN_S,
     SETTLE_S,
     ConcurrentRun,
     FoundCheckpoints,
@@ -80,7 +79,7 @@ def test_each_is_journalled_once(tmp_path: Path) -> None:
     assert all(one.attempt == 1 and one.t == clock.wall() and not one.step_by_time for one in saved(told))
     made._take(([found(t=T + 5)], None), BEGUN)
     assert len(saved(told)) == 2, "a file that is kept up to date is journalled once a minute"
-    clock.now += LOOK_EVERY_MOST_S
+    clock.now += REWRITTEN_S
     made._take(([found(t=T + 9)], None), BEGUN)
     assert len(saved(told)) == 3, "written again"
     known = replay((STARTED, INTENDED, RUNS, *saved(told)))
@@ -120,7 +119,7 @@ def test_one_whose_name_says_no_step_is_of_the_step_at_its_time(tmp_path: Path) 
     ):
         clock.ahead = ahead_s
         made._take(([found(step=None, t=T + t)], None), state)
-        clock.now += LOOK_EVERY_MOST_S
+        clock.now += REWRITTEN_S
     assert [one.step for one in saved(told)] == [2, 1, 1, 3, 0]
     assert all(one.step_by_time for one in saved(told))
 
@@ -135,26 +134,19 @@ def looked(made: FoundCheckpoints, monkeypatch: pytest.MonkeyPatch) -> list[floa
     return begun
 
 
-def test_a_look_is_taken_every_few_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_are_searched_at_the_end_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, clock, _ = follower(tmp_path)
     begun = looked(made, monkeypatch)
-    made.look(BEGUN)
-    clock.now += LOOK_EVERY_S - 1
-    made.look(BEGUN)
-    assert begun == []
-    clock.now += 1
+    clock.now += 100.0
     clock.ahead = -30.0
     made.look(BEGUN)
-    assert wait_until(lambda: begun == [T - SETTLE_S - 30.0], 10.0)
-    assert wait_until(lambda: not made._looker.working, 10.0)
-    made.look(BEGUN)
-    assert len(begun) == 1
+    assert begun == []
     made.finish(BEGUN)
-    assert len(begun) == 2, "what an attempt left decides how the next one starts"
+    assert begun == [T - SETTLE_S - 30.0], "what an attempt left decides how the next one starts"
     reported = ev.CheckpointCommitted(t=T, attempt=1, step=5, path="/out/c5")
     made.finish(replay((STARTED, INTENDED, RUNS, reported)))
     made.finish(st.RunState())
-    assert len(begun) == 2, "a script that reports its checkpoints is not searched for"
+    assert len(begun) == 1, "a script that reports its checkpoints is not searched for"
     made.close()
 
 

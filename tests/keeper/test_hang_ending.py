@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -201,10 +200,8 @@ def test_the_last_look_before_the_end_must_show_the_same(bench: Bench) -> None:
 # -- a keeper that adopts ------------------------------------------------------------------------------
 
 
-def left_by_another(
-    bench: Bench, folder: Path, *, countdown_left_s: float, kept: bool = False, written_s: float = 311.0
-) -> None:
-    """The run as a keeper left it that counted down (or was told to keep waiting) in a silence of 310 s; a log changed `written_s` ago."""
+def left_by_another(bench: Bench, folder: Path, *, countdown_left_s: float, kept: bool = False) -> None:
+    """The run as a keeper left it that counted down (or was told to keep waiting) in a silence of 310 s."""
     node, t = RunPaths(folder).node(), bench.clock.wall()
     past: list[ev.Event] = [
         ev.LaunchIntended(t=t - 400, attempt=1, argv=(), reason="first"),
@@ -226,10 +223,6 @@ def left_by_another(
         series.append(METRICS, t - 330 + 0.2 * step, "job", 1, {"step": float(step)})
     journal.close()
     series.close()
-    log = node.attempt(1).agent_log
-    log.parent.mkdir(parents=True)
-    log.touch()
-    os.utime(log, (t - written_s, t - written_s))
     bench.told.facts += past[4:]
     bench.health.begin(1, adopted=replay(past))
 
@@ -244,15 +237,6 @@ def test_an_adopting_keeper_goes_on_counting_and_looks_twice_itself(tmp_path: Pa
     assert not bench.facts(ev.HangWithdrawn)
     assert not bench.facts(ev.StallEnded)
     assert bench.wait(15)
-    bench.health.close()
-
-
-def test_a_log_that_was_written_while_there_was_no_keeper_is_a_sign_of_life(tmp_path: Path) -> None:
-    bench = make(tmp_path, HangSettings())
-    left_by_another(bench, tmp_path, countdown_left_s=20.0, written_s=50.0)
-    assert not bench.wait(240), "50 s of silence, and 240 s more"
-    assert bench.facts(ev.HangWithdrawn)
-    assert bench.wait(60)
     bench.health.close()
 
 

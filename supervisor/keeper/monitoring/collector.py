@@ -169,9 +169,8 @@ class Sensors:
         self._other_gpu_users = OtherGpuUsers()
         self._named: set[GpuDevice] = set()
         self._gpus = GpuSampler(stop, self._on_gpus, on_note=self._on_gpu_note, interval_s=interval_s)
-        own = {OWN: me} if (me := identify(os.getpid())) is not None else {}
-        read = lambda: self._watched() | own  # noqa: E731
-        self._host = HostSampler(stop, read, self._on_host, disks=(SHM, disk), interval_s=interval_s)
+        self._own = {OWN: own} if (own := identify(os.getpid())) is not None else {}
+        self._host = HostSampler(stop, self._read, self._on_host, disks=(SHM, disk), interval_s=interval_s)
 
     def start(self) -> None:
         """Begin to sample."""
@@ -191,6 +190,9 @@ class Sensors:
     def _watched(self) -> dict[str, ProcessId]:
         with self._lock:
             return dict(self._processes)
+
+    def _read(self) -> dict[str, ProcessId]:
+        return self._watched() | self._own
 
     def _on_gpus(self, samples: Sequence[GpuSample]) -> None:
         watched = {process.pid for process in self._watched().values()}

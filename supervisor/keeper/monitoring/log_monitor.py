@@ -5,6 +5,7 @@ All parsing happens in the tail thread; what is handed over is small.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -180,7 +181,10 @@ class LogWatch:
             self._before[key.name] = self._read_before(key.name)
             self._paths.append(path)
             if self._late:
-                size, changed_t = _standing(path)
+                size, changed_t = 0, 0.0
+                with contextlib.suppress(OSError):
+                    info = os.stat(path)
+                    size, changed_t = info.st_size, info.st_mtime
                 self._standing[key.name] = (sys.maxsize if ended else size, changed_t)
             self._tailer.add(path, key.name)
 
@@ -199,7 +203,7 @@ class LogWatch:
 
     def finish(self) -> None:
         """Read everything up to its current end; returns at once (see `finished`)."""
-        self._drain = self._tailer.ask_drain(self._scan_rest)
+        self._drain = self._tailer.ask_drain(self._scan_waiting)
 
     @property
     def finished(self) -> bool:
@@ -259,11 +263,9 @@ class LogWatch:
         self._scan_waiting()
         self._scan_now(key, batch)
 
-    def _scan_rest(self) -> None:
-        if not self._stop.is_set():  # otherwise nobody is waiting
-            self._scan_waiting()
-
     def _scan_waiting(self) -> None:
+        if self._stop.is_set():  # nobody is waiting
+            return
         waiting, self._unscanned, self._unscanned_bytes = self._unscanned, [], 0
         for key, batch in waiting:
             self._scan_now(key, batch)
@@ -376,7 +378,13 @@ class LogWatch:
         rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
         other = sample.other
         if sample.evaluates:
-            other = {_held_out(name): value for name, value in other.items()}
+            # So that one of several losses on held-out data is not mistaken for the training's.
+            other = {
+                name
+                if "loss" not in name.lower() or EVAL_WORDS & set(words_of(name))
+                else f"val {name}": value
+                for name, value in other.items()
+            }
         values = {**other, **sample.values}
         if sample.off_curve:
             for name in LOSSES:  # a loss curve must not end with a mean, or with the loss of the test set
@@ -420,9 +428,10 @@ class LogWatch:
             if wanted is not None and begin + match.end(1) not in wanted:
                 continue
             for group in (1, 2):
-                state = match[group]
-                drawn = _drawn_state(state) if state is not None else None
-                sample = reader.feed(clean(drawn)) if drawn is not None else None
+                state = match[group] or b""
+                whole = None if state.endswith(b"]") else _STATE.match(state)
+                drawn = whole[0] if whole is not None else state
+                sample = reader.feed(clean(drawn)) if drawn.endswith(b"]") else None
                 if sample is not None and STEP in sample.values:
                     done = match.end(group)
                     rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
@@ -445,23 +454,6 @@ def _line_ends(batch: Batch) -> dict[int, int]:
     }
 
 
-def _drawn_state(text: bytes) -> bytes | None:
-    """A bar's state without what follows it; None if it is incomplete."""
-    if text.endswith(b"]"):
-        return text
-    found = _STATE.match(text)
-    return found[0] if found is not None else None
-
-
-def _standing(path: str) -> tuple[int, float]:
-    """A file's size in bytes and mtime; zeros if it does not exist."""
-    try:
-        info = os.stat(path)
-    except OSError:
-        return 0, 0.0
-    return info.st_size, info.st_mtime
-
-
 Row: TypeAlias = tuple[int, Columns, int, float | None]
 """Index of the line, its columns of numbers and the row in them, and its loss."""
 
@@ -479,12 +471,6 @@ def with_headings(rows: Sequence[Row], kept: Sequence[int]) -> list[Row]:
         found.append(rows[place])
         before = place
     return found
-
-
-def _held_out(name: str) -> str:
-    """The name of a metric on held-out data, so that one of several losses is not mistaken for the training's."""
-    is_clear = "loss" not in name.lower() or not EVAL_WORDS.isdisjoint(words_of(name))
-    return name if is_clear else f"val {name}"
 
 
 def last_of_each(rows: Sequence[Row]) -> set[int]:
