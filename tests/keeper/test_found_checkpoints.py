@@ -36,7 +36,7 @@ from supervisor.run.fold import replay
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import DecisionKind
-from supervisor.run.runfile import read_run_file, write_run_file
+from supervisor.run.runfile import write_run_file
 from supervisor.run.series import METRICS, SeriesWriter
 from supervisor.sources.checkpoint_layouts import FoundCheckpoint
 from tests.conftest import wait_until
@@ -89,17 +89,6 @@ def test_each_is_journalled_once(tmp_path: Path) -> None:
     made._take(None, BEGUN)
     made._take(([found("/out/c7", 7)], None), st.RunState())
     assert len(saved(told)) == 3
-
-
-def test_of_what_is_saved_between_two_looks_the_newest_are_journalled(tmp_path: Path) -> None:
-    trains = replay((STARTED, INTENDED, RUNS, ev.Progress(t=T, attempt=1, step=100)))
-    many = [found(f"/out/c{step}", step, T + step) for step in range(1, 11)]
-    made, _, told = follower(tmp_path)
-    for _ in range(2):
-        made._take((many, None), trains, trains=True)
-        assert [one.step for one in saved(told)] == [8, 9, 10], "the others do not come later, out of order"
-    made._take(([*many, found("/out/c11", 11, T + 11), found("/out/c12", 12, T + 12)], None), trains)
-    assert [one.step for one in saved(told)][3:] == [11, 12]
 
 
 def test_one_whose_name_says_no_step_is_of_the_step_at_its_time(tmp_path: Path) -> None:
@@ -395,29 +384,6 @@ def test_whose_a_checkpoint_is_by_what_each_run_names(
     saved_by_torch(tmp_path / path, T)
     found = search(of(ours), 0.0, lambda _since_t: [ConcurrentRun("able-ant", Outputs.of(of(theirs)))])
     assert (bool(found.ours), found.shared_with is not None) == (taken, shared)
-
-
-@pytest.mark.parametrize(
-    ("outputs", "prefixes"),
-    [(USUAL_OUTPUTS, ("a",)), (("a", *USUAL_OUTPUTS), ()), (("a", *USUAL_OUTPUTS), ("a",))],
-)
-def test_what_a_run_of_an_earlier_version_names_is_read_from_either_field(
-    tmp_path: Path, outputs: tuple[str, ...], prefixes: tuple[str, ...]
-) -> None:
-    record = job_of(tmp_path)
-    job = replace(record.job, cwd=str(tmp_path), outputs=outputs, output_prefixes=prefixes)
-    write_run_file(tmp_path / "run.json", msgspec.structs.replace(record, job=job))
-    assert Outputs.of(read_run_file(tmp_path / "run.json").job).named == (tmp_path / "a",)
-
-
-def test_a_run_that_ended_right_before_this_one_is_no_other_run(tmp_path: Path) -> None:
-    """Files are looked for from a second before the start, since stamps are coarse; runs are asked for from the start itself."""
-    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=("a",))
-    saved_by_torch(tmp_path / "a" / "ckpt.pt", T)
-    asked: list[float] = []
-    began_t = T - 5
-    search(job, began_t - SETTLE_S, lambda since_t: asked.append(since_t) or [])  # type: ignore[func-returns-value]
-    assert asked == [began_t]
 
 
 def test_a_hold_names_a_newer_checkpoint_that_was_not_taken(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ It receives what the sensors saw and is updated at every tick of the loop. Paces
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable
 from itertools import chain
@@ -361,6 +362,8 @@ def resumed_watch(
             watch.resume(None, at)
         watch.step(at)
         resumed, last_t = True, sample.t
+    if not resumed:  # no sample shows when it last stepped, so the silence begins now
+        watch.progress(mono(math.inf))
     if view.phase is not None and view.phase_t is not None and view.phase_t >= (last_t or 0.0):
         watch.enter(view.phase, mono(view.phase_t))
         last_t = view.phase_t
