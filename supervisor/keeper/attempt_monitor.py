@@ -331,9 +331,7 @@ class AttemptMonitor:
         It is not asked for a checkpoint: one might overwrite what it did not load, and hanging ranks do not respond.
         """
         view, why = self._ledger.state.attempt, None
-        if view is not None and view.missed is not None:
-            why = ev.StopWhy.NOT_RESUMED
-        elif view is not None and view.differs is not None:
+        if view is not None and view.differs is not None:
             why = ev.StopWhy.PLAN_DIFFERS
         elif self._failing_is_new():
             self._give_provisional(number, FAILING_DELAY_S, rank_died=True)

@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 from typing import Final, assert_never
 
-from supervisor.job.spec import RESTARTS, TrialSettings, steps_seen
+from supervisor.job.spec import TrialSettings, steps_seen
 from supervisor.policy.changes import change_for, offer_for
 from supervisor.policy.history import (
     PastAttempt,
@@ -54,8 +54,9 @@ def decide(history: PolicyInput) -> Decision:
     if stopped is not None:
         return stopped
     if now.missed:
-        replanned = now.refuted and history.knobs.can_change_batch
-        return _replanned(history) if replanned else _not_resumed(history)
+        if now.refuted and history.knobs.can_change_batch:
+            return _replanned(history)
+        return replace(_hold(history, now.missed, SpecChange()), asks=now.refuted and history.question)
     verdict = now.verdict
     failure = verdict.failure if verdict else FailureClass.UNKNOWN
     if now.exit_code == 0 and (ended := _ended_with_zero(history, verdict)) is not None:
@@ -166,16 +167,6 @@ def _stopped_by_us(history: PolicyInput, now: PastAttempt) -> Decision | None:
             return None  # the reason why we ended it is the cause, and the verdict names it
         case _:
             assert_never(now.stop)
-
-
-def _not_resumed(history: PolicyInput) -> Decision:
-    """An attempt that began below its checkpoint waits for a person, who may say that the script counts from 0."""
-    if history.counter == RESTARTS and not history.now.misses_surely:
-        reason = "the script's step count starts over at 0: restart from the newest checkpoint"
-        return Decision(DecisionKind.RESTART, reason, change=SpecChange())
-    held, now = _hold(history, history.now.missed, SpecChange()), history.now
-    asks = now.refuted and history.question
-    return replace(held, asks=asks or (not now.misses_surely and not history.counter))
 
 
 def _replanned(history: PolicyInput) -> Decision:

@@ -224,7 +224,7 @@ class MeasuredFacts:
         if found.accumulation == 1 and self._ratio.value == (1.0 if self.logs_steps else None):
             # With accumulation the setting's number may count passes; what a script's own counter counts is unknown.
             inputs = (setting for setting in self._facts.settings if setting.is_input)
-            planned_steps = total_steps((f"--{s.name}", str(s.number)) for s in inputs if s.number)
+            planned_steps = total_steps([(f"--{s.name}", str(s.number)) for s in inputs if s.number])
         is_leading = is_one_shape and first.shape[0] == found.micro_batch
         return ev.BatchMeasured(
             t=self._clock.wall(),
