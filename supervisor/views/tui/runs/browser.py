@@ -19,8 +19,15 @@ from supervisor.views.tui.dialogs.prompts import AskLine, Confirm, ask_over
 from supervisor.views.tui.panels.notice import NoticeBar
 from supervisor.views.tui.runs.table import RunsPanel
 from supervisor.views.tui.shell.request_client import Answer
-from supervisor.views.tui.shell.screen_base import FIRST_READ_S, LEAVING, KeyScreen, key_commands, silence_of
-from supervisor.views.tui.widgets.footer import FooterBar, Hint
+from supervisor.views.tui.shell.screen_base import (
+    FIRST_READ_S,
+    LEAVING,
+    FooterBar,
+    Hint,
+    KeyScreen,
+    key_commands,
+    silence_of,
+)
 from supervisor.views.tui.widgets.paint import TextStyle
 
 if TYPE_CHECKING:
