@@ -164,7 +164,7 @@ def _with_screen(
 ) -> int:
     """The screen opens on the first events; the observer is loaded once it is painted."""
     from supervisor.cli.open_app import kept_file
-    from supervisor.views.tui.terminal import run_tui
+    from supervisor.views.tui.app import run_tui
 
     try:
         run_tui(

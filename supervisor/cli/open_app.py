@@ -95,7 +95,7 @@ def _code_of_failure(waiting: HeldOpen) -> int:
 
 def load_app() -> Callable[..., None]:
     """Import the app and the library that draws it, which takes most of a start."""
-    from supervisor.views.tui.terminal import run_tui
+    from supervisor.views.tui.app import run_tui
 
     return run_tui
 

@@ -343,7 +343,7 @@ def browse(argv: list[str]) -> int:
         return complain("", "the list of runs needs a terminal: `stoker runs` prints it")
     from supervisor.cli.open_app import adopter, continuer, kept_file
     from supervisor.views.model.run_list import Scope
-    from supervisor.views.tui.terminal import run_tui
+    from supervisor.views.tui.app import run_tui
 
     place = runs_dir(args.runs_dir, env)
     run_tui(

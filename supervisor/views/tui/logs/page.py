@@ -27,8 +27,8 @@ from supervisor.views.tui.logs.rows import (
     who_text,
     who_width,
 )
-from supervisor.views.tui.widgets.lists import WheelPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
+from supervisor.views.tui.widgets.panel import WheelPanel
 from supervisor.views.wording.translate import Tr
 
 # A wrapped line takes at most this share of the page, so that the next one is always within reach.

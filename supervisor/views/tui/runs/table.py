@@ -27,8 +27,8 @@ from supervisor.views.model.run_list import (
 from supervisor.views.tui.charts.hues import run_style
 from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.panels.state_words import listed_span
-from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, clip, fit, row, spoken, wrap
+from supervisor.views.tui.widgets.panel import ListPanel
 from supervisor.views.wording.translate import Tr
 
 STATE_CELLS = 15
