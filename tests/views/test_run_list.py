@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind
 from supervisor.run.state import AttemptState, Moment, MomentKind, RunState, Tone
-from supervisor.views.model.run_filter import filtered
 from supervisor.views.model.run_list import (
     LOOK_S,
     SLICE_S,
@@ -20,6 +19,7 @@ from supervisor.views.model.run_list import (
     RunsReader,
     Scope,
     SortKey,
+    filtered,
     note_of,
     ordered,
     sort_named,

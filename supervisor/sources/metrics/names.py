@@ -475,19 +475,3 @@ _OTHERS = (
     _Rule("MFU", lambda n: n.has("mfu", "bf16mfu"), lambda n: Meaning(MFU, 9 if n.words[-1] == "mfu" else 5)),
     _Rule("a value of the log's own", lambda _: True, lambda n: Meaning("", weak=not is_score(n.name))),
 )
-
-
-# Not a training loss, although it is called one or is minimized.
-_NO_STAND_IN = EVAL_WORDS | {"scale", "weight", "best", "time", "rate"}
-# In this order: names called a loss first.
-_STAND_INS = tuple(
-    map(frozenset, (("loss",), ("xent", "nll", "bce", "ce", "entropy"), ("l",), ("mse", "rmse", "mae"), ("cost", "objective", "elbo"), ("perplexity", "ppl"), ("err", "error")))
-)  # fmt: skip
-
-
-def loss_stand_in(names: Iterable[str]) -> str | None:
-    """If none of a log's losses is the whole: the name of the value that its training minimizes; None if there is none."""
-    known = [(name, words) for name in names if _NO_STAND_IN.isdisjoint(words := words_of(name))]
-    known = [(name, words) for name, words in known if not any(word.startswith("pred") for word in words)]
-    found = (name for kind in _STAND_INS for name, words in known if not kind.isdisjoint(words))
-    return next(found, None)
