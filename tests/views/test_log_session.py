@@ -50,7 +50,7 @@ class Read:
     def find(self, words: str, start: Row | None) -> None:
         self.session.ask(lambda view: view.find(Query.search(words), start))
 
-    def match(self, start: Row | None, way: int = 1) -> None:
+    def match(self, start: Row | None, way: int = -1) -> None:
         self.session.ask(lambda view: view.match(start, way), waits=True)
 
     def until(self, condition: Callable[[], bool]) -> None:
@@ -117,11 +117,11 @@ def test_matches_that_are_not_there_are_said_once_and_end(tmp_path: Path) -> Non
         assert len(read.told) < count + 20
 
 
-def test_matches_go_on_the_way_the_search_ran_and_start_over_at_the_other_end(tmp_path: Path) -> None:
+def test_matches_go_up_and_down_and_start_over_at_the_other_end(tmp_path: Path) -> None:
     """Those who stood on the newest match and pressed n got no further, or did not see where it led."""
     with reading(tmp_path) as read:
 
-        def leads(line: int, ordinal: int, note: str, search_way: int = -1) -> Row | None:
+        def leads(line: int, ordinal: int, note: str) -> Row | None:
             def is_there() -> bool:
                 page, here = read.page, read.here
                 tally = page.search if page is not None else None
@@ -131,7 +131,7 @@ def test_matches_go_on_the_way_the_search_ran_and_start_over_at_the_other_end(tm
             page = read.page
             assert page is not None
             assert page.search is not None
-            assert (page.search.ordinal, page.search_way) == (ordinal, search_way)
+            assert page.search.ordinal == ordinal
             assert [remark.text for remark in read.remarks()] == [note] * bool(note)
             read.told.clear()
             return page.rows[page.cursor or 0]
@@ -140,10 +140,10 @@ def test_matches_go_on_the_way_the_search_ran_and_start_over_at_the_other_end(tm
         read.find("999", None)
         here = leads(4999, 5, "")
         for way, line, ordinal, note in (
-            (1, 3999, 4, ""),
-            (-1, 4999, 5, ""),
-            (-1, 999, 1, PAST_NEWEST),
-            (1, 4999, 5, PAST_OLDEST),
+            (-1, 3999, 4, ""),
+            (1, 4999, 5, ""),
+            (1, 999, 1, PAST_NEWEST),
+            (-1, 4999, 5, PAST_OLDEST),
         ):
             read.match(here, way)
             here = leads(line, ordinal, note)
@@ -153,13 +153,13 @@ def test_matches_go_on_the_way_the_search_ran_and_start_over_at_the_other_end(tm
         first = read.here
         read.told.clear()
         read.find("999", first)
-        here = leads(999, 1, "", 1)  # from the first line a search runs down
-        read.match(here)
-        here = leads(1999, 2, "", 1)
+        here = leads(999, 1, "")  # nothing is above
+        read.match(here, 1)
+        here = leads(1999, 2, "")
         read.find("line 5000", here)
-        here = leads(5000, 1, "", 1)  # nothing is above
+        here = leads(5000, 1, "")
         read.match(here)
-        leads(5000, 1, ONLY_MATCH, 1)
+        leads(5000, 1, ONLY_MATCH)
 
 
 def test_a_search_that_finds_nothing_is_back_where_it_began(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ class Page(msgspec.Struct, frozen=True):
         place_ratio: share of the bytes above the page's end.
         counted_ratio: counted share of the lines.
         shown: how many lines pass the query; None: no query.
-        search: matches; None: no search. `search_way`: the direction of the search, up (-1) or down (1).
+        search: matches; None: no search.
         last_lines: of each rank of the newest attempt, if requested.
         nodes: of a run on several nodes, those whose logs are read, out of `node_count`.
         empty_why: why the page has no rows.
@@ -133,13 +133,12 @@ class Page(msgspec.Struct, frozen=True):
     node_count: int = 0
     ranks: tuple[str, ...] = ()
     alone: int | None = None
-    search_way: int = -1
     grows: bool = True
 
     @property
     def key_facts(self) -> tuple[object, ...]:
         """The facts that change what keys do."""
-        return self.following, self.grows, self.search_way
+        return self.following, self.grows
 
     def attempt_of(self, row: Row) -> int:
         """The attempt of a row."""

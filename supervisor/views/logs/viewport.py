@@ -61,7 +61,6 @@ class LogViewport:
         self._cursor: At | None = None  # the target of the newest jump
         self._is_match = False  # whether that is a match of the search
         self._jump = self._made = 0
-        self._search_way = -1  # up: from the newest line back
         self._cause: lc.CauseLine | None = None
         self._cause_at: At | None = None
         self._cause_passed = False
@@ -140,7 +139,6 @@ class LogViewport:
             size_bytes=size,
             shown=logs.shown(),
             search=logs.found(found_at) if logs.searched else None,
-            search_way=self._search_way,
             last_lines=self._last_lines() if self._tells_last else {},
             empty_why=self._why_empty() if not rows else "",
             nodes=logs.nodes_read if logs.node_count else (),
@@ -380,7 +378,7 @@ class LogViewport:
             self._place, self._cursor = self._beside(*cursor.parts[0]), None
 
     def find(self, query: Query, cursor: Row | None) -> None:
-        """Search up from the cursor (or from the end); down from the first line or if nothing is above.
+        """Search up from the cursor (or from the end), or down if nothing is above.
 
         If nothing is found, the page returns to where the search began: earlier keystrokes may have moved it.
         """
@@ -388,15 +386,12 @@ class LogViewport:
         self._cursor = None  # earlier matches do not count for this search
         if not query:
             return
-        first = 1 if cursor is not None and not any(cursor.place) else -1
-        for way in (first, -first) if cursor is not None else (first,):
-            self._search_way = way
-            place = self.logs.ends
-            if cursor is not None:
-                place = cursor.place if way > 0 else place_after(cursor)
-            if (found := self._nearest_match(place, way)) is not None:
-                self._go_to_match(found)
-                return
+        found = self._nearest_match(place_after(cursor) if cursor is not None else self.logs.ends, -1)
+        if found is None and cursor is not None:
+            found = self._nearest_match(cursor.place, 1)
+        if found is not None:
+            self._go_to_match(found)
+            return
         if cursor is None:
             self.follow()
         else:
@@ -404,11 +399,7 @@ class LogViewport:
         raise NothingThereError("not found")
 
     def match(self, cursor: Row | None, way: int) -> None:
-        """The next match in the direction of the search (1) or the other (-1), from a row, or else from the last visited line.
-
-        Wraps around after the last one.
-        """
-        way *= self._search_way
+        """The next match up (-1) or down (1), from a row, or else from the last visited one; wraps around after the last."""
         if cursor is None and self._is_match:
             rows = self._rows_from(self._place, self.height)
             cursor = next((row for row in rows if _row_of([row], self._cursor) is not None), None)

@@ -423,12 +423,12 @@ class Looking:
         open_page_search(app, page, self.panes.offer)
 
     def action_match(self, way: int) -> None:
-        """The next or previous match: in the log in the search direction, on a page downward."""
+        """The next or previous match: in the log upward, on a page downward."""
         page = self.searchable()
         if page is not None:
             page.search.step(way)
         else:
-            self._logs.match(way)
+            self._logs.match(-way)
 
     def action_filter(self) -> None:
         """Show only some lines."""

@@ -110,7 +110,7 @@ class LogControls:
             elif not text:
                 self.search("", None)
             elif text == before:
-                self.match(1)
+                self.match(-1)
 
         app.push_screen(AskLine("search", before, typed, SEARCH_HINT), closed)
 
@@ -126,13 +126,8 @@ class LogControls:
             self._changed()
         return ""
 
-    def match_word(self, way: int) -> str:
-        """The directions of the next (1) and previous match (-1): a search runs up from the newest line, unless begun at the first."""
-        up = way * (self.page.search_way if self.page is not None else -1) < 0
-        return "↑ older" if up else "↓ newer"
-
     def match(self, way: int) -> None:
-        """The next match (1) in the search direction, or the previous one (-1)."""
+        """The next match up (-1) or down (1)."""
         page, start = self.page, self.frozen_row
         if page is not None and page.cursor is not None and start is page.rows[page.cursor]:
             start = None  # nobody moved since the previous match, whose page may still be on its way

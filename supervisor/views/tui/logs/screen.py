@@ -33,7 +33,7 @@ from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, ro
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.phrases import is_stacks
 
-MATCHES = {"match(1)": 1, "match(-1)": -1}
+MATCHES = ("match(1)", "match(-1)")
 GROUPS = {"go": "go", "which": "which lines", "take": "take along", "leave": "leave"}
 
 
@@ -50,8 +50,8 @@ LOG_KEYS: list[BindingType] = [
     _key("question_mark,f1", "help", "help", "?", "leave", "this help"),
     _key("escape", "back", "back", "Esc", "leave", "clear selection, search, filter; then back to the dashboard"),
     _key("slash", "search", "search", "/", "go", "search: words in any case, or /an expression/"),
-    _key("n", "match(1)", "next match", "n", "go", "the next match, the way the search ran: up from the newest line"),
-    _key("N", "match(-1)", "match before", "N", "go", "the match before: the other way"),
+    _key("n", "match(-1)", "↑ older", "n", "go", "the next older match: a search runs up from the newest line"),
+    _key("N", "match(1)", "↓ newer", "N", "go", "the next newer match"),
     _key(
         "f,backslash", "filter", "filter", "f", "which",
         "filter: words, -without, /expression/, r0-3, node:1, level:warn, stream:stderr",
@@ -200,8 +200,6 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
                 return self._closes() or binding.description
             case "freeze":
                 return self._controls.freeze_word()
-            case "match(1)" | "match(-1)" as action:
-                return self._controls.match_word(MATCHES[action])
             case "wrap" if self.log_page.wraps:
                 return "cut lines"
             case _:
