@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.run.journal import read_state
+from supervisor.views.logs import file, session, stream
 from supervisor.views.logs import reading as lc
 from supervisor.views.logs.merge import Row
 from supervisor.views.logs.query import Query
@@ -219,3 +220,13 @@ def test_a_page_that_cannot_be_made_is_reported_and_the_next_one_comes(
             file.write(b"line %d\n" % (LINES + 1))
         read.until(lambda: read.last_line == LINES + 1)
         assert any("no such row" in remark.text for remark in read.remarks())
+
+
+def test_a_long_search_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(file, "CHUNK_BYTES", 4096)
+    monkeypatch.setattr(stream, "CHUNK_BYTES", 4096)
+    with reading(tmp_path) as read:
+        read.session.ask(lambda view: view.show(Query.parse("zzz")))
+        read.until(lambda: read.page is not None and read.page.empty_why.startswith("no line matches"))
+        assert [remark.text for remark in read.remarks() if "% searched; Esc gives up" in remark.text]

@@ -15,7 +15,6 @@ from supervisor.views.logs.merge import Row as LogRow
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import Scroll
 from supervisor.views.logs.sources import LogRef, Tone
-from supervisor.views.logs.viewport import LogViewport
 from supervisor.views.tui.logs.page import LogPanel, freeze
 from supervisor.views.tui.logs.screen import LogStatus
 from supervisor.views.tui.widgets.panel import Panel
@@ -152,34 +151,6 @@ def test_a_page_that_follows_stands_still_once_the_cursor_moves_up() -> None:
     assert asked(sent) == [freeze, "pointed"]
     made.action_mark()
     assert asked(sent) == [freeze]
-
-
-def test_a_page_up_and_down_keeps_a_row_and_the_edges_are_asked_for() -> None:
-    made, sent = pane(page_of(*lines(0, 9)))
-    made.body(30, 6)
-    made.action_page(1)
-    made.action_page(-1)
-    assert asked(sent) == [Scroll(5), Scroll(-5)]
-    made.action_edge(1)
-    made.action_edge(-1)
-    assert asked(sent) == [LogViewport.follow, LogViewport.to_start]
-
-
-def test_a_selection_reaches_from_its_mark_to_the_cursor() -> None:
-    rows = lines(0, 5)
-    made, sent = pane(page_of(*rows))
-    assert made.selection == (rows[0], rows[0])
-    made.cursor = 3
-    made.action_mark()
-    assert asked(sent) == []
-    made.cursor = 1
-    assert made.selection == (rows[3], rows[1])
-    assert [line[9] for line in body(made)] == [" ", "▌", "┃", "┃", " "]
-    made.action_mark()
-    assert made.mark is None
-    made.action_mark()
-    made.clear_mark()
-    assert made.mark is None
 
 
 # -- drawing --------------------------------------------------------------------------------------------------
