@@ -96,7 +96,6 @@ class Page(msgspec.Struct, frozen=True):
         line_count: all lines of all logs; None: not counted.
         below: lines after the page that pass the query; None: not counted.
         place_ratio: share of the bytes above the page's end.
-        counted_ratio: counted share of the lines.
         shown: how many lines pass the query; None: no query.
         search: matches; None: no search.
         last_lines: of each rank of the newest attempt, if requested.
@@ -123,7 +122,6 @@ class Page(msgspec.Struct, frozen=True):
     line_count: int | None
     below: int | None
     place_ratio: float
-    counted_ratio: float
     size_bytes: int
     shown: Tally | None
     search: Tally | None

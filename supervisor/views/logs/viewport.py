@@ -25,8 +25,7 @@ OPEN_SHARE = 1 / 3
 BELOW_CAUSE_SHARE = 1 / 3
 # How many lines from a log's end to search for the line that a verdict names.
 CAUSE_LINES = 2000
-# A terminal passes no more to the clipboard.
-COPY_LINES = 5000
+# A terminal passes no more characters to the clipboard.
 COPY_CHARS = 500_000
 # One of this many lines names a step.
 STEP_LINES = 200
@@ -135,7 +134,6 @@ class LogViewport:
             line_count=logs.line_count,
             below=None if self._following and not at_cause else logs.below(after),
             place_ratio=min(sum(after) / size, 1.0) if size else 1.0,
-            counted_ratio=logs.counted_ratio,
             size_bytes=size,
             shown=logs.shown(),
             search=logs.found(found_at) if logs.searched else None,
@@ -438,7 +436,7 @@ class LogViewport:
         texts: list[str] = []
         size = 0
         rows = rows_from(self.logs.streams, first.place, stop=place_after(last))
-        for row in itertools.islice(rows, COPY_LINES):
+        for row in rows:
             size += len(row.text) + 1
             if size > COPY_CHARS:
                 break

@@ -391,7 +391,10 @@ class Dashboard(KeyScreen, Screen[None]):
         if self.panes.focused is not None and (word := self.panes.focused.closes()):
             own.append(Hint("Esc", word, "focused.plain"))
         page = self.looking.searchable()
-        for key, older, word, way in (("n", "↑ older", "next match", 1), ("N", "↓ newer", "match before", -1)):
+        for key, older, word, way in (
+            ("n", "↑ older", "next match", 1),
+            ("N", "↓ newer", "match before", -1),
+        ):
             if self.check_action("match", (way,)):
                 own.append(Hint(key, older if page is None else word, f"match({way})"))
         if self.panes.zoomed is not None:

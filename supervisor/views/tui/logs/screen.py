@@ -24,8 +24,7 @@ from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.tui.dialogs.help import HelpScreen, bindings_of, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.logs.controls import LogControls
-from supervisor.views.tui.logs.page import LogPanel
-from supervisor.views.tui.logs.rows import found_text, lines_text
+from supervisor.views.tui.logs.page import LogPanel, found_text, lines_text
 from supervisor.views.tui.shell.external_editor import Spot, editor_argv, run_outside
 from supervisor.views.tui.shell.screen_base import KeyScreen
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
@@ -455,7 +454,6 @@ class LogStatus(Panel):
             parts.append(f"line {fm.whole(number)} of {fm.whole(count)} ({fm.part(number / count)})")
             parts.append(_bytes(page.size_bytes))
         else:
-            parts += [f"counting lines {fm.part(page.counted_ratio)}"] if page.counted_ratio < 1 else []
             at = f"{page.place_ratio:.0%} of " if page.rows else ""  # no position if no line is kept
             parts.append(f"{at}{_bytes(page.size_bytes)}" if page.size_bytes else "empty")
         return " · ".join(map(self.tr, parts))
