@@ -83,7 +83,7 @@ LINES: list[tuple[ev.Event, list[tuple[str, str]]]] = [
     (ev.AttemptStarted(t=T, attempt=1, pid=0, start_time=0.0), []),
     (ev.EvidenceSeen(t=T, attempt=1, failure=FailureClass.CUDA_OOM, role="cause", text=" " + 300 * "x", path="a.log", line=3, rank=1), [("WARNING", "rank 1: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx (a.log:3)")]),
     (ev.EvidenceSeen(t=T, attempt=1, failure=FailureClass.CUDA_OOM, role="cause", text="boom", path="a.log"), [("WARNING", "boom")]),
-    (ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SURVIVORS, pids=(4, 5), uninterruptible=(5,)), [("ERROR", "would not end: pids 4, 5 (state D): state D: they wait in the kernel, for a GPU, a disk or a network")]),
+    (ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SURVIVORS, pids=(4, 5), uninterruptible=(5,)), [("ERROR", "would not end: pids 4, 5 (state D): they wait in the kernel, for a GPU, a disk or a network")]),
     (ev.ProcessesGone(t=T, attempt=1, exit_code=None), [("INFO", "attempt 1: its processes have ended, exit code unknown; reading its logs")]),
     (ev.AttemptEnded(t=T, attempt=1, exit_code=None), [("WARNING", "attempt 1 ended, exit code unknown")]),
     (ev.AttemptEnded(t=T, attempt=1, exit_code=0), [("INFO", "attempt 1 ended, exit code 0")]),

@@ -84,7 +84,6 @@ class Page(msgspec.Struct, frozen=True):
     """The visible page.
 
     Attributes:
-        made: counts the pages; a later one replaces an earlier one.
         rows: as many as fit, fewer where the logs end.
         logs: the logs being read, in the order of `Row.place`.
         cursor: the row that was jumped to; `jump` counts the jumps.
@@ -105,7 +104,6 @@ class Page(msgspec.Struct, frozen=True):
         alone: the only log that the query includes, if there is just one.
     """
 
-    made: int
     rows: tuple[Row, ...]
     logs: tuple[LogRef, ...]
     cursor: int | None

@@ -59,7 +59,7 @@ class LogViewport:
         self._following = True
         self._cursor: At | None = None  # the target of the newest jump
         self._is_match = False  # whether that is a match of the search
-        self._jump = self._made = 0
+        self._jump = 0
         self._cause: lc.CauseLine | None = None
         self._cause_at: At | None = None
         self._cause_passed = False
@@ -112,11 +112,9 @@ class LogViewport:
         filled = [stream for stream in logs.included if stream.file.size]
         one = filled[0] if len(filled) == 1 else None
         size = sum(logs.ends)
-        self._made += 1
         cursor = _row_of(rows, self._cursor)
         found_at = rows[cursor].place if cursor is not None and self._is_match else None
         return lc.Page(
-            made=self._made,
             rows=tuple(rows),
             logs=tuple(stream.ref for stream in streams),
             cursor=cursor,

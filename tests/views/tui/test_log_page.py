@@ -39,7 +39,6 @@ def line_of(number: int, text: str = "", who: tuple[str, ...] = ("0",), tone: To
 
 def page_of(*rows: LogRow, **values: Any) -> lc.Page:
     known: dict[str, Any] = {
-        "made": 1,
         "rows": rows,
         "logs": LOGS,
         "cursor": None,

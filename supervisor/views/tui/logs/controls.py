@@ -51,10 +51,9 @@ class LogControls:
         self._asked = asked
 
     def take(self, page: Page) -> None:
-        """Show a page, unless a later key has made it stale."""
-        if self.page is None or page.made > self.page.made:
-            self.page = page
-            self._show(page)
+        """Show another page."""
+        self.page = page
+        self._show(page)
 
     def ask(self, request: Request, *, waits: bool = False) -> None:
         """Send a request that is answered by a page."""
