@@ -42,14 +42,6 @@ class LogAt(msgspec.Struct, frozen=True):
     offset: int | None = None
 
 
-class LogPoint(msgspec.Struct, frozen=True):
-    """A line as a chart knows it: by its step, or by the time at which it was most likely written."""
-
-    attempt: int
-    step: float | None
-    t: float | None
-
-
 class CauseLine(msgspec.Struct, frozen=True):
     """The line that a verdict names: kept in sight while following the newest lines. `line` counts from 1."""
 
@@ -167,7 +159,7 @@ class Copied(msgspec.Struct, frozen=True):
     lines: int
 
 
-Answer: TypeAlias = Page | Remark | Copied | LogPoint
+Answer: TypeAlias = Page | Remark | Copied | LogAt
 
 
 # -- what a person types after a colon --------------------------------------------------------------------

@@ -441,14 +441,14 @@ class LogViewport:
             texts.append(row.text)
         return lc.Copied("\n".join(redact_lines(texts)), len(texts))
 
-    def point(self, row: Row) -> lc.LogPoint:
+    def point(self, row: Row) -> lc.LogAt:
         """The step named by a row or the lines above it, and when the row was written."""
         index, line = row.parts[0]
         stream = self.logs.streams[index]
         above = itertools.islice(stream.file.backward(line.offset), STEP_LINES_BACK)
         texts = itertools.chain([row.text], (split_rank(x.text, stream.ref.who)[1] for x in above))
         step = next((step for text in texts if (step := _step_of(text)) is not None), None)
-        return lc.LogPoint(stream.ref.attempt, step, stream.time_of(line))
+        return lc.LogAt(attempt=stream.ref.attempt, step=step, t=stream.time_of(line))
 
     def _last_lines(self) -> dict[str, str]:
         """The newest line of each rank of the newest attempt, regardless of the query."""

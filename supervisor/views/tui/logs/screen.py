@@ -18,7 +18,7 @@ from supervisor.run.state import RunState
 from supervisor.views import format as fm
 from supervisor.views.logs import reading as lc
 from supervisor.views.logs.query import Query
-from supervisor.views.logs.reading import BadJumpError, LogAt, LogPoint, parse_jump
+from supervisor.views.logs.reading import BadJumpError, LogAt, parse_jump
 from supervisor.views.logs.session import LogSession
 from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.tui.dialogs.help import HelpScreen, bindings_of, lines_of
@@ -73,7 +73,7 @@ LOG_KEYS: list[BindingType] = [
 ]  # fmt: skip
 
 
-class LogScreen(KeyScreen, Screen[LogPoint | None]):
+class LogScreen(KeyScreen, Screen[LogAt | None]):
     """All logs of an attempt.
 
     Args:
@@ -166,7 +166,7 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
                 lines = f"{copied.lines} lines" if copied.lines != 1 else "1 line"
                 text = f"{lines} copied (where the terminal allows it: OSC 52)"
                 self.status.say(lc.Remark(text, good=True))
-            case LogPoint() as point:
+            case LogAt() as point:
                 self.dismiss(point)
 
     def _show(self, page: lc.Page) -> None:
