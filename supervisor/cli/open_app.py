@@ -54,7 +54,7 @@ def show(
     if isinstance(state.condition, Finished):
         values = {"run": run.run_id, "outcome": state.condition.outcome, "reason": state.condition.reason}
         say(tr.sentence("parting", "over", values))
-        from supervisor.views.headless.trial_report import trial_lines  # no start waits for it
+        from supervisor.views.headless.story import trial_lines  # no start waits for it
 
         for line in trial_lines(state, run, tr):
             say(line)

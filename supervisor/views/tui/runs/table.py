@@ -13,7 +13,6 @@ from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.views import format as fm
-from supervisor.views.model.run_filter import filter_trouble, filtered
 from supervisor.views.model.run_list import (
     GREATEST_FIRST,
     RunList,
@@ -21,6 +20,8 @@ from supervisor.views.model.run_list import (
     Scope,
     SortKey,
     batch_of,
+    filter_trouble,
+    filtered,
     newest_rate,
     ordered,
 )
