@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from supervisor.cli.common import complain, say, say_json
-from supervisor.job.config.explain import Explained, Source, variables
+from supervisor.cli.common import complain, say, say_json, say_table
+from supervisor.cli.job_inputs import load_settings, parse_words
+from supervisor.job.config.explain import Explained, Source, explain, variables
 from supervisor.job.errors import JobError
 from supervisor.job.spec import JobSpec
-from supervisor.text.decode import printable
+from supervisor.run.failures import FailureClass
 from supervisor.text.redact import redact, redact_text
 
 USAGE = """\
@@ -64,9 +65,6 @@ def _is_key(word: str) -> bool:
 
 
 def _explain(key: str | None, words: list[str]) -> int:
-    from supervisor.cli.job_inputs import load_settings, parse_words
-    from supervisor.job.config.explain import explain
-    from supervisor.run.failures import FailureClass
 
     parsed = parse_words(words, os.environ)
     if parsed.help:
@@ -111,10 +109,10 @@ def show_all(spec: JobSpec, env: Mapping[str, str], *, as_json: bool) -> int:
         }  # fmt: skip
         say_json(told)
         return 0
-    _print_table(settings)
+    say_table(settings)
     if changed:
         say("", "variables of the job:")
-        _print_table([(name, _value(source), source.origin) for name, source in changed])
+        say_table([(name, _value(source), source.origin) for name, source in changed])
     return 0
 
 
@@ -153,11 +151,3 @@ def _row(name: str, value: str | None, origin: str, beaten: Sequence[Source]) ->
 
 def _value(source: Source) -> str:
     return "(removed)" if source.value is None else source.value
-
-
-def _print_table(rows: Sequence[tuple[str, str, str]]) -> None:
-    shown = [[*map(printable, row)] for row in rows]
-    width = max((len(name) for name, _, _ in shown), default=0)
-    value_width = min(max((len(value) for _, value, _ in shown), default=0), 60)
-    for name, value, why in shown:
-        say(f"{name:<{width}}  {value:<{value_width}}  {why}")

@@ -166,7 +166,7 @@ def test_a_held_run_is_held_and_an_attempt_has_its_own_verdict(tmp_path: Path) -
     locks = [KeeperLock(run.node().lock, start_time=1.0) for run in (held, runs)]
     try:
         waiting = columns_of(row_of(held))
-        assert re.fullmatch(r"failed, waiting \(\d+ MB\)", waiting.state)
+        assert waiting.state == "failed, waiting"
         assert waiting.verdict == "cuda_oom"
         assert (columns_of(row_of(runs)).state, columns_of(row_of(runs)).verdict) == ("live", "cuda_oom→-")
     finally:
