@@ -15,10 +15,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.cli import open_app
+from supervisor.cli import continuing, open_app
 from supervisor.cli.common import WITH_LOG
 from supervisor.cli.main import main
-from supervisor.cluster import scheduler
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind, Knobs, KnobScope
 from supervisor.keeper.process import detach, takeover
@@ -273,8 +272,8 @@ def test_what_ran_elsewhere_is_listened_to_and_asked_about(
     answer: str | None,
     said: str | None,
 ) -> None:
-    monkeypatch.setattr(takeover, "other_host_with_keeper", lambda _run: written)
-    monkeypatch.setattr(scheduler, "scheduler_asked", lambda job: {"12": squeue}[job])
+    monkeypatch.setattr(continuing, "other_host_with_keeper", lambda _run: written)
+    monkeypatch.setattr(continuing, "scheduler_asked", lambda job: {"12": squeue}[job])
     run = failed_run(tmp_path, None, *ELSEWHERE)
     if answer is not None:
         typed(answer)
