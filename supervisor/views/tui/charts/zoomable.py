@@ -11,7 +11,6 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from supervisor.views import format as fm
 from supervisor.views.model.thinned_series import Point, Track
 from supervisor.views.tui.charts.curves import (
     Axis,
@@ -34,8 +33,6 @@ PAN = 0.25
 
 class ChartPanel(Panel, can_focus=True):
     """A chart with its view settings. A subclass draws `tracks`, of which the cursor reads the first."""
-
-    rests = True
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "cursor(-1)", "cursor back", show=False),
@@ -118,32 +115,6 @@ class ChartPanel(Panel, can_focus=True):
             return False
         self._look(self.look, cursor=at)
         return True
-
-    def show_steps(self, typed: str) -> str:
-        """Put the cursor at the typed step, or the window around ``1200-1400``; returns the obstacle, empty if there is none."""
-        found = STEPS.fullmatch(typed.strip())
-        if found is None:
-            return f"{typed.strip()}: give a step (1200, 12k) or two (1200-1400)"
-        steps = sorted(
-            float(number.replace(" ", "")) * FACTORS[unit.lower()]
-            for number, unit in (found.group(1, 2), found.group(3, 4))
-            if number
-        )
-        look, tracks = self.look, self.tracks()
-        if axis_for(look.axis, tracks) is not Axis.STEP:
-            look = replace(look, axis=Axis.STEP, window=None, cursor=None)
-        whole = extent(look, tracks)
-        if whole is None or axis_for(look.axis, tracks) is not Axis.STEP:
-            return "the chart does not count steps"
-        if steps[0] > whole[1] or steps[-1] < whole[0]:
-            return f"the chart has steps {fm.whole(whole[0])} to {fm.whole(whole[1])}"
-        low, high = max(steps[0], whole[0]), min(steps[-1], whole[1])
-        if low < high:
-            self._look(replace(look, window=(low, high), cursor=None))
-        else:
-            xs = positions(tracks[0], Axis.STEP) if tracks else ()
-            self._look(look, cursor=min(xs, key=lambda x: abs(x - low), default=low))
-        return ""
 
     def action_cursor(self, way: int) -> None:
         """Move the cursor to the last point within a column, or the next one beyond; it starts at the newest."""
