@@ -52,16 +52,12 @@ def main(argv: list[str]) -> int:
         return complain("config", "say what to do: stoker config explain [KEY]")
     words = argv[1:]
     ahead = [words.pop(0)] if words[:1] == ["--json"] else []
-    key = words.pop(0) if words and _is_key(words[0]) else None
+    # The first word names a setting, unless it is a flag or a script.
+    key = words.pop(0) if words and not words[0].startswith("-") and not words[0].endswith(".py") else None
     try:
         return _explain(key, [*ahead, *words])
     except JobError as error:
         return complain("config explain", error)
-
-
-def _is_key(word: str) -> bool:
-    """Whether the first word names a setting, rather than a flag or a script."""
-    return not word.startswith("-") and not word.endswith(".py")
 
 
 def _explain(key: str | None, words: list[str]) -> int:
@@ -99,17 +95,18 @@ def show_all(spec: JobSpec, env: Mapping[str, str], *, as_json: bool) -> int:
     settings = [
         (name, redact(name.removeprefix("env."), value), origin) for name, value, origin in spec.effective
     ]
-    changed = [(each.name, each.sources[-1]) for each in variables(spec, env)]
     if as_json:
-        told = {
-            "settings": [_row(name, value, origin, _beaten(spec, name)) for name, value, origin in settings],
-            "variables": [_row(each.name, each.sources[-1].value, each.sources[-1].origin, each.sources[:-1])
-                          for each in variables(spec, env)],
-        }  # fmt: skip
-        say_json(told)
+        rows = []
+        for name, value, origin in settings:
+            shown = name.removeprefix("env.")
+            beaten = [Source(redact(shown, text), where) for text, where in spec.sources(name)[:-1]]
+            rows.append(_row(name, value, origin, beaten))
+        told = [_row(each.name, each.sources[-1].value, each.sources[-1].origin, each.sources[:-1])
+                for each in variables(spec, env)]  # fmt: skip
+        say_json({"settings": rows, "variables": told})
         return 0
     say_table(settings)
-    if changed:
+    if changed := [(each.name, each.sources[-1]) for each in variables(spec, env)]:
         say("", "variables of the job:")
         say_table([(name, _value(source), source.origin) for name, source in changed])
     return 0
@@ -136,11 +133,6 @@ def show_one(told: Explained, *, as_json: bool) -> int:
     ]
     say(*map(redact_text, lines))
     return 0
-
-
-def _beaten(spec: JobSpec, name: str) -> Sequence[Source]:
-    shown = name.removeprefix("env.")
-    return [Source(redact(shown, value), origin) for value, origin in spec.sources(name)[:-1]]
 
 
 def _row(name: str, value: str | None, origin: str, beaten: Sequence[Source]) -> dict[str, Any]:

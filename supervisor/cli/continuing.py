@@ -86,14 +86,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit 0 once it is started (with --no-ui the run's own code), 3 if refused."""
-    appearance = appearance_from(vars(args), os.environ)
-    found = acted_on(VERB, args.run, args.runs_dir)
-    return _continue(RunPaths(Path(os.path.realpath(found.root))), args, appearance)
-
-
-def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance) -> int:
     from supervisor.cli.start_run import user_name
 
+    appearance = appearance_from(vars(args), os.environ)
+    paths = RunPaths(Path(os.path.realpath(acted_on(VERB, args.run, args.runs_dir).root)))
     found = examine_continuation(paths)
     for warning in found.warnings:
         say(f"stoker {VERB}: {warning}", file=sys.stderr)
@@ -103,7 +99,7 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
     refusals = refusals or tuple(_doubted(paths, found))
     if refusals or found.record is None:
         return refuse(VERB, f"{paths.run_id}: not continued", refusals)
-    record, by = found.record, user_name()
+    record, by, journal = found.record, user_name(), paths.node().journal
     try:
         state = _settled(paths, record, found.state)
         if isinstance(state.condition, Finished) and state.condition.exit_code == 0:
@@ -113,11 +109,11 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
         plan, why = plan_continued(record, state, paths, env, by)
         if args.yes and (lost := _written_over(record, state, plan)) and not args.restart_from_scratch:
             return complain(VERB, f"{paths.run_id}: not continued: {lost}")
-        size = paths.node().journal.stat().st_size
+        size = journal.stat().st_size
         say(*_described(paths, record, state, plan, why), *plan_as_shell(plan).splitlines(), file=sys.stderr)
         if not args.yes and not says_yes("Start it?"):
             return refuse(VERB, paths.run_id, ["not continued"])
-        if paths.node().journal.stat().st_size != size:
+        if journal.stat().st_size != size:
             return refuse(VERB, f"{paths.run_id}: not continued", ["it changed while you were asked"])
         return _start(paths, record, env, args, appearance, by)
     except (LockTaken, OSError) as error:
@@ -215,14 +211,6 @@ def _described(
         yield f"  {redact_text(untaken)}"
 
 
-def next_attempt(paths: RunPaths, env: Mapping[str, str]) -> Offer:
-    """The preview of the next attempt of a finished run, for a screen. Nothing is written or started.
-
-    Refused if something must be found out or asked first, which the verb does on a terminal.
-    """
-    return _examined(paths, env)[0]
-
-
 def start_next(paths: RunPaths, env: Mapping[str, str]) -> None:
     """Start that attempt, unless something speaks against it, and return once it begins.
 
@@ -232,17 +220,20 @@ def start_next(paths: RunPaths, env: Mapping[str, str]) -> None:
     """
     from supervisor.cli.start_run import user_name
 
-    offer, known = _examined(paths, env)
+    offer, known = next_attempt(paths, env)
     if known is None:
         raise NotAdopted(offer.refusals)
     record, given = known
     _detach(paths, record, given, user_name())
 
 
-def _examined(
+def next_attempt(
     paths: RunPaths, env: Mapping[str, str]
 ) -> tuple[Offer, tuple[RunFile, Mapping[str, str]] | None]:
-    """The next attempt, with its job and environment; None if refused."""
+    """The preview of the next attempt of a finished run, for a screen, with its job and environment; None if refused.
+
+    Nothing is written or started. Refused if something must be found out or asked first, which the verb does on a terminal.
+    """
     from supervisor.cli.start_run import user_name
 
     found = examine_continuation(paths)
@@ -305,19 +296,15 @@ def _detach(
 
     record = replace(record, settings=replace(record.settings, interactive=True))
     journal = StateReader(paths.node().journal)
-    before = _attempts(journal)
+
+    def attempts() -> int:
+        while journal.refresh():
+            pass
+        return len(journal.state.attempts)
+
+    before = attempts()
     start_detached(paths, env, record=record, entry=WITH_LOG, continued_by=by, meanwhile=meanwhile)
-    _wait_for_attempt(paths, journal, before)
-
-
-def _attempts(journal: StateReader) -> int:
-    while journal.refresh():
-        pass
-    return len(journal.state.attempts)
-
-
-def _wait_for_attempt(paths: RunPaths, journal: StateReader, before: int) -> None:
-    """Return once the run no longer reads as ended: otherwise the next reader would take the old end for the new one."""
+    # Else the next reader would take the old end for the new one.
     deadline = time.monotonic() + BEGINS_S
-    while time.monotonic() < deadline and keeper_is_alive(paths.node().lock) and _attempts(journal) == before:
+    while time.monotonic() < deadline and keeper_is_alive(paths.node().lock) and attempts() == before:
         time.sleep(0.02)

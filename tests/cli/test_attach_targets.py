@@ -128,3 +128,11 @@ def test_where_no_directory_can_be_made_it_is_refused(
     monkeypatch.setenv("XDG_STATE_HOME", str(log))
     assert main(["attach", "--no-ui", str(log)]) == 2
     assert "set XDG_STATE_HOME to a folder of yours" in capsys.readouterr().err
+
+
+def test_text_behind_the_hole_that_a_truncation_left_is_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    with log.open("wb") as out:
+        out.seek(1 << 20)
+        out.write(b"step 1\n")
+    assert target_of(str(log), tmp_path).logs[0].path == str(log)

@@ -452,3 +452,11 @@ def test_rows_of_metrics_that_the_scan_does_not_know_are_training(
     for trains in rows:
         assert (trains["failure"], trains["explanation"]["rule"]["name"]) == ("healthy", "metrics_printed")
     assert says_nothing["failure"] == "unknown"
+
+
+def test_a_log_with_a_hole_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "x.log"
+    log.write_bytes(bytes(70_000) + b"\nsome words that tell of nothing\n")
+    assert main(["diagnose", str(log)]) in {2, 11}
+    log.write_bytes(bytes(70_000) + (STEPS + OOM).encode())
+    assert main(["diagnose", str(log)]) == 10
