@@ -44,9 +44,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.ablation_switches import ROOT, Piece, Switches
 from bench.common import command_line
 from bench.labelled import Engine, Outcome, Text, scratch_folder, texts
-from supervisor.diagnosis.scan.matcher import compile_matcher
 from supervisor.diagnosis.scan.signature_tables import Signatures, parse_tables
-from supervisor.diagnosis.scan.windows import match_in_turn
+from supervisor.diagnosis.scan.windows import compile_matcher, match_in_turn
 from supervisor.sources.signature_files import read_tables
 
 # CPU seconds for one text: the longest takes 0.2.

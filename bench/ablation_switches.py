@@ -30,7 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 # A verdict does not show whether the code that hides secrets works, so that code is left out.
 PACKAGES = ("supervisor.diagnosis", "supervisor.sources.metrics", "supervisor.text")
-LEFT_OUT = ("supervisor.text.redact", "supervisor.text.secret_values", "supervisor.diagnosis.scan.matcher")
+LEFT_OUT = ("supervisor.text.redact", "supervisor.text.secret_values", "supervisor.diagnosis.scan.windows")
 
 if any(name.startswith(PACKAGES) for name in sys.modules):
     raise ImportError("bench.ablation_switches is imported too late: supervisor has compiled its patterns")

@@ -211,7 +211,7 @@ def _say_why_it_waits_again(job: QueuedJob, nodes: tuple[str, ...], *, exclude_f
 def _said_end(job: QueuedJob) -> bool:
     """Print the meaning of the end; returns whether it is a success."""
     from supervisor.cluster.slurm.programs import nodes_down
-    from supervisor.diagnosis.process_exits import OUTCOMES
+    from supervisor.diagnosis.processes import OUTCOMES
 
     if job.state == "COMPLETED":
         return True
