@@ -166,10 +166,11 @@ def _chosen(named: str, there: set[str]) -> list[str]:
 # -- ports ---------------------------------------------------------------------------------------------
 
 TRIES: Final = 10
-# Above the well-known services, below Linux's default ephemeral range (32768-60999): the kernel hands out
-# ports of that range to any client at any moment, so that one found free there may be gone at launch.
-LOWEST: Final = 20_000
-HIGHEST: Final = 32_000
+# Linux's default ephemeral range begins at 32768: the kernel hands out ports of that range to any client at any
+# moment, so that one found free there may be gone at launch.
+EPHEMERAL: Final = 32_768
+BELOW: Final = 12_000
+"""So many ports below that range are candidates, none of the well-known services."""
 
 
 def free_port(*, tries: int = TRIES) -> int:
@@ -201,7 +202,7 @@ def is_free(port: int) -> bool:
                 probe.bind((address, port))
                 probe.listen(1)
             except OSError as error:
-                if family == socket.AF_INET6 and not _taken(error):
+                if family == socket.AF_INET6 and error.errno not in {errno.EADDRINUSE, errno.EACCES}:
                     continue  # IPv6 compiled in but switched off
                 return False
     return True
@@ -228,11 +229,6 @@ def _range_outside_ephemeral() -> tuple[int, int]:
     try:
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):
-        return LOWEST, HIGHEST
-    if first > LOWEST + 1000:
-        return LOWEST, min(HIGHEST, first - 1)
-    return (max(1024, first - 8000), first - 1) if first > 2048 else (LOWEST, HIGHEST)
-
-
-def _taken(error: OSError) -> bool:
-    return error.errno in {errno.EADDRINUSE, errno.EACCES}
+        first = EPHEMERAL
+    first = first if first > 2048 else EPHEMERAL
+    return max(1024, first - BELOW), first - 1
