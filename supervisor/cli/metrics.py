@@ -28,7 +28,7 @@ from supervisor.run.regular import read_regular
 from supervisor.sources.metrics import Columns, MetricReader, MetricSample, standing_states
 from supervisor.sources.metrics.names import MEMORY, TOTAL_EPOCHS
 from supervisor.sources.metrics.progress_bars import NOTHING_COUNTED
-from supervisor.sources.metrics.values import GIB
+from supervisor.sources.metrics.tokens import GIB
 from supervisor.sources.tail.follow import Batch, LineFeed
 from supervisor.text.decode import HEAD_BYTES, ascii_json, is_binary, plain_chunks, printable
 from supervisor.text.prefixes import origin_of_path
