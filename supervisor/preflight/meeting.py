@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from supervisor.job.launch.plan import MASTER_PORT, endpoint_of
@@ -30,13 +31,23 @@ CONNECT_S: Final = 4.0
 _UNREACHABLE: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
 
 
+class Way(StrEnum):
+    """How a connection fails."""
+
+    UNKNOWN_NAME = "unknown_name"
+    REFUSED = "refused"
+    DROPPED = "dropped"
+    UNREACHABLE = "unreachable"
+    OTHER = "other"
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The obstacle: `what` is one line, `fix` what to check. `refused`: the machine is there, and nothing listens yet."""
+    """The obstacle: `what` is one line, `fix` what to check."""
 
+    way: Way
     what: str
     fix: str = ""
-    refused: bool = False
 
 
 def connect(host: str, port: int, address: str | None = None) -> socket.socket | Failed:
@@ -46,23 +57,24 @@ def connect(host: str, port: int, address: str | None = None) -> socket.socket |
         what = f"no machine is known by the name {host}"
         if found is None:
             what = f"{host} was not resolved within {RESOLVE_S:.0f} s"
-        return Failed(what, "look for a typo, or name its address")
+        return Failed(Way.UNKNOWN_NAME, what, "look for a typo, or name its address")
     where = f"{host}:{port}" if found[0] == host else f"{host}:{port} ({found[0]})"
     try:
         return socket.create_connection((found[0], port), CONNECT_S)
     except TimeoutError:
         what = f"no answer from {where} within {CONNECT_S:.0f} s: what is sent there is dropped"
         fix = f"open the port in the firewall of {host}, or name the address that it has on the nodes' own network"
-        return Failed(what, fix)
+        return Failed(Way.DROPPED, what, fix)
     except OSError as error:
         if error.errno == errno.ECONNREFUSED:
             what = f"{host} is there and refuses {where}: nothing listens there yet"
             fix = "start node 0 first to see more; if it runs, its port is another one, or a firewall rejects this"
-            return Failed(what, fix, refused=True)
-        if error.errno in _UNREACHABLE:
-            fix = "look for a typo in the address, and whether this machine is on the same network"
-            return Failed(f"{where} cannot be reached: {error.strerror}", fix)
-        return Failed(f"{where}: {error.strerror or error}", "see the address, and this machine's network")
+            return Failed(Way.REFUSED, what, fix)
+        what, fix = f"{where}: {error.strerror or error}", "see the address, and this machine's network"
+        if error.errno not in _UNREACHABLE:
+            return Failed(Way.OTHER, what, fix)
+        fix = "look for a typo in the address, and whether this machine is on the same network"
+        return Failed(Way.UNREACHABLE, f"{where} cannot be reached: {error.strerror}", fix)
 
 
 def why_not(host: str, port: int) -> Failed | None:
@@ -93,7 +105,7 @@ def check_meeting(context: CheckContext) -> Iterator[Finding]:
     began = time.monotonic()
     connection = connect(host, port, found[0])
     if isinstance(connection, Failed):
-        level = note if connection.refused else warn
+        level = note if connection.way is Way.REFUSED else warn
         yield level("meeting", connection.what, connection.fix)
         return
     took_ms = (time.monotonic() - began) * 1000
