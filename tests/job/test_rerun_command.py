@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
-from supervisor.job.arguments.flags import OWNED, STOKER_FLAGS, TORCHRUN_FLAGS, Flag
-from supervisor.job.arguments.run_arguments import parse_run_argv
+from supervisor.job.arguments.run_arguments import OWNED, STOKER_FLAGS, TORCHRUN_FLAGS, Flag, parse_run_argv
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.config.setting_values import ConfigFile
 from supervisor.job.errors import JobError

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, nearest
-from supervisor.job.arguments.run_arguments import ParsedRun
+from supervisor.job.arguments.run_arguments import STOKER_FLAGS, TORCHRUN_FLAGS, ParsedRun, nearest
 from supervisor.job.config.files import line_of
 from supervisor.job.config.trainer_table import ALIASES, TRAINER_KEYS
 from supervisor.job.errors import JobError

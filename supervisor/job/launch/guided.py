@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS
-from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
+from supervisor.job.arguments.run_arguments import STOKER_FLAGS, TORCHRUN_FLAGS, ParsedRun, check_nproc
 from supervisor.job.errors import JobError
 from supervisor.job.launch.oom_plan import four_lines, resume_plan
 from supervisor.job.setting_keys import SETTINGS
