@@ -430,39 +430,17 @@ def tree_bytes(path: Path) -> int | None:
     return total
 
 
-@dataclass(frozen=True, slots=True)
-class LikelyFile:
-    """A file with a checkpoint's name. `path`: absolute; `t`: wall seconds of its last change."""
-
-    path: str
-    t: float
-
-
-def newest_like_checkpoint(
-    folders: Iterable[Path], since_t: float, counts: Callable[[str, float], bool] = lambda _path, _t: True
-) -> LikelyFile | None:
-    """The newest file below `folders` with a checkpoint's name, written from `since_t` on, that `counts` accepts.
-
-    Only names and times are checked, of at most `MAX_ENTRIES` entries, `LIKE_DEPTH` folders deep; hidden
-    folders and symbolic links are skipped.
-    """
-    left = [MAX_ENTRIES]
-    found: LikelyFile | None = None
+def has_checkpoint_names(folders: Iterable[Path]) -> bool:
+    """Whether any file in or just below `folders` has a checkpoint's name; also where there is too much to look at."""
+    left = MAX_ENTRIES
     for folder in folders:
-        for entry in _files(folder, left, LIKE_DEPTH):
-            if not entry.name.lower().endswith(LIKE_CHECKPOINTS):
-                continue
-            try:
-                status = entry.stat(follow_symlinks=False)
-            except OSError:
-                continue
-            if not status.st_size or status.st_mtime < max(
-                since_t, found.t if found is not None else since_t
-            ):
-                continue
-            if counts(entry.path, status.st_mtime):
-                found = LikelyFile(os.path.abspath(entry.path), status.st_mtime)
-    return found
+        for place, inner, names in os.walk(folder):
+            left -= len(names) + len(inner)
+            if left < 0 or any(name.lower().endswith(LIKE_CHECKPOINTS) for name in names):
+                return True
+            is_deep = len(Path(place).relative_to(folder).parts) + 1 >= LIKE_DEPTH
+            inner[:] = [] if is_deep else [name for name in inner if not name.startswith(".")]
+    return False
 
 
 def is_zip(path: str) -> bool:
@@ -471,25 +449,6 @@ def is_zip(path: str) -> bool:
         return zipfile.is_zipfile(path)
     except OSError:
         return False
-
-
-def _files(folder: Path, left: list[int], depth: int) -> Iterator[os.DirEntry[str]]:
-    """The files of a folder, then those of its subfolders."""
-    deeper: list[Path] = []
-    try:
-        with os.scandir(folder) as listing:
-            for entry in listing:
-                left[0] -= 1
-                if left[0] < 0:
-                    return
-                if entry.is_file(follow_symlinks=False):
-                    yield entry
-                elif depth > 1 and not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
-                    deeper.append(Path(entry.path))
-    except OSError:
-        return
-    for inner in deeper:
-        yield from _files(inner, left, depth - 1)
 
 
 def _listing(path: str, left: list[int] | None = None, ranks: int | None = None) -> _Listing | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import pytest
-
 from supervisor.sources.periodic import PeriodicSampler
 
 JOIN_S = 30.0
@@ -36,20 +34,3 @@ def test_it_ends_by_itself_and_closes_what_was_opened() -> None:
     sampler.start()
     assert sampler.join(JOIN_S)
     assert (sampler.sampled, sampler.closed) == (3, 1)
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_it_closes_what_was_opened_also_where_a_round_fails() -> None:
-    sampler = Counting(threading.Event(), 2, fails=True)
-    sampler.start()
-    assert sampler.join(JOIN_S)
-    assert (sampler.sampled, sampler.closed) == (2, 1)
-
-
-def test_told_to_stop_before_it_begins_it_samples_nothing() -> None:
-    stop = threading.Event()
-    stop.set()
-    sampler = Counting(stop, 3)
-    sampler.start()
-    assert sampler.join(JOIN_S)
-    assert (sampler.sampled, sampler.closed) == (0, 1)

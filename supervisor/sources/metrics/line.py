@@ -351,7 +351,7 @@ class _Walker:
         elif _is_setting(token):
             line.settings += 1
         else:
-            self._named_number(token, line.following(place))
+            self._named_number(token, next(iter(line.tokens[place + 1 : place + 2]), None))
 
     def _named_number(self, token: Token, following: Token | None) -> None:
         """A number with a name. `following`: the value after it."""

@@ -447,10 +447,6 @@ class LineValues:
         """Whether any of these fields was found."""
         return any(reading.field in fields for reading in self.readings)
 
-    def following(self, place: int) -> Token | None:
-        """The value after the one at `place`."""
-        return self.tokens[place + 1] if place + 1 < len(self.tokens) else None
-
     def add(
         self,
         field: str,
