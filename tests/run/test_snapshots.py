@@ -20,7 +20,7 @@ from supervisor.run import journal
 from supervisor.run.fold import fold
 from supervisor.run.journal import JournalWriter, StateReader, facts_in, read_state, write_snapshot
 from supervisor.run.paths import NodePaths, RunPaths
-from supervisor.run.state import Finished, Preflight, RunState
+from supervisor.run.state import Preflight, RunState
 from supervisor.views.wording.kinds import reading_text
 from tests.recorded.old_versions import ARCHIVE, REVISIONS
 
@@ -302,58 +302,38 @@ def test_a_snapshot_is_of_what_its_keeper_wrote_and_of_nothing_else(
 # -- a long journal without one ------------------------------------------------------------------------------------------
 
 
-def test_the_end_of_an_old_journal_is_shown_first_and_all_of_it_in_the_end(
+def test_an_old_journal_is_marked_until_all_of_it_is_read(
     node: NodePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "TAIL_BYTES", 4 * KIB)
-    events = story_of(300)[:-3]  # it trains
-    lines = lines_of(events)
-    node.journal.write_bytes(b"".join(lines))
+    events = story_of(300)
+    node.journal.write_bytes(b"".join(lines_of(events)))
     reader = StateReader(node.journal, tail_first=True)
-    shown = reader.refresh()
-    assert 10 < len(shown) < 60
-    assert shown == events[-len(shown) :]
-    state = reader.state
-    assert state.progress is not None
-    assert (state.run_id, state.host, state.progress.step, state.attempts) == ("r", "h", 300, ())
-    assert reading_text(state).startswith("reading ")
-    assert reading_text(state).endswith(", 0 %")
-    with node.journal.open("ab") as file:  # it goes on meanwhile
-        file.write(lines_of([ev.NoteAdded(t=T + 5000, text="new", by="me")])[0])
-    rounds = 0
     shares = []
-    while reader.state.journal_read is not None:
-        assert reader.refresh() == [], "what was shown is not shown again"
-        shares.append(reading_text(reader.state))
-        rounds += 1
-    assert rounds > 5
+    while not (shown := reader.refresh()):
+        state = reader.state
+        assert (state.run_id, state.host, state.condition, state.attempts) == ("r", "h", Preflight(), ())
+        assert reading_text(state).startswith("reading ")
+        shares.append(reading_text(state))
     assert len(set(shares)) > 5
+    assert 10 < len(shown) < 60, "the newest events, to be printed"
+    assert shown == events[-len(shown) :]
+    assert reader.left_out == sum(map(len, lines_of(events[: -len(shown)])))
+    with node.journal.open("ab") as file:
+        file.write(lines_of([ev.NoteAdded(t=T + 5000, text="new", by="me")])[0])
     assert [event.t for event in reader.refresh()] == [T + 5000]
     assert reader.state == from_start(node.journal)
 
 
-def test_the_end_of_a_journal_gives_no_false_verdict(
-    old: Path, node: NodePaths, monkeypatch: pytest.MonkeyPatch
+def test_a_long_journal_with_a_snapshot_is_whole_at_once_and_its_end_is_printed(
+    node: NodePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever a journal ends, its end says nothing about how the run stands that all of it does not say."""
-    journals = [*every(old), b"".join(lines_of(story_of()))]
-    monkeypatch.setattr(journal, "TAIL_BYTES", 1500)
-    for data in journals:
-        lines = data.splitlines(keepends=True)
-        for count in range(1, len(lines) + 1):
-            node.journal.write_bytes(b"".join(lines[:count]))
-            reader = StateReader(node.journal, tail_first=True)
-            reader.refresh()
-            seen, whole = reader.state, read_state(node.journal)
-            if seen.journal_read is None:
-                assert seen == whole
-                continue
-            assert seen.condition in (Preflight(), whole.condition)
-            assert not isinstance(seen.condition, Preflight) or seen.ended_t is None
-            assert (seen.attempts, seen.timeline, seen.best_loss, seen.resumable) == ((), (), None, None)
-            if seen.progress is not None and whole.progress is not None:
-                assert seen.progress.step in (None, whole.progress.step)
-    node.journal.write_bytes(journals[-1])
+    monkeypatch.setattr(journal, "TAIL_BYTES", 4 * KIB)
+    events = story_of(300)
+    data = b"".join(lines_of(events))
+    with_snapshot(node, data, len(b"".join(lines_of(events[:-2]))))
     reader = StateReader(node.journal, tail_first=True)
-    reader.refresh()
-    assert isinstance(reader.state.condition, Finished), "how it ended is known at once"
+    shown = reader.refresh()
+    assert reader.state == from_start(node.journal)
+    assert 10 < len(shown) < 60
+    assert shown == events[-len(shown) :]
