@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from supervisor.cli.common import EXIT_REFUSED, Parser, appearance_given, complain, say, say_json
 from supervisor.cli.job_inputs import NOT_MEASURED, folder_of_runs, load_job, parse_words
@@ -28,9 +28,6 @@ from supervisor.run.records import Finding, FindingLevel
 from supervisor.text.redact import redact_text
 from supervisor.views.appearance import Appearance
 from supervisor.views.wording.translate import words_in
-
-if TYPE_CHECKING:
-    from supervisor.preflight.interpreter import StartupProbes
 
 USAGE = """\
 usage: stoker check [--json] [--deep]                        this machine
@@ -69,16 +66,10 @@ def main(argv: list[str]) -> int:
 
 
 def _check_job(argv: list[str]) -> int:
-    from supervisor.preflight.interpreter import StartupProbes
-
     parsed = parse_words(argv, os.environ)
     named = parsed.entry or parsed.flag("config")
     spec = load_job(parsed, os.environ, Path.cwd()).spec if named else this_machine()
-    probes = StartupProbes(spec, os.environ, commit=False)
-    try:
-        return check_alone(spec, parsed, os.environ, probes)
-    finally:
-        probes.close()
+    return check_alone(spec, parsed, os.environ)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -154,14 +145,14 @@ def look(context: CheckContext, parsed: ParsedRun) -> list[Finding]:
     return found
 
 
-def check_alone(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str], probes: StartupProbes) -> int:
+def check_alone(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int:
     """Run every check and print the findings, without starting or writing anything. Exit 0, or 3 if a start would be refused.
 
     With ``--json`` one object on one line: `job`, `refused`, `seconds`, and `findings` with `level`, `check`, `what` and `fix`.
     """
     appearance = appearance_given(parsed, env)
     begun = time.monotonic()
-    findings = _all(spec, parsed, env, probes)
+    findings = _all(spec, parsed, env)
     took_s = time.monotonic() - begun
     if parsed.switch("json"):
         told = {
@@ -183,13 +174,13 @@ def this_machine() -> JobSpec:
     return replace(spec, retry=replace(spec.retry, enabled=False), cwd=str(Path.cwd()))
 
 
-def _all(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str], probes: StartupProbes) -> list[Finding]:
+def _all(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> list[Finding]:
     from supervisor.preflight.checks import beside
 
     found: list[Finding] = []
     interpreter = None
     try:
-        interpreter = find_interpreter(spec, env, probes.interpreter)
+        interpreter = find_interpreter(spec, env)
         torch = f"torch {interpreter.torch_version}" if interpreter.torch_version else "no torch"
         found.append(
             ok(

@@ -37,7 +37,7 @@ from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.base.job_secrets import redactor_of, without_secrets
 from supervisor.preflight.checks import refused
 from supervisor.preflight.context import CheckContext
-from supervisor.preflight.interpreter import Interpreter, find_interpreter, trainer_main
+from supervisor.preflight.interpreter import Interpreter, commit_of, find_interpreter, trainer_main
 from supervisor.preflight.network import free_port
 from supervisor.run.index import claim, link_latest, register, runs_dir
 from supervisor.run.ownership import LockTaken
@@ -51,16 +51,15 @@ from supervisor.views.wording.translate import words_in
 
 if TYPE_CHECKING:
     from supervisor.keeper.loop import Keeper
-    from supervisor.preflight.interpreter import StartupProbes
 
 
-def dry_run(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
+def dry_run(job: Job, env: Mapping[str, str]) -> int:
     """Print attempt 1 as a command to paste, and the changes after an out-of-memory failure; start and write nothing.
 
     With ``--json`` one object on one line. An interpreter without torch is fine, because nothing is started.
     """
     try:
-        interpreter = find_interpreter(job.spec, env, probes.interpreter)
+        interpreter = find_interpreter(job.spec, env)
         path, why = str(interpreter.path), interpreter.why
     except JobError as error:
         path, why = job.spec.python or "python", error.message
@@ -78,7 +77,7 @@ def dry_run(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     return 0
 
 
-def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
+def start(job: Job, env: Mapping[str, str]) -> int:
     """Check, claim the run directory, and start the keeper in the requested way."""
     parsed = job.parsed
     appearance = appearance_given(parsed, env)
@@ -89,7 +88,7 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     spec = job.spec
     if has_screen:
         say(f"{words_in(appearance.spoken)('starting')} {redact_text(spec.name)}", flush=True)
-    interpreter = find_interpreter(spec, env, probes.interpreter)
+    interpreter = find_interpreter(spec, env)
     runs = folder_of_runs(parsed, env)
     context = CheckContext(spec, runs, env, interpreter)
     unchecked = parsed.switch("no_check")
@@ -112,7 +111,7 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
 
         run = RunPaths(Path(named).absolute())
         shared = replace(settings, shared=True)
-        record = _record(run, spec, interpreter, shared, commit=probes.commit())
+        record = _record(run, spec, interpreter, shared)
         run, record = shared_run(run, record)
         if record.node == 0:
             register(run, redact_text(spec.name), env)
@@ -121,7 +120,7 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
             run = claim(runs)
         except OSError as error:
             raise JobError(f"{runs}: {error.strerror}: choose another place with --runs-dir") from error
-        record = _record(run, spec, interpreter, settings, commit=probes.commit())
+        record = _record(run, spec, interpreter, settings)
         with _beginning(run, record):
             write_run_file(run.run_json, without_secrets(record))
         register(run, redact_text(spec.name), env)
@@ -159,9 +158,7 @@ def _first_plan(spec: JobSpec, interpreter: str, run: Path, env: Mapping[str, st
     )
 
 
-def _record(
-    run: RunPaths, spec: JobSpec, interpreter: Interpreter, settings: KeeperSettings, *, commit: str | None
-) -> RunFile:
+def _record(run: RunPaths, spec: JobSpec, interpreter: Interpreter, settings: KeeperSettings) -> RunFile:
     return RunFile(
         run_id=run.run_id,
         job=spec,
@@ -175,7 +172,7 @@ def _record(
         torch_version=interpreter.torch_version,
         torch_cuda=interpreter.torch_cuda,
         torch_hip=interpreter.torch_hip,
-        git_commit=commit,
+        git_commit=commit_of(spec.cwd),
         trainer_main=trainer_main(),
         path=os.path.realpath(run.root),
         uid=os.geteuid(),

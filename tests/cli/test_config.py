@@ -10,8 +10,7 @@ import pytest
 
 from supervisor.cli.main import main
 from supervisor.views.appearance import ThemeName
-from supervisor.views.tui.shell.saved_layout import Kept, save
-from supervisor.views.tui.widgets.palette import PALETTES
+from supervisor.views.tui.widgets.palette import PALETTES, Kept, save
 
 
 @pytest.fixture

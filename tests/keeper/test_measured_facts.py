@@ -159,6 +159,18 @@ def test_of_a_resumed_attempt_only_the_optimizers_own_count_is_a_step() -> None:
     assert {seen.values["step"] for seen in attempt.steps} == {130.0 + step for step in range(1, 61)}
 
 
+@pytest.mark.parametrize(
+    ("timeout_s", "known"),
+    [(7200.0, 7200.0), (600.0, None), (None, None), ("x", None), (True, None), (-1, None)],
+)
+def test_the_timeout_that_a_rank_gave_its_process_groups_is_known(
+    timeout_s: object, known: float | None
+) -> None:
+    attempt = Attempt()
+    attempt.record(kind="phase", pid=1, world_size=1, timeout_s=timeout_s)
+    assert attempt.facts.group_timeout_s == known
+
+
 def test_what_is_no_record_breaks_nothing() -> None:
     attempt = Attempt()
     for strange in (
@@ -176,7 +188,7 @@ def test_what_is_no_record_breaks_nothing() -> None:
 def test_answers_that_change_with_every_look_fill_no_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is a line of some KB: an answer every half second would make hundreds of MB a day."""
     planned = iter(range(1, 100_000))
-    monkeypatch.setattr(MeasuredFacts, "_planned_steps", lambda *_: next(planned))
+    monkeypatch.setattr(measured_facts, "total_steps", lambda *_: next(planned))
     attempt = Attempt()
     attempt.train(2400)  # 20 minutes
     found = [event for event in attempt.events if isinstance(event, ev.BatchMeasured)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run.events import RequestKind
 from supervisor.run.fold import fold
-from supervisor.run.paths import AttemptPaths, RunPaths
+from supervisor.run.paths import RunPaths
 from supervisor.run.state import Running, RunState
 from supervisor.sources.stacks.python_stacks import Stack, StackSource
 from tests.conftest import wait_until
@@ -184,23 +183,6 @@ def test_two_rounds_within_a_second_are_two_files(tmp_path: Path) -> None:
     names = {take_round(me, clock).artifact for _ in range(2)}
     assert len(names) == 2
     assert all(name is not None and (tmp_path / Path(name).name).is_file() for name in names)
-
-
-@pytest.mark.parametrize(
-    ("timeout_s", "known"),
-    [(7200.0, 7200.0), (600.0, None), (None, None), ("x", None), (True, None), (-1, None)],
-)
-def test_a_round_tells_the_timeout_that_a_rank_gave_its_process_groups(
-    tmp_path: Path, timeout_s: object, known: float | None
-) -> None:
-    """Whatever the flag is called that it comes from."""
-    folder = AttemptPaths(tmp_path).telemetry
-    folder.mkdir()
-    phase = {"v": 1, "kind": "phase", "rank": 0, "source": "instrument", "timeout_s": timeout_s}
-    later = {"v": 1, "kind": "note", "timeout_s": 9000.0}
-    (folder / "measured0.jsonl").write_text(f"{json.dumps(phase)}\n{json.dumps(later)}\n")
-    me = Targets(1, {0: own_identity()}, tmp_path, tmp_path, {}, 0.0, None)
-    assert take_round(me, FakeClock()).group_timeout_s == known
 
 
 def test_the_users_own_innermost_frame_is_pointed_at_and_secrets_are_taken_out(tmp_path: Path) -> None:

@@ -275,8 +275,7 @@ class Observer:
     def _observe(self) -> None:
         try:
             while not self._leave.is_set() and not (self._closed is not None and self._ends_itself):
-                hurries = self._reading is not None or self._ranks.is_urgent
-                self._look(ENDING_TICK_S if hurries else TICK_S)
+                self._look(ENDING_TICK_S if self._reading is not None else TICK_S)
             if not self._hurried:
                 self._end()
             self._control.close()

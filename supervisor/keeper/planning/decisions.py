@@ -20,7 +20,6 @@ from supervisor.job.spec import BatchQuestion, EntryKind, JobSpec, LoaderKnobs, 
 from supervisor.keeper.base.background import within
 from supervisor.keeper.monitoring.found_checkpoints import concurrent_runs, newest_untaken
 from supervisor.keeper.planning.attempt_evidence import DRIVER_S, XID, known_trials, memory_point_of
-from supervisor.keeper.planning.launch_plans import counter_question
 from supervisor.keeper.planning.resume_points import (
     batch_refusal,
     number_of,
@@ -67,8 +66,6 @@ def needs_smaller_batch(record: RunFile, state: RunState, view: AttemptState) ->
 def question_after(record: RunFile, state: RunState, number: int) -> BatchQuestion | None:
     """The question that must be answered after attempt `number`."""
     view = state.find(number)
-    if view is not None and view.missed is not None:
-        return counter_question(record.job)
     question = batch_question(record.job, state)
     if view is None or (question is not None and needs_smaller_batch(record, state, view)):
         return question
@@ -153,7 +150,6 @@ def policy_input(
         question=not now.is_typed and batch_question(record.job, state) is not None,
         given_start=given_start(arguments, job.knobs.starts),
         unsound=unsound_text(job, state, newest_saved, on_disk=on_disk),
-        counter=state.values_answered.get(Unread.COUNTER, ""),
         gpus=_gpus(job, state, env) if failure is FailureClass.GPU_FAULT else None,
         trial=job.trial,
         in_batch_job=scheduler_of(env).job is not None,
@@ -239,7 +235,6 @@ def _past(view: AttemptState, state: RunState) -> PastAttempt:
         ended_t=view.ended_t,
         missed=_missed_text(view, state),
         refuted=view.differs is not None and view.differs.wrong is not None,
-        misses_surely=view.differs is not None or (view.missed is not None and view.missed.certain),
         lost_at=_lost_at(view),
         resumed_at=view.resume_at,
         unread=read_to(view.log_read_bytes, view.log_size_bytes),

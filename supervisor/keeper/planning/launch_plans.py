@@ -28,7 +28,7 @@ from supervisor.job.launch.plan import (
     plan_as_record,
     wants_port,
 )
-from supervisor.job.spec import CONTINUES, RESTARTS, BatchAnswer, BatchQuestion, EntryKind, JobSpec, Unread
+from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.base.control_input import Refused
 from supervisor.keeper.base.job_secrets import require_nothing_hidden, with_hidden_words, with_secrets
 from supervisor.preflight.network import free_port
@@ -342,13 +342,6 @@ def _held(cwd: str, name: str) -> Scalar:
 def journal_argv(plan: LaunchPlan) -> tuple[str, ...]:
     """The plan's argv without secrets."""
     return redact_argv(plan.argv)
-
-
-def counter_question(job: JobSpec) -> BatchQuestion:
-    """Whether the script counts its steps from 0 at each start, if its steps after a resume leave that open."""
-    restarts = BatchAnswer(RESTARTS, refusal="restart from the newest checkpoint")
-    answers = restarts, BatchAnswer(CONTINUES, refusal="wait: the resume needs a fix first")
-    return BatchQuestion(Unread.COUNTER, "", None, answers, script_hash(job) or "")
 
 
 def script_hash(job: JobSpec) -> str | None:

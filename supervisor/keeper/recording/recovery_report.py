@@ -8,19 +8,15 @@ from pathlib import Path
 from typing import Final
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.knobs.conventions import HF
 from supervisor.job.memory_fit import MemoryTrial
-from supervisor.job.spec import CONTINUES, RESTARTS, FitSettings, Unread, steps_seen
+from supervisor.job.spec import RESTARTS, FitSettings, steps_seen
 from supervisor.keeper.base.ledger import RunContext
-from supervisor.keeper.monitoring.found_checkpoints import logged_steps, step_at
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.attempt_evidence import memory_point_of, remember_trial, trial_of
-from supervisor.keeper.planning.launch_plans import counter_question
-from supervisor.keeper.planning.resume_points import start_checkpoint
 from supervisor.policy.health.early_signs import unexpected_memory
 from supervisor.policy.same_training import Judgement, Restart, began_below, judge
 from supervisor.run import events as ev
-from supervisor.run.answers import recalled, remember_unmeasured
+from supervisor.run.answers import remember_unmeasured
 from supervisor.run.failure_history import recovery_of
 from supervisor.run.journal import facts_in
 from supervisor.run.next_job import got_further, unmeasured_trial
@@ -162,9 +158,13 @@ class ResumeComparison:
         if not tables.before or not tables.after or not caught_up:
             tables.done = final
             return
-        if (missed := self._missed(state, view, tables)) is not None:
-            self._emit(missed)  # this implies that the training differs
-            return
+        if (began := self._began_below(state, view, tables)) is not None:
+            planned, measured = f"a resume from checkpoint {view.resume_at}", f"began at step {began}"
+            now, number = self._clock.wall(), view.number
+            self._emit(
+                ev.PlanDiffers(t=now, attempt=number, planned=planned, measured=measured, of_resume=True)
+            )
+            return  # this implies that the training differs
         last = max(tables.before)
         beyond = sum(step > last for step in tables.after)
         rows = len(tables.after)
@@ -177,52 +177,22 @@ class ResumeComparison:
             if found.certain:
                 self._record_judgement(view, found)
 
-    def _missed(self, state: RunState, view: AttemptState, tables: _Tables) -> ev.ResumeMissed | None:
-        """The event for an attempt that began below its checkpoint; None if its script is known to start the step count over at 0."""
+    def _began_below(self, state: RunState, view: AttemptState, tables: _Tables) -> int | None:
+        """The step at which an attempt began that was not seen to load its checkpoint, if that is below it.
+
+        Found once a run: a person who restarts it then knows that the script counts its steps from 0.
+        """
         at, job = view.resume_at, state.answered_job(self._record.job)
-        if at is None or view.resumed_step is not None or self._record.node != LEADER:
+        loaded = view.resumed_step is not None or (view.confirmed is not None and view.confirmed.resume)
+        found = any(a.missed or (a.differs is not None and a.differs.of_resume) for a in state.attempts)
+        counts_again = tables.falls or job.retry.step_counter == RESTARTS
+        if at is None or loaded or found or counts_again or self._record.node != LEADER:
             return None
-        if view.confirmed is not None and view.confirmed.resume is not None:
-            return None  # it was seen to be loaded, whatever the script counts
-        found = (c.written_t or c.t for c in state.checkpoints if c.step == at and c.attempt < view.number)
-        written_t = max(found, default=view.planned_t)
-        seen = step_at(written_t, logged_steps(self._node.series))
         # The checkpoint's name may use another count than the log.
-        reached = seen if seen is not None else max(tables.before)
-        began = began_below(tables.before, tables.after, min(at, reached + 1))
-        older = (c.step for c in state.checkpoints if c.attempt < view.number and c.step < min(tables.after))
+        began = began_below(tables.before, tables.after, min(at, max(tables.before) + 1))
+        # A script that finds its checkpoint itself may fall back to an older one.
         finds_own = job.knobs.self_resuming or job.knobs.resume is not None
-        if began is None or (finds_own and began > 0 and any(step >= began for step in older)):
-            return None  # the script itself may fall back to an older one if it cannot read the newest
-        by_epoch = tables.is_behind(written_t)
-        answered = state.values_answered.get(Unread.COUNTER)
-        counter = answered or job.retry.step_counter or self._remembered()
-        went_on = job.knobs.framework == HF or any(a.went_on for a in state.attempts[:-1])
-        certain = by_epoch is True or counter == CONTINUES or (went_on and not tables.falls)
-        restarts = not certain and (counter == RESTARTS or self._began_lower_before(state))
-        if by_epoch is False or restarts:
-            return None
-        t, number = self._clock.wall(), view.number
-        return ev.ResumeMissed(t=t, attempt=number, step=at, began=began, certain=certain)
-
-    def _remembered(self) -> str:
-        """The answer that a person gave about this script's step count in an earlier run; journalled, because it applies to this run too."""
-        known = recalled(counter_question(self._record.job), self._env)
-        if known is None:
-            return ""
-        told = ev.BatchAnswered(
-            t=self._clock.wall(), question=known.question, value=known.value, day=known.day
-        )
-        self._emit(told)
-        return known.value
-
-    def _began_lower_before(self, state: RunState) -> bool:
-        """Whether an earlier attempt loaded a checkpoint and began its count below it."""
-        first, job = state.attempts[0], self._record.job
-        given = start_checkpoint(job, job.entry_args)
-        loaded = [(first, given.step)] if given is not None and not given.step_by_time else []
-        loaded += [(a, a.resumed_step) for a in state.attempts[:-1] if a.resumed_step is not None]
-        return any(a.first_step is not None and a.first_step + 1 < step for a, step in loaded)
+        return None if began and finds_own else began
 
     def _record_judgement(self, view: AttemptState, found: Judgement) -> None:
         known = view.compared
@@ -281,11 +251,8 @@ class _Tables:
         self.before: dict[int, dict[str, float]] = {}
         self.after: dict[int, dict[str, float]] = {}
         self._totals: dict[bool, int] = {}
-        # Whether the step fell within an attempt; the number of the newest earlier attempt and its last step.
+        # Whether the step fell within an earlier attempt; the number of the newest one and its last step.
         self.falls, self._last = False, (0, 0.0)
-        # For the earlier attempts: wall time and epoch at each change of the epoch.
-        self.epochs: list[tuple[float, float]] = []
-        self.first_epoch: float | None = None
         self._reader = SeriesReader(folder, METRICS)
         self._reader.seek_tail(TAIL_BYTES)
 
@@ -294,13 +261,6 @@ class _Tables:
         """The total steps that the script reports, before and after."""
         old, new = self._totals.get(False), self._totals.get(True)
         return (old, new) if old is not None and new is not None else None
-
-    def is_behind(self, t: float) -> bool | None:
-        """Whether the attempt began in an earlier epoch than that of the time `t`; None if the epochs do not show it."""
-        epoch = next((epoch for seen_t, epoch in reversed(self.epochs) if seen_t <= t), None)
-        if epoch is None or self.first_epoch is None or epoch <= self.epochs[0][1]:
-            return None
-        return self.first_epoch < epoch
 
     def read(self, *, final: bool) -> bool:
         """Read what was logged since the last call, at most 4 MiB unless `final`. True: reached the end."""
@@ -328,14 +288,9 @@ class _Tables:
             if MEASURED.isdisjoint(values):
                 continue  # tqdm draws 0/30 before it jumps to the resumed step
             (self.after if mine else self.before).setdefault(int(step), {}).update(values)
-            epoch = values.get("epoch")
-            if mine:
-                self.first_epoch = epoch if self.first_epoch is None else self.first_epoch
-                continue
-            self.falls = self.falls or (self._last[0] == sample.a and step < self._last[1] / 2)
-            self._last = sample.a, step
-            if epoch is not None and (not self.epochs or self.epochs[-1][1] != epoch):
-                self.epochs.append((sample.t, epoch))
+            if not mine:
+                self.falls = self.falls or (self._last[0] == sample.a and step < self._last[1] / 2)
+                self._last = sample.a, step
         if len(self.before) > 2 * MOST_KEPT:
             for step in sorted(self.before)[:-MOST_KEPT]:
                 del self.before[step]

@@ -63,8 +63,8 @@ class Health:
     """
 
     _flagged_before: ev.StallFlagged | None
-    _last_tick: float
     _slow: int | None
+    _last_tick: float
 
     def __init__(
         self,
@@ -101,7 +101,6 @@ class Health:
         self._watch, past = resumed_watch(self._node, view, self._paces, self._settings, self._mono)
         self._past = past
         self._read_again = self._replayed = now + READ_AGAIN_S
-        self._stacks.begin(attempt)
         for advisory in adopted.advisories:
             self._quota.said(advisory.code, now)
         self._hangs.adopt(view, self._read_again, past.written_t)
@@ -112,7 +111,6 @@ class Health:
     def end(self) -> None:
         """The attempt has ended: no more looks. A round in progress finishes by itself."""
         self._watch = None
-        self._stacks.end()
 
     @property
     def working(self) -> bool:
@@ -222,7 +220,7 @@ class Health:
         if watch.flagged is None:
             lasted_s = self._clock.wall() - (now - watch.last_sign) - stall.since
             self._hangs.over(max(stall.waited_s, lasted_s))
-            self._paces.returned(lasted_s)
+            self._paces.returned_s = max(self._paces.returned_s, lasted_s)
 
     def _is_past(self, t: float) -> bool:
         """Whether an earlier keeper saw it. Only while files are read again, because its clock may have differed."""
@@ -280,12 +278,9 @@ class Health:
     def _sample(self, seen: Sampled) -> None:
         mono = self._mono(seen.t)
         if seen.stream == GPU:
-            self._stragglers.gpu(seen.key, seen.values)
             self._say(self._early.gpu(seen.key, mono, seen.values))
         elif seen.stream == HOST and seen.key == MACHINE_KEY:
             self._say(self._early.machine(mono, seen.values))
-        elif (cores := seen.values.get("cpu_ratio")) is not None and seen.key.isdigit():
-            self._stragglers.processor(int(seen.key), cores)  # of a rank
 
     def _mono(self, wall: float) -> float:
         """A wall time by the keeper's monotonic clock; never in the future."""
@@ -359,7 +354,9 @@ def resumed_watch(
         watch.step(mono(view.first_step_t))
     for fact in facts_in(node.journal):
         if isinstance(fact, ev.StallEnded):
-            paces.returned(fact.stalled_s)  # a later silence as long is not ended either
+            paces.returned_s = max(
+                paces.returned_s, fact.stalled_s
+            )  # a later silence as long is not ended either
     last_t, resumed = view.first_step_t, False
     for sample in _steps(node, view.number):
         at = mono(sample.t)

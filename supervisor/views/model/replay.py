@@ -26,7 +26,7 @@ from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 from supervisor.run.series import Sample, SeriesReader, read_rollups
 from supervisor.run.state import RunState
 from supervisor.views import format as fm
-from supervisor.views.logs.reading import BadJumpError, ToTime, parse_jump
+from supervisor.views.logs.reading import BadJumpError, parse_jump
 from supervisor.views.model.cause_context import NearbyReader
 from supervisor.views.model.gather import Gatherer
 from supervisor.views.model.snapshot import Snapshot
@@ -300,10 +300,9 @@ def parse_moment(typed: str, now: float, start_t: float, end_t: float) -> float:
         return min(max(now + (by_s if span[1] == "+" else -by_s), start_t), end_t)
     if CLOCK.fullmatch(text) is None:
         raise BadJumpError(f"{text}: give a time (14:32), a span (+10m, -30s) or a share (50%)")
-    jump = parse_jump(text, 0)
-    assert isinstance(jump, ToTime)
-    t = jump.t
-    if not jump.has_day:
+    jump = parse_jump(text)
+    t = jump.t or 0.0
+    if jump.is_any_day:
         day = datetime.fromtimestamp(start_t)  # noqa: DTZ006 - what a person types is local time
         typed_at = datetime.fromtimestamp(t)  # noqa: DTZ006
         of_day = day.replace(

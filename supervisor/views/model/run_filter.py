@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import date, timedelta
 
 from supervisor.run.events import Outcome
-from supervisor.views.filter_words import BadQueryError, Word, words_of
+from supervisor.views.logs.query import BadQueryError, Word, words_of
 from supervisor.views.model.run_list import RunRow, recovered_from
 
 _NUMBERS: dict[str, Callable[[float, float], bool]] = {

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import msgspec
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -31,9 +30,9 @@ from supervisor.views.tui.dashboard.run_screen import Dashboard
 from supervisor.views.tui.shell.feeder import Feeder, Moment
 from supervisor.views.tui.shell.key_order import KeyOrder, Passed
 from supervisor.views.tui.shell.request_client import Adopter, Answer, RequestClient
-from supervisor.views.tui.shell.saved_layout import Kept, load, save
 from supervisor.views.tui.terminal_signs import TerminalSigns
 from supervisor.views.tui.widgets.paint import TextStyle
+from supervisor.views.tui.widgets.palette import Kept, load, save
 from supervisor.views.tui.widgets.textual_theme import THEMES, ThemedApp
 from supervisor.views.wording.translate import words_in
 
@@ -100,8 +99,7 @@ class StokerApp(ThemedApp):
         journal: StateReader | None = None,
     ) -> None:
         self._journal = journal
-        self.kept = load(keep)
-        super().__init__(appearance, self.kept.theme)
+        super().__init__(appearance, load(keep).theme)
         self._painted = painted
         self._leaving = False
         self._keys = KeyOrder(self, self._handle_key, self._is_early)
@@ -137,15 +135,10 @@ class StokerApp(ThemedApp):
             raise LookupError("no run is open")
         return self._dashboard
 
-    def remember(self, kept: Kept) -> None:
-        """Save other choices for the next time."""
-        self.kept = kept
-        save(self._keep, kept)
-
     def action_wear(self, name: str) -> None:
         """Switch to the theme of a name, save the choice and show its name."""
         self.theme = THEMES[ThemeName(name)].name
-        self.remember(msgspec.structs.replace(self.kept, theme=self.theme))
+        save(self._keep, Kept(theme=self.theme))
         if self._dashboard is not None and self.screen is self._dashboard:
             self._dashboard.tell(Answer(f"theme {name}", None))
         elif self.browser is not None and self.screen is self.browser:
@@ -270,8 +263,6 @@ class StokerApp(ThemedApp):
             await self.push_screen(self._open(message.run))
             if message.beside:
                 self.dashboard.looking.open_beside(message.beside)
-            elif message.named:
-                self.dashboard.looking.compare_for(message.named)
             return
         browser, run = self.browser, message.run
 
@@ -297,7 +288,7 @@ class StokerApp(ThemedApp):
     def on_runs_panel_stopped(self, message: RunsPanel.Stopped) -> None:
         """Ask the run's keeper to stop it."""
         if self.browser is not None:
-            self._request(message.row, RequestKind.STOP, None, self.browser.tell_of_stop)
+            self._request(message.row, RequestKind.STOP, None, self.browser.tell_answer)
 
     def on_runs_panel_noted(self, message: RunsPanel.Noted) -> None:
         """Put a note on a run: its keeper writes it; without one it goes into the index."""
@@ -325,15 +316,14 @@ class StokerApp(ThemedApp):
             return
         from supervisor.views.tui.dialogs.prompts import CONTINUE, offer_first
 
-        def tell(answer: Answer) -> None:
-            browser.tell(answer.text, TextStyle.PLAIN if answer.good is None else TextStyle.WARN)
-
         def start(run: RunPaths) -> None:
             continuer.adopt(run)
             reader.look_again()
 
         next_attempt = Adopter(continuer.examine, start)
-        offer_first(browser, self._feeders[-1].submit, next_attempt, message.row.run, CONTINUE, tell)
+        offer_first(
+            browser, self._feeders[-1].submit, next_attempt, message.row.run, CONTINUE, browser.tell_answer
+        )
 
     def on_runs_panel_named(self, message: RunsPanel.Named) -> None:
         """Give a run another name."""
@@ -385,8 +375,7 @@ class StokerApp(ThemedApp):
         feeder: Feeder[RunList] = Feeder(self._reader, partial(self.call_later, self._show_list), report)
         first = self._read_with(feeder, wait_s)
         if first is not None:
-            show = self.browser.take if self.browser.is_mounted else self.browser.begin_with
-            show(first)
+            self.browser.take(first)
             feeder.taken()
 
     def _open(self, run: RunPaths, replay: tuple[Recording, ReplayClock] | None = None) -> Dashboard:

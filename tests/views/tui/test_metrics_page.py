@@ -13,7 +13,7 @@ from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import METRICS
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.charts.axes import shifted
+from supervisor.views.tui.charts.curves import shifted
 from supervisor.views.tui.charts.hues import run_letter, run_style
 from supervisor.views.tui.pages.metrics import (
     CELL_HEIGHT,
@@ -23,7 +23,7 @@ from supervisor.views.tui.pages.metrics import (
     grid_of,
     load_other,
 )
-from supervisor.views.tui.runs.picker import RunPicker
+from supervisor.views.tui.runs.browser import RunPicker
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, shown, until
 

@@ -304,7 +304,7 @@ def test_the_row_of_the_cursor_is_in_sight() -> None:
 # -- the help, the styles, what is wanting before a loss ------------------------------------------------------------
 
 
-def test_keys_stand_in_columns_under_their_groups_and_a_key_that_is_taken_twice_is_the_first_ones() -> None:
+def test_a_key_that_is_taken_twice_is_the_first_ones() -> None:
     lines = [
         HelpLine("here", "Enter", "the log at the cursor"),
         HelpLine("act", "s", "stop gracefully: ask, then SIGTERM, then SIGKILL"),
@@ -313,20 +313,6 @@ def test_keys_stand_in_columns_under_their_groups_and_a_key_that_is_taken_twice_
     ]
     screen = HelpScreen(lines)
     assert [line.group for line in screen.lines] == ["here", "act", "act"]
-    assert [line.rstrip() for line in screen._text(73).plain.splitlines()] == [
-        "here",
-        "  Enter    the log at the cursor",
-        "",
-        "act",
-        "  s        stop gracefully: ask,      r        restart",
-        "           then SIGTERM, then",
-        "           SIGKILL",
-    ]
-    assert len(screen._text(40).plain.splitlines()) == 7, "one column"
-    stop = "stop gracefully: ask, then SIGTERM, then SIGKILL"
-    low_first = HelpScreen([*(HelpLine("here", key, "back") for key in "abc"), HelpLine("here", "s", stop)])
-    rows = low_first._text(110).plain.splitlines()
-    assert rows[2].index("stop gracefully") == rows[4].index("SIGKILL"), "it stays in its own column"
     shared = [
         HelpLine("time", "←", "back"),
         HelpLine("here", "← h", "left"),

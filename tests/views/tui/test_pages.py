@@ -142,17 +142,17 @@ def test_edit_sends_what_was_shown(tmp_path: Path) -> None:
 
 
 def test_edits_are_parsed_as_a_shell_would() -> None:
-    edited = parse_edit(("--lr", "1"), "--lr 1", "A='x y' B=")
-    assert (edited.argv, edited.env) == (None, {"A": "x y", "B": ""})
+    edited = parse_edit("--lr 1", "A='x y' B=")
+    assert (edited.argv, edited.env) == (("--lr", "1"), {"A": "x y", "B": ""})
     for arguments, environment, said in [
         ("'--lr", "", "close the quote"),
         ("", "1A=2", "NAME=VALUE"),
         ("", "HF_TOKEN=abc", "holds a secret"),
     ]:
         with pytest.raises(BadEdit, match=said):
-            parse_edit((), arguments, environment)
+            parse_edit(arguments, environment)
 
 
 def test_differences_keep_a_flag_with_its_value() -> None:
-    edited = parse_edit(("--lr", "-1e-4", "--seed", "1", "-v"), "--lr 2 --seed 1", "")
+    edited = parse_edit("--lr 2 --seed 1", "")
     assert differences(("--lr", "-1e-4", "--seed", "1", "-v"), edited) == ["- --lr -1e-4", "+ --lr 2", "- -v"]

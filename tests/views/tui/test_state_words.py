@@ -152,7 +152,7 @@ def test_what_a_person_asked_for_is_no_failure() -> None:
         (st.Launching(attempt=1), "leave (training continues)"),
         (st.HeldOpen(attempt=1, reason="", decision=None), "leave (keeps waiting)"),
         (st.Backoff(attempt=1, until=0, decision=AGAIN), "leave (it restarts by itself)"),
-        (st.Ended(attempt=1, exit_code=1), "leave (the run continues)"),
+        (st.Ended(attempt=1, exit_code=1), "leave"),
         (finished(Outcome.FAILED), "leave"),
     ],
 )
@@ -182,7 +182,7 @@ def test_a_rank_that_fails_is_said_before_a_stall(exited: bool, sign: ev.Failure
     snapshot = snapshot_of(state_of(running(), attempt))
     assert words.condition_span(snapshot, NOW) == (text, TextStyle.BAD)
     assert words.shows_failure(snapshot), "the card is there before any verdict"
-    assert words.leave_word(snapshot) == "leave (the run continues)"
+    assert words.leave_word(snapshot) == "leave"
 
 
 def rank_word(

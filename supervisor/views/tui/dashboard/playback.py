@@ -168,9 +168,9 @@ class Playback:
         except BadJumpError as error:
             self._tell(Answer(str(error), False))
 
-    def command_of(self, typed: str) -> str | None:
-        """A moment typed without a command: go to it; None if the text is not a moment."""
-        return f"go {typed}" if is_moment(typed) else None
+    def command_of(self, typed: str) -> str:
+        """A moment typed without a command: go to it."""
+        return f"go {typed}" if is_moment(typed) else typed
 
     def action_speed(self, way: int) -> None:
         """Faster or slower."""

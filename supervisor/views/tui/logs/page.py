@@ -13,11 +13,14 @@ from textual.message import Message
 from supervisor.views import format as fm
 from supervisor.views.logs import reading as lc
 from supervisor.views.logs.merge import Row as LogRow
+from supervisor.views.logs.session import Request, Scroll
+from supervisor.views.logs.viewport import LogViewport
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.logs.rows import (
     SIDE_CELLS,
     TONES,
     cut_spans,
+    found_text,
     lines_text,
     nodes_text,
     text_spans,
@@ -55,7 +58,7 @@ class LogPanel(WheelPanel):
     class Moved(Message):
         """A request for other lines."""
 
-        def __init__(self, move: lc.Move) -> None:
+        def __init__(self, move: Request) -> None:
             super().__init__()
             self.move = move
 
@@ -176,18 +179,9 @@ class LogPanel(WheelPanel):
         left += [Span(f" · {which}")] if which else []
         left += [Span(f" · {page.query}", TextStyle.LIVE)] if page.query else []
         if not self.has_cursor and page.searched:
-            left.append(Span(f" · /{page.searched.typed}{self._found(page)}", TextStyle.WARN))
+            left.append(Span(f" · {found_text(page, tr)}", TextStyle.WARN))
         count = "" if self.has_cursor or not (lines := lines_text(page)) else f"{tr(lines)} · "
         return tuple(left), row(Span(count, TextStyle.DIM), self._state(page))
-
-    def _found(self, page: lc.Page) -> str:
-        found, tr = page.search, self.tr
-        if found is None:
-            return ""
-        count = f"{fm.whole(found.ordinal)} of {fm.whole(found.found)}" if found.ordinal is not None else ""
-        if found.done_ratio < 1:
-            return f"{f': {tr(count)}' if count else ''} · {tr(f'searching… {fm.part(found.done_ratio)}')}"
-        return f": {tr(count)}" if count else tr(" (not found)") if not found.found else ""
 
     def _state(self, page: lc.Page) -> Span:
         below = fm.whole(page.below) if page.below is not None else "…"
@@ -281,7 +275,7 @@ class LogPanel(WheelPanel):
         """A selection needs a cursor."""
         return self.has_cursor or action != "mark"
 
-    def _ask(self, move: lc.Move) -> None:
+    def _ask(self, move: Request) -> None:
         self.post_message(self.Moved(move))
 
     def action_move(self, rows: int) -> None:
@@ -291,14 +285,14 @@ class LogPanel(WheelPanel):
             return
         wanted = self.cursor + rows
         if not self.has_cursor:
-            self._ask(lc.Scroll(rows))
+            self._ask(Scroll(rows))
             return
         if page.following:
-            self._ask(lc.Follow(on=False))
+            self._ask(freeze)
         if 0 <= wanted < len(page.rows):
             self._move_to(wanted)
         else:
-            self._ask(lc.Scroll(wanted if wanted < 0 else wanted - len(page.rows) + 1))
+            self._ask(Scroll(wanted if wanted < 0 else wanted - len(page.rows) + 1))
             self.cursor = 0 if wanted < 0 else len(page.rows) - 1
 
     def _move_to(self, number: int) -> None:
@@ -309,12 +303,12 @@ class LogPanel(WheelPanel):
     def action_page(self, pages: int) -> None:
         """A page up or down, one row of it kept in sight."""
         in_sight = len(set(self._shown)) or 1
-        self._ask(lc.Scroll(pages * max(in_sight - 1, 1)))
+        self._ask(Scroll(pages * max(in_sight - 1, 1)))
 
     def action_edge(self, way: int) -> None:
         """Go to the first or the newest line."""
         self.cursor = 0 if way < 0 else self.cursor
-        self._ask(lc.Start() if way < 0 else lc.Follow())
+        self._ask(LogViewport.to_start if way < 0 else LogViewport.follow)
 
     def action_side(self, way: int) -> None:
         """Scroll left or right."""
@@ -325,7 +319,7 @@ class LogPanel(WheelPanel):
         """Start a selection here, or clear it."""
         self.mark = None if self.mark is not None else self.row
         if self.page is not None and self.page.following:
-            self._ask(lc.Follow(on=False))
+            self._ask(freeze)
         self.repaint()
 
     def clear_mark(self) -> None:
@@ -342,14 +336,14 @@ class LogPanel(WheelPanel):
 
     def wheel(self, rows: int) -> None:
         """The wheel does not move the cursor."""
-        self._ask(lc.Scroll(rows))
+        self._ask(Scroll(rows))
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
         """A press places the cursor; a drag selects from there."""
         number = self._row_at(event.y)
         if number is None or event.button != 1:
             return
-        self._ask(lc.Follow(on=False))
+        self._ask(freeze)
         self.mark = None
         self.capture_mouse()
         self._move_to(number)
@@ -370,6 +364,11 @@ class LogPanel(WheelPanel):
     def _row_at(self, y: int) -> int | None:
         at = y - 1
         return self._shown[at] if self.has_cursor and 0 <= at < len(self._shown) else None
+
+
+def freeze(view: LogViewport) -> None:
+    """The request that new lines no longer move the page."""
+    view.follow(on=False)
 
 
 def _what(page: lc.Page, tr: Tr) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from supervisor.views import format as fm
-from supervisor.views.filter_words import Term
-from supervisor.views.logs.query import Query
+from supervisor.views.logs.query import Query, Term
 from supervisor.views.logs.reading import Page
 from supervisor.views.logs.sources import Tone
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle
+from supervisor.views.wording.translate import Tr
 
 TONES = {
     Tone.PLAIN: TextStyle.PLAIN,
@@ -107,6 +107,22 @@ def lines_text(page: Page) -> str:
     if shown.found == total and not page.query.reads_text:  # all lines of its ranks
         return many
     return f"{fm.whole(shown.found)} of {many}{going}" if many else f"{fm.whole(shown.found)} lines{going}"
+
+
+def found_text(page: Page, tr: Tr) -> str:
+    """How many matches the search has, as far as counted, and which of them is in sight: ``/loss: 3 of 148``."""
+    found = page.search
+    if found is None:
+        return ""
+    going = f" ({fm.part(found.done_ratio)} searched)" if found.done_ratio < 1 else ""
+    least = max(found.found, 1) if found.at_match else found.found  # the visible one may not be counted yet
+    if found.ordinal:
+        text = f"{fm.whole(found.ordinal)} of {fm.whole(found.found)}{going}"
+    elif least:
+        text = f"{fm.whole(least)}+ found{going}" if going else f"{fm.whole(least)} found"
+    else:
+        text = f"none so far, {fm.part(found.done_ratio)} searched" if going else "not found"
+    return f"/{page.searched.typed}: {tr(text)}"
 
 
 def cut_spans(spans: Row, start: int, stop: int) -> Row:

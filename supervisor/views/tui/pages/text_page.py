@@ -10,8 +10,7 @@ from textual.app import App
 
 from supervisor.run.records import Sameness
 from supervisor.run.state import MomentKind, RunState
-from supervisor.views.filter_words import BadQueryError
-from supervisor.views.logs.query import Query
+from supervisor.views.logs.query import BadQueryError, Query
 from supervisor.views.tui.dialogs.prompts import SEARCH_HINT, AskLine
 from supervisor.views.tui.logs.rows import marked
 from supervisor.views.tui.widgets.lists import MovingPanel

@@ -10,7 +10,7 @@ from supervisor.run.events import Phase, Progress, is_share_of_epochs
 from supervisor.run.state import Preflight, Running, RunState, Stopping
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.charts.axes import Axis, axis_for
+from supervisor.views.tui.charts.curves import Axis, axis_for
 from supervisor.views.tui.panels.state_words import (
     condition_span,
     hang_ends_in,
@@ -67,13 +67,9 @@ class HeaderPanel(Panel):
                 times = self._times(snapshot, width)
                 job = _job(snapshot, self.name_given, width - cells(times) - 2, tr)
                 return [between(left, progress, width), between(job, times, width)][:height]
-        # If the first line has no room for it, the second one has step and loss, in full.
-        loss = self._loss(snapshot)[:-1]
-        forms = [progress[:end] for end in range(len(progress), 1, -1)] or [progress]
-        lines = [(Span(" "), *form, Span(" "), *loss) for form in forms]
-        short = clip((Span(" "), *forms[-1]), width)
+        # If the first line has no room for it, the second one has step and loss.
         first = left if cells(left) <= width else clip((Span(" "), *condition), width)
-        return [first, next((line for line in lines if cells(line) <= width), short)][:height]
+        return [first, clip((Span(" "), *progress, Span(" "), *self._loss(snapshot)), width)][:height]
 
     def _who(self, state: RunState, *, is_roomy: bool) -> Row:
         """Its name, and whether it is watched; with enough room also our name, and the attempt."""
@@ -202,7 +198,7 @@ class HeaderPanel(Panel):
         text = epoch_time_text(snapshot)
         if took_s is not None:
             text = f"{(fm.about(fm.seconds) if is_derived else fm.seconds)(took_s)}/step"
-        return row(Span(self.tr(text), TextStyle.PLAIN), "  ") if text else EMPTY
+        return row(Span(self.tr(text)), "  ") if text else EMPTY
 
 
 def _is_of_whole(progress: Progress, ratio: float) -> bool:
@@ -285,13 +281,12 @@ def _job(snapshot: Snapshot, name: str, room: int, tr: Tr) -> Row:
         ranks = f" · {count} rank{'s' if count != 1 else ''}"
         parts.append(Span(tr(ranks), TextStyle.DIM))
     batch = state.attempt.shown_batch if state.attempt else None
-    forms: list[tuple[str, ...]] = [(form,) for form in batch_forms(batch)] if batch is not None else []
-    sample = sample_text(state)
-    forms = [*((*form, sample) for form in forms[:3] if sample), *forms]
-    left = room - cells(tuple(parts))
-    text = next(
-        (text for form in forms if cells((Span(text := f" · {', '.join(map(tr, form))}"),)) <= left), ""
-    )
+    text, sample = "", sample_text(state)
+    for form in batch_forms(batch) if batch is not None else ():
+        for words in ((form, sample), (form,)):
+            whole = f" · {', '.join(tr(word) for word in words if word)}"
+            if not text and cells(tuple(parts)) + cells((Span(whole),)) <= room:
+                text = whole
     return (*parts, Span(text, TextStyle.DIM))
 
 
@@ -320,10 +315,8 @@ def batch_forms(batch: BatchSpec) -> tuple[str, ...]:
     ranks = f"{batch.world_size} rank{'s' if batch.world_size != 1 else ''}"
     each = f" × {fm.whole(batch.tokens_per_sample)} tokens" if tokens else ""
     micro, times = f"micro-batch {batch.micro_batch_per_rank}", f"accumulation {batch.accumulation_steps}"
-    short = f"micro {batch.micro_batch_per_rank}, {times}, global {fm.whole(batch.global_batch)}{unit}"
     return (
         f"{micro}{each} × {times} × {ranks} = {whole}",
-        f"{micro}, {times}, {whole}",
-        short if batch.accumulation_steps > 1 else f"{micro}, {whole}",
+        f"{micro}, {times}, {whole}" if batch.accumulation_steps > 1 else f"{micro}, {whole}",
         whole,
     )

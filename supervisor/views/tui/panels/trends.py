@@ -9,8 +9,7 @@ from typing import NamedTuple, TypeAlias
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.model.thinned_series import Track
-from supervisor.views.tui.charts.axes import axis_for
-from supervisor.views.tui.charts.curves import Curve, Look, axis_word, plot
+from supervisor.views.tui.charts.curves import Curve, Look, axis_for, axis_word, plot
 from supervisor.views.tui.charts.live import start_of
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, spark
 from supervisor.views.tui.widgets.panel import Panel
@@ -18,6 +17,7 @@ from supervisor.views.tui.widgets.panel import Panel
 Pick: TypeAlias = Callable[[Sequence[float]], float]
 Tile: TypeAlias = tuple[str, str, TextStyle, list[float], Pick]
 RECENT = 120
+RATES = {"tokens_per_sec": "tok/s", "samples_per_sec": "smp/s"}
 WAIT_WARN_RATIO = 0.1
 # The others are speeds and times.
 LINES = {"lr": TextStyle.DIM, "grad": TextStyle.DIM}
@@ -99,7 +99,7 @@ def epoch_time_text(snapshot: Snapshot) -> str:
 
 def _throughput(snapshot: Snapshot, derived_s: float | None) -> Tile:
     """Tokens or samples per second from the log; steps per second if it has neither and no time."""
-    for name, label in (("tokens_per_sec", "tok/s"), ("samples_per_sec", "smp/s")):
+    for name, label in RATES.items():
         if snapshot.metrics[name]:
             return _tile(label, snapshot.latest(name), fm.short, snapshot.metrics[name], 5)
     if not derived_s:
@@ -152,8 +152,6 @@ class Trend(NamedTuple):
 class TrendPanel(Panel):
     """One series over steps. `place`: 0 for the most informative one, 1 for the next, and so on."""
 
-    rests = True
-
     def __init__(self, *, id: str, place: int) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
         self._place = place
@@ -199,18 +197,14 @@ def trends(snapshot: Snapshot) -> Iterator[Trend]:
     metrics = snapshot.metrics
     took_s, is_derived = snapshot.step_time_s
     whole = snapshot.series
-    logged = whole.get("step_time_s", ())
+    logged, logged_s = whole.get("step_time_s", ()), snapshot.latest("step_time_s")
+    (epochs, epochs_derived), (epoch_s, _) = snapshot.epoch_times, snapshot.epoch_time_s
     fast = "tokens_per_sec" if len(whole.get("tokens_per_sec", ())) > 1 else "samples_per_sec"
     vals = metrics["val_loss"]
     frames = [name for name in whole if name.rsplit("/", 1)[-1].lower() in FRAME_RATES]
     known = [
         *(Trend(name, whole[name], fm.short, whole[name][-1].mean) for name in frames[:1] if whole[name]),
-        Trend(
-            "tok/s" if fast == "tokens_per_sec" else "smp/s",
-            whole.get(fast, ()),
-            fm.short,
-            snapshot.latest(fast),
-        ),
+        Trend(RATES[fast], whole.get(fast, ()), fm.short, snapshot.latest(fast)),
         Trend(
             "grad norm",
             metrics["grad_norm"],
@@ -220,22 +214,11 @@ def trends(snapshot: Snapshot) -> Iterator[Trend]:
             snapshot.not_finite("grad_norm"),
         ),
         # Logged series start at the first step; the pace has only the newest gaps.
-        Trend(
-            "logged step time" if is_derived else "step time",
-            logged,
-            fm.seconds,
-            snapshot.latest("step_time_s"),
-        )
-        if logged and snapshot.latest("step_time_s") is not None
+        Trend("logged step time" if is_derived else "step time", logged, fm.seconds, logged_s)
+        if logged and logged_s is not None
         else Trend("step time", snapshot.gaps, fm.about(fm.seconds), took_s),
-        _of_epochs(snapshot),
+        Trend("epoch time", epochs, fm.about(fm.seconds) if epochs_derived else fm.seconds, epoch_s),
         Trend("val loss", vals, fm.loss, vals[-1].mean if vals else None, TextStyle.LOSS),
         Trend("lr", metrics["lr"], fm.rate, snapshot.latest("lr"), TextStyle.PLAIN),
     ]
     return (trend for trend in known if len(trend.track) > 1)
-
-
-def _of_epochs(snapshot: Snapshot) -> Trend:
-    track, is_derived = snapshot.epoch_times
-    say = fm.about(fm.seconds) if is_derived else fm.seconds
-    return Trend("epoch time", track, say, snapshot.epoch_time_s[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -34,8 +33,6 @@ from supervisor.views.tui.widgets.paint import (
 from supervisor.views.tui.widgets.textual_theme import styles_of
 from supervisor.views.wording.translate import Tr, english
 
-# How often to draw a pane that paints at intervals.
-REST_S = 0.5
 # A copied card or page is as wide as an issue or a mail shows it.
 COPIED_CELLS = 120
 # Sentences and commands are copied unwrapped, to be pasted; only a longer log line is cut.
@@ -83,8 +80,6 @@ class Panel(Widget):
 
     # Whether the content depends on the time of day, shown in whole seconds.
     uses_clock: ClassVar[bool] = False
-    # Whether to draw at most twice a second: a chart costs ten times as much as a line of text.
-    rests: ClassVar[bool] = False
     framed: reactive[bool] = reactive(True)
     number: int | None = None  # its key, shown in its frame
 
@@ -99,8 +94,6 @@ class Panel(Widget):
         self._drawn_size = Size(0, 0)
         self._drawn_in: Mapping[TextStyle, Style] = {}
         self._keys: tuple[object, ...] = ("",)
-        self._shown_t = float("-inf")
-        self._is_stale = False
 
     @property
     def tr(self) -> Tr:
@@ -147,21 +140,17 @@ class Panel(Widget):
             self.repaint()
             return
         pairs = zip(self.inputs(before.snapshot), self.inputs(view.snapshot), strict=True)
-        self._is_stale |= any(old is not new for old, new in pairs)
-        now = time.monotonic()
-        if self._is_stale and not (self.rests and now < self._shown_t + REST_S):
-            self._shown_t = now
+        if any(old is not new for old, new in pairs):
             self.repaint()
 
     def tick(self, view: View) -> None:
         """Time has passed."""
         self.view = view
-        if self.uses_clock or self._is_stale:
+        if self.uses_clock:
             self.repaint()
 
     def repaint(self) -> None:
         """Compose again and paint the changed rows."""
-        self._is_stale = False
         size = self.size
         if not self.display:
             self._strips = []  # composed when next visible
