@@ -23,7 +23,7 @@ def good() -> Path:
     folder = default_cache_dir()
     assert folder is not None
     load_engine(folder)
-    return Path(folder, f"signatures-{DIGEST}-{engine_name()}.bin")
+    return Path(folder, f"signatures-{engine_name()}.bin")
 
 
 def test_what_is_stored_is_read_and_not_made_again(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
