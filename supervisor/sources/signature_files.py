@@ -14,13 +14,6 @@ import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from supervisor.diagnosis.scan.matcher import (
-    HyperscanMatcher,
-    Matcher,
-    compile_matcher,
-    engine_name,
-    load_matcher,
-)
 from supervisor.diagnosis.scan.signature_tables import (
     Signatures,
     digest_of,
@@ -28,6 +21,13 @@ from supervisor.diagnosis.scan.signature_tables import (
     parse_tables,
     unpack,
     with_own,
+)
+from supervisor.diagnosis.scan.windows import (
+    HyperscanMatcher,
+    Matcher,
+    compile_matcher,
+    engine_name,
+    load_matcher,
 )
 from supervisor.run.regular import open_regular
 from supervisor.sources.tail.scan_ahead import AheadMatcher

@@ -10,9 +10,7 @@ import pytest
 from supervisor.job.arguments.command_line import read_launch
 from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.config.resolve import JobInputs, resolve_job
-from supervisor.keeper.recording.start_events import opening
-from supervisor.run.events import RunStarted
-from supervisor.sources.processes import ProcessId
+from supervisor.keeper.recording.start_events import world_size_of
 from tests.keeper.fakes import job_of
 
 
@@ -55,8 +53,7 @@ def test_a_run_begins_with_the_ranks_of_its_launcher(tmp_path: Path) -> None:
         parsed = parse_run_argv(["--", *words])
         job = resolve_job(JobInputs(parsed, {}, str(tmp_path)))
         record = msgspec.structs.replace(job_of(tmp_path, *words), job=job)
-        facts = opening("r", record, ProcessId(1, 0.0), 0.0, adopted=False, findings=())
-        return next(fact.world_size for fact in facts if isinstance(fact, RunStarted))
+        return world_size_of(record.job)
 
     assert world("torchrun", "--nproc-per-node", "4", "train.py") == 4
     assert world("make", "train") is None, "it may start any number of its own"

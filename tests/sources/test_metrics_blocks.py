@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from supervisor.sources.metrics import MetricReader, MetricSample, compile_rules
 from supervisor.sources.metrics.metric_reader import MAX_LINE
-from supervisor.sources.metrics.values import GIB, PLAIN, WHOLE, Conversion, How, convert, numbers
+from supervisor.sources.metrics.tokens import GIB, PLAIN, WHOLE, Conversion, How, convert, numbers
 from supervisor.text.decode import clean
 from tests.sources.metric_lines import corpus_lines, corpus_texts, read, same
 

@@ -87,8 +87,28 @@ def parse_run_argv(
     Raises:
         JobError: an unknown flag (with the nearest name), a missing value, or one of the wrong type.
     """
-    reader = _Reader(list(argv), dict(env or {}), frozenset(spec_keys), more_torchrun_flags, more_own)
-    return reader.read()
+    reader = _Reader(argv, spec_keys, more_torchrun_flags, more_own)
+    kind, rest = reader.read_flags()
+    if kind is None and reader.help:
+        return ParsedRun(help=True)
+    reader.require_fitting(kind, rest)
+    from_env = frozenset[str]() if kind is EntryKind.COMMAND else reader.read_variables(env or {})
+    torchrun = reader.torchrun
+    if kind is not EntryKind.COMMAND:
+        torchrun = [(key, value) for key, value in torchrun if value != "false"]
+    if kind is EntryKind.SCRIPT and dict(torchrun).get("module") == "true":
+        kind = EntryKind.MODULE
+    return ParsedRun(
+        entry_kind=kind,
+        entry=rest[0] if rest else None,
+        entry_args=tuple(rest[1:]),
+        stoker=tuple(reader.stoker),
+        torchrun=tuple(pair for pair in torchrun if pair[0] != "module" and pair[0] not in OWNED),
+        spec_keys=tuple(reader.spec),
+        from_env=from_env,
+        unowned=tuple(reader.unowned),
+        notes=tuple(reader.notes),
+    )
 
 
 class _Reader:
@@ -96,189 +116,138 @@ class _Reader:
 
     def __init__(
         self,
-        argv: list[str],
-        env: dict[str, str],
-        spec_keys: frozenset[str],
+        argv: Sequence[str],
+        spec_keys: Collection[str],
         more: Callable[[], Collection[str]] | None,
         more_own: Sequence[Flag],
     ) -> None:
-        self.argv, self.env, self.more = argv, env, more
+        self.left, self.more = list(reversed(argv)), more
         self.own, self.launcher = by_spelling([*STOKER_FLAGS, *more_own]), by_spelling(TORCHRUN_FLAGS)
         # A job file's keys are flags only if a job file is named: otherwise `--lr` before the script
         # would be accepted as one, and the mistake would surface much later.
-        before_entry = argv[: argv.index("--")] if "--" in argv else argv
-        named = any(a == "--config" or a.startswith("--config=") for a in before_entry)
-        self.spec_keys = spec_keys if named else frozenset()
+        before_entry = argv[: list(argv).index("--")] if "--" in argv else argv
+        named = any(word.partition("=")[0] == "--config" for word in before_entry)
+        self.spec_keys = frozenset(spec_keys) if named else frozenset[str]()
         self.stoker: list[tuple[str, str]] = []
         self.torchrun: list[tuple[str, str]] = []
         self.spec: list[tuple[str, str]] = []
         self.unowned: list[str] = []
         self.notes: list[str] = []
-        self.at = 0
+        self.help = False
 
-    def read(self) -> ParsedRun:
-        kind: EntryKind | None = None
-        rest: list[str] = []
-        while self.at < len(self.argv):
-            word = self.argv[self.at]
+    def read_flags(self) -> tuple[EntryKind | None, list[str]]:
+        """Read what comes before the script or command; what is to run, with its arguments."""
+        while self.left:
+            word = self.left.pop()
             if word in HELP:
-                return ParsedRun(help=True)
+                self.help = True
+                return None, []
             if word == "--":
-                rest, kind = self.argv[self.at + 1 :], EntryKind.COMMAND
-                if not rest:
+                if not self.left:
                     raise JobError("nothing follows `--`: name the command to supervise")
-                break
+                return EntryKind.COMMAND, self.left[::-1]
             if not word.startswith("-") or word == "-":
-                rest, kind = self.argv[self.at :], EntryKind.SCRIPT
-                break
+                return EntryKind.SCRIPT, [word, *self.left[::-1]]
             self._flag(word)
-        self._require_fitting(kind, rest)
-        torchrun, from_env = (
-            (list(self.torchrun), frozenset[str]()) if kind is EntryKind.COMMAND else self._with_environment()
-        )
-        if kind is EntryKind.SCRIPT and dict(torchrun).get("module") == "true":
-            kind = EntryKind.MODULE
-        return ParsedRun(
-            entry_kind=kind,
-            entry=rest[0] if rest else None,
-            entry_args=tuple(rest[1:]),
-            stoker=tuple(self.stoker),
-            torchrun=tuple(pair for pair in torchrun if pair[0] != "module" and pair[0] not in OWNED),
-            spec_keys=tuple(self.spec),
-            from_env=from_env,
-            unowned=tuple(self.unowned),
-            notes=tuple(self.notes),
-        )
+        return None, []
 
-    def _require_fitting(self, kind: EntryKind | None, rest: list[str]) -> None:
+    def require_fitting(self, kind: EntryKind | None, rest: Sequence[str]) -> None:
         """Refuse flags that have no meaning for this kind of job."""
         if kind is None and "module" in dict(self.torchrun):
             raise JobError("-m needs the name of a module: stoker run -m package.module")
         if kind is not None and self.spec:
-            key = self.spec[0][0]
-            raise JobError(
-                f"--{key} stands before the script {rest[0]!r} but is no launcher flag: put it after the script"
-            )
-        if kind is EntryKind.COMMAND and any(key != "nproc_per_node" for key, _ in self.torchrun):
-            # --nproc-per-node gives the command's number of ranks, if its own launcher does not.
-            name = "--" + next(k for k, _ in self.torchrun if k != "nproc_per_node").replace("_", "-")
+            what = f"--{self.spec[0][0]} stands before the script {rest[0]!r} but is no launcher flag"
+            raise JobError(f"{what}: put it after the script")
+        # --nproc-per-node gives the command's number of ranks, if its own launcher does not.
+        without = [key for key, _ in self.torchrun if key != "nproc_per_node"]
+        if kind is EntryKind.COMMAND and without:
+            name = "--" + without[0].replace("_", "-")
             raise JobError(f"{name} has no effect on a command after `--`: put it into the command itself")
 
+    def read_variables(self, env: Mapping[str, str]) -> frozenset[str]:
+        """Fill in PET_* variables, as torchrun itself would: a flag wins over its variable. The flags that came from one."""
+        given = {key for key, _ in self.torchrun}
+        found: set[str] = set()
+        for flag in TORCHRUN_FLAGS:
+            name = f"PET_{flag.key.upper()}"
+            if name not in env or flag.key in given:
+                continue
+            value = env[name] if flag.takes_value else _switch_value(flag, env[name])
+            if not flag.takes_value and value == "false":
+                continue
+            try:
+                self._take(flag, value, own=False)
+            except JobError as error:
+                raise JobError(f"{name}: {error.message}") from None
+            found.add(flag.key)
+        return frozenset(found)
+
     def _flag(self, word: str) -> None:
-        name, has_value, value = word.partition("=") if word.startswith("--") else (word[:2], "", "")
-        short_value = word[2:] if not word.startswith("--") else ""
+        name, joined, value = word.partition("=")
+        if not word.startswith("--"):  # -r3, -r=3
+            name, joined, value = word[:2], word[2:], word[2:].removeprefix("=")
         flag = self.own.get(name) or self.launcher.get(name)
         if flag is None:
-            self._other(word, name, value if has_value else None)
-            return
-        self.at += 1
-        if not flag.takes_value:
-            if short_value:
-                raise JobError(f"unknown flag {word!r} before the script")
-            given = _switch_value(flag, value) if has_value else "true"
-        elif has_value:
-            given = value
-        elif short_value:
-            given = short_value.removeprefix("=")
-        else:
-            given = self._next(name, flag)
-        self._store(flag, given, own=name in self.own)
-
-    def _next(self, name: str, flag: Flag) -> str:
-        if self.at >= len(self.argv):
+            self._other(word, name, value if joined else None)
+        elif flag.takes_value and not joined and not self.left:
             raise JobError(f"{name} needs a value: {name} {flag.metavar or 'VALUE'}")
-        self.at += 1
-        return self.argv[self.at - 1]
+        elif flag.takes_value:
+            self._take(flag, value if joined else self.left.pop(), own=name in self.own)
+        elif joined and not word.startswith("--"):
+            raise JobError(f"unknown flag {word!r} before the script")
+        else:
+            self._take(flag, _switch_value(flag, value) if joined else "true", own=name in self.own)
 
-    def _store(self, flag: Flag, value: str, *, own: bool) -> None:
-        _check(flag, value)
-        if own:
-            self.stoker.append((flag.key, value))
+    def _take(self, flag: Flag, value: str, *, own: bool) -> None:
+        """Keep a value; refuse one of the wrong type or out of range, in one line."""
+        if flag.setting in SETTINGS:
+            SETTINGS[flag.setting].held(flag.name, value)
+        elif flag.kind is KeyType.INT:
+            _WHOLE.held(flag.name, value)
+        if flag.key == "nproc_per_node":
+            check_nproc(value)
+        name, equals, _ = value.partition("=")
+        if flag.key == "env" and flag.repeatable and not (equals and name.isidentifier()):
+            raise JobError(f"--env wants KEY=VALUE, got {name + equals!r}")
+        (self.stoker if own else self.torchrun).append((flag.key, value))
+        if own or flag.key not in OWNED:
             return
-        self._own_or_keep(flag.key, value)
-
-    def _own_or_keep(self, key: str, value: str) -> None:
-        self.torchrun.append((key, value))
-        if key not in OWNED:
-            return
-        self.notes.append(OWNED[key].format(value=value))
+        self.notes.append(OWNED[flag.key].format(value=value))
         # A restart count given to torchrun requests restarts: it becomes ours unless ours is also given.
-        if key == "max_restarts" and not any(k == "max_retries" for k, _ in self.stoker):
+        if flag.key == "max_restarts" and not any(key == "max_retries" for key, _ in self.stoker):
             self.stoker.insert(0, ("max_retries", value))
 
     def _other(self, word: str, name: str, value: str | None) -> None:
+        """Take a key of the job file, or a flag that only the target's torchrun knows."""
         key = name.removeprefix("--").replace("-", "_")
         if name.startswith("--") and key in self.spec_keys:
-            self.at += 1
-            if value is None:
-                ahead = self.argv[self.at] if self.at < len(self.argv) else "--"
-                # A bare key is a switch, unless a possible value follows.
-                value = "true" if ahead.startswith("--") else ahead
-                self.at += not ahead.startswith("--")
+            if value is None:  # a bare key is a switch, unless a possible value follows
+                value = self.left.pop() if self.left and not self.left[-1].startswith("--") else "true"
             self.spec.append((key, value))
             return
-        if value is not None and self.more is not None and _listed(name, self.more()):
-            self.at += 1
+        listed = self.more() if value is not None and self.more is not None else ()
+        if name in listed or name.replace("_", "-") in listed:
             self.unowned.append(word)
             return
-        known = [*self.own, *self.launcher, *(f"--{k}" for k in self.spec_keys)]
-        near = nearest(name, [k for k in known if k.startswith("--")])
-        hint = (
-            f"did you mean {near}? Flags of the script go after it"
-            if near
-            else "flags of the script go after it"
+        near = nearest(
+            name,
+            [k for k in (*self.own, *self.launcher) if k.startswith("--")]
+            + [f"--{k}" for k in self.spec_keys],
         )
+        hint = "flags of the script go after it"
+        if near:
+            hint = f"did you mean {near}? Flags of the script go after it"
         raise JobError(f"unknown flag {name!r} before the script: {hint}")
-
-    def _with_environment(self) -> tuple[list[tuple[str, str]], frozenset[str]]:
-        """torchrun's flags with PET_* filled in, as torchrun itself would: a flag wins over its variable."""
-        given = {key for key, _ in self.torchrun}
-        from_env: set[str] = set()
-        for flag in TORCHRUN_FLAGS:
-            value = self.env.get(f"PET_{flag.key.upper()}")
-            if value is None or flag.key in given:
-                continue
-            if flag.kind is KeyType.SWITCH:
-                value = _switch_value(flag, value)
-                if value == "false":
-                    continue
-            try:
-                _check(flag, value)
-            except JobError as error:
-                raise JobError(f"PET_{flag.key.upper()}: {error.message}") from None
-            from_env.add(flag.key)
-            self._own_or_keep(flag.key, value)
-        pairs = [pair for pair in self.torchrun if pair[1] != "false"]
-        return pairs, frozenset(from_env)
-
-
-def _listed(name: str, flags: Collection[str]) -> bool:
-    return name in flags or name.replace("_", "-") in flags
-
-
-def _switch_value(flag: Flag, value: str) -> str:
-    if value.lower() in _TRUE:
-        return "true"
-    if value.lower() in _FALSE:
-        return "false"
-    raise JobError(f"{flag.name} is a switch and takes no value, got {value!r}")
 
 
 # For flags without a key in a job file.
 _WHOLE: Final = Setting(KeyType.INT, "", range=Range(0))
 
 
-def _check(flag: Flag, value: str) -> None:
-    """Refuse a value of the wrong type or out of range, in one line."""
-    if flag.setting in SETTINGS:
-        SETTINGS[flag.setting].held(flag.name, value)
-    elif flag.kind is KeyType.INT:
-        _WHOLE.held(flag.name, value)
-    if flag.key == "nproc_per_node":
-        check_nproc(value)
-    name, equals, _ = value.partition("=")
-    if flag.key == "env" and flag.repeatable and not (equals and name.isidentifier()):
-        raise JobError(f"--env wants KEY=VALUE, got {name + equals!r}")
+def _switch_value(flag: Flag, value: str) -> str:
+    if value.lower() in _TRUE | _FALSE:
+        return str(value.lower() in _TRUE).lower()
+    raise JobError(f"{flag.name} is a switch and takes no value, got {value!r}")
 
 
 def check_nproc(value: str) -> None:

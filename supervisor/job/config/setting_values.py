@@ -308,6 +308,15 @@ class Resolver:
         """Record a value, which overrides earlier ones of the same setting."""
         self.origins.append((key, str(value), origin))
 
+    def put(self, key: str, value: Any, switch: str) -> Any:
+        """`value`, recorded as set by a switch of the command line."""
+        self.note(key, value, f"flag --{switch.replace('_', '-')}")
+        return value
+
+    def is_given(self, key: str) -> bool:
+        """Whether somebody named a setting that was looked up."""
+        return any(name == key and origin != "default" for name, _, origin in self.origins)
+
     def _sources(self, key: str) -> Iterator[tuple[Any, str]]:
         """Every source of a setting, in the order of the module's head; None for a source that lacks it."""
         own, launcher, parsed = _OWN_FLAGS.get(key), _LAUNCHER_FLAGS.get(key), self.parsed

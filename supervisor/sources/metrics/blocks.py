@@ -21,19 +21,24 @@ from supervisor.sources.metrics.names import (
     VAL_LOSS,
     words_of,
 )
-from supervisor.sources.metrics.prefix import json_message, message_start
 from supervisor.sources.metrics.progress_bars import begins_other_work, find_bar, is_other_work
 from supervisor.sources.metrics.tables import (
     Header,
     find_header,
     is_counted,
-    is_rule,
-    is_section_row,
     read_pair_row,
     read_row,
 )
-from supervisor.sources.metrics.tokens import MASKED, mask
-from supervisor.sources.metrics.values import NOTHING, Parsed, convert, shifted
+from supervisor.sources.metrics.tokens import (
+    MASKED,
+    NOTHING,
+    Parsed,
+    convert,
+    json_message,
+    mask,
+    message_start,
+    shifted,
+)
 from supervisor.sources.metrics.words import EVAL_WORDS, EVALUATES, TRAIN_WORDS, TRAINS
 
 MAX_HEADING = 120
@@ -101,6 +106,12 @@ _OF_SET = EVAL_WORDS | TRAIN_WORDS
 # What a bar or a nameless counter may show beside its count where it is not the training's.
 _OF_COUNTER = frozenset({STEP, TOTAL_STEPS, STEP_TIME, SAMPLES, ETA})
 _FULL_BAR = re.compile(r"100%\|[█#=]+\|")
+
+
+# A line that only draws, which does not end a table.
+_RULE = re.compile(r"[\s|+:=─━┼-]*$")
+# "| train/   |        |": a table of names and values, not of settings.
+_SECTION_ROW = re.compile(r"\s*\|\s*[A-Za-z_][\w ]*/\s*\|\s*\|\s*$")
 
 
 class Below(Enum):
@@ -377,9 +388,12 @@ def _is_bar(message: str) -> bool:
 
 
 def _from_table(text: str, state: State) -> tuple[Parsed | None, State]:
-    if is_rule(text):
+    """The row of a table, or nothing for its header and rules; None for any other line."""
+    if _RULE.match(text):
         return NOTHING, state
-    if is_section_row(text):
+    if not any(separator in text for separator in ("|", "│", "┃", ",", "\t", "  ")):
+        return None, state._replace(in_section=False) if state.in_section else state
+    if _SECTION_ROW.match(text):
         return NOTHING, state._replace(in_section=True)
     row = read_pair_row(text, in_section=state.in_section)
     if row is not None:

@@ -17,10 +17,20 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from supervisor.sources.metrics.blocks import State, parse
 from supervisor.sources.metrics.names import CANONICAL, LOSS, STEP, TOTAL_STEPS
-from supervisor.sources.metrics.prefix import who
 from supervisor.sources.metrics.progress_bars import find_bar
-from supervisor.sources.metrics.tokens import MASKED, mask, tokens
-from supervisor.sources.metrics.values import PLAIN, RANK, WHOLE, Conversion, Parsed, convert, numbers
+from supervisor.sources.metrics.tokens import (
+    MASKED,
+    PLAIN,
+    RANK,
+    WHOLE,
+    Conversion,
+    Parsed,
+    convert,
+    mask,
+    numbers,
+    tokens,
+    who,
+)
 from supervisor.text.decode import clean
 from supervisor.text.patterns import LinearPattern, compile_linear
 

@@ -17,8 +17,7 @@ from supervisor.sources.metrics.names import (
     TOTAL_EPOCHS,
     TOTAL_STEPS,
 )
-from supervisor.sources.metrics.tokens import MASKED
-from supervisor.sources.metrics.values import WHOLE, Conversion, How, magnitude
+from supervisor.sources.metrics.tokens import BAR_RANK, MASKED, WHOLE, Conversion, How, Reading, magnitude
 
 # In steps per second.
 FASTEST = 10_000
@@ -124,15 +123,6 @@ def is_beside_training(name: str) -> bool:
     return is_other_work(name) and _TRAINING.search(name) is None
 
 
-class BarReading(NamedTuple):
-    """One value of a bar: canonical field, position, conversion."""
-
-    field: str
-    start: int
-    end: int
-    conversion: Conversion
-
-
 class Bar(NamedTuple):
     """A bar found in a line. `rest` is the line with the bar masked; `readings` is empty if it is not training's.
 
@@ -140,7 +130,7 @@ class Bar(NamedTuple):
     """
 
     rest: str
-    readings: tuple[BarReading, ...]
+    readings: tuple[Reading, ...]
     evaluates: bool
     works_on_other: bool
     is_new: bool = False
@@ -219,7 +209,7 @@ class _Drawn:
         rate = self.groups.get("rate") or "?"
         return self.bottom == "s" and rate != "?" and float(rate) > FASTEST
 
-    def readings(self) -> tuple[BarReading, ...]:
+    def readings(self) -> tuple[Reading, ...]:
         """Its values, if it is training's."""
         if self.counts_samples:
             return (self._reading("rate", SAMPLES, Conversion(How.NUMBER)),)
@@ -241,12 +231,12 @@ class _Drawn:
         value = self.groups.get(name)
         return bool(value) and "?" not in value and "-" not in value  # type: ignore[operator]
 
-    def _reading(self, name: str, field: str, conversion: Conversion) -> BarReading:
+    def _reading(self, name: str, field: str, conversion: Conversion) -> Reading:
         value = self.groups[name]
         begin, end = self.match.span(name)
         if value[-1] in "kM" and conversion is WHOLE:
             end, conversion = end - 1, Conversion(How.WHOLE, magnitude(value[-1]))
-        return BarReading(field, begin, end, conversion)
+        return Reading(field, "", BAR_RANK, begin, end, conversion)
 
 
 _NOT_OF_TRAINING: tuple[tuple[str, Callable[[_Drawn], bool]], ...] = (

@@ -264,8 +264,6 @@ class StokerApp(ThemedApp):
             await self.push_screen(self._open(message.run))
             if message.beside:
                 self.dashboard.looking.open_beside(message.beside)
-            elif message.named:
-                self.dashboard.looking.compare_for(message.named)
             return
         browser, run = self.browser, message.run
 
@@ -291,7 +289,7 @@ class StokerApp(ThemedApp):
     def on_runs_panel_stopped(self, message: RunsPanel.Stopped) -> None:
         """Ask the run's keeper to stop it."""
         if self.browser is not None:
-            self._request(message.row, RequestKind.STOP, None, self.browser.tell_of_stop)
+            self._request(message.row, RequestKind.STOP, None, self.browser.tell_answer)
 
     def on_runs_panel_noted(self, message: RunsPanel.Noted) -> None:
         """Put a note on a run: its keeper writes it; without one it goes into the index."""
@@ -319,15 +317,14 @@ class StokerApp(ThemedApp):
             return
         from supervisor.views.tui.dialogs.prompts import CONTINUE, offer_first
 
-        def tell(answer: Answer) -> None:
-            browser.tell(answer.text, TextStyle.PLAIN if answer.good is None else TextStyle.WARN)
-
         def start(run: RunPaths) -> None:
             continuer.adopt(run)
             reader.look_again()
 
         next_attempt = Adopter(continuer.examine, start)
-        offer_first(browser, self._feeders[-1].submit, next_attempt, message.row.run, CONTINUE, tell)
+        offer_first(
+            browser, self._feeders[-1].submit, next_attempt, message.row.run, CONTINUE, browser.tell_answer
+        )
 
     def on_runs_panel_named(self, message: RunsPanel.Named) -> None:
         """Give a run another name."""
@@ -379,8 +376,7 @@ class StokerApp(ThemedApp):
         feeder: Feeder[RunList] = Feeder(self._reader, partial(self.call_later, self._show_list), report)
         first = self._read_with(feeder, wait_s)
         if first is not None:
-            show = self.browser.take if self.browser.is_mounted else self.browser.begin_with
-            show(first)
+            self.browser.take(first)
             feeder.taken()
 
     def _open(self, run: RunPaths, replay: tuple[Recording, ReplayClock] | None = None) -> Dashboard:

@@ -23,9 +23,8 @@ from supervisor.views.model.run_list import (
     SortKey,
 )
 from supervisor.views.model.thinned_series import Track, single
-from supervisor.views.tui.charts.axes import Axis
 from supervisor.views.tui.charts.braille import Scale
-from supervisor.views.tui.charts.curves import Look, Plot
+from supervisor.views.tui.charts.curves import Axis, Look, Plot
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.runs import table
 from supervisor.views.tui.shell import external_editor as editor

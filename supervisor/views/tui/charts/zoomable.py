@@ -12,8 +12,17 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from supervisor.views.model.thinned_series import Point, Track
-from supervisor.views.tui.charts.axes import Axis, axes_of, axis_for, positions
-from supervisor.views.tui.charts.curves import SMOOTHING, Look, Plot, extent, nearest
+from supervisor.views.tui.charts.curves import (
+    Axis,
+    Look,
+    Plot,
+    axes_of,
+    axis_for,
+    axis_word,
+    extent,
+    nearest,
+    positions,
+)
 from supervisor.views.tui.widgets.panel import Panel
 
 STEPS = re.compile(r"(\d[\d ]*(?:\.\d+)?) ?([kKM]?)(?: ?(?:-|–|\.\.) ?(\d[\d ]*(?:\.\d+)?) ?([kKM]?))?")
@@ -34,7 +43,7 @@ class ChartPanel(Panel, can_focus=True):
         Binding("minus,down", "zoom_out", "zoom out", show=False),
         Binding("0", "whole", "all of it", show=False),
         Binding("y", "log", "logarithmic or linear", show=False),
-        Binding("w", "smoothing", "smoothing: usual, wider, none", show=False),
+        Binding("w", "smoothing", "smoothed or raw", show=False),
         Binding("x", "axis", "by step, epoch, time or reading", show=False),
         Binding("enter", "choose", "the log at the cursor", show=False),
         Binding("escape", "plain", "away with cursor and window", show=False),
@@ -60,9 +69,17 @@ class ChartPanel(Panel, can_focus=True):
             ("+ -", "zoom", "focused.zoom_in"),
             *([("0", "all", "focused.whole")] if self.look.window is not None else []),
             ("y", "linear scale" if self.look.log else "log scale", "focused.log"),
-            ("w", "smoothing", "focused.smoothing"),
+            ("w", "smooth" if self.look.raw else "raw", "focused.smoothing"),
             ("x", "axis", "focused.axis"),
         ]
+
+    def modes(self) -> list[str]:
+        """Words for unusual settings of the axes, the logarithm first."""
+        word = axis_word(self.axis)
+        found = ["log"] if self.look.log else []
+        found += [self.tr("raw")] if self.look.raw else []
+        found += [self.tr(word)] if word else []
+        return [*found, *([self.tr("zoomed, 0 shows all")] if self.look.window is not None else [])]
 
     def closes(self) -> str:
         """The cursor and the window, together."""
@@ -142,8 +159,8 @@ class ChartPanel(Panel, can_focus=True):
         self._look(replace(self.look, log=not self.look.log))
 
     def action_smoothing(self) -> None:
-        """The next width of the moving mean."""
-        self._look(replace(self.look, smoothing=(self.look.smoothing + 1) % len(SMOOTHING)))
+        """The moving mean, or every value."""
+        self._look(replace(self.look, raw=not self.look.raw))
 
     @property
     def axis(self) -> Axis:

@@ -247,7 +247,7 @@ class Dashboard(KeyScreen, Screen[None]):
 
     def on_log_panel_sized(self, message: LogPanel.Sized) -> None:
         """Another number of lines."""
-        self.logs.ask(lc.Size(message.rows))
+        self.logs.resize(message.rows)
 
     def on_ranks_panel_folded(self, _message: RanksPanel.Folded) -> None:
         """The number of rows changed, and perhaps the layout."""
@@ -376,9 +376,12 @@ class Dashboard(KeyScreen, Screen[None]):
         if self.panes.focused is not None and (word := self.panes.focused.closes()):
             own.append(Hint("Esc", word, "focused.plain"))
         page = self.looking.searchable()
-        for key, word, way in (("n", "next match", 1), ("N", "match before", -1)):
+        for key, older, word, way in (
+            ("n", "↑ older", "next match", 1),
+            ("N", "↓ newer", "match before", -1),
+        ):
             if self.check_action("match", (way,)):
-                own.append(Hint(key, self.logs.match_word(way) if page is None else word, f"match({way})"))
+                own.append(Hint(key, older if page is None else word, f"match({way})"))
         if self.panes.zoomed is not None:
             own += [Hint(*key) for key in self.panes.find(self.panes.zoomed).inner_keys()]
         return own

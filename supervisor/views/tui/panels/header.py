@@ -13,7 +13,7 @@ from supervisor.run.state import Preflight, Running, RunState, Stopping
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.model.thinned_series import Track
-from supervisor.views.tui.charts.axes import Axis, axis_for
+from supervisor.views.tui.charts.curves import Axis, axis_for
 from supervisor.views.tui.panels.state_words import (
     condition_span,
     hang_ends_in,
