@@ -135,9 +135,8 @@ def test_a_copy_is_only_looked_at(tmp_path: Path) -> None:
 SIZES = [(80, 24), (20, 5), (300, 80), (100, 30)]
 
 
-@pytest.mark.parametrize("name", ["healthy", "backing_off"])
-def test_every_size_paints_whole_rows(tmp_path: Path, name: str) -> None:
-    run = getattr(recorded, name)(tmp_path / "run")
+def test_every_size_paints_whole_rows(tmp_path: Path) -> None:
+    run = recorded.backing_off(tmp_path / "run")
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         for width, height in SIZES:
