@@ -278,7 +278,7 @@ def test_what_no_signal_reaches_is_reported_as_such_and_waited_for_no_longer(
         assert last.uninterruptible == (stuck.pid,)
         assert f"{stuck.pid} (state D)" in last.labels
         ((_, text),) = event_lines(last)
-        assert "state D: they wait in the kernel" in text
+        assert "(state D): they wait in the kernel" in text
 
 
 def test_a_launcher_that_does_not_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

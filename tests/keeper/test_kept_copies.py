@@ -22,7 +22,7 @@ from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.journal import read_state
 from supervisor.run.records import Decision, DecisionKind, SpecChange
-from supervisor.sources.checkpoint_layouts import find_checkpoints, newest_like_checkpoint, whole_at
+from supervisor.sources.checkpoint_layouts import find_checkpoints, whole_at
 from supervisor.views.headless.console import event_lines
 from tests.conftest import wait_until
 from tests.keeper.fakes import BATCH, KNOBS, FakeClock, job_of, run_in
@@ -121,9 +121,6 @@ def test_no_search_for_checkpoints_finds_it(resuming: Resuming, tmp_path: Path) 
     assert found == []
     assert not glob.glob(f"{tmp_path}/**/*kept*", recursive=True), "hidden from Python's glob"
     assert [one.path for one in find_checkpoints([tmp_path], 0.0)] == [str(resuming.path)]
-    seen = newest_like_checkpoint([tmp_path], 0.0)
-    assert seen is not None
-    assert seen.path == str(resuming.path)
 
 
 def test_of_a_folder_of_many_the_one_is_copied_and_a_folder_whole(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from supervisor.job.arguments.command_line import differing, set_value, value_of
-from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS
+from supervisor.job.arguments.run_arguments import STOKER_FLAGS, TORCHRUN_FLAGS
 from supervisor.job.batch import BatchSpec, describe
 from supervisor.job.errors import JobError, NotResumableError
 from supervisor.job.knobs import set_batch as kn

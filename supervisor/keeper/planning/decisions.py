@@ -37,7 +37,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import OUT_OF_MEMORY, Decision, DecisionKind, FailureClass
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import AttemptState, RunState
-from supervisor.sources.checkpoint_layouts import find_checkpoints, newest_like_checkpoint
+from supervisor.sources.checkpoint_layouts import find_checkpoints, has_checkpoint_names
 from supervisor.sources.gpu import probe_gpus, visible_devices
 
 
@@ -103,7 +103,7 @@ def _loses_nothing(record: RunFile, state: RunState, seen: BatchMeasured) -> boo
     if has_stepped or loads or not is_unseen or state.checkpoints or job.trial is not None:
         return False
     folders = [Path(job.cwd, folder) for folder in (*job.outputs, *job.output_prefixes, *seen.outputs)]
-    return not find_checkpoints(folders, 0.0) and newest_like_checkpoint(folders, 0.0) is None
+    return not find_checkpoints(folders, 0.0) and not has_checkpoint_names(folders)
 
 
 def policy_input(
