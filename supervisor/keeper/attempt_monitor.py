@@ -274,19 +274,10 @@ class AttemptMonitor:
 
     def follow(self, child: Child, number: int, *, adopted: st.RunState | None = None) -> None:
         """Watch a running command: one just started, or one `adopted` in the given state."""
-        job = self._record.job
         collector = self._sense(child.paths, number, adopted=adopted)
-        self._live = LiveAttempt(
-            number,
-            child,
-            run_dir=self._mark,
-            clock=self._clock,
-            local_world_size=next_job(job, self._ledger.state).job.nproc_per_node,
-            one_node=job.nnodes == "1",
-            death_grace_s=job.timing.death_grace_s,
-            ends=collector.agent_is_ending,
-            whole_tree=job.entry_kind is EntryKind.COMMAND,
-        )
+        job = next_job(self._record.job, self._ledger.state).job
+        ends = collector.agent_is_ending
+        self._live = LiveAttempt(number, child, run_dir=self._mark, clock=self._clock, job=job, ends=ends)
         # A count that another keeper began cannot be continued, because the control group may be another one now.
         self._kills_before = memory_kills() if adopted is None else None
         self._health.begin(number, adopted=adopted)

@@ -262,7 +262,7 @@ def test_what_a_process_writes_that_outlives_the_job_is_read_till_it_falls_quiet
 def test_a_verdict_on_large_logs_is_made_beside_the_loop() -> None:
     gate, asked = threading.Event(), list[tuple[int, bool]]()
 
-    def judge(number: int, *, whole: bool) -> Verdict:
+    def judge(number: int, whole: bool) -> Verdict:
         asked.append((number, whole))
         assert gate.wait(10)
         return verdict_of()
@@ -288,8 +288,8 @@ def test_in_a_hurry_a_large_log_is_judged_by_its_ends_and_lines_keep_their_numbe
         monkeypatch.setattr(judgement, name, size)
     log = tmp_path / "agent.log"
     log.write_bytes(b"".join(b"line %d\n" % n for n in range(1, 1001)))
-    assert b"".join(judgement._chunks(log)) == log.read_bytes()
-    read = b"".join(judgement._ends(log)).split(b"\n")
+    assert b"".join(judgement._chunks(log, whole=True)) == log.read_bytes()
+    read = b"".join(judgement._chunks(log, whole=False)).split(b"\n")
     assert read[0] == b"line 1"
     assert read[999] == b"line 1000"
     assert read[500] == b"", "what lies between is only counted"
