@@ -27,7 +27,6 @@ from supervisor.views.model.step_pace import (
 )
 from supervisor.views.model.thinned_series import Track, single
 from supervisor.views.tui.panels.header import eta_s
-from supervisor.views.tui.panels.trends import trends
 from tests.views.tui.recording import Recording
 
 
@@ -176,8 +175,6 @@ def test_a_ranks_own_time_of_a_step_is_not_the_pace_of_the_run(
     took_s, is_derived = snapshot.step_time_s
     assert took_s == pytest.approx(0.5)
     assert is_derived
-    (chart,) = [trend for trend in trends(snapshot) if "step time" in trend.name]
-    assert (chart.name, chart.latest) == ("logged step time", logged_s)
 
 
 def test_what_a_pipe_brings_first_was_written_before(tmp_path: Path) -> None:

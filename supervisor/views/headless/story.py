@@ -51,7 +51,7 @@ def story(state: RunState, run: RunPaths, *, redact: Callable[[str], str] = str)
         if attempt.verdict is not None:
             same = same_failure(state, attempt.verdict.fingerprint, attempt.number)
             earlier = tuple(number for number in same if number < attempt.number)
-            lines += [f"          {line}" for line in recurrence_lines(earlier, None)]
+            lines += [f"          {line}" for line in recurrence_lines(earlier)]
         following = state.attempts[index + 1] if index + 1 < len(state.attempts) else None
         if following is not None:
             lines.append(f"change    {_change_story(attempt)}{_confirmed(attempt, following)}")

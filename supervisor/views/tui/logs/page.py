@@ -18,8 +18,8 @@ from supervisor.views.logs.session import Request, Scroll
 from supervisor.views.logs.sources import Tone
 from supervisor.views.logs.viewport import LogViewport
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.widgets.lists import WheelPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
+from supervisor.views.tui.widgets.panel import WheelPanel
 from supervisor.views.wording.translate import Tr
 
 TONES = {

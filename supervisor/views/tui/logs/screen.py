@@ -26,8 +26,7 @@ from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.logs.page import LogPanel, found_text, lines_text
 from supervisor.views.tui.shell.external_editor import Spot, editor_argv, run_outside
-from supervisor.views.tui.shell.screen_base import KeyScreen
-from supervisor.views.tui.widgets.footer import FooterBar, Hint
+from supervisor.views.tui.shell.screen_base import FooterBar, Hint, KeyScreen
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, row
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.phrases import is_stacks
