@@ -156,7 +156,7 @@ def _settled(paths: RunPaths, record: RunFile, state: RunState) -> RunState:
     open_ended = st.Launching | st.Running | st.Stopping | st.Ended | st.DiagnosedAs
     if not isinstance(state.condition, open_ended):
         return state
-    from supervisor.keeper.make_keeper import make_keeper
+    from supervisor.keeper.__main__ import make_keeper
 
     keeper = make_keeper(paths, record, env=os.environ)
     try:
@@ -263,7 +263,7 @@ def _start(
     interactive = not args.no_ui and (args.detach or has_terminal())
     if not interactive:
         from supervisor.cli.start_run import carry_headless
-        from supervisor.keeper.make_keeper import make_keeper
+        from supervisor.keeper.__main__ import make_keeper
 
         record = replace(record, settings=replace(record.settings, interactive=False))
         keeper = make_keeper(paths, record, env=env, continued_by=by)

@@ -17,8 +17,7 @@ from typing import Final
 
 from supervisor.cli.common import say, user_settings
 from supervisor.job.arguments.command_line import settings_of
-from supervisor.job.arguments.flags import Flag
-from supervisor.job.arguments.run_arguments import ParsedRun, parse_run_argv
+from supervisor.job.arguments.run_arguments import Flag, ParsedRun, parse_run_argv
 from supervisor.job.config.files import parse_config
 from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry, screen_settings
 from supervisor.job.config.setting_values import ConfigFile, spec_key_names

@@ -162,7 +162,7 @@ def _let_it_write(pipe: int) -> None:
 def _with_screen(run: RunPaths, watching: Watching, args: argparse.Namespace, appearance: Appearance) -> int:
     """The screen opens on the first events; the observer is loaded once it is painted."""
     from supervisor.cli.open_app import kept_file
-    from supervisor.views.tui.terminal import run_tui
+    from supervisor.views.tui.app import run_tui
 
     try:
         run_tui(

@@ -54,7 +54,7 @@ def show(
     if isinstance(state.condition, Finished):
         values = {"run": run.run_id, "outcome": state.condition.outcome, "reason": state.condition.reason}
         say(tr.sentence("parting", "over", values))
-        from supervisor.views.headless.trial_report import trial_lines  # no start waits for it
+        from supervisor.views.headless.story import trial_lines  # no start waits for it
 
         for line in trial_lines(state, run, tr):
             say(line)
@@ -94,7 +94,7 @@ def show(
 
 def load_app() -> Callable[..., None]:
     """Import the app and the library that draws it, which takes most of a start."""
-    from supervisor.views.tui.terminal import run_tui
+    from supervisor.views.tui.app import run_tui
 
     return run_tui
 

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     # What follows takes a second or more: loading the app, and reading all of the run.
     say(tr(f"reading the recording of {paths.run_id}…"), end="", flush=True)
     from supervisor.cli.open_app import kept_file
-    from supervisor.views.tui.terminal import run_replay
+    from supervisor.views.tui.app import run_replay
 
     try:
         recording = record_of(paths)

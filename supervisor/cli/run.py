@@ -72,7 +72,7 @@ def _offer_init() -> int:
 
 
 def _help() -> str:
-    from supervisor.job.arguments.flags import STOKER_FLAGS, help_text
+    from supervisor.job.arguments.run_arguments import STOKER_FLAGS, help_text
 
     groups = (f"\n{title}:\n{help_text(STOKER_FLAGS, group)}" for group, title in GROUPS.items())
     return "\n".join([USAGE, *groups])

@@ -295,7 +295,7 @@ def browse(argv: list[str]) -> int:
     if not has_terminal():
         return complain("", "the list of runs needs a terminal: `stoker runs` prints it")
     from supervisor.cli.open_app import adopter, continuer, kept_file
-    from supervisor.views.tui.terminal import run_tui
+    from supervisor.views.tui.app import run_tui
 
     place = runs_dir(args.runs_dir, env)
     run_tui(

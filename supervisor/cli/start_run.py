@@ -125,7 +125,7 @@ def start(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int:
         link_latest(run)
     notable = tuple(f for f in findings if f.level is not FindingLevel.OK)
     if not record.settings.interactive:
-        from supervisor.keeper.make_keeper import make_keeper
+        from supervisor.keeper.__main__ import make_keeper
 
         with _beginning(run, record):
             keeper = make_keeper(run, record, env=env, findings=notable)

@@ -13,7 +13,6 @@ from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.views import format as fm
-from supervisor.views.model.run_filter import filter_trouble, filtered
 from supervisor.views.model.run_list import (
     GREATEST_FIRST,
     RunList,
@@ -21,14 +20,16 @@ from supervisor.views.model.run_list import (
     Scope,
     SortKey,
     batch_of,
+    filter_trouble,
+    filtered,
     newest_rate,
     ordered,
 )
 from supervisor.views.tui.charts.hues import run_style
 from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.panels.state_words import listed_span
-from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, clip, fit, row, spoken, wrap
+from supervisor.views.tui.widgets.panel import ListPanel
 from supervisor.views.wording.translate import Tr
 
 STATE_CELLS = 15
