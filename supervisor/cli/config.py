@@ -61,7 +61,6 @@ def main(argv: list[str]) -> int:
 
 
 def _explain(key: str | None, words: list[str]) -> int:
-
     parsed = parse_words(words, os.environ)
     if parsed.help:
         say(*USAGE.splitlines())
