@@ -5,6 +5,7 @@
 #   make wheel-test   the tests of make quick against the built wheel, in an environment of its own
 #   make test    all tests but the long ones, several at a time (some 8 minutes on 2 cores after the install)
 #   make e2e     the long matrices with real torchrun children
+#   make thorough  variants and repetitions of what make test and make e2e show once (half an hour)
 #   make check   ruff, mypy --strict, import-linter; make format fixes what ruff can
 #   make gpu     tests and benches that need a CUDA device (in .venv-gpu: make venv-gpu)
 #   make gpu-shows  what make gpu would show, by name
@@ -13,7 +14,6 @@
 #   make corpus  how many of the labelled logs are judged rightly
 #   make ablation  what each signature, rule, stage, predicate and pattern contributes to the labelled texts (ONLY=prefix; half an hour)
 #   make faults  what holds after COUNT (200) random kills, a full disk, a set clock, a torn journal, a suspension, a slow fsync (drawn from SEED; an hour)
-#   make same-training  is a resumed training the same one: planted mistakes and honest restarts (10 minutes)
 #   make cluster  several nodes: SLURM with three nodes (installed, as root), sshd on loopback, namespaces with cut links, 50 random kills over both nodes (from SEED)
 #   make lowest  the tests with the lowest versions of its libraries that stoker accepts; make newest: with the newest there are
 #   make audit   known advisories and an SBOM of what an install consists of (requirements.lock; make lock makes it again, with hashes)
@@ -38,10 +38,10 @@ E2E_STAMP := $(VENV)/.e2e-packages
 # Where it is set (in many containers) each worker and each process that a test starts compiles all modules again: collecting
 # the tests took 15 s instead of 6 s, in every worker.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: ablation guides help install demo quick wheel-test test e2e check format corpus pages pictures demo-picture soak venv-gpu gpu gpu-shows frameworks faults same-training lowest newest lock audit mutants cluster clean
+.PHONY: ablation guides help install demo quick wheel-test test e2e thorough check format corpus pages pictures demo-picture soak venv-gpu gpu gpu-shows frameworks faults lowest newest lock audit mutants cluster clean
 
 help:
-	@sed -n '2,29s/^# \{0,1\}//p' Makefile
+	@sed -n '2,30s/^# \{0,1\}//p' Makefile
 
 $(STAMP): pyproject.toml constraints.txt supervisor/__init__.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "stoker needs Python 3.11 or newer: make PYTHON=python3.11")'
@@ -57,7 +57,7 @@ demo:
 
 # worksteal: a worker that is done takes over tests of one that is not; some take 100 times as long as others.
 PARALLEL := -n $(WORKERS) --dist worksteal
-SHORT := not e2e and not gpu and not frameworks
+SHORT := not e2e and not thorough and not gpu and not frameworks
 
 QUICK := -m '$(SHORT) and not serial' $(addprefix tests/,text job run diagnosis policy preflight contract)
 quick: $(STAMP)
@@ -80,9 +80,12 @@ test: $(STAMP)
 E2E_WORKERS ?= 2
 e2e: $(STAMP)
 	@status=0; \
-	$(BIN)/python -m pytest -q -n $(E2E_WORKERS) --dist worksteal -m 'e2e and not serial and not guides and not cluster' --durations=15 || status=$$?; \
-	$(BIN)/python -m pytest -q -m 'e2e and serial and not cluster' --durations=5 || status=$$?; \
+	$(BIN)/python -m pytest -q -n $(E2E_WORKERS) --dist worksteal -m 'e2e and not thorough and not serial and not guides and not cluster' --durations=15 || status=$$?; \
+	$(BIN)/python -m pytest -q -m 'e2e and not thorough and serial and not cluster' --durations=5 || status=$$?; \
 	exit $$status
+
+thorough: $(STAMP)
+	$(BIN)/python -m pytest -q -n $(E2E_WORKERS) --dist worksteal -m 'thorough and not cluster' --durations=15
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -157,7 +160,7 @@ corpus: $(STAMP)
 # The kept table is of all pieces: with ONLY it is printed alone.
 ONLY ?=
 ablation: $(STAMP)
-	$(BIN)/python bench/ablation.py --processes 2 $(if $(ONLY),--only '$(ONLY)' --rows,--keep bench/results/ablation.json)
+	$(BIN)/python bench/ablation.py --processes 2 $(if $(ONLY),--only '$(ONLY)',--keep bench/results/ablation.json)
 
 # torch and what only tests need are as in constraints.txt: what varies are the libraries that an install of stoker brings.
 lowest newest: UV := .venv-supply/bin/uv
@@ -188,9 +191,6 @@ audit: .venv-supply/.installed
 faults: $(STAMP)
 	$(BIN)/python bench/fault_run.py --count $(or $(COUNT),200) --seed $(or $(SEED),$(shell date +%Y%m%d)) $(if $(MINUTE),--minute) --keep bench/results/fault_run.json
 
-same-training: $(STAMP)
-	$(BIN)/python bench/resumed_trainings.py
-
 pages: $(STAMP)
 	$(BIN)/python scripts/failures_page.py
 	$(BIN)/python scripts/recovery_page.py
@@ -213,7 +213,6 @@ soak: $(STAMP)
 	$(BIN)/python bench/soak_kill.py --kills 20 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/soak_kill.json
 	$(BIN)/python bench/soak_hangs.py --minutes 30 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/soak_hangs.json
 	$(BIN)/python bench/follow.py --minutes 60 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/follow.json
-	$(BIN)/python bench/follow.py --training --minutes 60 --keep bench/results/follow_training.json
 	$(BIN)/python bench/load.py --seconds 60 --keep bench/results/load.json
 	$(BIN)/python bench/fuzz.py --seconds 1800 --big --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/fuzz.json
 

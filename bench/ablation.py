@@ -1,32 +1,42 @@
 """Measures what each piece of the judging code contributes: switches it off alone and judges all labeled texts of the repository again.
 
     python bench/ablation.py [--only PREFIX] [--sample N] [--texts BLOBS] [--keep bench/results/ablation.json]
-    python bench/ablation.py --compare OLD.json [NEW.json]
 
-The pieces (bench/ablation_switches.py) are found in the code: each signature, each row of a table, each predicate, finder, stage, collector and action, and each
-pattern of `diagnosis`, `sources/metrics` and `text`. Texts and labels: bench/labelled.py. Each text is first judged with everything on, to record which pieces did
-something. Only the texts in which a piece did something are judged again without it, in a fixed order, until `ENOUGH` of them change class, cause or value;
-`judged` is their number. A piece then contributes one of:
+The pieces are the signatures, and the functions and methods of `diagnosis`, `sources/metrics` and `text`. A signature that is off matches nothing. A function
+that is off returns what it returns when it finds nothing, by its annotations:
+
+- predicate: returns False. A second piece of the same function (``… = True``) returns True, which switches a filter off.
+- finder (``X | None``): returns None.
+- stage (``X`` in, ``X`` out): returns its argument.
+- collector (a list, tuple, mapping, set or iterator): returns an empty one.
+- action (returns nothing): does nothing.
+
+Texts and labels: bench/labelled.py. Each text is first judged with everything on, to record which pieces did something. Only the texts in which a piece did
+something are judged again without it, in a fixed order, until `ENOUGH` of them change class, cause or value; `judged` is their number. A piece then contributes:
 
     unreached   no text reaches it, so the texts say nothing about it
     idle        it is reached, but never does anything
-    sampled     nothing changed, but only some of its texts were judged (--sample, --most): not shown
+    sampled     nothing changed, but only some of its texts were judged (--sample): not shown
     nothing     it does something, but no verdict and no value changes without it
     words       confidence, title, advice or consequences change; class, rank, cause and values do not
     matters     class, reason, rank, cause or a value changes
 
-The table is written as JSON, one piece a line, and as a page beside it that lists pieces without a contribution first. The same code gives the same table, so two tables
-can be compared.
+The table is JSON, one piece a line. The same code gives the same table, so `git diff` compares two of them.
 """
 
 from __future__ import annotations
 
+import ast
 import collections
 import dataclasses
+import dis
 import functools
+import importlib
+import inspect
 import json
 import multiprocessing
 import os
+import pkgutil
 import re
 import resource
 import signal
@@ -34,19 +44,22 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-# Keep this import first: it makes patterns switchable while the modules of supervisor are imported.
-from bench.ablation_switches import ROOT, Piece, Switches
-from bench.common import command_line
+from bench.common import ROOT, command_line
 from bench.labelled import Engine, Outcome, Text, scratch_folder, texts
 from supervisor.diagnosis.scan.signature_tables import Signatures, parse_tables
 from supervisor.diagnosis.scan.windows import compile_matcher, match_in_turn
 from supervisor.sources.signature_files import read_tables
+
+# A verdict does not show whether the code that hides secrets works, so that code is left out.
+PACKAGES = ("supervisor.diagnosis", "supervisor.sources.metrics", "supervisor.text")
+LEFT_OUT = ("supervisor.text.redact", "supervisor.text.secret_values", "supervisor.diagnosis.scan.windows")
 
 # CPU seconds for one text: the longest takes 0.2.
 LONGEST_S = 5
@@ -60,6 +73,223 @@ WORDS = frozenset(
 )
 ORDER = ("unreached", "sampled", "idle", "nothing", "words", "matters")
 NEVER = r"[^\s\S]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """One thing that can be switched off. `lines`: its lines of source. `off` switches it off, `on` on again."""
+
+    kind: str
+    name: str
+    lines: int
+    off: Callable[[], None]
+    on: Callable[[], None]
+
+    @property
+    def id(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+class Trace:
+    """The names of the pieces that a text reached, and of those that did something."""
+
+    def __init__(self) -> None:
+        self.reached: set[str] = set()
+        self.active: set[str] = set()
+
+
+def modules() -> list[ModuleType]:
+    """Import and return all modules of the packages."""
+    found = []
+    for package in PACKAGES:
+        root = importlib.import_module(package)
+        found.append(root)
+        for info in pkgutil.walk_packages(root.__path__, package + "."):
+            found += [importlib.import_module(info.name)] if not info.name.startswith(LEFT_OUT) else []
+    return found
+
+
+def short(name: str) -> str:
+    return name.removeprefix("supervisor.")
+
+
+# -- functions --------------------------------------------------------------------------------------
+
+_EMPTY = {
+    "list": "[]", "tuple": "()", "dict": "{}", "Mapping": "{}", "set": "set()", "frozenset": "frozenset()", "Counter": "{}", "Sequence": "()",
+    "Collection": "()", "Iterable": "()", "Iterator": "iter(())", "Generator": "iter(())", "deque": "[]",
+}  # fmt: skip
+_RETURNS = tuple(dis.opmap[name] for name in ("RETURN_VALUE", "RETURN_CONST") if name in dis.opmap)
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A function, and what it returns when it is off. `same`: the parameter that a stage returns."""
+
+    kind: str
+    name: str
+    lines: int
+    made: FunctionType
+    gives: str
+    same: str = ""
+
+    def code_off(self) -> CodeType:
+        """Its code while it is off, with the same signature, so that its defaults keep working."""
+        code = self.made.__code__
+        names = code.co_varnames
+        at = code.co_argcount
+        only = names[at : at + code.co_kwonlyargcount]
+        rest = list(names[at + code.co_kwonlyargcount :])
+        head = [*names[: code.co_posonlyargcount], *(["/"] if code.co_posonlyargcount else [])]
+        head += names[code.co_posonlyargcount : at]
+        if code.co_flags & inspect.CO_VARARGS:
+            head.append("*" + rest.pop(0))
+        elif only:
+            head.append("*")
+        head += only
+        if code.co_flags & inspect.CO_VARKEYWORDS:
+            head.append("**" + rest.pop(0))
+        place: dict[str, Any] = {}
+        exec(f"def f({', '.join(head)}):\n return {self.gives}", place)
+        made: CodeType = place["f"].__code__
+        return made.replace(co_name=code.co_name, co_qualname=code.co_qualname)
+
+
+def functions(module: ModuleType) -> Iterator[Function]:
+    """Each function and method of a module that can be switched off."""
+    path = module.__file__
+    assert path is not None
+    for prefix, node in _definitions(ast.parse(Path(path).read_text(encoding="utf-8")), ""):
+        made = _function_of(module, prefix + node.name)
+        if made is None or made.__code__.co_freevars or node.name == "__init__":
+            continue
+        name = short(f"{module.__name__}.{prefix}{node.name}")
+        start = min([node.lineno, *(item.lineno for item in node.decorator_list)])
+        lines = (node.end_lineno or start) - start + 1
+        for kind, gives, same in _neutral(node):
+            yield Function(kind, f"{name} = True" if gives == "True" else name, lines, made, gives, same)
+
+
+def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+    for item in ast.iter_child_nodes(node):
+        if isinstance(item, ast.FunctionDef):
+            yield prefix, item
+        elif isinstance(item, ast.ClassDef):
+            yield from _definitions(item, f"{prefix}{item.name}.")
+
+
+def _function_of(module: ModuleType, path: str) -> FunctionType | None:
+    owner: Any = module
+    *classes, name = path.split(".")
+    for part in classes:
+        owner = getattr(owner, part, None)
+    found = vars(owner).get(name) if owner is not None else None
+    if isinstance(found, property):
+        found = found.fget
+    elif isinstance(found, functools.cached_property):
+        found = found.func
+    elif isinstance(found, (staticmethod, classmethod)):
+        found = found.__func__
+    found = getattr(found, "__wrapped__", found)
+    return found if isinstance(found, FunctionType) and found.__name__ == name else None
+
+
+def _neutral(node: ast.FunctionDef) -> Iterator[tuple[str, str, str]]:
+    """(kind, what it returns when off, the parameter to return), from its annotations."""
+    if node.returns is None:
+        return
+    returned = ast.unparse(node.returns).strip("'\"")
+    parameters = [
+        (arg.arg, ast.unparse(arg.annotation).strip("'\""))
+        for arg in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        if arg.annotation is not None
+    ]
+    head, _, inner = returned.partition("[")
+    if returned == "bool" or head in {"TypeGuard", "TypeIs"}:
+        yield "predicate", "False", ""
+        yield "predicate", "True", ""
+    elif returned == "None":
+        yield "action", "None", ""
+    elif "None" in [part.strip() for part in returned.split("|")]:
+        yield "finder", "None", ""
+    elif same := next((name for name, kind in parameters if kind == returned), ""):
+        yield "stage", same, same
+    elif head in _EMPTY and not (head == "tuple" and "..." not in inner):
+        element = inner.removesuffix("]").removesuffix(", ...")
+        same = next((name for name, kind in parameters if _element(kind) == element), "") if element else ""
+        if not same or head in {"dict", "Mapping", "Counter", "deque"}:
+            yield "collector", _EMPTY[head], ""
+        else:
+            form = {"list": "list({})", "tuple": "tuple({})", "set": "set({})", "frozenset": "frozenset({})"}
+            yield "stage", form.get(head, "iter({})" if "Iter" in head else "{}").format(same), same
+
+
+def _element(annotation: str) -> str:
+    head, _, inner = annotation.partition("[")
+    known = head in _EMPTY and head not in {"dict", "Mapping", "Counter"}
+    return inner.removesuffix("]").removesuffix(", ...") if known else ""
+
+
+class Watch:
+    """Within this context, record in `seen` which of the functions were called and which did something."""
+
+    def __init__(self, found: Iterable[Function], seen: Trace) -> None:
+        self._seen = seen
+        self._by_code: dict[CodeType, list[Function]] = {}
+        for each in found:
+            self._by_code.setdefault(each.made.__code__, []).append(each)
+        self._bytes = {code: code.co_code for code in self._by_code}
+        self._given: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        sys.setprofile(self._event)
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _event(self, frame: FrameType, event: str, value: Any) -> None:
+        code = frame.f_code
+        if (found := self._by_code.get(code)) is None:
+            return
+        if event == "call":
+            if found[0].same:
+                self._given[id(frame)] = frame.f_locals.get(found[0].same)
+            for each in found:
+                self._seen.reached.add(each.name)
+        elif event == "return":
+            is_yield = bool(code.co_flags & inspect.CO_GENERATOR)
+            raised = not is_yield and self._bytes[code][frame.f_lasti] not in _RETURNS
+            given = self._given.pop(id(frame), None) if found[0].same else None
+            for each in found:
+                if raised or self._does(each, value, given, is_yield=is_yield):
+                    self._seen.active.add(each.name)
+
+    @staticmethod
+    def _does(each: Function, value: Any, given: Any, *, is_yield: bool) -> bool:
+        match each.kind:
+            case "predicate":
+                return bool(value) is (each.gives == "False")
+            case "finder":
+                return value is not None
+            case "stage":
+                return is_yield or (value is not given and (type(value) is not type(given) or value != given))
+            case "collector":
+                return value is not None if is_yield else not hasattr(value, "__len__") or bool(len(value))
+            case _:
+                return True
+
+
+def _function_piece(each: Function) -> Piece:
+    def set_code(code: CodeType) -> None:
+        each.made.__code__ = code
+
+    on, off = each.made.__code__, each.code_off()
+    return Piece(
+        each.kind, each.name, each.lines, functools.partial(set_code, off), functools.partial(set_code, on)
+    )
+
+
+# -- judging ----------------------------------------------------------------------------------------
 
 
 def _nothing() -> None:
@@ -98,16 +328,21 @@ class TooLongError(BaseException):
 class Found:
     """What is judged, and with which engine."""
 
-    switches: Switches
+    functions: list[Function]
+    caches: list[Any]
     pieces: dict[str, Piece]
     texts: list[Text]
     engine: Engine
     matcher: Matcher
-    most: int = 0
     sample: int = 1
     base: list[Outcome] = dataclasses.field(default_factory=list)
     reached: dict[str, list[int]] = dataclasses.field(default_factory=dict)
     active: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+
+    def clear(self) -> None:
+        """Clear all caches of earlier lines."""
+        for each in self.caches:
+            each.cache_clear()
 
 
 _found: Found
@@ -134,11 +369,13 @@ def prepared(scratch: Path, blobs: Path | None, sample: int) -> Found:
     """Engine, texts and pieces, before any text is judged."""
     signatures = parse_tables(read_tables())
     matcher = Matcher(signatures)
-    switches = Switches()
-    every = [CONTROL, *switches.pieces(), *_signature_pieces(signatures, matcher)]
-    pieces = {piece.id: piece for piece in every}
+    every = modules()
+    found = [each for module in every for each in functions(module)]
+    caches = [value for module in every for value in vars(module).values() if hasattr(value, "cache_clear")]
+    pieces = [CONTROL, *map(_function_piece, found), *_signature_pieces(signatures, matcher)]
     chosen = texts(scratch, blobs)[::sample]
-    return Found(switches, pieces, chosen, Engine(signatures, matcher), matcher, sample=sample)
+    by_id = {piece.id: piece for piece in pieces}
+    return Found(found, caches, by_id, chosen, Engine(signatures, matcher), matcher, sample=sample)
 
 
 def _signature_pieces(signatures: Signatures, matcher: Matcher) -> Iterator[Piece]:
@@ -170,7 +407,9 @@ def trace(places: Sequence[int]) -> list[tuple[int, Outcome, set[str], set[str]]
         text = found.texts[place]
         plain = judged(text, found.engine)
         found.matcher.matched = set()
-        with found.switches.traced() as seen:
+        found.clear()
+        seen = Trace()
+        with Watch(found.functions, seen):
             watched = judged(text, found.engine)
         if watched != plain:
             raise AssertionError(f"{text.name} is read otherwise while it is watched")
@@ -197,11 +436,11 @@ def without(name: str) -> dict[str, Any]:
     worse, better = collections.Counter[str](), collections.Counter[str]()
     fields: collections.Counter[str] = collections.Counter()
     examples: list[str] = []
-    found.switches.clear()
+    found.clear()
     piece.off()
     try:
         order = sorted(places, key=lambda place: zlib.crc32(found.texts[place].name.encode()))
-        for place in order[: found.most or None]:
+        for place in order:
             if matter >= ENOUGH:
                 break
             before, after = found.base[place], judged(found.texts[place], engine)
@@ -228,7 +467,7 @@ def without(name: str) -> dict[str, Any]:
                 break
     finally:
         piece.on()
-        found.switches.clear()
+        found.clear()
     return {
         "kind": piece.kind,
         "name": piece.name,
@@ -257,7 +496,7 @@ def _without_signature(signatures: Signatures, name: str) -> Signatures:
 def _contribution(name: str, fields: Mapping[str, int]) -> str:
     if fields:
         return "matters" if fields.keys() - WORDS else "words"
-    if name in _found.active and name != CONTROL.id and (_found.sample > 1 or _found.most):
+    if name in _found.active and name != CONTROL.id and _found.sample > 1:
         return "sampled"
     if name in _found.active:
         return "nothing"
@@ -270,10 +509,8 @@ def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
 
 
-def measured(
-    found: Found, only: str, processes: int, *, known: Sequence[dict[str, Any]] = (), tell_rows: bool = False
-) -> list[dict[str, Any]]:
-    """The table: one row a piece, by kind and name. `known`: rows of an earlier start, which are reused."""
+def measured(found: Found, only: str, processes: int) -> list[dict[str, Any]]:
+    """The table: one row a piece, by kind and name."""
     global _found  # noqa: PLW0603 - what forked processes inherit
     _found = found
     context = multiprocessing.get_context("fork")
@@ -290,21 +527,16 @@ def measured(
                     for identity in (identity for name in names for identity in by_name.get(name, ())):
                         kept.setdefault(identity, []).append(place)
     found.reached[CONTROL.id] = found.active[CONTROL.id] = list(range(len(found.texts)))
-    done = {f"{row['kind']} {row['name']}" for row in known}
-    wanted = sorted(
-        name for name, piece in found.pieces.items() if _is_wanted(piece, only) and name not in done
-    )
+    wanted = sorted(name for name, piece in found.pieces.items() if _is_wanted(piece, only))
     wanted.sort(key=lambda name: len(found.active.get(name, ())))
-    table = list(known)
+    table: list[dict[str, Any]] = []
     start = time.monotonic()
     with context.Pool(processes, _limit) as pool:
         for row in pool.imap_unordered(without, wanted):
             table.append(row)
-            if tell_rows:
-                print(json.dumps(row, ensure_ascii=False), flush=True)
             if len(table) % 100 == 0:
                 print(
-                    f"{len(table)} of {len(known) + len(wanted)} pieces, {time.monotonic() - start:.0f} s",
+                    f"{len(table)} of {len(wanted)} pieces, {time.monotonic() - start:.0f} s",
                     file=sys.stderr,
                     flush=True,
                 )
@@ -313,9 +545,6 @@ def measured(
 
 def _is_wanted(piece: Piece, only: str) -> bool:
     return piece is CONTROL or piece.id.startswith(only) or piece.name.startswith(only)
-
-
-# -- what is kept -----------------------------------------------------------------------------------
 
 
 def summary(found: Found) -> dict[str, Any]:
@@ -333,83 +562,6 @@ def written(head: Mapping[str, Any], table: Sequence[Mapping[str, Any]]) -> str:
     """JSON with one piece a line, so that two tables can be compared line by line."""
     rows = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in table)
     return f'{json.dumps(head, indent=1)[:-2]},\n "pieces": [\n{rows}\n ]\n}}\n'
-
-
-def page(head: Mapping[str, Any], table: Sequence[Mapping[str, Any]]) -> str:
-    """The same as a page: pieces without a contribution first."""
-    lines = [
-        "# What each piece of judging contributes",
-        "",
-        f"Made by `make ablation` on commit {head['commit']}: {head['texts']} labelled texts, {len(table)} pieces, each switched off alone. How to read it: `python bench/ablation.py --help`. Not on this page: pieces that matter and change no class."
-        + _sampled(table),
-        "",
-        "| kind | " + " | ".join(ORDER) + " | lines that contribute nothing |",
-        "|---|" + "---:|" * (len(ORDER) + 1),
-    ]
-    for kind in sorted({row["kind"] for row in table}):
-        ours = [row for row in table if row["kind"] == kind]
-        counts = collections.Counter(row["contributes"] for row in ours)
-        spare = sum(row["lines"] for row in ours if row["contributes"] in {"idle", "nothing"})
-        lines.append(
-            f"| {kind} | " + " | ".join(str(counts[word]) for word in ORDER) + f" | {spare or '–'} |"
-        )
-    for word in ("nothing", "idle", "sampled", "words", "unreached", "matters"):
-        rows = [row for row in table if row["contributes"] == word]
-        if word == "matters":
-            rows = sorted((row for row in rows if row["class"]), key=lambda row: row["class"])
-        lines += ["", f"## {word} ({len(rows)})", ""]
-        if word in {"matters", "words"}:
-            lines += [
-                "| piece | lines | texts | judged | class changes | wrong | right | fields |",
-                "|---|---:|---:|---:|---:|---|---|---|",
-            ]
-            lines += [
-                f"| {row['kind']} `{row['name']}` | {row['lines'] or '–'} | {row['texts']} | {row['judged']} | {row['class']} | {_counts(row['wrong'])} | {_counts(row['right'])} | {_counts(row['fields'])} |"
-                for row in rows
-            ]
-        else:
-            for kind in sorted({row["kind"] for row in rows}):
-                names = [
-                    f"`{row['name']}`" + (f" ({row['lines']})" if row["lines"] else "")
-                    for row in rows
-                    if row["kind"] == kind
-                ]
-                lines += [f"**{kind}** ({len(names)}): " + ", ".join(names), ""]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _sampled(table: Sequence[Mapping[str, Any]]) -> str:
-    counts = collections.Counter(row["every nth text"] for row in table if "every nth text" in row)
-    return "".join(
-        f" {count} pieces that many texts come to were judged on each {nth}th text alone, as the JSON says of each."
-        for nth, count in counts.items()
-    )
-
-
-def _counts(found: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in found.items()) or "–"
-
-
-def compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    """The differences between two tables, one line each."""
-    before, after = ({f"{row['kind']} {row['name']}": row for row in one["pieces"]} for one in (old, new))
-    for family in sorted(old["families"].keys() | new["families"].keys()):
-        was, now = old["families"].get(family), new["families"].get(family)
-        if was != now:
-            yield f"texts {family}: {was} -> {now}"
-    for name in sorted(before.keys() | after.keys()):
-        was, now = before.get(name), after.get(name)
-        if was is None or now is None:
-            one = was or now
-            assert one is not None
-            yield f"{'new' if was is None else 'gone'}: {name} ({one['contributes']}, {one['lines']} lines)"
-        elif was["contributes"] != now["contributes"] or was["class"] != now["class"]:
-            yield f"{name}: {was['contributes']}, class {was['class']} -> {now['contributes']}, class {now['class']}"
-
-
-def _rows_in(path: Path) -> list[dict[str, Any]]:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines if line.startswith('{"kind"')]
 
 
 def _commit() -> str:
@@ -435,34 +587,16 @@ def main(argv: Iterable[str] | None = None) -> int:
         "--texts", type=Path, metavar="BLOBS", help="a folder with the public logs, named by blob"
     )
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--rows", action="store_true", help="print each row as soon as it is known")
-    parser.add_argument(
-        "--resume", type=Path, metavar="ROWS", help="output of an earlier --rows: do not measure these again"
-    )
-    parser.add_argument(
-        "--most", type=int, default=0, metavar="N", help="at most N texts a piece (for a busy machine)"
-    )
     parser.add_argument("--commit", default="", help="the commit to name (default: that of the checkout)")
-    parser.add_argument("--compare", type=Path, nargs="+", metavar="TABLE.json")
     args = parser.parse_args(argv if argv is None else list(argv))
-    if args.compare:
-        tables = [json.loads(path.read_text(encoding="utf-8")) for path in args.compare]
-        if len(tables) == 1:
-            tables.append(
-                json.loads((ROOT / "bench" / "results" / "ablation.json").read_text(encoding="utf-8"))
-            )
-        print("\n".join(compared(*tables[:2])) or "no difference")
-        return 0
     with scratch_folder() as scratch:
         found = prepared(Path(scratch), args.texts, args.sample)
-        found.most = args.most
-        known = _rows_in(args.resume) if args.resume is not None else []
-        table = measured(found, args.only, args.processes, known=known, tell_rows=args.rows)
-    bounds = {"at most judged of a piece": args.most} if args.most else {}
-    head = {"commit": args.commit or _commit(), **bounds, **summary(found)}
+        table = measured(found, args.only, args.processes)
+    head = {"commit": args.commit or _commit(), **summary(found)}
     if args.keep is not None:
         args.keep.write_text(written(head, table), encoding="utf-8")
-        args.keep.with_suffix(".md").write_text(page(head, table), encoding="utf-8")
+    else:
+        print("\n".join(json.dumps(row, ensure_ascii=False) for row in table))
     counts = collections.Counter((row["kind"], row["contributes"]) for row in table)
     print(json.dumps(head, indent=1))
     for kind in sorted({row["kind"] for row in table}):

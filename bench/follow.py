@@ -1,4 +1,4 @@
-"""Memory of a stoker that follows logs for long: it must not grow with what was written, nor with who looked.
+"""Memory of a stoker that follows logs for long: it must not grow with what was written.
 
 A writer appends 10,000 lines a second (training steps, ordinary lines, words never seen before), five times as many
 for one second of each minute, and rotates the log by renaming it and by copytruncate in turn. Every second the
@@ -6,14 +6,8 @@ observer's resident memory is read from /proc; every ten seconds, how far its se
 
     python bench/follow.py --minutes 60 --seed 1 [--keep bench/results/follow.json]
 
-With `--training` it is a keeper and a training under torchrun: four ranks write 10,000 lines a second in all, two of them rotate their
-logs by renaming, two by copytruncate, and viewers (`attach --no-ui` and the dashboard, in turn) come and go all the while. Descriptors
-and threads of the keeper are read too, and each rank's steps must be in the series without a gap.
-
-    python bench/follow.py --training --minutes 15 [--keep bench/results/follow_training.json]
-
 Growth is the median of the last fifth less that of the second fifth (in the first, caches fill). The exit code is 1
-when it exceeds `--bound-mib`, when a step never arrives in the series, when descriptors or threads grow, or when stoker fails.
+when it exceeds `--bound-mib`, when a step never arrives in the series, or when stoker fails.
 """
 
 from __future__ import annotations
@@ -35,21 +29,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.common import (
-    ROOT,
-    command_line,
-    cpu_s,
-    held_by,
-    run_below,
-    status,
-    steps_in_series,
-    surroundings,
-    tell,
-)
-from bench.stage import Terminal
-from supervisor.run.paths import RunPaths
+from bench.common import ROOT, command_line, cpu_s, status, surroundings, tell
 
-NOISY = str(ROOT / "tests" / "integration" / "scripts" / "noisy_training.py")
 TICK_S = 0.02
 STEP_EVERY = 50
 BURST_FACTOR = 5
@@ -113,16 +94,13 @@ def main() -> int:
     parser.add_argument("--lines", type=int, default=10_000, help="lines a second")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rotate-mib", type=float, default=128.0)
-    parser.add_argument("--training", action="store_true", help="a keeper and its ranks instead of a log")
     parser.add_argument("--bound-mib", type=float, default=BOUND_MIB)
     args = parser.parse_args()
     # A shell's background job has Ctrl-C ignored, and a child would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="stoker-follow-") as folder:
-        result = (supervise if args.training else follow)(Path(folder), args)
+        result = follow(Path(folder), args)
     tell(result, args.keep)
-    if args.training:
-        return 0 if is_flat(result) and result["growth_mib"] <= args.bound_mib else 1
     whole = result["observer_exit"] == 0 and result["last_step_seen"] == result["last_step_written"]
     return 0 if whole and result["growth_mib"] <= args.bound_mib else 1
 
@@ -210,144 +188,6 @@ def catch_up(writer: Writer, state: Path) -> float:
     while last_step(state) != writer.step and time.monotonic() - begin < CATCH_UP_S:
         time.sleep(0.05)
     return time.monotonic() - begin
-
-
-RANKS_OF_TRAINING = 4
-ROTATE_MIB = 4.0
-VIEWER_EVERY_S = 20
-VIEWER_STAYS_S = 12
-
-
-def supervise(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """One keeper, four ranks that rotate their logs, and a viewer every 20 s."""
-    environ = {
-        **os.environ,
-        "XDG_STATE_HOME": str(folder / "state"),
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-    }
-    stoker = [sys.executable, "-m", "supervisor"]
-    rates = [str(args.lines // RANKS_OF_TRAINING), str(60 * args.minutes), str(ROTATE_MIB)]
-    command = [
-        *stoker,
-        "run",
-        "--no-ui",
-        "--nproc-per-node",
-        str(RANKS_OF_TRAINING),
-        "--python",
-        sys.executable,
-    ]
-    with (folder / "out").open("wb") as out:
-        keeper = subprocess.Popen(
-            [*command, NOISY, *rates],
-            cwd=folder,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-        )
-    readings: list[tuple[int, int, int]] = []
-    viewers = 0
-    viewer: subprocess.Popen[bytes] | Terminal | None = None
-    used_s = longest_pause_s = 0.0
-    try:
-        begin = time.monotonic()
-        second = 0
-        looked = time.time()
-        while keeper.poll() is None:
-            second += 1
-            time.sleep(max(0.0, begin + second - time.monotonic()))
-            # By the wall clock: a virtual machine that was stopped meanwhile has no other sign of it.
-            longest_pause_s, looked = max(longest_pause_s, time.time() - looked), time.time()
-            if (reading := held_by(keeper.pid)) is not None:
-                readings.append(reading)
-                used_s = max(used_s, cpu_s(keeper.pid))
-            if second % VIEWER_EVERY_S == 5 and (run := run_below(folder)) is not None:
-                viewer = _viewer([*stoker, "attach"], run, folder, environ, viewers)
-                viewers += 1
-            elif second % VIEWER_EVERY_S == 5 + VIEWER_STAYS_S and viewer is not None:
-                _leave(viewer)
-                viewer = None
-            if second % 60 == 0:
-                print(f"{second // 60} min: {readings[-1]}, {viewers} viewers", file=sys.stderr, flush=True)
-    finally:
-        if viewer is not None:
-            _leave(viewer)
-        if keeper.poll() is None:
-            keeper.kill()
-            keeper.wait()
-    run = run_below(folder)
-    assert run is not None
-    ranks = run.node().attempt(1).rank_folders().values()
-    told = [(folder / "stdout.log").read_bytes().split(b"\n")[-2].split() for folder in ranks]
-    rss = [reading[2] / 2**20 for reading in readings]
-    fifth = len(rss) // 5
-    settled = readings[fifth:]
-    return {
-        **surroundings(),
-        "nice": os.nice(0),
-        "minutes": args.minutes,
-        "ranks": RANKS_OF_TRAINING,
-        "lines": sum(int(words[0]) for words in told),
-        "rotations": sum(int(words[2]) for words in told),
-        "viewers": viewers,
-        "rss_mib": {
-            "after_a_fifth": round(rss[fifth], 1),
-            "end": round(rss[-1], 1),
-            "peak": round(max(rss), 1),
-        },
-        "growth_mib": round(statistics.median(rss[-fifth:]) - statistics.median(rss[fifth : 2 * fifth]), 2),
-        "slope_mib_per_hour": round(3600 * slope(rss[fifth:]), 1),
-        "descriptors": {
-            "after_a_fifth": settled[0][0],
-            "end": settled[-1][0],
-            "most": max(r[0] for r in settled),
-        },
-        "threads": {
-            "after_a_fifth": settled[0][1],
-            "end": settled[-1][1],
-            "most": max(r[1] for r in settled),
-        },
-        "cpu_cores": round(used_s / (60 * args.minutes), 3),
-        "longest_pause_s": round(longest_pause_s, 1),
-        "steps_lost": steps_lost(run, [int(words[0]) // STEP_EVERY for words in told]),
-        "keeper_exit": keeper.returncode,
-    }
-
-
-def is_flat(found: dict[str, Any]) -> bool:
-    """Whether the keeper ended well, lost nothing, and held no more at the end than early on; its memory is judged apart."""
-    return (
-        found["keeper_exit"] == 0
-        and not any(found["steps_lost"].values())
-        and all(found[what]["end"] <= found[what]["after_a_fifth"] + 3 for what in ("descriptors", "threads"))
-    )
-
-
-def steps_lost(run: RunPaths, written: list[int]) -> dict[str, int]:
-    """Of each rank, how many of the steps that it wrote are not in the series."""
-    seen = steps_in_series(run)
-    return {
-        f"rank {rank} ({'copytruncate' if rank % 2 else 'rename'})": count - len(seen.get(str(rank), ()))
-        for rank, count in enumerate(written)
-    }
-
-
-def _viewer(
-    attach: list[str], run: RunPaths, folder: Path, environ: dict[str, str], number: int
-) -> subprocess.Popen[bytes] | Terminal:
-    if number % 2:
-        return Terminal([*attach, str(run.root)], str(folder))
-    with (folder / "viewer").open("wb") as out:
-        return subprocess.Popen([*attach, "--no-ui", str(run.root)], env=environ, stdout=out, stderr=out)
-
-
-def _leave(viewer: subprocess.Popen[bytes] | Terminal) -> None:
-    if isinstance(viewer, Terminal):
-        viewer.close()
-    else:
-        viewer.kill()
-        viewer.wait()
 
 
 def last_step(state: Path) -> int | None:

@@ -39,8 +39,7 @@ from supervisor.sources.tail.follow import FollowedFile
 from supervisor.sources.telemetry import parse_telemetry
 from supervisor.text.decode import clean
 from supervisor.text.lines import LineSplitter
-from supervisor.views.filter_words import BadQueryError
-from supervisor.views.logs.query import Query
+from supervisor.views.logs.query import BadQueryError, Query
 from supervisor.views.model.replay import NothingRecorded, record_of
 from tests.hostile import judged, shows
 from tests.views.tui import recorded

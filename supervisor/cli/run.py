@@ -74,24 +74,17 @@ def _offer_init() -> int:
 
 
 def _launch(job: Job) -> int:
-    from supervisor.preflight.interpreter import StartupProbes
+    if job.parsed.switch("check_only"):
+        from supervisor.cli.check import check_alone
 
-    dry, alone = job.parsed.switch("dry_run"), job.parsed.switch("check_only")
-    probes = StartupProbes(job.spec, os.environ, commit=not (dry or alone))
-    try:
-        if alone:
-            from supervisor.cli.check import check_alone
+        return check_alone(job.spec, job.parsed, os.environ)
+    from supervisor.cli.start_run import dry_run, start
 
-            return check_alone(job.spec, job.parsed, os.environ, probes)
-        from supervisor.cli.start_run import dry_run, start
-
-        return dry_run(job, os.environ, probes) if dry else start(job, os.environ, probes)
-    finally:
-        probes.close()
+    return dry_run(job, os.environ) if job.parsed.switch("dry_run") else start(job, os.environ)
 
 
 def _help() -> str:
-    from supervisor.job.arguments.flags import STOKER_FLAGS, help_text
+    from supervisor.job.arguments.run_arguments import STOKER_FLAGS, help_text
 
     parts = [USAGE]
     for group, title in GROUPS.items():

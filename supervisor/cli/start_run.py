@@ -9,7 +9,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,7 @@ from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.base.job_secrets import redactor_of, without_secrets
 from supervisor.preflight.checks import refused
 from supervisor.preflight.context import CheckContext
-from supervisor.preflight.interpreter import Interpreter, find_interpreter, trainer_main
+from supervisor.preflight.interpreter import Interpreter, commit_of, find_interpreter, trainer_main
 from supervisor.preflight.network import free_port
 from supervisor.run.index import claim, link_latest, register, runs_dir
 from supervisor.run.ownership import LockTaken
@@ -51,16 +51,15 @@ from supervisor.views.wording.translate import words_in
 
 if TYPE_CHECKING:
     from supervisor.keeper.loop import Keeper
-    from supervisor.preflight.interpreter import StartupProbes
 
 
-def dry_run(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
+def dry_run(job: Job, env: Mapping[str, str]) -> int:
     """Print attempt 1 as a command to paste, and the changes after an out-of-memory failure; start and write nothing.
 
     With ``--json`` one object on one line. An interpreter without torch is fine, because nothing is started.
     """
     try:
-        interpreter = find_interpreter(job.spec, env, probes.interpreter)
+        interpreter = find_interpreter(job.spec, env)
         path, why = str(interpreter.path), interpreter.why
     except JobError as error:
         path, why = job.spec.python or "python", error.message
@@ -78,7 +77,7 @@ def dry_run(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     return 0
 
 
-def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
+def start(job: Job, env: Mapping[str, str]) -> int:
     """Check, claim the run directory, and start the keeper in the requested way."""
     parsed = job.parsed
     appearance = appearance_given(parsed, env)
@@ -89,7 +88,7 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     spec = job.spec
     if has_screen:
         say(f"{words_in(appearance.spoken)('starting')} {redact_text(spec.name)}", flush=True)
-    interpreter = find_interpreter(spec, env, probes.interpreter)
+    interpreter = find_interpreter(spec, env)
     runs = folder_of_runs(parsed, env)
     context = CheckContext(spec, runs, env, interpreter)
     unchecked = parsed.switch("no_check")
@@ -112,7 +111,7 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
 
         run = RunPaths(Path(named).absolute())
         shared = replace(settings, shared=True)
-        record = _record(run, spec, interpreter, shared, commit=probes.commit())
+        record = _record(run, spec, interpreter, shared)
         run, record = shared_run(run, record)
         if record.node == 0:
             register(run, redact_text(spec.name), env)
@@ -121,14 +120,18 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
             run = claim(runs)
         except OSError as error:
             raise JobError(f"{runs}: {error.strerror}: choose another place with --runs-dir") from error
-        record = _record(run, spec, interpreter, settings, commit=probes.commit())
+        record = _record(run, spec, interpreter, settings)
         with _beginning(run, record):
             write_run_file(run.run_json, without_secrets(record))
         register(run, redact_text(spec.name), env)
         link_latest(run)
     notable = tuple(f for f in findings if f.level is not FindingLevel.OK)
     if not record.settings.interactive:
-        return _foreground(run, record, parsed, env, notable)
+        from supervisor.keeper.__main__ import make_keeper
+
+        with _beginning(run, record):
+            keeper = make_keeper(run, record, env=env, findings=notable)
+        return carry_headless("run", keeper, run, record, env, as_json=parsed.switch("json"))
     return _detached(run, record, parsed, env, notable, appearance, has_screen=has_screen)
 
 
@@ -159,9 +162,7 @@ def _first_plan(spec: JobSpec, interpreter: str, run: Path, env: Mapping[str, st
     )
 
 
-def _record(
-    run: RunPaths, spec: JobSpec, interpreter: Interpreter, settings: KeeperSettings, *, commit: str | None
-) -> RunFile:
+def _record(run: RunPaths, spec: JobSpec, interpreter: Interpreter, settings: KeeperSettings) -> RunFile:
     return RunFile(
         run_id=run.run_id,
         job=spec,
@@ -175,7 +176,7 @@ def _record(
         torch_version=interpreter.torch_version,
         torch_cuda=interpreter.torch_cuda,
         torch_hip=interpreter.torch_hip,
-        git_commit=commit,
+        git_commit=commit_of(spec.cwd),
         trainer_main=trainer_main(),
         path=os.path.realpath(run.root),
         uid=os.geteuid(),
@@ -188,16 +189,6 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.getuid())
-
-
-def _foreground(
-    run: RunPaths, record: RunFile, parsed: ParsedRun, env: Mapping[str, str], findings: tuple[Finding, ...]
-) -> int:
-    from supervisor.keeper.make_keeper import make_keeper
-
-    with _beginning(run, record):
-        keeper = make_keeper(run, record, env=env, findings=findings)
-    return carry_headless("run", keeper, run, record, env, as_json=parsed.switch("json"))
 
 
 def carry_headless(
@@ -261,55 +252,34 @@ def _detached(
     *,
     has_screen: bool,
 ) -> int:
-    from supervisor.keeper.process.detach import teardown_warning
+    from supervisor.cli.open_app import load_app, show
+    from supervisor.keeper.process.detach import KeeperDidNotStart, start_detached, teardown_warning
 
     for finding in findings:
         if finding.level is FindingLevel.WARNING and parsed.switch("detach"):
             say(redact_text(f"stoker run: {finding.check}: {finding.what}"), file=sys.stderr)
     warning = teardown_warning(env)
-    if not has_screen:
-        _warn(warning)
-        if code := _start_keeper(run, record, env, findings):
-            return code
-        try:
-            say(run.run_id, flush=True)
-        except OSError:
-            say(f"stoker run: {run.run_id} has begun", file=sys.stderr)
-            raise
-        return 0
-    from supervisor.cli.open_app import load_app, show
-
+    if warning and not has_screen:
+        say(f"stoker run: {warning}", file=sys.stderr)
     try:
         # The app loads on a separate core while the keeper loads its modules.
-        code = _start_keeper(run, record, env, findings, meanwhile=load_app)
-        return code or show(run, read_only=parsed.switch("read_only"), env=env, appearance=appearance)
+        load = load_app if has_screen else None
+        with _beginning(run, record):
+            start_detached(run, env, record=record, entry=WITH_LOG, findings=findings, meanwhile=load)
+        if has_screen:
+            return show(run, read_only=parsed.switch("read_only"), env=env, appearance=appearance)
+    except KeeperDidNotStart as error:
+        return complain("run", error, 1)
     except KeyboardInterrupt:
         how = f"`stoker attach {run.run_id}` shows it, `stoker stop {run.run_id}` ends it"
         say(f"stoker run: interrupted, but the run has begun: {how}", file=sys.stderr)
         raise
     finally:
-        _warn(warning)  # earlier, the screen would cover it at once
-
-
-def _start_keeper(
-    run: RunPaths,
-    record: RunFile,
-    env: Mapping[str, str],
-    findings: tuple[Finding, ...],
-    *,
-    meanwhile: Callable[[], object] | None = None,
-) -> int:
-    """Start a detached keeper; exit code 1 and one line if it does not start, 2 without space."""
-    from supervisor.keeper.process.detach import KeeperDidNotStart, start_detached
-
+        if warning and has_screen:  # earlier, the screen would cover it at once
+            say(f"stoker run: {warning}", file=sys.stderr)
     try:
-        with _beginning(run, record):
-            start_detached(run, env, record=record, entry=WITH_LOG, findings=findings, meanwhile=meanwhile)
-    except KeeperDidNotStart as error:
-        return complain("run", error, 1)
+        say(run.run_id, flush=True)
+    except OSError:
+        say(f"stoker run: {run.run_id} has begun", file=sys.stderr)
+        raise
     return 0
-
-
-def _warn(warning: str | None) -> None:
-    if warning:
-        say(f"stoker run: {warning}", file=sys.stderr)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from supervisor.diagnosis.evidence import JobEvidence, MachineRecords, RunValues, SeenHang
 from supervisor.job.arguments.command_line import names_of
-from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, by_spelling
+from supervisor.job.arguments.run_arguments import STOKER_FLAGS, TORCHRUN_FLAGS, by_spelling
 from supervisor.job.knobs.conventions import find_loader
 from supervisor.job.knobs.set_batch import divided_flag
 from supervisor.job.spec import JobSpec

@@ -7,16 +7,12 @@ stoker lives in this module.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isqrt
 
 from supervisor.job.errors import JobError
 
-# Share of a rank's capacity that a predicted micro-batch may use: the allocator's own fragments and
-# the spread between ranks need the rest.
-FIT_SHARE = 0.95
 # How many workable values a refusal names.
 MOST_TRIED = 1_000_000
 NAMED_VALUES = 3
@@ -82,15 +78,6 @@ class MemoryPoint:
     tried_bytes: int
     capacity_bytes: int
     base_bytes: int = 0
-
-    def predicted_bytes(self, micro_batch: int) -> float:
-        """The least memory that another micro-batch needs, if memory above the base grows in proportion."""
-        above_base = max(self.allocated_bytes + self.tried_bytes - self.base_bytes, 0)
-        return self.base_bytes + above_base * micro_batch / self.micro_batch
-
-    def fits(self, micro_batch: int) -> bool:
-        """Whether `micro_batch` is predicted to stay under `FIT_SHARE` of the capacity."""
-        return self.predicted_bytes(micro_batch) <= FIT_SHARE * self.capacity_bytes
 
 
 def resolve(
@@ -189,14 +176,6 @@ def with_world_size(spec: BatchSpec, world_size: int) -> BatchSpec:
     return replace(
         spec, micro_batch_per_rank=micro, accumulation_steps=per_rank // micro, world_size=world_size
     )
-
-
-def without_numbers(spec: BatchSpec, smaller: Sequence[int]) -> int:
-    """The next micro-batch if nothing is known about memory: the largest that divides the present one.
-
-    8 becomes 4 at twice the accumulation, not 5 at 10 → 16: a small step mostly runs out of memory again.
-    """
-    return next((m for m in smaller if spec.micro_batch_per_rank % m == 0), smaller[0])
 
 
 def describe(spec: BatchSpec) -> str:

@@ -13,14 +13,15 @@ from enum import StrEnum
 from typing import Final
 
 from supervisor.job.batch import (
-    FIT_SHARE,
     BatchSpec,
     MemoryPoint,
     candidates,
     with_micro_batch,
-    without_numbers,
 )
 
+# Share of a rank's capacity that a predicted micro-batch may use: the allocator's own fragments and
+# the spread between ranks need the rest.
+FIT_SHARE: Final = 0.95
 _UNITS: Final = {"bytes": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SIZE: Final = r"(\d{1,7}(?:\.\d{1,4})?) ?(bytes|B|KiB|MiB|GiB|TiB)"
 _TRIED: Final = re.compile(rf"[Tt]ried to allocate {_SIZE}")
@@ -63,7 +64,7 @@ class MemoryTrial:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Bytes = `at_zero` + `per_sample` x micro-batch, by least squares through `points` micro-batches."""
+    """Bytes = `at_zero` + `per_sample` x micro-batch: by least squares through `points` micro-batches, or from one that failed."""
 
     at_zero: float
     per_sample: float
@@ -133,22 +134,34 @@ def choose_smaller(
 
     Returns:
         The largest smaller divisor that the best knowledge predicts to fit; where a prediction leaves nothing
-        (a base that alone is too large is usually a wrong measurement) or nothing is known, the one midway to
-            a known fit if `spec` was also thought to fit, else the next one that divides the present
-            micro-batch. None when no divisor of at least `minimum` is left.
+        (a base that alone is too large is usually a wrong measurement) or nothing is known, the next one that
+        divides the present micro-batch. None when no divisor of at least `minimum` is left.
     """
     half = spec.micro_batch_per_rank // 2
     open_ = _open_values(spec, trials, minimum, half if smaller_global else 0)
     if not open_:
         return None
-    held = max((t.micro_batch for t in trials if t.fitted and t.micro_batch in open_), default=None)
+    fitted = max((t.micro_batch for t in trials if t.fitted and t.micro_batch in open_), default=None)
     line = line_through(trials)
-    found = _between(spec, open_, held, trials, line) or _by_measure(open_, held, line)
-    found = found or _by_point(open_, held, point)
+    if line is None and fitted is None and point is not None:
+        above_base = max(point.allocated_bytes + point.tried_bytes - point.base_bytes, 0)
+        line = Line(point.base_bytes, above_base / point.micro_batch, 1, point.capacity_bytes)
+    micro = next((m for m in open_ if line.fits(m)), None) if line is not None else None
+    if line is not None and micro is not None and micro >= (fitted or 0):
+        needed = f"{size(line.predicted_bytes(micro))} of {size(line.capacity_bytes)}"
+        how = f"it needs at least {needed}"
+        if line.points > 1:
+            how = f"predicted from {line.points} measured micro-batches to need {needed}"
+    elif fitted is not None:
+        micro, how = fitted, "it fitted before"
+    elif smaller_global:
+        micro, how = next((m for m in open_ if m <= half), open_[0]), "half of it"
+    else:
+        # 8 becomes 4 at twice the accumulation, not 5 at 10 → 16: a small step mostly runs out of memory again.
+        whole = (m for m in open_ if spec.micro_batch_per_rank % m == 0)
+        micro, how = next(whole, open_[0]), "the largest smaller divisor"
     if smaller_global:
-        micro, how = found or (next((m for m in open_ if m <= half), open_[0]), "half of it")
         return Choice(replace(spec, micro_batch_per_rank=micro), how)
-    micro, how = found or (without_numbers(spec, open_), "the largest smaller divisor")
     return Choice(with_micro_batch(spec, micro), how)
 
 
@@ -162,48 +175,6 @@ def _open_values(spec: BatchSpec, trials: Sequence[MemoryTrial], minimum: int, h
     failed = {t.micro_batch for t in trials if not t.fitted}
     # A failed value fails again; but a memory with only failures must not end the search.
     return [m for m in smaller if m < min(failed, default=spec.micro_batch_per_rank)] or smaller
-
-
-def _between(
-    spec: BatchSpec, open_: Sequence[int], held: int | None, trials: Sequence[MemoryTrial], line: Line | None
-) -> tuple[int, str] | None:
-    """After a fit that the run refuted (a probe is shorter than a training): midway between the fit and the failure.
-
-    The next known fit may be far below: with 8 known to fit and 16 refuted, 12 comes before 8.
-    """
-    refuted = any(t.fitted and t.micro_batch == spec.micro_batch_per_rank for t in trials)
-    left = [m for m in open_ if held is not None and m > held]
-    if not refuted or not left or line is not None:
-        return None
-    how = f"between {held}, which fitted, and {spec.micro_batch_per_rank}, which did not after all"
-    return left[len(left) // 2], how
-
-
-def _by_measure(open_: Sequence[int], held: int | None, line: Line | None) -> tuple[int, str] | None:
-    """The largest that a line through measured micro-batches predicts to fit, or that fitted before."""
-    found = next((m for m in open_ if line.fits(m)), None) if line is not None else None
-    if line is not None and found is not None and found >= (held or 0):
-        return found, _by_line(line, found)
-    return (held, "it fitted before") if held is not None else None
-
-
-def _by_point(open_: Sequence[int], held: int | None, point: MemoryPoint | None) -> tuple[int, str] | None:
-    """The largest that one failed allocation's own numbers predict to fit."""
-    if held is not None or point is None:
-        return None
-    found = next((m for m in open_ if point.fits(m)), None)
-    if found is None:
-        return None
-    needed = size(point.predicted_bytes(found))
-    how = f"it needs at least {needed} of {size(point.capacity_bytes)}"
-    return found, how
-
-
-def _by_line(line: Line, micro_batch: int) -> str:
-    needed = size(line.predicted_bytes(micro_batch))
-    return (
-        f"predicted from {line.points} measured micro-batches to need {needed} of {size(line.capacity_bytes)}"
-    )
 
 
 def size(count: float) -> str:

@@ -16,7 +16,7 @@ NAMED_UNSEEN: Final = "named without a value"
 BY_ITSELF, NEVER = "itself", "never"
 IN_CODE = "code"
 """Answers about how a script resumes, besides the name of a setting."""
-RESTARTS, CONTINUES = "restarts", "continues"
+RESTARTS = "restarts"
 """Answers about a script's count of its steps: from 0 at each start, or on from the checkpoint."""
 
 
@@ -51,7 +51,7 @@ class Unread(StrEnum):
     SCOPE = "scope"  # what the batch setting counts
     MICRO = "micro"  # which setting makes the micro-batch
     ACCUMULATION = "accumulation"  # which setting makes the accumulation
-    COUNTER = "counter"  # not of the batch: whether steps are counted from 0 at each start
+    COUNTER = "counter"  # asked by earlier versions: whether steps are counted from 0 at each start
     EXIT_CODE = "exit_code"  # not of the batch: whether exit code 0 is a success whatever the logs show
     RESUME = "resume"  # not of the batch: how the script resumes
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 from supervisor.job.launch.oom_plan import RESUME_KNOB, missing_words, oom_notice
 from supervisor.job.spec import EntryKind
@@ -26,7 +25,7 @@ from supervisor.keeper.process.child import Child, ExitStatus, adopt, end_all, r
 from supervisor.keeper.recording.recorder import Recorder
 from supervisor.keeper.stalls.hang_watch import HangContext
 from supervisor.keeper.stalls.health import Health
-from supervisor.keeper.stalls.stack_rounds import Round, Targets, targets_of
+from supervisor.keeper.stalls.stack_rounds import Round, Targets
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.answers import batch_question, resume_question
@@ -36,8 +35,8 @@ from supervisor.run.next_job import next_job
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.records import FailureClass
 from supervisor.sources.kernel_memory import memory_kills
+from supervisor.sources.processes import is_alive
 from supervisor.sources.signature_files import EngineLoader
-from supervisor.sources.tail.tailer import Backlog
 
 PROVISIONAL_DELAY_S = 0.4
 FAILING_DELAY_S = 0.05
@@ -104,13 +103,12 @@ class AttemptMonitor:
             context.node.series,
             lambda since_t: concurrent_runs(context.run, since_t, context.env),
             self._measured,
-            lambda: context.ledger.apart_s,
         )
         self._recorder = Recorder(
             context.node.series,
             context.ledger.emit,
             context.clock,
-            self._backlog,
+            lambda: self._collector.logs.backlog() if self._collector is not None else None,
             redact=context.ledger.redactor.text,
             apart_s=lambda: context.ledger.apart_s,
         )
@@ -124,14 +122,14 @@ class AttemptMonitor:
             around=HangContext(
                 watched=self.is_watched,
                 can_resume=self._can_resume,
-                group_timeout_s=context.record.job.group_timeout_s,
+                group_timeout_s=lambda: self._measured.group_timeout_s,
             ),
             total_steps=context.record.job.total_steps,
         )
         self._live: LiveAttempt | None = None
         self._ending: _Ending | None = None
         self._collector: Collector | None = None
-        self._failures = RankFailures(context.clock, self._log_of)
+        self._failures = RankFailures(context.clock)
         self._provisional_at: dict[bool, float] = {}
         self._kills_before: int | None = None
         self._newest: ev.CheckpointCommitted | None = None
@@ -158,12 +156,9 @@ class AttemptMonitor:
     def is_about_to_end(self) -> bool:
         """Whether a rank died or may be dying, so that torchrun is about to exit and every moment delays the next launch."""
         live, collector = self._live, self._collector
-        return (
-            live is not None
-            and collector is not None
-            and live.stop_sequence is None
-            and (self._failures.is_urgent or collector.agent_is_ending())
-        )
+        if live is None or collector is None or live.stop_sequence is not None:
+            return False
+        return self._failing_is_new() or collector.agent_is_ending()
 
     def is_watched(self) -> bool:
         """Whether somebody has this run open on a screen."""
@@ -197,12 +192,20 @@ class AttemptMonitor:
         self._found.close()
 
     def _observe(self, observation: Observation) -> None:
-        if self._collector is None or self._is_our_signal(observation):
+        live = self._live
+        if self._collector is None:
             return
-        if self._live is not None:
-            self._live.sends_telemetry = self._live.sends_telemetry or is_telemetry(observation)
+        if live is not None:
+            if (
+                live.stop_sequence is not None
+                and isinstance(observation, EvidenceLine)
+                and observation.failure is FailureClass.TERMINATED
+                and observation.stop_signal
+            ):
+                return  # it only echoes the SIGTERM of our own stop, which is journalled already
+            live.sends_telemetry = live.sends_telemetry or is_telemetry(observation)
             if isinstance(observation, RankGone) and observation.exit_code is not None:
-                self._live.exit_codes[observation.local_rank] = observation.exit_code
+                live.exit_codes[observation.local_rank] = observation.exit_code
             self._failures.observe(observation)
         self._found.hear(observation)
         self._take(self._measured.hear(observation))
@@ -210,19 +213,6 @@ class AttemptMonitor:
     def _take(self, observation: Observation) -> None:
         self._recorder.record(self._number, observation)
         self._health.observe(observation)
-
-    def _backlog(self) -> Backlog | None:
-        return self._collector.logs.backlog() if self._collector is not None else None
-
-    def _is_our_signal(self, observation: Observation) -> bool:
-        """Whether a line only echoes the SIGTERM of our own stop, which is journalled already."""
-        stopping = self._live is not None and self._live.stop_sequence is not None
-        return (
-            stopping
-            and isinstance(observation, EvidenceLine)
-            and observation.failure is FailureClass.TERMINATED
-            and observation.stop_signal
-        )
 
     # -- its beginning ---------------------------------------------------------------------------
 
@@ -274,7 +264,6 @@ class AttemptMonitor:
             clock=self._clock,
             interval_s=self._record.settings.sample_interval_s,
             engine=self._engine.get,
-            engine_ready=lambda: self._engine.ready,
             job=self._record.job,
         )
         self._recorder.begin(number, adopted=adopted)
@@ -285,19 +274,10 @@ class AttemptMonitor:
 
     def follow(self, child: Child, number: int, *, adopted: st.RunState | None = None) -> None:
         """Watch a running command: one just started, or one `adopted` in the given state."""
-        job = self._record.job
         collector = self._sense(child.paths, number, adopted=adopted)
-        self._live = LiveAttempt(
-            number,
-            child,
-            run_dir=self._mark,
-            clock=self._clock,
-            local_world_size=next_job(job, self._ledger.state).job.nproc_per_node,
-            one_node=job.nnodes == "1",
-            death_grace_s=job.timing.death_grace_s,
-            ends=collector.agent_is_ending,
-            whole_tree=job.entry_kind is EntryKind.COMMAND,
-        )
+        job = next_job(self._record.job, self._ledger.state).job
+        ends = collector.agent_is_ending
+        self._live = LiveAttempt(number, child, run_dir=self._mark, clock=self._clock, job=job, ends=ends)
         # A count that another keeper began cannot be continued, because the control group may be another one now.
         self._kills_before = memory_kills() if adopted is None else None
         self._health.begin(number, adopted=adopted)
@@ -318,34 +298,38 @@ class AttemptMonitor:
             self._ledger.emit(fact, durable=isinstance(fact, ev.StopIntended))
             if isinstance(fact, ev.RankStarted):
                 collector.add_rank(fact)
-        self._look_for_failure(live)
+        running, view = live.stop_sequence is None and live.exit is None, self._ledger.state.attempt
+        if running and view is not None and (failing := self._failures.look(view)) is not None:
+            self._ledger.emit(failing)
         collector.look()
         self._measured.look(self._ledger.state)
         self._foretell()
         self._stepped(self._ledger.state)
-        self._found.look(self._ledger.state, watched=self.is_watched())
+        self._found.look(self._ledger.state)
         self._drop_copies()
         if live.is_over():
             self._begin_end(live.number, live.exit or ExitStatus(None), collector)
         elif collector.agent_is_ending() and live.stop_sequence is None:
-            self._judge_death(live.number)
             self._give_provisional(live.number, PROVISIONAL_DELAY_S)
-        elif live.stop_sequence is None and live.exit is None and self._trial_is_over():
+        elif running and self._trial_is_over():
             self.stop(ev.StopWhy.TRIAL, "--trial", grace_s=self._record.job.timing.grace_s)
-        elif live.stop_sequence is None and live.exit is None:
-            view = self._ledger.state.attempt
-            if view is not None and view.missed is not None:
-                # It is not asked for a checkpoint, which might overwrite the one that it did not load.
-                grace_s = self._record.job.timing.death_grace_s
-                self.stop(ev.StopWhy.NOT_RESUMED, "keeper", grace_s=grace_s)
-            elif view is not None and view.differs is not None:
-                grace_s = self._record.job.timing.death_grace_s
-                self.stop(ev.StopWhy.PLAN_DIFFERS, "keeper", grace_s=grace_s)
-            elif self._failing() is not None:
-                self._judge_death(live.number)
-            elif self._health.tick():
-                # No rank responds, so it is not asked for a checkpoint and gets no more grace than the peers of a dead rank.
-                self.stop(ev.StopWhy.HANG, "keeper", grace_s=self._record.job.timing.death_grace_s)
+        elif running:
+            self._look_at_running(live.number)
+
+    def _look_at_running(self, number: int) -> None:
+        """End an attempt that does not follow its plan, has failed, or hangs.
+
+        It is not asked for a checkpoint: one might overwrite what it did not load, and hanging ranks do not respond.
+        """
+        view, why = self._ledger.state.attempt, None
+        if view is not None and view.differs is not None:
+            why = ev.StopWhy.PLAN_DIFFERS
+        elif self._failing_is_new():
+            self._give_provisional(number, FAILING_DELAY_S, rank_died=True)
+        elif self._health.tick():
+            why = ev.StopWhy.HANG
+        if why is not None:
+            self.stop(why, "keeper", grace_s=self._record.job.timing.death_grace_s)
 
     def _foretell(self) -> None:
         """Report what an out-of-memory failure would lead to, once the first steps show it, and again if that changes."""
@@ -382,38 +366,11 @@ class AttemptMonitor:
             code = f"{ev.ON_OOM}{'restarts' if restarts else 'ends'}"
             self._ledger.emit(ev.Advisory(t=now, attempt=1, code=code, text=text))
 
-    def _look_for_failure(self, live: LiveAttempt) -> None:
-        """Journal at once that a rank is failing. torchrun may take seconds to end, and silence until then is not a stall."""
-        state = self._ledger.state
-        view = state.attempt
-        if view is None or live.stop_sequence is not None or live.exit is not None:
-            return
-        done = (
-            bool(state.total_steps)
-            and view.last_step is not None
-            and view.last_step >= (state.total_steps or 0)
-        )
-        alone = self._record.job.entry_kind is EntryKind.COMMAND and not live.ranks
-        told = self._failures.look(view, {0: live.child.pid} if alone else live.ranks, done=done)
-        if told is not None:
-            self._ledger.emit(told)
-
-    def _judge_death(self, number: int) -> None:
-        """Give a first verdict once the failing rank has exited; before that, its error may still be harmless."""
-        failing = self._failing()
-        if failing is not None and failing.exited:
-            self._give_provisional(number, FAILING_DELAY_S, rank_died=True)
-
-    def _log_of(self, name: str) -> Path:
-        return self._node.attempt(self._number).root / name
-
-    def _failing(self) -> st.RankState | None:
-        """The rank known to be failing, if that is recent enough for its launcher to still end the others."""
+    def _failing_is_new(self) -> bool:
+        """Whether a rank is known to have failed recently enough for its launcher to still end the others."""
         view = self._ledger.state.attempt
         failing = view.failing if view is not None else None
-        if view is None or failing is None or self._clock.wall() - failing.t >= FAILING_S:
-            return None
-        return view.ranks.get(failing.local_rank, st.RankState(local_rank=failing.local_rank))
+        return failing is not None and self._clock.wall() - failing.t < FAILING_S
 
     def _trial_is_over(self) -> bool:
         """Whether a trial has made its steps or run out of time."""
@@ -459,14 +416,31 @@ class AttemptMonitor:
         return job.retry.restart_from_scratch or can_go_on(job.knobs, saved)
 
     def _stack_targets(self) -> Targets | None:
-        view = self._ledger.state.attempt
-        if self._live is None or view is None:
+        """Which processes to look at now; None while no process of the attempt is known."""
+        view, live, job = self._ledger.state.attempt, self._live, self._record.job
+        if live is None or view is None:
             return None
-        python = self._record.interpreter
-        found = targets_of(self._run, self._node, self._record.job, view, self._live, self._env, python)
-        # Dumps have the machine's time, so if its clock was set back, they look older than they are.
-        behind_s = min(self._clock.ahead_s(), 0.0)
-        return replace(found, since_t=found.since_t + behind_s) if found is not None else None
+        known = {
+            (rank.rank if rank is not None and rank.rank is not None else local): process
+            for local, process in live.ranks.items()
+            if is_alive(process)
+            for rank in [view.ranks.get(local)]
+        }
+        if not known and job.entry_kind is EntryKind.COMMAND:
+            # A plain `python train.py`: its own process, or the innermost process that a wrapper started.
+            known = dict(enumerate(live.child.tree()[:1]))
+        if not known:
+            return None
+        return Targets(
+            attempt=view.number,
+            ranks=known,
+            attempt_root=live.paths.root,
+            artifacts=self._run.artifacts,
+            env={**self._env, **dict(job.env)},
+            # Dumps have the machine's time, so if its clock was set back, they look older than they are.
+            since_t=(view.started_t or view.planned_t) + min(self._clock.ahead_s(), 0.0),
+            python=self._record.interpreter,
+        )
 
     def _drop_copies(self) -> None:
         """Remove the copy of the checkpoint that was resumed from once a newer one is committed."""

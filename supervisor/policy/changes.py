@@ -23,7 +23,10 @@ def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str
         case Answer.SHRINK:
             return _smaller(history, rule)
         case Answer.FEWER_WORKERS:
-            return _fewer_workers(history, rule)
+            none_left = (
+                f"no DataLoader knob is known, or none is left to lower; {rule.advice_if_not_restarted}"
+            )
+            return next_step(history.loader, history.changes, SHARED) or (None, none_left)
         case Answer.NEW_PORT if history.port_named or not history.leads:
             return None, f"the port was chosen by a person and is never moved; {rule.advice_if_not_restarted}"
         case Answer.NEW_PORT:
@@ -33,10 +36,21 @@ def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str
             return SpecChange(env=env), "this PyTorch has no libuv: USE_LIBUV=0 for agent and workers"
         case Answer.RAISE_FILES:
             return SpecChange(raise_open_files=True), "too many open files: soft limit up to the hard one"
+        case Answer.RESUME_EARLIER if history.newest_checkpoint is None:
+            return None, f"no earlier checkpoint is known; {rule.advice_if_not_restarted}"
         case Answer.RESUME_EARLIER:
-            return _earlier(history, rule)
+            # It is good: it did not fail to load, and the loss was still finite.
+            lost = history.now.lost_at
+            if lost is None:
+                return SpecChange(), f"resume from the checkpoint before: {history.newest_checkpoint}"
+            path = history.newest_checkpoint
+            return SpecChange(), f"resume once from before the loss became NaN or Inf at step {lost}: {path}"
         case Answer.UNMEASURED if history.may_blame_measurements:
-            return SpecChange(env=(NOT_MEASURED,)), _unmeasured_text(history)
+            verdict = history.now.verdict
+            why = "no cause is known and no step was made: restart once without stoker's measurements, which may be the cause"
+            if verdict is not None and verdict.reason is Reason.INSTRUMENT:
+                why = "it was raised in stoker's own measurements: restart once without them"
+            return SpecChange(env=(NOT_MEASURED,)), why
         case Answer.UNMEASURED:
             return None, rule.advice_if_not_restarted
         case Answer.EXCLUDE_GPU:
@@ -58,30 +72,14 @@ def _restart_text(history: PolicyInput) -> str:
     )
 
 
-def _unmeasured_text(history: PolicyInput) -> str:
-    verdict = history.now.verdict
-    if verdict is not None and verdict.reason is Reason.INSTRUMENT:
-        return "it was raised in stoker's own measurements: restart once without them"
-    return "no cause is known and no step was made: restart once without stoker's measurements, which may be the cause"
-
-
-def _earlier(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
-    """Resume from the newest good checkpoint: it did not fail to load, and the loss was still finite."""
-    path, lost = history.newest_checkpoint, history.now.lost_at
-    if path is None:
-        return None, f"no earlier checkpoint is known; {rule.advice_if_not_restarted}"
-    if lost is not None:
-        return SpecChange(), f"resume once from before the loss became NaN or Inf at step {lost}: {path}"
-    return SpecChange(), f"resume from the checkpoint before: {path}"
-
-
 def _smaller(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
     verdict = history.now.verdict
     if verdict is not None and verdict.reason in {Reason.KERNEL_KILL, Reason.CGROUP_KILL, Reason.SLURM}:
         step = next_step(history.loader, history.changes, KILLED)
         if step is not None:
             return step
-    if verdict is not None and verdict.action is Action.SET_ALLOCATOR and not _tried_allocator(history):
+    tried = any("expandable_segments:True" in dict(c.env).values() for c in history.changes)
+    if verdict is not None and verdict.action is Action.SET_ALLOCATOR and not tried:
         pair = tuple(
             (n, "expandable_segments:True") for n in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
         )
@@ -104,13 +102,6 @@ def _smaller(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
         )
     change_of = BatchChange(batch, choice.batch)
     return SpecChange(batch=change_of), f"{describe_change(change_of)}: {choice.how}"
-
-
-def _fewer_workers(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
-    step = next_step(history.loader, history.changes, SHARED)
-    if step is not None:
-        return step
-    return None, f"no DataLoader knob is known, or none is left to lower; {rule.advice_if_not_restarted}"
 
 
 def _without_gpu(history: PolicyInput) -> tuple[SpecChange, str]:
@@ -152,11 +143,6 @@ def _without_gpu(history: PolicyInput) -> tuple[SpecChange, str]:
     return SpecChange(), f"{again} on all GPUs: no smaller number of ranks keeps the global batch"
 
 
-def needs_answer(history: PolicyInput, rule: Rule) -> bool:
-    """Whether an answer to the job's question would enable the rule's plan."""
-    return rule.answer is Answer.SHRINK and history.question and not history.knobs.can_change_batch
-
-
 def offer_for(history: PolicyInput, rule: Rule) -> SpecChange:
     """The plan that a person may accept if policy makes none: the global batch would shrink."""
     batch, knobs = history.now.batch, history.knobs
@@ -166,10 +152,6 @@ def offer_for(history: PolicyInput, rule: Rule) -> SpecChange:
     least = history.retry.min_micro_batch
     choice = choose_smaller(batch, history.memory, history.trials, least, smaller_global=True)
     return SpecChange(batch=BatchChange(batch, choice.batch)) if choice is not None else SpecChange()
-
-
-def _tried_allocator(history: PolicyInput) -> bool:
-    return any("expandable_segments:True" in dict(c.env).values() for c in history.changes)
 
 
 # -- against full host memory: the DataLoader's settings are lowered before the batch --------------
@@ -197,10 +179,10 @@ def next_step(
     past = [dict(change.set_args) for change in changes]
     taken: dict[LoaderStep, int] = {}
     for kind in steps:
-        knob = _knob(loader, kind)
+        knob: tuple[str, int | bool | str] | None = getattr(loader, kind.value)
         if knob is None:
             continue
-        name, present = knob
+        name, present = knob[0], str(knob[1]).lower()
         values = [given[name] for given in past if name in given]
         used = taken[kind] = taken.get(kind, 0) + 1
         if len(values) >= used:
@@ -209,11 +191,6 @@ def next_step(
         if step is not None:
             return step
     return None
-
-
-def _knob(loader: LoaderKnobs, kind: LoaderStep) -> tuple[str, str] | None:
-    found: tuple[str, int | bool | str] | None = getattr(loader, kind.value)
-    return None if found is None else (found[0], str(found[1]).lower())
 
 
 def _lowered(kind: LoaderStep, name: str, present: str) -> tuple[SpecChange, str] | None:

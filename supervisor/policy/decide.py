@@ -6,8 +6,8 @@ import itertools
 from dataclasses import replace
 from typing import Final, assert_never
 
-from supervisor.job.spec import RESTARTS, TrialSettings, steps_seen
-from supervisor.policy.changes import change_for, needs_answer, offer_for
+from supervisor.job.spec import TrialSettings, steps_seen
+from supervisor.policy.changes import change_for, offer_for
 from supervisor.policy.history import (
     PastAttempt,
     PolicyInput,
@@ -54,16 +54,23 @@ def decide(history: PolicyInput) -> Decision:
     if stopped is not None:
         return stopped
     if now.missed:
-        replanned = now.refuted and history.knobs.can_change_batch
-        return _replanned(history) if replanned else _not_resumed(history)
+        return _not_as_planned(history)
     verdict = now.verdict
     failure = verdict.failure if verdict else FailureClass.UNKNOWN
     if now.exit_code == 0 and (ended := _ended_with_zero(history, verdict)) is not None:
         return ended
-    if verdict and (verdict.failure, verdict.reason) == (FailureClass.WORKER_CRASH, Reason.AT_EXIT):
-        return _aborted_at_exit(history)
+    if verdict and (failure, verdict.reason) == (FailureClass.WORKER_CRASH, Reason.AT_EXIT):
+        if history.finished:
+            done = f"{_finished(history)}; the abort at exit came after all work"
+            return Decision(DecisionKind.SUCCEED, done, exit_code=0)
+        reason = "aborted at exit, and neither the last step nor a final checkpoint is known"
+        return Decision(DecisionKind.FAIL, reason, exit_code=EXIT_FAILED)
     if now.exit_code is None and failure in {FailureClass.UNKNOWN, FailureClass.HEALTHY}:
-        return _ended_unseen(history)
+        if history.finished:
+            done = f"{_finished(history)} (its exit status was lost)"
+            return Decision(DecisionKind.SUCCEED, done, exit_code=0)
+        reason = "its exit status was lost and no cause is known"
+        return Decision(DecisionKind.FAIL, reason, exit_code=EXIT_LOST)
     rule = _rule(history, verdict)
     if rule.answer is Answer.REQUEUE:
         return _requeue(history, rule.advice_if_not_restarted)
@@ -77,13 +84,6 @@ def decide(history: PolicyInput) -> Decision:
     return replace(decided, reason=reason, asks=decided.asks or decided.kind is not DecisionKind.RESTART)
 
 
-def _ended_unseen(history: PolicyInput) -> Decision:
-    """The decision after an attempt whose exit status is unknown and whose logs show no failure."""
-    if history.finished:
-        return Decision(DecisionKind.SUCCEED, f"{_done(history)} (its exit status was lost)", exit_code=0)
-    return Decision(DecisionKind.FAIL, "its exit status was lost and no cause is known", exit_code=EXIT_LOST)
-
-
 def _ended_with_zero(history: PolicyInput, verdict: Verdict | None) -> Decision | None:
     """The decision after exit code 0, usually success. None: the logs show a failure, and its rule decides."""
     failure, reason = (verdict.failure, verdict.reason) if verdict else (FailureClass.HEALTHY, None)
@@ -93,7 +93,7 @@ def _ended_with_zero(history: PolicyInput, verdict: Verdict | None) -> Decision 
         return _hold(history, f"exit code 0, but: {verdict.title}", SpecChange())
     is_early = reason is Reason.ENDED_EARLY
     is_failure = failure not in {FailureClass.HEALTHY, FailureClass.UNKNOWN}
-    done = _done(history)
+    done = _finished(history)
     if (is_early or is_failure) and history.retry.exit_zero == "trust":
         done = f"{done}; exit code 0 is trusted"
     elif verdict is not None and is_early and history.trial is None:
@@ -143,7 +143,7 @@ def _stopped_by_us(history: PolicyInput, now: PastAttempt) -> Decision | None:
     if now.stop is None:
         return None
     if now.exit_code == 0 and history.finished:
-        return Decision(DecisionKind.SUCCEED, _done(history), exit_code=0)
+        return Decision(DecisionKind.SUCCEED, _finished(history), exit_code=0)
     match now.stop:
         case StopCause.REQUEST:
             return Decision(DecisionKind.STOP, "stopped on request", exit_code=EXIT_STOPPED)
@@ -167,24 +167,16 @@ def _stopped_by_us(history: PolicyInput, now: PastAttempt) -> Decision | None:
             assert_never(now.stop)
 
 
-def _not_resumed(history: PolicyInput) -> Decision:
-    """An attempt that began below its checkpoint waits for a person, who may say that the script counts from 0."""
-    if history.counter == RESTARTS and not history.now.misses_surely:
-        reason = "the script's step count starts over at 0: restart from the newest checkpoint"
-        return Decision(DecisionKind.RESTART, reason, change=SpecChange())
-    held, now = _hold(history, history.now.missed, SpecChange()), history.now
-    asks = now.refuted and history.question
-    return replace(held, asks=asks or (not now.misses_surely and not history.counter))
-
-
-def _replanned(history: PolicyInput) -> Decision:
-    """Repeat the plan of a restart that had another batch, with the setting that was answered since."""
+def _not_as_planned(history: PolicyInput) -> Decision:
+    """Repeat the plan of a restart that had another batch, with the setting that was answered since; else wait for a person."""
+    now, knobs = history.now, history.knobs
+    if not (now.refuted and knobs.can_change_batch):
+        return replace(_hold(history, now.missed, SpecChange()), asks=now.refuted and history.question)
     decided = _restart_or_not(history, FailureClass.USAGE_ERROR, Rule(Answer.RESTART))
     if decided.kind is not DecisionKind.RESTART:
         return decided
-    knobs = history.knobs
     settings = " and ".join(filter(None, (knobs.batch, knobs.accumulation)))
-    return replace(decided, reason=f"{history.now.missed}; the same plan with {settings}")
+    return replace(decided, reason=f"{now.missed}; the same plan with {settings}")
 
 
 def _trial_over(history: PolicyInput) -> Decision:
@@ -206,34 +198,22 @@ def _requeue(history: PolicyInput, why: str) -> Decision:
     return Decision(DecisionKind.STOP, f"{why}: no checkpoint was committed", exit_code=EXIT_STOPPED)
 
 
-def _done(history: PolicyInput) -> str:
-    if history.trial is not None:
-        return f"trial of {history.trial.steps} steps: {_finished(history)}"
-    return _finished(history)
-
-
 def _finished(history: PolicyInput) -> str:
+    done = _how_far(history)
+    return f"trial of {history.trial.steps} steps: {done}" if history.trial is not None else done
+
+
+def _how_far(history: PolicyInput) -> str:
     last, unread = history.now.last_step, history.now.unread
     if unread:  # its last step is unknown
         return f"finished; {unread}" if last is None else f"finished; {unread}, to step {last}"
-    if last is None:
-        reached = [
-            (a.last_step, number) for number, a in enumerate(history.attempts, 1) if a.last_step is not None
-        ]
-        if not reached:
-            return "finished"
-        step, number = max(reached)
-        return f"finished without a step; attempt {number} had reached step {step}"
-    return f"finished at step {last}"
-
-
-def _aborted_at_exit(history: PolicyInput) -> Decision:
-    if history.finished:
-        return Decision(
-            DecisionKind.SUCCEED, f"{_done(history)}; the abort at exit came after all work", exit_code=0
-        )
-    reason = "aborted at exit, and neither the last step nor a final checkpoint is known"
-    return Decision(DecisionKind.FAIL, reason, exit_code=EXIT_FAILED)
+    if last is not None:
+        return f"finished at step {last}"
+    reached = [(a.last_step, n) for n, a in enumerate(history.attempts, 1) if a.last_step is not None]
+    if not reached:
+        return "finished"
+    step, number = max(reached)
+    return f"finished without a step; attempt {number} had reached step {step}"
 
 
 def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> Decision:
@@ -248,20 +228,21 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
         return _hold(history, f"{failure.value}: {history.unsound}", SpecChange())
     if change is None:
         held = _hold(history, f"{failure.value}: {what}", offer_for(history, rule))
-        return replace(held, asks=needs_answer(history, rule))
+        asks = rule.answer is Answer.SHRINK and history.question and not history.knobs.can_change_batch
+        return replace(held, asks=asks)  # an answer about the batch would enable the plan
     if not history.retry.enabled or history.retry.max_retries == 0:
         flag = "--max-retries 0" if history.retry.enabled else "--no-retry"
         return _hold(history, f"{failure.value}: automatic restarts are off ({flag})", change)
-    spent = _lost_again(history) or _spent(history, failure, rule)
+    spent = _lost_again(history) or _spent(history, failure, rule) or _flapping(history, rule)
     if spent is not None:
         return _hold(history, f"{failure.value}: {spent}", change, gave_up=True)
-    flapping = _flapping(history, rule)
-    if flapping is not None:
-        return _hold(history, f"{failure.value}: {flapping}", change, gave_up=True)
     forbidden = _forbidden(history, rule)
     if forbidden is not None:
-        held = _hold(history, f"{failure.value}: {forbidden}", change)
-        return replace(held, asks=forbidden != rule.advice_if_not_restarted and _resume_can_be_asked(history))
+        held, knobs = _hold(history, f"{failure.value}: {forbidden}", change), history.knobs
+        is_known = knobs.starts or knobs.resume_step is not None or knobs.cannot_resume or knobs.self_resuming
+        # An answer could let a restart resume if neither a way to resume nor its absence is known.
+        asks = not is_known and not history.retry.restart_from_scratch
+        return replace(held, asks=asks and forbidden != rule.advice_if_not_restarted)
     if change.batch is not None and history.old_batch:
         return _hold(history, f"{failure.value}: {history.old_batch}", SpecChange())
     if not history.resume_known and history.given_start is None:
@@ -290,7 +271,12 @@ def _unmeasured_first(history: PolicyInput, failure: FailureClass, rule: Rule) -
         if decided.kind is DecisionKind.RESTART:
             return decided
         more = UNMEASURED.advice_if_not_restarted
-    elif any(is_unmeasured(a.decision) and a.verdict and _kind(a.verdict) == _kind(verdict) for a in before):
+    elif any(
+        is_unmeasured(a.decision)
+        and a.verdict
+        and (a.verdict.failure, a.verdict.reason) == (verdict.failure, verdict.reason)
+        for a in before
+    ):
         more = "it ended alike without stoker's measurements"
     else:
         return None
@@ -300,7 +286,7 @@ def _unmeasured_first(history: PolicyInput, failure: FailureClass, rule: Rule) -
 
 def _is_causeless(verdict: Verdict) -> bool:
     """Whether nothing is known except that it ended: by an exit code, or by a signal that it raised itself."""
-    match _kind(verdict):
+    match verdict.failure, verdict.reason:
         case _ if verdict.signature:  # the user knows the cause
             return False
         case FailureClass.UNKNOWN, None:
@@ -309,10 +295,6 @@ def _is_causeless(verdict: Verdict) -> bool:
             return "SIGKILL" not in verdict.title  # somebody else sends that
         case _:
             return False
-
-
-def _kind(verdict: Verdict) -> tuple[FailureClass, Reason | None]:
-    return verdict.failure, verdict.reason
 
 
 def _may_be_unmeasured(history: PolicyInput, verdict: Verdict) -> bool:
@@ -401,52 +383,30 @@ def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
     return "whether steps were made cannot be seen, and the script's resume flag is not known (--resume-knob)"
 
 
-def _resume_can_be_asked(history: PolicyInput) -> bool:
-    """Whether an answer could let a restart resume: neither a way to resume nor its absence is known."""
-    knobs = history.knobs
-    known = knobs.starts or knobs.resume_step is not None or knobs.cannot_resume or knobs.self_resuming
-    return not known and not history.retry.restart_from_scratch
-
-
 def _why_not_resumed(history: PolicyInput) -> str:
     """What is missing for a restart to continue, and what to type for it."""
-    flag, found = history.knobs.resume_path, history.newest_checkpoint
+    knobs, found = history.knobs, history.newest_checkpoint
+    flag, switch = knobs.resume_path, knobs.resume or knobs.resume_step
     if history.not_now:
         return f"steps were made and {history.not_now}"
     if found is not None:
         why = f"{found} was found, but not the flag that resumes from it: name it (--resume-knob FLAG=PATH)"
-        return _with_resumes(why, history)
-    if history.given_start is not None and history.interactive:
+    elif history.given_start is not None and history.interactive:
         # It is not progress of this run: continuing from it automatically would overwrite what came after it.
-        return _with_resumes(
-            f"steps were made since {history.given_start}, and no whole checkpoint of this run was found: "
-            "e gives another path, r starts from that one again",
-            history,
-        )
-    switch = history.knobs.resume or history.knobs.resume_step
-    if flag is None and switch is not None:
-        why = f"steps were made and no whole checkpoint of this run was found for {switch}, and a restart may overwrite what is there"
-        return _with_resumes(why, history)
-    if flag is not None:
+        why = f"steps were made since {history.given_start}, and no whole checkpoint of this run was found: e gives another path, r starts from that one again"
+    elif flag is not None:
+        typed = f"{flag} PATH" if flag.startswith("-") else f"{flag}=PATH"
         why = f"steps were made and no whole checkpoint of this run was found for {flag}"
         if history.interactive:
-            return _with_resumes(
-                f"{why}; press e and add {_spelt(flag)}, or start with --resume-knob '{flag}=DIR/FILE'",
-                history,
-            )
-        return _with_resumes(f"{why}; start with --resume-knob '{flag}=DIR/FILE'", history)
-    why = (
-        "steps were made and the script's resume flag is not known, so a restart may overwrite its checkpoint"
-    )
-    return _with_resumes(f"{why}; name it: --resume-knob FLAG=PATH", history)
-
-
-def _spelt(flag: str) -> str:
-    return f"{flag} PATH" if flag.startswith("-") else f"{flag}=PATH"
-
-
-def _with_resumes(why: str, history: PolicyInput) -> str:
-    return "; ".join(filter(None, (why, history.knobs.resumes)))
+            why = f"{why}; press e and add {typed}, or start with --resume-knob '{flag}=DIR/FILE'"
+        else:
+            why = f"{why}; start with --resume-knob '{flag}=DIR/FILE'"
+    elif switch is not None:
+        why = f"steps were made and no whole checkpoint of this run was found for {switch}, and a restart may overwrite what is there"
+    else:
+        why = "steps were made and the script's resume flag is not known, so a restart may overwrite its checkpoint"
+        why = f"{why}; name it: --resume-knob FLAG=PATH"
+    return "; ".join(filter(None, (why, knobs.resumes)))
 
 
 def _hold(history: PolicyInput, reason: str, change: SpecChange, *, gave_up: bool = False) -> Decision:

@@ -25,8 +25,8 @@ class PastAttempt:
     """One ended attempt, as the keeper knows it.
 
     `decision`: what was decided after it (None for the newest one); `by_person`: a person decided it, which resets all budgets.
-    `steps_seen`: it sent telemetry, or a step was read from its log. `missed`: how it failed to resume, as a clause, and whether
-    `misses_surely`. `refuted`: its batch showed that an answer about a setting was wrong. `lost_at`: the first step whose loss was NaN
+    `steps_seen`: it sent telemetry, or a step was read from its log. `missed`: how it failed to resume, as a clause.
+    `refuted`: its batch showed that an answer about a setting was wrong. `lost_at`: the first step whose loss was NaN
     or Inf. `ended_t`: wall seconds. `unread`: how far its logs were read, in words, if not to the end.
     """
 
@@ -43,7 +43,6 @@ class PastAttempt:
     by_person: bool = False
     ended_t: float | None = None
     missed: str = ""
-    misses_surely: bool = False
     refuted: bool = False
     lost_at: int | None = None
     resumed_at: int | None = None
@@ -94,7 +93,6 @@ class PolicyInput:
         given_start: flag and value by which a person told the script what to start from (``--resume c2.pt``).
         question: something that the measurements left open about the batch can be asked.
         unsound: the unusable checkpoints that a script which finds its newest one would take, as a clause.
-        counter: a person's answer about how the script counts its steps (`job.spec.RESTARTS`).
         trial: the run is a trial, and nothing is restarted.
         gpus: the GPUs, if one is known to be faulty.
         measured: stoker's measurements were active in the newest attempt's processes.
@@ -122,7 +120,6 @@ class PolicyInput:
     given_start: str | None = None
     question: bool = False
     unsound: str = ""
-    counter: str = ""
     trial: TrialSettings | None = None
     gpus: Gpus | None = None
     measured: bool = False

@@ -74,7 +74,16 @@ _IF_PROGRESS = Rule(
     requires_progress=True,
     advice_if_not_restarted="no known cause, so no restart by itself",
 )
-_STOP = Rule(Answer.STOP, advice_if_not_restarted=_CODE)
+
+
+def _stop(advice: str, *, held_unwatched: bool = True) -> Rule:
+    return Rule(Answer.STOP, advice_if_not_restarted=advice, held_unwatched=held_unwatched)
+
+
+def _requeue(why: str) -> Rule:
+    return Rule(Answer.REQUEUE, advice_if_not_restarted=why)
+
+
 UNMEASURED: Final = Rule(
     Answer.UNMEASURED,
     max_times=1,
@@ -120,16 +129,14 @@ RULES: Final = MappingProxyType(
         FailureClass.DATALOADER_WORKER: _RESTART,
         FailureClass.WORKER_CRASH: _RESTART,
         FailureClass.HANG: _ONCE,
-        FailureClass.DDP_MISMATCH: _STOP,
+        FailureClass.DDP_MISMATCH: _stop(_CODE),
         FailureClass.CUDA_ERROR: _ONCE,
         FailureClass.GPU_FAULT: Rule(
             Answer.EXCLUDE_GPU,
             max_times=2,
             advice_if_not_restarted="the GPU fails again: have it looked at, or leave it out",
         ),
-        FailureClass.CUDA_UNAVAILABLE: Rule(
-            Answer.STOP, advice_if_not_restarted="no GPU is usable: see the driver and the PyTorch build"
-        ),
+        FailureClass.CUDA_UNAVAILABLE: _stop("no GPU is usable: see the driver and the PyTorch build"),
         FailureClass.NAN_LOSS: Rule(
             Answer.RESUME_EARLIER,
             max_times=1,
@@ -140,29 +147,17 @@ RULES: Final = MappingProxyType(
             max_times=1,
             advice_if_not_restarted="name another checkpoint, or start from scratch",
         ),
-        FailureClass.MISSING_FILE: Rule(
-            Answer.STOP, advice_if_not_restarted="a restart would not find it either: correct the path"
+        FailureClass.MISSING_FILE: _stop("a restart would not find it either: correct the path"),
+        FailureClass.PERMISSION_DENIED: _stop("a restart has the same rights: correct them"),
+        FailureClass.AUTH_OR_HUB: _stop("log in, or switch to offline mode"),
+        FailureClass.IMPORT_ERROR: _stop(
+            "a restart would not find it either: install it", held_unwatched=False
         ),
-        FailureClass.PERMISSION_DENIED: Rule(
-            Answer.STOP, advice_if_not_restarted="a restart has the same rights: correct them"
+        FailureClass.USAGE_ERROR: _stop(
+            "the script refused its arguments: correct them", held_unwatched=False
         ),
-        FailureClass.AUTH_OR_HUB: Rule(
-            Answer.STOP, advice_if_not_restarted="log in, or switch to offline mode"
-        ),
-        FailureClass.IMPORT_ERROR: Rule(
-            Answer.STOP,
-            advice_if_not_restarted="a restart would not find it either: install it",
-            held_unwatched=False,
-        ),
-        FailureClass.USAGE_ERROR: Rule(
-            Answer.STOP,
-            advice_if_not_restarted="the script refused its arguments: correct them",
-            held_unwatched=False,
-        ),
-        FailureClass.COMPILE_ERROR: Rule(
-            Answer.STOP, advice_if_not_restarted="correct it, or turn torch.compile off"
-        ),
-        FailureClass.CODE_ERROR: replace(_STOP, held_unwatched=False),
+        FailureClass.COMPILE_ERROR: _stop("correct it, or turn torch.compile off"),
+        FailureClass.CODE_ERROR: _stop(_CODE, held_unwatched=False),
         FailureClass.TERMINATED: Rule(
             Answer.RESTART,
             max_times=1,
@@ -177,25 +172,18 @@ RULES: Final = MappingProxyType(
 REASON_RULES: Final = MappingProxyType(
     {
         (FailureClass.CODE_ERROR, Reason.INSTRUMENT): UNMEASURED,
-        (FailureClass.DATALOADER_WORKER, Reason.RAISED): Rule(Answer.STOP, advice_if_not_restarted=_CODE),
+        (FailureClass.DATALOADER_WORKER, Reason.RAISED): _stop(_CODE),
         (FailureClass.WORKER_CRASH, Reason.EXIT_CODE): replace(
             _RESTART, requires_progress=True, advice_if_not_restarted=_NO_CAUSE
         ),
         (FailureClass.WORKER_CRASH, Reason.SILENT): _IF_PROGRESS,
-        (FailureClass.UNKNOWN, Reason.ENDED_EARLY): Rule(
-            Answer.STOP,
-            advice_if_not_restarted="read its last lines for the reason; then continue it, or trust its exit code",
+        (FailureClass.UNKNOWN, Reason.ENDED_EARLY): _stop(
+            "read its last lines for the reason; then continue it, or trust its exit code",
             held_unwatched=False,
         ),
-        (FailureClass.TERMINATED, Reason.TIME_LIMIT): Rule(
-            Answer.REQUEUE, advice_if_not_restarted="the time limit was reached"
-        ),
-        (FailureClass.TERMINATED, Reason.PREEMPTED): Rule(
-            Answer.REQUEUE, advice_if_not_restarted="the job was preempted"
-        ),
-        (FailureClass.TERMINATED, Reason.NODE_FAIL): Rule(
-            Answer.REQUEUE, advice_if_not_restarted="a node failed"
-        ),
+        (FailureClass.TERMINATED, Reason.TIME_LIMIT): _requeue("the time limit was reached"),
+        (FailureClass.TERMINATED, Reason.PREEMPTED): _requeue("the job was preempted"),
+        (FailureClass.TERMINATED, Reason.NODE_FAIL): _requeue("a node failed"),
     }
 )
 
@@ -213,33 +201,26 @@ def rule_for(
     override = override_for(failure, overrides, signature)
     if override is None:
         return rule
-    by_signature = override.failure != failure.value
     if override.max_times is not None:
         rule = replace(rule, max_times=override.max_times)
     if override.wait_s is not None:
         rule = replace(rule, wait_s=override.wait_s)
     if override.show_first is not None:
         rule = replace(rule, show_first=tuple(Precondition(name) for name in override.show_first))
-    if override.change is not None and rule.answer not in {Answer.STOP, Answer.HOLD, Answer.REQUEUE}:
-        rule = replace(rule, answer=Answer.RESTART if override.change == "none" else Answer(override.change))
-    match override.answer:
-        case "stop":
-            return replace(
-                rule,
-                answer=Answer.STOP,
-                advice_if_not_restarted="[[signature]] says stop" if by_signature else "[policy] says stop",
-            )
-        case "hold":
-            return replace(
-                rule,
-                answer=Answer.HOLD,
-                advice_if_not_restarted="[[signature]] says hold" if by_signature else "[policy] says hold",
-            )
-        case "restart" if rule.answer in {Answer.STOP, Answer.HOLD}:
-            wanted = override.change or "none"
-            return replace(rule, answer=Answer.RESTART if wanted == "none" else Answer(wanted))
-        case _:
-            return rule
+    restarts = rule.answer not in {Answer.STOP, Answer.HOLD, Answer.REQUEUE}
+    wanted = Answer.RESTART if override.change in {None, "none"} else Answer(override.change)
+    by_signature = override.failure != failure.value
+    if override.answer == "stop":
+        why = "[[signature]] says stop" if by_signature else "[policy] says stop"
+        return replace(rule, answer=Answer.STOP, advice_if_not_restarted=why)
+    if override.answer == "hold":
+        why = "[[signature]] says hold" if by_signature else "[policy] says hold"
+        return replace(rule, answer=Answer.HOLD, advice_if_not_restarted=why)
+    if restarts and override.change is not None:
+        return replace(rule, answer=wanted)
+    if override.answer == "restart" and rule.answer in {Answer.STOP, Answer.HOLD}:
+        return replace(rule, answer=wanted)
+    return rule
 
 
 def override_for(

@@ -2,7 +2,7 @@
 
 A step that was trained twice should have seen the same samples with the same weights. The values that both attempts reported for it are
 compared in order: where the attempt began, samples or tokens per step, learning rate, loss, gradient norm. The first one that differs is
-named. Learning rates and counters are exact except for their printed digits. Losses differ by float noise (1e-6 to 1e-3 of the loss) or by
+named. Learning rates and counters are exact. Losses differ by float noise (1e-6 to 1e-3 of the loss) or by
 dropout, so only their mean over several steps counts against a resume, and only if it is higher. Another order of the data looks like
 dropout; if it would not show, the answer is `unknown`.
 """
@@ -12,8 +12,8 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Final, TypeAlias
 
@@ -94,13 +94,21 @@ class Judgement:
 def judge(before: Table, after: Table, restart: Restart) -> Judgement:
     """Compare a resumed attempt with what came before it."""
     if not before or not after:
-        return Judgement(Sameness.UNKNOWN, "no steps are logged that could be compared")
+        return _unknown("no steps are logged that could be compared")
     both = _Both(before, after, restart)
-    for test in _TESTS:
-        found = test(both)
-        if found is not None:
-            return found
-    return _agreement(both)
+    found = next((found for test in _TESTS if (found := test(both)) is not None), None) or _agreement(both)
+    new = sum(step > max(before) for step in after)
+    return replace(found, twice=len(before.keys() & after.keys()), new=new)
+
+
+def _differs(
+    difference: Difference, text: str, *numbers: tuple[str, float], certain: bool = False
+) -> Judgement:
+    return Judgement(Sameness.DIFFERS, text, difference, numbers, certain=certain)
+
+
+def _unknown(text: str, *numbers: tuple[str, float]) -> Judgement:
+    return Judgement(Sameness.UNKNOWN, text, None, numbers)
 
 
 def began_below(before: Table, after: Table, at: int) -> int | None:
@@ -124,29 +132,15 @@ class _Both:
     def __init__(self, before: Table, after: Table, restart: Restart) -> None:
         self.before, self.after, self.restart = before, after, restart
         self.start, self.every = min(after), _interval(before)
-        self.twice = sorted(before.keys() & after.keys())
-        self.new = sum(step > max(before) for step in after)
 
     def pairs(self, name: str) -> list[tuple[int, float, float]]:
         """Step, value before and value after, for the steps that have both."""
         old, new = _column(self.before, name), _column(self.after, name)
-        return [(step, old[step], new[step]) for step in self.twice if step in old and step in new]
+        return [(step, old[step], new[step]) for step in sorted(old.keys() & new.keys())]
 
     def log_gaps(self, name: str) -> list[float]:
         """Logarithms of after / before, because noise is proportional to the loss."""
         return [math.log(a) - math.log(b) for _, b, a in self.pairs(name) if b > 0 and a > 0]
-
-    def differs(
-        self, difference: Difference, text: str, *numbers: tuple[str, float], certain: bool = False
-    ) -> Judgement:
-        """The answer that one value differs."""
-        return Judgement(
-            Sameness.DIFFERS, text, difference, numbers, len(self.twice), self.new, certain=certain
-        )
-
-    def unknown(self, text: str, *numbers: tuple[str, float]) -> Judgement:
-        """The answer that the values do not show whether it is the same."""
-        return Judgement(Sameness.UNKNOWN, text, None, numbers, len(self.twice), self.new)
 
 
 def _where_it_began(both: _Both) -> Judgement | None:
@@ -156,29 +150,22 @@ def _where_it_began(both: _Both) -> Judgement | None:
         return None
     if both.start > first + both.every or both.start > aim / 2:
         return None
-    numbers: list[tuple[str, float]] = [("first_step", both.start), ("resume_step", aim)]
+    numbers = (("first_step", both.start), ("resume_step", aim))
     text = f"it began at step {both.start}, not after step {aim}"
-    losses = list(_column(both.after, "loss").values())[:LEAST_LOSSES]
-    near = [v for s, v in _column(both.before, "loss").items() if abs(s - aim) <= LEAST_LOSSES * both.every]
-    if losses and near:
-        numbers += [("loss", fmean(losses)), ("loss_at_resume", fmean(near))]
-        text += f": the loss is {fmean(losses):.4g}, near step {aim} it was {fmean(near):.4g}"
-    return both.differs(Difference.STEP, text, *numbers, certain=len(both.after) >= LEAST_LOSSES)
+    return _differs(Difference.STEP, text, *numbers, certain=len(both.after) >= LEAST_LOSSES)
 
 
 def _comparable(both: _Both) -> Judgement | None:
     """Whether there are enough steps, and whether a number means the same step before and after."""
     if len(both.after) < LEAST_ROWS:
-        return both.unknown(
-            f"too few steps are logged after it: {len(both.after)}", ("rows", len(both.after))
-        )
+        return _unknown(f"too few steps are logged after it: {len(both.after)}", ("rows", len(both.after)))
     restart, pair = both.restart, both.restart.accumulation
     if pair is None or pair[0] == pair[1]:
         return None
     totals, at = restart.total_steps, restart.resumes_at
     begins_beyond = at is not None and both.start - at > max(4 * both.every, 0.25 * at)
     if begins_beyond or (totals is not None and totals[0] != totals[1]):
-        return both.unknown("the log's steps may count micro-batches")
+        return _unknown("the log's steps may count micro-batches")
     return None
 
 
@@ -197,7 +184,7 @@ def _global_batch(both: _Both) -> Judgement | None:
             return None  # the counter is one rank's, and each of fewer ranks takes more
     numbers = (("counted_before", was), ("counted_after", now))
     text = f"{name} of a step {was:.4g} → {now:.4g}"
-    return both.differs(Difference.GLOBAL_BATCH, text, *numbers, certain=True)
+    return _differs(Difference.GLOBAL_BATCH, text, *numbers, certain=True)
 
 
 def _counted(both: _Both) -> tuple[str, float, float] | None:
@@ -220,7 +207,6 @@ def _learning_rate(both: _Both) -> Judgement | None:
     if len(pairs) < LEAST_PAIRS:
         return None
     known = _column(both.before, "lr")
-    digits = _quantum(itertools.chain.from_iterable((b, a) for _, b, a in pairs))
     steps = sorted(known)
     moves = {b: abs(known[b] - known[a]) / (b - a) for a, b in itertools.pairwise(steps)}
     follows = dict(itertools.pairwise(steps))
@@ -228,7 +214,7 @@ def _learning_rate(both: _Both) -> Judgement | None:
     def is_off(step: int, was: float, now: float) -> bool:
         # A log may print the rate before or after the scheduler's step.
         moved = max(moves.get(step, 0.0), moves.get(follows.get(step, step), 0.0))
-        return abs(now - was) > digits + RATE_SHARE * abs(was) + 1.05 * moved
+        return abs(now - was) > RATE_SHARE * abs(was) + 1.05 * moved
 
     off = [is_off(*pair) for pair in pairs]
     if sum(off) < max(2, 0.3 * len(off)) or not all(off[-2:]):
@@ -236,7 +222,7 @@ def _learning_rate(both: _Both) -> Judgement | None:
     step, was, now = pairs[-1]
     numbers = (("step", float(step)), ("lr_before", was), ("lr_after", now))
     text = f"at step {step} it is {now:.4g} and was {was:.4g}"
-    return both.differs(Difference.LEARNING_RATE, text, *numbers, certain=True)
+    return _differs(Difference.LEARNING_RATE, text, *numbers, certain=True)
 
 
 def _loss(both: _Both) -> Judgement | None:
@@ -248,8 +234,8 @@ def _loss(both: _Both) -> Judgement | None:
     numbers = (("loss_ratio", ratio), ("loss_before", was), ("loss_after", now))
     text = f"the loss of the first steps is {ratio:.3g} times that of before: {now:.4g} for {was:.4g} at step {step}"
     if ratio > 1:
-        return both.differs(Difference.LOSS, text, *numbers)
-    return _gradient_norm(both) or both.unknown(text, *numbers)
+        return _differs(Difference.LOSS, text, *numbers)
+    return _gradient_norm(both) or _unknown(text, *numbers)
 
 
 def _gradient_norm(both: _Both) -> Judgement | None:
@@ -258,7 +244,7 @@ def _gradient_norm(both: _Both) -> Judgement | None:
     if ratio is None:
         return None
     text = f"the gradient norm of the first steps is {ratio:.3g} times that of before"
-    return both.differs(Difference.GRAD_NORM, text, ("grad_norm_ratio", ratio))
+    return _differs(Difference.GRAD_NORM, text, ("grad_norm_ratio", ratio))
 
 
 def _ratio(gaps: Sequence[float], bound: float) -> float | None:
@@ -286,10 +272,10 @@ _TESTS: Final[tuple[Callable[[_Both], Judgement | None], ...]] = (
 def _agreement(both: _Both) -> Judgement:
     """No value differs: say how close they are, and whether another order of the data would show."""
     pairs = both.pairs("loss")
-    if not both.twice:
-        return both.unknown(f"no step was trained twice; {both.new} new steps")
+    if both.before.keys().isdisjoint(both.after):
+        return _unknown("no step was trained twice")
     if len(pairs) < LEAST_PAIRS:
-        return both.unknown(
+        return _unknown(
             f"the log tells too little: losses of steps that were trained twice: {len(pairs)}, needed {LEAST_PAIRS}"
         )
     counted, rates = _counted(both), both.pairs("lr")
@@ -302,10 +288,10 @@ def _agreement(both: _Both) -> Judgement:
     near = share <= SAME_SHARE or _is_exact(both)
     if not near and (hidden := _hidden_by_noise(both)):
         if len(pairs) < SEEN_PAIRS:
-            return both.unknown(f"too few steps to show {hidden}; {text}", gap)
-        return both.unknown(f"too noisy to show {hidden}; {text}", gap)
+            return _unknown(f"too few steps to show {hidden}; {text}", gap)
+        return _unknown(f"too noisy to show {hidden}; {text}", gap)
     result = Sameness.SAME if near and (rates or counted) else Sameness.SAME_WITHIN_NOISE
-    return Judgement(result, text, None, (gap,), len(both.twice), both.new)
+    return Judgement(result, text, None, (gap,))
 
 
 def _is_exact(both: _Both) -> bool:
@@ -355,14 +341,3 @@ def _deviation(values: Sequence[float]) -> float:
 def _step_noise(values: Sequence[float]) -> float:
     """The standard deviation of a step's value around its trend, from the differences of adjacent steps."""
     return _deviation([b - a for a, b in itertools.pairwise(values)]) / math.sqrt(2)
-
-
-def _quantum(values: Iterable[float]) -> float:
-    """The rounding of these printed numbers: one unit in the last place of the number with the most digits."""
-    least = math.inf
-    for value in values:
-        if value:
-            mantissa, _, exponent = f"{value:.12e}".partition("e")
-            digits = len(mantissa.rstrip("0").lstrip("-")) - 2
-            least = min(least, 10.0 ** (int(exponent) - max(digits, 0)))
-    return 0.0 if least is math.inf else least

@@ -123,9 +123,9 @@ class _Meeting:
     port: int = 0
 
     @property
-    def nodes(self) -> int:
-        """How many nodes take part."""
-        return self.ranks // self.here
+    def who(self) -> str:
+        """The participants, for people."""
+        return f"{self.ranks} ranks" + (f" on {self.ranks // self.here} nodes" if self.host else "")
 
 
 def check_collective(
@@ -157,7 +157,6 @@ def _meet(context: CheckContext, meeting: _Meeting, limit_s: float, meet_s: int)
     spec, interpreter = context.spec, context.interpreter
     if spec.entry_kind is EntryKind.COMMAND or interpreter is None or interpreter.torch_version is None:
         return
-    env = context.job_env
     begun = time.monotonic()
     ranks = range(meeting.first, meeting.first + meeting.here)
     failed: Failed | None = None
@@ -169,6 +168,7 @@ def _meet(context: CheckContext, meeting: _Meeting, limit_s: float, meet_s: int)
         try:
             # Inside the `try`, one by one: if one cannot start, those before it are ended.
             for rank, output in zip(ranks, outputs, strict=True):
+                env = {**context.job_env, "LOCAL_RANK": str(rank - meeting.first)}
                 children.append(_start(interpreter.path, env, meeting, rank, store, output, meet_s))
             codes = [child.poll() for child in children]
             # If one has failed, the others would wait for it.
@@ -184,21 +184,17 @@ def _meet(context: CheckContext, meeting: _Meeting, limit_s: float, meet_s: int)
                     os.killpg(child.pid, signal.SIGKILL)  # each leads a group: a wrapper's own child too
                     child.wait()
         ended_t = time.time()
-        said = [_last_line(output) for output in outputs]
-        pairs = next((found for output in outputs if (found := _pairs_in(output)) is not None), None)
-        waited_s = [_waited_s(Path(f"{store}-{rank}"), ended_t) for rank in ranks]
-    finding = _judged(meeting, codes, said, waited_s, meet_s, time.monotonic() - begun, failed)
-    yield finding
+        texts = [output.read_text(encoding="utf-8", errors="replace") for output in outputs]
+        begins = [Path(f"{store}-{rank}") for rank in ranks]
+        waited_s = [ended_t - mark.stat().st_mtime if mark.exists() else None for mark in begins]
+    said = [
+        strip_escapes(text.strip().splitlines()[-1])[:300] if text.strip() else "it said nothing"
+        for text in texts
+    ]
+    yield _judged(meeting, codes, said, waited_s, meet_s, time.monotonic() - begun, failed)
+    pairs = next((found for text in texts if (found := _pairs_in(text)) is not None), None)
     if pairs is not None and pairs.pairs and not any(codes) and None not in codes:
         yield _bandwidth(meeting, pairs)
-
-
-def _waited_s(began: Path, ended_t: float) -> float | None:
-    """How long ago a rank began to meet the others; None: never."""
-    try:
-        return ended_t - began.stat().st_mtime
-    except FileNotFoundError:
-        return None
 
 
 def _judged(
@@ -211,42 +207,33 @@ def _judged(
     failed_way: Failed | None,
 ) -> Finding:
     """A rank that ended on its own is the cause; one that gave up after `meet_s` waited for ranks that never began."""
-    ranks, first = meeting.ranks, meeting.first
-    here = range(len(codes))
     fix = "`stoker run` would fail in the same way: look at the interface and the driver"
-    never = [rank for rank in here if waited_s[rank] is None and not codes[rank]]
-    ended = [rank for rank in here if codes[rank]]
+    never = [rank for rank, code in enumerate(codes) if waited_s[rank] is None and not code]
+    ended = [rank for rank, code in enumerate(codes) if code]
     by_itself = [rank for rank in ended if (waited_s[rank] or 0.0) < meet_s]
-    if meeting.host and not by_itself and not never and any(codes[rank] != 0 for rank in here):
-        waited = f"{took_s:.0f}"
-        what = f"the ranks of {meeting.nodes} nodes did not meet at {meeting.host}:{meeting.port} within {waited} s"
+    where = f"{meeting.host}:{meeting.port}"
+    if meeting.host and not by_itself and not never and any(code != 0 for code in codes):
+        nodes = meeting.ranks // meeting.here
+        what = f"the ranks of {nodes} nodes did not meet at {where} within {took_s:.0f} s"
         if failed_way is not None:
             return warn("collective", f"{what}: {failed_way.what}", failed_way.fix)
         return warn("collective", what, "run this check on all nodes at once, each with its --node-rank")
     if meeting.host and any("EADDRINUSE" in each for each in said):
-        what = f"{meeting.host}:{meeting.port} is taken: the ranks cannot meet there"
+        what = f"{where} is taken: the ranks cannot meet there"
         return warn("collective", what, "unless that is this very job, name another port")
-    failed = next(iter(by_itself or ([] if never else ended)), None)
-    if failed is not None:
-        what = f"rank {first + failed} of {ranks} ended with exit code {codes[failed]} as the ranks met: {said[failed]}"
+    first = meeting.first
+    if by_itself or (ended and not never):
+        rank = (by_itself or ended)[0]
+        what = f"rank {first + rank} of {meeting.ranks} ended with exit code {codes[rank]} as the ranks met: {said[rank]}"
         return refuse("collective", what, fix)
-    late = never or [rank for rank, code in enumerate(codes) if code is None]
-    if late:
+    if late := never or [rank for rank, code in enumerate(codes) if code is None]:
         named = ", ".join(str(first + rank) for rank in late[:8])
-        what = f"{len(late)} of {ranks} ranks did not come within {took_s:.0f} s: {named}"
+        what = f"{len(late)} of {meeting.ranks} ranks did not come within {took_s:.0f} s: {named}"
         return refuse("collective", what, fix)
     if "wrong" in said:
-        return refuse(
-            "collective",
-            f"the sum over {ranks} ranks is wrong on rank {first + said.index('wrong')}",
-            "a GPU or its link is broken",
-        )
-    what = f"{ranks} ranks met over {said[0]} and added up 4 MiB, in {took_s:.1f} s"
-    if meeting.host:
-        what = (
-            f"{ranks} ranks on {meeting.nodes} nodes met over {said[0]} and added up 4 MiB, in {took_s:.1f} s"
-        )
-    return ok("collective", what)
+        what = f"the sum over {meeting.ranks} ranks is wrong on rank {first + said.index('wrong')}"
+        return refuse("collective", what, "a GPU or its link is broken")
+    return ok("collective", f"{meeting.who} met over {said[0]} and added up 4 MiB, in {took_s:.1f} s")
 
 
 # -- pairs -----------------------------------------------------------------------------------------------
@@ -258,36 +245,29 @@ def _bandwidth(meeting: _Meeting, measured: _Pairs) -> Finding:
     Between nodes the best pair is what the network can do; within a machine cards are wired differently, and the median is the norm.
     """
     step, kind = (meeting.here, "nodes") if meeting.host else (1, "ranks")
-    pairs = {(a // step, b // step): rate for a, b, rate in measured.pairs}
-    hosts = measured.hosts if meeting.host else []
-    rates = sorted(pairs.values())
-    best, norm = _rate(rates[-1]), rates[-1] if meeting.host else rates[len(rates) // 2]
-    if slow := [pair for pair, rate in pairs.items() if rate < SLOW_RATIO * norm]:
+    rates = {(a // step, b // step): rate for a, b, rate in measured.pairs}
+    ordered = sorted(rates, key=rates.__getitem__)
+    best = rates[ordered[-1]]
+    norm = best if meeting.host else rates[ordered[len(ordered) // 2]]
+
+    def named(pairs: Sequence[tuple[int, int]]) -> str:
+        """Pairs and their rates, slowest first: ``1–2 (gpu1, gpu2): 2 MB/s``."""
+        words = []
+        for a, b in pairs[:MOST_NAMED]:
+            where = f" ({measured.hosts[a]}, {measured.hosts[b]})" if meeting.host else ""
+            words.append(f"{a}–{b}{where}: {_rate(rates[a, b])}")
+        more = len(pairs) - len(words)
+        return f"{kind} {', '.join([*words, *([f'+{more}'] if more else [])])}"
+
+    if slow := [pair for pair in ordered if rates[pair] < SLOW_RATIO * norm]:
         fix = "every step waits for the slowest: look at its cable, port, switch and driver, or leave it out"
-        named = _named(slow, pairs, hosts)
-        what = f"nodes {named}; the best pair {best}" if hosts else f"ranks {named}; the best pair {best}"
-        return warn("bandwidth", what, fix)
-    if hosts and rates[-1] < SLOW_LINK:
+        return warn("bandwidth", f"{named(slow)}; the best pair {_rate(best)}", fix)
+    if meeting.host and best < SLOW_LINK:
         fix = "name the fast interface in GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, or see the link"
-        few = f"nodes {_named(list(pairs)[:1], pairs, hosts)}: less than half of a gigabit link"
-        return warn("bandwidth", few, fix)
-    if len(pairs) <= MOST_NAMED:
-        return ok("bandwidth", f"{kind} {_named(list(pairs), pairs, hosts)}")
-    low = _rate(rates[0])
-    if hosts:
-        return ok("bandwidth", f"{len(pairs)} pairs of nodes: {low} to {best}")
-    return ok("bandwidth", f"{len(pairs)} pairs of ranks: {low} to {best}")
-
-
-def _named(some: Sequence[tuple[int, int]], pairs: dict[tuple[int, int], float], hosts: list[str]) -> str:
-    """Pairs and their rates, slowest first: ``1–2 (gpu1, gpu2): 2 MB/s``."""
-    ordered = sorted(some, key=pairs.__getitem__)
-    named = []
-    for a, b in ordered[:MOST_NAMED]:
-        where = f" ({hosts[a]}, {hosts[b]})" if hosts else ""
-        named.append(f"{a}–{b}{where}: {_rate(pairs[a, b])}")
-    more = len(ordered) - len(named)
-    return ", ".join([*named, *([f"+{more}"] if more else [])])
+        return warn("bandwidth", f"{named(ordered[:1])}: less than half of a gigabit link", fix)
+    if len(ordered) <= MOST_NAMED:
+        return ok("bandwidth", named(ordered))
+    return ok("bandwidth", f"{len(ordered)} pairs of {kind}: {_rate(rates[ordered[0]])} to {_rate(best)}")
 
 
 def _rate(bytes_per_s: float) -> str:
@@ -307,21 +287,16 @@ def _start(
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env={**env, "LOCAL_RANK": str(rank - meeting.first)},
+            env=env,
             start_new_session=True,
             cwd=os.sep,  # otherwise files in the current folder would come before installed ones
         )
 
 
-def _pairs_in(output: Path) -> _Pairs | None:
-    lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
-    found = next((line.removeprefix(PAIRS) for line in reversed(lines) if line.startswith(PAIRS)), "")
+def _pairs_in(text: str) -> _Pairs | None:
+    lines = reversed(text.splitlines())
+    found = next((line.removeprefix(PAIRS) for line in lines if line.startswith(PAIRS)), "")
     try:
         return msgspec.json.decode(found, type=_Pairs)
     except NOT_DECODED:
         return None
-
-
-def _last_line(output: Path) -> str:
-    lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return strip_escapes(lines[-1])[:300] if lines else "it said nothing"

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,6 +51,7 @@ print(json.dumps({"python": "%d.%d.%d" % sys.version_info[:3], "torch": version,
 # The bundled trainer's own floor; torchrun as we call it exists since torch 2.0, which wants 3.8.
 TRAINER_FLOOR: Final = (3, 11)
 FLOOR: Final = (3, 8)
+_ACTIVE: Final = ("VIRTUAL_ENV", "CONDA_PREFIX")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +74,8 @@ class Interpreter:
         return (major, minor) >= floor
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """An interpreter that is answering while other work is done."""
-
-    path: str
-    process: subprocess.Popen[bytes]
-
-
-def begin_to_ask(spec: JobSpec, env: Mapping[str, str]) -> Asked | None:
-    """Start querying the interpreter that `find_interpreter` tries first; None if there is none, or it does not start."""
-    path = _bound_path(spec.python, env) if spec.python is not None else next(_places(env))[0]
-    if not os.path.isfile(path):
-        return None
-    try:
-        return Asked(path, _start_asking(path, env))
-    except OSError:
-        return None
-
-
-def find_interpreter(spec: JobSpec, env: Mapping[str, str], asked: Asked | None = None) -> Interpreter:
-    """The interpreter that launches `spec`. `asked`: the result of `begin_to_ask` for the same job.
+def find_interpreter(spec: JobSpec, env: Mapping[str, str]) -> Interpreter:
+    """The interpreter that launches `spec`.
 
     ``--python`` binds. Otherwise the first of $VIRTUAL_ENV, $CONDA_PREFIX, python3 on PATH and our own
     that has torch. A plain command brings its own, so the answer is only reported, never a refusal.
@@ -104,18 +86,24 @@ def find_interpreter(spec: JobSpec, env: Mapping[str, str], asked: Asked | None 
     is_command = spec.entry_kind is EntryKind.COMMAND
     floor = TRAINER_FLOOR if spec.entry_kind is EntryKind.TRAINER else FLOOR
     if spec.python is not None:
-        return _bound(spec.python, env, floor, asked, needs_torch=not is_command)
-    tried: list[str] = []
-    for path, why in _places(env):
-        found = _ask(path, why, env, asked)
+        path, why = _bound_path(spec.python, env), f"--python {spec.python}"
+        if not os.path.isfile(path):
+            raise JobError(f"{why}: no such interpreter")
+        found = _ask(path, why, env)
+        if found is None:
+            raise JobError(f"{why}: does not run as a Python interpreter")
+        if found.torch_version is None and not is_command:
+            raise JobError(f"{why}: it has no torch: install it there, or name another one")
+        return _fit(found, floor)
+    places = _places(env)
+    for path, why in places:
+        found = _ask(path, why, env)
         if found is not None and found.torch_version is not None:
             return _fit(found, floor)
-        tried.append(path)
     if is_command:
-        return Interpreter(
-            sys.executable, platform.python_version(), None, "stoker's own interpreter; none has torch"
-        )
-    looked = ", ".join(dict.fromkeys(tried))
+        why = "stoker's own interpreter; none has torch"
+        return Interpreter(sys.executable, platform.python_version(), None, why)
+    looked = ", ".join(dict.fromkeys(path for path, _ in places))
     raise JobError(
         f"no Python with torch found (looked at {looked}): name one with --python PATH, or install torch"
     )
@@ -180,63 +168,27 @@ def _answer(argv: list[str], env: Mapping[str, str], timeout_s: float, cwd: str 
     return done.stdout.decode("utf-8", "replace")
 
 
-def _places(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        if env.get(name):
-            yield os.path.join(env[name], "bin", "python"), f"${name}"
+def _places(env: Mapping[str, str]) -> list[tuple[str, str]]:
+    active = [(os.path.join(env[name], "bin", "python"), f"${name}") for name in _ACTIVE if env.get(name)]
     on_path = shutil.which("python3", path=env.get("PATH"))
-    if on_path:
-        yield on_path, "python3 on PATH"
-    yield sys.executable, "stoker's own interpreter"
+    found = [(on_path, "python3 on PATH")] if on_path else []
+    return [*active, *found, (sys.executable, "stoker's own interpreter")]
 
 
-def _ask(path: str, why: str, env: Mapping[str, str], asked: Asked | None) -> Interpreter | None:
-    if not os.path.isfile(path):
-        return None
+def _ask(path: str, why: str, env: Mapping[str, str]) -> Interpreter | None:
+    """What an interpreter says of itself; None if it is not a Python, or one that does not start."""
     try:
-        begun = asked is not None and asked.path == path
-        process = asked.process if asked is not None and begun else _start_asking(path, env)
-        with process:
-            try:
-                answer, _ = process.communicate(timeout=ASK_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                return None
-        parsed = json.loads(answer)
-        return Interpreter(
-            path, str(parsed["python"]), parsed["torch"], why, parsed.get("cuda"), parsed.get("hip")
+        told = json.loads(_answer([path, "-c", _ASK], env, ASK_TIMEOUT_S)) if os.path.isfile(path) else None
+        return told and Interpreter(
+            path, str(told["python"]), told["torch"], why, told.get("cuda"), told.get("hip")
         )
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # not a Python, or one that does not start: try the next place
-
-
-def _start_asking(path: str, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [path, "-c", _ASK],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        stdin=subprocess.DEVNULL,
-        env=dict(env),
-    )
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _bound_path(named: str, env: Mapping[str, str]) -> str:
     path = os.path.expanduser(named)
     return os.path.abspath(path) if os.sep in path else shutil.which(path, path=env.get("PATH")) or path
-
-
-def _bound(
-    named: str, env: Mapping[str, str], floor: tuple[int, int], asked: Asked | None, *, needs_torch: bool
-) -> Interpreter:
-    path = _bound_path(named, env)
-    if not os.path.isfile(path):
-        raise JobError(f"--python {named}: no such interpreter")
-    found = _ask(path, f"--python {named}", env, asked)
-    if found is None:
-        raise JobError(f"--python {named}: does not run as a Python interpreter")
-    if found.torch_version is None and needs_torch:
-        raise JobError(f"--python {named}: it has no torch: install it there, or name another one")
-    return _fit(found, floor)
 
 
 def _fit(found: Interpreter, floor: tuple[int, int]) -> Interpreter:
@@ -254,52 +206,10 @@ def trainer_main() -> str:
     return os.path.join(here, "trainer", "__main__.py")
 
 
-GIT_TIMEOUT_S = 3.0
+GIT_TIMEOUT_S: Final = 3.0
 
 
-class StartupProbes:
-    """Asks the target interpreter for its torch, and git for the commit.
-
-    Args:
-        spec: the job.
-        env: the environment.
-        commit: whether to query the commit.
-    """
-
-    def __init__(self, spec: JobSpec, env: Mapping[str, str], *, commit: bool) -> None:
-        self.interpreter: Asked | None = begin_to_ask(spec, env)
-        self._git = _describe(spec.cwd) if commit else None
-
-    def commit(self) -> str | None:
-        """The commit of the user's checkout, with "+" if it has changes; None if there is none."""
-        if self._git is None:
-            return None
-        with self._git as process:
-            try:
-                head, _ = process.communicate(timeout=GIT_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                return None
-        return head.strip() or None if process.returncode == 0 else None
-
-    def close(self) -> None:
-        """End pending queries that nobody waits for: the start was refused."""
-        for process in (self.interpreter.process if self.interpreter else None, self._git):
-            if process is not None and process.returncode is None:
-                process.kill()
-                with process:
-                    process.wait()
-
-
-def _describe(cwd: str) -> subprocess.Popen[str] | None:
-    try:
-        return subprocess.Popen(
-            ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],
-            cwd=cwd,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            stdin=subprocess.DEVNULL,
-            text=True,
-        )
-    except OSError:
-        return None
+def commit_of(cwd: str) -> str | None:
+    """The commit of the user's checkout, with "+" if it has changes; None if there is none, or git takes too long."""
+    words = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+    return _answer(words, os.environ, GIT_TIMEOUT_S, cwd).strip() or None

@@ -52,6 +52,7 @@ def held_by(folder: Path, secrets: list[bytes]) -> list[tuple[str, bytes]]:
     return found
 
 
+@pytest.mark.e2e
 @pytest.mark.fault(
     "secrets and access",
     "some 130 secrets of 45 shapes in environment, arguments, config, log and URLs",

@@ -25,7 +25,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.views.logs.viewport import LogViewport
 from supervisor.views.model.reader import SnapshotReader
-from supervisor.views.tui.panels.node_rows import links_of
+from supervisor.views.tui.panels.ranks_table import network_text
 from tests.conftest import wait_until
 from tests.integration.harness import ROOT, background
 
@@ -336,7 +336,7 @@ def test_a_view_shows_ranks_and_logs_of_both_nodes(run: RunPaths) -> None:
 
         def is_sampled() -> bool:
             """The link over which they talk, on each node."""
-            return all("lo" in [link.name for link in links_of(node)] for node in reader.refresh().nodes)
+            return all(map(network_text, reader.refresh().nodes))
 
         assert wait_until(is_sampled, DEADLINE_S)
         view = LogViewport(run.node(), lambda: None)

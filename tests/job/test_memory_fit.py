@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.job.batch import FIT_SHARE, BatchSpec, MemoryPoint, candidates
-from supervisor.job.memory_fit import Measure, MemoryTrial, choose_smaller, line_through
+from supervisor.job.batch import BatchSpec, MemoryPoint, candidates
+from supervisor.job.memory_fit import FIT_SHARE, Measure, MemoryTrial, choose_smaller, line_through
 
 GIB = 2**30
 
@@ -47,15 +47,6 @@ def test_measures_are_never_mixed_and_memory_that_does_not_grow_is_no_line() -> 
     assert line_through([other, failed(24, 28 * GIB, 20 * GIB)]) is None
     assert line_through([fitted(4, 8 * GIB, 20 * GIB), fitted(8, 8 * GIB, 20 * GIB)]) is None
     assert line_through([fitted(4, 8 * GIB), fitted(8, 9 * GIB)]) is None, "no capacity, no line"
-
-
-def test_a_refuted_fit_is_followed_by_what_lies_between_the_two_known_points() -> None:
-    spec = BatchSpec(16, 3, 1)
-    assert chosen(spec, fitted(8), fitted(16)) == 12, "the probe of 16 was too short, 8 is known to fit"
-    assert chosen(BatchSpec(12, 4, 1), fitted(8), fitted(16), failed(16), failed(12)) == 8
-    assert chosen(spec, fitted(8)) == 8, "nothing said that 16 would fit: what fitted before is taken"
-    assert chosen(BatchSpec(48, 1, 1), fitted(4), fitted(48)) == 12, "midway among 6, 8, 12, 16, 24"
-    assert chosen(spec, fitted(16)) == 8, "nothing is known to fit"
 
 
 @given(
@@ -102,10 +93,6 @@ def test_why_a_micro_batch_was_chosen() -> None:
         == "predicted from 2 measured micro-batches to need 16.0 GiB of 20.0 GiB"
     )
     assert how(BatchSpec(16, 1, 1), fitted(4)) == "it fitted before"
-    assert (
-        how(BatchSpec(16, 3, 1), fitted(8), fitted(16))
-        == "between 8, which fitted, and 16, which did not after all"
-    )
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,10 @@ import pytest
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind, Knobs, RetrySettings
 from supervisor.keeper.base.ledger import Ledger, RunContext
-from supervisor.keeper.planning.launch_plans import counter_question
 from supervisor.keeper.recording import recovery_report
 from supervisor.keeper.recording.recovery_report import ResumeComparison
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.answers import AnswerLine, remember_answer
 from supervisor.run.fold import replay
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Difference, Sameness
@@ -181,144 +179,73 @@ def test_only_whole_steps_of_the_job_with_a_measured_value_are_compared(tmp_path
 # -- an attempt that did not resume -----------------------------------------------------------------------
 
 
-def rows_at(*steps: int, epoch: float | None = None, loss: float = 2.0) -> Rows:
-    extra = {"epoch": epoch} if epoch is not None else {}
-    return {step: {"loss": loss, **extra} for step in steps}
+def rows_at(*steps: int) -> Rows:
+    return {step: {"loss": 2.0} for step in steps}
 
 
 EVERY_10 = rows_at(*range(10, 151, 10))
 
 
-def missed_of(folder: Path, after: Rows, **made: Any) -> ev.ResumeMissed | None:
-    """What is journalled of a second attempt that was to go on from checkpoint 100 and logs these."""
-    made = {"resume_at": 100, "before": EVERY_10, **made}
-    resumed = Resumed(folder, **made)
+def began_of(folder: Path, after: Rows, **made: Any) -> str | None:
+    """How a second attempt that was to go on from checkpoint 100 and logs these began, if that is journalled."""
+    resumed = Resumed(folder, **{"resume_at": 100, "before": EVERY_10, **made})
     try:
         resumed.trains(after)
         view = resumed.ledger.state.attempt
-        return view.missed if view is not None else None
+        return view.differs.text if view is not None and view.differs is not None else None
     finally:
         resumed.close()
+
+
+AGAIN = "did not resume: began at step 0"
 
 
 @pytest.mark.parametrize(
-    ("after", "why"),
+    ("after", "made", "found"),
     [
-        (rows_at(110, 120), "it resumed"),
-        (rows_at(100, 110), "the checkpoint's own step is logged again"),
-        (rows_at(10), "one step shows nothing yet"),
-        (rows_at(0, 110), "an evaluation before the training is logged as step 0"),
-        (rows_at(91, 101), "within one logging interval"),
+        (rows_at(110, 120), {}, None),
+        (rows_at(100, 110), {}, None),
+        (rows_at(10), {}, None),
+        (rows_at(0, 110), {}, None),
+        (rows_at(91, 101), {}, None),
+        (rows_at(10, 20), {}, AGAIN),
+        (rows_at(10, 20), {"retry": RetrySettings(step_counter="restarts")}, None),
+        (rows_at(16, 17), {"before": rows_at(*range(1, 16))}, None),
+        (rows_at(1, 2), {"before": rows_at(*range(1, 16))}, AGAIN),
+        (rows_at(60, 70), {"knobs": Knobs(self_resuming=True)}, None),
+        (rows_at(60, 70), {"knobs": Knobs(resume_path="--ckpt")}, "did not resume: began at step 50"),
+    ],
+    ids=[
+        "it resumed",
+        "the checkpoint's own step is logged again",
+        "one step shows nothing yet",
+        "an evaluation before the training is logged as step 0",
+        "within one logging interval",
+        "from 0",
+        "a script that is said to count from 0",
+        "a checkpoint named by another count",
+        "from 0, and named by another count",
+        "a script that takes an older checkpoint by itself",
+        "an older checkpoint than the option's",
     ],
 )
-def test_what_is_no_false_resume(tmp_path: Path, after: Rows, why: str) -> None:
-    assert missed_of(tmp_path, after) is None, why
-
-
-def test_a_checkpoint_that_is_named_by_another_count_than_the_logs_is_compared_by_its_time(
-    tmp_path: Path,
+def test_an_attempt_that_begins_below_its_checkpoint_did_not_resume(
+    tmp_path: Path, after: Rows, made: dict[str, Any], found: str | None
 ) -> None:
-    """micro_100.pt of a log that had come to step 15: an attempt that logs 16 has resumed."""
-    before = rows_at(*range(1, 16))
-    assert missed_of(tmp_path / "resumed", rows_at(16, 17), before=before) is None
-    missed = missed_of(tmp_path / "again", rows_at(1, 2), before=before)
-    assert missed is not None
-    assert missed.began == 0
+    assert began_of(tmp_path, after, **made) == found
 
 
-def test_epochs_tell_where_steps_do_not(tmp_path: Path) -> None:
-    before = rows_at(10, 20, epoch=0) | rows_at(30, 40, epoch=1) | rows_at(90, 100, 110, epoch=4)
-    assert missed_of(tmp_path / "counts", rows_at(10, 20, epoch=4), before=before) is None
-    missed = missed_of(tmp_path / "lower", rows_at(10, 20, epoch=0), before=before)
-    assert missed is not None
-    assert missed.certain, "neither step nor epoch is the checkpoint's"
-
-
-@pytest.mark.parametrize("setting", ["restarts", "continues", ""])
-def test_what_is_declared_of_the_counter_holds(tmp_path: Path, setting: str) -> None:
-    missed = missed_of(tmp_path, rows_at(10, 20), retry=RetrySettings(step_counter=setting))
-    assert (missed is None) == (setting == "restarts")
-    assert missed is None or missed.certain == (setting == "continues")
-
-
-def test_an_answer_of_an_earlier_run_of_the_same_script_is_remembered_until_it_is_edited(
-    tmp_path: Path,
-) -> None:
-    def script(name: str, text: str) -> Path:
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "train.py").write_text(text)
-        return folder
-
-    first = script("first", "train()")
-    question = counter_question(job_of(first, entry="train.py", entry_kind=EntryKind.SCRIPT).job)
-    assert question.script
-    env = {"XDG_STATE_HOME": str(tmp_path / "state")}
-    line = AnswerLine(script=question.script, question=question.key, value="restarts", t=86_400.0 * 365)
-    remember_answer(line, env)
-    answers = (tmp_path / "state" / "stoker" / "answers.jsonl").read_bytes()
-    for name, text, accused in (("same", "train()", False), ("edited", "train(1)", True)):
-        folder = script(name, text)
-        home = folder / "home" / "stoker"
-        home.mkdir(parents=True)
-        (home / "answers.jsonl").write_bytes(answers)
-        assert (missed_of(folder, rows_at(10, 20)) is not None) == accused
-
-
-def test_an_earlier_attempt_that_loaded_a_checkpoint_and_began_lower_shows_how_the_script_counts(
-    tmp_path: Path,
-) -> None:
-    resumed = Resumed(tmp_path, resume_at=100, before=EVERY_10)
-    try:
-        resumed.emit(ev.TrainerReady(t=4.5, attempt=2, resumed_step=100))
-        resumed.emit(ev.Progress(t=5.0, attempt=2, step=1))
-        resumed.emit(ev.LaunchIntended(t=6.0, attempt=3, argv=(), reason="again", resume_at=100))
-        resumed.write(3, rows_at(10, 20))
-        resumed.emit(ev.Progress(t=7.0, attempt=3, step=20))
-        resumed.clock.now += 1.5
-        resumed.comparison.look(resumed.ledger.state)
-        view = resumed.ledger.state.attempt
-        assert view is not None
-        assert view.missed is None
-    finally:
-        resumed.close()
-
-
-def test_a_run_that_went_on_once_counts_on_for_certain(tmp_path: Path) -> None:
-    resumed = Resumed(tmp_path, resume_at=100, before=EVERY_10)
-    try:
-        resumed.emit(ev.Progress(t=5.0, attempt=2, step=110))
-        resumed.emit(ev.LaunchIntended(t=6.0, attempt=3, argv=(), reason="again", resume_at=100))
-        resumed.write(3, rows_at(10, 20))
-        resumed.emit(ev.Progress(t=7.0, attempt=3, step=20))
-        resumed.clock.now += 1.5
-        resumed.comparison.look(resumed.ledger.state)
-        view = resumed.ledger.state.attempt
-        assert view is not None
-        assert view.missed is not None
-        assert view.missed.certain
-        assert [line for _, line in event_lines(view.missed)] == [
-            "did not resume: began at step 0, not after checkpoint 100"
-        ]
-    finally:
-        resumed.close()
-
-
-def test_a_script_that_takes_an_older_checkpoint_by_itself_has_resumed(tmp_path: Path) -> None:
-    """Its newest one was damaged: it goes on from step 50, and says so or not."""
-    for name, knobs, told, accused in (
-        ("by itself", Knobs(self_resuming=True), False, False),
-        ("told", Knobs(resume_path="--ckpt"), True, False),
-        ("by a path", Knobs(resume_path="--ckpt"), False, True),
+def test_it_is_found_once_a_run_and_not_of_an_attempt_that_was_seen_to_load(tmp_path: Path) -> None:
+    for name, told in (
+        ("loaded", ev.PlanConfirmed(t=4.5, attempt=2, planned="", resume="c/100")),
+        ("before", ev.PlanDiffers(t=1.5, attempt=1, planned="", measured="", of_resume=True)),
     ):
-        resumed = Resumed(tmp_path / name, resume_at=100, before=EVERY_10, knobs=knobs)
+        resumed = Resumed(tmp_path / name, resume_at=100, before=EVERY_10)
         try:
-            resumed.emit(ev.CheckpointCommitted(t=2.0, attempt=1, step=50, path="c/50"))
-            if told:
-                resumed.emit(ev.TrainerReady(t=4.5, attempt=2, resumed_step=50))
-            resumed.trains(rows_at(60, 70))
+            resumed.emit(told)
+            resumed.trains(rows_at(10, 20))
             view = resumed.ledger.state.attempt
             assert view is not None
-            assert (view.missed is not None) == accused, name
+            assert view.differs is None, name
         finally:
             resumed.close()

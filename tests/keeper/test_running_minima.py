@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from supervisor.keeper.monitoring.observations import StepSeen
-from supervisor.keeper.recording.recorder import MAX_MINIMA, Recorder, RunningMinima
+from supervisor.keeper.recording.recorder import MAX_MINIMA, Recorder
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.series import METRICS, SeriesReader
@@ -61,29 +61,12 @@ def test_a_low_that_the_dead_keeper_had_not_told_is_told_by_the_next(tmp_path: P
     assert (state.best_loss, state.best_step) == (3.0, 2)
 
 
-def test_too_many_lows_are_thinned_and_the_least_stays() -> None:
-    minima = RunningMinima()
-    for step in range(1000):
-        minima.add(step, 1000.0 - step)
-    found = minima.take()
-    assert len(found) <= MAX_MINIMA
+def test_of_too_many_lows_the_newest_stay(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.attempt(1, [(step, 1000.0 - step, 0.0) for step in range(1, 1000)])
+    found = [low for fact in run.emitted.facts if isinstance(fact, ev.Progress) for low in fact.minima]
+    assert len(found) == MAX_MINIMA + 1, "the first step is journalled at once"
     assert found[-1] == (999, 1.0)
-    assert list(found) == sorted(found, key=lambda low: -low[1])
-    assert minima.take() == ()
-
-
-def test_a_loss_without_a_step_belongs_to_the_newest_and_no_number_tells_nothing() -> None:
-    minima = RunningMinima()
-    for step, loss in (
-        (None, 9.0),
-        (4.0, None),
-        (None, 8.0),
-        (math.nan, 7.0),
-        (5.0, math.nan),
-        (6.0, -math.inf),
-    ):
-        minima.add(step, loss)
-    assert minima.take() == ((None, 9.0), (4, 8.0), (4, 7.0))
 
 
 SOME_STEPS = some.lists(

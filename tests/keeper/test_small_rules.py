@@ -20,7 +20,7 @@ from supervisor.keeper.monitoring.collector import (
     gpu_values,
     own_values,
 )
-from supervisor.keeper.recording.start_events import _world_size
+from supervisor.keeper.recording.start_events import world_size_of
 from supervisor.sources.gpu import GpuDevice, GpuNote, GpuNoteCode, GpuProcess, GpuSample
 from supervisor.sources.machine import HostSample, ProcessSample
 from supervisor.sources.processes import ProcessId
@@ -63,11 +63,11 @@ def use(*held: int | None, own: int = 1) -> Use:
 
 def test_the_ranks_of_the_whole_job(tmp_path: Path) -> None:
     job = job_of(tmp_path).job
-    assert _world_size(replace(job, batch=BatchSpec(1, 1, 8), world_size=4, nproc_per_node=2)) == 8
-    assert _world_size(replace(job, batch=None, world_size=4, nproc_per_node=2)) == 4
+    assert world_size_of(replace(job, batch=BatchSpec(1, 1, 8), world_size=4, nproc_per_node=2)) == 8
+    assert world_size_of(replace(job, batch=None, world_size=4, nproc_per_node=2)) == 4
     unknown = replace(job, batch=None, world_size=None, nproc_per_node=2)
-    assert _world_size(unknown) is None, "a command may start any number of its own"
-    assert _world_size(replace(unknown, entry_kind=EntryKind.SCRIPT)) == 2
+    assert world_size_of(unknown) is None, "a command may start any number of its own"
+    assert world_size_of(replace(unknown, entry_kind=EntryKind.SCRIPT)) == 2
 
 
 # -- work beside the loop ---------------------------------------------------------------------------------------
@@ -159,7 +159,6 @@ def test_what_the_keeper_takes_stands_with_the_machine_and_is_no_rank(
 ) -> None:
     told: list[Any] = []
     made = sensors(told)
-    assert made._read()["stoker"].pid == os.getpid()
     assert made._watched() == {}
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     own = ProcessSample(2.0, "stoker", ProcessId(1, 0.0), alive=True, cpu_ratio=0.1, rss_bytes=48 << 20)

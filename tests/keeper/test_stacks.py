@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run.events import RequestKind
 from supervisor.run.fold import fold
-from supervisor.run.paths import AttemptPaths, RunPaths
+from supervisor.run.paths import RunPaths
 from supervisor.run.state import Running, RunState
 from supervisor.sources.stacks.python_stacks import Stack, StackSource
 from tests.conftest import wait_until
@@ -129,17 +128,6 @@ def test_a_request_for_stacks_keeps_nobody_waiting_and_is_answered_when_they_are
     assert len(bench.answers()) == 2
 
 
-def test_ten_that_ask_at_once_get_one_round_and_an_answer_each(bench: Bench) -> None:
-    asked = {control.send(bench.run.control, RequestKind.STACKS) for _ in range(10)}
-    bench.look()
-    bench.taker.let_go.set()
-    assert wait_until(lambda: not bench.stacks.working, 5)
-    bench.look()
-    assert {a.request_id for a in bench.answers() if isinstance(a, ev.RequestDone)} == asked
-    assert bench.taker.taken == 1
-    assert sum(isinstance(fact, ev.StacksTaken) for fact in bench.told.facts) == 1
-
-
 def test_the_watch_and_a_person_never_hold_one_process_at_the_same_time(bench: Bench) -> None:
     assert bench.stacks.start()
     assert wait_until(lambda: bench.taker.inside == 1, 5)
@@ -186,23 +174,6 @@ def test_two_rounds_within_a_second_are_two_files(tmp_path: Path) -> None:
     assert all(name is not None and (tmp_path / Path(name).name).is_file() for name in names)
 
 
-@pytest.mark.parametrize(
-    ("timeout_s", "known"),
-    [(7200.0, 7200.0), (600.0, None), (None, None), ("x", None), (True, None), (-1, None)],
-)
-def test_a_round_tells_the_timeout_that_a_rank_gave_its_process_groups(
-    tmp_path: Path, timeout_s: object, known: float | None
-) -> None:
-    """Whatever the flag is called that it comes from."""
-    folder = AttemptPaths(tmp_path).telemetry
-    folder.mkdir()
-    phase = {"v": 1, "kind": "phase", "rank": 0, "source": "instrument", "timeout_s": timeout_s}
-    later = {"v": 1, "kind": "note", "timeout_s": 9000.0}
-    (folder / "measured0.jsonl").write_text(f"{json.dumps(phase)}\n{json.dumps(later)}\n")
-    me = Targets(1, {0: own_identity()}, tmp_path, tmp_path, {}, 0.0, None)
-    assert take_round(me, FakeClock()).group_timeout_s == known
-
-
 def test_the_users_own_innermost_frame_is_pointed_at_and_secrets_are_taken_out(tmp_path: Path) -> None:
     told = (
         'Thread 9 (idle): "Loader"',
@@ -220,15 +191,3 @@ def test_the_users_own_innermost_frame_is_pointed_at_and_secrets_are_taken_out(t
     assert lines[written.lines[3] - 1] == told[4]
     assert lines[3:9] == list(told)
     assert lines[-1] == "api_key='<redacted>'"
-
-
-@pytest.mark.parametrize("source", [StackSource.PROC, StackSource.NONE])
-def test_where_no_frame_is_known_the_stack_begins_below_its_head(tmp_path: Path, source: StackSource) -> None:
-    stacks = {
-        r: Stack(own_identity(), source, ("thread 1 'python': state S, waits in -, system call 0",))
-        for r in (0, 1)
-    }
-    written = write_stacks(tmp_path, 1, 1.0, "head", stacks, [])
-    lines = (tmp_path / "stacks-1-1.txt").read_text(encoding="utf-8").splitlines()
-    assert all(lines[at - 1].startswith("thread 1") for at in written.lines.values())
-    assert len(set(written.lines.values())) == 2

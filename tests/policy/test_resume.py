@@ -43,23 +43,11 @@ def test_an_attempt_that_did_not_resume_waits_whatever_became_of_it(
     )
     held = decide(known)
     assert (held.kind, held.reason) == (DecisionKind.HOLD, MISSED)
-    assert held.asks, "whether the script counts so is asked once"
+    assert not held.asks
     headless = decide(replace(known, interactive=False))
     assert (headless.kind, headless.exit_code, headless.reason) == (DecisionKind.FAIL, 1, MISSED)
     stopped = decide(replace(known, attempts=(CRASH, replace(now, stop=StopCause.REQUEST))))
     assert stopped.kind is DecisionKind.STOP
-
-
-def test_an_answer_about_the_counter_decides_and_what_is_certain_is_not_asked() -> None:
-    now = replace(ended(FailureClass.CHECKPOINT_LOAD, last=18), stop=StopCause.NOT_RESUMED, missed=MISSED)
-    known = PolicyInput(attempts=(CRASH, now), knobs=BY_PATH, newest_checkpoint="/out/c", interactive=True)
-    goes_on = decide(replace(known, counter="restarts"))
-    assert goes_on.kind is DecisionKind.RESTART
-    assert "step count starts over at 0" in goes_on.reason
-    stays = decide(replace(known, counter="continues"))
-    assert (stays.kind, stays.asks) == (DecisionKind.HOLD, False)
-    sure = decide(replace(known, counter="restarts", attempts=(CRASH, replace(now, misses_surely=True))))
-    assert (sure.kind, sure.asks) == (DecisionKind.HOLD, False), "its epochs show it"
 
 
 DIFFERS = "planned micro-batch 4 × accumulation 2, measured micro-batch 8: --b does not make it"
@@ -67,7 +55,7 @@ DIFFERS = "planned micro-batch 4 × accumulation 2, measured micro-batch 8: --b 
 
 @pytest.mark.parametrize("failure", [FailureClass.USAGE_ERROR, FailureClass.CUDA_OOM])
 def test_a_plan_with_a_refuted_answer_is_made_again_with_the_next_one_or_asked(failure: FailureClass) -> None:
-    now = replace(ended(failure, seen=False), missed=DIFFERS, misses_surely=True, refuted=True)
+    now = replace(ended(failure, seen=False), missed=DIFFERS, refuted=True)
     settled = Knobs(batch="--m", batch_scope=KnobScope.PER_RANK, accumulation="--a")
     again = one(now, settled)
     assert again.kind is DecisionKind.RESTART

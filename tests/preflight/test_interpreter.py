@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight import interpreter as module
-from supervisor.preflight.interpreter import installed_version, interpreter_of
+from supervisor.preflight.interpreter import commit_of, find_interpreter, installed_version, interpreter_of
 from tests.preflight.test_checks import fake_python
 
 
@@ -50,3 +53,22 @@ def test_an_interpreter_is_named_by_its_path_or_found_by_its_name(
     assert module._bound_path(f"./bin/{made.name}", {}) == str(made)
     assert module._bound_path(f"~/bin/{made.name}", {}) == str(made)
     assert module._bound_path("no-such-python", env) == "no-such-python"
+
+
+def test_an_interpreter_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ASK_TIMEOUT_S", 0.2)
+    job = JobSpec("x", EntryKind.SCRIPT, "t.py", python=fake_python(tmp_path, "exec sleep 30"))
+    with pytest.raises(JobError, match="does not run"):
+        find_interpreter(job, {"PATH": os.environ["PATH"]})
+
+
+def test_the_commit_and_whether_it_was_changed(tmp_path: Path) -> None:
+    assert commit_of(str(tmp_path)) is None
+    assert commit_of(str(tmp_path / "none")) is None
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org", "-C", str(tmp_path)]
+    (tmp_path / "train.py").write_text("pass\n")
+    for words in (["init", "-q"], ["add", "train.py"], ["commit", "-q", "-m", "Begin"]):
+        subprocess.run([*git, *words], check=True)
+    assert re.fullmatch(r"[0-9a-f]{12}", commit_of(str(tmp_path)) or "")
+    (tmp_path / "train.py").write_text("print()\n")
+    assert (commit_of(str(tmp_path)) or "").endswith("+")

@@ -18,13 +18,12 @@ from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.run_list import RunsReader, Scope
 from supervisor.views.tui.charts.live import LossPanel
 from supervisor.views.tui.pages.text_page import PAGES, Page, new_page
-from supervisor.views.tui.panels.attempts import AttemptsBar, TimelinePanel
 from supervisor.views.tui.panels.devices import DevicesPanel
 from supervisor.views.tui.panels.failure_card import FailureCard
 from supervisor.views.tui.panels.header import HeaderPanel
-from supervisor.views.tui.panels.notice import NoticeBar
+from supervisor.views.tui.panels.notice import NoticeBar, TimelinePanel
 from supervisor.views.tui.panels.ranks_table import RanksPanel
-from supervisor.views.tui.panels.trends import TilesPanel
+from supervisor.views.tui.panels.tiles import TilesPanel
 from supervisor.views.tui.runs.table import RunsPanel
 from supervisor.views.tui.widgets.paint import Row, Span
 from supervisor.views.tui.widgets.panel import Panel, View
@@ -40,7 +39,6 @@ PANES = {
     HeaderPanel: 2,
     NoticeBar: 1,
     TilesPanel: 1,
-    AttemptsBar: 1,
     DevicesPanel: 6,
     RanksPanel: 6,
     TimelinePanel: 40,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from supervisor.cli.main import main
 from supervisor.sources.metrics import standing_states
-from supervisor.sources.metrics.values import seconds
+from supervisor.sources.metrics.tokens import seconds
 
 
 def printed(text: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> list[dict[str, Any]]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli.metrics import record_of
-from supervisor.sources.metrics import MetricReader, counters
-from supervisor.sources.metrics.counters import FORMATS, Format, Where
+from supervisor.sources.metrics import MetricReader, formats
+from supervisor.sources.metrics.formats import FORMATS, Format, Where
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/metrics.md").read_text(encoding="utf-8")
 
@@ -19,7 +19,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs/metrics.md").read_text(encod
 def test_the_example_of_a_format_is_found_by_it(form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
     assert form.pattern.search(form.example) is not None
     with_it = MetricReader().feed(form.example)
-    monkeypatch.setattr(counters, "FORMATS", tuple(other for other in FORMATS if other is not form))
+    monkeypatch.setattr(formats, "FORMATS", tuple(other for other in FORMATS if other is not form))
     without = MetricReader().feed(form.example)
     assert with_it is not None
     assert without is None or without.values != with_it.values, "nothing else reads it so"
@@ -32,11 +32,11 @@ def test_a_format_is_added_as_the_page_describes(monkeypatch: pytest.MonkeyPatch
         for language in ("python", "json")
         if (found := re.search(rf"```{language}\n(.*?)\n```", section, re.DOTALL))
     )
-    line = next(line.strip() for line in section.splitlines() if line.startswith("    "))
-    assert MetricReader().feed(line) is None
+    printed_line = next(row.strip() for row in section.splitlines() if row.startswith("    "))
+    assert MetricReader().feed(printed_line) is None
     form = eval(entry, {"Format": Format, "Where": Where, "re": re})
-    assert form.example == line
-    monkeypatch.setattr(counters, "FORMATS", (*FORMATS, form))
-    sample = MetricReader().feed(line)
+    assert form.example == printed_line
+    monkeypatch.setattr(formats, "FORMATS", (*FORMATS, form))
+    sample = MetricReader().feed(printed_line)
     assert sample is not None
     assert record_of(0, sample) == json.loads(printed)

@@ -12,8 +12,8 @@ from rich.cells import cell_len
 from supervisor.cli.common import appearance_from
 from supervisor.cli.main import main
 from supervisor.views.appearance import Appearance, BadAppearance, Lang, ThemeName, appearance_of
-from supervisor.views.tui.shell.saved_layout import Kept, load, save
 from supervisor.views.tui.widgets.filters import ascii_of
+from supervisor.views.tui.widgets.palette import Kept, load, save
 
 
 def test_the_first_word_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,8 +68,8 @@ def test_our_own_glyphs_all_have_a_plain_sign(text: str) -> None:
 
 def test_kept_choices_survive_and_damage_is_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "state" / "ui.json"
-    save(path, Kept(theme="stoker-safe", ranks_by="mem"))
-    assert load(path) == Kept(theme="stoker-safe", ranks_by="mem")
-    path.write_text('{"ranks_by": 4}')
+    save(path, Kept(theme="stoker-safe"))
+    assert load(path) == Kept(theme="stoker-safe")
+    path.write_text('{"theme": 4}')
     assert load(path) == Kept()
     assert load(None) == Kept()

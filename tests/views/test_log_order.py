@@ -16,6 +16,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.views.logs import file as logfile
 from supervisor.views.logs.merge import Row, rows_before
 from supervisor.views.logs.query import Query
+from supervisor.views.logs.reading import LogAt
 from supervisor.views.logs.viewport import LogViewport
 from tests.diagnosis.launcher_logs import CLOSING, FAILED, REPORT, T0, launched, trace
 from tests.views.logs_on_disk import never
@@ -123,7 +124,7 @@ def test_lines_stand_as_they_arrived_and_newer_ones_below(tmp_path: Path) -> Non
         texts = [row.text for row in view.page().rows]
         at = [n for n, text in enumerate(texts) if text.startswith("warning")]
         assert [texts[n - 1] for n in at] == [f"step {n}" for n in range(25, 101, 25)]
-        view.to_time(T0 + 49.9, has_day=True)
+        view.to_place(LogAt(t=T0 + 49.9))
         page = view.page()
         assert page.cursor is not None
         assert page.rows[page.cursor].text == "step 50"
@@ -151,7 +152,7 @@ def test_without_an_index_lines_go_by_their_stamps(tmp_path: Path) -> None:
         assert page.merged_by == "time"
         assert [int(row.text.split()[3]) for row in page.rows if row.text[0] == "["] == list(range(60))
         assert {page.rows[n + 1].text for n in range(1, 90, 3)} == {"  its second line"}
-        view.to_time(T0 + 30, has_day=True)
+        view.to_place(LogAt(t=T0 + 30))
         page = view.page()
         assert page.cursor is not None
         assert "zero 30" in page.rows[page.cursor].text
@@ -196,21 +197,6 @@ def test_equal_tracebacks_fold_whole_and_others_not_at_all(tmp_path: Path) -> No
         assert {who for who, _ in said[at : at + 6]} == {(rank,)}
 
 
-def test_pages_up_and_down_show_the_same_rows(tmp_path: Path) -> None:
-    run = failed(tmp_path)
-    everything = [row.text for row in rows_of(run)]
-    for height in (3, 7, 20):
-        with view_of(run, height) as view:
-            place, upward = view.logs.ends, list[str]()
-            while before := rows_before(view.logs.streams, place, height):
-                upward, place = [row.text for row in before] + upward, before[0].place
-            assert upward == everything
-            view.page()
-            view.scroll(-height)
-            view.scroll(height)
-            assert [row.text for row in view.page().rows] == everything[-height:]
-
-
 LINES = st.lists(
     st.sampled_from(
         [
@@ -237,8 +223,8 @@ def test_whatever_is_written_every_line_is_shown_once_in_its_logs_order(
     logs: tuple[list[str], list[str], list[str]],
     height: int,
 ) -> None:
-    monkeypatch.setattr(logfile, "SEGMENT_BYTES", 61)
-    monkeypatch.setattr(logfile, "MIN_STRIDE_BYTES", 5)
+    monkeypatch.setattr(logfile, "BLOCK_BYTES", 61)
+    monkeypatch.setattr(logfile, "STRIDE_BYTES", 5)
     run = RunPaths(tmp_path_factory.mktemp("order"))
     for n, (name, lines) in enumerate(zip(("agent.log", "0/stdout.log", "1/stderr.log"), logs, strict=True)):
         write(run, name, lines, T0 + 5 + n)

@@ -3,58 +3,79 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from supervisor.run.journal import read_state
+from supervisor.views.logs import file, session, stream
 from supervisor.views.logs import reading as lc
 from supervisor.views.logs.merge import Row
 from supervisor.views.logs.query import Query
-from supervisor.views.logs.session import Interrupted, LogSession
+from supervisor.views.logs.session import Interrupted, LogSession, Scroll
 from supervisor.views.logs.viewport import ONLY_MATCH, PAST_NEWEST, PAST_OLDEST, LogViewport
 from tests.conftest import wait_until
 from tests.views.tui import recorded
 
 LINES = 5000
 HEIGHT = 20
-STDOUT = 1  # the agent's log comes first
+STDOUT = f"{recorded.TREE}/0/stdout.log"
 DEADLINE_S = 10.0
 
 
+class Read:
+    """A session that follows the end of one log, and what it delivers."""
+
+    def __init__(self, session: LogSession, told: list[lc.Answer]) -> None:
+        self.session, self.told = session, told
+
+    @property
+    def page(self) -> lc.Page | None:
+        return next((news for news in reversed(self.told) if isinstance(news, lc.Page)), None)
+
+    @property
+    def here(self) -> Row | None:
+        page = self.page
+        return page.rows[page.cursor] if page is not None and page.cursor is not None else None
+
+    @property
+    def last_line(self) -> int:
+        page = self.page
+        return int(page.rows[-1].text.split()[-1]) if page is not None and page.rows else 0
+
+    def remarks(self) -> list[lc.Remark]:
+        return [answer for answer in self.told if isinstance(answer, lc.Remark)]
+
+    def find(self, words: str, start: Row | None) -> None:
+        self.session.ask(lambda view: view.find(Query.search(words), start))
+
+    def match(self, start: Row | None, way: int = -1) -> None:
+        self.session.ask(lambda view: view.match(start, way), waits=True)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        assert wait_until(condition, DEADLINE_S), (self.here, self.last_line, self.remarks())
+
+
 @contextmanager
-def reading(root: Path) -> Iterator[tuple[LogSession, list[lc.Answer]]]:
-    """A session that follows the end of one log; what it delivers."""
+def reading(root: Path) -> Iterator[Read]:
     rec = recorded.Recording(root, ranks=1, gpus=0)
     rec.launch("first start")
-    path = rec.run.node().attempt(1).root / f"{recorded.TREE}/0/stdout.log"
+    path = rec.run.node().attempt(1).root / STDOUT
     path.write_bytes(b"".join(b"line %d\n" % n for n in range(1, LINES + 1)))
     rec.run.node().attempt(1).agent_log.unlink()
     run = rec.close()
     told: list[lc.Answer] = []
     session = LogSession(run.node(), told.append)
-    session.ask(lc.Update(read_state(run.node().journal)), lc.Size(HEIGHT))
+    read, state = Read(session, told), read_state(run.node().journal)
+    session.tell(lambda view: view.update(state), lambda view: view.resize(HEIGHT))
     session.start()
     try:
-        assert wait_until(lambda: last(told) is not None and last_line(told) == LINES, DEADLINE_S)
-        yield session, told
+        read.until(lambda: read.last_line == LINES)
+        yield read
     finally:
         session.stop()
-
-
-def last(told: list[lc.Answer]) -> lc.Page | None:
-    return next((news for news in reversed(told) if isinstance(news, lc.Page)), None)
-
-
-def last_line(told: list[lc.Answer]) -> int:
-    page = last(told)
-    return int(page.rows[-1].text.split()[-1]) if page is not None and page.rows else 0
-
-
-def row_of(page: lc.Page) -> Row | None:
-    return page.rows[page.cursor] if page.cursor is not None else None
 
 
 class LateSet(threading.Event):
@@ -65,142 +86,126 @@ class LateSet(threading.Event):
         self.session = session
 
     def set(self) -> None:
-        wait_until(lambda: not self.session._commands, 0.3)
+        wait_until(lambda: not self.session._requests, 0.3)
         super().set()
 
 
-def test_a_command_does_not_interrupt_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with reading(tmp_path / "run") as (session, _told):
+def test_a_request_does_not_interrupt_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with reading(tmp_path / "run") as read:
         done: list[int] = []
 
-        def match(_cursor: object, way: int) -> None:
-            wait_until(session._urgent.is_set, 0.5)
-            session._check()
-            done.append(way)
+        def start(view: LogViewport) -> None:
+            wait_until(read.session._urgent.is_set, 0.5)
+            view._check()
+            done.append(1)
 
-        monkeypatch.setattr(session._view, "match", match)
-        monkeypatch.setattr(session, "_urgent", LateSet(session))
-        session.ask(lc.Match(None, -1))
+        monkeypatch.setattr(read.session, "_urgent", LateSet(read.session))
+        read.session.ask(start)
         assert wait_until(lambda: bool(done), 2.0), "it was given up for itself"
 
 
 def test_matches_that_are_not_there_are_said_once_and_end(tmp_path: Path) -> None:
     """Two quick keys for a match that is not there repeated the first one's answer for ever: the screen drowned in it."""
-    with reading(tmp_path) as (session, told):
-        session.ask(lc.Find(Query.parse("elephant"), None))
-        session.ask(*(lc.Match(None, 1) for _ in range(5)))
-        assert wait_until(
-            lambda: [a for a in told if isinstance(a, lc.Remark) and a.good is False], DEADLINE_S
-        )
-        count = len(told)
-        session.ask(lc.Start())
-        assert wait_until(lambda: last(told) is not None and last_line(told) < LINES, DEADLINE_S)
-        refusals = [a for a in told if isinstance(a, lc.Remark) and a.good is False]
-        assert 1 <= len(refusals) <= 6
-        assert len(told) < count + 20
+    with reading(tmp_path) as read:
+        read.find("elephant", None)
+        for _ in range(5):
+            read.match(None)
+        read.until(lambda: any(remark.good is False for remark in read.remarks()))
+        count = len(read.told)
+        read.session.ask(LogViewport.to_start)
+        read.until(lambda: read.last_line < LINES)
+        assert 1 <= sum(remark.good is False for remark in read.remarks()) <= 6
+        assert len(read.told) < count + 20
 
 
-def test_matches_go_on_the_way_the_search_ran_and_start_over_at_the_other_end(tmp_path: Path) -> None:
+def test_matches_go_up_and_down_and_start_over_at_the_other_end(tmp_path: Path) -> None:
     """Those who stood on the newest match and pressed n got no further, or did not see where it led."""
-    with reading(tmp_path) as (session, told):
+    with reading(tmp_path) as read:
 
-        def goes(line: int, ordinal: int, note: str, *asked: lc.Command) -> lc.Page:
-            told.clear()
-            session.ask(*asked)
-            wanted = f"line {line}"
-            assert wait_until(
-                lambda: (
-                    (p := last(told)) is not None
-                    and (here := row_of(p)) is not None
-                    and here.text == wanted
-                    and p.search is not None
-                    and p.search.done_ratio == 1
-                    and p.search.ordinal == ordinal
-                ),
-                DEADLINE_S,
-            ), (line, [row_of(a) for a in told if isinstance(a, lc.Page)])
-            assert [a.text for a in told if isinstance(a, lc.Remark)] == [note] * bool(note)
-            page = last(told)
+        def leads(line: int, ordinal: int, note: str) -> Row | None:
+            def is_there() -> bool:
+                page, here = read.page, read.here
+                tally = page.search if page is not None else None
+                return here is not None and tally is not None and tally.done_ratio == 1.0
+
+            read.until(lambda: is_there() and read.here is not None and read.here.text == f"line {line}")
+            page = read.page
             assert page is not None
-            return page
+            assert page.search is not None
+            assert page.search.ordinal == ordinal
+            assert [remark.text for remark in read.remarks()] == [note] * bool(note)
+            read.told.clear()
+            return page.rows[page.cursor or 0]
 
-        def on(page: lc.Page, way: int = 1) -> lc.Match:
-            return lc.Match(row_of(page), way)
-
-        page = goes(4999, 5, "", lc.Find(Query.parse("999"), None))
-        assert page.search_way == -1
-        page = goes(3999, 4, "", on(page))
-        page = goes(4999, 5, "", on(page, -1))
-        page = goes(999, 1, PAST_NEWEST, on(page, -1))
-        page = goes(4999, 5, PAST_OLDEST, on(page))
-
-        session.ask(lc.Find(Query(), None), lc.Start())
-        assert wait_until(lambda: last_line(told) == HEIGHT, DEADLINE_S)
-        first = last(told)
-        assert first is not None
-        page = goes(999, 1, "", lc.Find(Query.parse("999"), first.rows[0]))
-        assert page.search_way == 1, "from the first line a search runs down"
-        page = goes(1999, 2, "", on(page))
-        page = goes(5000, 1, "", lc.Find(Query.parse("line 5000"), row_of(page)))
-        assert page.search_way == 1, "nothing is above"
-        goes(5000, 1, ONLY_MATCH, on(page))
+        read.told.clear()
+        read.find("999", None)
+        here = leads(4999, 5, "")
+        for way, line, ordinal, note in (
+            (-1, 3999, 4, ""),
+            (1, 4999, 5, ""),
+            (1, 999, 1, PAST_NEWEST),
+            (-1, 4999, 5, PAST_OLDEST),
+        ):
+            read.match(here, way)
+            here = leads(line, ordinal, note)
+        read.find("", None)
+        read.session.ask(LogViewport.to_start)
+        read.until(lambda: read.last_line == HEIGHT)
+        first = read.here
+        read.told.clear()
+        read.find("999", first)
+        here = leads(999, 1, "")  # nothing is above
+        read.match(here, 1)
+        here = leads(1999, 2, "")
+        read.find("line 5000", here)
+        here = leads(5000, 1, "")
+        read.match(here)
+        leads(5000, 1, ONLY_MATCH)
 
 
 def test_a_search_that_finds_nothing_is_back_where_it_began(tmp_path: Path) -> None:
     """The first letters of a word that is nowhere had led the page away."""
-    with reading(tmp_path) as (session, told):
-        for typed in ("1", "17", "17x"):
-            session.ask(lc.Find(Query.search(typed), None))
-            if typed == "17":
-                assert wait_until(lambda: (p := last(told)) is not None and row_of(p) is not None, DEADLINE_S)
-        assert wait_until(lambda: (p := last(told)) is not None and p.following, DEADLINE_S)
-        assert last_line(told) == LINES
-        session.ask(lc.ToLine(STDOUT, 2500))
-        assert wait_until(lambda: (p := last(told)) is not None and row_of(p) is not None, DEADLINE_S)
-        page = last(told)
-        assert page is not None
-        start = row_of(page)
-        session.ask(lc.Find(Query.search("17"), start))
-        assert wait_until(
-            lambda: (p := last(told)) is not None and row_of(p) not in {None, start}, DEADLINE_S
-        )
-        session.ask(lc.Find(Query.search("17x"), start))
-        assert wait_until(lambda: (p := last(told)) is not None and row_of(p) == start, DEADLINE_S)
+    with reading(tmp_path) as read:
+        read.find("17", None)
+        read.until(lambda: read.here is not None)
+        read.find("17x", None)
+        read.until(lambda: read.page is not None and read.page.following)
+        assert read.last_line == LINES
+        read.session.ask(lambda view: view.to_place(lc.LogAt(path=STDOUT, line=2500)))
+        read.until(lambda: read.here is not None)
+        start = read.here
+        read.find("17", start)
+        read.until(lambda: read.here not in {None, start})
+        read.find("17x", start)
+        read.until(lambda: read.here == start)
 
 
-def test_of_filters_that_wait_the_newest_alone_is_looked_through(tmp_path: Path) -> None:
-    with reading(tmp_path / "run") as (session, _):
-        session.ask_to_stop()
-        session._thread.join(DEADLINE_S)
-        queries = [Query.parse(typed) for typed in ("9", "99", "999")]
-        session._commands.extend(lc.Show(query) for query in queries)
-        assert list(session._taken()) == [lc.Show(queries[-1])]
+def test_scrolling_adds_up_while_it_waits(tmp_path: Path) -> None:
+    with reading(tmp_path) as read:
+        read.session.stop()
+        for rows in (-3, -3, 1):
+            read.session.ask(Scroll(rows))
+        assert list(read.session._requests) == [(Scroll(-5), False)]
 
 
-def test_a_size_that_a_key_interrupts_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with reading(tmp_path / "run") as (session, told):
-        real, sizes = LogViewport.resize, list[int]()
+def test_a_size_that_a_key_interrupts_is_not_lost(tmp_path: Path) -> None:
+    with reading(tmp_path / "run") as read:
+        sizes: list[int] = []
 
-        def resize(view: LogViewport, rows: int, cursor: object) -> None:
-            sizes.append(rows)
+        def resize(view: LogViewport) -> None:
+            sizes.append(1)
             if len(sizes) == 1:
                 raise Interrupted
-            real(view, rows, cursor)  # type: ignore[arg-type]
+            view.resize(HEIGHT - 3)
 
-        monkeypatch.setattr(LogViewport, "resize", resize)
-        session.ask(lc.Size(HEIGHT - 3))
-
-        def is_smaller() -> bool:
-            page = last(told)
-            return page is not None and len(page.rows) == HEIGHT - 3
-
-        assert wait_until(is_smaller, DEADLINE_S), sizes
+        read.session.tell(resize)
+        read.until(lambda: read.page is not None and len(read.page.rows) == HEIGHT - 3)
 
 
 def test_a_page_that_cannot_be_made_is_reported_and_the_next_one_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with reading(tmp_path / "run") as (_session, told):
+    with reading(tmp_path / "run") as read:
         real, made = LogViewport.page, list[LogViewport]()
 
         def page(view: LogViewport) -> lc.Page:
@@ -210,12 +215,18 @@ def test_a_page_that_cannot_be_made_is_reported_and_the_next_one_comes(
             return real(view)
 
         monkeypatch.setattr(LogViewport, "page", page)
-        path = tmp_path / "run/nodes/0/attempts/1"
-        (log,) = path.rglob("stdout.log")
+        (log,) = (tmp_path / "run/nodes/0/attempts/1").rglob("stdout.log")
         with log.open("ab") as file:
             file.write(b"line %d\n" % (LINES + 1))
-        assert wait_until(lambda: made, DEADLINE_S)
-        with log.open("ab") as file:
-            file.write(b"line %d\n" % (LINES + 2))
-        assert wait_until(lambda: last_line(told) == LINES + 2, DEADLINE_S)
-        assert any("no such row" in one.text for one in told if isinstance(one, lc.Remark))
+        read.until(lambda: read.last_line == LINES + 1)
+        assert any("no such row" in remark.text for remark in read.remarks())
+
+
+def test_a_long_search_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(file, "CHUNK_BYTES", 4096)
+    monkeypatch.setattr(stream, "CHUNK_BYTES", 4096)
+    with reading(tmp_path) as read:
+        read.session.ask(lambda view: view.show(Query.parse("zzz")))
+        read.until(lambda: read.page is not None and read.page.empty_why.startswith("no line matches"))
+        assert [remark.text for remark in read.remarks() if "% searched; Esc gives up" in remark.text]

@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RankState, RunState
-from supervisor.views.logs.reading import BadJumpError, ToLine, ToTime, parse_jump
+from supervisor.views.logs.reading import BadJumpError, LogAt, parse_jump
 from supervisor.views.logs.sources import AGENT, Tone, logs_of, split_rank, tone_of
 from tests.views.tui.still import attempt_of
 
@@ -18,7 +18,7 @@ from tests.views.tui.still import attempt_of
     ("typed", "line"), [("812", 812), (":812", 812), (" 1,024 ", 1024), ("12 000", 12000), ("0", 1), ("1", 1)]
 )
 def test_a_number_is_a_line(typed: str, line: int) -> None:
-    assert parse_jump(typed, 3) == ToLine(3, line)
+    assert parse_jump(typed) == LogAt(line=line)
 
 
 def local(*parts: int) -> datetime:
@@ -41,13 +41,13 @@ def test_a_time_is_of_today_to_the_whole_second(
 ) -> None:
     now = local(2026, 11, 23, 9, 30, 40, 250_000).timestamp()
     monkeypatch.setattr("supervisor.views.logs.reading.time.time", lambda: now)
-    assert parse_jump(typed, 0) == ToTime(when.timestamp(), has_day=has_day)
+    assert parse_jump(typed) == LogAt(t=when.timestamp(), is_any_day=not has_day)
 
 
 @pytest.mark.parametrize("typed", ["", "here", "25:00", "14:61", "2026-13-01 10:00", "-4", "14:5"])
 def test_what_names_no_place_is_refused_with_what_was_typed(typed: str) -> None:
     with pytest.raises(BadJumpError, match=f"^{typed}: "):
-        parse_jump(typed, 0)
+        parse_jump(typed)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.views.filter_words import BadQueryError
 from supervisor.views.logs import file as logfile
 from supervisor.views.logs import stream as logstream
-from supervisor.views.logs.file import Change, Counts, LogFile
-from supervisor.views.logs.query import Query
+from supervisor.views.logs.file import Change, LogFile
+from supervisor.views.logs.query import BadQueryError, Query
 from supervisor.views.logs.sources import LogRef
 from supervisor.views.logs.stream import Stream
 from tests.views.logs_on_disk import DATA, QUIET, never, opened, reference
@@ -22,8 +21,8 @@ from tests.views.logs_on_disk import DATA, QUIET, never, opened, reference
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Boundaries everywhere: what is cut at 32 KiB otherwise is cut at some bytes."""
-    monkeypatch.setattr(logfile, "SEGMENT_BYTES", 37)
-    monkeypatch.setattr(logfile, "MIN_STRIDE_BYTES", 5)
+    monkeypatch.setattr(logfile, "BLOCK_BYTES", 37)
+    monkeypatch.setattr(logfile, "STRIDE_BYTES", 5)
 
 
 @QUIET
@@ -125,21 +124,6 @@ def test_pipe_in_the_place_of_a_log_is_not_opened(tmp_path: Path) -> None:
     file.refresh()
     assert not file.is_open
     assert file.trouble == "not a regular file"
-
-
-@given(counts=st.lists(st.integers(0, 3), max_size=30), chunk=st.integers(0, 35))
-def test_counts_find_what_is_where(counts: list[int], chunk: int) -> None:
-    index = Counts()
-    for number in counts:
-        index.append(number)
-    assert index.total == sum(counts)
-    owners = [place for place, number in enumerate(counts) for _ in range(number)]
-    assert [index.chunk_of(n) for n in range(len(owners))] == owners
-    assert index.chunk_of(len(owners)) is None
-    full = [place for place, number in enumerate(counts) if number]
-    assert index.next_full(chunk) == next((f for f in full if f >= chunk), max(chunk, len(counts)))
-    if chunk < len(counts):
-        assert index.previous_full(chunk) == max((f for f in full if f <= chunk), default=-1)
 
 
 def test_query_reads_what_people_type() -> None:

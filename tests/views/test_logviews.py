@@ -18,7 +18,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.state import RunState
 from supervisor.views.logs import reading as lc
 from supervisor.views.logs.file import Change
-from supervisor.views.logs.merge import rows_before
+from supervisor.views.logs.open_logs import NothingThereError
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.viewport import LogViewport
 from tests.diagnosis.launcher_logs import trace
@@ -114,9 +114,9 @@ def test_a_time_leads_to_its_newest_day_where_stamps_name_month_and_day_in_every
     write(run, 1, "0/stdout.log", hourly(3))  # it ends at 10:01:40
     with view_of(run, state_of(1, 1, ended=False), height=10) as view:
         for hour, before in ((12, 22), (9, 1), (10, 0)):
-            view.to_time(T0 + 3600 * (hour - 10), has_day=False)
+            view.to_place(lc.LogAt(t=T0 + 3600 * (hour - 10), is_any_day=True))
             assert f"hour {before}," in under_cursor(view), hour
-        view.to_time(T0 - 2 * 86400, has_day=True)
+        view.to_place(lc.LogAt(t=T0 - 2 * 86400))
         assert "hour 48," in under_cursor(view)
 
 
@@ -128,7 +128,7 @@ def test_another_rank_is_shown_at_the_time_of_the_line_under_the_cursor(tmp_path
     with view_of(run, state_of(1, 3, ended=False), height=10) as view:
         view.to_start()
         view.show(Query.parse("r0"), view.page().rows[0])
-        view.to_line(view.logs.index_of("0/stdout.log") or 0, 31)
+        view.to_place(lc.LogAt(path="0/stdout.log", line=31))
         for rank in (1, 0, 1):
             page = view.page()
             assert page.cursor is not None
@@ -240,58 +240,124 @@ def test_a_limited_log_reads_like_one_that_ends_there(tmp_path: Path, data: byte
         file.close()
 
 
-# -- the same query, the same lines ------------------------------------------------------------------------
-
-QUERIES = [
-    "",
-    "step",
-    "STEP 3",
-    '"step 3"',
-    "-step",
-    "-step -warning",
-    "/^step [24]/",
-    "/STEP/",
-    "-/step|slow/",
-    "r0",
-    "r0-1",
-    "r1 step",
-    "ragent",
-    "level:warn",
-    "level:error",
-    "level:warn -error",
-    "stream:stdout",
-    "stream:stderr",
-    "stream:stderr level:error r1",
-    "stream:agent",
-    "zzz",
-]
+# -- whose lines a query lets through ------------------------------------------------------------------------
 
 
-NO_LINES = {"zzz", "/STEP/", "stream:stderr level:error r1"}
-
-
-def mixed(root: Path) -> RunPaths:
-    """Steps of two ranks, a warning, a traceback, the launcher's lines."""
-    run = RunPaths(root)
-    for rank in (0, 1):
-        write(run, 1, f"{rank}/stdout.log", [f"step {n} loss {2 / n:.2f}" for n in range(1, 6)])
-        write(
-            run, 1, f"{rank}/stderr.log", ["UserWarning: slow disk"] if rank else trace(None, "ValueError: x")
-        )
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("r1", {"step 1", "UserWarning: slow", "step 9 by prefix"}),
+        ("r0-1 step", {"step 1", "step 9 by prefix"}),
+        ("ragent", {"starting"}),
+        ("stream:stderr", {"ValueError: x", "UserWarning: slow"}),
+        ("stream:agent", {"starting", "step 9 by prefix"}),
+        ("stream:stderr level:error r1", set()),
+        ("level:warn -error", {"UserWarning: slow"}),
+    ],
+)
+def test_a_query_by_rank_stream_and_level(tmp_path: Path, typed: str, shown: set[str]) -> None:
+    run = RunPaths(tmp_path)
+    for rank, said in enumerate(("ValueError: x", "UserWarning: slow")):
+        write(run, 1, f"{rank}/stdout.log", ["step 1"])
+        write(run, 1, f"{rank}/stderr.log", [said])
     write(run, 1, "agent.log", ["starting", "[rank1]: step 9 by prefix"])
-    return run
+    with view_of(run, state_of(1, 2)) as view:
+        view.show(Query.parse(typed))
+        assert set(texts(view)) == shown
 
 
-@pytest.mark.parametrize("typed", QUERIES)
-def test_each_query_lets_the_same_lines_through_in_both_views(tmp_path: Path, typed: str) -> None:
-    run = mixed(tmp_path)
-    found = []
-    for newest in (0, 2):
-        with view_of(run, state_of(1, 2), newest=newest) as view:
-            view.show(Query.parse(typed))
-            page = view.page()
-            found.append([(row.who, row.text, row.tone) for row in page.rows])
-            upward = rows_before(view.logs.streams, view.logs.ends, 100)
-            assert list(page.rows) == upward
-    assert found[0] == found[1]
-    assert bool(found[0]) == (typed not in NO_LINES)
+def test_what_happens_to_a_file_is_said_and_the_page_follows_it(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path)
+    path = write(run, 1, "0/stdout.log", [f"line {n}" for n in range(500)])
+    with view_of(run, state_of(1, 1, ended=False)) as view:
+        view.page()
+        path.write_bytes(b"cut short\n")
+        assert notes_of(view) == ["0/stdout.log was cut or replaced; it is read again"]
+        assert texts(view) == ["cut short"]
+        path.unlink()
+        assert notes_of(view) == ["0/stdout.log was removed; what was open is still shown"]
+        assert texts(view) == ["cut short"]
+        path.write_bytes(b"back again\n")
+        notes_of(view)
+        assert texts(view) == ["back again"]
+
+
+# -- where a person goes -----------------------------------------------------------------------------------
+
+
+def notes_of(view: LogViewport) -> list[str]:
+    return view.refresh()[1]
+
+
+@pytest.mark.parametrize(("step", "line"), [(1200, "step 1200 "), (1001, "step 1010 ")])
+def test_a_step_or_the_nearest_later_one(tmp_path: Path, step: int, line: str) -> None:
+    run = RunPaths(tmp_path)
+    lines = [f"step {n} loss {2.5 - n / 10_000:.4f} lr 0.0001" for n in range(0, 3000, 10)]
+    write(run, 1, "0/stdout.log", [text for each in lines for text in (each, "some other line 99999")])
+    with view_of(run, state_of(1, 1)) as view:
+        view.to_place(lc.LogAt(step=step))
+        assert under_cursor(view).startswith(line)
+        with pytest.raises(NothingThereError, match="no line names step 9000 or a later one"):
+            view.to_place(lc.LogAt(step=9000))
+
+
+def test_a_line_that_the_filter_leaves_out_leads_to_the_next_kept_one(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path)
+    lines = [f"line {n}{' ERROR' * (n % 100 == 7)}" for n in range(1, 3001)]
+    path = write(run, 1, "0/stdout.log", lines)
+    with view_of(run, state_of(1, 1), height=10) as view:
+        view.show(Query.parse("error"))
+        for number, kept in ((1200, 1207), (2999, 2907), (1507, 1507)):
+            view.to_place(lc.LogAt(path=str(path), line=number))
+            assert under_cursor(view) == f"line {kept} ERROR"
+            filtered = "that line is filtered out: here is the nearest that is kept"
+            assert notes_of(view) == [filtered] * (number != kept)
+        view.show(Query.parse("elephant"))
+        with pytest.raises(NothingThereError, match="no line matches"):
+            view.to_place(lc.LogAt(path=str(path), line=5))
+        with pytest.raises(NothingThereError, match="has 3000 lines"):
+            view.to_place(lc.LogAt(path=str(path), line=3001))
+        with pytest.raises(NothingThereError, match=r"else\.log is no log of attempt 1"):
+            view.to_place(lc.LogAt(path="else.log", line=1))
+
+
+def test_a_lower_page_keeps_the_row_with_the_cursor(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path)
+    write(run, 1, "0/stdout.log", [f"line {n}" for n in range(1, 500)])
+    with view_of(run, state_of(1, 1), height=40) as view:
+        view.to_start()
+        row = view.page().rows[30]
+        for height in (20, 12, 40):
+            view.resize(height, row)
+            rows = view.page().rows
+            assert len(rows) == height
+            assert row.text in {each.text for each in rows}
+
+
+def test_a_time_is_not_looked_for_in_a_log_without_times(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path)
+    write(run, 1, "0/stdout.log", [f"line {n}" for n in range(500)])
+    with view_of(run, state_of(1, 1), height=10) as view:
+        view.to_place(lc.LogAt(path="0/stdout.log", line=42))
+        with pytest.raises(NothingThereError, match="the log has no times: give a line's number"):
+            view.to_place(lc.LogAt(t=1_000_000_000.0))
+        assert under_cursor(view) == "line 41"
+        view.to_place(lc.LogAt(t=T0 + 80))
+        assert notes_of(view) == ["the log has no times: this is about where it stood then"]
+
+
+@pytest.mark.parametrize("typed", ["r2", "r2 loss"])
+def test_of_a_log_that_names_no_rank_the_answer_to_a_filter_by_rank_says_so(
+    tmp_path: Path, typed: str
+) -> None:
+    state = replay(
+        [
+            ev.RunStarted(t=T0, run_id="x", name="x", mode="observed", host="box"),
+            ev.LaunchIntended(t=T0, attempt=1, argv=(), reason="start"),
+            ev.RankStarted(t=T0, attempt=1, local_rank=0, stdout=str(tmp_path / "train.log")),
+        ]
+    )
+    (tmp_path / "train.log").write_text("step 1 loss 2.5\n" * 100, encoding="utf-8")
+    with view_of(RunPaths(tmp_path / "run"), state) as view:
+        view.show(Query.parse(typed))
+        assert view.page().empty_why.startswith("the lines name no ranks: filter by words instead")

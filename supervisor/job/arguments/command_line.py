@@ -38,7 +38,7 @@ def set_value(args: Sequence[str], name: str, value: str) -> tuple[str, ...]:
     if not name.startswith("-") and "=" in value and not _is_quoted(value):
         value = f'"{value}"' if "'" in value else f"'{value}'"
     result = list(args)
-    found = [s for s in settings_of(args) if _same(s.name, name)]
+    found = [s for s in settings_of(args) if _spelled(s.name) == _spelled(name)]
     for setting in reversed(found):
         if not value:
             continue
@@ -70,7 +70,7 @@ def value_of(args: Sequence[str], name: str) -> str | None:
 
 def values_of(args: Sequence[str], name: str) -> list[str | None]:
     """Every value of a flag in `args`, in order; None for a switch."""
-    return list(_values_of(tuple(args)).get(_spelled(name), ()))
+    return _values_of(tuple(args)).get(_spelled(name), [])
 
 
 def differing(*lines: Sequence[str]) -> list[tuple[str, tuple[str | None, ...]]]:
@@ -78,17 +78,15 @@ def differing(*lines: Sequence[str]) -> list[tuple[str, tuple[str | None, ...]]]
 
     None: missing in that line; empty: a switch. All values of a repeated setting count.
     """
-    known = [_values_of(tuple(args)) for args in lines]
-    names = {_spelled(name): name for args in reversed(lines) for name in reversed(names_of(args))}
-    order = dict.fromkeys(_spelled(name) for args in lines for name in names_of(args))
+    names: dict[str, str] = {}
+    for name in (name for args in lines for name in names_of(args)):
+        names.setdefault(_spelled(name), name)
     found = []
-    for spelled in order:
-        values = tuple(
-            " ".join(each or "" for each in values[spelled]) if spelled in values else None
-            for values in known
-        )
+    for name in names.values():
+        given = [values_of(args, name) for args in lines]
+        values = tuple(" ".join(each or "" for each in every) if every else None for every in given)
         if len(set(values)) > 1:
-            found.append((names[spelled], values))
+            found.append((name, values))
     return found
 
 
@@ -140,24 +138,21 @@ def _spelled(name: str) -> str:
     return name.lstrip("+").replace("_", "-")
 
 
-def _same(left: str, right: str) -> bool:
-    return _spelled(left) == _spelled(right)
-
-
 _TORCHRUN: Final = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
-ACCELERATE: Final = frozenset({"accelerate", "accelerate-launch", "accelerate.commands.launch"})
+_ACCELERATE: Final = frozenset({"accelerate", "accelerate-launch", "accelerate.commands.launch"})
 _FREE: Final = frozenset({"srun", "mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.hydra"})
 """Launchers of any program: ``-m`` is a flag of their own."""
 # Each launcher's flags for the number of ranks. A count computed from several is treated as unknown.
 _COUNTS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(_TORCHRUN, ("--nproc-per-node",)),
-    **dict.fromkeys(ACCELERATE, ("--num-processes",)),
+    **dict.fromkeys(_ACCELERATE, ("--num-processes",)),
     **dict.fromkeys(("deepspeed", "ds", "deepspeed.launcher.runner"), ("--num-gpus",)),
     **dict.fromkeys(("composer", "composer.cli.launcher"), ("-n", "--nproc")),
     **dict.fromkeys(_FREE, ("-n", "-np", "--np", "--n", "-c")),
     "srun": ("-n", "--ntasks"),
 }
-LAUNCHERS: Final = frozenset(_COUNTS)
+# Without a count, accelerate's own configuration file may have one, and srun's tasks may be per node.
+_COUNTED_ELSEWHERE: Final = _ACCELERATE | {"srun"}
 # Launcher flags without a value; any other takes the next word, unless that is the script.
 _SWITCHES: Final = frozenset(
     {
@@ -177,82 +172,55 @@ _MACHINES: Final = ("--num_machines", "--num_nodes", "--nnodes", "--hostfile", "
 class Launch:
     """How a command line starts its ranks, and the program it runs.
 
-    `launchers`: their names, outermost first. `ranks`: of the whole job; None if not given. `args_at`: the
-    index of the script's first argument. `own`: the launchers' own flags.
+    `launcher`: the innermost one. `ranks`: of the whole job; None if not given. `machines`: a launcher's flags name machines, or
+    more than one. `args_at`: the index of the script's first argument.
     """
 
-    launchers: tuple[str, ...] = ()
+    launcher: str = ""
     ranks: int | None = None
+    machines: bool = False
     script: str | None = None
     module: str | None = None
     program: str | None = None
     args_at: int = 0
-    own: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """The program, by its framework's name: a console program or module in full, a script without its folder."""
         return self.program or self.module or posixpath.basename(self.script or "")
 
+    @property
+    def several(self) -> str:
+        """Why it may start more than one rank, for people; empty: it starts one."""
+        if self.machines:
+            return "names machines"
+        if self.ranks is None:
+            return "starts several, perhaps" if self.launcher in _COUNTED_ELSEWHERE else ""
+        return f"starts {self.ranks}" if self.ranks > 1 else ""
 
-def read_launch(words: Sequence[str]) -> Launch:
-    """Reads a command line: program and arguments."""
-    launchers: list[str] = []
-    counts: list[int | None] = []
-    own: list[str] = []
-    at = 0
-    as_module = False
+
+def read_launch(command: Sequence[str]) -> Launch:
+    """Reads a command line: program and arguments. Of several chained launchers, the innermost starts the ranks."""
+    words = list(command)
+    launcher, at = "", 0
+    ranks: int | None = None
+    machines = as_module = False
     while at < len(words):
-        name = _name(words, at)
+        name = _program(words, at)
         if name in _WRAPPERS or _is_assignment(words[at]):
             at = _after_wrapper(words, at)
             continue
-        if name is None or name not in LAUNCHERS:
+        start = at + (3 if _is_python(words[at]) else 1)
+        if name == "accelerate" and words[start : start + 1] == ["launch"]:
+            start += 1
+        elif name not in _COUNTS or name == "accelerate":
             break
-        skip = 3 if re.fullmatch(r"python[\d.]*", posixpath.basename(words[at])) else 1
-        if name == "accelerate":
-            if tuple(words[at + skip : at + skip + 1]) != ("launch",):
-                break
-            skip += 1
-        end, as_module = _own_words(words, at + skip, free=name in _FREE)
-        flags = tuple(words[at + skip : end])
-        launchers.append(name)
-        own += flags
-        counts.append(_count(name, flags))
-        at = end
-    script, module, program, args_at = _what(words, at, as_module=as_module, launched=bool(launchers))
-    # Of several chained launchers, the innermost starts the ranks and gives the whole world.
-    ranks = counts[-1] if counts else None
-    return Launch(tuple(launchers), ranks, script, module, program, args_at, tuple(own))
-
-
-def names_machines(launch: Launch) -> bool:
-    """Whether a launcher's own flags name machines, or more than one machine."""
-    return _names_machines(launch.own)
-
-
-def _names_machines(flags: Sequence[str]) -> bool:
-    return any((value_of(flags, flag) or "1") not in {"1", "1:1"} for flag in _MACHINES)
-
-
-def with_one_rank(words: Sequence[str], launch: Launch) -> tuple[str, ...] | None:
-    """The same command line with its launcher set to one rank; None if no flag is known to do just that.
-
-    accelerate refuses one process with ``--multi_gpu`` (`_validate_launch_command` of its commands/launch.py). deepspeed's
-    ``--num_gpus`` makes it ignore CUDA_VISIBLE_DEVICES, so its one rank would take another GPU.
-    """
-    if len(launch.launchers) != 1 or names_machines(launch):
-        return None
-    if launch.launchers[0] not in _TORCHRUN | ACCELERATE:
-        return None
-    flag = _COUNTS[launch.launchers[0]][0].replace("-", "_").replace("__", "--", 1)
-    size = len(launch.own)
-    start = 1 if launch.launchers[0] != "accelerate" else 2
-    at = next((i for i in range(start, len(words)) if tuple(words[i : i + size]) == launch.own), None)
-    if at is None:
-        return None
-    own = set_value([word for word in launch.own if word not in {"--multi_gpu", "--multi-gpu"}], flag, "1")
-    return (*words[:at], *own, *words[at + size :])
+        at, as_module = _own_flags(words, start, free=name in _FREE)
+        flags = words[start:at]
+        launcher, ranks = name, _count(name, flags)
+        machines = machines or _names_machines(flags)
+    script, module, program, args_at = _what(words, at, as_module=as_module, launched=bool(launcher))
+    return Launch(launcher, ranks, machines, script, module, program, args_at)
 
 
 _CONTAINERS: Final = {
@@ -283,13 +251,15 @@ def container_options(words: Sequence[str], folders: Sequence[str], variables: S
     return ""
 
 
-def _name(words: Sequence[str], at: int) -> str | None:
-    """The launcher's name at this word; for ``python -m torch.distributed.run``, the module."""
-    base = posixpath.basename(words[at])
-    if re.fullmatch(r"python[\d.]*", base) and words[at + 1 : at + 2] and words[at + 1] == "-m":
-        module = words[at + 2] if at + 2 < len(words) else ""
-        return module if module in LAUNCHERS else None
-    return base
+def _is_python(word: str) -> bool:
+    return re.fullmatch(r"python[\d.]*", posixpath.basename(word)) is not None
+
+
+def _program(words: Sequence[str], at: int) -> str:
+    """The program at this word; for ``python -m torch.distributed.run``, the module."""
+    if _is_python(words[at]):
+        return words[at + 2] if words[at + 1 : at + 2] == ["-m"] and at + 2 < len(words) else ""
+    return posixpath.basename(words[at])
 
 
 def _is_assignment(word: str) -> bool:
@@ -300,18 +270,12 @@ def _after_wrapper(words: Sequence[str], at: int) -> int:
     """The next word that is a program, skipping the wrapper's own flags and values."""
     for index in range(at + 1, len(words)):
         word = words[index]
-        base = posixpath.basename(word)
-        if (
-            base in LAUNCHERS
-            or base in _WRAPPERS
-            or re.fullmatch(r"python[\d.]*", base)
-            or _is_assignment(word)
-        ):
+        if _is_python(word) or _is_assignment(word) or posixpath.basename(word) in _WRAPPERS | _COUNTS.keys():
             return index
     return next((i for i in range(at + 1, len(words)) if not words[i].startswith("-")), len(words))
 
 
-def _own_words(words: Sequence[str], at: int, *, free: bool) -> tuple[int, bool]:
+def _own_flags(words: Sequence[str], at: int, *, free: bool) -> tuple[int, bool]:
     """The end of a launcher's own flags, and whether a module follows."""
     as_module = False
     while at < len(words):
@@ -323,18 +287,18 @@ def _own_words(words: Sequence[str], at: int, *, free: bool) -> tuple[int, bool]
         as_module = as_module or (word in {"-m", "--module"} and not free)
         if word in _TWO_VALUES:
             at += 3
-        elif "=" in word or word in _SWITCHES or _is_program(words[at + 1 : at + 2]) or _joined(word):
+        elif "=" in word or word in _SWITCHES or _joined(word) or _takes_nothing(words[at + 1 : at + 2]):
             at += 1
         else:
             at += 2
     return len(words), as_module
 
 
-def _is_program(ahead: Sequence[str]) -> bool:
+def _takes_nothing(ahead: Sequence[str]) -> bool:
+    """Whether the word after a flag is another flag or a program, not its value."""
     if not ahead or ahead[0].startswith("-"):
         return bool(ahead)
-    base = posixpath.basename(ahead[0])
-    return base.endswith(".py") or base in LAUNCHERS or re.fullmatch(r"python[\d.]*", base) is not None
+    return ahead[0].endswith(".py") or _is_python(ahead[0]) or posixpath.basename(ahead[0]) in _COUNTS
 
 
 def _joined(word: str) -> bool:
@@ -349,11 +313,11 @@ def _what(
     if at >= len(words):
         return None, None, None, len(words)
     word = words[at]
-    if re.fullmatch(r"python[\d.]*", posixpath.basename(word)):
+    if _is_python(word):
         at += 1
         while at < len(words) and words[at].startswith("-") and words[at] != "-m":
             at += 2 if words[at] in {"-W", "-X"} else 1
-        if words[at : at + 1] and words[at] == "-m":
+        if words[at : at + 1] == ["-m"]:
             return None, words[at + 1] if at + 1 < len(words) else None, None, min(at + 2, len(words))
         word = words[at] if at < len(words) else ""
     if as_module:
@@ -363,18 +327,17 @@ def _what(
     return None, None, word or None, at + 1
 
 
+def _names_machines(flags: Sequence[str]) -> bool:
+    return any((value_of(flags, flag) or "1") not in {"1", "1:1"} for flag in _MACHINES)
+
+
 def _count(name: str, flags: Sequence[str]) -> int | None:
     """The number of ranks that a launcher starts; None unless a single flag gives it."""
     if _names_machines(flags) or {"--cpu", "--use_cpu", "--use-cpu"} & set(flags):
         return None
-    return _first(flags, *_COUNTS[name])
-
-
-def _first(flags: Sequence[str], *names: str) -> int | None:
-    for name in names:
-        text = value_of(flags, name) or next(
-            (w[len(name) :] for w in flags if len(name) == 2 and w.startswith(name) and _joined(w)), ""
-        )
+    for flag in _COUNTS[name]:
+        joined = (word[2:] for word in flags if len(flag) == 2 and word.startswith(flag) and _joined(word))
+        text = value_of(flags, flag) or next(joined, "")
         if text.isascii() and text.isdigit() and 0 < len(text) < 7 and int(text):
             return int(text)
     return None

@@ -2,25 +2,182 @@
 
 Before the script come stoker's flags, torchrun's, or, with ``--config`` and no script, keys of the job file.
 Words after the script are left untouched.
+
+Parser, help text and environment names (STOKER_<NAME>, PET_<NAME>) come from two tables. A flag that sets a key of a job file has
+its help, its type and its choices from that key (`setting_keys`). torchrun's table follows `torch/distributed/run.py` of torch 2.13;
+flags of other releases are let through only if the target's own ``torchrun --help`` lists them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from supervisor.job.arguments.flags import (
-    OWNED,
-    STOKER_FLAGS,
-    TORCHRUN_FLAGS,
-    Flag,
-    by_spelling,
-    nearest,
-)
 from supervisor.job.errors import JobError
 from supervisor.job.setting_keys import SETTINGS, KeyType, Range, Setting
 from supervisor.job.spec import EntryKind
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag. `name` has dashes; the underscore spelling is accepted too.
+
+    `setting` is the equivalent dotted key of a job file (empty: none). `choices` limits the values.
+    `repeatable` flags keep every value, others only the last.
+    """
+
+    name: str
+    kind: KeyType
+    help: str
+    metavar: str = ""
+    setting: str = ""
+    short: str = ""
+    choices: tuple[str, ...] = ()
+    repeatable: bool = False
+    group: str = "general"
+
+    @property
+    def takes_value(self) -> bool:
+        """Whether a value follows."""
+        return self.kind is not KeyType.SWITCH
+
+    @property
+    def key(self) -> str:
+        """The name without its dashes, words joined by underscores."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+
+_SW, _TX, _IN = KeyType.SWITCH, KeyType.TEXT, KeyType.INT
+_GROUPS: Final = {
+    "run": "general",
+    "ui": "screen",
+    "policy": "retry",
+    "hang": "retry",
+    "batch": "batch",
+    "resume": "batch",
+}
+
+
+def _of_settings() -> Iterable[Flag]:
+    """The flags of settings, in the order of their table."""
+    for key, setting in SETTINGS.items():
+        if setting.flag:
+            name, _, metavar = setting.flag.partition(" ")
+            group = _GROUPS[key.partition(".")[0]]
+            yield Flag(
+                name, setting.kind, setting.meaning, metavar, key, choices=setting.choices, group=group
+            )
+
+
+# fmt: off
+STOKER_FLAGS: Final[tuple[Flag, ...]] = (
+    Flag("--config", _TX, "job file (TOML, YAML or .py) or a preset such as dual_gpu/balanced", "FILE"),
+    Flag("--runs-dir", _TX, "folder of run directories (default: $STOKER_RUNS_DIR, else ./runs)", "DIR"),
+    Flag("--run-dir", _TX, "the one run directory of a job on several nodes: a new folder that all of them see, named alike on each (with --nnodes)", "DIR"),
+    Flag("--max-requeues", _IN, "in a SLURM job: starts in a row without a new checkpoint (3)", "N"),
+    Flag("--env", _TX, "set a variable for the job; may be repeated", "KEY=VALUE", repeatable=True),
+    Flag("--single-gpu", _SW, "one rank on the first of the visible GPUs, whatever else is said of ranks and machines; all else is the same"),
+    Flag("--trial", _SW, "try the job first: one rank on one GPU, a few steps, no restart; says what it saw, and the command of the real run"),
+    Flag("--no-ui", _SW, "stay in the foreground, print log lines, return the run's exit code", group="screen"),
+    Flag("--json", _SW, "with --no-ui: JSON lines on stdout; with --check-only or --dry-run: one object", group="screen"),
+    Flag("--detach", _SW, "start, print the run's id, return at once", group="screen"),
+    Flag("--read-only", _SW, "open the screen without the keys that act", group="screen"),
+    Flag("--dry-run", _SW, "print the command that would run, start nothing", group="screen"),
+    Flag("--show-config", _SW, "print each setting with its origin, start nothing", group="screen"),
+    Flag("--check-only", _SW, "make the pre-flight checks, start nothing (as `stoker check`)", group="screen"),
+    Flag("--no-check", _SW, "start without pre-flight checks", group="screen"),
+    Flag("--deep", _SW, "also the checks that take seconds: the ranks meet once, data is read through", group="screen"),
+    Flag("--instrument", _SW, "measure there also where an earlier run got further without", group="screen"),
+    Flag("--no-instrument", _SW, "measure nothing inside the training processes (docs/instrumentation.md)", group="screen"),
+    Flag("--no-retry", _SW, "never restart by itself", group="retry"),
+    Flag("--trust-exit-code", _SW, "treat exit code 0 as success, whatever the logs show", group="retry"),
+    Flag("--fit-batch", _SW, "first find the largest micro-batch that fits, by short launches of a few steps each", group="batch"),
+    *_of_settings(),
+)
+
+# Flags of `stoker init` besides those of `stoker run` with a key in a job file.
+INIT_FLAGS: Final[tuple[Flag, ...]] = (
+    Flag("--out", _TX, "the job file to write; one that exists is never overwritten", "FILE", group="init"),
+    Flag("--yes", _SW, "ask nothing: take the proposed answer to what was not given", group="init"),
+    Flag("--start", _SW, "start the run at once, without asking", group="init"),
+)
+
+TORCHRUN_FLAGS: Final[tuple[Flag, ...]] = (
+    Flag("--nproc-per-node", _TX, "ranks on this node", "N|auto|gpu|cpu", "run.nproc_per_node"),
+    Flag("--nnodes", _TX, "nodes", "N", "run.nnodes"),
+    Flag("--node-rank", _IN, "this node's number", "K", "run.node_rank"),
+    Flag("--master-addr", _TX, "address of node 0", "HOST", "run.master_addr"),
+    Flag("--master-port", _IN, "its port; a named one is never moved", "PORT", "run.master_port"),
+    Flag("--rdzv-backend", _TX, "", "NAME"),
+    Flag("--rdzv-endpoint", _TX, "", "HOST:PORT"),
+    Flag("--rdzv-id", _TX, "", "ID"),
+    Flag("--rdzv-conf", _TX, "", "K=V,..."),
+    Flag("--standalone", _SW, ""),
+    Flag("--max-restarts", _IN, "", "N"),
+    Flag("--monitor-interval", _TX, "", "S"),
+    Flag("--start-method", _TX, "", "NAME"),
+    Flag("--event-log-handler", _TX, "", "NAME"),
+    Flag("--role", _TX, "", "NAME"),
+    Flag("--module", _SW, "", short="-m"),
+    Flag("--no-python", _SW, ""),
+    Flag("--run-path", _SW, ""),
+    Flag("--log-dir", _TX, "", "DIR"),
+    Flag("--redirects", _TX, "", "N", short="-r"),
+    Flag("--tee", _TX, "", "N", short="-t"),
+    Flag("--local-ranks-filter", _TX, "", "RANKS"),
+    Flag("--log-line-prefix-template", _TX, "", "TEXT"),
+    Flag("--duplicate-stdout-filters", _TX, "", "WORDS"),
+    Flag("--duplicate-stderr-filters", _TX, "", "WORDS"),
+    Flag("--local-addr", _TX, "", "HOST"),
+    Flag("--logs-specs", _TX, "", "NAME"),
+    Flag("--numa-binding", _TX, "", "MODE"),
+    Flag("--signals-to-handle", _TX, "", "NAMES"),
+    Flag("--shutdown-timeout", _TX, "", "S"),
+    Flag("--virtual-local-rank", _SW, ""),
+)
+# fmt: on
+
+# torchrun flags that stoker sets itself; the note tells what happened to the user's.
+OWNED: Final[dict[str, str]] = {
+    "max_restarts": "--max-restarts {value} became --max-retries {value}: stoker restarts with a plan, torchrun with 0",
+    "log_dir": "--log-dir {value} replaced: each attempt's logs lie in the run directory",
+    "redirects": "--redirects {value} replaced by --redirects=3: one file a rank and stream",
+    "tee": "--tee {value} replaced: stoker shows the lines of every rank itself",
+    "logs_specs": "--logs-specs {value} dropped: it would move the log files that stoker reads",
+}
+
+
+def by_spelling(flags: Iterable[Flag]) -> dict[str, Flag]:
+    """Every accepted spelling of every flag: dashes, underscores, the short form."""
+    table: dict[str, Flag] = {}
+    for flag in flags:
+        table[flag.name] = flag
+        table[f"--{flag.key}"] = flag
+        if flag.short:
+            table[flag.short] = flag
+    return table
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that a person most likely meant, or None."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return near[0] if near else None
+
+
+def help_text(flags: Iterable[Flag], group: str) -> str:
+    """Aligned help lines for a group of flags with a help text."""
+    rows = [(f"{f.name} {f.metavar}".rstrip(), explained(f)) for f in flags if f.group == group and f.help]
+    width = max((len(left) for left, _ in rows), default=0)
+    return "\n".join(f"  {left:<{width}}  {right}" for left, right in rows)
+
+
+def explained(flag: Flag) -> str:
+    """A flag's help, with its choices added if it does not name them."""
+    named = all(choice in flag.help for choice in flag.choices)
+    return flag.help if named else f"{flag.help}: {', '.join(flag.choices)}"
+
 
 HELP: Final = frozenset({"-h", "--help"})
 # Ranks of one machine: no node has this many GPUs or cores, and each rank is a process.
@@ -87,8 +244,28 @@ def parse_run_argv(
     Raises:
         JobError: an unknown flag (with the nearest name), a missing value, or one of the wrong type.
     """
-    reader = _Reader(list(argv), dict(env or {}), frozenset(spec_keys), more_torchrun_flags, more_own)
-    return reader.read()
+    reader = _Reader(argv, spec_keys, more_torchrun_flags, more_own)
+    kind, rest = reader.read_flags()
+    if kind is None and reader.help:
+        return ParsedRun(help=True)
+    reader.require_fitting(kind, rest)
+    from_env = frozenset[str]() if kind is EntryKind.COMMAND else reader.read_variables(env or {})
+    torchrun = reader.torchrun
+    if kind is not EntryKind.COMMAND:
+        torchrun = [(key, value) for key, value in torchrun if value != "false"]
+    if kind is EntryKind.SCRIPT and dict(torchrun).get("module") == "true":
+        kind = EntryKind.MODULE
+    return ParsedRun(
+        entry_kind=kind,
+        entry=rest[0] if rest else None,
+        entry_args=tuple(rest[1:]),
+        stoker=tuple(reader.stoker),
+        torchrun=tuple(pair for pair in torchrun if pair[0] != "module" and pair[0] not in OWNED),
+        spec_keys=tuple(reader.spec),
+        from_env=from_env,
+        unowned=tuple(reader.unowned),
+        notes=tuple(reader.notes),
+    )
 
 
 class _Reader:
@@ -96,189 +273,138 @@ class _Reader:
 
     def __init__(
         self,
-        argv: list[str],
-        env: dict[str, str],
-        spec_keys: frozenset[str],
+        argv: Sequence[str],
+        spec_keys: Collection[str],
         more: Callable[[], Collection[str]] | None,
         more_own: Sequence[Flag],
     ) -> None:
-        self.argv, self.env, self.more = argv, env, more
+        self.left, self.more = list(reversed(argv)), more
         self.own, self.launcher = by_spelling([*STOKER_FLAGS, *more_own]), by_spelling(TORCHRUN_FLAGS)
         # A job file's keys are flags only if a job file is named: otherwise `--lr` before the script
         # would be accepted as one, and the mistake would surface much later.
-        before_entry = argv[: argv.index("--")] if "--" in argv else argv
-        named = any(a == "--config" or a.startswith("--config=") for a in before_entry)
-        self.spec_keys = spec_keys if named else frozenset()
+        before_entry = argv[: list(argv).index("--")] if "--" in argv else argv
+        named = any(word.partition("=")[0] == "--config" for word in before_entry)
+        self.spec_keys = frozenset(spec_keys) if named else frozenset[str]()
         self.stoker: list[tuple[str, str]] = []
         self.torchrun: list[tuple[str, str]] = []
         self.spec: list[tuple[str, str]] = []
         self.unowned: list[str] = []
         self.notes: list[str] = []
-        self.at = 0
+        self.help = False
 
-    def read(self) -> ParsedRun:
-        kind: EntryKind | None = None
-        rest: list[str] = []
-        while self.at < len(self.argv):
-            word = self.argv[self.at]
+    def read_flags(self) -> tuple[EntryKind | None, list[str]]:
+        """Read what comes before the script or command; what is to run, with its arguments."""
+        while self.left:
+            word = self.left.pop()
             if word in HELP:
-                return ParsedRun(help=True)
+                self.help = True
+                return None, []
             if word == "--":
-                rest, kind = self.argv[self.at + 1 :], EntryKind.COMMAND
-                if not rest:
+                if not self.left:
                     raise JobError("nothing follows `--`: name the command to supervise")
-                break
+                return EntryKind.COMMAND, self.left[::-1]
             if not word.startswith("-") or word == "-":
-                rest, kind = self.argv[self.at :], EntryKind.SCRIPT
-                break
+                return EntryKind.SCRIPT, [word, *self.left[::-1]]
             self._flag(word)
-        self._require_fitting(kind, rest)
-        torchrun, from_env = (
-            (list(self.torchrun), frozenset[str]()) if kind is EntryKind.COMMAND else self._with_environment()
-        )
-        if kind is EntryKind.SCRIPT and dict(torchrun).get("module") == "true":
-            kind = EntryKind.MODULE
-        return ParsedRun(
-            entry_kind=kind,
-            entry=rest[0] if rest else None,
-            entry_args=tuple(rest[1:]),
-            stoker=tuple(self.stoker),
-            torchrun=tuple(pair for pair in torchrun if pair[0] != "module" and pair[0] not in OWNED),
-            spec_keys=tuple(self.spec),
-            from_env=from_env,
-            unowned=tuple(self.unowned),
-            notes=tuple(self.notes),
-        )
+        return None, []
 
-    def _require_fitting(self, kind: EntryKind | None, rest: list[str]) -> None:
+    def require_fitting(self, kind: EntryKind | None, rest: Sequence[str]) -> None:
         """Refuse flags that have no meaning for this kind of job."""
         if kind is None and "module" in dict(self.torchrun):
             raise JobError("-m needs the name of a module: stoker run -m package.module")
         if kind is not None and self.spec:
-            key = self.spec[0][0]
-            raise JobError(
-                f"--{key} stands before the script {rest[0]!r} but is no launcher flag: put it after the script"
-            )
-        if kind is EntryKind.COMMAND and any(key != "nproc_per_node" for key, _ in self.torchrun):
-            # --nproc-per-node gives the command's number of ranks, if its own launcher does not.
-            name = "--" + next(k for k, _ in self.torchrun if k != "nproc_per_node").replace("_", "-")
+            what = f"--{self.spec[0][0]} stands before the script {rest[0]!r} but is no launcher flag"
+            raise JobError(f"{what}: put it after the script")
+        # --nproc-per-node gives the command's number of ranks, if its own launcher does not.
+        without = [key for key, _ in self.torchrun if key != "nproc_per_node"]
+        if kind is EntryKind.COMMAND and without:
+            name = "--" + without[0].replace("_", "-")
             raise JobError(f"{name} has no effect on a command after `--`: put it into the command itself")
 
+    def read_variables(self, env: Mapping[str, str]) -> frozenset[str]:
+        """Fill in PET_* variables, as torchrun itself would: a flag wins over its variable. The flags that came from one."""
+        given = {key for key, _ in self.torchrun}
+        found: set[str] = set()
+        for flag in TORCHRUN_FLAGS:
+            name = f"PET_{flag.key.upper()}"
+            if name not in env or flag.key in given:
+                continue
+            value = env[name] if flag.takes_value else _switch_value(flag, env[name])
+            if not flag.takes_value and value == "false":
+                continue
+            try:
+                self._take(flag, value, own=False)
+            except JobError as error:
+                raise JobError(f"{name}: {error.message}") from None
+            found.add(flag.key)
+        return frozenset(found)
+
     def _flag(self, word: str) -> None:
-        name, has_value, value = word.partition("=") if word.startswith("--") else (word[:2], "", "")
-        short_value = word[2:] if not word.startswith("--") else ""
+        name, joined, value = word.partition("=")
+        if not word.startswith("--"):  # -r3, -r=3
+            name, joined, value = word[:2], word[2:], word[2:].removeprefix("=")
         flag = self.own.get(name) or self.launcher.get(name)
         if flag is None:
-            self._other(word, name, value if has_value else None)
-            return
-        self.at += 1
-        if not flag.takes_value:
-            if short_value:
-                raise JobError(f"unknown flag {word!r} before the script")
-            given = _switch_value(flag, value) if has_value else "true"
-        elif has_value:
-            given = value
-        elif short_value:
-            given = short_value.removeprefix("=")
-        else:
-            given = self._next(name, flag)
-        self._store(flag, given, own=name in self.own)
-
-    def _next(self, name: str, flag: Flag) -> str:
-        if self.at >= len(self.argv):
+            self._other(word, name, value if joined else None)
+        elif flag.takes_value and not joined and not self.left:
             raise JobError(f"{name} needs a value: {name} {flag.metavar or 'VALUE'}")
-        self.at += 1
-        return self.argv[self.at - 1]
+        elif flag.takes_value:
+            self._take(flag, value if joined else self.left.pop(), own=name in self.own)
+        elif joined and not word.startswith("--"):
+            raise JobError(f"unknown flag {word!r} before the script")
+        else:
+            self._take(flag, _switch_value(flag, value) if joined else "true", own=name in self.own)
 
-    def _store(self, flag: Flag, value: str, *, own: bool) -> None:
-        _check(flag, value)
-        if own:
-            self.stoker.append((flag.key, value))
+    def _take(self, flag: Flag, value: str, *, own: bool) -> None:
+        """Keep a value; refuse one of the wrong type or out of range, in one line."""
+        if flag.setting in SETTINGS:
+            SETTINGS[flag.setting].held(flag.name, value)
+        elif flag.kind is KeyType.INT:
+            _WHOLE.held(flag.name, value)
+        if flag.key == "nproc_per_node":
+            check_nproc(value)
+        name, equals, _ = value.partition("=")
+        if flag.key == "env" and flag.repeatable and not (equals and name.isidentifier()):
+            raise JobError(f"--env wants KEY=VALUE, got {name + equals!r}")
+        (self.stoker if own else self.torchrun).append((flag.key, value))
+        if own or flag.key not in OWNED:
             return
-        self._own_or_keep(flag.key, value)
-
-    def _own_or_keep(self, key: str, value: str) -> None:
-        self.torchrun.append((key, value))
-        if key not in OWNED:
-            return
-        self.notes.append(OWNED[key].format(value=value))
+        self.notes.append(OWNED[flag.key].format(value=value))
         # A restart count given to torchrun requests restarts: it becomes ours unless ours is also given.
-        if key == "max_restarts" and not any(k == "max_retries" for k, _ in self.stoker):
+        if flag.key == "max_restarts" and not any(key == "max_retries" for key, _ in self.stoker):
             self.stoker.insert(0, ("max_retries", value))
 
     def _other(self, word: str, name: str, value: str | None) -> None:
+        """Take a key of the job file, or a flag that only the target's torchrun knows."""
         key = name.removeprefix("--").replace("-", "_")
         if name.startswith("--") and key in self.spec_keys:
-            self.at += 1
-            if value is None:
-                ahead = self.argv[self.at] if self.at < len(self.argv) else "--"
-                # A bare key is a switch, unless a possible value follows.
-                value = "true" if ahead.startswith("--") else ahead
-                self.at += not ahead.startswith("--")
+            if value is None:  # a bare key is a switch, unless a possible value follows
+                value = self.left.pop() if self.left and not self.left[-1].startswith("--") else "true"
             self.spec.append((key, value))
             return
-        if value is not None and self.more is not None and _listed(name, self.more()):
-            self.at += 1
+        listed = self.more() if value is not None and self.more is not None else ()
+        if name in listed or name.replace("_", "-") in listed:
             self.unowned.append(word)
             return
-        known = [*self.own, *self.launcher, *(f"--{k}" for k in self.spec_keys)]
-        near = nearest(name, [k for k in known if k.startswith("--")])
-        hint = (
-            f"did you mean {near}? Flags of the script go after it"
-            if near
-            else "flags of the script go after it"
+        near = nearest(
+            name,
+            [k for k in (*self.own, *self.launcher) if k.startswith("--")]
+            + [f"--{k}" for k in self.spec_keys],
         )
+        hint = "flags of the script go after it"
+        if near:
+            hint = f"did you mean {near}? Flags of the script go after it"
         raise JobError(f"unknown flag {name!r} before the script: {hint}")
-
-    def _with_environment(self) -> tuple[list[tuple[str, str]], frozenset[str]]:
-        """torchrun's flags with PET_* filled in, as torchrun itself would: a flag wins over its variable."""
-        given = {key for key, _ in self.torchrun}
-        from_env: set[str] = set()
-        for flag in TORCHRUN_FLAGS:
-            value = self.env.get(f"PET_{flag.key.upper()}")
-            if value is None or flag.key in given:
-                continue
-            if flag.kind is KeyType.SWITCH:
-                value = _switch_value(flag, value)
-                if value == "false":
-                    continue
-            try:
-                _check(flag, value)
-            except JobError as error:
-                raise JobError(f"PET_{flag.key.upper()}: {error.message}") from None
-            from_env.add(flag.key)
-            self._own_or_keep(flag.key, value)
-        pairs = [pair for pair in self.torchrun if pair[1] != "false"]
-        return pairs, frozenset(from_env)
-
-
-def _listed(name: str, flags: Collection[str]) -> bool:
-    return name in flags or name.replace("_", "-") in flags
-
-
-def _switch_value(flag: Flag, value: str) -> str:
-    if value.lower() in _TRUE:
-        return "true"
-    if value.lower() in _FALSE:
-        return "false"
-    raise JobError(f"{flag.name} is a switch and takes no value, got {value!r}")
 
 
 # For flags without a key in a job file.
 _WHOLE: Final = Setting(KeyType.INT, "", range=Range(0))
 
 
-def _check(flag: Flag, value: str) -> None:
-    """Refuse a value of the wrong type or out of range, in one line."""
-    if flag.setting in SETTINGS:
-        SETTINGS[flag.setting].held(flag.name, value)
-    elif flag.kind is KeyType.INT:
-        _WHOLE.held(flag.name, value)
-    if flag.key == "nproc_per_node":
-        check_nproc(value)
-    name, equals, _ = value.partition("=")
-    if flag.key == "env" and flag.repeatable and not (equals and name.isidentifier()):
-        raise JobError(f"--env wants KEY=VALUE, got {name + equals!r}")
+def _switch_value(flag: Flag, value: str) -> str:
+    if value.lower() in _TRUE | _FALSE:
+        return str(value.lower() in _TRUE).lower()
+    raise JobError(f"{flag.name} is a switch and takes no value, got {value!r}")
 
 
 def check_nproc(value: str) -> None:

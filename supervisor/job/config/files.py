@@ -44,15 +44,19 @@ def parse_config(name: str, data: bytes) -> dict[str, Any]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise JobError(f"{name}: not UTF-8 text (byte {error.start}): is this a job file?") from None
-    suffix = name.rpartition(".")[2].lower()
-    if suffix == "toml":
-        values = _toml(name, text)
-    elif suffix in {"yaml", "yml"}:
-        values = _yaml(name, text)
-    elif suffix == "py":
-        values = _python(name, text)
-    else:
-        raise JobError(f"{name}: a job file ends in .toml, .yaml, .yml or .py")
+    match name.rpartition(".")[2].lower():
+        case "toml":
+            try:
+                values = toml_values(text)
+            except (ValueError, RecursionError) as error:
+                # Besides TOMLDecodeError: an integer with too many digits for Python, or nesting beyond the stack.
+                raise JobError(f"{name}: not valid TOML: {_one_line(error)}") from None
+        case "yaml" | "yml":
+            values = _yaml(name, text)
+        case "py":
+            values = _python(name, text)
+        case _:
+            raise JobError(f"{name}: a job file ends in .toml, .yaml, .yml or .py")
     _require_plain(name, values)
     return values
 
@@ -66,10 +70,7 @@ def _lines(text: str) -> Mapping[str, int]:
     """The 1-based line of each key, by its dotted name and by its last part."""
     found: dict[str, int] = {}
     # For TOML the table; for YAML and .py the keys that enclose this line, by indentation.
-    table, outer = (
-        "",
-        [(-1, "")],
-    )
+    table, outer = "", [(-1, "")]
     for number, line in enumerate(text.splitlines(), start=1):
         header, key = _HEADER.match(line), _KEY.match(line)
         if header is not None:
@@ -110,14 +111,6 @@ def toml_values(text: str) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def _toml(name: str, text: str) -> dict[str, Any]:
-    try:
-        return toml_values(text)
-    except (ValueError, RecursionError) as error:
-        # Besides TOMLDecodeError: an integer with too many digits for Python, or nesting beyond the stack.
-        raise JobError(f"{name}: not valid TOML: {_one_line(error)}") from None
-
-
 def _yaml(name: str, text: str) -> dict[str, Any]:
     import yaml
 
@@ -140,12 +133,10 @@ def _yaml(name: str, text: str) -> dict[str, Any]:
     try:
         # The loader extends SafeLoader: it creates only plain data.
         values = yaml.load(text, Loader=Loader)  # noqa: S506 - see above
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f":{mark.line + 1}" if mark else ""
-        raise JobError(f"{name}{where}: not valid YAML: {_one_line(error.problem or error)}") from None
     except yaml.YAMLError as error:
-        raise JobError(f"{name}: not valid YAML: {_one_line(error)}") from None
+        mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+        where = f":{mark.line + 1}" if mark else ""
+        raise JobError(f"{name}{where}: not valid YAML: {_one_line(error)}") from None
     except (RecursionError, ValueError) as error:
         # ValueError: YAML reads 2024-99-99 as a date, or an integer has more digits than Python converts.
         raise JobError(f"{name}: not a job file: {_one_line(error)}") from None
@@ -178,54 +169,15 @@ def _python(name: str, text: str) -> dict[str, Any]:
             case ast.AnnAssign(target=ast.Name(id=key), value=ast.expr() as value):
                 pass
             case _:
-                raise _refusal(name, node, "only `name = constant` is read here, never executed")
+                what = "only `name = constant` is read here, never executed"
+                raise JobError(f"{name}:{node.lineno}: {what}")
         if key in values:
-            raise _refusal(name, node, f"{key!r} is set twice")
+            raise JobError(f"{name}:{node.lineno}: {key!r} is set twice")
         try:
-            values[key] = _constant(name, value, values, 0)
-        except (ZeroDivisionError, OverflowError, TypeError) as error:
-            raise _refusal(name, node, f"{key}: {error}") from None
+            values[key] = _constant(value, values, 0)
+        except (ValueError, ArithmeticError, TypeError) as error:
+            raise JobError(f"{name}:{node.lineno}: {key}: {_one_line(error)}") from None
     return values
-
-
-def _constant(name: str, node: ast.expr, known: Mapping[str, Any], depth: int) -> Any:
-    """The value of a literal or of bounded arithmetic on numbers; earlier names of the file may be used."""
-    if depth > 4 * MAX_DEPTH:
-        raise _refusal(name, node, "nested too deeply")
-    deeper = depth + 1
-    match node:
-        case ast.Constant(value=(bool() | int() | float() | str() | None) as value):
-            return value
-        case ast.Name(id=key) if key in known:
-            return known[key]
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
-            number = _number(name, operand, known, deeper)
-            return -number if isinstance(sign, ast.USub) else number
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return not _constant(name, operand, known, deeper)
-        case ast.BinOp(left=left, op=op, right=right):
-            first, second = _number(name, left, known, deeper), _number(name, right, known, deeper)
-            return _bounded(name, node, _arithmetic(name, node, op, first, second))
-        case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [_constant(name, item, known, deeper) for item in items]
-        case ast.Dict(keys=keys, values=items):
-            pairs: dict[str, Any] = {}
-            for key_node, item in zip(keys, items, strict=True):
-                if not (isinstance(key_node, ast.Constant) and isinstance(key_node.value, str)):
-                    raise _refusal(name, node, "a key must be plain text")
-                if key_node.value in pairs:
-                    raise _refusal(name, node, f"{key_node.value!r} is set twice")
-                pairs[key_node.value] = _constant(name, item, known, deeper)
-            return pairs
-        case _:
-            raise _refusal(name, node, "only constants and arithmetic on them are read here, never executed")
-
-
-def _number(name: str, node: ast.expr, known: Mapping[str, Any], depth: int) -> int | float:
-    value = _constant(name, node, known, depth)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _refusal(name, node, f"arithmetic is on numbers, not on {value!r}")
-    return _bounded(name, node, value)
 
 
 _OPERATORS: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
@@ -239,26 +191,49 @@ _OPERATORS: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
 }
 
 
-def _arithmetic(name: str, node: ast.expr, op: ast.operator, first: float, second: float) -> int | float:
-    if type(op) not in _OPERATORS:
-        raise _refusal(name, node, "only + - * / // % ** are read here")
-    # Both sides are at most MAX_BITS long here; the exponent decides the length of the result.
-    if isinstance(op, ast.Pow) and abs(second) > MAX_EXPONENT:
-        raise _refusal(name, node, f"exponent {second} is too large (at most {MAX_EXPONENT})")
-    result: object = _OPERATORS[type(op)](first, second)
-    if not isinstance(result, int | float):  # a root of a negative number is complex
-        raise _refusal(name, node, "not a real number")
-    return result
+def _constant(node: ast.expr, known: Mapping[str, Any], depth: int) -> Any:
+    """The value of a literal or of bounded arithmetic on numbers; earlier names of the file may be used.
+
+    Raises:
+        ValueError, ArithmeticError, TypeError: it is something else, or too large.
+    """
+    if depth > 4 * MAX_DEPTH:
+        raise ValueError("nested too deeply")
+    match node:
+        case ast.Constant(value=(bool() | int() | float() | str() | None) as value):
+            return value
+        case ast.Name(id=key) if key in known:
+            return known[key]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_number(operand, known, depth + 1)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            first, second = _number(left, known, depth + 1), _number(right, known, depth + 1)
+            # Both sides are at most MAX_BITS long here; the exponent decides the length of the result.
+            if isinstance(op, ast.Pow) and abs(second) > MAX_EXPONENT:
+                raise ValueError(f"exponent {second} is too large (at most {MAX_EXPONENT})")
+            return _bounded(_OPERATORS[type(op)](first, second))
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_constant(item, known, depth + 1) for item in items]
+        case ast.Dict(keys=keys, values=items):
+            names = [key.value if isinstance(key, ast.Constant) else None for key in keys]
+            if len({name for name in names if isinstance(name, str)}) < len(names):
+                raise ValueError("a key must be plain text, and stand there once")
+            return {name: _constant(item, known, depth + 1) for name, item in zip(names, items, strict=True)}
+        case _:
+            raise ValueError("only constants and arithmetic on them are read here, never executed")
 
 
-def _bounded(name: str, node: ast.expr, value: float) -> int | float:
+def _number(node: ast.expr, known: Mapping[str, Any], depth: int) -> int | float:
+    return _bounded(_constant(node, known, depth))
+
+
+def _bounded(value: object) -> int | float:
+    """A number that a batch size or a learning rate can be; a root of a negative number is complex."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"arithmetic is on real numbers, not on {value!r}")
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
-        raise _refusal(name, node, f"number too large (more than {MAX_BITS} bits)")
+        raise ValueError(f"number too large (more than {MAX_BITS} bits)")
     return value
-
-
-def _refusal(name: str, node: ast.stmt | ast.expr, why: str) -> JobError:
-    return JobError(f"{name}:{node.lineno}: {why}")
 
 
 def _require_plain(name: str, values: Mapping[str, Any]) -> None:

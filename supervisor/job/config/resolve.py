@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
-from supervisor.job.batch import BatchSpec, BatchUnit
+from supervisor.job.batch import BatchUnit
 from supervisor.job.batch import resolve as resolve_batch
 from supervisor.job.config.script_settings import trial_notes, with_knobs
 from supervisor.job.config.setting_values import (
@@ -82,8 +82,7 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
     """
     files = _layers(inputs)
     look = Resolver(inputs.parsed, inputs.env, files)
-    label, job = files[0]
-    kind, entry, args = _entry(inputs, job, look, label)
+    kind, entry, args = _entry(inputs, *files[0], look)
     trial = _trial(look)
     alone = "--trial" if trial is not None else "--single-gpu" if inputs.parsed.switch("single_gpu") else ""
     run = _table(look, JobSpec, "run")
@@ -93,12 +92,16 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         raise JobError(f"--node-rank {run['node_rank']} is not below --nnodes {run['nnodes']}")
     flags, env = _launcher_flags(inputs.parsed), _env(inputs, files, look)
     if alone:
-        run, flags = _of_one_rank(run, flags, look, alone)
-        env, nodes = _first_gpu(env, inputs, look, alone), 1
+        run, flags, env = _on_first_gpu(run, flags, env, inputs, look, alone)
+        nodes = 1
     retry, gib = _retry(inputs, files, look), look.get("run.expected_memory_gib")
     if inputs.parsed.flags("min_ranks") and retry.min_ranks is not None and retry.min_ranks > nproc:
         raise JobError(f"--min-ranks {retry.min_ranks} is more than the {nproc} of --nproc-per-node")
     fit = FitSettings(look.get("batch.fit_steps"), look.get("batch.fit_timeout_s"))
+    instrument = look.get("instrument.enabled")
+    for flag, value in (("instrument", True), ("no_instrument", False)):
+        if inputs.parsed.switch(flag):
+            instrument = look.put("instrument.enabled", value, flag)
     spec = JobSpec(
         entry_kind=kind,
         entry=entry,
@@ -108,8 +111,8 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         cwd=inputs.cwd,
         retry=retry,
         timing=Timing(**_table(look, Timing, "policy")),
-        hang=_hang(look),
-        instrument=_instrument(inputs, look),
+        hang=HangSettings(**_table(look, HangSettings, "hang"), act_given=look.is_given("hang.act_s")),
+        instrument=instrument,
         fit=fit if inputs.parsed.switch("fit_batch") else None,
         trial=trial,
         expected_memory_bytes=int(gib * 2**30) if gib is not None else None,
@@ -181,14 +184,30 @@ def _layers(inputs: JobInputs) -> tuple[tuple[str, FileSettings], ...]:
 
 
 def _entry(
-    inputs: JobInputs, job: FileSettings, look: Resolver, label: str
+    inputs: JobInputs, label: str, job: FileSettings, look: Resolver
 ) -> tuple[EntryKind, str, tuple[str, ...]]:
+    """What to run, and its arguments: as the command line names it, else the job file, else the bundled trainer."""
     parsed = inputs.parsed
-    if parsed.entry_kind is not None and parsed.entry is not None:
-        return _named_entry(parsed.entry_kind, parsed.entry, parsed, job)
     script, module = job.settings.get("run.script"), job.settings.get("run.module")
+    own = [key for key in (*job.trainer, *(key for key, _ in parsed.spec_keys)) if key not in FLAT]
+    if parsed.entry_kind is not None and parsed.entry is not None:
+        if job.trainer:
+            key, how = next(iter(job.trainer)), "put the script's arguments after it, or under [run] args"
+            raise JobError(
+                f"{job.name}: {key!r} is a key of the bundled trainer, but {parsed.entry!r} is to run: {how}"
+            )
+        # The job file's arguments come first if both name the same entry.
+        args = (job.args or ()) if parsed.entry in {script, module} else ()
+        return parsed.entry_kind, parsed.entry, args + parsed.entry_args
+    if script and module:
+        raise JobError(f"{job.name}: [run] names both a script and a module; keep one")
     if script or module:
-        return _entry_of_file(inputs, job, look, label, script, module)
+        if own:
+            what = f"is a key of the bundled trainer, but [run] names {script or module!r}"
+            raise JobError(f"{job.name}: {own[0]!r} {what}: put its arguments under [run] args")
+        key = "run.script" if script else "run.module"
+        look.note(key, script or module, f"{label} {job.at(key)}")
+        return (EntryKind.SCRIPT if script else EntryKind.MODULE), str(script or module), job.args or ()
     if inputs.job_file is None:
         raise JobError("nothing to run: name a script, -m MODULE, -- COMMAND, or --config FILE")
     if job.args:
@@ -196,37 +215,6 @@ def _entry(
             f"{job.name}: [run] args without script or module; the trainer's keys stand at the top"
         )
     return EntryKind.TRAINER, "trainer", ()
-
-
-def _named_entry(
-    kind: EntryKind, entry: str, parsed: ParsedRun, job: FileSettings
-) -> tuple[EntryKind, str, tuple[str, ...]]:
-    """The entry on the command line; the job file's arguments come first if both name the same entry."""
-    if job.trainer:
-        key = next(iter(job.trainer))
-        raise JobError(
-            f"{job.name}: {key!r} is a key of the bundled trainer, but {entry!r} is to run: "
-            f"put the script's arguments after it, or under [run] args"
-        )
-    same = entry in {job.settings.get("run.script"), job.settings.get("run.module")}
-    return kind, entry, ((job.args or ()) + parsed.entry_args if same else parsed.entry_args)
-
-
-def _entry_of_file(
-    inputs: JobInputs, job: FileSettings, look: Resolver, label: str, script: str | None, module: str | None
-) -> tuple[EntryKind, str, tuple[str, ...]]:
-    """The entry of the job file."""
-    if script and module:
-        raise JobError(f"{job.name}: [run] names both a script and a module; keep one")
-    foreign = [k for k in (*job.trainer, *(k for k, _ in inputs.parsed.spec_keys)) if k not in FLAT]
-    if foreign:
-        raise JobError(
-            f"{job.name}: {foreign[0]!r} is a key of the bundled trainer, but [run] names {script or module!r}: "
-            f"put its arguments under [run] args"
-        )
-    key = "run.script" if script else "run.module"
-    look.note(key, script or module, f"{label} {job.at(key)}")
-    return (EntryKind.SCRIPT if script else EntryKind.MODULE), str(script or module), job.args or ()
 
 
 def _nproc(value: str, inputs: JobInputs) -> int:
@@ -251,41 +239,41 @@ def _nodes(value: str, *, shared: bool) -> int | None:
     return int(match[2] or match[1]) if shared or match[2] in {None, match[1]} else None
 
 
-def _of_one_rank(
-    run: dict[str, Any], flags: tuple[str, ...], look: Resolver, why: str
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The settings for one rank on this machine, without a rendezvous of several."""
+def _on_first_gpu(
+    run: dict[str, Any],
+    flags: tuple[str, ...],
+    env: tuple[tuple[str, str], ...],
+    inputs: JobInputs,
+    look: Resolver,
+    why: str,
+) -> tuple[dict[str, Any], tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """The settings, torchrun's flags and the environment of one rank on this machine's first visible GPU, if there is one."""
     if why == "--single-gpu":
         look.note("run.single_gpu", "true", f"flag {why}")
     look.note("run.nproc_per_node", 1, why)
-    if run["nnodes"] in {"1", "1:1"}:
-        return run, flags
-    look.note("run.nnodes", 1, why)
-    left = {name: value for name, value in run.items() if name not in {"master_addr", "master_port"}}
-    flags = tuple(flag for flag in flags if not flag.startswith("--rdzv-"))
-    return {**left, "nnodes": "1", "node_rank": 0}, flags
-
-
-def _first_gpu(
-    env: tuple[tuple[str, str], ...], inputs: JobInputs, look: Resolver, why: str
-) -> tuple[tuple[str, str], ...]:
-    """The environment with only the first visible GPU; unchanged if none is visible."""
-    seen = dict(env).get(VISIBLE, inputs.env.get(VISIBLE, "0" if inputs.gpus else ""))
-    first = seen.split(",")[0].strip()
-    if first in {"", "-1"} or first == dict(env).get(VISIBLE, inputs.env.get(VISIBLE)):
-        return env
-    look.note(f"env.{VISIBLE}", first, f"{why}: the first that is visible")
-    return (*((name, value) for name, value in env if name != VISIBLE), (VISIBLE, first))
+    if run["nnodes"] not in {"1", "1:1"}:
+        look.note("run.nnodes", 1, why)
+        left = {name: value for name, value in run.items() if name not in {"master_addr", "master_port"}}
+        run = {**left, "nnodes": "1", "node_rank": 0}
+        flags = tuple(flag for flag in flags if not flag.startswith("--rdzv-"))
+    named = dict(env).get(VISIBLE, inputs.env.get(VISIBLE))
+    first = (named if named is not None else "0" if inputs.gpus else "").split(",")[0].strip()
+    if first not in {"", "-1", named}:
+        look.note(f"env.{VISIBLE}", first, f"{why}: the first that is visible")
+        env = (*((name, value) for name, value in env if name != VISIBLE), (VISIBLE, first))
+    return run, flags, env
 
 
 def _trial(look: Resolver) -> TrialSettings | None:
-    steps, timeout_s = look.get("run.trial_steps"), look.get("run.trial_timeout_s")
-    if not look.parsed.switch("trial"):
-        if look.parsed.flag("trial_steps"):
-            raise JobError("--trial-steps is of a trial: say --trial too")
-        return None
-    look.note("run.trial", "true", "flag --trial")
-    return TrialSettings(steps=steps, timeout_s=timeout_s, flags=_launcher_flags(look.parsed))
+    trial = TrialSettings(
+        look.get("run.trial_steps"), look.get("run.trial_timeout_s"), flags=_launcher_flags(look.parsed)
+    )
+    if look.parsed.switch("trial"):
+        look.note("run.trial", "true", "flag --trial")
+        return trial
+    if look.parsed.flag("trial_steps"):
+        raise JobError("--trial-steps is of a trial: say --trial too")
+    return None
 
 
 def _default_name(kind: EntryKind, entry: str, job_file: ConfigFile | None) -> str:
@@ -331,11 +319,9 @@ def _retry(inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look:
                 look.note(f"policy.{name}.{key}", value, f"{label} {file.at(f'policy.{name}.{key}')}")
     held = {"enabled": look.get("policy.retry"), **_table(look, RetrySettings, "policy")}
     if inputs.parsed.switch("no_retry"):
-        held["enabled"] = False
-        look.note("policy.retry", False, "flag --no-retry")
+        held["enabled"] = look.put("policy.retry", False, "no_retry")
     if inputs.parsed.switch("trust_exit_code"):
-        held["exit_zero"] = "trust"
-        look.note("policy.exit_zero", "trust", "flag --trust-exit-code")
+        held["exit_zero"] = look.put("policy.exit_zero", "trust", "trust_exit_code")
     keys = ("answer", "max", "delay_s", "change", "show_first", "wait_s")
     overrides = [ClassOverride(name, *map(table.get, keys)) for name, table in classes.items()]
     own = nearest_signatures(file.signatures for _, file in files).values()
@@ -343,61 +329,42 @@ def _retry(inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look:
     return RetrySettings(**held, overrides=tuple(overrides))
 
 
-def _instrument(inputs: JobInputs, look: Resolver) -> bool:
-    enabled: bool = look.get("instrument.enabled")
-    for flag in ("instrument", "no_instrument"):
-        if inputs.parsed.switch(flag):
-            enabled = flag == "instrument"
-            look.note("instrument.enabled", enabled, f"flag --{flag.replace('_', '-')}")
-    return enabled
-
-
-def _hang(look: Resolver) -> HangSettings:
-    held = _table(look, HangSettings, "hang")
-    given = any(key == "hang.act_s" and origin != "default" for key, _, origin in look.origins)
-    return HangSettings(**held, act_given=given)
-
-
 def _with_trainer(
     spec: JobSpec, inputs: JobInputs, file: tuple[str, FileSettings], look: Resolver, world: int | None
 ) -> JobSpec:
     """Fills in the bundled trainer's flags, knobs and batch from its keys."""
-    values: dict[str, Any] = {}
-    from_where: dict[str, str] = {}
-
-    def put(key: str, value: object, origin: str) -> None:
-        values[key], from_where[key] = value, origin
-        look.note(key, value, origin)
-
-    label, job = file
-    for key, value in job.trainer.items():
-        put(key, value, f"{label} {job.at(key)}")
-    for key, setting in TRAINER_KEYS.items():
-        # The wire's own names are not settings: STOKER_TELEMETRY_DIR comes from an outer stoker.
-        name = f"STOKER_{key.upper()}"
-        if name in inputs.env and name not in WIRE_NAMES:
-            put(key, setting.held(name, inputs.env[name]), f"env {name}")
-    for given, text in inputs.parsed.spec_keys:
-        key = ALIASES.get(given, given)
-        if key in TRAINER_KEYS:
-            put(key, TRAINER_KEYS[key].held(f"--{given}", text), f"flag --{given}")
-    for name, key in (("batch.micro", "device_batch_size"), ("batch.global", "total_batch_size")):
-        number = look.get(name)
-        if number is not None:
-            put(key, number, look.origins[-1][2])
+    values, from_file = _trainer_values(inputs, *file, look)
     trial = spec.trial
     if trial is not None:
-        as_given = _trainer_args(values)
-        values, knobs = _trainer_trial(values, trial)
-        for knob in knobs:
-            look.note(knob.name.removeprefix("--"), knob.value, "--trial")
-        trial = replace(trial, ends_itself=not values.get("resume_from"), knobs=knobs, args=as_given)
+        resumes = bool(values.get("resume_from"))
+        wanted: dict[str, Any] = {}
+        # From a checkpoint it may start beyond few steps; then it is stopped once they are seen.
+        if not resumes and values.get("num_iterations", _TRAINER_DEFAULTS["num_iterations"]) > trial.steps:
+            wanted["num_iterations"] = trial.steps
+        if values.get("checkpoint_dir"):  # in the run directory, so that no real run resumes from it
+            wanted["checkpoint_dir"] = ""
+        before = {key: _flag_text(values[key]) if key in values else None for key in wanted}
+        knobs = tuple(TrialKnob(f"--{key}", str(value), before[key]) for key, value in wanted.items())
+        for key, value in wanted.items():
+            look.note(key, value, "--trial")
+        trial = replace(trial, ends_itself=not resumes, knobs=knobs, args=_trainer_args(values))
+        values |= wanted
     effective = {**_TRAINER_DEFAULTS, **values}
-    batch = _trainer_batch(effective, world)
-    steps = effective.get("num_iterations")
+    batch = None
+    if world is not None:
+        total, steps = effective["total_batch_size"], effective["gradient_accumulation_steps"]
+        # As the trainer reads them: a total wins over the steps; 0 means "follows from the rest".
+        batch = resolve_batch(
+            world_size=world,
+            micro_batch=effective["device_batch_size"],
+            global_batch=total if total > 0 else None,
+            accumulation=max(steps, 1) if total <= 0 else None,
+            unit=BatchUnit.TOKENS,
+            tokens_per_sample=effective["max_seq_len"],
+        )
     args = _trainer_args(values)
     # The file's expectation is for its own model, length and batch.
-    expects = all(from_where[key].startswith(f"{label} ") for key in values.keys() & _TAKES_MEMORY)
+    expects = from_file >= values.keys() & _TAKES_MEMORY
     return replace(
         spec,
         entry_args=args,
@@ -408,8 +375,34 @@ def _with_trainer(
         batch=batch,
         loader=find_loader(args),
         group_timeout_s=longer_than_usual(values.get("dist_timeout_s")),
-        total_steps=spec.total_steps or (steps if isinstance(steps, int) and steps > 0 else None),
+        total_steps=spec.total_steps or effective["num_iterations"],
     )
+
+
+def _trainer_values(
+    inputs: JobInputs, label: str, job: FileSettings, look: Resolver
+) -> tuple[dict[str, Any], set[str]]:
+    """The trainer's keys that somebody set, and those that the file has the last word on."""
+    values: dict[str, Any] = dict(job.trainer)
+    for key, value in values.items():
+        look.note(key, value, f"{label} {job.at(key)}")
+    over: dict[str, tuple[Any, str]] = {}
+    for key, setting in TRAINER_KEYS.items():
+        # The wire's own names are not settings: STOKER_TELEMETRY_DIR comes from an outer stoker.
+        name = f"STOKER_{key.upper()}"
+        if name in inputs.env and name not in WIRE_NAMES:
+            over[key] = setting.held(name, inputs.env[name]), f"env {name}"
+            look.note(key, *over[key])
+    for given, text in inputs.parsed.spec_keys:
+        key = ALIASES.get(given, given)
+        if key in TRAINER_KEYS:
+            over[key] = TRAINER_KEYS[key].held(f"--{given}", text), f"flag --{given}"
+            look.note(key, *over[key])
+    for name, key in (("batch.micro", "device_batch_size"), ("batch.global", "total_batch_size")):
+        if (number := look.get(name)) is not None:
+            over[key] = number, look.origins[-1][2]
+            look.note(key, *over[key])
+    return {**values, **{key: value for key, (value, _) in over.items()}}, values.keys() - over.keys()
 
 
 _TAKES_MEMORY: Final = frozenset(
@@ -421,40 +414,6 @@ _TAKES_MEMORY: Final = frozenset(
 
 def _trainer_args(values: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(f"--{key}={_flag_text(value)}" for key, value in values.items())
-
-
-def _trainer_trial(
-    values: Mapping[str, Any], trial: TrialSettings
-) -> tuple[dict[str, Any], tuple[TrialKnob, ...]]:
-    """The trainer's keys for a trial: few steps, and checkpoints in the run directory, so that no real run resumes from them."""
-    wanted: dict[str, Any] = {}
-    steps = values.get("num_iterations", _TRAINER_DEFAULTS["num_iterations"])
-    # From a checkpoint it may start beyond them; then it is stopped once they are seen.
-    if steps > trial.steps and not values.get("resume_from"):
-        wanted["num_iterations"] = trial.steps
-    if values.get("checkpoint_dir"):
-        wanted["checkpoint_dir"] = ""
-    knobs = tuple(
-        TrialKnob(f"--{key}", str(value), None if key not in values else _flag_text(values[key]))
-        for key, value in wanted.items()
-    )
-    return {**values, **wanted}, knobs
-
-
-def _trainer_batch(values: Mapping[str, Any], world: int | None) -> BatchSpec | None:
-    names = ("device_batch_size", "total_batch_size", "gradient_accumulation_steps", "max_seq_len")
-    micro, total, steps, length = (values[name] for name in names)
-    if world is None:
-        return None
-    # As the trainer reads them: a total wins over the steps; 0 means "follows from the rest".
-    return resolve_batch(
-        world_size=world,
-        micro_batch=micro,
-        global_batch=total if total > 0 else None,
-        accumulation=max(steps, 1) if total <= 0 else None,
-        unit=BatchUnit.TOKENS,
-        tokens_per_sample=length,
-    )
 
 
 def _flag_text(value: object) -> str:

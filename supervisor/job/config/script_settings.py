@@ -8,21 +8,12 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
-from supervisor.job.arguments.command_line import (
-    ACCELERATE,
-    Launch,
-    names_machines,
-    read_launch,
-    set_value,
-    settings_of,
-    value_of,
-    with_one_rank,
-)
+from supervisor.job.arguments.command_line import Launch, read_launch, set_value, settings_of, value_of
 from supervisor.job.arguments.command_line import Setting as Argument
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config.files import read_values
@@ -78,17 +69,14 @@ def with_knobs(
             one was requested.
     """
     opened = read or (lambda _: None)
-    declared, unit, tokens = _declared_knobs(look)
+    given, unit, tokens = _declared_knobs(look)
     wanted, total = look.get("batch.micro"), look.get("batch.global")
-    as_given = spec.entry_args
-    if alone:
-        spec = _with_one_rank(spec, alone)
     launch, at = _launch(spec)
+    if alone:
+        _require_one_rank(spec, launch, alone)
     world = _world(spec, look, world, launch, gpus)
-    program = launch.name
-    env = {**look.env, **dict(spec.env)}
-    where = Places(_declared_files(declared, opened), env, program, at)
-    knobs = find_knobs(spec.entry_args, declared, elsewhere=where, world=world)
+    where = Places(_declared_files(given, opened), {**look.env, **dict(spec.env)}, launch.name, at)
+    knobs = find_knobs(spec.entry_args, given, elsewhere=where, world=world)
     spec = replace(spec, world_size=world)
     if spec.entry_kind is EntryKind.COMMAND and knobs.batch_scope is KnobScope.PER_NODE:
         world = None  # the layout of its ranks on nodes is up to the command
@@ -101,26 +89,32 @@ def with_knobs(
     counted = partial(
         kn.batch_of, args, elsewhere=where, unit=unit, tokens_per_sample=tokens, global_batch=total
     )
-    given = declared or Knobs()
     # A batch that a person spelled out must divide; a batch that was merely found is up to the script.
     spelt_out = {given.batch, wanted, total} != {None}
-    may_shrink = spec.retry.allow_smaller_global or _names_batch(given)
+    names_batch = given.batch is not None or given.batch_scope is not KnobScope.UNKNOWN
+    may_shrink = spec.retry.allow_smaller_global or names_batch
     batch, knobs, notes = _batch(spec, knobs, world, counted, spelt_out=spelt_out, may_shrink=may_shrink)
     if total is not None:
         if batch is None:
             raise JobError(f"--global-batch {total} cannot be set: {kn.why_not_changeable(knobs)}")
         for name, value in kn.batch_values(knobs, batch, local_world_size=spec.nproc_per_node):
             args, where = _set_knob(args, where, set_knobs, name, value)
-    _note_origins(look, knobs)
+    origin = "declared" if knobs.declared else "found on the command line"
+    used = {"batch": knobs.batch, "accumulation": knobs.accumulation, "global batch": knobs.global_batch}
+    for label, setting_name in {**used, "resume": knobs.start}.items():
+        if setting_name is not None:
+            look.note(f"knob.{label}", setting_name, origin)
     written = find_outputs(settings_of(args))
     trial = spec.trial
     if trial is not None:
+        # Few steps in all may already be behind the checkpoint that it starts from.
         resumes = knobs.start is not None and value_of(args, knobs.start) is not None
-        trial = plan_trial(trial, args, where, batch, resumes=resumes)
+        own = named_values(args[where.args_at :])
+        trial = replace(trial, args=args) if resumes else _with_few_steps(trial, args, own, where.program)
         for knob in trial.knobs:
             look.note(knob.name, knob.value, "--trial")
-            args, where = _set_knob(args, where, set_knobs, knob.name, knob.value)
-        trial, notes = replace(trial, args=as_given), (*notes, *trial_notes(trial))
+            args = set_value(args, knob.name, knob.value)
+        notes = (*notes, *trial_notes(trial))
     return replace(
         spec,
         entry_args=args,
@@ -132,14 +126,8 @@ def with_knobs(
         output_prefixes=written,
         set_knobs=tuple(set_knobs.items()),
         notes=notes,
-        total_steps=spec.total_steps
-        or total_steps(((s.name, s.value) for s in settings_of(args[where.args_at :])), where.program),
+        total_steps=spec.total_steps or total_steps(named_values(args[where.args_at :]), where.program),
     )
-
-
-def _names_batch(given: Knobs) -> bool:
-    """Whether a person named the batch's setting, or its scope."""
-    return given.batch is not None or given.batch_scope is not KnobScope.UNKNOWN
 
 
 def _rank_batch(knobs: Knobs, wanted: int) -> str:
@@ -152,55 +140,37 @@ def _rank_batch(knobs: Knobs, wanted: int) -> str:
     return knobs.batch
 
 
-def _with_one_rank(spec: JobSpec, flag: str) -> JobSpec:
-    """The job with its launcher set to one rank, if that launcher is not our torchrun.
-
-    Raises:
-        JobError: it starts several, and no way to start one is certain.
-    """
+def _require_one_rank(spec: JobSpec, launch: Launch, flag: str) -> None:
+    """Refuse a command or a script that would start several ranks: only our torchrun can be told by us."""
     for setting in settings_of(spec.entry_args):
         if _is_of_ranks(setting) and (as_number(setting.value) or 1) > 1:
             raise JobError(f"{flag} wants one rank, and {setting.name} says {setting.value}: say 1")
-    if spec.entry_kind is not EntryKind.COMMAND:
-        return spec
-    launch, _ = _launch(spec)
-    # Without a count, accelerate's own configuration file may have one, and srun's tasks may be per node.
-    unsaid = launch.ranks is None and not {*ACCELERATE, "srun"}.isdisjoint(launch.launchers)
-    if launch.ranks in {None, 1} and not (unsaid or names_machines(launch)):
-        return spec
-    changed = with_one_rank((spec.entry, *spec.entry_args), launch)
-    if changed is None:
-        many = "names machines" if names_machines(launch) else f"starts {launch.ranks or 'several, perhaps'}"
-        raise JobError(
-            f"{flag} wants one rank, and the command after `--` {many}: make it start one, by its own flags"
-        )
-    known = f", not {launch.ranks}" if launch.ranks is not None else ""
-    note = f"{flag}: {launch.launchers[0]} starts 1 rank{known}"
-    return replace(spec, entry_args=changed[1:], notes=(*spec.notes, note))
+    if spec.entry_kind is EntryKind.COMMAND and launch.several:
+        what = f"the command after `--` {launch.several}: make it start one, by its own flags"
+        raise JobError(f"{flag} wants one rank, and {what}")
 
 
 def _world(spec: JobSpec, look: Resolver, world: int | None, launch: Launch, gpus: int) -> int | None:
     """The job's number of ranks, if known: one is also declared, unless the command's launcher contradicts."""
-    declared = launch.ranks in {None, 1} and any(
-        key == "run.nproc_per_node" and origin != "default" for key, _, origin in look.origins
-    )
+    declared = launch.ranks in {None, 1} and look.is_given("run.nproc_per_node")
     if spec.entry_kind is not EntryKind.COMMAND or declared:
         return world
     if spec.nproc_per_node == 1 and not is_plain_python(spec):
         return launch.ranks
     # A directly run script may start a rank per GPU, or use several GPUs from one process.
-    return None if world == 1 and (gpus > 1 or _starts_own_ranks(spec.entry_args)) else world
+    own = any(_is_of_ranks(s) and s.value not in {"1", "0"} for s in settings_of(spec.entry_args))
+    return None if world == 1 and (gpus > 1 or own) else world
 
 
-def _declared_files(
-    declared: Knobs | None, read: Callable[[str], str | None]
-) -> dict[str, Mapping[str, Scalar]]:
+def _declared_files(given: Knobs, read: Callable[[str], str | None]) -> dict[str, Mapping[str, Scalar]]:
     """The files in declared names, each by its place in such a name."""
-    given = declared or Knobs()
-    named = (given.batch, given.accumulation, given.global_batch)
-    files = {name.partition("#")[0] for name in named if name is not None and place_of(name) is Place.FILE}
-    texts = {file: read(config_file(file)) for file in files}
-    return {file: read_values(config_file(file), text) for file, text in texts.items() if text is not None}
+    found: dict[str, Mapping[str, Scalar]] = {}
+    for name in (given.batch, given.accumulation, given.global_batch):
+        if name is not None and place_of(name) is Place.FILE:
+            file = name.partition("#")[0]
+            text = read(config_file(file)) if file not in found else None
+            found |= {file: read_values(config_file(file), text)} if text is not None else {}
+    return found
 
 
 def _batch(
@@ -245,20 +215,6 @@ def _without_smaller_global(knobs: Knobs, instead: str) -> Knobs:
     return replace(knobs, refusal=why, help=instead)
 
 
-def _note_origins(look: Resolver, knobs: Knobs) -> None:
-    """Record in the settings which knobs are used, and whether a person named them."""
-    origin = "declared" if knobs.declared else "found on the command line"
-    named = {
-        "batch": knobs.batch,
-        "accumulation": knobs.accumulation,
-        "global batch": knobs.global_batch,
-        "resume": knobs.start,
-    }
-    for label, knob in named.items():
-        if knob is not None:
-            look.note(f"knob.{label}", knob, origin)
-
-
 def _set_knob(
     args: tuple[str, ...], where: Places, others: dict[str, str], name: str, value: str
 ) -> tuple[tuple[str, ...], Places]:
@@ -269,7 +225,7 @@ def _set_knob(
     return args, where.with_value(name, value)
 
 
-def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int]:
+def _declared_knobs(look: Resolver) -> tuple[Knobs, BatchUnit | None, int]:
     resume = look.get("resume.knob")
     value = look.get("resume.value")
     if resume is not None and value is None:
@@ -290,17 +246,16 @@ def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int
     tokens = look.get("batch.tokens_per_sample")
     if unit == "tokens" and tokens is None:
         raise JobError("batch.unit = tokens needs batch.tokens_per_sample")
-    known = None if declared == Knobs() else declared
-    return known, BatchUnit(unit) if unit else None, tokens or 1
+    return declared, BatchUnit(unit) if unit else None, tokens or 1
 
 
 def _launch(spec: JobSpec) -> tuple[Launch, int]:
     """The job's program, and the index of the script's own arguments within `entry_args`."""
     match spec.entry_kind:
         case EntryKind.SCRIPT:
-            return Launch(("torchrun",), None, script=spec.entry), 0
+            return Launch(script=spec.entry), 0
         case EntryKind.MODULE:
-            return Launch(("torchrun",), None, module=spec.entry), 0
+            return Launch(module=spec.entry), 0
         case EntryKind.COMMAND | EntryKind.TRAINER:
             words = (spec.entry, *spec.entry_args)
             launch = read_launch(words)
@@ -317,19 +272,10 @@ def _is_of_ranks(setting: Argument) -> bool:
     return _OWN_RANKS.match(setting.name.replace("-", "_").replace("__", "--", 1)) is not None
 
 
-def _starts_own_ranks(args: Sequence[str]) -> bool:
-    """Whether a directly run script's arguments give its number of ranks or GPUs."""
-    return any(_is_of_ranks(s) and s.value not in {"1", "0"} for s in settings_of(args))
-
-
-def is_python(program: str) -> bool:
-    """Whether a command is a Python interpreter, by its name."""
-    return re.fullmatch(r"python[\d.]*", posixpath.basename(program)) is not None
-
-
 def is_plain_python(spec: JobSpec) -> bool:
     """Whether a command is a directly run Python script, whose process is the job's only rank."""
-    return spec.entry_kind is EntryKind.COMMAND and is_python(spec.entry) and "-m" not in spec.entry_args[:2]
+    is_python = re.fullmatch(r"python[\d.]*", posixpath.basename(spec.entry)) is not None
+    return spec.entry_kind is EntryKind.COMMAND and is_python and "-m" not in spec.entry_args[:2]
 
 
 # Not `num_steps`, `steps`, `total_steps`: these may be a sampler's steps, a schedule's, or one epoch's.
@@ -337,13 +283,6 @@ STEP_NAMES: Final = frozenset(
     ("max_steps", "max_train_steps", "max_training_steps", "max_iters", "max_iterations", "max_update", "max_updates",
      "train_iters", "num_train_steps", "num_train_iters", "num_training_steps", "num_iterations", "total_train_steps")
 )  # fmt: skip
-EVAL_BATCHES: Final = frozenset(
-    ("limit_val_batches", "limit_test_batches", "eval_iters", "max_eval_batches", "num_eval_batches", "max_val_batches")
-)  # fmt: skip
-EVAL_SAMPLES: Final = frozenset(("max_eval_samples", "max_val_samples", "max_predict_samples"))
-TRAIN_SAMPLES: Final = frozenset(("max_train_samples",))
-FEW_SAMPLES: Final = 64
-"""Samples of an evaluation in a trial."""
 # Words in a name whose steps are not the training's: ``eval.validation.max_steps``.
 _OF_OTHERS: Final = frozenset(
     ("eval", "evaluation", "val", "valid", "validation", "test", "dev", "sample", "sampling", "sampler", "generate",
@@ -351,60 +290,32 @@ _OF_OTHERS: Final = frozenset(
 )  # fmt: skip
 
 
-class _Found(NamedTuple):
-    """A setting to change; `value` None: it is a framework's own and not given."""
-
-    name: str
-    value: str | None
+def named_values(args: Sequence[str]) -> list[tuple[str, str]]:
+    """The settings of a command line that have a value."""
+    return [(setting.name, setting.value) for setting in settings_of(args) if setting.value is not None]
 
 
-def plan_trial(
-    trial: TrialSettings,
-    args: Sequence[str],
-    where: Places,
-    batch: BatchSpec | None,
-    *,
-    resumes: bool = False,
+def _with_few_steps(
+    trial: TrialSettings, args: tuple[str, ...], own: Sequence[tuple[str, str]], program: str | None
 ) -> TrialSettings:
-    """`trial` with the settings to change, and whether the script then ends on its own.
-
-    Args:
-        trial: the requested trial.
-        args: the words after the script, or after the program of a command.
-        where: the index of the script's own arguments, and the program.
-        batch: the batch of the trial's one rank, if it is known.
-        resumes: it is set to start from a checkpoint, which may already be beyond a small total, so no total is set.
-    """
-    found = [_Found(s.name, s.value) for s in settings_of(args[where.args_at :]) if s.value is not None]
-    steps = None if resumes else _steps(found, where.program)
-    knobs: list[TrialKnob] = []
-    ends = False
-    if steps is not None:
-        number = as_number(steps.value)
-        if number is not None and number <= trial.steps:
-            ends = True
-        elif (knob := _changed(steps, trial.steps)) is not None:
-            ends = True
-            knobs.append(knob)
-    samples = batch is not None and batch.unit is BatchUnit.SAMPLES
-    wanted = {
-        EVAL_BATCHES: trial.steps,
-        EVAL_SAMPLES: FEW_SAMPLES,
-        TRAIN_SAMPLES: trial.steps * batch.global_batch if batch is not None and samples else None,
-    }
-    for names, most in wanted.items():
-        for name in sorted(names):
-            one = _only(found, frozenset((name,)))
-            if one is not None and most is not None and not _is_few(one.value, most):
-                knob = _changed(one, most)
-                knobs += [knob] if knob is not None else []
-    return replace(trial, ends_itself=ends, knobs=tuple(knobs))
+    """`trial` with the setting of the steps changed, if one is known; the script then ends on its own."""
+    trial = replace(trial, args=args)
+    found = _steps(own, program)
+    if found is None:
+        return trial
+    name, value = found
+    number = as_number(value)
+    if number is not None and number <= trial.steps:
+        return replace(trial, ends_itself=True)
+    if number is None and value not in {None, "-1"}:  # -1: no limit
+        return trial
+    return replace(trial, ends_itself=True, knobs=(TrialKnob(name, str(trial.steps), value),))
 
 
-def total_steps(settings: Iterable[tuple[str, str | None]], program: str | None = None) -> int | None:
+def total_steps(settings: Sequence[tuple[str, str]], program: str | None = None) -> int | None:
     """The total number of training steps from the settings; None unless one setting is known to mean that."""
-    steps = _steps([_Found(name, value) for name, value in settings if value is not None], program)
-    return as_number(steps.value) if steps is not None else None
+    found = _steps(settings, program)
+    return as_number(found[1]) if found is not None else None
 
 
 def trial_notes(trial: TrialSettings | None) -> tuple[str, ...]:
@@ -420,37 +331,15 @@ def trial_notes(trial: TrialSettings | None) -> tuple[str, ...]:
     return (*changed, f"trial: no setting for the steps is known: stopped once {trial.steps} steps are seen")
 
 
-def _only(found: Sequence[_Found], names: frozenset[str]) -> _Found | None:
-    """The only setting with one of these names; None if there are several, such as a model's and an evaluation's."""
-    near = {plain(one.name): one for one in found if last_part(one.name) in names}
-    return next(iter(near.values())) if len(near) == 1 else None
-
-
-def _steps(found: Sequence[_Found], program: str | None) -> _Found | None:
-    """The setting that ends the training: the framework's own if one applies, else the one with a clear name."""
-    mine = [one for one in found if not _OF_OTHERS.intersection(re.split(r"[._:@]", plain(one.name)))]
-    row = find_convention([one.name for one in found], program)
-    if row is None or row.steps is None:
-        return _only(mine, STEP_NAMES)
-    return _only(mine, frozenset((last_part(row.steps),))) or _Found(row.steps, None)
-
-
-def _changed(one: _Found, value: int) -> TrialKnob | None:
-    """The setting with a number; None if its value is not a number."""
-    if one.value is not None and not _is_number(one.value):
-        return None
-    return TrialKnob(one.name, str(value), one.value)
-
-
-def _is_few(value: str | None, most: int) -> bool:
-    """Whether a number of batches or samples is already small; a fraction, like Lightning's 1.0, is a share."""
-    number = as_number(value)
-    return number is not None and number <= most and "." not in str(value)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text.replace("_", ""))
-    except ValueError:
-        return False
-    return True
+def _steps(settings: Sequence[tuple[str, str]], program: str | None) -> tuple[str, str | None] | None:
+    """The setting that ends the training: the framework's own, with value None if not given, else the only one with a clear name."""
+    row = find_convention([name for name, _ in settings], program)
+    named = STEP_NAMES if row is None or row.steps is None else frozenset((last_part(row.steps),))
+    found = {
+        plain(name): (name, value)
+        for name, value in settings
+        if last_part(name) in named and _OF_OTHERS.isdisjoint(re.split(r"[._:@]", plain(name)))
+    }
+    if len(found) == 1:
+        return next(iter(found.values()))
+    return (row.steps, None) if row is not None and row.steps is not None else None

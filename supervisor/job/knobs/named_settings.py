@@ -134,11 +134,13 @@ def _declared(
     scope = given.batch_scope
     if scope is KnobScope.UNKNOWN:
         scope = scope_by_name(batch) or scope
-    steps = [c.name for c in found if c.scope is None and c.name != batch]
+    others = [c for c in found if c.name != batch]
+    steps = [c.name for c in others if c.scope is None]
     accumulation = given.accumulation or (steps[0] if len(steps) == 1 else None)
-    totals = (c.name for c in found if c.scope is KnobScope.GLOBAL and c.name != batch)
-    derived = scope is KnobScope.PER_RANK and accumulation is None
-    total = (given.global_batch or next(totals, None)) if derived else None
+    total = None
+    if scope is KnobScope.PER_RANK and accumulation is None:
+        named = (c.name for c in others if c.scope is KnobScope.GLOBAL)
+        total = given.global_batch or next(named, None)
     return Knobs(
         batch=batch,
         batch_scope=scope,
@@ -156,20 +158,16 @@ def _numbers_of(
     """The present number of each setting, and its position; ``named``: it cannot be read."""
     found = []
     for what, name in wanted:
-        if name is not None:
-            number = number_of(args, name, where)
-            found.append(FoundNumber(what, number, "named" if number is None else _place(name)))
+        number = number_of(args, name, where)
+        if name is None:
+            continue
+        places = {
+            Place.ARGUMENT: ARGV,
+            Place.ENVIRONMENT: f"variable {bare(name)}",
+            Place.FILE: config_file(name.partition("#")[0]),
+        }
+        found.append(FoundNumber(what, number, "named" if number is None else places[place_of(name)]))
     return tuple(found)
-
-
-def _place(name: str) -> str:
-    match place_of(name):
-        case Place.ARGUMENT:
-            return ARGV
-        case Place.ENVIRONMENT:
-            return f"variable {bare(name)}"
-        case Place.FILE:
-            return config_file(name.partition("#")[0])
 
 
 def _conventional(
@@ -190,7 +188,7 @@ def _conventional(
         raise NoPlanError("no batch setting is declared, and none with a conventional name is given", DECLARE)
     _require_safe(own, row, micro)
     if given.accumulation is not None:
-        return _pair(row, given, world, micro, given.accumulation, None)
+        return _pair(row, given, world, micro, FoundNumber("accumulation", None, "named"), given.accumulation)
     steps = _one(of(None), "the accumulation", "--accumulation-knob", micro)
     total = None
     if micro.scope is KnobScope.PER_RANK:
@@ -204,11 +202,14 @@ def _conventional(
             product = f"{micro.name} {micro.number} × {steps.name} {steps.number} × {world or '?'} ranks"
             why = f"{product} is not {total.name} {total.number}"
             raise NoPlanError(why, "leave one of the three out", micro.name)
-        return _pair(row, given, world, micro, steps.name, steps.number)
-    if total is None:
-        raise _no_accumulation(given, world, micro)
-    numbers = FoundNumber("micro", micro.number, ARGV), FoundNumber("total", total.number, ARGV)
-    return Knobs(micro.name, KnobScope.PER_RANK, global_batch=total.name, found=numbers)
+        return _pair(row, given, world, micro, FoundNumber("accumulation", steps.number, ARGV), steps.name)
+    if total is not None:
+        numbers = FoundNumber("micro", micro.number, ARGV), FoundNumber("total", total.number, ARGV)
+        return Knobs(micro.name, KnobScope.PER_RANK, global_batch=total.name, found=numbers)
+    # The global batch can only shrink, by an unknown amount if the name does not give its scope.
+    known = {given.batch_scope, micro.scope} != {KnobScope.UNKNOWN} or world == 1
+    help_ = SMALLER_GLOBAL if known else f"{SMALLER_GLOBAL} with {_EITHER_SCOPE}"
+    raise NoPlanError(f"no accumulation is given beside {micro.name} ({help_})", help_, micro.name)
 
 
 def _one(
@@ -244,36 +245,22 @@ def _require_safe(own: Sequence[str], row: Convention | None, micro: Candidate) 
 
 
 def _pair(
-    row: Convention | None,
-    given: Knobs,
-    world: int | None,
-    micro: Candidate,
-    steps: str,
-    number: int | None,
+    row: Convention | None, given: Knobs, world: int | None, micro: Candidate, steps: FoundNumber, name: str
 ) -> Knobs:
-    """Two factors of the global batch; if the accumulation cuts a total, only the accumulation changes."""
+    """Two factors of the global batch; if the accumulation `name` cuts a total, only the accumulation changes."""
     scope = given.batch_scope
     if scope is KnobScope.UNKNOWN:
         scope = micro.scope or scope
-    by_framework = row is not None and row.accumulation == last_part(steps)
+    by_framework = row is not None and row.accumulation == last_part(name)
     if scope is KnobScope.UNKNOWN and not by_framework:
         ranks = "" if world else " --nproc-per-node N"
         what = f"what {micro.name} counts is not said by its name"
         raise NoPlanError(what, _EITHER_SCOPE + ranks, micro.name)
-    where = ARGV if number is not None else "named"
     return Knobs(
         batch=micro.name,
         batch_scope=scope,
-        accumulation=steps,
+        accumulation=name,
         paired=scope is not KnobScope.GLOBAL,
         counts=given.counts,
-        found=(FoundNumber("micro", micro.number, ARGV), FoundNumber("accumulation", number, where)),
+        found=(FoundNumber("micro", micro.number, ARGV), steps),
     )
-
-
-def _no_accumulation(given: Knobs, world: int | None, batch: Candidate) -> NoPlanError:
-    """Without one the global batch can only shrink, by an unknown amount if a batch's name does not give its scope."""
-    scopes = {given.batch_scope, batch.scope}
-    known = scopes != {KnobScope.UNKNOWN} or world == 1
-    help_ = SMALLER_GLOBAL if known else f"{SMALLER_GLOBAL} with {_EITHER_SCOPE}"
-    return NoPlanError(f"no accumulation is given beside {batch.name} ({help_})", help_, batch.name)

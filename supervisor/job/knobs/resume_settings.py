@@ -37,16 +37,11 @@ _OF_TRAINING: Final = frozenset(
 )  # fmt: skip
 _OUTPUTS: Final = frozenset(
     {
-        "output_dir", "out_dir", "output", "outdir", "output_path", "save_dir", "save_path", "savedir", "checkpoint_dir",
-        "checkpoints_dir", "ckpt_dir", "default_root_dir", "work_dir", "exp_dir", "log_dir", "logdir", "project_dir",
-    }
-)  # fmt: skip
-# Such a name may also be a file's, a prefix of file names, or no checkpoint's.
-_MORE_OUTPUTS: Final = frozenset(
-    {
-        "out", "out_folder", "out_file", "outfile", "out_prefix", "output_folder", "output_directory", "output_file", "output_prefix",
-        "save", "save_folder", "save_file", "save_to", "save_name", "save_prefix", "checkpoint_prefix", "ckpt_prefix", "snapshot_dir",
-        "results", "results_dir", "result_dir", "run_dir", "workdir", "train_dir", "experiment_dir", "prefix",
+        "output_dir", "out_dir", "output", "outdir", "output_path", "output_folder", "output_directory", "output_file", "output_prefix",
+        "out", "out_folder", "out_file", "outfile", "out_prefix", "save", "save_dir", "save_path", "savedir", "save_folder", "save_file",
+        "save_to", "save_name", "save_prefix", "checkpoint_dir", "checkpoints_dir", "checkpoint_prefix", "ckpt_dir", "ckpt_prefix",
+        "default_root_dir", "snapshot_dir", "work_dir", "workdir", "exp_dir", "experiment_dir", "log_dir", "logdir", "project_dir", "run_dir",
+        "train_dir", "results", "results_dir", "result_dir", "prefix",
     }
 )  # fmt: skip
 ENDINGS: Final = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".tar")
@@ -76,93 +71,70 @@ def with_resume(args: Sequence[str], row: Convention | None, given: Knobs, knobs
         knobs: the batch's knobs.
     """
     knobs = replace(knobs, framework=row.name if row is not None else "")
-    if given.resume:
-        return _as_declared(knobs, given.resume, given.resume_value)
     settings = settings_of(args)
-    if not given.self_resuming and _is_off(settings):
+    if given.resume:  # as a person named it: `PATH` and `STEP` stand for the newest checkpoint
+        name, value = given.resume, given.resume_value
+        if value.lower() in _PATH or (not value and not name.startswith("-")):
+            return replace(knobs, resumes=NAMED, resume_path=name)
+        if value.lower() in _STEP:
+            return replace(knobs, resumes=NAMED, resume_step=name)
+        return replace(knobs, resume=name, resume_value=value, resumes=NAMED if value else NAMED_UNSEEN)
+    if given.self_resuming:
+        return replace(knobs, self_resuming=True, resumes="named (--self-resuming)")
+    if any(map(_turns_off, settings)):
         return knobs
-    if itself := "named (--self-resuming)" if given.self_resuming else _by_itself(settings, args, row):
+    if itself := _by_itself(settings, args, row):
         return replace(knobs, self_resuming=True, resumes=itself)
     if any("${now:" in (s.value or "") for s in settings if s.name.lstrip("+") == "hydra.run.dir"):
         return replace(knobs, resumes="Hydra makes a new folder at each start (hydra.run.dir)")
-    return _given(settings, knobs) or _by_convention(args, row, knobs) or knobs
-
-
-def _given(settings: Sequence[Argument], knobs: Knobs) -> Knobs | None:
-    """`knobs` with the resume on the command line: a word for the newest checkpoint, else a path."""
     for setting in settings:
-        words = "_".join(words_of(setting.name))
-        if words in _RESUME_NAMES and (setting.value is None or setting.value.lower() in _NEWEST):
-            return replace(
-                knobs, resume=setting.name, resume_value=setting.value or "", resumes="command line"
-            )
+        is_newest = setting.value is None or setting.value.lower() in _NEWEST
+        if is_newest and "_".join(words_of(setting.name)) in _RESUME_NAMES:
+            value = setting.value or ""
+            return replace(knobs, resume=setting.name, resume_value=value, resumes="command line")
     for setting in settings:
         value = (setting.value or "").lower()
-        if takes_path(setting.name) and value not in _SWITCHED and not _is_published(value):
+        # With published weights a run always starts (``//pretrained/facebook/musicgen-medium``).
+        published = value.startswith("//") or value.partition("/")[0] == "pretrained"
+        if takes_path(setting.name) and value not in _SWITCHED and not published:
             return replace(knobs, resume_path=setting.name, resumes="command line")
-    return None
-
-
-def _by_convention(args: Sequence[str], row: Convention | None, knobs: Knobs) -> Knobs | None:
-    """`knobs` with the framework's own resume."""
-    if row is not None and row.name == MEGATRON:
-        save = value_of(args, "--save")
-        if not save or value_of(args, "--load") is not None:
-            return None
-        return replace(knobs, resume="--load", resume_value=save, resumes="the folder of --save")
-    if row is not None and row.resume_flag and (not row.resume_word or row.resume_word in args):
+    if row is None:
+        return knobs
+    save = value_of(args, "--save")
+    if row.name == MEGATRON:
+        is_first = bool(save) and value_of(args, "--load") is None
+        how = replace(knobs, resume="--load", resume_value=save or "", resumes="the folder of --save")
+        return how if is_first else knobs
+    if row.resume_flag and (not row.resume_word or row.resume_word in args):
         return replace(knobs, resume_path=row.resume_flag, resumes=f"{row.name}'s own")
-    return None
+    return knobs
 
 
-def _as_declared(knobs: Knobs, name: str, value: str) -> Knobs:
-    """`knobs` with the flag that a person named: `value`, with ``PATH`` and ``STEP`` for the newest checkpoint."""
-    knobs = replace(knobs, resumes=NAMED)
-    if value.lower() in _PATH or (not value and not name.startswith("-")):
-        return replace(knobs, resume_path=name)
-    if value.lower() in _STEP:
-        return replace(knobs, resume_step=name)
-    return replace(knobs, resume=name, resume_value=value, resumes=NAMED if value else NAMED_UNSEEN)
-
-
-def _is_off(settings: Sequence[Argument]) -> bool:
-    """Whether the command line turns resuming off: ``--no-resume``, ``--auto_resume=false``."""
-    for setting in settings:
-        on, words = (setting.value or "true").lower() not in _OFF, words_of(setting.name)
-        if {"no", "resume"} <= set(words) and on:
-            return True
-        if "_".join(words) in {"resume", "resume_from_checkpoint", "auto_resume"} and not on:
-            return True
-    return False
+def _turns_off(setting: Argument) -> bool:
+    """Whether a setting turns resuming off: ``--no-resume``, ``--auto_resume=false``."""
+    on, words = (setting.value or "true").lower() not in _OFF, words_of(setting.name)
+    if {"no", "resume"} <= set(words):
+        return on
+    return "_".join(words) in {"resume", "resume_from_checkpoint", "auto_resume"} and not on
 
 
 def _by_itself(settings: Sequence[Argument], args: Sequence[str], row: Convention | None) -> str | None:
     """Why the script resumes on its own, for people; None if the command line does not say so."""
     for setting in settings:
-        if _is_auto(setting.name) and (setting.value is None or setting.value.lower() == "true"):
+        words = words_of(setting.name)
+        is_auto = {"auto", "resume"} <= set(words) and len(words) <= 4
+        named = is_auto or words in {("load", "enable"), ("autoresume",)}
+        if named and (setting.value is None or setting.value.lower() == "true"):
             return f"{setting.name} is on"
     if row is None:
         return None
-    load, save = value_of(args, "--load"), value_of(args, "--save")
-    if row.name == MEGATRON and load and load == save:
+    load = value_of(args, "--load")
+    if row.name == MEGATRON and load and load == value_of(args, "--save"):
         return "--load is --save"
     given = {setting.name.lstrip("-").replace("-", "_") for setting in settings}
     if row.always_resumes and given.isdisjoint(row.resume_off):
         return f"{row.name} continues from its last checkpoint"
     return None
-
-
-def _is_auto(name: str) -> bool:
-    """Whether a setting's name is a switch for the newest checkpoint."""
-    words = words_of(name)
-    return words in {("load", "enable"), ("autoresume",)} or (
-        "auto" in words and "resume" in words and len(words) <= 4
-    )
-
-
-def _is_published(value: str) -> bool:
-    """Whether a value names published weights (``//pretrained/facebook/musicgen-medium``), with which a run always starts."""
-    return value.startswith("//") or value.partition("/")[0] == "pretrained"
 
 
 def given_start(args: Sequence[str], flags: Collection[str] = ()) -> str | None:
@@ -179,47 +151,41 @@ def given_start(args: Sequence[str], flags: Collection[str] = ()) -> str | None:
     return f"{found.name} {found.value}" if found.name.startswith("-") else f"{found.name}={found.value}"
 
 
+_PATH_NAMES: Final = frozenset(
+    ("ckpt_path", "continue_from", "continue_path", "restore_path", "load_path", "train_from")
+)
+
+
 def takes_path(name: str) -> bool:
     """Whether a setting's name is for the path of a checkpoint to continue from."""
-    if not _is_level_of_training(name):
-        return False
-    words = words_of(name)
-    if words in {
-        ("ckpt", "path"),
-        ("continue", "from"),
-        ("continue", "path"),
-        ("restore", "path"),
-        ("load", "path"),
-        ("train", "from"),
-    }:
-        return True
-    return "resume" in words and not _NOT_A_PATH & set(words)
-
-
-def _is_level_of_training(name: str) -> bool:
-    """Whether a setting is at the top or below keys of the training, not of a part (``model.first_stage.ckpt_path``)."""
+    # At the top or below keys of the training, not of a part (``model.first_stage.ckpt_path``).
     above = bare(name).lstrip("-+").lower().replace("-", "_").rpartition(".")[0]
-    return set(re.split(r"[._]", above)) - {""} <= _OF_TRAINING
+    words = words_of(name)
+    if not set(re.split(r"[._]", above)) - {""} <= _OF_TRAINING:
+        return False
+    return "_".join(words) in _PATH_NAMES or ("resume" in words and not _NOT_A_PATH & set(words))
 
 
 def find_outputs(settings: Sequence[Argument]) -> tuple[str, ...]:
-    """The outputs named in the arguments, as spelled there: folders, files, file name prefixes. A folder may have any name."""
-    named = ((_last_word(s.name), s.value) for s in settings if s.value)
-    kept = (
-        v for word, v in named if word in _OUTPUTS or (word in _MORE_OUTPUTS and _may_begin_checkpoints(v))
-    )
-    return tuple(dict.fromkeys(kept))
-
-
-def _may_begin_checkpoints(value: str) -> bool:
-    low = value.lower()
-    other_file = re.search(r"\.[a-z]\w{0,5}$", low) is not None and not low.endswith(ENDINGS)
-    return low not in _SWITCHED and not low.isdecimal() and not other_file
+    """The outputs named in the arguments, as spelled there: folders, files, file name prefixes."""
+    found: dict[str, None] = {}
+    for setting in settings:
+        word, value = _last_word(setting.name), setting.value or ""
+        low = value.lower()
+        other_file = re.search(r"\.[a-z]\w{0,5}$", low) is not None and not low.endswith(ENDINGS)
+        is_folder = word.endswith(("dir", "folder", "directory"))  # of any name
+        if (
+            word in _OUTPUTS
+            and low
+            and (is_folder or not (low in _SWITCHED or low.isdecimal() or other_file))
+        ):
+            found[value] = None
+    return tuple(found)
 
 
 def measured_outputs(settings: Iterable[Setting]) -> tuple[str, ...]:
     """The folders seen in settings for outputs, as absolute paths."""
-    is_output = (s for s in settings if _last_word(s.name) in _OUTPUTS | _MORE_OUTPUTS)
+    is_output = (s for s in settings if _last_word(s.name) in _OUTPUTS)
     values = (s.value for s in is_output if isinstance(s.value, str))
     return tuple(dict.fromkeys(value for value in values if posixpath.isabs(value)))
 
@@ -263,8 +229,13 @@ class ResumeWay:
 def resume_way(facts: Facts) -> ResumeWay:
     """How the script seems to resume. A way is certain only after a restart has loaded what was saved."""
     settings = facts.settings
-    if (option := next((s for s in settings if _is_loaded_from(s, facts)), None)) is not None:
-        return ResumeWay(FLAG, knob_name(option), "measured: path_option")
+    for setting in settings:
+        path, says_so = setting.value, is_resume(setting.name) > 0
+        # With an unclear name it may be a pretrained model's weights, or the output folder.
+        if not isinstance(path, str) or not (says_so or facts.restored):
+            continue
+        if path in facts.loaded or (says_so and any(one.startswith(f"{path}/") for one in facts.loaded)):
+            return ResumeWay(FLAG, knob_name(setting), "measured: path_option")
     if facts.sought or any(path in facts.saved for path in facts.loaded):
         return ResumeWay(SELF, None, "measured: itself")
     fits = [s for s in settings if s.empty or (s.type == "bool" and says_resume(s.name))]
@@ -274,17 +245,6 @@ def resume_way(facts: Facts) -> ResumeWay:
         how = _SWITCH if fits[0].type == "bool" else "proposed: option"
         return ResumeWay(FLAG, knob_name(fits[0]), how, candidates)
     return ResumeWay(None, None, "asked: several" if fits else "asked: never_loaded", candidates)
-
-
-def _is_loaded_from(setting: Setting, facts: Facts) -> bool:
-    """Whether a setting's value is the loaded checkpoint.
-
-    With an unclear name it may be a pretrained model's weights, or the output folder.
-    """
-    path, says_so = setting.value, is_resume(setting.name) > 0
-    if not isinstance(path, str) or not (says_so or facts.restored):
-        return False
-    return path in facts.loaded or (says_so and any(one.startswith(f"{path}/") for one in facts.loaded))
 
 
 def knob_name(setting: Setting) -> str:
@@ -327,16 +287,8 @@ def with_answered_resume(knobs: Knobs, answer: str) -> Knobs:
 
 
 def _with_way(knobs: Knobs, way: str, why: str) -> Knobs:
-    blank = replace(
-        knobs,
-        resume=None,
-        resume_value="auto",
-        resume_path=None,
-        resume_step=None,
-        self_resuming=way == BY_ITSELF,
-        cannot_resume=way == NEVER,
-        resumes=why,
-    )
+    blank = replace(knobs, resume=None, resume_value="auto", resume_path=None, resume_step=None)
+    blank = replace(blank, self_resuming=way == BY_ITSELF, cannot_resume=way == NEVER, resumes=why)
     if way in {BY_ITSELF, NEVER}:
         return blank
     name, _, value = way.rpartition("=") if "=" in way else (way, "", "")

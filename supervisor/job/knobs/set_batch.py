@@ -39,96 +39,58 @@ def batch_of(
         JobError: the numbers are known and do not divide.
     """
     where = elsewhere or Places()
+    scope, is_derived = knobs.batch_scope, knobs.global_batch is not None and knobs.accumulation is None
     given = number_of(args, knobs.batch, where, knobs, "micro")
-    steps = _steps_of(args, knobs, where, global_batch)
-    if given is None or steps is None:
+    passes = number_of(args, knobs.accumulation, where, knobs, "accumulation")
+    # A requested global batch sets the accumulation, whatever it is now.
+    if knobs.accumulation is None or (global_batch is not None and scope is not KnobScope.UNKNOWN):
+        passes = passes or 1
+    if given is None or passes is None:
         return None
-    if knobs.paired and not (knobs.batch_scope is KnobScope.PER_RANK and world_size is not None):
-        return _two_factors(knobs, given, steps, world_size, local_world_size)
+    own_passes = passes
     if knobs.counts is AccumulationCounts.ALL_RANKS and world_size is not None:
-        steps = _shared(steps, world_size, knobs)
-    counted: dict[str, Any] = {"unit": unit or BatchUnit.SAMPLES, "tokens_per_sample": tokens_per_sample}
+        why = f"{knobs.accumulation} {passes} counts all ranks and does not divide by {world_size} of them"
+        passes = _divided(passes, world_size, why)
+    if knobs.paired and scope is KnobScope.UNKNOWN:
+        return BatchSpec(given, own_passes, 1, ranks_known=False)
     if world_size is None:
         # A rank's own numbers need no count of ranks; if the accumulation is derived, the script adjusts it.
-        alone = _is_derived(knobs) or knobs.batch_scope is KnobScope.PER_RANK
-        return BatchSpec(given, 1 if _is_derived(knobs) else steps, 1, ranks_known=False) if alone else None
-    match knobs.batch_scope:
-        case KnobScope.PER_RANK:
-            micro = given
+        alone = is_derived or scope is KnobScope.PER_RANK
+        return BatchSpec(given, 1 if is_derived else passes, 1, ranks_known=False) if alone else None
+    counted: dict[str, Any] = {"unit": unit or BatchUnit.SAMPLES, "tokens_per_sample": tokens_per_sample}
+    micro = given
+    match scope:
         case KnobScope.PER_NODE:
-            micro = _of_node(given, local_world_size, knobs)
+            why = f"{knobs.batch} {given} does not divide by the {local_world_size} ranks of a node"
+            micro = _divided(given, local_world_size, why)
+        case KnobScope.GLOBAL if knobs.paired:
+            micro = _divided(
+                given, world_size, f"{knobs.batch} {given} does not divide by {world_size} ranks"
+            )
         case KnobScope.GLOBAL:
             return resolve(
-                world_size=world_size, global_batch=global_batch or given, accumulation=steps, **counted
+                world_size=world_size, global_batch=global_batch or given, accumulation=passes, **counted
             )
         case KnobScope.UNKNOWN:
             return None
-    if global_batch is not None:
-        return resolve(world_size=world_size, micro_batch=micro, global_batch=global_batch, **counted)
-    total = number_of(args, knobs.global_batch, where, knobs, "total")
-    return _with_total(knobs, micro, steps, total, world_size, counted, is_counted=unit is not None)
-
-
-def _with_total(
-    knobs: Knobs,
-    micro: int,
-    steps: int,
-    total: int | None,
-    world: int,
-    counted: dict[str, Any],
-    *,
-    is_counted: bool,
-) -> BatchSpec:
-    """A rank's own micro-batch with its accumulation or a total. `is_counted`: a person said what the total counts."""
-    if _is_derived(knobs) and (total is None or not is_counted):
+        case KnobScope.PER_RANK:
+            pass
+    if knobs.paired and scope is not KnobScope.PER_RANK:
+        return BatchSpec(micro, passes, world_size)
+    total = global_batch or number_of(args, knobs.global_batch, where, knobs, "total")
+    if is_derived and global_batch is None and (total is None or unit is None):
         # It does not matter what the total counts: samples or tokens, over all ranks or a data-parallel
         # group. The script derives its accumulation from it, whatever the micro-batch.
         return BatchSpec(micro, 1, 1, ranks_known=False)
     if total is not None:
-        return resolve(world_size=world, micro_batch=micro, global_batch=total, **counted)
-    return resolve(world_size=world, micro_batch=micro, accumulation=steps, **counted)
+        return resolve(world_size=world_size, micro_batch=micro, global_batch=total, **counted)
+    return resolve(world_size=world_size, micro_batch=micro, accumulation=passes, **counted)
 
 
-def _steps_of(args: Sequence[str], knobs: Knobs, where: Places, asked: int | None) -> int | None:
-    """The accumulation; if a global batch is requested, the value that gives it, whatever it is now."""
-    is_set = knobs.accumulation is None or (asked is not None and knobs.batch_scope is not KnobScope.UNKNOWN)
-    return number_of(args, knobs.accumulation, where, knobs, "accumulation") or (1 if is_set else None)
-
-
-def _is_derived(knobs: Knobs) -> bool:
-    return knobs.global_batch is not None and knobs.accumulation is None
-
-
-def _two_factors(knobs: Knobs, given: int, steps: int, world: int | None, local: int) -> BatchSpec | None:
-    """Batch and accumulation in the units of their own settings; per rank if a batch is divided among ranks."""
-    if knobs.counts is AccumulationCounts.ALL_RANKS and world is not None:
-        shared = _shared(steps, world, knobs)
-        steps = steps if knobs.batch_scope is KnobScope.UNKNOWN else shared
-    match knobs.batch_scope:
-        case KnobScope.UNKNOWN | KnobScope.PER_RANK:
-            return BatchSpec(given, steps, 1, ranks_known=False)
-        case KnobScope.PER_NODE:
-            return None if world is None else BatchSpec(_of_node(given, local, knobs), steps, world)
-        case KnobScope.GLOBAL:
-            if world is None:
-                return None
-            if given % world:
-                raise JobError(f"{knobs.batch} {given} does not divide by {world} ranks")
-            return BatchSpec(given // world, steps, world)
-
-
-def _shared(steps: int, world: int, knobs: Knobs) -> int:
-    if steps % world:
-        raise JobError(
-            f"{knobs.accumulation} {steps} counts all ranks and does not divide by {world} of them"
-        )
-    return steps // world
-
-
-def _of_node(given: int, local: int, knobs: Knobs) -> int:
-    if given % local:
-        raise JobError(f"{knobs.batch} {given} does not divide by the {local} ranks of a node")
-    return given // local
+def _divided(number: int, by: int, why: str) -> int:
+    if number % by:
+        raise JobError(why)
+    return number // by
 
 
 def batch_values(
@@ -143,13 +105,11 @@ def batch_values(
         JobError: the knobs or their scope are unknown, so the requested batch cannot be set.
     """
     same_steps = before is not None and before.accumulation_steps == batch.accumulation_steps
-    accepted = same_steps and knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
-    if not (knobs.can_change_batch or accepted):
-        raise JobError(why_not_changeable(knobs))
+    accepted = same_steps and knobs.batch_scope is not KnobScope.UNKNOWN
     value = flag_value(knobs, batch, local_world_size=local_world_size)
-    if value is None:
+    if not (knobs.can_change_batch or accepted) or value is None or knobs.batch is None:
         raise JobError(why_not_changeable(knobs))
-    pairs = [(_known(knobs.batch), str(value))]
+    pairs = [(knobs.batch, str(value))]
     steps = batch.accumulation_steps
     if knobs.counts is AccumulationCounts.ALL_RANKS and batch.ranks_known:
         steps *= batch.world_size
@@ -186,7 +146,7 @@ def divided_flag(knobs: Knobs, batch: BatchSpec | None, *, local_world_size: int
     value = flag_value(knobs, batch, local_world_size=local_world_size)
     if value in {None, batch.micro_batch_per_rank}:
         return ""
-    return f"{_known(knobs.batch)} {value} ({batch.micro_batch_per_rank} a rank)"
+    return f"{knobs.batch} {value} ({batch.micro_batch_per_rank} a rank)"
 
 
 def why_size_unknown(knobs: Knobs) -> tuple[str, str]:
@@ -217,10 +177,7 @@ def number_of(
     """The number of a setting, or the one found for it in `knobs`; None: unknown."""
     if name is None:
         return None
-    value: Scalar = value_of(args, name) if is_argument(name) else None
-    if value is None:
-        value = where.value(name)
-    number = as_number(value)
+    number = as_number(value_of(args, name) if is_argument(name) else where.value(name))
     if number is None and knobs is not None:
         # A default by convention, or a value in place of one that is not set.
         found = knobs.number(what)
@@ -245,9 +202,3 @@ def as_number(value: Scalar) -> int | None:
             return None
         value = int(value)
     return value if 0 < value < 10**15 else None
-
-
-def _known(name: str | None) -> str:
-    if name is None:
-        raise JobError("the script's batch flag is not known: name it with --batch-knob")
-    return name

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from supervisor.job.arguments.flags import OWNED
+from supervisor.job.arguments.run_arguments import OWNED
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.setting_names import Place, place_of
 from supervisor.job.spec import EntryKind, JobSpec
@@ -94,57 +94,57 @@ def environment_layers(
     The sources are: stoker's defaults and switches, the user's own, the wire, then `extra` (the plan of a
     restart). A switch sets nothing that `base` already has.
     """
-    changes: list[EnvChange] = []
-
-    def put(name: str, value: str | None, reason: str) -> None:
-        changes.append(EnvChange(name, value, reason))
-
-    under_torchrun = spec.entry_kind is not EntryKind.COMMAND
-    if "PYTHONUNBUFFERED" not in base:
-        put("PYTHONUNBUFFERED", "1", "else a rank's lines reach its file only when a buffer is full")
-    if under_torchrun and spec.nproc_per_node > 1 and "OMP_NUM_THREADS" not in base:
-        put("OMP_NUM_THREADS", "1", "as torchrun would: several ranks share the cores")
-    if under_torchrun:
-        for key in OWNED:
-            name = f"PET_{key.upper()}"
-            if name in base:
-                put(name, None, "stoker sets this flag of torchrun itself")
-    changes += _asked_for(spec, base)
+    changes = [*_defaults(spec, base), *_asked_for(spec, base)]
     for name, value in spec.env:
         *beaten, (_, origin) = spec.sources(f"env.{name}") or [("", "config")]
-        for given, at in beaten:
-            put(name, given, f"yours ({at})")
-        put(name, value, f"yours ({origin})")
-    changes += _instrumentation(spec, base, changes, extra or {})
-    twin = _allocator_twin(spec)
-    if twin is not None:
-        put(twin.name, twin.value, twin.reason)
+        changes += (EnvChange(name, given, f"yours ({at})") for given, at in beaten)
+        changes.append(EnvChange(name, value, f"yours ({origin})"))
+    changes += _instrumentation(spec, base, {change.name: change.value for change in changes}, extra or {})
+    # PyTorch renamed the variable in 2.9; which name a build reads is unknown before it runs.
+    own = {name: value for name, value in spec.env if name in _ALLOCATOR_NAMES}
+    if len(own) == 1:
+        ((name, value),) = own.items()
+        twin = next(other for other in _ALLOCATOR_NAMES if other != name)
+        why = f"the other name of {name}: releases differ in which one they read"
+        changes.append(EnvChange(twin, value, why))
     if spec.entry_kind is EntryKind.TRAINER:
-        put("PYTHONSAFEPATH", "1", "so that a trainer.py of yours is not imported instead of the bundled one")
-    for name, value in wire.items():
-        put(name, value, WIRE_REASON)
-    for name, value in (extra or {}).items():
-        put(name, value, "changed for this attempt")
+        why = "so that a trainer.py of yours is not imported instead of the bundled one"
+        changes.append(EnvChange("PYTHONSAFEPATH", "1", why))
+    changes += (EnvChange(name, value, WIRE_REASON) for name, value in wire.items())
+    changes += (EnvChange(name, value, "changed for this attempt") for name, value in (extra or {}).items())
     return changes
 
 
+def _defaults(spec: JobSpec, base: Mapping[str, str]) -> Iterator[EnvChange]:
+    """What every launch sets where the shell does not."""
+    if "PYTHONUNBUFFERED" not in base:
+        why = "else a rank's lines reach its file only when a buffer is full"
+        yield EnvChange("PYTHONUNBUFFERED", "1", why)
+    if spec.entry_kind is EntryKind.COMMAND:
+        return
+    if spec.nproc_per_node > 1 and "OMP_NUM_THREADS" not in base:
+        yield EnvChange("OMP_NUM_THREADS", "1", "as torchrun would: several ranks share the cores")
+    for name in (f"PET_{key.upper()}" for key in OWNED):
+        if name in base:
+            yield EnvChange(name, None, "stoker sets this flag of torchrun itself")
+
+
 def _instrumentation(
-    spec: JobSpec, base: Mapping[str, str], earlier: Sequence[EnvChange], extra: Mapping[str, str]
+    spec: JobSpec, base: Mapping[str, str], own: Mapping[str, str | None], extra: Mapping[str, str]
 ) -> Iterator[EnvChange]:
     """Variables that load the instrumentation into the job's Python processes, and limit what it may do."""
-    own = {change.name: change.value for change in earlier}
     seen = {name: value for name, value in {**base, **own, **extra}.items() if value}
-    measures = is_measured(spec, seen)
-    if not (measures or spec.hang.faulthandler):
+    measures, handles = is_measured(spec, seen), spec.hang.faulthandler
+    if not (measures or handles):
         return
     why = "batch, steps and checkpoints are measured in the process (--no-instrument: not)"
-    if spec.hang.faulthandler:
-        yield EnvChange("STOKER_FAULTHANDLER", "1", "hang.faulthandler: ranks can be asked for their stacks")
+    stacks = "hang.faulthandler: ranks can be asked for their stacks"
+    if handles:
+        yield EnvChange("STOKER_FAULTHANDLER", "1", stacks)
     if not measures:
-        why = "hang.faulthandler: ranks can be asked for their stacks"
         yield EnvChange(*NOT_MEASURED, "nothing is measured in the process")
-    rest = own.get("PYTHONPATH", base.get("PYTHONPATH"))
-    yield EnvChange("PYTHONPATH", _joined(INSTRUMENT, rest), why)
+    path = _joined(INSTRUMENT, own.get("PYTHONPATH", base.get("PYTHONPATH")))
+    yield EnvChange("PYTHONPATH", path, why if measures else stacks)
     if measures and "SLURM_PROCID" in base:  # in an sbatch job every process has one, which is not a rank's
         step = f"{base.get('SLURM_STEP_ID', '')}:{base['SLURM_PROCID']}"
         yield EnvChange("STOKER_SLURM_STEP", step, "tells a rank's SLURM_PROCID from stoker's own")
@@ -157,27 +157,22 @@ def _asked_for(spec: JobSpec, base: Mapping[str, str]) -> Iterator[EnvChange]:
         why = "libuv = false: this PyTorch has no libuv; agent and workers need to know"
         yield EnvChange("USE_LIBUV", "0", why)
         yield EnvChange("TORCHELASTIC_USE_AGENT_STORE", "0", why)
-    if spec.torch_local_path:
-        path = spec.torch_local_path
+    if path := spec.torch_local_path:
         why = "torch_local_path: a PyTorch built here comes first"
         libraries = _joined(f"{path}/torch/lib", libraries)
         yield EnvChange("PYTHONPATH", _joined(path, base.get("PYTHONPATH")), why)
         yield EnvChange("LD_LIBRARY_PATH", libraries, why)
-    if spec.cuda_home:
+    if path := spec.cuda_home:
         why = "cuda_home: this CUDA comes first"
-        yield EnvChange("CUDA_HOME", spec.cuda_home, why)
-        yield EnvChange("PATH", _joined(f"{spec.cuda_home}/bin", base.get("PATH")), why)
-        yield EnvChange("LD_LIBRARY_PATH", _joined(f"{spec.cuda_home}/lib64", libraries), why)
-    for wanted, table, why in (
-        (
-            spec.debug_distributed,
-            DEBUG_DISTRIBUTED,
-            "--debug-distributed: how ranks meet and where they wait",
-        ),
-        (spec.deterministic, DETERMINISTIC, "--deterministic: what a script cannot set for itself"),
-    ):
-        if wanted:  # the shell's variables are the user's
-            yield from (EnvChange(name, value, why) for name, value in table.items() if name not in base)
+        yield EnvChange("CUDA_HOME", path, why)
+        yield EnvChange("PATH", _joined(f"{path}/bin", base.get("PATH")), why)
+        yield EnvChange("LD_LIBRARY_PATH", _joined(f"{path}/lib64", libraries), why)
+    if spec.debug_distributed:  # the shell's variables are the user's, here and below
+        why = "--debug-distributed: how ranks meet and where they wait"
+        yield from (EnvChange(*pair, why) for pair in DEBUG_DISTRIBUTED.items() if pair[0] not in base)
+    if spec.deterministic:
+        why = "--deterministic: what a script cannot set for itself"
+        yield from (EnvChange(*pair, why) for pair in DETERMINISTIC.items() if pair[0] not in base)
 
 
 def is_measured(spec: JobSpec, env: Mapping[str, str]) -> bool:
@@ -211,26 +206,9 @@ def refuse_unreached(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
 
 def applied(base: Mapping[str, str], changes: tuple[EnvChange, ...]) -> dict[str, str]:
     """`base` with the changes made: the child's environment."""
-    result = dict(base)
-    for change in changes:
-        if change.value is None:
-            result.pop(change.name, None)
-        else:
-            result[change.name] = change.value
-    return result
+    made = {**base, **{change.name: change.value for change in changes}}
+    return {name: value for name, value in made.items() if value is not None}
 
 
 def _joined(first: str, rest: str | None) -> str:
     return f"{first}:{rest}" if rest else first
-
-
-def _allocator_twin(spec: JobSpec) -> EnvChange | None:
-    """PyTorch renamed the variable in 2.9; which name a build reads is unknown before it runs."""
-    own = dict(spec.env)
-    given = [name for name in _ALLOCATOR_NAMES if name in own]
-    if len(given) != 1:
-        return None
-    other = next(name for name in _ALLOCATOR_NAMES if name not in given)
-    return EnvChange(
-        other, own[given[0]], f"the other name of {given[0]}: releases differ in which one they read"
-    )

@@ -10,13 +10,12 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, TypeAlias, assert_never
+from typing import Final, TypeAlias
 
-from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag
-from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
+from supervisor.job.arguments.run_arguments import STOKER_FLAGS, TORCHRUN_FLAGS, ParsedRun, check_nproc
 from supervisor.job.errors import JobError
 from supervisor.job.launch.oom_plan import four_lines, resume_plan
 from supervisor.job.setting_keys import SETTINGS
@@ -28,8 +27,6 @@ Setting: TypeAlias = str | int | float | bool
 MOST_SCRIPTS: Final = 9
 """How many scripts are offered: one digit chooses among them."""
 
-_SECTIONS: Final = ("run", "batch", "resume", "policy", "hang")
-_RESUME_KEYS: Final = ("resume.knob", "resume.self_resuming", "policy.restart_from_scratch")
 _FLAG_NAME: Final = re.compile(r"-{0,2}\+{0,2}[A-Za-z_][\w.-]*(=\S*)?")
 # Settings files of the project and of a package: a job file with such a name would be read as one.
 _RESERVED: Final = frozenset({"stoker.toml", "pyproject.toml"})
@@ -75,6 +72,7 @@ _RESUMES: Final = (
     Option("scratch", "it begins at step 0 again"),
     Option("self", "the script finds its newest checkpoint itself"),
 )
+_RESUME_KEYS: Final = frozenset(("resume.knob", "resume.self_resuming", "policy.restart_from_scratch"))
 _KEYS: Final = {
     Topic.SCRIPT: "run.script",
     Topic.PYTHON: "run.python",
@@ -83,10 +81,6 @@ _KEYS: Final = {
     Topic.ADDRESS: "run.master_addr",
 }
 """The key in the job file that an answer sets."""
-_WANTED: Final = {
-    Topic.SCRIPT: "name the script to run, for example train.py",
-    Topic.ADDRESS: "name the first machine, for example --master-addr n01",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +152,9 @@ class Choices:
         return str(self.settings.get("run.script") or self.settings.get("run.module") or "")
 
     @property
-    def nodes(self) -> str:
-        """The number of nodes, as given."""
-        return str(self.settings.get("run.nnodes", "1"))
-
-    @property
     def several(self) -> bool:
         """Whether it runs on several machines."""
-        return self.nodes not in {"1", "1:1"}
+        return str(self.settings.get("run.nnodes", "1")) not in {"1", "1:1"}
 
 
 def likely_scripts(texts: Mapping[str, str]) -> tuple[str, ...]:
@@ -194,11 +183,15 @@ def slurm_of(env: Mapping[str, str], *, installed: bool) -> Slurm | None:
 def found_in(spec: JobSpec) -> Found:
     """The facts in a resolved draft about the script's batch, out-of-memory failures, resume and outputs."""
     batch, smaller, then, resume = four_lines(spec)
-    lines = [("batch", batch), ("out of memory", smaller), ("then", then), ("resume", resume)]
-    lines.append(
-        ("checkpoints", f"looked for in {', '.join(spec.outputs)}" if spec.outputs else "not looked for")
+    where = f"looked for in {', '.join(spec.outputs)}" if spec.outputs else "not looked for"
+    lines = (
+        ("batch", batch),
+        ("out of memory", smaller),
+        ("then", then),
+        ("resume", resume),
+        ("checkpoints", where),
     )
-    return Found(tuple(lines), resume_plan(spec.knobs).how)
+    return Found(lines, resume_plan(spec.knobs).how)
 
 
 def choices_of(parsed: ParsedRun, file: str = "") -> Choices:
@@ -212,34 +205,25 @@ def choices_of(parsed: ParsedRun, file: str = "") -> Choices:
             "a job file names a script or a module: a command needs none, start it with `stoker run -- …`"
         )
     settings: dict[str, Setting] = {}
-    decided: set[Topic] = set()
     if parsed.entry is not None:
         settings["run.module" if parsed.entry_kind is EntryKind.MODULE else "run.script"] = parsed.entry
-        decided |= {Topic.SCRIPT, *([Topic.ARGUMENTS] if parsed.entry_args else [])}
-    env: dict[str, str] = {}
-    for key, value in parsed.stoker:
-        if key == "env":
-            name, _, env[name] = value.partition("=")
-        elif key == "no_retry":
+    env = dict(pair.partition("=")[::2] for pair in parsed.flags("env"))
+    known = {flag.key: flag for flag in (*STOKER_FLAGS, *TORCHRUN_FLAGS)}
+    for key, value in (*parsed.stoker, *parsed.torchrun):
+        flag = known.get(key)
+        if key == "no_retry":
             settings["policy.retry"] = value != "true"
-        elif (flag := _flag(STOKER_FLAGS, key)) is not None:
+        elif flag is None or key == "env" or flag.setting.startswith("ui."):
+            continue  # of `init` itself, or of the screen
+        elif not flag.setting or flag.setting == "run.node_rank":
+            raise JobError(f"{flag.name} is not kept in a job file: give it to `stoker run` beside --config")
+        else:
             settings[flag.setting] = _typed(flag.setting, value)
-    for key, value in parsed.torchrun:
-        if (flag := _flag(TORCHRUN_FLAGS, key)) is not None:
-            settings[flag.setting] = _typed(flag.setting, value)
-    decided |= {topic for topic, key in _KEYS.items() if key in settings}
+    decided = {topic for topic, key in _KEYS.items() if key in settings}
+    if parsed.entry is not None:
+        decided |= {Topic.SCRIPT, *([Topic.ARGUMENTS] if parsed.entry_args else [])}
     choices = Choices(settings, parsed.entry_args, tuple(env.items()), "", frozenset(decided))
     return with_file(choices, file) if file else choices
-
-
-def _flag(table: Iterable[Flag], key: str) -> Flag | None:
-    """The flag, if it has a key in a job file; None for a screen setting."""
-    flag = next((flag for flag in table if flag.key == key), None)
-    if flag is None or flag.setting.startswith("ui."):
-        return None
-    if not flag.setting or flag.setting == "run.node_rank":
-        raise JobError(f"{flag.name} is not kept in a job file: give it to `stoker run` beside --config")
-    return flag
 
 
 def _typed(key: str, value: str) -> Setting:
@@ -268,35 +252,27 @@ def _question(topic: Topic, around: Around, choices: Choices, found: Found) -> Q
     match topic:
         case Topic.SCRIPT:
             options = tuple(map(Option, around.scripts))
-            first = around.scripts[0] if around.scripts else ""
-            return Question(topic, "which script trains?", first, options)
+            return Question(topic, "which script trains?", next(iter(around.scripts), ""), options)
         case Topic.ARGUMENTS:
             return Question(topic, f"what follows {choices.entry} on its command line?")
-        case Topic.PYTHON:
-            text = "which Python has torch? (empty: looked for again when it starts)"
-            return None if around.python else Question(topic, text)
+        case Topic.PYTHON if not around.python:
+            return Question(topic, "which Python has torch? (empty: looked for again when it starts)")
         case Topic.RANKS:
-            return Question(
-                topic, "how many ranks on each machine (one for each GPU)?", str(around.gpus or 1)
-            )
+            text = "how many ranks on each machine (one for each GPU)?"
+            return Question(topic, text, str(around.gpus or 1))
         case Topic.NODES:
             return Question(topic, "how many machines?", str(slurm.nodes))
-        case Topic.ADDRESS:
+        case Topic.ADDRESS if choices.several:
             text = "name or address of the first machine, as the others reach it?"
-            return Question(topic, text, slurm.first) if choices.several else None
-        case Topic.RESUME:
-            return _about_resume(found, choices)
+            return Question(topic, text, slurm.first)
+        case Topic.RESUME if found.resume in {"none", "unknown"} and _RESUME_KEYS.isdisjoint(
+            choices.settings
+        ):
+            text = "how does the script continue from a checkpoint? (or name its flag, as --resume=auto)"
+            return Question(topic, text, _RESUMES[0].value, _RESUMES)
         case Topic.FILE:
             return Question(topic, "write the job file as?", _free_name(choices.entry, around.files))
-        case _:
-            assert_never(topic)
-
-
-def _about_resume(found: Found, choices: Choices) -> Question | None:
-    if found.resume not in {"none", "unknown"} or any(key in choices.settings for key in _RESUME_KEYS):
-        return None
-    text = "how does the script continue from a checkpoint? (or name its flag, as --resume=auto)"
-    return Question(Topic.RESUME, text, _RESUMES[0].value, _RESUMES)
+    return None
 
 
 def _free_name(entry: str, taken: frozenset[str]) -> str:
@@ -307,56 +283,53 @@ def _free_name(entry: str, taken: frozenset[str]) -> str:
     return next(name for name in names if name not in taken | _RESERVED)
 
 
-def _given_by(question: Question, text: str) -> str:
-    """The meaning of an answer: the proposal if empty, an option if it is a number. Raises JobError."""
-    given = text.strip() or question.default
-    if not question.options or not (given.isascii() and given.isdigit()):
-        return given
-    if not 0 < int(given[:9]) <= len(question.options):
-        raise JobError(f"{given}: choose one of 1 to {len(question.options)}")
-    return question.options[int(given) - 1].value
-
-
 def answered(choices: Choices, question: Question, text: str) -> Choices:
     """The choices with one answer; empty: the default. A number names an option.
 
     Raises:
         JobError: it does not answer this question.
     """
-    topic, given = question.topic, _given_by(question, text)
-    if topic is Topic.FILE:
-        return with_file(choices, given)
-    if topic is Topic.ARGUMENTS:
-        return replace(choices.having(topic, {}), args=_words(given))
-    if topic is Topic.RESUME:
-        return choices.having(topic, _resume_settings(given))
-    if not given and topic is Topic.PYTHON:
-        return choices.having(topic, {})
+    topic, given, options = question.topic, text.strip() or question.default, question.options
+    if options and given.isascii() and given.isdigit():
+        if not 0 < int(given[:9]) <= len(options):
+            raise JobError(f"{given}: choose one of 1 to {len(options)}")
+        given = options[int(given) - 1].value
+    match topic:
+        case Topic.FILE:
+            return with_file(choices, given)
+        case Topic.ARGUMENTS:
+            try:
+                return replace(choices.having(topic, {}), args=tuple(shlex.split(given)))
+            except ValueError as error:
+                raise JobError(f"{str(error).lower()}: close the quote") from error
+        case Topic.RESUME:
+            return choices.having(topic, _resume_settings(given))
+        case Topic.PYTHON if not given:
+            return choices.having(topic, {})
+        case Topic.NODES if not re.fullmatch(r"[1-9]\d{0,4}", given, re.ASCII):
+            raise JobError(f"a number of machines is a whole number of at least 1, got {given!r}")
     if not given or (topic is Topic.ADDRESS and not re.fullmatch(r"[!-~]+", given)):
         raise JobError(_WANTED.get(topic, question.text))
-    if topic is Topic.NODES and not re.fullmatch(r"[1-9]\d{0,4}", given, re.ASCII):
-        raise JobError(f"a number of machines is a whole number of at least 1, got {given!r}")
     return choices.having(topic, {_KEYS[topic]: _typed(_KEYS[topic], given)})
 
 
-def _words(text: str) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise JobError(f"{str(error).lower()}: close the quote") from error
+_WANTED: Final = {
+    Topic.SCRIPT: "name the script to run, for example train.py",
+    Topic.ADDRESS: "name the first machine, for example --master-addr n01",
+}
 
 
 def _resume_settings(given: str) -> dict[str, Setting]:
     """The settings for an answer about the resume. Raises JobError."""
-    match given:
-        case "wait":
-            return {}
-        case "scratch":
-            return {"policy.restart_from_scratch": True}
-        case "self":
-            return {"resume.self_resuming": True}
+    known: dict[str, dict[str, Setting]] = {
+        "wait": {},
+        "scratch": {"policy.restart_from_scratch": True},
+        "self": {"resume.self_resuming": True},
+    }
+    if given in known:
+        return known[given]
     if not _FLAG_NAME.fullmatch(given) or ("=" not in given and not given.startswith("-")):
-        values = ", ".join(option.value for option in _RESUMES)
+        values = ", ".join(known)
         raise JobError(f"{given}: one of {values}, or the script's flag, as --resume or resume=auto")
     return {"resume.knob": given}
 
@@ -367,28 +340,30 @@ def job_file(choices: Choices) -> str:
     Raises:
         JobError: it would contain a recognized secret.
     """
-    if redact_argv(choices.args) != choices.args:
-        shown = shlex.join(redact_argv(choices.args))
-        raise JobError(
-            f"{shown}: the arguments hold a secret, which the file would keep: set it in the environment"
-        )
-    hidden = next((name for name, value in choices.env if redact(name, value) != value), None)
-    if hidden is not None:
-        raise JobError(f"{hidden} holds a secret, which the file would keep: set it in the environment")
+    tables: dict[str, list[str]] = {}
+    for key, value in choices.settings.items():
+        section, _, name = key.partition(".")
+        tables.setdefault(section, []).append(f"{name} = {_toml(value)}")
+    if choices.args:
+        tables.setdefault("run", []).insert(1, f"args = [{', '.join(map(_toml, choices.args))}]")
+    if choices.env:
+        tables["env"] = [f"{name} = {_toml(value)}" for name, value in choices.env]
     named = f" --config {shlex.quote(choices.file)}" if choices.file else ""
     parts = [f"# Made by `stoker init`. To start it: stoker run{named}"]
-    for section in _SECTIONS:
-        own = {key: value for key, value in choices.settings.items() if key.partition(".")[0] == section}
-        rows = [f"{key.partition('.')[2]} = {_toml(value)}" for key, value in own.items()]
-        if section == "run" and choices.args:
-            rows.insert(1, f"args = [{', '.join(map(_toml, choices.args))}]")
-        parts += ["", f"[{section}]", *rows] if rows else []
-    if choices.env:
-        parts += ["", "[env]", *(f"{name} = {_toml(value)}" for name, value in choices.env)]
+    for section in sorted(tables, key=_ORDER.index):
+        parts += ["", f"[{section}]", *tables[section]]
     text = "\n".join(parts) + "\n"
-    if redact_text(text) != text:
-        raise JobError("a setting holds a secret, which the file would keep: set it in the environment")
+    for name, value in choices.env:
+        if redact(name, value) != value:
+            raise JobError(f"{name} holds a secret, which the file would keep: set it in the environment")
+    if redact_argv(choices.args) != choices.args or redact_text(text) != text:
+        raise JobError(
+            "an argument or a setting holds a secret, which the file would keep: set it in the environment"
+        )
     return text
+
+
+_ORDER: Final = ("run", "batch", "resume", "policy", "hang", "env")
 
 
 def _toml(value: Setting) -> str:

@@ -7,7 +7,7 @@ memory numbers, as here, the next one is the largest that divides the present mi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Final
 
 from supervisor.job.arguments.command_line import container_options, value_of
@@ -99,15 +99,19 @@ def resume_words(resume: ResumePlan) -> str:
 
 def oom_plan(spec: JobSpec, *, is_measured: bool = False) -> OomPlan | OomRefusal:
     """The response to an out-of-memory failure of the job as started, or once it `is_measured`; pure."""
-    knobs, resume = spec.knobs, resume_plan(spec.knobs)
-    smaller_global = not knobs.can_change_batch and _allows_smaller_global(spec)
-    if not knobs.can_change_batch and not smaller_global:
+    knobs, batch, resume = spec.knobs, spec.batch, resume_plan(spec.knobs)
+    later = is_measured_later(spec) and not is_measured
+    # A person allowed it, and enough is known for one: as planned by `policy.changes.offer_for`.
+    is_known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN and batch is not None
+    smaller_global = not knobs.can_change_batch and spec.retry.allow_smaller_global and is_known
+    if batch is None or not (knobs.can_change_batch or smaller_global):
         why, help_ = knobs.refusal or why_not_changeable(knobs), knobs.help
-        return _refusal(spec, why, help_, resume, is_measured=is_measured)
-    if spec.batch is None:
-        return _refusal(spec, *why_size_unknown(knobs), resume, is_measured=is_measured)
+        if knobs.can_change_batch:
+            why, help_ = why_size_unknown(knobs)
+        if later:
+            why = f"{MEASURED_LATER} ({why})" if why else MEASURED_LATER
+        return OomRefusal(why, help_, resume)
     steps: list[tuple[KnobChange, ...]] = []
-    batch = spec.batch
     try:
         while len(steps) < MAX_STEPS and (next_ := next_batch(spec, batch, smaller_global=smaller_global)):
             steps.append(_changes(spec, batch if steps else None, batch, next_))
@@ -116,9 +120,8 @@ def oom_plan(spec: JobSpec, *, is_measured: bool = False) -> OomPlan | OomRefusa
         return OomRefusal(error.message, "", resume)
     if not steps:
         least = max(spec.retry.min_micro_batch, 1)
-        return OomRefusal(
-            f"no micro-batch of {least} or more below {batch.micro_batch_per_rank} is left", "", resume
-        )
+        why = f"no micro-batch of {least} or more below {batch.micro_batch_per_rank} is left"
+        return OomRefusal(why, "", resume)
     return OomPlan(steps[0], tuple(steps[1:]), resume, smaller_global)
 
 
@@ -150,21 +153,15 @@ def oom_notice(spec: JobSpec, *, waits: bool, tries: Sequence[str] = ()) -> tupl
     end = "would wait for you" if waits else "would end this run"
     if isinstance(plan, OomRefusal):
         return f"out of memory {end}: {plan.why}{how}", False
-    assert spec.batch is not None, "a plan has a batch"
-    batch = next_batch(spec, spec.batch, smaller_global=plan.smaller_global)
+    batch = next_batch(spec, spec.batch, smaller_global=plan.smaller_global) if spec.batch else None
     assert batch is not None, "a plan has a first step"
     if tries:
-        names = ", ".join(tries)
-        return (
-            f"out of memory before the first step: restarts with {factors(batch)} from step 0, to try {names}",
-            True,
-        )
+        start = f"restarts with {factors(batch)} from step 0, to try {', '.join(tries)}"
+        return f"out of memory before the first step: {start}", True
     if missing:
-        why = (
-            "the script does not resume"
-            if plan.resume.how == "none"
-            else "how the script resumes is not known"
-        )
+        why = "how the script resumes is not known"
+        if plan.resume.how == "none":
+            why = "the script does not resume"
         return f"out of memory {end} after its first step: {why}{how}", False
     from_ = "step 0" if plan.resume.how in {"unknown", "none"} else "the newest checkpoint"
     return f"out of memory: restarts with {factors(batch)} from {from_}", True
@@ -176,25 +173,11 @@ def next_batch(spec: JobSpec, batch: BatchSpec, *, smaller_global: bool) -> Batc
     return choice.batch if choice is not None else None
 
 
-def _refusal(spec: JobSpec, why: str, help_: str, resume: ResumePlan, *, is_measured: bool) -> OomRefusal:
-    """The refusal for the job before its start: if a declaration would decide it, so does the first measured step."""
-    if is_measured_later(spec) and not is_measured:
-        return OomRefusal(f"{MEASURED_LATER} ({why})" if why else MEASURED_LATER, help_, resume)
-    return OomRefusal(why, help_, resume)
-
-
 def is_measured_later(spec: JobSpec) -> bool:
     """Whether open questions about the batch will be settled once a step has been measured."""
     knobs = spec.knobs
     open_ = bool(knobs.help) if knobs.refusal else spec.batch is None or not knobs.can_change_batch
     return spec.instrument and spec.entry_kind is not EntryKind.TRAINER and open_
-
-
-def _allows_smaller_global(spec: JobSpec) -> bool:
-    """Whether a person allowed a smaller global batch, and enough is known for one: as planned by `policy.changes.offer_for`."""
-    knobs = spec.knobs
-    known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
-    return spec.retry.allow_smaller_global and known and spec.batch is not None
 
 
 def _changes(
@@ -203,30 +186,25 @@ def _changes(
     """The settings that change from `before` to `batch`; `shown` None: from the values at the start."""
     local = spec.nproc_per_node
     was = dict(batch_values(spec.knobs, shown, before=before, local_world_size=local)) if shown else None
-    found = []
-    for name, value in batch_values(spec.knobs, batch, before=before, local_world_size=local):
-        old = was.get(name) if was is not None else _present(spec, name)
-        if old != value:
-            found.append(KnobChange(_shown(name), old, value))
-    return tuple(found)
+    after = batch_values(spec.knobs, batch, before=before, local_world_size=local)
+    changes = (
+        KnobChange(_shown(name), _present(spec, name) if was is None else was.get(name), value)
+        for name, value in after
+    )
+    return tuple(change for change in changes if change.old != change.new)
 
 
 def _present(spec: JobSpec, name: str) -> str | None:
     """The value of a setting at the start."""
     knobs = spec.knobs
-    set_now = dict(spec.set_knobs).get(name) or (
-        value_of(spec.entry_args, name) if is_argument(name) else None
-    )
-    if set_now is not None:
-        return set_now
-    if dict(knobs.same).get(name, "").isdigit():
+    given = value_of(spec.entry_args, name) if is_argument(name) else None
+    if (given := dict(spec.set_knobs).get(name) or given) is not None:
+        return given
+    same = dict(knobs.same).get(name, "")
+    if same.isdigit():
         return None  # it follows from another setting and has no number of its own
-    roles: dict[str | None, str] = {
-        knobs.batch: "micro",
-        knobs.accumulation: "accumulation",
-        knobs.global_batch: "total",
-    }
-    number = knobs.number(roles.get(name) or dict(knobs.same).get(name, ""))
+    roles = {knobs.batch: "micro", knobs.accumulation: "accumulation", knobs.global_batch: "total"}
+    number = knobs.number(roles.get(name, same))
     return str(number.value) if number is not None and number.value is not None else None
 
 
@@ -261,19 +239,18 @@ def _batch(spec: JobSpec) -> dict[str, Any]:
     batch = spec.batch if spec.batch is not None and spec.batch.ranks_known else None
     derived = knobs.accumulation is None and knobs.global_batch is not None
     total = knobs.number("total")
+    steps = _number(knobs, "accumulation", knobs.accumulation)
+    if derived and batch is not None:
+        steps |= {"value": batch.accumulation_steps, "source": "derived"}
+    unit = None if derived else BatchUnit.SAMPLES.value
     return {
         "micro": _number(knobs, "micro", knobs.batch),
         "accumulation": {
-            **_number(knobs, "accumulation", knobs.accumulation),
-            **(
-                {"value": batch.accumulation_steps, "source": "derived"}
-                if derived and batch is not None
-                else {}
-            ),
+            **steps,
             "counts": None if knobs.accumulation is None and not derived else knobs.counts.value,
         },
         "global": batch.global_batch if batch is not None else total.value if total is not None else None,
-        "unit": batch.unit.value if batch is not None else None if derived else BatchUnit.SAMPLES.value,
+        "unit": batch.unit.value if batch is not None else unit,
         "scope": knobs.batch_scope.value,
         "world_size": world_size(spec),
     }
@@ -296,67 +273,50 @@ def _number(knobs: Knobs, what: str, name: str | None) -> dict[str, Any]:
 
 
 def _on_oom(plan: OomPlan | OomRefusal) -> dict[str, Any]:
-    resume = {
-        "how": plan.resume.how,
-        "knob": plan.resume.knob,
-        "value": plan.resume.value,
-        "from": plan.resume.source,
-    }
-    match plan:
-        case OomPlan():
-            return {
-                "changes": _rows(plan.changes),
-                **({"smaller_global": True} if plan.smaller_global else {}),
-                "then": [_rows(step) for step in plan.then],
-                "resume": resume,
-            }
-        case OomRefusal():
-            return {"refused": True, "why": plan.why, "what_would_help": plan.help or None, "resume": resume}
-
-
-def _rows(changes: Sequence[KnobChange]) -> list[dict[str, str | None]]:
-    return [{"knob": c.knob, "from": c.old, "to": c.new} for c in changes]
+    how, knob, value, source = astuple(plan.resume)
+    resume = {"how": how, "knob": knob, "value": value, "from": source}
+    if isinstance(plan, OomRefusal):
+        return {"refused": True, "why": plan.why, "what_would_help": plan.help or None, "resume": resume}
+    steps = [
+        [{"knob": c.knob, "from": c.old, "to": c.new} for c in step] for step in (plan.changes, *plan.then)
+    ]
+    smaller = {"smaller_global": True} if plan.smaller_global else {}
+    return {"changes": steps[0], **smaller, "then": steps[1:], "resume": resume}
 
 
 def four_lines(spec: JobSpec) -> tuple[str, str, str, str]:
     """The same for people: the batch, its changes, the result, the resume."""
     plan = oom_plan(spec)
-    how = resume_words(plan.resume)
-    batch_line = _batch_line(spec)
-    match plan:
-        case OomPlan():
-            then = "; ".join(_text(step) for step in plan.then[:3]) or "nothing smaller is left"
-            kept = "a smaller global batch, as allowed" if plan.smaller_global else "same global batch"
-            return (batch_line, f"{_text(plan.changes)} ({kept})", then, how)
-        case OomRefusal():
-            if plan.why.startswith(MEASURED_LATER):
-                return (batch_line, plan.why, f"to say it now: {plan.help}" if plan.help else "-", how)
-            return (batch_line, f"nothing by itself: {plan.why}", plan.help or "-", how)
+    how, batch_line = resume_words(plan.resume), _batch_line(spec)
+    if isinstance(plan, OomPlan):
+        then = "; ".join(_text(step) for step in plan.then[:3]) or "nothing smaller is left"
+        kept = "a smaller global batch, as allowed" if plan.smaller_global else "same global batch"
+        return (batch_line, f"{_text(plan.changes)} ({kept})", then, how)
+    if plan.why.startswith(MEASURED_LATER):
+        return (batch_line, plan.why, f"to say it now: {plan.help}" if plan.help else "-", how)
+    return (batch_line, f"nothing by itself: {plan.why}", plan.help or "-", how)
 
 
 def _batch_line(spec: JobSpec) -> str:
     """The present values of the settings."""
     knobs = spec.knobs
     micro, steps, total = (knobs.number(number) for number in ("micro", "accumulation", "total"))
-    whole = knobs.batch_scope is KnobScope.GLOBAL and world_size(spec) is None
+    world, unknown = world_size(spec), MEASURED_LATER if is_measured_later(spec) else "not known"
+    whole = knobs.batch_scope is KnobScope.GLOBAL and world is None
     named = "of all ranks" if whole else "micro-batch"
-    unknown = MEASURED_LATER if is_measured_later(spec) else "not known"
-    if micro is None:
-        parts = [f"{named} {unknown}"]
-    elif micro.value is None:
+    parts = [f"{named} {unknown}"]
+    if micro is not None:
         parts = [f"{named} of {_shown(knobs.batch or '')}: {unknown}"]
-    else:
-        parts = [f"{named} {micro.value} ({_shown(knobs.batch or '')}, {micro.where})"]
+        if micro.value is not None:
+            parts = [f"{named} {micro.value} ({_shown(knobs.batch or '')}, {micro.where})"]
     if steps is not None:
         ranks = ", of all ranks" if knobs.counts is AccumulationCounts.ALL_RANKS else ""
         shown = f"{_shown(knobs.accumulation or '')}{ranks}"
         given = f"accumulation {steps.value} ({shown}, {steps.where})"
         parts.append(given if steps.value is not None else f"accumulation of {shown}: {unknown}")
     if total is not None:
-        parts.append(
-            f"accumulation follows from {knobs.global_batch} {total.value if total.value is not None else 'auto'}"
-        )
-    world = world_size(spec)
+        value = total.value if total.value is not None else "auto"
+        parts.append(f"accumulation follows from {knobs.global_batch} {value}")
     if not whole:
         parts.append("× ranks" if world is None else f"× {world} rank{'s' if world > 1 else ''}")
     return " · ".join(parts)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from supervisor.job.arguments.command_line import differing, set_value, value_of
-from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS
+from supervisor.job.arguments.run_arguments import STOKER_FLAGS, TORCHRUN_FLAGS
 from supervisor.job.batch import BatchSpec, describe
 from supervisor.job.errors import JobError, NotResumableError
 from supervisor.job.knobs import set_batch as kn
@@ -92,9 +92,6 @@ def build_plan(
     env: Sequence[tuple[str, str]] = (),
     set_args: Sequence[tuple[str, str]] = (),
     resume: bool | None = None,
-    telemetry_dir: str | None = None,
-    stop_file: str | None = None,
-    torchrun_dir: str | None = None,
     node_dir: str | None = None,
     rank: RankProcess | None = None,
     confirm: bool = False,
@@ -115,9 +112,6 @@ def build_plan(
         set_args: (flag, value) pairs added the same way; an empty value makes a switch.
         resume: whether to resume; None means from attempt 2 on. Pass False for a start from scratch, and
             while nothing is committed in a job that names its own initial checkpoint.
-        telemetry_dir: where ranks send reports; default ``<attempt_dir>/telemetry``.
-        stop_file: its existence asks the trainer to stop; default ``<attempt_dir>/stop``.
-        torchrun_dir: torchrun's --log-dir; default ``<attempt_dir>/torchrun``.
         node_dir: this node's folder in a run directory that several nodes share.
         rank: a measured rank process: settings beyond the reach of this launch's words are changed inside the next ones.
         confirm: saves of this attempt wait until it trains as planned.
@@ -140,23 +134,37 @@ def build_plan(
     by_step = dict(set_args).get(spec.knobs.resume_step or "")
     resumed = f"{spec.knobs.resume_step} {by_step}" if by_step is not None else resumed
     pairs, applied = _reached(spec, pairs, rank)
-    args, variables = _placed(args, pairs)
+    variables = {name.removeprefix(ENV): value for name, value in pairs if not is_argument(name)}
+    for name, value in pairs:
+        args = set_value(args, name, value) if is_argument(name) else args
     wire = {
         "STOKER_RUN_DIR": run_dir,
         "STOKER_ATTEMPT": str(attempt),
-        "STOKER_TELEMETRY_DIR": telemetry_dir or f"{attempt_dir}/telemetry",
-        "STOKER_STOP_FILE": stop_file or f"{attempt_dir}/stop",
+        "STOKER_TELEMETRY_DIR": f"{attempt_dir}/telemetry",
+        "STOKER_STOP_FILE": f"{attempt_dir}/stop",
     }
     if node_dir is not None:
         wire["STOKER_NODE_DIR"] = node_dir
     if confirm:
         wire["STOKER_CONFIRM"] = f"{wire['STOKER_TELEMETRY_DIR']}/confirmed"
-    _require_measured(spec, applied, {**base_env, **dict(spec.env), **dict(env)})
+    if applied and not is_measured(spec, {**base_env, **dict(spec.env), **dict(env)}):
+        raise NotResumableError(f"{applied[0][0]} {UNREACHED}: set it yourself")
     variables |= applied_in(rank, applied, spec.cwd)
+    head: tuple[str, ...] = (spec.entry,)
+    log_dir = chosen = None
     under_torchrun = spec.entry_kind is not EntryKind.COMMAND
-    log_dir = (torchrun_dir or f"{attempt_dir}/torchrun") if under_torchrun else None
-    chosen = _port(spec, port) if under_torchrun else None
-    head = _torchrun_head(spec, interpreter, chosen, log_dir, trainer_main) if log_dir else (spec.entry,)
+    if under_torchrun:
+        log_dir = f"{attempt_dir}/torchrun"
+        chosen = spec.master_port if spec.master_port is not None or not wants_port(spec) else port
+        head = (
+            *(interpreter, "-m", "torch.distributed.run"),
+            *_torchrun_flags(spec, chosen),
+            f"--log-dir={log_dir}",
+            *_entry(spec, trainer_main),
+        )
+    world = spec.world_size or spec.nproc_per_node * spec.least_nodes
+    if effective is not None and effective.ranks_known:
+        world = effective.world_size
     return LaunchPlan(
         attempt=attempt,
         argv=(*head, *args),
@@ -165,7 +173,7 @@ def build_plan(
         supervised_as="torchrun" if under_torchrun else "command",
         torchrun_log_dir=log_dir,
         batch=effective,
-        world_size=_world_size(spec, effective),
+        world_size=world,
         local_world_size=spec.nproc_per_node,
         resume=resumed,
         notes=spec.notes,
@@ -184,24 +192,16 @@ def _reached(
     what reaches the ranks. A file's key is set in each process that loads the file.
     """
     if rank is None or not rank.argv:
-        in_files = [pair for pair in pairs if place_of(pair[0]) is Place.FILE]
-        return [pair for pair in pairs if pair not in in_files], in_files
+        words = [pair for pair in pairs if place_of(pair[0]) is not Place.FILE]
+        return words, [pair for pair in pairs if pair not in words]
     is_script = spec.entry_kind is not EntryKind.COMMAND
     words = [pair for pair in pairs if is_script and is_argument(pair[0])]
     inside = [pair for pair in pairs if pair not in words]
-
-    def given(name: str) -> str:
-        """The present word for the option: ``-b 16`` is changed, and no ``--batch`` added."""
-        return next(
-            (word for word in rank.words.get(name, ()) if value_of(spec.entry_args, word) is not None), name
-        )
-
-    return [(given(name), value) for name, value in words], inside
-
-
-def _require_measured(spec: JobSpec, applied: Sequence[tuple[str, str]], env: Mapping[str, str]) -> None:
-    if applied and not is_measured(spec, env):
-        raise NotResumableError(f"{applied[0][0]} {UNREACHED}: set it yourself")
+    spelled = []
+    for name, value in words:  # the present word for the option: `-b 16` is changed, and no `--batch` added
+        present = (word for word in rank.words.get(name, ()) if value_of(spec.entry_args, word) is not None)
+        spelled.append((next(present, name), value))
+    return spelled, inside
 
 
 def applied_in(rank: RankProcess | None, pairs: Sequence[tuple[str, str]], cwd: str) -> dict[str, str]:
@@ -225,47 +225,6 @@ def applied_in(rank: RankProcess | None, pairs: Sequence[tuple[str, str]], cwd: 
                 files.append({"path": posixpath.join(cwd, config_file(file)), "key": key, "value": value})
     plan = {"argv": list(rank.argv) or None, "options": options, "environ": environ, "files": files}
     return {**environ, APPLY: json.dumps(plan)}
-
-
-def _world_size(spec: JobSpec, batch: BatchSpec | None) -> int:
-    """The job's ranks, at least: a batch that is known without them does not show their number."""
-    if batch is not None and batch.ranks_known:
-        return batch.world_size
-    return spec.world_size or spec.nproc_per_node * spec.least_nodes
-
-
-def _placed(
-    args: tuple[str, ...], pairs: Sequence[tuple[str, str]]
-) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The pairs by destination: arguments set, and variables."""
-    variables: dict[str, str] = {}
-    for name, value in pairs:
-        if is_argument(name):
-            args = set_value(args, name, value)
-        else:
-            variables[name.removeprefix(ENV)] = value
-    return args, variables
-
-
-def _port(spec: JobSpec, free: int | None) -> int | None:
-    """The port that this launch names; None if torchrun finds its own."""
-    if spec.master_port is not None:
-        return spec.master_port
-    return free if wants_port(spec) else None
-
-
-def _torchrun_head(
-    spec: JobSpec, interpreter: str, port: int | None, log_dir: str, trainer_main: str | None
-) -> tuple[str, ...]:
-    """The command line up to the script, inclusive."""
-    launcher = (
-        interpreter,
-        "-m",
-        "torch.distributed.run",
-        *_torchrun_flags(spec, port),
-        f"--log-dir={log_dir}",
-    )
-    return (*launcher, *_entry(spec, trainer_main))
 
 
 def _torchrun_flags(spec: JobSpec, port: int | None) -> list[str]:
@@ -313,7 +272,7 @@ def _resume(
 
 
 def _has(spec: JobSpec, flag: str) -> bool:
-    return any(f.partition("=")[0] == flag for f in spec.torchrun_flags)
+    return any(given.partition("=")[0] == flag for given in spec.torchrun_flags)
 
 
 def plan_as_shell(plan: LaunchPlan) -> str:
@@ -344,37 +303,28 @@ def plan_as_shell(plan: LaunchPlan) -> str:
 
 def plan_as_record(plan: LaunchPlan) -> dict[str, Any]:
     """The plan as plain data for plan.json: secrets redacted, tuples as lists."""
-    made = plan.batch
-    batch = made and {**asdict(made), "unit": made.unit.value, "global_batch": made.global_batch}
+    batch, copy = plan.batch, plan.copy
+    env = [(change.name, change.value, change.reason) for change in plan.env]
     return {
         "schema": 1,
         "attempt": plan.attempt,
         "argv": list(redact_argv(plan.argv)),
         "cwd": plan.cwd,
         "env": [
-            {
-                "name": c.name,
-                "value": None if c.value is None else redact(c.name, c.value),
-                "reason": c.reason,
-            }
-            for c in plan.env
+            {"name": name, "value": value and redact(name, value), "reason": reason}
+            for name, value, reason in env
         ],
         "supervised_as": plan.supervised_as,
         "torchrun_log_dir": plan.torchrun_log_dir,
-        "batch": batch,
+        "batch": batch and {**asdict(batch), "unit": batch.unit.value, "global_batch": batch.global_batch},
         "world_size": plan.world_size,
         "local_world_size": plan.local_world_size,
-        "resume": None if plan.resume is None else redact_text(plan.resume),
+        "resume": plan.resume and redact_text(plan.resume),
         "notes": list(map(redact_text, plan.notes)),
         "port": plan.port,
         "applied": {name: redact(name, value) for name, value in plan.applied},
-        "resume_copy": None
-        if plan.copy is None
-        else {
-            "source": plan.copy.source,
-            "copy": plan.copy.target,
-            "values": {plan.copy.field: [plan.copy.before, plan.copy.after]},
-        },
+        "resume_copy": copy
+        and {"source": copy.source, "copy": copy.target, "values": {copy.field: [copy.before, copy.after]}},
     }
 
 
@@ -416,31 +366,28 @@ def diff_lines(
         first_values: the values of keys in the script's own config files, by setting name.
     """
     lines: list[str] = []
-    for name, (was_given, is_given) in differing(*map(_own_words, (before["argv"], after["argv"]))):
-        lines += [f"- {name} {was_given}".rstrip()] if was_given is not None else []
-        lines += [f"+ {name} {is_given}".rstrip()] if is_given is not None else []
+
+    def tell(old: str | None, new: str | None) -> None:
+        lines.extend([f"- {old}"] if old is not None else [])
+        lines.extend([f"+ {new}"] if new is not None else [])
+
+    words = ([word for word in plan["argv"] if not word.startswith(_OF_EACH)] for plan in (before, after))
+    for name, values in differing(*words):
+        tell(*(None if value is None else f"{name} {value}".rstrip() for value in values))
     old, new = _variables(before), _variables(after)
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
-            lines += [f"- {name}={old[name]}"] if name in old else []
-            lines += [f"+ {name}={new[name]}"] if name in new else []
+            tell(*(f"{name}={each[name]}" if name in each else None for each in (old, new)))
     put = {**first_values, **before.get("applied", {})}
     for name, value in after.get("applied", {}).items():
         was = put.get(name)
         if str(was) != value and not name.startswith(ENV):  # variables are listed above
-            lines += [f"- {name} {was} (in the ranks)"] if was is not None else []
-            lines.append(f"+ {name} {value} (in the ranks)")
+            tell(None if was is None else f"{name} {was} (in the ranks)", f"{name} {value} (in the ranks)")
     if copy := after.get("resume_copy"):
         for field, (was_set, is_set) in copy["values"].items():
-            lines += [
-                f"- {copy['source']}: {field}: {was_set}",
-                f"+ {copy['source']}: {field}: {is_set} (in a copy)",
-            ]
+            where = f"{copy['source']}: {field}"
+            tell(f"{where}: {was_set}", f"{where}: {is_set} (in a copy)")
     return tuple(lines)
-
-
-def _own_words(argv: Sequence[str]) -> list[str]:
-    return [word for word in argv if not word.startswith(_OF_EACH)]
 
 
 def _variables(plan: Mapping[str, Any]) -> dict[str, str]:
@@ -461,8 +408,6 @@ _SAFE: Final = re.compile(r"[\w@%+=:,./<>…-]+")
 def real_command_of(job: JobSpec) -> str | None:
     """The command of the real run behind a trial; None if `command_of` returns none."""
     rows = tuple(row for row in job.origins if not row[2].startswith("flag --trial"))
-    if job.trial is not None:
-        job = replace(job, entry_args=job.trial.args, torchrun_flags=job.trial.flags, trial=None)
     return command_of(replace(job, origins=rows))
 
 
@@ -491,26 +436,13 @@ def command_of(job: JobSpec, more: Sequence[str] = ()) -> str | None:
     if job.trial is not None:
         args, flags = job.trial.args, job.trial.flags
     words += flags
-    match job.entry_kind:
-        case EntryKind.SCRIPT | EntryKind.MODULE if _from_file(job, "run.script") or _from_file(
-            job, "run.module"
-        ):
-            pass
-        case EntryKind.SCRIPT:
-            words += [job.entry, *args]
-        case EntryKind.MODULE:
-            words += ["-m", job.entry, *args]
-        case EntryKind.COMMAND:
-            words += ["--", job.entry, *args]
-        case EntryKind.TRAINER if job.config_path is None:
-            return None
-        case EntryKind.TRAINER:
-            pass
-    return " ".join(word if _SAFE.fullmatch(word) else shell_word(word) for word in words)
-
-
-def _from_file(job: JobSpec, name: str) -> bool:
-    return any(
-        key == name and not origin.startswith(_GIVEN) and origin != "default"
+    before = {EntryKind.SCRIPT: [], EntryKind.MODULE: ["-m"], EntryKind.COMMAND: ["--"]}
+    by_file = any(
+        key in {"run.script", "run.module"} and not origin.startswith(_GIVEN)
         for key, _, origin in job.origins
     )
+    if job.entry_kind is EntryKind.TRAINER and job.config_path is None:
+        return None
+    if job.entry_kind is not EntryKind.TRAINER and not by_file:
+        words += [*before[job.entry_kind], job.entry, *args]
+    return " ".join(word if _SAFE.fullmatch(word) else shell_word(word) for word in words)

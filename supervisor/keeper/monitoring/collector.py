@@ -46,7 +46,6 @@ class Collector:
         interval_s: float,
         engine: Callable[[], Engine],
         job: JobSpec,
-        engine_ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self._paths = paths
         kind = job.entry_kind
@@ -55,6 +54,7 @@ class Collector:
         self._ranks: dict[int, int] = {}
         self._agent_ending = threading.Event()
         self._stop = threading.Event()
+        self._arrivals = ArrivalWriter(paths)
         self._sensors = Sensors(self._stop, queue.put, clock, interval_s=interval_s, disk=str(paths.root))
         self._exits = ExitWatch(lambda local_rank, code: queue.put(RankGone(clock.wall(), local_rank, code)))
         self.logs = LogWatch(
@@ -67,15 +67,12 @@ class Collector:
             measure=kind is not EntryKind.TRAINER,
             rules=job.metric_rules,
             on_agent=self._on_agent,
-            engine_ready=engine_ready,
-            arrived=self._on_arrival,
-            read_before=lambda name: self._arrivals.end_of(name) if self._arrivals is not None else 0,
+            arrived=self._arrivals.note,
+            read_before=self._arrivals.end_of,
         )
-        self._arrivals: ArrivalWriter | None = None
 
     def start(self) -> None:
         """Start the threads."""
-        self._arrivals = ArrivalWriter(self._paths)
         self.logs.follow(LogKey(AGENT, self._agent_kind, Origin()), str(self._paths.agent_log))
         self.logs.start()
         self._sensors.start()
@@ -128,13 +125,8 @@ class Collector:
         self._stop.set()
         self._exits.close()
         self.logs.close()
-        if self._arrivals is not None:
-            self._arrivals.close()
+        self._arrivals.close()
         self._sensors.join()
-
-    def _on_arrival(self, log: str, end: int, since: float, t: float) -> None:
-        if self._arrivals is not None:
-            self._arrivals.note(log, end, since, t)
 
     def _on_agent(self, data: bytes) -> None:
         if any(word in data for word in ENDING) and not any(word in data for word in OWN_SIGNAL):
@@ -198,7 +190,7 @@ class Sensors:
             return dict(self._processes)
 
     def _read(self) -> dict[str, ProcessId]:
-        return {**self._watched(), **self._own}
+        return self._watched() | self._own
 
     def _on_gpus(self, samples: Sequence[GpuSample]) -> None:
         watched = {process.pid for process in self._watched().values()}
@@ -299,43 +291,28 @@ class Use:
     own: tuple[GpuProcess, ...]
     others: tuple[GpuProcess, ...]
 
-    @property
-    def own_bytes(self) -> int | None:
-        """Memory of the run's processes."""
-        return _sum(self.own)
-
-    @property
-    def others_bytes(self) -> int | None:
-        """Memory of all other processes."""
-        return _sum(self.others)
-
-    @property
-    def greatest(self) -> GpuProcess | None:
-        """The other process with the most memory."""
-        return max(self.others, key=lambda process: process.memory_used_bytes or 0, default=None)
-
     def values(self) -> dict[str, float | None]:
-        """The values by series name."""
-        greatest = self.greatest
-        found: dict[str, float | None] = {
-            "own_memory_bytes": self.own_bytes,
-            "others_memory_bytes": self.others_bytes,
+        """The values by series name. `others_pid` is the other process with the most memory."""
+        values: dict[str, float | None] = {
+            "own_memory_bytes": _sum(self.own),
+            "others_memory_bytes": _sum(self.others),
         }
-        return found if greatest is None else {**found, "others_pid": float(greatest.pid)}
+        if self.others:
+            values["others_pid"] = float(max(self.others, key=_held).pid)
+        return values
 
     def advice(self) -> str | None:
         """Who shares a GPU with the run, in one line; None if nobody relevant does."""
-        greatest = self.greatest
-        if not self.own or greatest is None or (self.others_bytes or 0) < WORTH_SAYING_BYTES:
+        if not self.own or (_sum(self.others) or 0) < WORTH_SAYING_BYTES:
             return None
+        greatest = max(self.others, key=_held)
         user, name = user_of(greatest.pid), command_of(greatest.pid)
         who = f"process {greatest.pid}"
         if name:
             who = f"{who} ({name})"
         if user:
             who = f"{who} of {user}"
-        held = greatest.memory_used_bytes
-        size = f"{held / GIB:.1f} GiB" if held is not None else "some"
+        size = f"{_held(greatest) / GIB:.1f} GiB"
         text = f"GPU {self.index} is shared: {who} holds {size} of its memory"
         return text if len(self.others) == 1 else f"{text}; {len(self.others) - 1} more"
 
@@ -363,22 +340,19 @@ class OtherGpuUsers:
         self._known = {pid: own for pid, own in self._known.items() if pid in seen}
 
     def _is_own(self, pid: int, family: frozenset[int]) -> bool:
-        """Whether a process belongs to the run. Cached while it is listed, so that an orphaned rank still counts."""
-        known = self._known.get(pid)
-        if known is None or not known:  # its rank may have been found only now
-            known = self._known[pid] = _descends(pid, family)
-        return known
+        """Whether a process or an ancestor belongs to the run. Cached while it is listed, so that an orphaned rank still counts."""
+        at: int | None = pid
+        for _ in range(DEEPEST):
+            if self._known.get(pid) or at is None or at <= 1 or at in family:
+                break
+            at = parent_of(at)
+        # If not, its rank may be found only later, so it is looked up again.
+        self._known[pid] = self._known.get(pid, False) or at in family
+        return self._known[pid]
 
 
-def _descends(pid: int, family: frozenset[int]) -> bool:
-    at: int | None = pid
-    for _ in range(DEEPEST):
-        if at in family:
-            return True
-        if at is None or at <= 1:
-            return False
-        at = parent_of(at)
-    return False
+def _held(process: GpuProcess) -> int:
+    return process.memory_used_bytes or 0
 
 
 def _sum(processes: tuple[GpuProcess, ...]) -> int | None:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from supervisor.job.batch import BatchSpec, BatchUnit, factors
 from supervisor.job.config.script_settings import total_steps
+from supervisor.job.knobs.conventions import longer_than_usual
 from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, first_steps, is_named, measured_batch
 from supervisor.job.knobs.measured_knobs import MeasuredSettings
 from supervisor.job.knobs.resume_settings import knob_name, measured_outputs, resume_seen, resume_way
@@ -38,8 +39,8 @@ from supervisor.run.state import AttemptState, Running, RunState
 from supervisor.sources.telemetry import step_values
 from supervisor.text.redact import redact_argv
 
-LOOK_S, MOST_LOOK_S, RARELY_S = 0.5, 30.0, 3600.0
-"""Seconds between two derivations, which take up to 55 ms. Each one without a change doubles the time to the next."""
+LOOK_S, MOST_LOOK_S = 0.5, 300.0
+"""Seconds between two derivations, which take up to 55 ms and may journal 5 KB. Each one doubles the time to the next."""
 SILENT_S: Final = 20.0
 """Seconds from the first step. A script that logs steps has logged one by then."""
 MOST_STEPS: Final = 4096
@@ -50,7 +51,13 @@ OPEN_STEPS: Final = 20
 
 
 class MeasuredFacts:
-    """Used by the keeper's only thread. `emit` writes an event; `observe` takes a step as if it came from a log."""
+    """Used by the keeper's only thread. `emit` writes an event; `observe` takes a step as if it came from a log.
+
+    Attributes:
+        group_timeout_s: the longest timeout that the job sets, or the ranks were measured to request, for a process group, if it is
+            above PyTorch's default.
+        steps: wall time and step of the newest counted steps; empty if the script logs its own.
+    """
 
     def __init__(
         self,
@@ -65,12 +72,11 @@ class MeasuredFacts:
     def begin(self, attempt: int, job: JobSpec | None, *, adopted: RunState | None = None) -> None:
         """A new attempt, or one `adopted` in the given state: what the journal has is not written again."""
         self._attempt, self._local_world = attempt, job.nproc_per_node if job is not None else None
+        self.group_timeout_s = job.group_timeout_s if job is not None else None
         self._named = job.knobs if job is not None and job.knobs.declared else Knobs()
         self._facts = Facts((job.entry, *job.entry_args), job.cwd) if job is not None else Facts()
         self._asked: tuple[MeasuredBatch, Knobs, MeasuredSettings] | None = None
         self._is_new, self._next_look, self._apart_s = False, 0.0, LOOK_S
-        self._least_apart_s = LOOK_S
-        """Doubled after each journalled answer, because some answers change with every look and take 5 KB."""
         view = adopted.attempt if adopted is not None else None
         self._journalled = view.measured if view is not None else None
         self._is_silent = self._journalled is not None and self._journalled.counts_steps
@@ -78,7 +84,6 @@ class MeasuredFacts:
         self._has_telemetry = False
         self._first_step_at: float | None = None
         self.steps: deque[tuple[float, float]] = deque(maxlen=MOST_STEPS)
-        """Wall time and step of the newest counted steps; empty if the script logs its own."""
         self._before = 0 if attempt == 1 else None
         """Steps of earlier attempts, from the count in an optimizer's state, which continues across attempts."""
         self._held: deque[tuple[dict[str, Any], StepSeen]] = deque(maxlen=MOST_STEPS)
@@ -100,6 +105,8 @@ class MeasuredFacts:
                 return dataclasses.replace(seen, measured={**measured})
         elif isinstance(seen, FactSeen):
             self._facts.add({**seen.record, "rank": seen.rank})
+            if (timeout_s := longer_than_usual(seen.record.get("timeout_s"))) is not None:
+                self.group_timeout_s = max(timeout_s, self.group_timeout_s or 0.0)
             self._is_new = True
             if seen.record["kind"] in {"step", "timing"} and not self._has_telemetry:
                 self._take_values(seen)
@@ -123,7 +130,7 @@ class MeasuredFacts:
             return
         # A script that has ended logs no more steps.
         self._is_silent = self._is_silent or (is_over and bool(self._held) and not self.logs_steps)
-        self._is_new, self._next_look = False, now + self._apart_s
+        self._is_new, self._next_look = False, now + LOOK_S
         self._look_at_batch(state, is_over=is_over)
         if is_over:
             self._release()  # after the batch, because rates depend on it
@@ -133,7 +140,7 @@ class MeasuredFacts:
         if view is not None and changed_batch(state, view) is not None:
             for what, value in state.values_answered.items():
                 named = with_declared(named, Unread(what), value)
-        found = self._derive(named)
+        found = measured_batch(self._facts, local_world_size=self._local_world, named=named)
         steps = max((rank.steps for rank in self._facts.ranks), default=0)
         is_settled = found.accumulated.certainty is Certainty.MEASURED or steps >= OPEN_STEPS or is_over
         if not is_settled:
@@ -143,11 +150,11 @@ class MeasuredFacts:
             return
         if event.micro_batch is None and event.resume is None and not (is_over or steps >= OPEN_STEPS):
             return
+        self._next_look = self._clock.mono() + self._apart_s
+        self._apart_s = min(2 * self._apart_s, MOST_LOOK_S)
         if self._journalled is not None and event == replace(self._journalled, t=event.t):
-            self._apart_s = max(min(2 * self._apart_s, MOST_LOOK_S), self._least_apart_s)
             return
-        self._journalled, self._apart_s = event, self._least_apart_s
-        self._least_apart_s = min(2 * self._least_apart_s, RARELY_S)
+        self._journalled = event
         self._emit(event)
 
     def _take_values(self, seen: FactSeen) -> None:
@@ -180,22 +187,26 @@ class MeasuredFacts:
         """Pass on the steps that were held back, because the script logs none."""
         if self._held and not self.logs_steps and not self._is_silent:
             # Journalled now, so that an adopting keeper knows it.
-            self._is_silent, self._next_look = (
-                True,
-                0.0,
-            )
+            self._is_silent, self._next_look = True, 0.0
         while self._held and not self.logs_steps:
             record, seen = self._held.popleft()
             if (step := self.step_after(record["step"])) is not None:
                 seen.values.update(step_values(record, self._journalled), step=float(step))
                 self._observe(seen)
 
-    def _derive(self, named: Knobs) -> MeasuredBatch:
-        return measured_batch(self._facts, local_world_size=self._local_world, named=named)
-
     def _event(self, found: MeasuredBatch, named: Knobs) -> ev.BatchMeasured:
         if self._asked is None or self._asked[:2] != (found, named):
-            self._asked = found, named, asked_settings(self._derive, named, found)
+            self._asked = (
+                found,
+                named,
+                asked_settings(
+                    lambda named: measured_batch(
+                        self._facts, local_world_size=self._local_world, named=named
+                    ),
+                    named,
+                    found,
+                ),
+            )
         settings = self._asked[2]
         answers = {
             "micro_batch": found.micro,
@@ -209,6 +220,11 @@ class MeasuredFacts:
         first = next(iter(self._facts.ranks), Rank())
         is_one_shape = len(first.forwards) == 1
         length = found.sequence_length if is_one_shape else None
+        planned_steps = None
+        if found.accumulation == 1 and self._ratio.value == (1.0 if self.logs_steps else None):
+            # With accumulation the setting's number may count passes; what a script's own counter counts is unknown.
+            inputs = (setting for setting in self._facts.settings if setting.is_input)
+            planned_steps = total_steps([(f"--{s.name}", str(s.number)) for s in inputs if s.number])
         is_leading = is_one_shape and first.shape[0] == found.micro_batch
         return ev.BatchMeasured(
             t=self._clock.wall(),
@@ -220,7 +236,7 @@ class MeasuredFacts:
             unit=found.unit.value if found.unit is BatchUnit.TOKENS else "",
             sequence_length=length,
             sample_shape=(length,) if length is not None else first.shape[1:] if is_leading else (),
-            planned_steps=self._planned_steps(found),
+            planned_steps=planned_steps,
             logged_step=self._ratio.value,
             counts_steps=self._is_silent and not self.logs_steps,
             setting=settings.setting,
@@ -245,16 +261,6 @@ class MeasuredFacts:
             has_loaded=found.has_loaded,
             outputs=measured_outputs(self._facts.settings),
         )
-
-    def _planned_steps(self, found: MeasuredBatch) -> int | None:
-        """The optimizer steps of the whole training, from the one setting whose name means that.
-
-        With accumulation, its number may count passes; what a script's own counter counts is unknown.
-        """
-        if found.accumulation != 1 or self._ratio.value != (1.0 if self.logs_steps else None):
-            return None
-        inputs = (setting for setting in self._facts.settings if setting.is_input)
-        return total_steps((f"--{s.name}", str(s.number)) for s in inputs if s.number)
 
     def _words(self, settings: MeasuredSettings, resume: str | None) -> dict[str, tuple[str, ...]]:
         """All spellings of each setting that a plan may change: ``-b 16`` and ``--batch-size 16`` are the same."""
@@ -368,7 +374,10 @@ class PlanCheck:
         micro, steps, agreed = first_steps(facts, accumulates=accumulates)
         if planned is not None and (other := _other(planned, facts, micro, agreed)) is not None:
             about, number, found = other
-            why = _why(facts, self._knob(about, state), number)
+            knobs = next_job(self._record.job, state).job.knobs
+            knob = knobs.batch if about is Unread.MICRO else knobs.accumulation
+            knob = knob if about is not None else None
+            why = _why(facts, knob, number)
             if about is Unread.MICRO and Unread.SCOPE in state.answers:
                 about = Unread.SCOPE
             wrong = about if about in state.answers else None
@@ -376,11 +385,15 @@ class PlanCheck:
                 self._keep_answers(state, wrong=wrong)
             self._differ(view, factors(planned), found, why=why, wrong=wrong)
             return
-        if not _have_stepped(facts):
-            return
+        first = next(iter(facts.ranks), None)
+        ranks = (first.local_world_size or first.world_size or 1) if first is not None else 1
+        if sum(rank.steps > 0 for rank in facts.ranks) < ranks:
+            return  # some rank of this node may still load a checkpoint
         if planned is not None and (micro is None or steps not in {None, planned.accumulation_steps}):
             return
-        wanted = _wanted(state, view)
+        wanted = {c.path for c in state.checkpoints if c.attempt < view.number and c.step == view.resume_at}
+        wanted |= {view.resume_copy} if view.resume_copy is not None else set()
+        wanted = set(map(os.path.realpath, wanted))
         resumed = next((path for path in wanted if resume_seen(facts, path, real=os.path.realpath)), None)
         if not facts.loaded and wanted & self._saved and self._record.node == LEADER:
             planned_resume = f"a resume from checkpoint {view.resume_at}"
@@ -405,13 +418,6 @@ class PlanCheck:
     def _keep_answers(self, state: RunState, *, wrong: Unread | None = None) -> None:
         with contextlib.suppress(OSError):  # in that case they are tried or asked again
             keep_answers(state, self._env, self._clock.wall(), wrong=wrong)
-
-    def _knob(self, about: Unread | None, state: RunState) -> str | None:
-        """The setting that the plan changed; None if there is none."""
-        knobs = next_job(self._record.job, state).job.knobs
-        if about is Unread.MICRO:
-            return knobs.batch
-        return knobs.accumulation if about is Unread.ACCUMULATION else None
 
     def _differ(
         self,
@@ -442,13 +448,6 @@ def changed_batch(state: RunState, view: AttemptState) -> BatchSpec | None:
     return view.batch if any(a.changes_batch for a in state.attempts if a.number < view.number) else None
 
 
-def _have_stepped(facts: Facts) -> bool:
-    """Whether every rank on this node has reported a complete step, and so everything that it loaded before."""
-    first = next(iter(facts.ranks), None)
-    wanted = (first.local_world_size or first.world_size or 1) if first is not None else 1
-    return sum(rank.steps > 0 for rank in facts.ranks) >= wanted
-
-
 def _other(
     planned: BatchSpec, facts: Facts, micro: int | None, agreed: int | None
 ) -> tuple[Unread | None, int, str] | None:
@@ -472,11 +471,3 @@ def _why(facts: Facts, knob: str | None, number: int | None) -> str:
     if other is not None and other.file is not None:
         return f"{knob} is overridden by {os.path.basename(other.file)}"
     return f"{knob} does not make it" if mine else f"{knob} was not seen in the ranks"
-
-
-def _wanted(state: RunState, view: AttemptState) -> set[str]:
-    """The real paths of the checkpoint to resume from; empty if there is none."""
-    wanted = {c.path for c in state.checkpoints if c.attempt < view.number and c.step == view.resume_at}
-    return set(
-        map(os.path.realpath, wanted | ({view.resume_copy} if view.resume_copy is not None else set()))
-    )

@@ -139,11 +139,6 @@ class RankEnds:
         """Exit codes by rank, for ranks whose end was seen before their parent reaped them."""
         return self._codes
 
-    @property
-    def is_urgent(self) -> bool:
-        """Whether a rank may be about to fail."""
-        return bool(self._processes) and self._failures.is_urgent
-
     def observe(self, seen: Observation) -> None:
         """Take a relevant observation."""
         if isinstance(seen, RankGone) and seen.exit_code is not None:
@@ -167,8 +162,7 @@ class RankEnds:
             if code is not None:
                 self._codes[rank] = code
             self._emit(ev.RankExited(t=self._clock.wall(), attempt=ATTEMPT, local_rank=rank, exit_code=code))
-        failing = self._failures.look(view, self._processes)
-        if failing is not None:
+        if (failing := self._failures.look(view)) is not None:
             self._emit(failing)
 
     def close(self) -> None:

@@ -34,19 +34,11 @@ KEPT_ROUNDS = 8
 
 @dataclass(frozen=True, slots=True)
 class HangContext:
-    """What the watch needs from the keeper. `group_timeout_s`: the timeout that the job sets for its process groups (`job.knobs.conventions`)."""
+    """What the watch needs from the keeper. `group_timeout_s`: the timeout of the job's process groups, if longer than PyTorch's default."""
 
     watched: Callable[[], bool] = lambda: False
     can_resume: Callable[[], bool] = lambda: False
-    group_timeout_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Countdown:
-    """Monotonic seconds. `confirm`: a round taken from then on must still look the same."""
-
-    until: float
-    confirm: float
+    group_timeout_s: Callable[[], float | None] = lambda: None
 
 
 class HangWatch:
@@ -57,7 +49,8 @@ class HangWatch:
         say: gives advice, no more often than its quota allows.
     """
 
-    _countdown: _Countdown | None
+    _countdown: tuple[float, float] | None
+    """Monotonic seconds of the end, and from when a round of stacks must still look the same."""
     _kept: bool
 
     def __init__(
@@ -76,18 +69,11 @@ class HangWatch:
     def begin(self, attempt: int) -> None:
         """Another attempt."""
         self._attempt = attempt
-        self._known_since = float("-inf")
         self._clear()
 
-    def adopt(self, view: AttemptState, read_again: float, written_t: float | None) -> None:
-        """Take over a silence that another keeper may have flagged.
-
-        `read_again`: when this keeper has read the logs again. `written_t`: wall time of the last change of any rank's log.
-        """
+    def adopt(self, view: AttemptState, read_again: float) -> None:
+        """Take over a silence that another keeper may have flagged. `read_again`: when this keeper has read the logs again."""
         now, wall = self._clock.mono(), self._clock.wall()
-        # Without a flag there was no silence yet, and what was written while there was no keeper may be a sign of life.
-        since = wall if view.stall is None else max(view.stall.since, written_t or wall)
-        self._known_since = now - (wall - since)
         self._kept = view.kept is not None
         if view.countdown is not None:
             # The countdown is kept, but this keeper first takes two rounds of its own.
@@ -100,6 +86,9 @@ class HangWatch:
     def flag(self, watch: StallWatch, limit: Threshold, now: float) -> None:
         """A silence exceeded the threshold of a stall: journal it, and look at the stacks."""
         wall, stalled_s = self._clock.wall(), watch.stalled_s(now)
+        act_s = watch.asked_s()
+        if act_s is None and limit.act_s is not None:
+            act_s = max(limit.act_s, self._around.group_timeout_s() or 0.0)
         self._emit(
             ev.StallFlagged(
                 t=wall,
@@ -109,7 +98,7 @@ class HangWatch:
                 stage=str(limit.stage),
                 pace_s=limit.pace_s,
                 flag_s=limit.flag_s,
-                act_s=self._earliest_s(watch, limit),
+                act_s=act_s,
             )
         )
         self._gap_s = min(ROUND_GAP_S, (limit.act_s or LONGEST_GAP_S) / 4)
@@ -118,7 +107,6 @@ class HangWatch:
     def over(self, stalled_s: float) -> None:
         """It moves again."""
         self._clear()
-        self._known_since = float("-inf")
         self._emit(ev.StallEnded(t=self._clock.wall(), attempt=self._attempt, stalled_s=stalled_s))
 
     def keep_waiting(self, by: str) -> None:
@@ -153,23 +141,20 @@ class HangWatch:
         self._gap_s = ROUND_GAP_S
 
     def _silence(self, watch: StallWatch, limit: Threshold, now: float) -> Silence:
-        settings, newest = self._settings, self._rounds[-1] if self._rounds else None
+        newest = self._rounds[-1] if self._rounds else None
         asked_s = watch.asked_s()
         silent_s = watch.silent_s(now) if asked_s is None else watch.stalled_s(now)
         silence = Silence(
-            silent_s=max(min(silent_s, now - self._known_since), 0.0),
+            settings=self._settings,
+            silent_s=silent_s,
             act_s=limit.act_s if asked_s is None else asked_s,
             asked=asked_s is not None,
-            busy_act_s=settings.busy_act_s,
-            rounds_apart_s=settings.rounds_apart_s,
-            group_timeout_s=self._group_timeout_s(),
+            group_timeout_s=self._around.group_timeout_s(),
             stepped=watch.stepped,
             kept=self._kept,
-            looked=newest is not None,
             changed=self._changed,
             watched=self._around.watched(),
             can_resume=self._around.can_resume(),
-            end_hangs=settings.end_hangs,
         )
         if newest is None:
             return silence
@@ -180,7 +165,13 @@ class HangWatch:
             here=newest.here,
             world=newest.world,
             waiting=bool(newest.absent) or any(place.kind is Kind.PEERS for place in places),
-            blind=tuple(_blind_words(place) for place in places if not place.is_python),
+            blind=tuple(
+                f"rank {place.rank} {BY_KIND[Kind.STOPPED].words}"
+                if place.kind is Kind.STOPPED
+                else f"there is no Python stack of rank {place.rank}: py-spy, or [hang] faulthandler = true, would give it"
+                for place in places
+                if not place.is_python
+            ),
             late=self._late(newest),
             alike_s=newest.mono - self._rounds[0].mono,
         )
@@ -208,15 +199,6 @@ class HangWatch:
         used_s = newest.cpu_s.get(place.rank, 0.0) - before.cpu_s.get(place.rank, 0.0)
         return seconds > 0 and used_s > self._settings.busy_ratio * seconds
 
-    def _group_timeout_s(self) -> float | None:
-        reported = [self._around.group_timeout_s, *(taken.group_timeout_s for taken in self._rounds[-1:])]
-        return max((seconds for seconds in reported if seconds is not None), default=None)
-
-    def _earliest_s(self, watch: StallWatch, limit: Threshold) -> float | None:
-        if limit.act_s is None or watch.asked_s() is not None:
-            return watch.asked_s()
-        return max(limit.act_s, self._group_timeout_s() or 0.0)
-
     # -- rounds of stacks ------------------------------------------------------------------------
 
     def _start_round(self, now: float) -> None:
@@ -226,7 +208,11 @@ class HangWatch:
     def _keep(self, watch: StallWatch, limit: Threshold, taken: Round) -> None:
         """Keep another round. It becomes advice once the stacks show more than a long step."""
         before = self._rounds[-1] if self._rounds else None
-        self._changed = "" if before is None else _what_changed(before, taken)
+        self._changed = ""
+        if before is not None and not alike(before.stacks, taken.stacks):
+            self._changed = "the stacks change"
+        elif before is not None and moved(before.activity, taken.activity):
+            self._changed = "data workers, disks or uploads are busy"
         same = before is not None and not self._changed
         if before is not None and not same:
             self._rounds.clear()
@@ -254,23 +240,8 @@ class HangWatch:
             self._emit(
                 ev.HangWithdrawn(t=wall, attempt=self._attempt, rule=ruling.rule, why=ruling.why[:400])
             )
-        if (ruling.reported and self._reported) or self._last_rule[0]:
-            self._report_wait(ruling, silence, due=due)
-        if self._stacks.busy:
-            return
-        if not self._reported and self._rounds and now >= self._next_round:
-            self._start_round(now)  # a second round may show what the first did not
-        elif due and not self._kept:
-            # Another look may be all that is missing, or it may show something else.
-            apart = self._rounds[0].mono + silence.rounds_apart_s if ruling.passing and self._rounds else now
-            if now >= max(self._next_round, apart):
-                self._start_round(now)
-                if not (ruling.passing or self._changed):
-                    self._gap_s = min(2 * self._gap_s, LONGEST_GAP_S)
-
-    def _report_wait(self, ruling: Wait, silence: Silence, *, due: bool) -> None:
         shown = (ruling.rule, ruling.why if ruling.reported else "")
-        if shown != self._last_rule:
+        if ((ruling.reported and self._reported) or self._last_rule[0]) and shown != self._last_rule:
             self._last_rule = shown
             self._emit(
                 ev.OnlyFlagged(
@@ -281,12 +252,27 @@ class HangWatch:
                     until_s=ruling.until_s,
                 )
             )
-        if due and ruling.reported:
+        if due and ruling.reported and self._last_rule[0]:
             if ruling.until_s is not None:
                 text = f"No progress for {silence.silent_s:.0f} s, not ended yet: {ruling.why} (will end after {ruling.until_s:.0f} s)"
             else:
                 text = f"No progress for {silence.silent_s:.0f} s, but stoker won't end it: {ruling.why}; if it hangs, stop it with s or `stoker stop`"
             self._say([Advice(f"hang_{ruling.rule}", text)])
+        if self._stacks.busy:
+            return
+        if not self._reported and self._rounds and now >= self._next_round:
+            self._start_round(now)  # a second round may show what the first did not
+        elif due and not self._kept:
+            # Another look may be all that is missing, or it may show something else.
+            apart = (
+                self._rounds[0].mono + self._settings.rounds_apart_s
+                if ruling.passing and self._rounds
+                else now
+            )
+            if now >= max(self._next_round, apart):
+                self._start_round(now)
+                if not (ruling.passing or self._changed):
+                    self._gap_s = min(2 * self._gap_s, LONGEST_GAP_S)
 
     def _act(self, ruling: Act, silence: Silence, now: float) -> bool:
         """Count down, look once more, then end the attempt."""
@@ -299,10 +285,11 @@ class HangWatch:
                 min(left_s, silence.act_s or left_s) if silence.asked else left_s, text, ruling.rule
             )
             return False
-        confirmed = newest is None or newest.mono >= self._countdown.confirm
-        if not confirmed and now >= self._countdown.confirm and not self._stacks.busy:
+        until, confirm = self._countdown
+        confirmed = newest is None or newest.mono >= confirm
+        if not confirmed and now >= confirm and not self._stacks.busy:
             self._start_round(now)
-        if now < self._countdown.until or not confirmed:
+        if now < until or not confirmed:
             return False
         found = ev.HangFound(
             t=self._clock.wall(),
@@ -328,24 +315,9 @@ class HangWatch:
     def _count_down(self, left_s: float, text: str, rule: str) -> None:
         now, wall = self._clock.mono(), self._clock.wall()
         until = now + left_s
-        self._countdown = _Countdown(until, until - min(CONFIRM_S, left_s / 2))
+        self._countdown = until, until - min(CONFIRM_S, left_s / 2)
         self._emit(
             ev.HangCountdown(
                 t=wall, attempt=self._attempt, until=wall + left_s, left_s=left_s, text=text[:400], rule=rule
             )
         )
-
-
-def _what_changed(before: Round, after: Round) -> str:
-    """How two rounds differ, in words; empty: they are the same, and nothing worked in between."""
-    if not alike(before.stacks, after.stacks):
-        return "the stacks change"
-    return "data workers, disks or uploads are busy" if moved(before.activity, after.activity) else ""
-
-
-def _blind_words(place: RankPlace) -> str:
-    if place.kind is Kind.STOPPED:
-        return f"rank {place.rank} {BY_KIND[Kind.STOPPED].words}"
-    return (
-        f"there is no Python stack of rank {place.rank}: py-spy, or [hang] faulthandler = true, would give it"
-    )

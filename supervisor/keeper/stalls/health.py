@@ -5,10 +5,9 @@ It receives what the sensors saw and is updated at every tick of the loop. Paces
 
 from __future__ import annotations
 
-import contextlib
+import math
 import random
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
 
@@ -34,8 +33,8 @@ from supervisor.policy.health.stall import Paces, StallWatch
 from supervisor.policy.health.straggler import Stragglers
 from supervisor.run import events as ev
 from supervisor.run.journal import facts_in
-from supervisor.run.paths import AttemptPaths, NodePaths
-from supervisor.run.series import GPU, HOST, MACHINE_KEY, METRICS, Sample, SeriesReader
+from supervisor.run.paths import NodePaths
+from supervisor.run.series import GPU, HOST, MACHINE_KEY, METRICS, SeriesReader
 from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.checkpoint_layouts import tree_bytes
 
@@ -63,8 +62,9 @@ class Health:
     """
 
     _flagged_before: ev.StallFlagged | None
-    _last_tick: float
     _slow: int | None
+    _last_tick: float
+    _past_t: float | None
 
     def __init__(
         self,
@@ -98,13 +98,11 @@ class Health:
         view = adopted.attempt if adopted is not None else None
         if adopted is None or view is None:
             return
-        self._watch, past = resumed_watch(self._node, view, self._paces, self._settings, self._mono)
-        self._past = past
+        self._watch, self._past_t = resumed_watch(self._node, view, self._paces, self._settings, self._mono)
         self._read_again = self._replayed = now + READ_AGAIN_S
-        self._stacks.begin(attempt)
         for advisory in adopted.advisories:
             self._quota.said(advisory.code, now)
-        self._hangs.adopt(view, self._read_again, past.written_t)
+        self._hangs.adopt(view, self._read_again)
         self._flagged_before = view.stall
         if view.slow_rank is not None:
             self._slow = view.slow_rank.rank
@@ -112,7 +110,6 @@ class Health:
     def end(self) -> None:
         """The attempt has ended: no more looks. A round in progress finishes by itself."""
         self._watch = None
-        self._stacks.end()
 
     @property
     def working(self) -> bool:
@@ -201,7 +198,7 @@ class Health:
         self._stacks.begin(attempt)
         self._early = EarlySigns()
         self._stragglers = Stragglers()
-        self._past = Past()
+        self._past_t = None
         self._read_again = self._replayed = float("-inf")
         self._wire = False
         self._last_tick = self._clock.mono()
@@ -222,12 +219,12 @@ class Health:
         if watch.flagged is None:
             lasted_s = self._clock.wall() - (now - watch.last_sign) - stall.since
             self._hangs.over(max(stall.waited_s, lasted_s))
-            self._paces.returned(lasted_s)
+            self._paces.returned_s = max(self._paces.returned_s, lasted_s)
 
     def _is_past(self, t: float) -> bool:
         """Whether an earlier keeper saw it. Only while files are read again, because its clock may have differed."""
-        known = self._past.last_t
-        return known is not None and t <= known and self._clock.mono() < self._replayed
+        is_known = self._past_t is not None and t <= self._past_t
+        return is_known and self._clock.mono() < self._replayed
 
     # -- signs of life ---------------------------------------------------------------------------
 
@@ -280,12 +277,9 @@ class Health:
     def _sample(self, seen: Sampled) -> None:
         mono = self._mono(seen.t)
         if seen.stream == GPU:
-            self._stragglers.gpu(seen.key, seen.values)
             self._say(self._early.gpu(seen.key, mono, seen.values))
         elif seen.stream == HOST and seen.key == MACHINE_KEY:
             self._say(self._early.machine(mono, seen.values))
-        elif (cores := seen.values.get("cpu_ratio")) is not None and seen.key.isdigit():
-            self._stragglers.processor(int(seen.key), cores)  # of a rank
 
     def _mono(self, wall: float) -> float:
         """A wall time by the keeper's monotonic clock; never in the future."""
@@ -342,47 +336,35 @@ class Health:
 TAIL_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
-    """How far the attempt was. `last_t`: wall time of the last step or phase change. `written_t`: of the last change of any log."""
-
-    last_t: float | None = None
-    written_t: float | None = None
-
-
 def resumed_watch(
     node: NodePaths, view: AttemptState, paces: Paces, settings: HangSettings, mono: Callable[[float], float]
-) -> tuple[StallWatch, Past]:
-    """The watch of an adopted attempt, from its newest samples; other paces are learned again. `mono` converts a wall time to the keeper's clock."""
+) -> tuple[StallWatch, float | None]:
+    """The watch of an adopted attempt, and the wall time of its last step or change of phase, from its newest samples.
+
+    Other paces are learned again. `mono` converts a wall time to the keeper's clock.
+    """
     watch = StallWatch(paces, settings, started=mono(view.started_t or view.planned_t))
     if view.first_step_t is not None:
         watch.step(mono(view.first_step_t))
     for fact in facts_in(node.journal):
         if isinstance(fact, ev.StallEnded):
-            paces.returned(fact.stalled_s)  # a later silence as long is not ended either
+            paces.returned_s = max(
+                paces.returned_s, fact.stalled_s
+            )  # a later silence as long is not ended either
     last_t, resumed = view.first_step_t, False
-    for sample in _steps(node, view.number):
+    reader = SeriesReader(node.series, METRICS)
+    reader.seek_tail(TAIL_BYTES)
+    for sample in chain.from_iterable(iter(reader.read, [])):
+        if sample.a != view.number or sample.v.get("step") is None:
+            continue
         at = mono(sample.t)
         if not resumed:  # earlier samples are not read, so it ends no gap
             watch.resume(None, at)
         watch.step(at)
         resumed, last_t = True, sample.t
+    if not resumed:  # no sample shows when it last stepped, so the silence begins now
+        watch.progress(mono(math.inf))
     if view.phase is not None and view.phase_t is not None and view.phase_t >= (last_t or 0.0):
         watch.enter(view.phase, mono(view.phase_t))
         last_t = view.phase_t
-    return watch, Past(last_t, _last_change(node.attempt(view.number)))
-
-
-def _last_change(paths: AttemptPaths) -> float | None:
-    found = []
-    for log in (*paths.logs(), *paths.telemetry.glob("rank*.jsonl")):
-        with contextlib.suppress(OSError):
-            found.append(log.stat().st_mtime)
-    return max(found, default=None)
-
-
-def _steps(node: NodePaths, attempt: int) -> Iterator[Sample]:
-    reader = SeriesReader(node.series, METRICS)
-    reader.seek_tail(TAIL_BYTES)
-    samples = chain.from_iterable(iter(reader.read, []))
-    return (sample for sample in samples if sample.a == attempt and sample.v.get("step") is not None)
+    return watch, last_t

@@ -1,4 +1,4 @@
-"""A round of stacks: all ranks side by side in groups, with what NCCL, PyTorch and the measurements know, written as an artifact.
+"""A round of stacks: all ranks side by side in groups, with what NCCL and PyTorch know, written as an artifact.
 
 Rounds are taken in a thread of their own, one at a time: py-spy may need seconds and stops each process for a moment.
 """
@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from supervisor.diagnosis.hang.stack_groups import RankStack, StackRound, stack_round
 from supervisor.diagnosis.hang.stacks import main_thread, parse_stack
@@ -20,17 +19,12 @@ from supervisor.diagnosis.hang.stuck_collectives import (
     stuck_collectives,
     stuck_text,
 )
-from supervisor.job.knobs.conventions import longer_than_usual
-from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.base.background import JOIN_S, Background, BackgroundTask
 from supervisor.keeper.base.keeper_clock import Clock
-from supervisor.keeper.process.attempt import LiveAttempt
 from supervisor.policy.health.stall import Activity
 from supervisor.run import events as ev
-from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, private
-from supervisor.run.regular import open_regular
-from supervisor.run.state import AttemptState
-from supervisor.sources.processes import ProcessId, helper_cpu_s, io_bytes, is_alive, own_cpu_s, read_environ
+from supervisor.run.paths import private
+from supervisor.sources.processes import ProcessId, helper_cpu_s, io_bytes, own_cpu_s, read_environ
 from supervisor.sources.stacks.collective_records import (
     dump_prefixes,
     find_dumps,
@@ -44,15 +38,12 @@ from supervisor.sources.stacks.python_stacks import (
     find_py_spy,
     glance_stacks,
 )
-from supervisor.sources.telemetry import measured_record
 from supervisor.text.redact import redact_text
 
 STACKS_S = 5.0
 FAULT_FOLDER = "stacks"
 # If every rank does something different, there is no pattern; at most this many groups are journalled.
 MOST_GROUPS = 32
-HEAD_BYTES = 1 << 18
-"""The first record of a rank's measurements contains the timeout of its process groups."""
 # Launchers' names for how many ranks this node has: torchrun's, DeepSpeed's, Open MPI's and MPICH's.
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
@@ -79,7 +70,7 @@ class Round:
     """The result of a round. `mono`: its time, by the keeper's clock. `lines`: the artifact's line of each rank's own frame, 1-based.
 
     `cpu_s`: CPU seconds that each rank's process has used. `here` and `world`: the ranks on this node and in the job, according to the
-    ranks' environment. `group_timeout_s`: the timeout that the ranks were measured to request.
+    ranks' environment.
     """
 
     mono: float
@@ -93,7 +84,6 @@ class Round:
     cpu_s: Mapping[int, float] = field(default_factory=dict)
     here: int | None = None
     world: int | None = None
-    group_timeout_s: float | None = None
 
     @property
     def odd(self) -> tuple[int, ...]:
@@ -135,39 +125,6 @@ class Round:
         )
 
 
-def targets_of(
-    run: RunPaths,
-    node: NodePaths,
-    job: JobSpec,
-    view: AttemptState,
-    live: LiveAttempt,
-    env: Mapping[str, str],
-    python: str,
-) -> Targets | None:
-    """Which processes to look at now; None while no process of the attempt is known."""
-    known = {
-        (rank.rank if rank is not None and rank.rank is not None else local): process
-        for local, process in live.ranks.items()
-        if is_alive(process)
-        for rank in [view.ranks.get(local)]
-    }
-    if not known and job.entry_kind is EntryKind.COMMAND:
-        # A plain `python train.py`: its own process, or the innermost process that a wrapper started.
-        tree = live.child.tree()
-        known = {0: tree[0]} if tree else {}
-    if not known:
-        return None
-    return Targets(
-        attempt=view.number,
-        ranks=known,
-        attempt_root=node.attempt(view.number).root,
-        artifacts=run.artifacts,
-        env={**env, **dict(job.env)},
-        since_t=view.started_t or view.planned_t,
-        python=python,
-    )
-
-
 def take_round(targets: Targets, clock: Clock) -> Round:
     """Take stacks, NCCL's counts and flight-recorder dumps of all ranks, and write them to artifacts/."""
     order = sorted(targets.ranks)
@@ -178,40 +135,31 @@ def take_round(targets: Targets, clock: Clock) -> Round:
         py_spy=find_py_spy(targets.python),
         fault_folder=targets.attempt_root / FAULT_FOLDER,
     )
-    activity = Activity(helper_cpu_s(processes), io_bytes(processes))
     stacks = dict(zip(order, taken, strict=True))
     found = _by_rank(stacks)
     extra, collective, absent = _collectives(targets)
     written = write_stacks(targets.artifacts, targets.attempt, clock.wall(), found.text, stacks, extra)
-    sources = sorted({str(stack.source) for stack in taken})
-    artifact, lines = written.name, written.lines
     env = read_environ(processes[0])
     return Round(
         mono=clock.mono(),
         stacks=found,
-        activity=activity,
-        source="+".join(sources),
-        artifact=artifact,
-        lines=lines,
+        activity=Activity(helper_cpu_s(processes), io_bytes(processes)),
+        source="+".join(sorted({str(stack.source) for stack in taken})),
+        artifact=written.name,
+        lines=written.lines,
         collective=collective,
         absent=absent,
         cpu_s={rank: own_cpu_s(process) for rank, process in targets.ranks.items()},
         here=_size(env, *_LOCAL_SIZES),
         world=_size(env, "WORLD_SIZE"),
-        group_timeout_s=_group_timeout(AttemptPaths(targets.attempt_root)),
     )
 
 
 def glance(targets: Targets) -> StackRound | None:
     """Where the ranks of a healthy job are at this moment, without stopping any of them; None if that cannot be seen."""
     order = sorted(targets.ranks)
-    taken = glance_stacks(
-        [targets.ranks[rank] for rank in order],
-        py_spy=find_py_spy(targets.python),
-    )
-    if taken is None:
-        return None
-    return _by_rank(dict(zip(order, taken, strict=True)))
+    taken = glance_stacks([targets.ranks[rank] for rank in order], py_spy=find_py_spy(targets.python))
+    return _by_rank(dict(zip(order, taken, strict=True))) if taken is not None else None
 
 
 def _by_rank(stacks: Mapping[int, Stack]) -> StackRound:
@@ -225,19 +173,6 @@ def _by_rank(stacks: Mapping[int, Stack]) -> StackRound:
 
 def _size(env: Mapping[str, str], *names: str) -> int | None:
     return next((int(env[name]) for name in names if env.get(name, "").isdecimal()), None)
-
-
-def _group_timeout(paths: AttemptPaths) -> float | None:
-    """The longest timeout of a process group that the ranks were measured to request."""
-    found = []
-    for path in paths.telemetry.glob("measured*.jsonl*"):
-        try:
-            with open_regular(path) as file:
-                head = file.read(HEAD_BYTES).partition(b"\n")[0]
-        except OSError:
-            continue
-        found.append(longer_than_usual((measured_record(head) or {}).get("timeout_s")))
-    return max((seconds for seconds in found if seconds is not None), default=None)
 
 
 def _collectives(targets: Targets) -> tuple[list[str], str | None, tuple[int, ...]]:
@@ -292,7 +227,12 @@ def write_stacks(
     for rank, stack in stacks.items():
         note = f" ({stack.note})" if stack.note else ""
         parts.append(f"== rank {rank}, pid {stack.process.pid}, by {stack.source}{note}")
-        lines[rank] = len(parts) + _own_frame(stack)
+        thread = main_thread(parse_stack(stack.lines))
+        at = thread.at if thread is not None else ()
+        frames = thread.frames if thread is not None else ()
+        # The line to look at: the main thread's innermost frame in the user's code, or else its innermost frame.
+        own = [place for place, frame in zip(at, frames, strict=True) if not frame.is_library]
+        lines[rank] = len(parts) + next(iter((*own, *at)), 0) + 1
         parts += [*stack.lines, ""]
     parts += extra
     stem = f"stacks-{attempt}-{int(wall)}"
@@ -305,15 +245,6 @@ def write_stacks(
         log.error("artifacts/%s: %s", name, error.strerror)
         return StackFile(None, lines)
     return StackFile(f"artifacts/{name}", lines)
-
-
-def _own_frame(stack: Stack) -> int:
-    """The line of a stack to look at, from 1: the main thread's innermost frame in the user's code, or else its innermost frame."""
-    thread = main_thread(parse_stack(stack.lines))
-    if thread is None or not thread.at:
-        return 1
-    own = (at for at, frame in zip(thread.at, thread.frames, strict=True) if not frame.is_library)
-    return next(own, thread.at[0]) + 1
 
 
 # -- who wants stacks, and when they come --------------------------------------------------------------
@@ -332,8 +263,6 @@ class StackBroker:
         glance: looks at the ranks without stopping them; called in a thread.
     """
 
-    _blind: int
-
     def __init__(
         self,
         emit: Callable[[ev.Event], None],
@@ -344,24 +273,19 @@ class StackBroker:
     ) -> None:
         self._emit, self._clock, self._targets, self._take, self._glance = emit, clock, targets, take, glance
         self._one_at_a_time = threading.Lock()
-        self._left: list[Background[Any]] = []
+        self._taker: Background[tuple[int, Round]] = Background("stoker-stacks")
+        self._glancer: Background[tuple[int, StackRound | None]] = Background("stoker-glance")
         self._asked: BackgroundTask[Round, str] | None = None
-        self._begin(0)
+        self.begin(0)
 
     def begin(self, attempt: int) -> None:
-        """Another attempt."""
-        self.end()
-        self._begin(attempt)
-
-    def end(self) -> None:
-        """The attempt has ended; a round in progress finishes by itself."""
-        self._left = [work for work in (*self._left, self._taker, self._glancer) if work.working]
+        """Another attempt. What is still being taken belongs to the one before, and is dropped."""
+        self._attempt, self._blind = attempt, 0
 
     def close(self) -> None:
         """Wait for rounds in progress."""
-        self.end()
-        for work in self._left:
-            work.close()
+        self._taker.close()
+        self._glancer.close()
         if self._asked is not None:
             self._asked.close(JOIN_S)
 
@@ -374,37 +298,35 @@ class StackBroker:
     def working(self) -> bool:
         """Whether any stacks are being taken now."""
         asked = self._asked is not None and self._asked.working
-        return asked or any(work.working for work in (self._taker, self._glancer))
+        return asked or self._taker.working or self._glancer.working
 
     def glance(self) -> None:
         """Begin a look at the ranks, if there are several and their Python stacks can be taken."""
         targets = self._targets() if self._blind < MOST_BLIND and self._glancer.is_idle() else None
         if targets is not None and len(targets.ranks) > 1:
-            self._glancer.start(lambda: [self._glance(targets)])
+            self._glancer.start(lambda: (targets.attempt, self._glance(targets)))
 
     def glanced(self) -> StackRound | None:
         """The result of the look, once. After several looks without a result, this attempt gets no more."""
-        found = self._glancer.poll()
-        if found is None:
-            return None
-        self._blind += 1
-        if found[0] is not None:
-            self._blind = 0
-        return found[0]
+        attempt, found = self._glancer.poll() or (None, None)
+        if attempt == self._attempt:
+            self._blind = self._blind + 1 if found is None else 0
+        return found if attempt == self._attempt else None
 
     def start(self) -> bool:
         """Begin a round for the watch; False if no rank is known or a round is in progress."""
         targets = None if self._taker.busy else self._targets()
         if targets is None:
             return False
-        self._taker.start(lambda: self._round(targets))
+        self._taker.start(lambda: (targets.attempt, self._round(targets)))
         return True
 
     def poll(self) -> Round | None:
         """The watch's round, once, when it is done."""
-        taken = self._taker.poll()
-        if taken is not None:
-            self._journal(taken, self._attempt)
+        attempt, taken = self._taker.poll() or (None, None)
+        if taken is None or attempt != self._attempt:
+            return None
+        self._journal(taken, self._attempt)
         return taken
 
     def ask(self) -> BackgroundTask[Round, str] | None:
@@ -426,12 +348,6 @@ class StackBroker:
 
         self._asked = BackgroundTask("stoker-stacks-asked", lambda: self._round(targets), finish)
         return self._asked
-
-    def _begin(self, attempt: int) -> None:
-        self._attempt = attempt
-        self._taker: Background[Round] = Background("stoker-stacks")
-        self._glancer: Background[list[StackRound | None]] = Background("stoker-glance")
-        self._blind = 0
 
     def _round(self, targets: Targets) -> Round:
         # Two tracers cannot hold one process, so the second waits, but no longer than a round may take.

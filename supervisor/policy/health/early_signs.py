@@ -17,9 +17,8 @@ from statistics import median
 from supervisor.job.memory_fit import Measure, MemoryTrial
 from supervisor.run.failures import FailureClass
 
-FIRST_PAUSE_S = 1800.0
-LONGEST_PAUSE_S = 86_400.0
-POINTS = 60
+PAUSE_S = 7200.0
+POINTS, SPACING_S = 60, 20.0
 THIRDS = 3
 NEAR_LIMIT = 0.85
 SOON_S = 1800.0
@@ -29,8 +28,7 @@ MIN_STEPS = 30
 DATA_SHARE = 0.3
 DATA_SHARE_ALONE = 0.5
 BUSY_GPU = 0.6
-HOT_C = 87.0
-HOT_READINGS = 30
+THROTTLED_READINGS = 30
 CHECKPOINTS_AHEAD = 3
 # A step that is read this much later was made after the complaint; lines that were written together are read together.
 WENT_ON_S = 2.0
@@ -54,42 +52,36 @@ class Advice:
 
 
 class Quota:
-    """Limits how often one kind of advice is given: again after half an hour, then after an hour, and so on, doubling."""
+    """Limits how often one kind of advice is given: again after two hours."""
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[float, float]] = {}
+        self._last: dict[str, float] = {}
 
     def allows(self, code: str, now: float) -> bool:
         """Whether `code` may be given at `now` (monotonic seconds); if so, it counts as given."""
-        known = self._last.get(code)
-        if known is None:
-            self._last[code] = (now, FIRST_PAUSE_S)
-            return True
-        last, pause = known
-        if now - last < pause:
-            return False
-        self._last[code] = (now, min(2 * pause, LONGEST_PAUSE_S))
-        return True
+        allowed = now - self._last.get(code, float("-inf")) >= PAUSE_S
+        if allowed:
+            self._last[code] = now
+        return allowed
 
     def said(self, code: str, now: float) -> None:
         """An earlier process gave this advice."""
-        self._last[code] = (now, FIRST_PAUSE_S)
+        self._last[code] = now
 
 
 class Creep:
-    """Readings of one level: at most `POINTS`, `spacing_s` apart.
+    """Readings of one level: at most `POINTS`, `SPACING_S` apart.
 
     A level creeps if each third of its readings lies entirely above the one before. A caching allocator's memory rises in steps and
     stays; a leak keeps rising.
     """
 
-    def __init__(self, *, spacing_s: float = 20.0) -> None:
-        self._spacing_s = spacing_s
+    def __init__(self) -> None:
         self._points: deque[tuple[float, float]] = deque(maxlen=POINTS)
 
     def add(self, t: float, value: float) -> None:
         """One reading at `t` seconds."""
-        if not self._points or t - self._points[-1][0] >= self._spacing_s:
+        if not self._points or t - self._points[-1][0] >= SPACING_S:
             self._points.append((t, value))
 
     def full_in_s(self, limit: float) -> float | None:
@@ -108,31 +100,6 @@ class Creep:
         span = median(t for t, _ in last) - median(t for t, _ in first)
         slope = (median(v for _, v in last) - median(v for _, v in first)) / span if span > 0 else 0.0
         return max(0.0, (limit - points[-1][1]) / slope) if slope > 0 else None
-
-
-class Typical:
-    """Median and spread of the last values, for comparison with a spike."""
-
-    def __init__(self, size: int = 64) -> None:
-        self._values: deque[float] = deque(maxlen=size)
-
-    def add(self, value: float) -> None:
-        """One value."""
-        self._values.append(value)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    @property
-    def median(self) -> float:
-        """The middle value."""
-        return median(self._values)
-
-    @property
-    def spread(self) -> float:
-        """1.4826 times the median distance from the median: a standard deviation that outliers do not move."""
-        middle = self.median
-        return 1.4826 * median(abs(value - middle) for value in self._values)
 
 
 MEMORY_UNEXPECTED = "memory_unexpected"
@@ -171,23 +138,25 @@ def _spike_text(name: str, value: float, usual: float) -> str:
 
 @dataclass(slots=True)
 class _Spike:
-    """The usual value, and how many steps in a row were far above it."""
+    """The usual values, and how many steps in a row were far above them."""
 
-    usual: Typical = field(default_factory=Typical)
+    usual: deque[float] = field(default_factory=lambda: deque(maxlen=64))
     high: int = 0
 
-    def lasts(self, value: float, factor: float) -> bool:
-        """Count a step; True once enough in a row were far above the usual value, both by ratio and by spread."""
+    def lasts(self, value: float, factor: float) -> float | None:
+        """Count a step. Once enough in a row were far above the usual value, by ratio and by spread: the usual value."""
         if not math.isfinite(value):  # a failure, not a spike
             self.high = 0
-            return False
-        known = len(self.usual) >= MIN_STEPS and (middle := self.usual.median) > 0
-        high = known and value > factor * middle and value > middle + SPIKE_SPREADS * self.usual.spread
+            return None
+        middle = median(self.usual) if len(self.usual) >= MIN_STEPS else 0.0
+        # 1.4826 times the median distance from the median: a standard deviation that outliers do not move.
+        spread = 1.4826 * median(abs(one - middle) for one in self.usual) if middle > 0 else 0.0
+        high = middle > 0 and value > max(factor * middle, middle + SPIKE_SPREADS * spread)
         self.high = self.high + 1 if high else 0
-        lasts = self.high == SPIKE_STEPS
-        if not lasts:
-            self.usual.add(value)
-        return lasts
+        if self.high == SPIKE_STEPS:
+            return middle
+        self.usual.append(value)
+        return None
 
 
 @dataclass(slots=True)
@@ -195,10 +164,9 @@ class _Gpu:
     """The history of one GPU."""
 
     memory: Creep = field(default_factory=Creep)
-    hot: int = 0
     throttled: int = 0
     ecc: float | None = None
-    util: Typical = field(default_factory=lambda: Typical(60))
+    util: deque[float] = field(default_factory=lambda: deque(maxlen=60))
 
 
 class EarlySigns:
@@ -208,7 +176,7 @@ class EarlySigns:
         self._gpus: dict[str, _Gpu] = {}
         self._host = Creep()
         self._spikes = {name: _Spike() for name in SPIKES}
-        self._waits = Typical(50)
+        self._waits: deque[float] = deque(maxlen=50)
         self._disk_free: float | None = None
         self._free_after_save: float | None = None
         self._not_saved: tuple[float, int | None, str] | None = None
@@ -220,9 +188,24 @@ class EarlySigns:
 
     def step(self, rank: int | None, t: float, values: Mapping[str, float]) -> Iterator[Advice]:
         """Take a step's numbers by their canonical names; `t`: seconds of any clock."""
-        yield from self._went_on_unsaved(rank, t)
-        if rank in {None, 0}:
-            yield from self._numbers(values)
+        if self._not_saved is not None:
+            seen, whose, line = self._not_saved
+            # A failed save that ends a run is its verdict. If the script caught it, a later failure would lose more.
+            if t - seen >= WENT_ON_S and rank in {None, 0, whose}:
+                self._not_saved = None
+                yield Advice(
+                    "checkpoint_not_saved",
+                    f"the run continues after it could not write ({line.strip()[:160]}): what is trained since the last whole checkpoint would be lost; "
+                    "free space, or look at the folder's rights and mount",
+                    whose,
+                )
+        if rank not in {None, 0}:
+            return
+        for name, (code, factor) in SPIKES.items():
+            value = values.get(name)
+            if value is not None and (usual := self._spikes[name].lasts(value, factor)) is not None:
+                yield Advice(code, _spike_text(name, value, usual))
+        yield from self._data(values)
 
     def gpu(self, index: str, t: float, values: Mapping[str, float | None]) -> Iterator[Advice]:
         """Take a GPU's reading, by the names of the series."""
@@ -231,15 +214,8 @@ class EarlySigns:
         if used is not None and total:
             known.memory.add(t, used)
             yield from _creeps(known.memory, used, total, f"GPU {index}", "gpu_memory_creeping")
-        temperature = values.get("temperature_c")
-        known.hot = known.hot + 1 if temperature is not None and temperature >= HOT_C else 0
-        if temperature is not None and known.hot == HOT_READINGS:
-            yield Advice(
-                f"gpu_hot_{index}",
-                f"GPU {index} stays at {temperature:.0f} °C: it will slow down or fall out; look at fans, airflow and its power limit",
-            )
         known.throttled = known.throttled + 1 if values.get("throttle") else 0
-        if known.throttled == HOT_READINGS:
+        if known.throttled == THROTTLED_READINGS:
             yield Advice(
                 f"gpu_throttled_{index}",
                 f"GPU {index} runs slower than asked for (thermal or power brake): nvidia-smi -q -d PERFORMANCE says why",
@@ -254,7 +230,7 @@ class EarlySigns:
             known.ecc = errors
         util = values.get("util_ratio")
         if util is not None:
-            known.util.add(util)
+            known.util.append(util)
 
     def machine(self, t: float, values: Mapping[str, float | None]) -> Iterator[Advice]:
         """Take the machine's reading, by the names of the series."""
@@ -286,37 +262,15 @@ class EarlySigns:
                 f"{more} on the disk ({free / _GIB:.1f} GiB free, {size_bytes / _GIB:.2f} GiB each): free some, or keep fewer (keep_checkpoints)",
             )
 
-    def _went_on_unsaved(self, rank: int | None, t: float) -> Iterator[Advice]:
-        """A failed save that ends a run is its verdict. If the script caught it, a later failure would lose everything since the last good save."""
-        if self._not_saved is None:
-            return
-        seen, whose, line = self._not_saved
-        if t - seen >= WENT_ON_S and rank in {None, 0, whose}:
-            self._not_saved = None
-            yield Advice(
-                "checkpoint_not_saved",
-                f"the run continues after it could not write ({line.strip()[:160]}): what is trained since the last whole checkpoint would be lost; "
-                "free space, or look at the folder's rights and mount",
-                whose,
-            )
-
-    def _numbers(self, values: Mapping[str, float]) -> Iterator[Advice]:
-        for name, spike in self._spikes.items():
-            value = values.get(name)
-            code, factor = SPIKES[name]
-            if value is not None and spike.lasts(value, factor):
-                yield Advice(code, _spike_text(name, value, spike.usual.median))
-        yield from self._data(values)
-
     def _data(self, values: Mapping[str, float]) -> Iterator[Advice]:
         wait, step = values.get("data_wait_s"), values.get("step_time_s")
         if wait is None or not step or not math.isfinite(wait) or not math.isfinite(step):
             return
-        self._waits.add(wait / max(step, wait))
+        self._waits.append(wait / max(step, wait))
         if len(self._waits) < MIN_STEPS:
             return
-        share = self._waits.median
-        utils = [gpu.util.median for gpu in self._gpus.values() if len(gpu.util) >= 10]
+        share = median(self._waits)
+        utils = [median(gpu.util) for gpu in self._gpus.values() if len(gpu.util) >= 10]
         idle = bool(utils) and max(utils) < BUSY_GPU
         if share > DATA_SHARE_ALONE or (idle and share > DATA_SHARE):
             gpus = f", the GPUs are busy {100 * max(utils):.0f} % of the time" if utils else ""

@@ -1,34 +1,28 @@
 """When missing progress is flagged as a stall (with stacks), and how long a stall must last before it may be ended as a hang (`ending`).
 
 There are two clocks. *Progress* is a completed step or epoch, a committed checkpoint, a change of the reported phase, or an
-evaluation's own counter that goes up (``12/50``). *Output* is progress, or a line that is news, which a heartbeat is not.
-The CPU time of a rank itself counts for neither. A rank that waits in NCCL spins on a core, as does one in an endless loop; a rank
-that reads from a slow disk uses none.
+evaluation's own counter that goes up (``12/50``). *Output* is progress, or a line that is news, which a heartbeat is not. A rank's own
+CPU time counts for neither, because a rank that waits in NCCL spins on a core.
 
-- A stall is *flagged* after max(flag_s, 3 x pace) without progress. A line that is news restarts that time, within limits: words that
-  are new or come early (an evaluation's prose) until max(300 s, 10 x pace) after the last progress, and words that repeat since then
-  (an evaluation's lines, or a rank that reports that it waits) until 5 times the flag's own time. Only new words end a stall that is
-  already flagged. The first evaluation, save or compilation that a line announces has no known pace: its limit is 60 s.
+- A stall is *flagged* after max(flag_s, 3 x pace) without progress. A line that is news restarts that time, within limits: new or early
+  words (an evaluation's prose) until max(300 s, 10 x pace) after the last progress, words that repeat (an evaluation's lines, or a rank
+  that reports that it waits) until 5 times the flag's own time. Only new words end a stall that is already flagged. The first
+  evaluation, save or compilation that a line announces has no known pace: its limit is 60 s.
 - A stall may be *ended* after max(act_s, 10 x pace, 3 x the longest silence that the run recovered from) without output.
 - With both ``--end-hangs`` and ``--hang-timeout S``, it is ended after S seconds without progress, from the first completed step on.
   In an evaluation, a checkpoint or a compilation (reported, announced by a line, or seen in the stacks) the limit is max(S, 3 x the
   longest such phase so far), or 600 s the first time. ``--start-timeout`` counts from the launch to the first step.
-- With fewer than five steps, read or measured, there is no pace: nothing is flagged.
+- With fewer than five gaps between steps there is no pace, and nothing is flagged: a false alarm is worse than a late one.
 
-A false alarm does harm, and is worse than a late alarm: without a known pace, a stall is neither flagged nor ended.
-
-Which lines are news: a heartbeat thread, a tracker's status line, or one rank that keeps logging prints the same words in a hang as before it.
-An evaluation, a save, or a download prints words that no step printed. So each line is reduced to its *template*: its words without
-digits. A template is familiar in a log once it was printed both before and after a step. The average time between two such lines is
-its usual interval. A familiar template is news only if it comes more than twice as often as usual, or within half its interval after
-the last step. So one evaluation does not make the next one familiar.
+Each line is reduced to its *template*: its words without digits. A template is familiar in a log once it was printed both before and
+after a step, and its usual interval is the average time between two such lines. A familiar template is news only if it comes more than
+twice as often as usual, or within half its interval after the last step. So one evaluation does not make the next one familiar.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from bisect import insort
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -99,12 +93,13 @@ def printed(raw: bytes) -> Printed:
     phase = next((phase for phase, part, rule in _ANNOUNCED if part in head and rule.search(head)), None)
     if phase is not None and counter is None and _RESULT.search(head):
         phase = None
-    return Printed(hash(tuple(filter(_is_word, head.split()))), counter, phase)
-
-
-def _is_word(token: bytes) -> bool:
-    """Whether a token has letters and no digit: a spinner or a part of a bar is not a word."""
-    return token.translate(None, _DIGITS) == token and (token.upper() != token or not token.isascii())
+    # A token without letters (a spinner, a part of a bar) or with a digit is not a word.
+    words = [
+        token
+        for token in head.split()
+        if token.translate(None, _DIGITS) == token and (token.upper() != token or not token.isascii())
+    ]
+    return Printed(hash(tuple(words)), counter, phase)
 
 
 def phase_in_stack(mark: str) -> Phase | None:
@@ -187,65 +182,30 @@ class Stage(StrEnum):
     CHECKPOINT = "checkpoint"
 
 
-class Pace:
-    """The 99th percentile of durations in seconds, from a stream of them."""
-
-    def __init__(self, min_count: int = MIN_GAPS) -> None:
-        self._min_count = min_count
-        self._newest: deque[float] = deque()
-        self._sorted: list[float] = []
-
-    def add(self, duration_s: float) -> None:
-        """Count one duration; ignores negative and non-finite values."""
-        if not math.isfinite(duration_s) or duration_s < 0:
-            return
-        self._newest.append(duration_s)
-        insort(self._sorted, duration_s)
-        if len(self._newest) > KEPT:
-            self._sorted.remove(self._newest.popleft())
-
-    @property
-    def known(self) -> bool:
-        """Whether enough durations are known for a pace."""
-        return len(self._newest) >= self._min_count
-
-    def quantile_s(self, q: float = 0.99) -> float | None:
-        """The q-quantile; None with too few durations. With fewer than 100, the 99th percentile is the longest of them."""
-        return self._sorted[math.ceil(q * len(self._sorted) - 1e-9) - 1] if self.known else None
-
-
 class Paces:
-    """One pace per stage, over all attempts. Phases are rare, so a single earlier length is already a pace."""
+    """The newest durations of each stage over all attempts, and the silences that ended on their own.
+
+    Attributes:
+        forgiven_s: the longest flagged silence of a stage that ended on its own: one as long is not reported again.
+        returned_s: the longest silence, flagged or not, from which the run recovered.
+    """
 
     def __init__(self) -> None:
-        self._paces = {stage: Pace(MIN_GAPS if stage is Stage.STEP else 1) for stage in Stage}
-        self._forgiven: dict[Stage, float] = {}
-        self._returned_s = 0.0
+        self._durations = {stage: deque[float](maxlen=KEPT) for stage in Stage}
+        self.forgiven_s: dict[Stage, float] = {}
+        self.returned_s = 0.0
 
     def add(self, stage: Stage, duration_s: float) -> None:
         """Count one duration of a stage."""
-        self._paces[stage].add(duration_s)
-
-    def forgive(self, stage: Stage, silent_s: float) -> None:
-        """A silence of this stage ended on its own, so a later one of the same length is not reported."""
-        self._forgiven[stage] = max(self.forgiven_s(stage), silent_s)
-
-    def forgiven_s(self, stage: Stage) -> float:
-        """The longest flagged silence of the stage that ended on its own; 0 if there is none."""
-        return self._forgiven.get(stage, 0.0)
-
-    def returned(self, silent_s: float) -> None:
-        """The run recovered from a silence of this length, flagged or not."""
-        self._returned_s = max(self._returned_s, silent_s)
-
-    @property
-    def returned_s(self) -> float:
-        """The longest silence from which the run recovered, in any attempt; 0 before the first."""
-        return self._returned_s
+        if duration_s >= 0:
+            self._durations[stage].append(duration_s)
 
     def p99_s(self, stage: Stage) -> float | None:
-        """The stage's 99th percentile; None while unknown."""
-        return self._paces[stage].quantile_s()
+        """The stage's 99th percentile; None while unknown. Phases are rare, so one earlier length is already a pace."""
+        known = sorted(self._durations[stage])
+        if len(known) < (MIN_GAPS if stage is Stage.STEP else 1):
+            return None
+        return known[math.ceil(0.99 * len(known) - 1e-9) - 1]
 
 
 _PHASE_STAGES = {
@@ -363,7 +323,22 @@ class StallWatch:
     def printed(self, log: str, lines: Iterable[Printed], now: float) -> None:
         """A rank wrote these lines to its log."""
         for line in lines:
-            self._hear(line, self._output.news(log, line, now), now)
+            if line.phase is not None:
+                self.announce(line.phase, now)
+            news = self._output.news(log, line, now)
+            if news is News.COUNTED:
+                self.progress(now)
+            elif news is not News.NONE:
+                self._speak(now)
+                limit = self.threshold()
+                if limit is None:
+                    longest_s = now
+                elif news is News.REPEATED:
+                    longest_s = REPEATED_FACTOR * limit.flag_s
+                else:
+                    longest_s = max(FRESH_S, FRESH_FACTOR * limit.pace_s)
+                if now - self._progress <= longest_s and (self.flagged is None or news is News.FRESH):
+                    self._hold(now)
 
     def recall(self, log: str, lines: Iterable[Printed]) -> None:
         """Lines that an earlier keeper saw. Their times and the steps between them are unknown: what repeats counts as familiar."""
@@ -421,7 +396,7 @@ class StallWatch:
         if self._announced is not None and stage is not self._announced[0]:
             # The pace of an evaluation or a save is unknown before the first one.
             flag = max(flag, FIRST_FLAG_S)
-        flag = max(flag, AGAIN_FACTOR * self._paces.forgiven_s(stage))
+        flag = max(flag, AGAIN_FACTOR * self._paces.forgiven_s.get(stage, 0.0))
         if asked_s is not None:
             return Threshold(stage, pace, min(flag, asked_s), asked_s)
         if settings.act_s <= 0:
@@ -451,28 +426,11 @@ class StallWatch:
         # The first step compiles, fills caches and waits for the slowest rank, so it belongs to the start.
         return stage if self.stepped or stage is Stage.COMPILE else Stage.START
 
-    def _hear(self, line: Printed, news: News, now: float) -> None:
-        if line.phase is not None:
-            self.announce(line.phase, now)
-        if news is News.COUNTED:
-            self.progress(now)
-        elif news is not News.NONE:
-            self._speak(now)
-            limit = self.threshold()
-            if limit is None:
-                longest_s = now
-            elif news is News.REPEATED:
-                longest_s = REPEATED_FACTOR * limit.flag_s
-            else:
-                longest_s = max(FRESH_S, FRESH_FACTOR * limit.pace_s)
-            if now - self._progress <= longest_s and (self.flagged is None or news is News.FRESH):
-                self._hold(now)
-
     def _speak(self, now: float) -> None:
         """Note output that is news: the run recovered from a silence, so later ones may be as long."""
         if now > self._news:
             if self.stepped:
-                self._paces.returned(now - self._news)
+                self._paces.returned_s = max(self._paces.returned_s, now - self._news)
             self._news = now
 
     def _hold(self, now: float) -> None:
@@ -482,7 +440,8 @@ class StallWatch:
             return
         if self.flagged is not None:
             self._over_s = now - self.last_sign
-            self._paces.forgive(self.flagged.stage, self._over_s)
+            forgiven, stage = self._paces.forgiven_s, self.flagged.stage
+            forgiven[stage] = max(forgiven.get(stage, 0.0), self._over_s)
             self.flagged = None
         self.last_sign = now
 

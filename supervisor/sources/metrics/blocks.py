@@ -21,19 +21,24 @@ from supervisor.sources.metrics.names import (
     VAL_LOSS,
     words_of,
 )
-from supervisor.sources.metrics.prefix import json_message, message_start
 from supervisor.sources.metrics.progress_bars import begins_other_work, find_bar, is_other_work
 from supervisor.sources.metrics.tables import (
     Header,
     find_header,
     is_counted,
-    is_rule,
-    is_section_row,
     read_pair_row,
     read_row,
 )
-from supervisor.sources.metrics.tokens import MASKED, mask
-from supervisor.sources.metrics.values import NOTHING, Parsed, convert, shifted
+from supervisor.sources.metrics.tokens import (
+    MASKED,
+    NOTHING,
+    Parsed,
+    convert,
+    json_message,
+    mask,
+    message_start,
+    shifted,
+)
 from supervisor.sources.metrics.words import EVAL_WORDS, EVALUATES, TRAIN_WORDS, TRAINS
 
 MAX_HEADING = 120
@@ -101,6 +106,12 @@ _OF_SET = EVAL_WORDS | TRAIN_WORDS
 # What a bar or a nameless counter may show beside its count where it is not the training's.
 _OF_COUNTER = frozenset({STEP, TOTAL_STEPS, STEP_TIME, SAMPLES, ETA})
 _FULL_BAR = re.compile(r"100%\|[█#=]+\|")
+
+
+# A line that only draws, which does not end a table.
+_RULE = re.compile(r"[\s|+:=─━┼-]*$")
+# "| train/   |        |": a table of names and values, not of settings.
+_SECTION_ROW = re.compile(r"\s*\|\s*[A-Za-z_][\w ]*/\s*\|\s*\|\s*$")
 
 
 class Below(Enum):
@@ -234,7 +245,9 @@ def _heads(message: str, state: State) -> State | None:
         return state._replace(below=Below.SET, in_settings=is_key)
     if _HELD_OUT.match(message):
         return state._replace(below=Below.RESULTS)
-    if _heads_block(message):
+    word = _BLOCK_WORD.search(message)
+    is_block = word is not None and _BEFORE_BLOCK_WORD.match(message[: word.start()]) is not None
+    if is_block or _BLOCK_NAME.match(message):
         return state._replace(in_settings=True)
     if _SUMMARY.match(message):
         return state._replace(in_summary=MAX_BLOCK)
@@ -322,14 +335,6 @@ def _with_message(text: str, begin: int, *, in_record: bool, evaluates: bool) ->
     return shifted(alone, begin) if _weight(alone) > _weight(parsed) or not parsed.readings else parsed
 
 
-def _heads_block(text: str) -> bool:
-    """Whether a line is a heading over settings."""
-    if _BLOCK_NAME.match(text):
-        return True
-    word = _BLOCK_WORD.search(text)
-    return word is not None and _BEFORE_BLOCK_WORD.match(text[: word.start()]) is not None
-
-
 def _in_block(message: str, state: State) -> State | None:
     """The state after a line in a block that is not read; None for a line outside any, such as a bar, indented or not."""
     if state.skip_next:
@@ -377,9 +382,12 @@ def _is_bar(message: str) -> bool:
 
 
 def _from_table(text: str, state: State) -> tuple[Parsed | None, State]:
-    if is_rule(text):
+    """The row of a table, or nothing for its header and rules; None for any other line."""
+    if _RULE.match(text):
         return NOTHING, state
-    if is_section_row(text):
+    if not any(separator in text for separator in ("|", "│", "┃", ",", "\t", "  ")):
+        return None, state._replace(in_section=False) if state.in_section else state
+    if _SECTION_ROW.match(text):
         return NOTHING, state._replace(in_section=True)
     row = read_pair_row(text, in_section=state.in_section)
     if row is not None:

@@ -1,67 +1,77 @@
-"""Reads one log line by grammar. Slow and careful; `metrics` caches the result per shape."""
+"""Reads one log line by grammar. Slow and careful; `metric_reader` caches the result per shape."""
 
 from __future__ import annotations
 
 import re
 
-from supervisor.sources.metrics.counters import (
-    read_formats,
-    read_pair,
-    read_ratio,
-    without_ordinal,
-)
+from supervisor.sources.metrics.counters import nameless, read_pair, read_ratio
+from supervisor.sources.metrics.formats import ORDINAL, read_formats
 from supervisor.sources.metrics.line_report import is_program_text, judge
 from supervisor.sources.metrics.names import (
     EPOCH,
     EPOCH_TIME,
     ETA,
+    GRAD_NORM,
     LOSS,
+    LR,
+    MEMORY,
+    MFU,
     STEP,
     STEP_TIME,
+    TOKENS,
+    TOTAL_STEPS,
     VAL_LOSS,
     Meaning,
+    field_of_rate,
+    is_step_of,
+    is_step_rate,
     meaning,
     words_of,
 )
-from supervisor.sources.metrics.prefix import logged_behind
-from supervisor.sources.metrics.progress_bars import find_bar
-from supervisor.sources.metrics.tokens import MASKED, Token, is_adjacent, mask, name_of
-from supervisor.sources.metrics.value_meaning import (
-    LineValues,
-    nameless,
-)
-from supervisor.sources.metrics.values import (
+from supervisor.sources.metrics.progress_bars import find_bar, is_beside_training
+from supervisor.sources.metrics.tokens import (
     BAR_RANK,
+    MASKED,
     NOTHING,
+    PLAIN,
     RANK,
     WHOLE,
     Conversion,
     Found,
     How,
+    LineValues,
     Parsed,
     Reading,
+    Token,
+    is_adjacent,
+    logged_behind,
+    magnitude,
+    mask,
+    memory_conversion,
+    name_of,
+    time_scale,
 )
 from supervisor.sources.metrics.words import (
     EPOCH_NAMES,
     EVAL_WORDS,
     EVALUATES,
+    PROSE,
+    SCORES,
     SETTING_OF,
     SETTINGS,
     TAG,
     TRAIN_WORDS,
     TRAINS,
+    UNCALLED_LOSSES,
 )
 
+# Counters at the start of a name: "Epoch38 Train Loss", "第3轮 训练损失" (`ORDINAL`).
+_LED = re.compile(r"(?:(?:epoch|ep|e|step|iter|it|iteration|batch|[SBI])\d+\s+)+(?=[^\W\d])", re.IGNORECASE)
 _LOSS_BEFORE = re.compile(
     r"\b((?:(?:train(?:ing)?|val(?:idation)?|test|eval(?:uation)?) )?loss)\b[^:=\d]*$", re.IGNORECASE
 )
 # A value of an option: "--loss 0.1".
 _OPTION = re.compile(r"(?:^|[\s\[('\"=,])--[A-Za-z][\w.-]*['\"]?[,=\s]*['\"]?$")
-# The rest of a preceding counter at the start of a name: "Epoch38 Train Loss", "steps training loss".
-_LED = re.compile(
-    r"(?:(?:epoch|ep|e|step|iter|it|iteration|batch|[SBI])\d+\s+|(?:steps|epochs|iters|iterations|batches)\s+(?!per\b|/))+(?=[^\W\d])",
-    re.IGNORECASE,
-)
 _MORE_OF_LIST = re.compile(r",\s*['\"]?[-+]?\d|\), tensor\(")
 # "loss --- train: 2.31 val: 2.42": the first word is for all sets.
 _LOSS_BEHIND = re.compile(r"\s+loss\b(?!\s*[:=(\d])", re.IGNORECASE)  # "Train: 0.31 loss"
@@ -76,12 +86,34 @@ _NAME_OF_VALUE = re.compile(
     r"[\"'](?:name|metric|metric_name|tag|key)[\"']\s*:\s*[\"']([A-Za-z_][\w/. -]{0,40})[\"']", re.IGNORECASE
 )
 _COUNTERS = frozenset({"step", "epoch", "steps", "iter", "update", "updates", "iteration"})
+_COUNTED = frozenset({"batches", "samples", "examples", "iterations", "steps"})
+_TIMES = frozenset({"time_batch", "time_step", "time_iter", "time_iteration"})
+_NAME = re.compile(r"[A-Za-z_#一-鿿][\w@/.#% '+-]{0,60}$")
+# A single step's name before the slash: the plural, per second, may mean steps of an environment.
+_STEP_RATE = re.compile(
+    r"(?:step|iter|it|train(?:ing)? steps)/(?:s|sec|second)$|.*/batches_per_second$", re.IGNORECASE
+)
+# What a time may be of that is no step: "0.02s/sample".
+_OF_OTHERS = frozenset({"sample", "img", "image", "epoch", "tick", "kimg"})
+# The part of a step that a time covers.
+_PHASES = frozenset({"data", "load", "loading", "forward", "backward", "optimizer", "comm"})
+# Values whose names mean thousands.
+_KILO = frozenset({"kt_s", "ktok_s", "ktok_sec", "ktokens_s", "ktokens_sec", "ktps", "kwps"})
+# A limit for a loss ("loss < 0.1"), or a number of items ("loss on 1000 samples").
+_COMPARED = re.compile(r"(?<![-=])[<>]=?\s*$")
+_NO_READING_BEFORE = re.compile(
+    r"\s[<>]=?\s*\w|\s+[KMGT]?(?:MACs?|FLOPs?|FLOPS|params?|parameters|bytes|[KMG]i?B|dB)\b"
+)
+_OF_THINGS = re.compile(
+    r"\s+(?:samples|examples|batches|steps|iterations|epochs|gpus|ranks|workers|devices|tokens|sequences|images)\b",
+    re.IGNORECASE,
+)
+_DECIMAL_COMMA = re.compile(r",\d")
+_SAID_OF = re.compile(r"\bof\s*$", re.IGNORECASE)
+_TIME_OF_STEP = Meaning(STEP_TIME, 5)
+_NOTHING = Meaning(None)
 # A message that was printed while a bar stood on the line: it begins where the bar ends.
 _GLUED = re.compile(r"\[\d[\d:]*<[^\]]*\](?=[^\s\]|,)])")
-_TIMES = frozenset({"time_batch", "time_step", "time_iter", "time_iteration"})
-_COUNTED = frozenset({"batches", "samples", "examples", "iterations", "steps"})
-
-
 # Printed by DeepSpeed at its start, also in a program with its own step count.
 _ENGINE_STARTS = re.compile(r"\bstep=0, skipped=0\b")
 
@@ -99,7 +131,7 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
         return NOTHING
     if _ENGINE_STARTS.search(masked):
         return NOTHING._replace(once=True)
-    bar = find_bar(masked)
+    bar = find_bar(masked) if "/" in masked else None
     bar_readings: tuple[Reading, ...] = ()
     if bar is not None and (message := logged_behind(text, masked, bar.end)) is not None:
         # The owner of a bar before a logger's line says nothing about that line, and vice versa.
@@ -112,17 +144,14 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
     if bar is not None:
         if bar.works_on_other:
             return NOTHING._replace(once=bar.is_new)
-        bar_readings = tuple(
-            Reading(b.field, "", BAR_RANK, b.start, b.end, b.conversion) for b in bar.readings
-        )
-        masked = bar.rest
+        bar_readings, masked = bar.readings, bar.rest
     walker = _Walker(masked, bar_readings, evaluates=evaluates or (bar is not None and bar.evaluates))
     found = walker.read()
     if glued := _GLUED.search(text):
         found = _as_of_message(found, glued.end())
     parsed = judge(found, masked, has_bar=bool(bar_readings), in_record=in_record)
-    parsed = parsed._replace(evaluates=walker.evaluates and bool(parsed.readings))
-    return parsed._replace(once=True) if bar is not None and bar.is_new else parsed
+    is_of_held_out = walker.line.evaluates and bool(parsed.readings)
+    return parsed._replace(evaluates=is_of_held_out, once=bar is not None and bar.is_new)
 
 
 def _as_of_message(found: Found, begin: int) -> Found:
@@ -141,65 +170,49 @@ class _Walker:
     """Walks through a line's values from left to right, with the words between them."""
 
     def __init__(self, masked: str, bar: tuple[Reading, ...], *, evaluates: bool) -> None:
-        self._line = LineValues(masked, bar, evaluates=evaluates)
+        self.line = LineValues(masked, bar, evaluates=evaluates)
         self._name_to_come = ""  # a name whose value comes after a counter
-        self._sums_up = False  # "time=45 minutes …": the line sums up an epoch
-
-    @property
-    def evaluates(self) -> bool:
-        """Whether the line's last value is from held-out data."""
-        return self._line.evaluates
+        self._trained_before = False  # the value before was a loss named as training's
+        self._counts_all_time = False  # a "time" on this line is that of many steps
+        self._has_step_of_evaluation = False
 
     def read(self) -> Found:
         """All readings, in order, without choosing between them."""
-        line = self._line
+        line = self.line
         readings, is_whole = read_formats(line.text)
         line.readings += readings
         if is_whole:
             return Found(line.readings, 0)
+        sums_up = False  # "time=45 minutes …": the line sums up an epoch
         for place, found in enumerate(line.tokens):
-            behind_pair = place > 0 and line.tokens[place - 1].kind == "frac"
-            led = _LED.match(found.name)
-            name = found.name[led.end() :] if led and (led[0][-2:-1].isdigit() or behind_pair) else found.name
-            token = found._replace(name=without_ordinal(name) or name)
+            led = _LED.match(found.name) or (None if found.name.isascii() else ORDINAL.match(found.name))
+            name = found.name[led.end() :].strip() if led is not None else ""
+            token = found._replace(name=name) if name else found
             line.evaluates = _evaluates(line, token, place)
-            match token.kind:
-                case "frac":
-                    read_pair(line, token, place)
-                case "dur":
-                    self._duration(token)
-                case "num":
-                    self._number(token, place)
-                case _:
-                    read_ratio(line, token)
+            if token.kind == "frac":
+                read_pair(line, token, place)
+                continue
+            line.after_epoch = False
+            if token.kind == "dur":
+                field = meaning(token.name).field
+                if field in {ETA, EPOCH_TIME} and not line.evaluates:
+                    line.add(field, token, 8, Conversion(How.DURATION))
+                elif field == STEP_TIME:
+                    sums_up = sums_up or token.text[0] != "0"
+                    if not line.evaluates and words_of(token.name) == ["time"]:
+                        line.add(EPOCH_TIME, token, 3, Conversion(How.DURATION), weak=True)
+            elif token.kind == "num":
+                self._number(token, place)
+            else:
+                read_ratio(line, token)
         # "Test Step=0 Time=07:31": the evaluation's own
-        is_of_evaluation = line.has_step_of_evaluation and not line.has(LOSS, VAL_LOSS, "")
+        is_of_evaluation = self._has_step_of_evaluation and not line.has(LOSS, VAL_LOSS, "")
         dropped = {STEP} if is_of_evaluation else set()
-
-        def is_dropped(one: Reading) -> bool:
-            is_of_all = self._sums_up and one.field == STEP_TIME and one.conversion.how is not How.INVERSE
-            return is_of_all or one.field in dropped
-
-        return Found([reading for reading in line.readings if not is_dropped(reading)], line.settings)
-
-    def _duration(self, token: Token) -> None:
-        line = self._line
-        line.after_epoch = False
-        field = meaning(token.name).field
-        words = words_of(token.name)
-        if field == ETA and not line.evaluates:
-            is_of_part = not {"loop", "epoch"}.isdisjoint(words)
-            line.add(ETA, token, 7 if is_of_part else 8, Conversion(How.DURATION))
-        elif field == EPOCH_TIME and not line.evaluates:
-            line.add(EPOCH_TIME, token, 8, Conversion(How.DURATION))
-        elif field == STEP_TIME:
-            self._sums_up = self._sums_up or token.text[:1] != "0"
-            if not line.evaluates and words == ["time"]:
-                line.add(EPOCH_TIME, token, 3, Conversion(How.DURATION), weak=True)
+        dropped |= {STEP_TIME} if sums_up else set()
+        return Found([one for one in line.readings if one.field not in dropped], line.settings)
 
     def _number(self, token: Token, place: int) -> None:
-        line = self._line
-        line.after_epoch = False
+        line = self.line
         if token.name.lower() in {"rank", "global rank", "global_rank"} and token.text.isdigit():
             line.add(RANK, token, 5, WHOLE)
             return
@@ -221,20 +234,20 @@ class _Walker:
         elif _is_setting(token):
             line.settings += 1
         else:
-            self._named_number(token, line.following(place))
+            self._named_number(token, next(iter(line.tokens[place + 1 : place + 2]), None))
 
     def _named_number(self, token: Token, following: Token | None) -> None:
         """A number with a name. `following`: the value after it."""
-        line = self._line
-        words = words_of(token.name)
+        line, words = self.line, words_of(token.name)
         is_set = bool(words) and (TRAIN_WORDS | EVAL_WORDS).issuperset(words)
         if is_set and (
             (not token.unit and _LOSS_BEHIND.match(line.text, token.stop))
             or _LOSS_OF_SETS.search(token.before, 0, token.before.rfind(token.name))
         ):
             token, words = token._replace(name=f"{token.name} loss"), [*words, "loss"]
-        if _is_epoch_of_timm(token, words, following):
-            line.add(EPOCH, token, 5, WHOLE)
+        is_before_pair = following is not None and following.kind == "frac" and is_adjacent(following.before)
+        if is_before_pair and set(words) <= TRAIN_WORDS and token.text.isdigit():
+            line.add(EPOCH, token, 5, WHOLE)  # timm's "Train: 3 [ 120/1251", the step in brackets
             line.after_epoch = True
             return
         is_counted = following is not None and _counts(following)
@@ -242,15 +255,14 @@ class _Walker:
             self._name_to_come, token = at["name"], token._replace(name=at["counter"])
             words = words_of(token.name)
         found = _meaning_of(token, words)
-        if found.field is None or (found.field in {LOSS, VAL_LOSS, ""} and _is_in_list(line.text, token)):
+        # More numbers in the same brackets: it is unknown which is the loss.
+        in_list = token.before.rstrip()[-1:] in {"[", "("} and _MORE_OF_LIST.match(line.text, token.stop)
+        if found.field is None or (found.field in {LOSS, VAL_LOSS, ""} and in_list):
             return
         if token.bare and following is not None and is_counted and self._counts_loss(token, found, following):
             return
-        # "loss 0.06 | … | batch 16": the number of samples
-        is_batch_size = token.bare and words == ["batch"] and line.has(LOSS)
-        is_no_step = found.field == STEP and token.bare and not token.text.isdigit()
-        if not is_batch_size and not is_no_step:
-            line.add_named(token, found, words)
+        if found.field != STEP or not token.bare or token.text.isdigit():
+            self._add_named(token, found, words)
             line.after_epoch = found.field == EPOCH
 
     def _counts_loss(self, token: Token, found: Meaning, following: Token) -> bool:
@@ -259,12 +271,198 @@ class _Walker:
             # "Train loss 120 0.7123", "Validation loss 1000: 0.51": the step, then the loss.
             if not following.name:  # "train loss of epoch 20: 0.12"
                 is_epoch = words_of(token.name)[-1] in EPOCH_NAMES
-                self._line.add(EPOCH if is_epoch else STEP, token, 4, WHOLE)
+                self.line.add(EPOCH if is_epoch else STEP, token, 4, WHOLE)
             self._name_to_come = token.name
             return True
         if found.field in {STEP, EPOCH} and (before := _LOSS_BEFORE.search(token.before)) is not None:
             self._name_to_come = before[1]  # "Training loss (for one batch) at step 200: 1.1109"
         return False
+
+    def _add_named(self, token: Token, found: Meaning, words: list[str]) -> None:
+        """Add a value by its name's meaning, corrected by its unit and the text before it."""
+        last = token.name.rsplit(None, 1)[-1]
+        is_led = " " in token.name and "_" in last and (token.bare or "_" in token.name.partition(" ")[0])
+        if found.field == "" and is_led:
+            # "CV info cv_loss 88.1": words precede an identifier.
+            token = token._replace(name=last)
+            found, words = meaning(last), words_of(last)
+        tail = (
+            token.tail if token.tail.lower() in {"ms", "mb", "gb", "gib", "mib", "s", "%", "k", "m"} else ""
+        )
+        unit = token.unit or tail
+        if words == ["time", "step"] and token.text.isdigit() and not unit:
+            return  # "time step: 12": an environment's
+        evaluates = self.line.evaluates or found.is_eval
+        if not evaluates and _is_rate_of_steps(found, token, words, unit):
+            self.line.add(STEP_TIME, token, 6, Conversion(How.INVERSE))
+            return
+        if found.field == STEP:
+            found = self._step(found, token, words, unit, evaluates=evaluates)
+        elif found.field in {"", TOKENS}:
+            found = self._by_unit(found, token, words, unit, evaluates=evaluates)
+        if found.field is None:
+            return
+        self._trained_before = found.field == LOSS and not TRAIN_WORDS.isdisjoint(words)
+        is_time_of_all = found.weak and found.field == STEP_TIME and self._counts_all_time
+        if (words == ["train", "time"] and unit) or is_time_of_all:
+            return  # the time since the start; since the last report
+        if words[:1] in (["tick"], ["up"]):
+            self._counts_all_time = True
+        self._take(token, found, words, unit, evaluates=evaluates)
+
+    def _step(self, found: Meaning, token: Token, words: list[str], unit: str, *, evaluates: bool) -> Meaning:
+        """The meaning of a value with a step's name: a step, a step's time (`Step: 25ms`), or nothing to chart."""
+        if token.tail.lower() in {"t", "time", "s", "sec"}:
+            return _TIME_OF_STEP
+        if time_scale(unit) is not None and unit not in {"m", "M"} and not evaluates:
+            is_of_many = words[-1][-1:] == "s"  # "(400 steps = 20.0s)"
+            return _NOTHING if is_of_many else _TIME_OF_STEP
+        # {"mode": "val", "iter": 19}: the evaluation's own
+        is_of_evaluation = evaluates and words[-1] in {"iter", "batch"} and "{" in self.line.text
+        is_announced = words == ["steps"] and (evaluates or self.line.settings)
+        return _NOTHING if is_of_evaluation or is_announced else found
+
+    def _by_unit(
+        self, found: Meaning, token: Token, words: list[str], unit: str, *, evaluates: bool
+    ) -> Meaning:
+        """The meaning of a value if its unit, or the value before it, says more than its name."""
+        named = found.field != ""  # tokens a second by the name
+        if not evaluates:
+            if not named and time_scale(unit) is not None and is_step_of(unit) and _PHASES.isdisjoint(words):
+                return Meaning(STEP_TIME, 6)  # "speed: 0.2s/iter"
+            if field_of_rate(unit) is not None:
+                if is_beside_training(token.name):
+                    return _NOTHING  # "Preprocessing: 812.2 samples/s"
+                return Meaning(field_of_rate(unit), max(6, found.rank))
+            if not unit and field_of_rate(token.tail) is not None:
+                return Meaning(field_of_rate(token.tail), 6)  # "throughput (img/s)"
+        if not named and EVAL_WORDS.issuperset(words) and self._trained_before:
+            return Meaning(VAL_LOSS, 5, is_eval=True)
+        if not named and evaluates and "_".join(words) in UNCALLED_LOSSES:
+            return Meaning(VAL_LOSS, 2, is_eval=True)
+        return found
+
+    def _take(self, token: Token, found: Meaning, words: list[str], unit: str, *, evaluates: bool) -> None:
+        """Store a value under its field, converted."""
+        add = self.line.add
+        match found.field:
+            case "step" | "epoch":
+                if unit in {"", "k", "K", "M"}:
+                    self._has_step_of_evaluation |= evaluates and found.field == STEP
+                    is_whole = found.field == STEP or token.text.isdigit()
+                    how = Conversion(How.WHOLE, magnitude(unit)) if is_whole else PLAIN
+                    add(found.field, token, found.rank, how, weak=found.weak)
+            case "loss" | "val_loss":
+                self._loss(token, found, words, unit, evaluates=evaluates)
+            case "lr":
+                # A negative one is the logarithm.
+                if unit in {"", "%"} and token.text[0] != "-" and (not evaluates or "lr" in words):
+                    add(LR, token, found.rank, PLAIN, name=token.name)
+            case "grad_norm":
+                add(GRAD_NORM, token, found.rank, PLAIN, name=token.name, weak=found.weak)
+            case "tokens_per_sec" | "samples_per_sec":
+                self._rate(token, found, unit, evaluates=evaluates)
+            case "mfu":
+                if not token.text.startswith("-"):  # nanoGPT prints -100 until it is known
+                    # nanochat prints percent without the sign and with two decimals, even below one; others fractions.
+                    is_percent = len(token.text.partition(".")[2]) <= 2 and "tok/sec" in self.line.text
+                    share = Conversion(How.SHARE, 0.01 if is_percent else 1.0)
+                    add(MFU, token, found.rank, Conversion(How.NUMBER, 0.01) if unit == "%" else share)
+            case "memory_used_bytes":
+                named = "GB" if {"gb", "gib"} & set(words) else "MB" if {"mb", "mib"} & set(words) else ""
+                how_much = memory_conversion(unit or named)
+                if how_much is not None:
+                    add(MEMORY, token, found.rank, how_much, weak=found.weak, name=token.name)
+            case "total_steps":
+                add(TOTAL_STEPS, token, 1, WHOLE, weak=True)
+            case "eta_s":
+                # Without a unit: seconds if the name contains "eta" and the number has no decimals.
+                is_plain = "eta" in token.name.lower() and "." not in token.text
+                scale = time_scale(unit) if unit else 1.0 if is_plain else None
+                if not evaluates and scale is not None:
+                    add(ETA, token, 7, Conversion(How.NUMBER, scale))
+            case "step_time_s":
+                self._step_time(token, found, unit, words, evaluates=evaluates)
+            case "epoch_time_s":
+                scale = time_scale(unit) if unit else 1.0
+                if not evaluates and scale is not None:
+                    how = Conversion(How.NUMBER, scale)
+                    add(EPOCH_TIME, token, found.rank, how, name=token.name, weak=found.weak)
+            case _:
+                self._own(token, unit, weak=found.weak)
+
+    def _loss(self, token: Token, found: Meaning, words: list[str], unit: str, *, evaluates: bool) -> None:
+        if token.bare and (_SAID_OF.search(token.before) or (token.text.isdigit() and len(words) > 2)):
+            return  # "the loss of 2.5 million people"
+        text, is_whole = self.line.text, token.text.isdigit()
+        if (
+            unit not in {"", "k", "K"}
+            or _COMPARED.search(token.before)
+            or _NO_READING_BEFORE.match(text, token.stop)
+            or (token.bare and is_whole and _OF_THINGS.match(text, token.stop))
+            or (is_whole and _DECIMAL_COMMA.match(text, token.stop))
+        ):
+            return
+        of_training = not found.is_eval and not TRAIN_WORDS.isdisjoint(words)
+        field = VAL_LOSS if evaluates and not of_training else LOSS
+        self.line.add(field, token, found.rank, PLAIN, name=token.name, weak=found.weak)
+
+    def _rate(self, token: Token, found: Meaning, unit: str, *, evaluates: bool) -> None:
+        assert found.field is not None
+        if evaluates or "tflop" in (unit + token.tail + token.name).lower():
+            self._own(token, unit, weak=True)
+            return
+        scale = magnitude(unit if unit in {"k", "K", "M"} else token.scale_end)
+        if "_".join(words_of(token.name)) in _KILO:
+            scale *= 1e3
+        how = Conversion(How.NUMBER, scale)
+        self.line.add(found.field, token, found.rank, how, weak=found.weak, name=token.name)
+
+    def _step_time(
+        self, token: Token, found: Meaning, unit: str, words: list[str], *, evaluates: bool
+    ) -> None:
+        if evaluates:
+            self._own(token, unit, weak=True)
+            return
+        tail = token.tail.lower()
+        if not unit and tail and tail != "data" and words == ["time"]:
+            return  # "time (sec): 5.40": of how many steps is unknown
+        if is_step_rate(unit):
+            self.line.add(STEP_TIME, token, found.rank, Conversion(How.INVERSE))
+            return
+        if unit.partition("/")[2].strip() in _OF_OTHERS:
+            return
+        if unit in {"k", "K"}:
+            scale: float | None = 1.0 if "ms" in words else 1e3  # "elapsed_time_per_iteration_ms: 11.5K"
+        elif unit or time_scale(tail) is not None:
+            scale = time_scale(unit or tail)
+        else:
+            scale = 1e-3 if "ms" in words else 1.0
+        if scale is not None:
+            how = Conversion(How.NUMBER, scale)
+            self.line.add(STEP_TIME, token, found.rank, how, name=token.name, weak=found.weak)
+
+    def _own(self, token: Token, unit: str, *, weak: bool) -> None:
+        """A value under the log's own name, as printed."""
+        name, is_whole = token.name, token.text.isdigit()
+        is_score = not SCORES.isdisjoint(words_of(name))
+        if name.lower() in PROSE or not _NAME.match(name):
+            return
+        if token.bare and not is_score and (" " in name or is_whole):
+            return
+        doubtful = token.bare and (not is_score or (is_whole and not unit))
+        self.line.add("", token, 5, PLAIN, name=name, weak=weak or doubtful)
+
+
+def _is_rate_of_steps(found: Meaning, token: Token, words: list[str], unit: str) -> bool:
+    """Whether a value is steps per second, by its name or unit."""
+    if found.field not in {"", STEP_TIME}:
+        return False
+    if _STEP_RATE.match(token.name):
+        return True
+    # "speed: 3.1 it/s"; steps a second may be those of an environment.
+    is_named = unit.startswith("it") or not {"speed", "rate", "throughput"}.isdisjoint(words)
+    return found.field == "" and (is_step_rate(token.tail) or (is_named and is_step_rate(unit)))
 
 
 def _evaluates(line: LineValues, token: Token, place: int) -> bool:
@@ -298,22 +496,6 @@ def _meaning_of(token: Token, words: list[str]) -> Meaning:
     if found.field is not None and words == ["batch"] and token.bare and "." in token.text and not token.unit:
         return Meaning(STEP_TIME, 5)
     return found
-
-
-def _is_in_list(text: str, token: Token) -> bool:
-    """Whether more numbers follow in the same brackets, so that it is unknown which is the loss."""
-    return token.before.rstrip()[-1:] in {"[", "("} and _MORE_OF_LIST.match(text, token.stop) is not None
-
-
-def _is_epoch_of_timm(token: Token, words: list[str], following: Token | None) -> bool:
-    """Whether a number is the epoch that timm prints after "Train:", with the step in brackets."""
-    return (
-        set(words) <= TRAIN_WORDS
-        and token.text.isdigit()
-        and following is not None
-        and following.kind == "frac"
-        and is_adjacent(following.before)
-    )
 
 
 def _is_setting(token: Token) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import NamedTuple
 
 from supervisor.sources.metrics.names import (
     EPOCH,
@@ -28,8 +26,8 @@ from supervisor.sources.metrics.names import (
     words_of,
 )
 from supervisor.sources.metrics.progress_bars import is_other_work
-from supervisor.sources.metrics.tokens import MASKED
-from supervisor.sources.metrics.values import (
+from supervisor.sources.metrics.tokens import (
+    MASKED,
     NOTHING,
     PLAIN,
     RANK,
@@ -60,7 +58,6 @@ _SPEECH = re.compile(
 _CONFIG_PAIR = re.compile(
     r"(?<![\w.-])[A-Za-z_][\w.-]*+\s?[=:]\s*(?![Nn]/?[Aa]\b|(?i:nan|inf)\b)(?:['\"]?[A-Za-z/.][\w./-]*['\"]?|\[|\{|True|False|None)(?=[,\s)}\]]|$)"
 )
-_PER_STEP = re.compile(r"step|iter|batch")
 # "epoch 1, total time 81.21": an epoch and its duration.
 _EPOCH_AND_TIME = re.compile(
     r"[^A-Za-z\d]*epoch\W{0,3}\d+\W+[a-z ]{0,20}time[a-z ]*\W{1,3}[\d.:]+(?: ?[a-z]+)?\W*$", re.IGNORECASE
@@ -103,6 +100,9 @@ _BESIDE_SIZE = re.compile(
 # The part of a step that a time covers, and "0.86s (0.91s)": the mean after a value.
 _PHASES = frozenset({"data", "load", "model", "forward", "backward", "infer"})
 _MEAN = re.compile(r"\s?(?:s|secs?|seconds)?\s?\(\s?(?:avg|mean)?\W?\d")
+_OF_TRAINING = frozenset({LOSS, VAL_LOSS, LR, GRAD_NORM})
+# A line of scores without a counter has few values.
+_FEW_READINGS = 6
 # An action at a step, without a measurement.
 _SAVED = re.compile(r"\b(?:saved|saving|checkpoint|snapshot)\b", re.IGNORECASE)
 _DUMP = re.compile(r"\w ?\.{4}|^\s*[-*]{2}\s(?![Ee]poch|EPOCH)|Namespace\(|\bSummary\b.*\bparams\b")
@@ -122,76 +122,97 @@ def is_program_text(masked: str) -> bool:
     return _FAILURE.search(masked) is not None or _CODE.search(masked) is not None
 
 
-class _Line(NamedTuple):
-    """A line to judge.
+class _Line:
+    """A line with its chosen readings, without the doubtful ones.
 
     Attributes:
-        best: the chosen reading of each field.
-        own: values under the log's own names.
+        best: the chosen reading of each field; `own`: values under the log's own names.
         pair: a counter and a total that count only if the named step is the same.
+        measured: the fields other than counters.
+        has_scores: it has values that only training or evaluation reports.
+        is_named: its counter has a name.
+        is_heading: it is a counter, at most with the remaining time.
     """
 
-    found: Found
-    masked: str
-    has_bar: bool
-    in_record: bool
-    best: dict[str, Reading]
-    own: dict[str, Reading]
-    pair: tuple[Reading, Reading] | None
-
-    def has(self, *fields: str) -> bool:
-        """Whether any of these fields was read."""
-        return not self.best.keys().isdisjoint(fields)
-
-    @property
-    def has_loss(self) -> bool:
-        """Whether the line has a loss, of training or of held-out data."""
-        return self.has(LOSS, VAL_LOSS)
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether the line gives the training's position."""
-        return self.has(STEP, EPOCH)
-
-    @property
-    def fields(self) -> set[str]:
-        """The found fields, without the rank."""
-        return set(self.best) - {RANK}
-
-    @property
-    def measured(self) -> set[str]:
-        """The fields other than counters."""
-        return self.fields - {STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS}
-
-    @property
-    def has_scores(self) -> bool:
-        """Whether the line has values that only training or evaluation reports."""
-        return not all(reading.weak for reading in self.own.values())
-
-    @property
-    def has_named_counter(self) -> bool:
-        """Whether the counter has a name."""
-        return not all(self.best[field].weak for field in (STEP, EPOCH) if field in self.best)
-
-    @property
-    def is_heading(self) -> bool:
-        """Whether the line is a counter, at most with the remaining time."""
-        return (
-            self.is_counted and self.has_named_counter and not self.measured - {ETA} and not self.has_scores
-        )
+    def __init__(self, found: Found, masked: str, *, has_bar: bool, in_record: bool) -> None:
+        self.found, self.masked, self.has_bar, self.in_record = found, masked, has_bar, in_record
+        best, own = self.best, self.own = _chosen(found.readings, masked, in_record=in_record)
+        self.pair = _pair_beside(best, found.readings)
+        _sort_times(best, own, masked, has_bar=has_bar, in_record=in_record)
+        self.has_scores = not all(one.weak for one in own.values())
+        if not (STEP in best or EPOCH in best or in_record or has_bar):
+            for field in {LOSS, VAL_LOSS} & best.keys():
+                if words_of(best[field].name) == ["cost"]:
+                    del best[field]  # of anything
+        if (
+            masked[:1] == "{"
+            and "data_time" in own
+            and self.has_scores
+            and best.keys().isdisjoint(_OF_TRAINING)
+        ):
+            # MMEngine's record of an evaluation, whose step counts its batches.
+            best.pop(STEP, None)
+            best.pop(STEP_TIME, None)
+        if STEP not in best:
+            best.pop(TOTAL_STEPS, None)
+        self.has_loss = LOSS in best or VAL_LOSS in best
+        self.is_counted = STEP in best or EPOCH in best
+        self.is_named = not all(best[field].weak for field in (STEP, EPOCH) if field in best)
+        self.measured = best.keys() - {RANK, STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS}
+        is_bare = not self.measured - {ETA} and not self.has_scores
+        self.is_heading = self.is_counted and self.is_named and is_bare
 
 
-def _line(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> _Line:
-    """A line with its chosen readings, without the doubtful ones."""
+def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parsed:
+    """Choose between readings of one field, and decide whether the line is a report."""
     if not has_bar and not in_record and (size := _size_of_batch(found.readings, masked)) is not None:
         kept = [reading for reading in found.readings if reading is not size]
         found = found._replace(readings=kept, settings=max(1, found.settings))
-    best, own = _chosen(found.readings, masked, in_record=in_record)
-    pair = _pair_beside(best, found.readings)
-    line = _Line(found, masked, has_bar, in_record, best, own, pair)
-    # A time beside a step is not an epoch's; without a step it is that of the summarized epoch, or of anything.
+    line = _Line(found, masked, has_bar=has_bar, in_record=in_record)
+    if (not has_bar and _talks(line)) or _DUMP.search(masked) or _SPEECH.match(masked):
+        names_settings = found.settings > 0 or "onfig" in masked or "rguments" in masked
+        return NOTHING._replace(settings=names_settings)
+    rates = not line.best.keys().isdisjoint({GRAD_NORM, TOKENS, SAMPLES, STEP_TIME})
+    if (
+        (found.settings >= 2 and not rates)
+        or (found.settings > 0 and not (line.has_loss or has_bar or rates))
+        or (not line.has_loss and "{" not in masked and len(_CONFIG_PAIR.findall(masked)) >= 2)
+    ):
+        return NOTHING._replace(settings=True)
+    if not line.measured and not line.has_scores and _SAVED.search(masked):
+        return NOTHING
+    if not (has_bar or line.has_loss or _reports(line)):
+        return NOTHING._replace(settings=found.settings > 0 or (LR in line.best and not line.is_counted))
+    readings = (*line.best.values(), *line.own.values())
+    sums_up, plain_time = RUN_TIME in line.own, _is_plain_time(line)
+    return Parsed(readings, line.pair, line.is_heading, off_curve=sums_up, plain_time=plain_time)
+
+
+def _reports(line: _Line) -> bool:
+    """Whether a line without a loss or a bar is a report."""
+    best, own, fields = line.best, line.own, line.best.keys() - {RANK}
+    if line.in_record and (fields or own):
+        return True
+    if line.is_counted:
+        return bool(
+            # "1017000: lr=1.0" is a time and a setting.
+            line.measured - (set() if line.is_named else {LR})
+            or (own and (line.is_named or line.has_scores))
+            or (line.is_heading and _is_lone_counter(best, line.masked))
+            or (EPOCH in best and _EPOCH_AND_TIME.match(line.masked))
+        )
+    if _stands_alone(best) or (fields == {ETA} and _LONE_ETA.match(line.masked)):
+        return True
+    return line.has_scores and len(line.found.readings) <= _FEW_READINGS
+
+
+def _sort_times(
+    best: dict[str, Reading], own: dict[str, Reading], masked: str, *, has_bar: bool, in_record: bool
+) -> None:
+    """A time beside a step is not an epoch's; without a step it is that of the summarized epoch, or of anything."""
     is_within_epoch = STEP in best or has_bar
-    sums_up = line.has_loss and EPOCH in best and "." not in masked[best[EPOCH].start : best[EPOCH].end]
+    has_loss = LOSS in best or VAL_LOSS in best
+    sums_up = has_loss and EPOCH in best and "." not in masked[best[EPOCH].start : best[EPOCH].end]
     took, timed = best.get(EPOCH_TIME), best.get(STEP_TIME)
     if took is not None and (is_within_epoch or (took.weak and not sums_up and not in_record)):
         _keep_own(own, best.pop(EPOCH_TIME))
@@ -201,25 +222,6 @@ def _line(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> _Line
             best.setdefault(EPOCH_TIME, timed._replace(field=EPOCH_TIME))
         else:
             _keep_own(own, timed)
-    for field in (LOSS, VAL_LOSS):
-        if (
-            not (line.is_counted or in_record or has_bar)
-            and field in best
-            and words_of(best[field].name) == ["cost"]
-        ):
-            del best[field]  # of anything
-    if (
-        masked[:1] == "{"
-        and "data_time" in own
-        and line.has_scores
-        and not line.has(LOSS, VAL_LOSS, LR, GRAD_NORM)
-    ):
-        # MMEngine's record of an evaluation, whose step counts its batches.
-        best.pop(STEP, None)
-        best.pop(STEP_TIME, None)
-    if STEP not in best:
-        best.pop(TOTAL_STEPS, None)
-    return line
 
 
 def _keep_own(own: dict[str, Reading], reading: Reading) -> None:
@@ -232,29 +234,28 @@ def _size_of_batch(readings: list[Reading], masked: str) -> Reading | None:
     """The step reading that may instead be a number of samples or steps: "batch=8", "steps 90" beside only whole numbers, "batch 8 accum 4"."""
     steps = [reading for reading in readings if reading.field == STEP]
     others = [reading for reading in readings if reading.field not in {STEP, RANK}]
+    if len(steps) != 1 or not others or not (bare := _BARE_COUNT.search(masked, 0, steps[0].start)):
+        return None
     is_measured = any(
         one.field not in {"", LR} or (not one.field and "." in masked[one.start : one.end]) for one in others
     )
-    if len(steps) != 1 or not others or not (bare := _BARE_COUNT.search(masked, 0, steps[0].start)):
-        return None
     is_counted = any(one.field in {EPOCH, TOTAL_STEPS} for one in others)
     is_size = not is_counted and "batch" in bare[0].lower() and _BESIDE_SIZE.search(masked) is not None
     return steps[0] if is_size or not is_measured else None
 
 
-def _is_stage(line: _Line) -> bool:
-    """Whether a line is a stage of the program: a nameless pair, then an action, as in "[1/6] Loading data (dt=0.05s)", and no loss or score."""
-    step, total = line.best.get(STEP), line.best.get(TOTAL_STEPS)
-    if step is None or total is None or not step.weak or line.has_bar or line.has_loss or line.has_scores:
-        return False
-    begun = _GERUND.match(line.masked, total.end)
-    return begun is not None and (_TALK.match(begun[1]) is not None or is_other_work(begun[1]))
-
-
 def _talks(line: _Line) -> bool:
-    first = min((reading.start for reading in line.best.values()), default=len(line.masked))
-    talks = _TALK.search(line.masked[:first]) or _TALK_ANYWHERE.search(line.masked)
-    return talks is not None and not line.has_bar and not _STARTS_EPOCH.match(line.masked)
+    """Whether a line is about numbers, but no report; or a stage of the program: a nameless pair, then an action, as in "[1/6] Loading data (dt=0.05s)"."""
+    best, masked = line.best, line.masked
+    first = min((reading.start for reading in best.values()), default=len(masked))
+    talks = _TALK.search(masked[:first]) or _TALK_ANYWHERE.search(masked)
+    if talks is not None and not _STARTS_EPOCH.match(masked):
+        return True
+    step, total = best.get(STEP), best.get(TOTAL_STEPS)
+    if step is None or total is None or not step.weak or line.has_loss or line.has_scores:
+        return False
+    begun = _GERUND.match(masked, total.end)
+    return begun is not None and (_TALK.match(begun[1]) is not None or is_other_work(begun[1]))
 
 
 def _chosen(
@@ -284,21 +285,6 @@ def _chosen(
     return best, own
 
 
-def _is_configuration(line: _Line) -> bool:
-    """Whether a line lists settings, with almost no measurements."""
-    settings = line.found.settings
-    rates = not {GRAD_NORM, TOKENS, SAMPLES, STEP_TIME}.isdisjoint(line.best)
-    return (
-        (settings >= 2 and not rates)
-        or (settings > 0 and not (line.has_loss or line.has_bar or rates))
-        or (
-            not line.has_loss
-            and "{" not in line.masked  # a record
-            and len(_CONFIG_PAIR.findall(line.masked)) >= 2
-        )
-    )
-
-
 def rivals(readings: list[Reading], one: Reading) -> bool:
     """Whether a part-loss is beside other parts, so that none is the total."""
     return any(
@@ -326,94 +312,35 @@ def _pair_beside(best: dict[str, Reading], readings: list[Reading]) -> tuple[Rea
     return (mine, best.pop(TOTAL_STEPS)) if mine is not None and mine != step else None
 
 
-def _is_lone_counter(line: _Line) -> bool:
+def _is_lone_counter(best: dict[str, Reading], masked: str) -> bool:
     """`Epoch 1/5`, `epoch:  6`, `[step=2000/739328,epoch=0]`: a counter, and almost nothing else."""
-    masked = line.masked.rsplit(MASKED, 1)[-1]
+    masked = masked.rsplit(MASKED, 1)[-1]
     words = _WORDS.findall(masked)
     if _LONE_COUNTER.match(masked) or _STARTS_EPOCH.match(masked):
         return True
-    if EPOCH in line.best:
-        return len(words) <= 2 or (
-            ("/" in masked or TOTAL_EPOCHS in line.best)
-            and len(words) <= 8
-            and masked.rstrip(" ]).")[-1:].isdigit()
-        )
+    if EPOCH in best:
+        has_total = "/" in masked or TOTAL_EPOCHS in best
+        ends_with_it = masked.rstrip(" ]).")[-1:].isdigit()
+        return len(words) <= 2 or (has_total and len(words) <= 8 and ends_with_it)
     if {word.lower() for word in words} <= _COUNTER_WORDS:
         return masked.lstrip()[:1] in "[(=-#*>"
     return len(words) <= 2 and masked.lstrip()[:1] in "[(=-#*" and masked.rstrip()[-1:] in "]:)=-#*"
 
 
-def _stands_alone(line: _Line) -> bool:
+def _stands_alone(best: dict[str, Reading]) -> bool:
     """Measurements that need no step beside them: throughput, MFU, the GPU's memory, a rate that the line says to be the one of now, a time by its unit or name per step."""
-    rate = line.best[LR].name.lower() if LR in line.best else ""
+    rate = best[LR].name.lower() if LR in best else ""
     is_current = "current" in rate or "当前" in rate or rate.startswith(("train/", "optim/"))
-    timed = line.best.get(STEP_TIME)
-    name = timed.name.lower() if timed is not None and not timed.weak else None
+    timed = best.get(STEP_TIME)
+    name = timed.name.lower() if timed is not None and not timed.weak else ""
     return (
         is_current
-        or (name is not None and ("speed" in name or _PER_STEP.search(name) is not None))
+        or re.search(r"speed|step|iter|batch", name) is not None
         or any(
             field in {TOKENS, SAMPLES, MFU, MEMORY, GRAD_NORM} and not reading.weak and reading.rank >= 5
-            for field, reading in line.best.items()
+            for field, reading in best.items()
         )
     )
-
-
-def _names_settings(line: _Line) -> bool:
-    return line.found.settings > 0 or "onfig" in line.masked or "rguments" in line.masked
-
-
-# Reasons why a line reports nothing; one is enough.
-_REFUSALS: tuple[tuple[str, Callable[[_Line], object]], ...] = (
-    ("about numbers, but no report", _talks),
-    ("a stage of the program", _is_stage),
-    ("a dump", lambda line: _DUMP.search(line.masked)),
-    ("a model's text", lambda line: _SPEECH.match(line.masked)),
-)
-# Signs that a line is a report; one is enough.
-_REPORTS: tuple[tuple[str, Callable[[_Line], object]], ...] = (
-    ("a bar of training's", lambda line: line.has_bar),
-    ("a loss", lambda line: line.has_loss),
-    (
-        "a counter and a measurement",  # "1017000: lr=1.0" is a time and a setting
-        lambda line: line.is_counted and line.measured - (set() if line.has_named_counter else {LR}),
-    ),
-    (
-        "a counter and a value of the log's own",
-        lambda line: line.is_counted and line.own and (line.has_named_counter or line.has_scores),
-    ),
-    ("an entry below a heading", lambda line: line.in_record and (line.fields or line.own)),
-    ("a heading", lambda line: line.is_heading and _is_lone_counter(line)),
-    ("an epoch and its time", lambda line: EPOCH in line.best and _EPOCH_AND_TIME.match(line.masked)),
-    (
-        "a lone ETA",
-        lambda line: line.fields == {ETA} and line.best[ETA].rank == 8 and _LONE_ETA.match(line.masked),
-    ),
-    (
-        "a measurement that needs no counter",
-        lambda line: not line.is_counted and _stands_alone(line),
-    ),
-    (
-        "scores, and little else",
-        lambda line: not line.is_counted and line.has_scores and len(line.found.readings) <= 6,
-    ),
-)
-
-
-def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parsed:
-    """Choose between readings of one field, and decide whether the line is a report."""
-    line = _line(found, masked, has_bar=has_bar, in_record=in_record)
-    if any(when(line) for _, when in _REFUSALS):
-        return NOTHING._replace(settings=_names_settings(line))
-    if _is_configuration(line):
-        return NOTHING._replace(settings=True)
-    if not line.measured and not line.has_scores and _SAVED.search(masked):
-        return NOTHING
-    if not any(when(line) for _, when in _REPORTS):
-        return NOTHING._replace(settings=found.settings > 0 or (LR in line.best and not line.is_counted))
-    readings = (*line.best.values(), *line.own.values())
-    sums_up, plain_time = RUN_TIME in line.own, _is_plain_time(line)
-    return Parsed(readings, line.pair, line.is_heading, off_curve=sums_up, plain_time=plain_time)
 
 
 def _is_plain_time(line: _Line) -> bool:
@@ -422,5 +349,5 @@ def _is_plain_time(line: _Line) -> bool:
     if timed is None or not timed.weak or timed.conversion.scale < 1.0:
         return False
     has_parts = any(not _PHASES.isdisjoint(words_of(name)) for name in line.own)
-    is_rated = not line.fields.isdisjoint({SAMPLES, TOKENS, MFU, ETA})
+    is_rated = not line.best.keys().isdisjoint({SAMPLES, TOKENS, MFU, ETA})
     return not has_parts and not is_rated and _MEAN.match(line.masked, timed.end) is None

@@ -1,4 +1,4 @@
-"""The meanings of names in training logs: a table of words, not of frameworks.
+"""The meanings of names in training logs: tables of words, not of frameworks.
 
 A name is split into words (`train_loss`, `Loss/train/total`, `TrainLoss` alike). Words that only tell a
 number's origin (train, mean, global) are set aside; the rest decides. So `reduced_train_loss` is a loss
@@ -8,7 +8,7 @@ because nothing but "loss" is left, and `packet loss` is none because "packet" i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -61,8 +61,7 @@ CANONICAL = (
 
 def is_score(name: str) -> bool:
     """Whether a name is a quality measure that only training or evaluation reports."""
-    lower = name.lower()
-    return not SCORES.isdisjoint(words_of(name)) or lower.startswith("map") or lower in SCORES
+    return not SCORES.isdisjoint(words_of(name)) or name.lower().startswith("map")
 
 
 # The rank of a loss that is the whole only where no other is named, and of one that is it only beside a counter, in a log
@@ -90,12 +89,15 @@ class Meaning(NamedTuple):
 
 _NOTHING = Meaning(None)
 _WEAK = Meaning("", weak=True)
-_GRAD_NORMS = frozenset({"gnorm", "grdn", "gradnorm"})
 _STEP_WORDS = frozenset({"step", "iter", "iteration", "batch", "it"})
+# The number of steps in a time: "avg step time", "total step time".
+_SPANNED = frozenset({"avg", "average", "mean", "total", "last", "train", "training", "current", "cur"})
 
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SPLIT = re.compile(r"[\s_/.\-|:()\[\]'\"]+")
 _FOREIGN = re.compile("|".join(sorted(map(re.escape, FOREIGN), key=len, reverse=True)))
+_DIGITS_BEHIND = re.compile(r"\d+$")
+_PER = re.compile(r"[_ ]per[_ ]")
 
 
 @lru_cache(maxsize=64)  # a line's grammar needs it three times for each name
@@ -106,7 +108,7 @@ def words_of(name: str) -> list[str]:
     name = name.lower()
     if not name.isascii():
         name = _FOREIGN.sub(lambda found: f" {FOREIGN[found[0]]} ", name)
-    name = re.sub(r"held[- _]out", "heldout", name) if "held" in name else name
+    name = re.sub(r"held[- _]out", "heldout", name)
     return [word for word in _SPLIT.split(name.rstrip("#") or name) if word]
 
 
@@ -118,6 +120,7 @@ class _Name:
         joined: the words with underscores between.
         rest: the words that decide: all except those about the number's origin.
         is_held_out: a word names a held-out set.
+        hides: a word marks it as a best, a limit or an earlier value.
     """
 
     def __init__(self, name: str) -> None:
@@ -127,11 +130,9 @@ class _Name:
         self.have = frozenset(self.words)
         self.joined = "_".join(self.words)
         self.is_held_out = not EVAL_WORDS.isdisjoint(self.words)
-        self.rest = [
-            word
-            for word in self.words
-            if word not in SOURCE_WORDS and word not in EVAL_WORDS and not word.isdigit()
-        ]
+        self.hides = not HIDING_WORDS.isdisjoint(self.words)
+        known = SOURCE_WORDS | EVAL_WORDS
+        self.rest = [word for word in self.words if word not in known and not word.isdigit()]
         # "lm loss value", but not "loss/value".
         if self.rest[-1:] == ["value"] and "/value" not in self.lower:
             self.rest.pop()
@@ -139,27 +140,6 @@ class _Name:
     def has(self, *words: str) -> bool:
         """Whether it has any of these words."""
         return not self.have.isdisjoint(words)
-
-    def hides(self) -> bool:
-        """Whether a word marks it as a best, a limit or an earlier value."""
-        return not self.have.isdisjoint(HIDING_WORDS)
-
-
-class _Rule(NamedTuple):
-    """One row of a table of names: the first rule whose `when` holds applies. `then` returns None if the table does not know the name."""
-
-    why: str
-    when: Callable[[_Name], bool]
-    then: Callable[[_Name], Meaning | None]
-
-
-def _by(rules: Sequence[_Rule], name: _Name) -> Meaning | None:
-    return next((rule.then(name) for rule in rules if rule.when(name)), None)
-
-
-def _own(name: _Name) -> Meaning:
-    """A weak value under the log's own name."""
-    return Meaning("", is_eval=name.is_held_out, weak=True)
 
 
 def meaning(name: str) -> Meaning:
@@ -172,13 +152,15 @@ def meaning(name: str) -> Meaning:
     if one.joined in SETTINGS:
         return _NOTHING
     found = _counter(one)
-    if found is None and (
-        one.words[-1] in NOT_MEASURED or ("time/" in one.lower and one.words[-1] in COUNTED)
-    ):
-        return _NOTHING
-    for table in (_LOSSES, _LEARNING_RATES, _NORMS, _THROUGHPUTS, _MEMORIES, _TIMES, _OTHERS):
-        found = found or _by(table, one)
-    assert found is not None, "the last table knows all names"
+    if found is None:
+        if one.words[-1] in NOT_MEASURED or ("time/" in one.lower and one.words[-1] in COUNTED):
+            return _NOTHING
+        kinds = (_loss, _learning_rate, _norm, _throughput, _memory, _time)
+        found = next((known for kind in kinds if (known := kind(one)) is not None), None)
+    if found is None and one.has("mfu", "bf16mfu"):
+        found = Meaning(MFU, 9 if one.words[-1] == "mfu" else 5)
+    if found is None:
+        found = Meaning("", weak=not is_score(name))
     return found._replace(is_eval=True) if one.is_held_out and found.field is not None else found
 
 
@@ -211,283 +193,154 @@ def _rank_of_counter(table: Mapping[str, int], name: _Name) -> int | None:
     return None
 
 
-def _is_no_loss(name: _Name) -> bool:
+def _loss(name: _Name) -> Meaning | None:
+    """A loss. The words beside "loss" tell whether it is the whole or a part; the plain one comes before a mean over steps."""
     core = [word for word in name.rest if word in LOSS_WORDS]
-    if core != ["cost"]:
-        return not core
     # "cost_class" is a weight for matching boxes or masks.
-    is_weight = name.rest[0] == "cost" and not LOSS_KINDS.isdisjoint(name.rest[1:])
-    return is_weight or name.has("batch", "reader", "time", "data", "training")
+    is_weight = name.rest[:1] == ["cost"] and not LOSS_KINDS.isdisjoint(name.rest[1:])
+    is_time = name.has("batch", "reader", "time", "data", "training")
+    if not core or (core == ["cost"] and (is_weight or is_time)):
+        return None
+    words = name.words
+    if words[-1] in NO_READING_BEHIND or name.hides:
+        return _NOTHING
+    beside = [w for w in name.rest if w not in LOSS_WORDS and not (name.is_held_out and w in HELD_OUT_SETS)]
+    field = VAL_LOSS if name.is_held_out else LOSS
+    is_scale = name.has("scale", "scaler", "scaling")
+    if is_scale or (not beside and len(words) > 1 and words[-1].isdigit()):
+        return _WEAK  # its scale, or the loss of one optimizer among several
+    if not beside:
+        is_mean = name.has("avg", "avr", "average", "mean", "smooth", "smoothed", "running", "ema")
+        return Meaning(field, 6 if is_mean else 10 if len(words) == 1 else 9)
+    kinds = set(beside) - ({"model"} if "language" in beside else set())
+    if "loss/" in name.lower:
+        if words[-2:] == ["loss", "loss"]:
+            return Meaning(field, 7)  # "PPYoloELoss/loss"
+        if not kinds <= LOSS_OF_POLICY:
+            return _WEAK
+    if kinds <= LOSS_OF_POLICY:
+        return Meaning(field, 3)
+    if kinds <= LOSS_KINDS and kinds != {"entropy"}:
+        return Meaning(field, PART_RANK)
+    return Meaning(field, SOLE_RANK, weak=True) if _KIND_OF_LOSS.match(name.name) else _WEAK
 
 
-def _beside_loss(name: _Name) -> list[str]:
-    """The words beside "loss", which tell the kind of loss."""
-    return [
-        word
-        for word in name.rest
-        if word not in LOSS_WORDS and not (name.is_held_out and word in HELD_OUT_SETS)
-    ]
+def _learning_rate(name: _Name) -> Meaning | None:
+    plain = {_DIGITS_BEHIND.sub("", word) for word in name.rest} - {""}
+    is_spelt_out = "rate" in plain and not plain.isdisjoint({"learning", "learn"})
+    if "lr" not in plain and not is_spelt_out and name.joined not in {"lrate", "l_r"}:
+        return None
+    number = _DIGITS_BEHIND.search(name.joined)
+    is_setting = name.hides or name.has("mult", "multiplier", "scheduler", "decay", "factor", "scale")
+    is_of_other = bool(plain - OPTIMIZER_WORDS) and not (name.has("lr") and "group" in plain)
+    if is_setting or is_of_other or (number is not None and int(number[0])):
+        return _WEAK  # also that of a later group
+    return Meaning(LR, 9 if number is None else 8)
 
 
-def _kinds_of_loss(name: _Name) -> set[str]:
-    more = set(_beside_loss(name))
-    return more - {"model"} if "language" in more else more
+def _norm(name: _Name) -> Meaning | None:
+    if name.words in (["norm"], ["total", "norm"], ["grad"]):
+        return Meaning(GRAD_NORM, 4, weak=True)
+    if name.words[-1] in {"gnorm", "grdn", "gradnorm"}:
+        return None if name.has("param") else Meaning(GRAD_NORM, 8)
+    if name.words[-2:] == ["g", "norm"] or name.words == ["g", "n"]:
+        return Meaning(GRAD_NORM, 7)
+    if not name.has(*GRAD_WORDS) or not name.has("norm"):
+        return None
+    is_of_part = bool(set(name.rest) - GRAD_WORDS - NORM_WORDS)
+    return _WEAK if is_of_part or name.hides else Meaning(GRAD_NORM, 9)
 
 
-def _is_part_of_loss(name: _Name) -> bool:
-    return "loss/" in name.lower and name.words[-1] != "total"
-
-
-def _whole_loss(name: _Name) -> Meaning:
-    """A loss of the whole objective: the plain one before a total, that before a mean over steps; of held-out data the mean before all."""
-    rank = 10 if len(name.words) == 1 else 9
-    if (name.has("total") and len(name.words) > 2) or name.has("tot"):
-        rank = 8
-    is_mean = name.has("avg", "avr", "average", "mean")
-    is_smoothed = is_mean or name.has("smooth", "smoothed", "running", "ema")
-    is_of_batch = name.has("batch") and next(word for word in name.rest if word in LOSS_WORDS) == "loss"
-    if is_smoothed or is_of_batch:
-        rank = 6
-    return _a_loss(rank)(name)
-
-
-def _a_loss(rank: int) -> Callable[[_Name], Meaning]:
-    return lambda name: Meaning(VAL_LOSS if name.is_held_out else LOSS, rank, name.is_held_out)
-
-
-def _sole_loss(name: _Name) -> Meaning:
-    return _a_loss(SOLE_RANK)(name)._replace(weak=True)
-
-
-_LOSSES = (
-    _Rule("no word for a loss", _is_no_loss, lambda _: None),
-    _Rule("a setting of a loss", lambda n: n.words[-1] in NO_READING_BEHIND, lambda _: _NOTHING),
-    _Rule("a loss's scale", lambda n: n.has("scale"), lambda n: _own(n)._replace(is_eval=False)),
-    _Rule("a best or earlier loss", lambda n: n.hides() or n.has("scaler", "scaling"), lambda _: Meaning(None, weak=True)),
-    _Rule(
-        "that of one optimizer among several",
-        lambda n: not _beside_loss(n) and len(n.words) > 1 and n.words[-1].isdigit(),
-        _own,
-    ),
-    _Rule("the whole", lambda n: not _beside_loss(n), _whole_loss),
-    _Rule("PPYoloELoss/loss", lambda n: _is_part_of_loss(n) and n.words[-2:] == ["loss", "loss"], _a_loss(7)),
-    _Rule("a part", lambda n: _is_part_of_loss(n) and not _kinds_of_loss(n) <= LOSS_OF_POLICY, _own),
-    _Rule("a policy's", lambda n: _kinds_of_loss(n) <= LOSS_OF_POLICY, _a_loss(3)),
-    _Rule(
-        "a kind of the one objective",
-        lambda n: _kinds_of_loss(n) <= LOSS_KINDS and _kinds_of_loss(n) != {"entropy"},
-        _a_loss(2),
-    ),
-    _Rule("another kind of loss", lambda n: _KIND_OF_LOSS.match(n.name) is not None, _sole_loss),
-    _Rule("another loss", lambda _: True, _own),
-)  # fmt: skip
-
-
-def _bare(words: Iterable[str]) -> list[str]:
-    """Words without trailing numbers: `lr0`, `group1`."""
-    return [bare for word in words if (bare := re.sub(r"\d+$", "", word))]
-
-
-def _is_learning_rate(name: _Name) -> bool:
-    plain = set(_bare(name.rest))
-    return (
-        "lr" in plain
-        or name.joined in {"lrate", "l_r"}
-        or ("rate" in plain and not plain.isdisjoint({"learning", "learn"}))
-    )
-
-
-def _is_of_something_else(name: _Name) -> bool:
-    plain = set(_bare(name.rest))
-    return bool(plain - OPTIMIZER_WORDS) and not (name.has("lr") and "group" in plain)
-
-
-def _number_behind(name: _Name) -> int | None:
-    found = re.search(r"(\d+)$", name.joined)
-    return int(found[1]) if found is not None else None
-
-
-_LEARNING_RATES = (
-    _Rule("no learning rate", lambda n: not _is_learning_rate(n), lambda _: None),
-    _Rule(
-        "a setting of it",
-        lambda n: n.hides() or n.has("mult", "multiplier", "scheduler", "decay", "factor", "scale"),
-        lambda _: _WEAK,
-    ),
-    _Rule("that of something else", _is_of_something_else, lambda _: _WEAK),
-    _Rule("that of a later group", lambda n: bool(_number_behind(n)), lambda _: _WEAK),
-    _Rule("the learning rate", lambda _: True, lambda n: Meaning(LR, 9 if _number_behind(n) is None else 8)),
-)
-_NORMS = (
-    _Rule("a bare norm", lambda n: n.words in (["norm"], ["total", "norm"], ["grad"]), lambda _: Meaning(GRAD_NORM, 4, weak=True)),
-    _Rule("a norm in one word, of others", lambda n: n.words[-1] in _GRAD_NORMS and n.has("loss", "param"), lambda _: None),
-    _Rule("a norm in one word", lambda n: n.words[-1] in _GRAD_NORMS, lambda _: Meaning(GRAD_NORM, 8)),
-    _Rule("g_norm", lambda n: n.words[-2:] == ["g", "norm"] or n.words == ["g", "n"], lambda _: Meaning(GRAD_NORM, 7)),
-    _Rule("no norm", lambda n: not n.has(*GRAD_WORDS) or not n.has("norm"), lambda _: None),
-    _Rule("that of a part", lambda n: bool(set(n.rest) - GRAD_WORDS - NORM_WORDS) or n.hides(), lambda _: _WEAK),
-    _Rule("the gradients' norm", lambda _: True, lambda n: Meaning(GRAD_NORM, 6 if n.has("clip", "clipped") else 9)),
-)  # fmt: skip
-
-
-def _is_rate(name: _Name) -> bool:
-    if name.words[0] in SECOND_WORDS and name.words[1:2] == ["per"]:
-        return False  # "sec_per_example"
-    return name.has(*SECOND_WORDS) and name.has(*TOKEN_WORDS, *SAMPLE_WORDS) and len(name.have) <= 8
-
-
-def _rate(name: _Name) -> Meaning:
+def _throughput(name: _Name) -> Meaning | None:
     """Tokens or samples per second; a total wins over a rate per device."""
-    is_part = name.has(*DEVICE_WORDS)
-    if name.has(*TOKEN_WORDS):
-        return Meaning(TOKENS, 5 if is_part else 8)
-    return Meaning("", 5, weak=True) if is_part else Meaning(SAMPLES, 8)
+    if name.has("predict", "prediction", "prompt", "generation", "decode", "prefill", "inference"):
+        return _NOTHING
+    if name.is_held_out:
+        return None
+    joined, is_part = name.joined, name.has(*DEVICE_WORDS)
+    if joined in TOKEN_NAMES or joined.endswith("_tps") or joined in {"kt_s", "ktps", "kwps"}:
+        return Meaning(TOKENS, 8)
+    if joined in {"ips", "imps", "img_s", "samplespersec", "samples_s", "train_ips"}:
+        return Meaning(SAMPLES, 6)
+    if "samplespersec" in joined.replace("_", "") and not is_part:
+        return Meaning(SAMPLES, 4 if name.has("running", "avg") else 8)
+    is_inverse = name.words[0] in SECOND_WORDS and name.words[1:2] == ["per"]  # "sec_per_example"
+    if name.has(*SECOND_WORDS) and name.has(*TOKEN_WORDS, *SAMPLE_WORDS) and not is_inverse:
+        if name.has(*TOKEN_WORDS):
+            return Meaning(TOKENS, 5 if is_part else 8)
+        return _WEAK if is_part else Meaning(SAMPLES, 8)
+    is_of_work = name.has("tflop", "tflops", "flops", "flop", "mfu", "batches")
+    return Meaning(TOKENS, 3) if name.words[-1] == "throughput" and not is_of_work else None
 
 
-_THROUGHPUTS = (
-    _Rule("an inference's", lambda n: n.has("predict", "prediction", "prompt", "generation", "decode", "prefill", "inference"), lambda _: _NOTHING),
-    _Rule("no rate of an evaluation", lambda n: n.is_held_out, lambda _: None),
-    _Rule(
-        "tokens",
-        lambda n: n.joined in TOKEN_NAMES or n.joined.endswith("_tps") or n.joined in {"kt_s", "ktps", "kwps"},
-        lambda _: Meaning(TOKENS, 8),
-    ),
-    _Rule(
-        "images",
-        lambda n: n.joined in {"ips", "imps", "img_s", "samplespersec", "samples_s", "train_ips"},
-        lambda _: Meaning(SAMPLES, 6),
-    ),
-    _Rule(
-        "SamplesPerSec",
-        lambda n: "samplespersec" in n.joined.replace("_", "") and not n.has(*DEVICE_WORDS),
-        lambda n: Meaning(SAMPLES, 4 if n.has("running", "avg") else 8),
-    ),
-    _Rule("a rate", _is_rate, _rate),
-    _Rule(
-        "throughput",
-        lambda n: n.words[-1] == "throughput" and not n.has("tflop", "tflops", "flops", "flop", "mfu", "batches"),
-        lambda _: Meaning(TOKENS, 3),
-    ),
-)  # fmt: skip
-
-
-def _is_memory(name: _Name) -> bool:
-    return (
-        name.has(*MEMORY_WORDS)
-        or (
-            name.has("gb", "gib", "mb")
-            and name.has("gpu", "cuda", "peak", "max")
-            and name.has("allocated", "alloc", "used")
-        )
-        or name.joined == "gpu_ram"
-        or name.joined.startswith(("gpu_mem", "max_mem", "memory"))
-    )
-
-
-def _is_other_memory(name: _Name) -> bool:
-    """Whether it is the host's memory, reserved, free, or the total."""
-    others = OTHER_MEMORY - {"total"} - ({"ram"} if name.has("gpu", "cuda") else set())
-    return name.has(*others) or (name.has("total") and not name.has("peak", "max"))
-
-
-def _is_peak(name: _Name) -> bool:
-    return name.has("peak", "max", "maximum", "maxmemallocated", "maxmem") or name.joined.startswith("max")
-
-
-def _is_allocated(name: _Name) -> bool:
-    return name.has("alloc", "allocated", "maxmemallocated", "memallocated")
-
-
-def _is_of_gpu(name: _Name) -> bool:
-    return name.has("cuda", "vram", "device", "hbm") or any(word.startswith("gpu") for word in name.words)
-
-
-def _memory(name: _Name) -> Meaning:
+def _memory(name: _Name) -> Meaning | None:
     """The memory in use: the peak allocation is preferred, and memory named as the GPU's."""
-    is_peak, is_allocated, is_of_gpu = _is_peak(name), _is_allocated(name), _is_of_gpu(name)
-    if name.has("active"):
-        rank = 4
-    elif is_allocated:
-        rank = 9 + is_of_gpu if is_peak else 5
-    else:
-        rank = 4 + is_of_gpu
-    is_plain = (is_peak and is_allocated) or (
-        is_of_gpu and (is_allocated or name.has("usage", "mem", "gpumem"))
-    )
-    return Meaning(MEMORY, rank, weak=not is_plain)
+    if name.joined == "nvidia_smi":
+        return Meaning(MEMORY, 5)  # the tool's column
+    in_units = name.has("gb", "gib", "mb") and name.has("allocated", "alloc", "used")
+    is_named = name.joined == "gpu_ram" or name.joined.startswith(("gpu_mem", "max_mem", "memory"))
+    if not name.has(*MEMORY_WORDS) and not in_units and not is_named:
+        return None
+    is_peak = name.has("peak", "max", "maximum", "maxmemallocated", "maxmem")
+    others = OTHER_MEMORY - {"total"} - ({"ram"} if name.has("gpu", "cuda") else set())
+    if name.has(*others, "current") or (name.has("total") and not is_peak):
+        return _NOTHING  # the host's, reserved, free, the capacity, or what is in use now, beside the peak
+    if name.has("bandwidth", "util", "percent", "pct") or name.joined in {"mem_allocated", "memallocated"}:
+        return _WEAK  # a share, or in no known unit
+    is_allocated = name.has("alloc", "allocated", "maxmemallocated")
+    is_of_gpu = name.has("cuda", "vram", "device", "hbm") or any(w.startswith("gpu") for w in name.words)
+    rank = 9 + is_of_gpu if is_peak and is_allocated else 5 if is_allocated else 4 + is_of_gpu
+    is_plain_gpu = is_of_gpu and (is_allocated or name.has("usage", "mem", "gpumem"))
+    return Meaning(MEMORY, rank, weak=not is_plain_gpu and not (is_peak and is_allocated))
 
 
-_MEMORIES = (
-    _Rule("the tool's column", lambda n: n.joined == "nvidia_smi", lambda _: Meaning(MEMORY, 5)),
-    _Rule("no memory", lambda n: not _is_memory(n), lambda _: None),
-    _Rule("other memory", _is_other_memory, lambda _: _NOTHING),
-    _Rule("a share", lambda n: n.has("bandwidth", "util", "percent", "pct"), lambda _: _WEAK),
-    _Rule("what is in use now, beside the peak", lambda n: n.has("current"), lambda _: _NOTHING),
-    _Rule("in no known unit", lambda n: n.joined in {"mem_allocated", "memallocated"}, lambda _: _WEAK),
-    _Rule("memory in use", lambda _: True, _memory),
-)
-
-# The number of steps in a time: "avg step time", "total step time".
-_SPANNED = frozenset({"avg", "average", "mean", "total", "last", "train", "training", "current", "cur"})
-
-
-def _rank_of_step_time(name: _Name) -> int | None:
-    rank = STEP_TIME_NAMES.get(name.joined)
-    if rank is None and len(name.words) > 1 and name.has(*_SPANNED) and name.has(*_STEP_WORDS):
+def _time(name: _Name) -> Meaning | None:
+    joined = name.joined
+    is_eta = name.has("eta") or (name.has(*ETA_CORE) and name.have <= ETA_CORE | ETA_WITH)
+    if is_eta or joined in ETA_NAMES:
+        return Meaning(ETA, 8)
+    if name.has("remaining"):
+        return _NOTHING
+    rank = STEP_TIME_NAMES.get(joined)
+    if rank is None and name.has(*_STEP_WORDS):
         rank = STEP_TIME_NAMES.get("_".join(word for word in name.words if word not in _SPANNED))
-    return rank
+    if rank is not None:
+        return Meaning(STEP_TIME, rank, weak=joined in {"time", "timer", "seconds", "time_ms"})
+    if joined in EPOCH_TIME_NAMES:
+        return Meaning(EPOCH_TIME, 8)
+    if joined in {"took", "time_taken", "training_time"}:
+        return Meaning(EPOCH_TIME, 3, weak=True)
+    if joined == RUN_TIME:
+        return _WEAK
+    if joined in IGNORED_TIMES or name.has("elapsed", "wall", "walltime", "wallclock"):
+        # The time since the start, unless it is "elapsed time per step".
+        return Meaning(STEP_TIME, 8) if name.has("per") and name.has(*_STEP_WORDS) else _NOTHING
+    return _WEAK if name.has("time", "ms", "sec", "seconds", "duration", "latency") else None
 
 
-def _is_eta(name: _Name) -> bool:
+def field_of_rate(unit: str) -> str | None:
+    """The field of a rate like `tok/s` or `img/sec`; None if it is not a training throughput."""
+    unit = _PER.sub("/", unit.lower()).replace(" ", "")
+    top, slash, _ = unit.partition("/")
+    if not slash or not unit.endswith(("/s", "/sec", "/second", "gpu", "device", "chip", "rank")):
+        return None
+    if top.startswith(("tok", "word")):
+        return TOKENS
+    if top.startswith(("sample", "im", "example", "seq", "sent", "ex", "utt", "clip", "item", "record")):
+        return SAMPLES
+    return None
+
+
+def is_step_of(unit: str) -> bool:
+    """Whether a unit is per step (`s/iter`)."""
+    return unit.partition("/")[2].strip() in {"it", "iter", "itr", "iteration", "step", "batch", "update"}
+
+
+def is_step_rate(unit: str) -> bool:
+    """Whether a unit is steps per second."""
+    top, slash, bottom = _PER.sub("/", unit.lower()).replace(" ", "").partition("/")
     return (
-        name.joined in ETA_NAMES
-        or (name.has(*ETA_CORE) and name.have <= ETA_CORE | ETA_WITH)
-        or (name.has("eta") and len(name.words) <= 3)
+        bool(slash)
+        and top in {"it", "its", "iter", "iters", "step", "steps", "batch", "batches"}
+        and bottom in {"s", "sec", "second"}
     )
-
-
-def _is_elapsed(name: _Name) -> bool:
-    return name.joined in IGNORED_TIMES or name.has("elapsed", "wall", "walltime", "wallclock")
-
-
-_TIMES = (
-    _Rule("the time that is left", _is_eta, lambda _: Meaning(ETA, 8)),
-    _Rule("something else that remains", lambda n: n.has("remaining"), lambda _: _NOTHING),
-    _Rule(
-        "the time of a step",
-        lambda n: _rank_of_step_time(n) is not None,
-        lambda n: Meaning(STEP_TIME, _rank_of_step_time(n) or 0, weak=n.joined in {"time", "timer", "seconds", "time_ms"}),
-    ),
-    _Rule("the time of an epoch", lambda n: n.joined in EPOCH_TIME_NAMES, lambda _: Meaning(EPOCH_TIME, 8)),
-    _Rule("how long it took", lambda n: n.joined in {"took", "time_taken", "training_time"}, lambda _: Meaning(EPOCH_TIME, 3, weak=True)),
-    _Rule("the time of the whole run", lambda n: n.joined == RUN_TIME, lambda _: _WEAK),
-    _Rule(
-        "elapsed time per step",
-        lambda n: _is_elapsed(n) and n.has("per") and n.has(*_STEP_WORDS),
-        lambda _: Meaning(STEP_TIME, 8),
-    ),
-    _Rule("the time since the start", _is_elapsed, lambda _: _NOTHING),
-    _Rule("no time", lambda n: not n.has("time", "ms", "sec", "seconds", "duration", "latency"), lambda _: None),
-    _Rule("another time", lambda _: True, lambda _: _WEAK),
-)  # fmt: skip
-
-
-_OTHERS = (
-    _Rule("MFU", lambda n: n.has("mfu", "bf16mfu"), lambda n: Meaning(MFU, 9 if n.words[-1] == "mfu" else 5)),
-    _Rule("a value of the log's own", lambda _: True, lambda n: Meaning("", weak=not is_score(n.name))),
-)
-
-
-# Not a training loss, although it is called one or is minimized.
-_NO_STAND_IN = EVAL_WORDS | {"scale", "weight", "best", "time", "rate"}
-# In this order: names called a loss first.
-_STAND_INS = tuple(
-    map(frozenset, (("loss",), ("xent", "nll", "bce", "ce", "entropy"), ("l",), ("mse", "rmse", "mae"), ("cost", "objective", "elbo"), ("perplexity", "ppl"), ("err", "error")))
-)  # fmt: skip
-
-
-def loss_stand_in(names: Iterable[str]) -> str | None:
-    """If none of a log's losses is the whole: the name of the value that its training minimizes; None if there is none."""
-    known = [(name, words) for name in names if _NO_STAND_IN.isdisjoint(words := words_of(name))]
-    known = [(name, words) for name, words in known if not any(word.startswith("pred") for word in words)]
-    found = (name for kind in _STAND_INS for name, words in known if not kind.isdisjoint(words))
-    return next(found, None)

@@ -20,14 +20,14 @@ from supervisor.sources.metrics.names import (
     TOTAL_EPOCHS,
     TOTAL_STEPS,
     VAL_LOSS,
+    field_of_rate,
     is_score,
     meaning,
     words_of,
 )
 from supervisor.sources.metrics.progress_bars import find_bar
-from supervisor.sources.metrics.tokens import MASKED
-from supervisor.sources.metrics.value_meaning import field_of_rate
-from supervisor.sources.metrics.values import (
+from supervisor.sources.metrics.tokens import (
+    MASKED,
     NOTHING,
     PLAIN,
     WHOLE,
@@ -64,12 +64,10 @@ _PARTS = frozenset({"box", "obj", "cls", "dfl"})
 # A column with this ending counts evaluated items, or a duration.
 _COUNTED_THINGS = frozenset({"images", "instances", "size", "time", "seen", "targets", "labels"})
 _VALUED = re.compile(r"\d\.\d|\(\d+/\d+\)|\s\d+$")
-_RULE = re.compile(r"[\s|+:=─━┼-]*$")
 _PAIR_ROW = re.compile(
     r"\s*[|│┃]\s*(?P<name>[A-Za-z_][\w/ .@-]*?)\s*[|│┃]\s*(?P<value>[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|nan|inf))\s*[|│┃]\s*$",
     re.IGNORECASE,
 )
-_SECTION_ROW = re.compile(r"\s*\|\s*[A-Za-z_][\w ]*/\s*\|\s*\|\s*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +80,6 @@ class Header:
     style: str
     names: tuple[str, ...]
     starts: tuple[int, ...] = ()
-
-
-def is_rule(text: str) -> bool:
-    """A line that only draws (or is blank) and does not end a table."""
-    return _RULE.match(text) is not None
-
-
-def is_section_row(text: str) -> bool:
-    """`| train/   |        |`: a table of names and values, not of settings."""
-    return _SECTION_ROW.match(text) is not None
 
 
 def find_header(text: str) -> Header | None:
@@ -165,7 +153,7 @@ def _without_bar(header: Header, text: str) -> tuple[str, list[Reading]]:
     bar = find_bar(text, in_row=True) if header.style in {"  ", "\t"} else None
     if bar is None or bar.rest.strip()[:1] in {MASKED, ""}:
         return text, []
-    readings = [Reading(b.field, "", 4, b.start, b.end, b.conversion) for b in bar.readings]
+    readings = [reading._replace(rank=4) for reading in bar.readings]
     return bar.rest.split(MASKED)[0].rstrip(" :"), readings
 
 

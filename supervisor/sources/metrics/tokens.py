@@ -1,10 +1,18 @@
-"""A log line cut into values and the text before each: masks first, then bars, then numbers."""
+r"""A log line cut up: what stands before its message, its masked text, its values with their names, units and numbers.
+
+`2024-01-01 10:00:00,123 - trainer - INFO - 0,49,2.3`, `2025-01-09T04:11:23.1Z stdout F …`, `{"log":"step 3
+…\n","stream":"stdout"}`: table rows, indented values and bars are also recognized after a logger's or collector's own words.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
+
+import msgspec
 
 from supervisor.sources.metrics.words import (
     EPOCH_NAMES,
@@ -16,6 +24,7 @@ from supervisor.sources.metrics.words import (
     TOKEN_WORDS,
     TRAIN_WORDS,
 )
+from supervisor.text.prefixes import split_prefix
 
 MASKED = "\x01"  # replaces text that cannot contain a metric: a time stamp, a source line, a URL
 
@@ -164,7 +173,9 @@ def _is_part_of_name(match: re.Match[str], before: str, bare_name: str | None) -
     if match["num"].isdigit():
         if _INDEXED.search(before) and _MORE_NAME.match(text, end):
             return True  # "GPU 0 memory"
-        if bare_name is not None and _LOSS_NUMBERED.match(text, end) and _is_numbered(bare_name):
+        word = (bare_name or "").lower()
+        is_counter = any(word in known for known in _NOT_NUMBERED)
+        if word.isalpha() and not is_counter and _LOSS_NUMBERED.match(text, end):
             return True  # "Content 1 loss: 79.6": one of several, not of a metric
     is_before_name = before.rstrip()[-1:].isalpha() and _NUMBERED.match(text, match.end())
     return bool(is_before_name) and not _COUNTS.search(before)  # "LR (group 0)=1e-4"
@@ -209,12 +220,389 @@ def name_of(before: str) -> tuple[str, str, bool]:
     return name.removeprefix("and "), tail, bare
 
 
-def _is_numbered(name: str) -> bool:
-    """Whether a number after this name is an index of one of several losses, not a counter."""
-    word = name.lower()
-    return word.isalpha() and not any(word in known for known in _NOT_NUMBERED)
-
-
 def is_adjacent(before: str) -> bool:
     """Whether only brackets and blanks are between a value and the previous one."""
     return not before.strip(" \t[](),:|>-") and len(before) <= 8
+
+
+# -- numbers and units
+
+GIB = 1 << 30
+# PyTorch's tools print GiB as "GB" or "G", so these are read as GiB.
+_MEMORY = {
+    "": 0.0, "b": 1.0, "bytes": 1.0, "kb": 1024.0, "kib": 1024.0, "k": 1024.0, "mb": GIB / 1024, "mib": GIB / 1024, "m": GIB / 1024,
+    "mo": GIB / 1024, "gb": float(GIB), "gib": float(GIB), "g": float(GIB), "tb": GIB * 1024.0, "tib": GIB * 1024.0,
+}  # fmt: skip
+_SECONDS = {
+    "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, "ms": 1e-3, "msec": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3,
+    "us": 1e-6, "µs": 1e-6, "usec": 1e-6, "ns": 1e-9, "m": 60.0, "min": 60.0, "mins": 60.0, "minute": 60.0, "minutes": 60.0, "h": 3600.0,
+    "hr": 3600.0, "hrs": 3600.0, "hour": 3600.0, "hours": 3600.0, "d": 86400.0, "day": 86400.0, "days": 86400.0,
+}  # fmt: skip
+_CLOCK = re.compile(r"\s*(?:(\d+)\s*days?,?\s*|(\d+)[-.](?=\d\d:\d\d:))?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)\s*$")
+_CLOCK_S = {1: 86400.0, 2: 86400.0, 3: 3600.0, 4: 60.0, 5: 1.0}
+_PARTS = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Zµ]+)")
+
+
+class How(IntEnum):
+    """The conversion of a value's text to a number."""
+
+    NUMBER = 0  # times scale
+    WHOLE = 1  # an integer, also "31K" and "1,149"
+    INVERSE = 2  # a rate of steps to the seconds of one
+    DURATION = 3  # a clock or spelt-out time
+    MEMORY = 4  # without a unit: bytes when huge, MiB when large, GiB when small
+    SHARE = 5  # without a percent sign: percent when above 1
+
+
+class Conversion(NamedTuple):
+    """The kind of conversion, and the factor."""
+
+    how: How
+    scale: float = 1.0
+
+
+PLAIN = Conversion(How.NUMBER)
+WHOLE = Conversion(How.WHOLE)
+# Logs rarely print more digits of a measurement; more are conversion noise (863.5 ms as 0.8635000000000002 s).
+_SIGNIFICANT = 12
+_EXPONENTS = {1.0: "", 1e-6: "e-6", 1e-3: "e-3", 0.01: "e-2", 1e3: "e3"}
+_FLOATS = msgspec.json.Decoder(list[float])
+_WHOLES = msgspec.json.Decoder(list[int])
+
+
+def convert(conversion: Conversion, text: str) -> float | None:
+    """The number, to `_SIGNIFICANT` digits where it had to be computed, or None when the text holds none that can be meant (a sentinel, a fraction of a step)."""
+    how, scale = conversion
+    if how is How.DURATION:
+        duration = seconds(text)
+        return rounded(duration) if duration is not None else None
+    try:
+        number = float(text.replace(",", "").rstrip(".") if "," in text or text[-1:] == "." else text)
+    except ValueError:
+        return None
+    match how:
+        case How.NUMBER:
+            # A number that is only read keeps all digits; a product shows the noise of binary fractions (0.1 * 3).
+            return rounded(number * scale) if scale % 1024 and scale != 1.0 else number * scale
+        case How.WHOLE:
+            number *= scale
+            # Not NaN, not infinite.
+            return int(number) if number == number // 1 and abs(number) < 1e15 else None
+        case How.INVERSE:
+            return rounded(scale / number) if number > 0 else None
+        case How.MEMORY:
+            return number * (1 if number >= 1e7 else GIB / 1024 if number >= 256 else GIB)
+        case How.SHARE:
+            if number < 0:
+                return None
+            return rounded(number / 100 if number > 1 else number * scale)
+
+
+def numbers(conversion: Conversion, texts: Sequence[str]) -> Sequence[float | None]:
+    """`convert` for each of many texts; where all are short and plain, msgspec reads them in an eighth of the time of `float`."""
+    found = _by_msgspec(conversion, texts) if max(map(len, texts)) <= _SIGNIFICANT else None
+    return found if found is not None else [convert(conversion, text) for text in texts]
+
+
+def _by_msgspec(conversion: Conversion, texts: Sequence[str]) -> Sequence[float] | None:
+    """Texts of plain numbers, read as one JSON list; None if they are not, or their scale is not a power of 10 or 1024."""
+    how, scale = conversion
+    exponent = _EXPONENTS.get(scale, "" if scale % 1024 == 0 else None)
+    if exponent is None or how not in {How.NUMBER, How.WHOLE} or (how is How.WHOLE and scale != 1):
+        return None
+    listed = "[" + f"{exponent},".join(texts) + exponent + "]"
+    if "[-0" in listed or ",-0" in listed:
+        return None  # msgspec loses the sign of "-0"
+    try:
+        found = (_WHOLES if how is How.WHOLE else _FLOATS).decode(listed)
+    except msgspec.DecodeError:
+        return None  # leading zeros, NaN
+    if len(found) != len(texts):
+        return None  # "1,234"
+    return found if exponent or scale == 1 else [number * scale for number in found]
+
+
+def rounded(number: float) -> float:
+    """The number to `_SIGNIFICANT` digits."""
+    return float(f"{number:.{_SIGNIFICANT}g}")
+
+
+def memory_conversion(unit: str) -> Conversion | None:
+    """The conversion of a memory value with this unit; None for any other unit."""
+    factor = _MEMORY.get(unit.lower())
+    if factor is None:
+        return None
+    return Conversion(How.NUMBER, factor) if factor else Conversion(How.MEMORY)
+
+
+def time_scale(unit: str) -> float | None:
+    """Seconds per `unit`, counting only the part before a slash; None if it is not a time."""
+    return _SECONDS.get(unit.lower().partition("/")[0].strip())
+
+
+def magnitude(unit: str) -> float:
+    """The factor of K, M, B after a count."""
+    return {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}.get(unit.lower(), 1.0)
+
+
+def seconds(text: str) -> float | None:
+    """A duration in seconds: `03:12`, `1 day, 2:03:04`, `11h4m12s`, `10m, 56s`."""
+    if clock := _CLOCK.match(text):
+        return sum((float(clock[group]) * _CLOCK_S[group] for group in _CLOCK_S if clock[group]), 0.0)
+    parts = [(float(part[1]), _SECONDS.get(part[2].lower())) for part in _PARTS.finditer(text)]
+    if not parts or any(scale is None for _, scale in parts):
+        return None
+    return sum((number * (scale or 0.0) for number, scale in parts), 0.0)
+
+
+RANK = "rank"
+# The rank of a bar's count: a named counter takes precedence.
+BAR_RANK = 2
+
+
+class Reading(NamedTuple):
+    """One value of a line: canonical field (or "" with its own name), its position, its conversion."""
+
+    field: str
+    name: str
+    rank: int
+    start: int
+    end: int
+    conversion: Conversion
+    weak: bool = False
+
+
+class Parsed(NamedTuple):
+    """The report of a line. `pair`: a counter and a total that count only if the counter is the named step (or one off).
+
+    `heading`: the line has only a step or epoch; the lines below may belong to it. `once`: the same line with
+    other digits may mean something else, so its shape is not stored. `off_curve`: its loss is not a point of
+    the curve: a mean over the whole run, or one of the outputs that the total is made of. `evaluates`: its
+    last value is of held-out data. `plain_time`: nothing on it shows whether its time is that of one step or
+    of all since the line before.
+    """
+
+    readings: tuple[Reading, ...]
+    pair: tuple[Reading, Reading] | None = None
+    heading: bool = False
+    settings: bool = False
+    once: bool = False
+    off_curve: bool = False
+    evaluates: bool = False
+    plain_time: bool = False
+
+
+NOTHING = Parsed(())
+
+
+def shifted(parsed: Parsed, by: int) -> Parsed:
+    """The result for a part of a line that starts `by` characters after the start of the line."""
+    if not by:
+        return parsed
+
+    def moved(reading: Reading) -> Reading:
+        return reading._replace(start=reading.start + by, end=reading.end + by)
+
+    pair = (moved(parsed.pair[0]), moved(parsed.pair[1])) if parsed.pair is not None else None
+    return parsed._replace(readings=tuple(map(moved, parsed.readings)), pair=pair)
+
+
+class Found(NamedTuple):
+    """All readings of a line before any choice, and its number of setting names."""
+
+    readings: list[Reading]
+    settings: int
+
+
+class LineValues:
+    """The readings of one line, as they are found from left to right.
+
+    Attributes:
+        text: the masked line.
+        tokens: its values.
+        readings: the findings so far.
+        settings: the number of setting names so far.
+        evaluates: this part of the line is about held-out data.
+        after_epoch: the previous value was the epoch.
+    """
+
+    def __init__(self, masked: str, readings: Iterable[Reading], *, evaluates: bool) -> None:
+        self.text = masked
+        self.tokens = tokens(masked)
+        self.readings: list[Reading] = [*readings]
+        self.settings = 0
+        self.evaluates = evaluates
+        self.after_epoch = False
+
+    def has(self, *fields: str) -> bool:
+        """Whether any of these fields was found."""
+        return any(reading.field in fields for reading in self.readings)
+
+    def add(
+        self,
+        field: str,
+        token: Token,
+        rank: int,
+        conversion: Conversion,
+        *,
+        name: str = "",
+        weak: bool = False,
+    ) -> None:
+        """Add a reading of a value."""
+        self.readings.append(Reading(field, name, rank, token.start, token.end, conversion, weak))
+
+
+# -- before the message
+
+_LEVEL = r"(?:DEBUG|INFO|WARNING|WARN|NOTICE|ERROR|CRITICAL|TRACE|SUCCESS)"
+_TIME_OF_DAY = r"\d\d?:\d\d:\d\d(?:[.,:]\d+)?"
+_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+# Text that starts no message: a time, a level, a stream.
+_STRONG = re.compile(
+    rf"""
+    \s?(?:
+      \[?\s?\d{{4}}[-/.]\d\d?[-/.]\d\d?[T\ ,_-]+\d\d?:\d\d(?::\d\d)?(?:[.,:]\d+)?(?:\ ?Z|\ ?[+-]\d\d:?\d\d)?\]?
+    | \[?\d\d?[/.-]\d\d?[/.-]\d\d(?:\d\d)?[\ ,T]+{_TIME_OF_DAY}(?:\ [AP]M)?\]?
+    | \[?\d\d[/-]\d\d\ {_TIME_OF_DAY}\]?
+    | \[?{_TIME_OF_DAY}\]?(?=[\s|])
+    | [IWEF]\d{{4}}\ {_TIME_OF_DAY}\s+\d+\ [\w./-]+:\d+\]
+    | {_MONTH}\ +\d+\ {_TIME_OF_DAY}(?:\ [\w.-]+\ [\w./-]+(?:\[\d+\])?:)?
+    | \[\s*\d+\.\d{{3,9}}\]
+    | \[\s{{0,4}}{_LEVEL}\s{{0,4}}(?:[:|]?\s{{0,4}}(?:\d{{4}}[-/.]\d\d?[-/.]\d\d?[T\ ,_-]+)?{_TIME_OF_DAY}\s{{0,4}})?\]
+    | {_LEVEL}:(?!(?i:epoch|step|iter|loss|train|val))[A-Za-z_][\w.]*:
+    | {_LEVEL}(?=[\s:|-])\s{{0,5}}
+    | (?:stdout|stderr)(?:\ [FP](?=\s)|:(?=\s))
+    | \[STD(?:OUT|ERR)\]
+    )
+    (?:\s?[-|:>](?=\s|$)\s?|:|\s)?
+    """,
+    re.VERBOSE,
+)
+# Text that may follow: the logger's name, the source position, the process.
+_WEAK = re.compile(
+    rf"""
+      [A-Za-z_][\w.-]*\s?(?:-|\|)\ (?={_LEVEL}|[A-Za-z_][\w.]*:\d+\s)
+    | [A-Za-z_][\w.]*\ -\ (?=\S|\s)
+    | (?<=\])\[\d{{2,8}}\]\s?
+    | [IWEF]\ \d+\ \d+\]\s
+    | \[\d{{2,8}}\]\s?(?=\[(?:\w*Thread[\w-]*|{_LEVEL})\])
+    | \[[A-Za-z_][\w.]*\](?:\s?[-:](?=\s))?\s?
+    | [\[(]?[\w./-]+\.(?:py|cc|cpp|rs|go)[:\ ]\s{{0,4}}\d+(?::[\w<>]+)?[\])]?:?(?:\s?-(?=\s))?\s
+    | [A-Za-z_][\w.]*:[\w<>]+:\d+(?:\s?[-|](?=\s))?\s
+    | [A-Za-z_][\w.]*\.[\w.]+:\s
+    | [-:>](?:\s|$)
+    """,
+    re.VERBOSE,
+)
+# A time or a level, as masked by `tokens.mask`.
+_LOGGED = re.compile(rf"\[?{MASKED}{{4,}}")
+# A logger's plain name after the level: "INFO trainer: …".
+_LOGGER = re.compile(
+    r"(?!(?:train|training|valid\w*|val|eval\w*|test\w*|dev|epochs?|steps?|iter\w*|\w*loss|\w*lr|batch|progress|wandb|mlflow|comet|warning|goal|target):)[A-Za-z_]\w{2,}:\s",
+    re.IGNORECASE,
+)
+_LEVEL_LAST = re.compile(rf"{_LEVEL}\s{{1,5}}$")
+_STARTS = frozenset("0123456789[ DIWENCTSFJAMOs")
+_JSON = re.compile(
+    r'\{.{0,300}?"(?:message|msg|log|text|event|textPayload|body|MESSAGE)"\s?:\s?"(?P<m>(?:[^"\\]|\\.)*+)"'
+)
+_ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
+_CONTROL = re.compile(r"\x1b\s*\[[\d;]*[A-Za-z]")
+_UNESCAPED = {"n": " ", "t": "\t", "r": " ", "b": " ", "f": " "}
+
+
+def message_start(text: str) -> int:
+    """How many characters a logger or collector put before the message; 0 if none."""
+    if text[:1] not in _STARTS:
+        return 0
+    place, sure = 0, False
+    for _ in range(8):
+        found = _STRONG.match(text, place)
+        if found is not None:
+            sure = True
+        elif sure:
+            found = _WEAK.match(text, place)
+            if found is None and _LEVEL_LAST.search(text, 0, place):
+                found = _LOGGER.match(text, place)
+        if found is None or found.end() == place:
+            break
+        place = found.end()
+    if not sure:
+        return 0
+    if text[-2:].rstrip()[-1:] == "|" and text[place : place + 1] != "|":
+        # The pipe belongs to a table's row, not to the logger.
+        bare = text[:place].rstrip()
+        place = len(bare) - 1 if bare[-1:] == "|" else place
+    return place
+
+
+def logged_behind(text: str, masked: str, begin: int) -> int | None:
+    """Where a logger's line starts after `begin`: at its masked time or level; None if there is none."""
+    found = _LOGGED.search(masked, begin)
+    return found.start() if found is not None and message_start(text[found.start() :]) else None
+
+
+def json_message(text: str) -> tuple[int, int, str] | None:
+    """Start, end and text of the message in a JSON line, at its original length; None without one.
+
+    Escapes are decoded and padded to their length, so that positions in the message are positions in the line.
+    """
+    if text[:1] != "{":
+        return None
+    found = _JSON.match(text)
+    if found is None:
+        return None
+    message = _ESCAPED.sub(_unescaped, found["m"])
+    if "\x1b" in message:
+        message = _CONTROL.sub(lambda code: " " * len(code.group()), message)
+    return *found.span("m"), message
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    code, letter = found.groups()
+    if code is not None:
+        character = chr(int(code, 16))
+        # A bar of blocks stays a bar; "…" and similar characters are one character and blanks.
+        return character * 6 if character in "█▏▎▍▌▋▊▉━╸╺─░▒▓" else character + " " * 5
+    mark = _UNESCAPED.get(letter, letter)
+    return mark + " " if letter in _UNESCAPED else " " + mark
+
+
+_RAW_RANK = re.compile(
+    r"\s*\[(?:RANK|Rank|rank)[ :=]{1,2}(\d{1,6})\]:?\s|\s*\[(?!\d+:)[\w.-]{1,64}:(\d{1,6})/\d{1,6}\]\s|\s*\((\d{1,6})/\d{1,6}\)\s(?=\S)(?=.*\b(?:[Ee]poch|[Ss]tep|[Ii]ter))"
+)
+
+# "[HUGECTR][03:13:26][INFO][RANK0]: …": a rank after other tags.
+_RANK_BEHIND = re.compile(
+    r"(?:\[[^\[\]]{1,40}\]\s{0,2}|(?:DEBUG|INFO|WARNING|ERROR)\s{1,8}|[-|:]\s)+\s*\[RANK[ :=]?(\d{1,6})\]:?\s"
+)
+
+
+# "2020-11-08 20:32:35 [1,0]<stderr>:": MPI's tag after a time.
+_MPI_BEHIND = re.compile(r"[-\d]{10}[T ][\d:.,]{8,15}\s?\[\d+,(\d{1,6})\]<std(?:out|err)>:")
+_TASK_LED = re.compile(r"\s{0,4}\d{1,5}: $")
+_DECIMAL = re.compile(r"-?(?:\d+\.\d|\.\d|\d+\.?$)|-\d")
+
+
+def who(text: str) -> tuple[int | None, str, tuple[int, int] | None]:
+    """The rank in the line's prefix, the text after the prefix, and the position of the rank's digits."""
+    origin, body = split_prefix(text)
+    rank = origin.rank if origin.rank is not None else origin.local_rank
+    place = len(text) - len(body)
+    numbered = _TASK_LED.search(text[:place]) if origin.task is not None and _DECIMAL.match(body) else None
+    if numbered is not None:
+        # "1: 803.28, …": a step, not a task
+        place = numbered.start()
+        body = text[place:]
+    elif rank is None and origin.task is not None:
+        rank = origin.task
+    runs = [run.span() for run in re.finditer(r"\d+", text[:place]) if int(run.group()) == rank]
+    where = runs[0] if len(runs) == 1 else None
+    tags = (pattern.match(body) for pattern in (_RAW_RANK, _RANK_BEHIND, _MPI_BEHIND))
+    if match := next(filter(None, tags), None):
+        body = body[match.end() :]
+        if rank is None:
+            group = match.lastindex or 1
+            rank = int(match.group(group))
+            where = (place + match.start(group), place + match.end(group))
+    return rank, body, where

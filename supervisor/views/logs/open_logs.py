@@ -1,24 +1,27 @@
-"""The logs that a view reads: their files, thinned by a query, and their changes. Used by one thread."""
+"""The logs that a view reads: their files, thinned by a query, their changes and counts. Used by one thread."""
 
 from __future__ import annotations
 
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from supervisor.run.arrivals import ArrivalReader
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import AttemptState, RunState
-from supervisor.views.logs.counter import LineCounter
 from supervisor.views.logs.file import Change, LogFile
 from supervisor.views.logs.merge import Place
 from supervisor.views.logs.query import Query
+from supervisor.views.logs.reading import Tally
 from supervisor.views.logs.sources import AGENT, LogRef, NodeLogs, logs_of
 from supervisor.views.logs.stream import Stream
 
 # At most this many files are open: RLIMIT_NOFILE is often 1024. If nodes have more in total, as many nodes
 # are read as fit: those of a filter, then in order.
 MOST_LOGS = 256
+# Logs up to this size are counted unasked, just for the number of lines: 64 ranks may have written gigabytes.
+COUNT_UNASKED_BYTES = 64 << 20
 
 
 class NothingThereError(LookupError):
@@ -26,7 +29,7 @@ class NothingThereError(LookupError):
 
 
 class OpenLogs:
-    """The logs of one attempt, or of the newest ones.
+    """The logs of one attempt, or of the newest ones. `finders`: the same, thinned to the matches of the search.
 
     Args:
         node: the node's folder, which lists the run's logs.
@@ -37,8 +40,9 @@ class OpenLogs:
     def __init__(self, node: NodePaths, check: Callable[[], None], newest: int = 0) -> None:
         self.state = RunState()
         self.streams: list[Stream] = []
+        self.finders: list[Stream] = []
         self.query, self.searched = Query(), Query()
-        self.counter = LineCounter(check, counts_unasked=newest == 0)
+        self.nodes_read: tuple[int, ...] = ()
         self._node = node
         self._check = check
         self._newest = newest
@@ -48,7 +52,6 @@ class OpenLogs:
         self._files: dict[str, LogFile] = {}
         self._indexes: dict[tuple[int | None, int], ArrivalReader] = {}  # by node and attempt
         self._nodes: tuple[NodeLogs, ...] = ()
-        self.nodes_read: tuple[int, ...] = ()
 
     def close(self) -> None:
         """Close the files."""
@@ -89,10 +92,10 @@ class OpenLogs:
         keep: bool,
     ) -> Place:
         """Read the current logs; returns the place in them. `keep`: drop no attempt that is being read."""
-        if self._newest and keep and self._first is None:
-            self._first = next(iter(sorted(s.ref.attempt for s in self.streams)), None)
-        elif not keep:
+        if not keep:
             self._first = None
+        elif self._newest and self._first is None and self.streams:
+            self._first = min(stream.ref.attempt for stream in self.streams)
         self.state, self._recorded_t, self._nodes = state, recorded_t, nodes
         return self._choose(place)
 
@@ -120,8 +123,8 @@ class OpenLogs:
         attempts = self.state.attempts
         if not self._newest:
             return [attempt for attempt in attempts if attempt.number == self.number]
-        usual = [attempt.number for attempt in attempts[-self._newest :]]
-        first = min([*usual[:1], *([self._first] if self._first is not None else [])], default=0)
+        usual = attempts[-self._newest :]
+        first = min([attempt.number for attempt in usual] + ([self._first] if self._first else []), default=0)
         return [attempt for attempt in attempts if attempt.number >= first]
 
     def _choose(self, place: Place) -> Place:
@@ -134,7 +137,7 @@ class OpenLogs:
             start_t = {each.number: each.started_t or each.planned_t for each in attempts}
             self.streams = [known.get(ref) or self._open(ref, start_t[ref.attempt]) for ref in refs]
             place = tuple(before.get(stream.ref, 0) for stream in self.streams)
-            self._plan()
+            self._find_anew()
         ended_t = {each.number: each.ended_t for each in attempts}
         for stream in self.streams:
             stream.ended_t = ended_t[stream.ref.attempt]
@@ -156,7 +159,9 @@ class OpenLogs:
         stream = Stream(ref, file, self._check, start_t, self._index_of(ref).logs)
         stream.filter_by(self.query)
         file.refresh()
-        self._limit(stream)
+        if self._recorded_t is not None:
+            self._limit(stream, self._recorded_t)
+            file.refresh()
         return stream
 
     def _index_of(self, ref: LogRef) -> ArrivalReader:
@@ -167,44 +172,32 @@ class OpenLogs:
             index.refresh()
         return self._indexes[key]
 
-    def _limit(self, stream: Stream) -> None:
-        """In a replay, show what existed at its moment; the file was refreshed before."""
-        if self._recorded_t is not None:
-            stream.file.limit(stream.offset_at(self._recorded_t), self._recorded_t)
-            stream.file.refresh()
+    def _limit(self, stream: Stream, recorded_t: float) -> None:
+        """In a replay, what existed at its moment."""
+        stream.file.limit(stream.offset_at(recorded_t), recorded_t)
 
     def _refs(self, attempts: Sequence[AttemptState]) -> Iterator[LogRef]:
         """The logs of these attempts on all nodes, as far as they fit."""
         if not self._nodes:
             yield from logs_of(self.state, self._node, attempts)
             return
-        nodes = self._fitting_nodes(attempts)
-        self.nodes_read = tuple(node.number for node, _ in nodes)
-        for attempt in attempts:
-            for _, refs in nodes:
-                yield from (ref for ref in refs if ref.attempt == attempt.number)
-
-    def _fitting_nodes(self, attempts: Sequence[AttemptState]) -> list[tuple[NodeLogs, list[LogRef]]]:
-        """The nodes whose logs are read, in order, each with its logs."""
-        numbers = {attempt.number for attempt in attempts}
-        wanted = self.query.nodes
-        found: list[tuple[NodeLogs, list[LogRef]]] = []
-        room = MOST_LOGS
-        for node in sorted(
-            self._nodes, key=lambda node: (bool(wanted) and node.number not in wanted, node.number)
-        ):
+        numbers, wanted = {attempt.number for attempt in attempts}, self.query.nodes
+        found: dict[int, list[LogRef]] = {}
+        for node in sorted(self._nodes, key=lambda n: (bool(wanted) and n.number not in wanted, n.number)):
             theirs = [attempt for attempt in node.state.attempts if attempt.number in numbers]
             refs = list(logs_of(node.state, node.paths, theirs, node.number))
-            room -= len(refs)
-            if found and room < 0:
+            if found and len(refs) + sum(map(len, found.values())) > MOST_LOGS:
                 break
-            found.append((node, refs))
-        return sorted(found, key=lambda each: each[0].number)
+            found[node.number] = refs
+        self.nodes_read = tuple(sorted(found))
+        for attempt in attempts:
+            for number in self.nodes_read:
+                yield from (ref for ref in found[number] if ref.attempt == attempt.number)
 
     @property
     def included(self) -> list[Stream]:
-        """The logs that have content and that the query does not exclude."""
-        return [stream for stream in self.streams if not stream.is_excluded and stream.file.size]
+        """The logs that the query does not exclude."""
+        return [stream for stream in self.streams if not stream.is_excluded]
 
     @property
     def ends(self) -> Place:
@@ -236,16 +229,25 @@ class OpenLogs:
             stream.filter_by(query)
         if query.nodes != chosen and len(self.nodes_read) < len(self._nodes):
             place = self._choose(place)
-        self._plan()
+        self._find_anew()
         return place
 
     def search(self, query: Query) -> None:
         """Search for this among the shown lines."""
         self.searched = query
-        self._plan()
+        self._find_anew()
 
-    def _plan(self) -> None:
-        self.counter.plan(self.streams, self.query, self.searched)
+    def _find_anew(self) -> None:
+        """Search the shown lines of each log; a log that is already searched for this is not searched again."""
+        both = replace(self.query, include=self.query.include + self.searched.include)
+        known = {finder.ref: finder for finder in self.finders if finder.query == both}
+        self.finders = []
+        for stream in self.streams:
+            finder = known.get(stream.ref)
+            if finder is None:
+                finder = Stream(stream.ref, stream.file, self._check)
+                finder.filter_by(both)
+            self.finders.append(finder)
 
     # -- changes -----------------------------------------------------------------------------------------
 
@@ -255,33 +257,76 @@ class OpenLogs:
         changed, notes = any(read), []
         at = list(place)
         for i, stream in enumerate(self.streams):
-            file = stream.file
             if self._recorded_t is not None:
-                file.limit(stream.offset_at(self._recorded_t), self._recorded_t)
-            match file.refresh():
-                case Change.SAME:
-                    continue
-                case Change.GROWN:
-                    pass
-                case Change.GONE:
-                    notes.append(f"{name_of(stream)} was removed; what was open is still shown")
-                case Change.REWOUND:
-                    self._reset(i)
-                    at[i] = min(at[i], file.size)
-                case Change.ANEW:
-                    self._reset(i)
-                    at[i] = 0
+                self._limit(stream, self._recorded_t)
+            change = stream.file.refresh()
+            changed |= change is not Change.SAME
+            if change is Change.GONE:
+                notes.append(f"{name_of(stream)} was removed; what was open is still shown")
+            elif change in {Change.REWOUND, Change.ANEW}:
+                stream.reset()
+                self.finders[i].reset()
+                at[i] = min(at[i], stream.file.size) if change is Change.REWOUND else 0
+                if change is Change.ANEW:
                     notes.append(f"{name_of(stream)} was cut or replaced; it is read again")
-            changed = True
         if changed:
             self._learn_sizes()
         return changed, notes, tuple(at)
 
-    def _reset(self, index: int) -> None:
-        self.streams[index].reset()
-        self.counter.reset(index)
+    # -- counts ------------------------------------------------------------------------------------------
+
+    def count(self, *, is_moved: bool) -> bool:
+        """Count one chunk of the most wanted log; False: nothing is left. `is_moved`: the page's position matters."""
+        included = self.included
+        if self.searched and any(finder.count() for finder in self.finders):
+            return True
+        if any(stream.count() for stream in included if not stream.is_whole):
+            return True
+        is_wanted = is_moved or not self._newest or sum(s.file.size for s in included) <= COUNT_UNASKED_BYTES
+        return is_wanted and any(stream.file.count() for stream in included)
+
+    @property
+    def line_count(self) -> int | None:
+        """All lines of the included logs; None: not counted."""
+        return _sum_of([stream.file.line_count for stream in self.included])
+
+    def shown(self) -> Tally | None:
+        """How many lines the query lets through; None: the query excludes none."""
+        included = self.included
+        if all(stream.is_whole for stream in included):
+            return None
+        return Tally(sum(stream.total for stream in included), _done(included))
+
+    def found(self, place: Place | None) -> Tally:
+        """The number of matches of the search; with a place, also which of them begins there."""
+        before = _before(self.finders, place) if place is not None else None
+        total = sum(finder.total for finder in self.finders)
+        ordinal = before + 1 if before is not None else None
+        return Tally(total, _done(self.finders), ordinal, at_match=place is not None)
+
+    def below(self, place: Place) -> int | None:
+        """How many lines that pass the query begin at or after a place; None: not counted."""
+        before = _before(self.streams, place)
+        if before is None or _done(self.streams) < 1:
+            return None
+        return sum(stream.total for stream in self.streams) - before
 
 
 def name_of(stream: Stream) -> str:
     """A log by the last two parts of its path."""
     return "/".join(stream.ref.path.parts[-2:])
+
+
+def _sum_of(counts: Sequence[int | None]) -> int | None:
+    return sum(n for n in counts if n is not None) if None not in counts else None
+
+
+def _done(streams: Sequence[Stream]) -> float:
+    included = [stream for stream in streams if not stream.is_excluded]
+    size = sum(stream.file.size for stream in included)
+    return sum(stream.counted_bytes for stream in included) / size if size else 1.0
+
+
+def _before(streams: Sequence[Stream], place: Place) -> int | None:
+    """How many matching lines begin before a place; None: not counted yet."""
+    return _sum_of([stream.before(at) for stream, at in zip(streams, place, strict=True)])

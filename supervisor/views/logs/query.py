@@ -1,39 +1,112 @@
-r"""Matches log lines against a query, one line or a whole chunk of a file at a time (pure).
+r"""The one query language, of the logs and of the list of runs: its words, and how log lines match (pure).
 
-The words of a filter are those of `views.filter_words`; further ``r0``, ``r0-3,7``, ``ragent`` for ranks;
-``level:warn``, ``level:error``; ``stream:stdout``, ``stream:stderr``; ``node:1``, ``node:0-3,7`` of several
-nodes. A search is one text or one ``/re/``.
+``error`` (any case), ``"two words"``, ``/re/`` (any case unless it has a capital), each with ``-`` in front to exclude matches;
+``field:value``, ``field=value`` and the comparisons ``< > <= >= !=``, for the fields that the caller names. Logs have
+``r0``, ``r0-3,7``, ``ragent`` for ranks; ``level:warn``, ``level:error``; ``stream:stdout``, ``stream:stderr``;
+``node:1``, ``node:0-3,7``. A search is one text or one ``/re/``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple, cast
 
 from supervisor.text.decode import clean, strip_escapes
-from supervisor.views.filter_words import BadQueryError, Term, Word, expression, words_of
 from supervisor.views.format import ranges
 from supervisor.views.logs.sources import AGENT, NOTABLE, Tone, tone_of
 
-_RANKS = re.compile(r"r(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*|agent)")
-_NUMBERS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
-# Fields and their other common spellings; and those that only mean something in the list of runs.
-_FIELDS = {
-    name: name.removesuffix("s")
-    for name in ["rank", "ranks", "node", "nodes", "level", "levels", "stream", "streams"]
-}
-_VALUES = frozenset(["step", "epoch", "loss", "val_loss", "lr", "grad_norm"])
+_WORD = re.compile(r'(-?)(?:/((?:\\.|[^/\\])+)/(?=\s|$)|"([^"]*)"|(\S+))\s*')
+_FIELD = re.compile(r"([a-z_]+)(<=|>=|!=|[:=<>])(.*)", re.IGNORECASE)
+_NUMBERS = r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*"
+_RANKS = re.compile(rf"r({_NUMBERS}|agent)")
+# The fields of a log, and what only the list of runs can compare.
+_FIELDS = {"rank", "ranks", "node", "nodes", "level", "levels", "stream", "streams"}
+_VALUES = {"step", "epoch", "loss", "val_loss", "lr", "grad_norm"}
 _PLAIN = bytes([*b"\t\n", *range(32, 127)])
 # A typed range names at most a few thousand ranks, more than any log here has.
 MOST_RANKS = 4096
 STREAMS = frozenset(["stdout", "stderr", "agent"])
-LEVELS = {
-    "warn": frozenset([Tone.WARN, Tone.BAD]),
-    "warning": frozenset([Tone.WARN, Tone.BAD]),
-    "error": frozenset([Tone.BAD]),
-    "bad": frozenset([Tone.BAD]),
-}
+_WORSE = frozenset([Tone.WARN, Tone.BAD])
+LEVELS = {"warn": _WORSE, "warning": _WORSE, "error": frozenset([Tone.BAD]), "bad": frozenset([Tone.BAD])}
+
+
+class BadQueryError(ValueError):
+    """The typed text is not a valid query; the message is one line."""
+
+
+# -- the words of a query ------------------------------------------------------------------------------
+
+
+class Term(NamedTuple):
+    """A text or an expression. `text` is lower case for plain words; `pattern` is set for ``/re/``."""
+
+    text: str
+    pattern: re.Pattern[str] | None = None
+
+    def find(self, line: str, lowered: str, start: int = 0) -> tuple[int, int] | None:
+        """The first match from `start` on, as (start, stop) within the line."""
+        if self.pattern is not None:
+            found = self.pattern.search(line, start)
+            return found.span() if found is not None else None
+        at = lowered.find(self.text, start)
+        return (at, at + len(self.text)) if at >= 0 else None
+
+    def __str__(self) -> str:
+        return f"/{self.text}/" if self.pattern is not None else f"“{self.text}”"
+
+
+class Word(NamedTuple):
+    """One word of a filter: with a field, `field`, `sign` and `value` are set; otherwise `term` is searched."""
+
+    text: str
+    term: Term
+    is_left_out: bool = False
+    is_plain: bool = True  # neither quoted nor an expression
+    field: str = ""
+    sign: str = ""
+    value: str = ""
+
+
+def words_of(typed: str, fields: Collection[str]) -> Iterator[Word]:
+    """The words of a filter, in order.
+
+    Raises:
+        BadQueryError: an invalid regular expression.
+    """
+    for match in _WORD.finditer(typed.strip()):
+        minus, pattern, quoted, plain = match.groups()
+        text = match.group().strip()
+        if pattern is not None:
+            yield Word(text, expression(pattern), bool(minus), is_plain=False)
+        elif quoted is not None:
+            yield Word(text, Term(quoted.lower()), bool(minus), is_plain=False)
+        else:
+            named = _FIELD.fullmatch(plain)
+            term = Term(plain.lower())
+            if named is not None and named[1].lower() in fields and not minus:
+                yield Word(text, term, field=named[1].lower(), sign=named[2], value=named[3])
+            else:
+                yield Word(text, term, bool(minus))
+
+
+def expression(pattern: str) -> Term:
+    """Compile an expression that cannot hang on any line. ``^`` and ``$`` also match line ends within a chunk.
+
+    Raises:
+        BadQueryError: it is invalid.
+    """
+    from supervisor.text.patterns import compile_linear
+
+    flags = "(?m)" if re.search(r"(?<!\\)[A-Z]", pattern) else "(?im)"
+    try:
+        return Term(pattern, cast("re.Pattern[str]", compile_linear(flags + pattern)))
+    except ValueError as error:
+        raise BadQueryError(f"/{pattern}/ {error}") from error
+
+
+# -- a query of log lines ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -56,37 +129,37 @@ class Query:
             BadQueryError: an invalid regular expression, an unknown level, a comparison with a value.
         """
         query = cls(typed=" ".join(typed.split()))
-        for word in words_of(typed, {*_FIELDS, *_VALUES}):
+        for word in words_of(typed, _FIELDS | _VALUES):
             query = query._with(word)
         return query
 
     def _with(self, word: Word) -> Query:
         """The query with one more word."""
-        name = _FIELDS.get(word.field, word.field)
-        if word.is_plain and not word.is_left_out and (named := _RANKS.fullmatch(word.text)):
-            return replace(self, who=self.who | _ranks(named[1]))
         if word.field in _VALUES and word.sign in {"<", ">", "<=", ">=", "!="}:
             raise BadQueryError(
                 f"{word.text}: a log is filtered by words, not by values: M draws {word.field}"
             )
-        if name in {"rank", "node", "level", "stream"} and word.sign in {":", "="}:
-            return self._with_field(name, word)
+        if word.field in _FIELDS and word.sign in {":", "="}:
+            return self._with_field(word)
+        if named := _rank_word(word):
+            return replace(self, who=self.who | _ranks(named))
         if not word.term.text:
             return self
         if word.is_left_out:
             return replace(self, exclude=(*self.exclude, word.term))
         return replace(self, include=(*self.include, word.term))
 
-    def _with_field(self, name: str, word: Word) -> Query:
+    def _with_field(self, word: Word) -> Query:
         value = word.value.lower()
-        match name:
-            case "rank" if _NUMBERS.fullmatch(value) or value == AGENT:
+        is_numbers = re.fullmatch(_NUMBERS, value) is not None
+        match word.field.removesuffix("s"):
+            case "rank" if is_numbers or value == AGENT:
                 return replace(self, who=self.who | _ranks(value))
             case "rank":
                 raise BadQueryError(
                     f'{word.text}: name ranks as r0 or r0-3,7; "{word.text}" in quotes is text'
                 )
-            case "node" if _NUMBERS.fullmatch(value):
+            case "node" if is_numbers:
                 return replace(self, nodes=self.nodes | {int(number) for number in _ranks(value)})
             case "node":
                 raise BadQueryError(f"{word.text}: name nodes by their numbers: node:1 or node:0-3,7")
@@ -111,24 +184,23 @@ class Query:
         return cls((term,) if typed else (), typed=typed)
 
     def __bool__(self) -> bool:
-        return bool(self.include or self.exclude or self.who or self.level or self.stream or self.nodes)
+        return self != Query()
 
     def __str__(self) -> str:
         numbers = tuple(int(name) for name in self.who if name.isdigit())
         parts = [f"node {ranges(tuple(self.nodes))}"] if self.nodes else []
         parts += [f"rank {ranges(numbers)}"] if numbers else []
         parts += sorted(name for name in self.who if not name.isdigit())
-        parts += (
-            [f"{self.level} and worse" if self.level.startswith("warn") else "errors"] if self.level else []
-        )
+        if self.level:
+            parts.append("errors" if LEVELS[self.level] != _WORSE else f"{self.level} and worse")
         parts += [self.stream] if self.stream else []
         parts += [str(term) for term in self.include]
         parts += [f"not {term}" for term in self.exclude]
         return " · ".join(parts)
 
-    def of(self, who: frozenset[str]) -> Query:
-        """The same query for these ranks."""
-        return replace(self, who=who, typed=self._typed("rank", *_ranks_typed(who)))
+    def of(self, *who: str) -> Query:
+        """The same query for these ranks (none: all)."""
+        return replace(self, who=frozenset(who), typed=self._typed("rank", *(f"r{name}" for name in who)))
 
     def on(self, stream: str) -> Query:
         """The same query for this stream ("": all)."""
@@ -145,24 +217,9 @@ class Query:
         kept = [
             word.text
             for word in words_of(self.typed, _FIELDS)
-            if _FIELDS.get(word.field) != name
-            and not (name == "rank" and word.is_plain and _RANKS.fullmatch(word.text))
+            if word.field.removesuffix("s") != name and not (name == "rank" and _rank_word(word))
         ]
         return " ".join([*words, *kept])
-
-    def __and__(self, other: Query) -> Query:
-        return Query(
-            self.include + other.include,
-            self.exclude + other.exclude,
-            (self.who & other.who or frozenset(["nobody"]))
-            if self.who and other.who
-            else self.who | other.who,
-            self.level or other.level,
-            self.stream or other.stream,
-            (self.nodes & other.nodes or frozenset([-1]))
-            if self.nodes and other.nodes
-            else self.nodes | other.nodes,
-        )
 
     def accepts(self, line: str) -> bool:
         """Whether a line's text matches; ignores the writer."""
@@ -207,19 +264,19 @@ def _cleaned(data: bytes) -> str:
     return "\n".join(clean(raw, cap_bytes=len(raw)) for raw in data.split(b"\n"))
 
 
+def _rank_word(word: Word) -> str:
+    """The ranks that ``r0-3,7`` names; empty for any other word."""
+    named = _RANKS.fullmatch(word.text) if word.is_plain and not word.is_left_out else None
+    return named[1] if named is not None else ""
+
+
 def _ranks(named: str) -> set[str]:
     who: set[str] = set()
     for part in named.split(","):
         first, _, last = part.partition("-")
         if first.isdigit():
-            who.update(
-                str(n) for n in range(int(first), min(int(last or first), int(first) + MOST_RANKS) + 1)
-            )
+            stop = min(int(last or first), int(first) + MOST_RANKS) + 1
+            who.update(str(number) for number in range(int(first), stop))
         else:
             who.add(first)
     return who
-
-
-def _ranks_typed(who: frozenset[str]) -> list[str]:
-    numbers = tuple(int(name) for name in who if name.isdigit())
-    return [*([f"r{ranges(numbers)}"] if numbers else []), *(f"r{x}" for x in sorted(who) if not x.isdigit())]

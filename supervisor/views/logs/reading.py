@@ -1,4 +1,4 @@
-"""Requests of a view to its reading thread, the answers, and places in the logs (pure but for the local zone)."""
+"""Places in the logs, as people and charts name them, and what a view gets to show (pure but for the local zone)."""
 
 from __future__ import annotations
 
@@ -29,23 +29,17 @@ class LogAt(msgspec.Struct, frozen=True):
         attempt: counted from 1; None: the newest.
         step: the training step whose line is wanted.
         t: wall time in seconds, used if no line has that step.
-        path: the file; `line` (from 1) or `offset` (in bytes) is a place within it.
+        is_any_day: `t` is a clock time, on the newest day that has it.
+        path: the file; `line` (from 1) or `offset` (in bytes) is a place within it. None: that of the row with the cursor.
     """
 
     attempt: int | None = None
     step: float | None = None
     t: float | None = None
+    is_any_day: bool = False
     path: str | None = None
     line: int | None = None
     offset: int | None = None
-
-
-class LogPoint(msgspec.Struct, frozen=True):
-    """A line as a chart knows it: by its step, or by the time at which it was most likely written."""
-
-    attempt: int
-    step: float | None
-    t: float | None
 
 
 class CauseLine(msgspec.Struct, frozen=True):
@@ -57,17 +51,6 @@ class CauseLine(msgspec.Struct, frozen=True):
     text: str
 
 
-# -- commands -------------------------------------------------------------------------------------------
-
-
-class Update(msgspec.Struct, frozen=True):
-    """The run's state, which lists its logs; in a replay, its moment (wall seconds); for several nodes all of them, node 0 first."""
-
-    state: RunState
-    recorded_t: float | None = None
-    nodes: tuple[NodeLogs, ...] = ()
-
-
 def log_facts(state: RunState, nodes: Sequence[NodeLogs] = ()) -> list[tuple[object, ...]]:
     """The part of a run's state that tells which logs exist, when they were written, and if they grow."""
     return [
@@ -75,114 +58,6 @@ def log_facts(state: RunState, nodes: Sequence[NodeLogs] = ()) -> list[tuple[obj
         for number, each in [(None, state), *((node.number, node.state) for node in nodes[1:])]
         for a in each.attempts
     ]
-
-
-class Size(msgspec.Struct, frozen=True):
-    """How many rows fit; `cursor`: the row with the cursor, which stays in sight."""
-
-    rows: int
-    cursor: Row | None = None
-
-
-class KeepCause(msgspec.Struct, frozen=True):
-    """Keep this line in sight until somebody moves; None: none."""
-
-    cause: CauseLine | None
-
-
-class Scroll(msgspec.Struct, frozen=True):
-    """Scroll by this many rows (negative: up)."""
-
-    rows: int
-
-
-class Start(msgspec.Struct, frozen=True):
-    """The first line."""
-
-
-class Follow(msgspec.Struct, frozen=True):
-    """Follow the newest line; `on` False: freeze."""
-
-    on: bool = True
-
-
-class ToLine(msgspec.Struct, frozen=True):
-    """Line `number`, from 1, of the log at `stream`."""
-
-    stream: int
-    number: int
-
-
-class ToTime(msgspec.Struct, frozen=True):
-    """The first lines at wall time `t`; without `has_day`, on the newest day with that clock time."""
-
-    t: float
-    has_day: bool = True
-
-
-class ToPlace(msgspec.Struct, frozen=True):
-    """The place that a chart, a verdict or the dashboard's pane points at."""
-
-    at: LogAt
-
-
-class Show(msgspec.Struct, frozen=True):
-    """Show only these lines; `cursor`: the row with the cursor, which stays in sight; None while following."""
-
-    query: Query
-    cursor: Row | None = None
-
-
-class Attempt(msgspec.Struct, frozen=True):
-    """The logs of another attempt: the one before (-1) or after (1)."""
-
-    way: int
-
-
-class Find(msgspec.Struct, frozen=True):
-    """Search for this; no term: stop searching. Shows the nearest match up to `cursor`; from the first line, the next one down."""
-
-    query: Query
-    cursor: Row | None
-
-
-class Match(msgspec.Struct, frozen=True):
-    """The next match in the direction of the search (1) or the other (-1), from a row, or else from the last visited line."""
-
-    cursor: Row | None
-    way: int
-
-
-class Copy(msgspec.Struct, frozen=True):
-    """The text of the rows from one to another."""
-
-    first: Row
-    last: Row
-
-
-class Point(msgspec.Struct, frozen=True):
-    """How a chart knows a row."""
-
-    row: Row
-
-
-# Consecutive moves are combined where possible.
-Move: TypeAlias = Scroll | Start | Follow
-Command: TypeAlias = (
-    Update
-    | Size
-    | KeepCause
-    | Move
-    | ToLine
-    | ToTime
-    | ToPlace
-    | Show
-    | Attempt
-    | Find
-    | Match
-    | Copy
-    | Point
-)
 
 
 # -- answers --------------------------------------------------------------------------------------------
@@ -201,7 +76,6 @@ class Page(msgspec.Struct, frozen=True):
     """The visible page.
 
     Attributes:
-        made: counts the pages; a later one replaces an earlier one.
         rows: as many as fit, fewer where the logs end.
         logs: the logs being read, in the order of `Row.place`.
         cursor: the row that was jumped to; `jump` counts the jumps.
@@ -213,9 +87,8 @@ class Page(msgspec.Struct, frozen=True):
         line_count: all lines of all logs; None: not counted.
         below: lines after the page that pass the query; None: not counted.
         place_ratio: share of the bytes above the page's end.
-        counted_ratio: counted share of the lines.
         shown: how many lines pass the query; None: no query.
-        search: matches; None: no search. `search_way`: the direction of the search, up (-1) or down (1).
+        search: matches; None: no search.
         last_lines: of each rank of the newest attempt, if requested.
         nodes: of a run on several nodes, those whose logs are read, out of `node_count`.
         empty_why: why the page has no rows.
@@ -223,7 +96,6 @@ class Page(msgspec.Struct, frozen=True):
         alone: the only log that the query includes, if there is just one.
     """
 
-    made: int
     rows: tuple[Row, ...]
     logs: tuple[LogRef, ...]
     cursor: int | None
@@ -240,7 +112,6 @@ class Page(msgspec.Struct, frozen=True):
     line_count: int | None
     below: int | None
     place_ratio: float
-    counted_ratio: float
     size_bytes: int
     shown: Tally | None
     search: Tally | None
@@ -250,13 +121,12 @@ class Page(msgspec.Struct, frozen=True):
     node_count: int = 0
     ranks: tuple[str, ...] = ()
     alone: int | None = None
-    search_way: int = -1
     grows: bool = True
 
     @property
     def key_facts(self) -> tuple[object, ...]:
         """The facts that change what keys do."""
-        return self.following, self.grows, self.search_way
+        return self.following, self.grows
 
     def attempt_of(self, row: Row) -> int:
         """The attempt of a row."""
@@ -289,13 +159,7 @@ class Copied(msgspec.Struct, frozen=True):
     lines: int
 
 
-class Pointed(msgspec.Struct, frozen=True):
-    """How a chart knows the row."""
-
-    point: LogPoint
-
-
-Answer: TypeAlias = Page | Remark | Copied | Pointed
+Answer: TypeAlias = Page | Remark | Copied | LogAt
 
 
 # -- what a person types after a colon --------------------------------------------------------------------
@@ -305,21 +169,17 @@ class BadJumpError(ValueError):
     """The typed text names no place; one line says what would."""
 
 
-def parse_jump(typed: str, stream: int) -> ToLine | ToTime | ToPlace:
+def parse_jump(typed: str) -> LogAt:
     """Read ``812``, ``step 1200``, ``14:52``, ``14:52:10`` or ``2026-11-21 14:52``; clock times are local.
-
-    Args:
-        typed: the text after the colon.
-        stream: the log that line numbers refer to.
 
     Raises:
         BadJumpError: it is none of these.
     """
     text = typed.strip().removeprefix(":")
     if (digits := text.replace(" ", "").replace(",", "")).isdecimal():
-        return ToLine(stream, max(int(digits), 1))
+        return LogAt(line=max(int(digits), 1))
     if (step := _STEP.fullmatch(text)) is not None:
-        return ToPlace(LogAt(step=float(re.sub("[ ,]", "", step[1]))))
+        return LogAt(step=float(re.sub("[ ,]", "", step[1])))
     match = _TIME.fullmatch(text)
     if match is None:
         raise BadJumpError(
@@ -333,4 +193,4 @@ def parse_jump(typed: str, stream: int) -> ToLine | ToTime | ToPlace:
             when = when.replace(year=year, month=month, day=day)
     except ValueError as error:
         raise BadJumpError(f"{text}: {error}") from error
-    return ToTime(when.timestamp(), has_day=year is not None)
+    return LogAt(t=when.timestamp(), is_any_day=year is None)

@@ -1,7 +1,7 @@
 """The thread that reads for one view: it owns the viewport, moves it on request, and makes the pages.
 
-It runs one command after another and adds up scrolling; a long command is aborted when another arrives.
-Between commands it counts lines and matches, a chunk at a time.
+A request is a call of the viewport. Requests are carried out one after another; a long one is aborted when
+another arrives. Between them the thread counts lines and matches, a chunk at a time.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import assert_never
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from supervisor.run.paths import NodePaths
 from supervisor.views.format import part
-from supervisor.views.logs import reading as lc
 from supervisor.views.logs.file import CHUNK_BYTES
 from supervisor.views.logs.open_logs import NothingThereError
+from supervisor.views.logs.reading import Answer, Remark
 from supervisor.views.logs.viewport import LogViewport
 
-# Pages of new lines are at least this many seconds apart and take at most a quarter of the time (64 ranks at
-# 10,000 lines/s: 21 ms a page). Commands are answered at once.
+# Pages of new lines are at least this many seconds apart and take at most a quarter of the time. Requests are
+# answered at once.
 PAGE_S = 0.1
 REST_RATIO = 3.0
 # While nobody sees the pages, the thread checks this often for requests.
@@ -31,12 +31,25 @@ JOIN_S = 3.0
 PATIENCE_S = 0.3
 # Counted at once, before checking the logs again.
 COUNT_S = 0.03
-# Facts of the run and the screen: they interrupt nothing and are never aborted.
-_KEPT = (lc.Update, lc.Size, lc.KeepCause)
 
 
-class Interrupted(Exception):  # noqa: N818 - no error: another command came
-    """Another command arrived, or the view is closed."""
+Request: TypeAlias = Callable[[LogViewport], Answer | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Scroll:
+    """The request to move by this many rows (negative: up); several in a row add up."""
+
+    rows: int
+
+    def __call__(self, view: LogViewport) -> Answer | None:
+        """Move the viewport."""
+        view.scroll(self.rows)
+        return None
+
+
+class Interrupted(Exception):  # noqa: N818 - no error: another request came
+    """Another request arrived, or the view is closed."""
 
 
 class LogSession:
@@ -48,17 +61,19 @@ class LogSession:
         newest: this many newest attempts form one log, with the ranks' last lines; 0: a person chooses one.
     """
 
-    def __init__(self, node: NodePaths, deliver: Callable[[lc.Answer], object], *, newest: int = 0) -> None:
+    def __init__(self, node: NodePaths, deliver: Callable[[Answer], object], *, newest: int = 0) -> None:
         self._deliver = deliver
-        self._commands: deque[lc.Command] = deque()
+        self._requests: deque[tuple[Request, bool]] = (
+            deque()
+        )  # and whether it is a fact, which is never aborted
         self._stop = threading.Event()
         self._urgent = threading.Event()
-        # A command and its arrival flag change together: otherwise it may interrupt itself.
+        # A request and its arrival flag change together: otherwise it may interrupt itself.
         self._asking = threading.Lock()
         self._asked = threading.Event()
         self._view = LogViewport(node, self._check, newest)
         self._page_s: float | None = PAGE_S
-        self._began = self._due = 0.0  # start of the current command; time of the next page of new lines
+        self._began = self._due = 0.0  # start of the current request; time of the next page of new lines
         self._checks = 0
         self._remarked_at = 0.0
         # A daemon, because a read from a dead network mount cannot be interrupted: leaving must still work.
@@ -68,13 +83,22 @@ class LogSession:
         """Start reading."""
         self._thread.start()
 
-    def ask(self, *commands: lc.Command) -> None:
-        """Request something; from any thread."""
-        for command in commands:
-            with self._asking:
-                self._commands.append(command)
-                if not isinstance(command, (*_KEPT, lc.Match)):  # visit matches one after another
-                    self._urgent.set()
+    def ask(self, request: Request, *, waits: bool = False) -> None:
+        """Request something; from any thread. `waits`: the request before is carried out in full first."""
+        with self._asking:
+            last = self._requests[-1][0] if self._requests else None
+            if isinstance(request, Scroll) and isinstance(last, Scroll):
+                self._requests[-1] = (Scroll(last.rows + request.rows), False)
+            else:
+                self._requests.append((request, False))
+            if not waits:
+                self._urgent.set()
+        self._asked.set()
+
+    def tell(self, *facts: Request) -> None:
+        """Pass on facts of the run and the screen: they interrupt nothing and are never aborted."""
+        with self._asking:
+            self._requests.extend((fact, True) for fact in facts)
         self._asked.set()
 
     def pace(self, page_s: float | None) -> None:
@@ -108,136 +132,81 @@ class LogSession:
             self._remarked_at = now
             size = sum(self._view.logs.ends) or 1
             done = min(self._checks * CHUNK_BYTES / size, 1.0)
-            self._deliver(lc.Remark(f"{part(done)} searched; Esc gives up", done_ratio=done))
+            self._deliver(Remark(f"{part(done)} searched; Esc gives up", done_ratio=done))
 
     def _run(self) -> None:
-        pending = False
+        is_stale = False  # whether the page shown is older than the logs
         while not self._stop.is_set():
             try:
-                if self._count():
-                    pending = True
+                is_asked, is_seen = self._serve(), self._page_s is not None
+                if is_asked or is_seen:
+                    is_stale |= self._refresh()
+                if is_asked or (is_stale and is_seen and time.monotonic() >= self._due):
+                    self._make_page()
+                    is_stale = False
+                if not is_seen:
+                    is_stale = True
+                    self._wait(HIDDEN_S)
+                elif self._count():
+                    is_stale = True
                 else:
-                    self._wait()
-                if self._stop.is_set():
-                    return
-                try:
-                    pending |= self._turn()
-                except NothingThereError as error:
-                    self._deliver(lc.Remark(str(error), good=False))
-                    pending = True
-                now = time.monotonic()
-                if pending and self._page_s is not None and now >= self._due:
-                    self._begin()
-                    self._deliver(self._view.page())
-                    pending = False
-                    ended = time.monotonic()
-                    self._due = max(now + self._page_s, ended + REST_RATIO * (ended - now))
+                    self._wait(max(PAGE_S, self._due - time.monotonic()))
             except Interrupted:
-                continue
+                is_stale = True
             except Exception as error:  # noqa: BLE001 - a log view that stops without a word would lie
-                self._deliver(
-                    lc.Remark(f"reading the log failed: {type(error).__name__}: {error}", good=False)
-                )
+                is_stale = True
+                text = f"reading the log failed: {type(error).__name__}: {error}"
+                self._deliver(Remark(text, good=False))
                 self._stop.wait(PAGE_S)  # a repeated failure must not use up a processor
 
-    def _begin(self) -> None:
-        self._began, self._checks = time.monotonic(), 0
+    def _serve(self) -> bool:
+        """Carry out the waiting requests; returns whether there were any."""
+        is_asked = False
+        while self._requests and not self._stop.is_set():
+            with self._asking:
+                request, is_fact = self._requests.popleft()
+                self._urgent.clear()
+            is_asked = True
+            self._began, self._checks = time.monotonic(), 0
+            try:
+                answer = request(self._view)
+            except NothingThereError as error:
+                answer = Remark(str(error), good=False)
+            except Interrupted:
+                if is_fact:
+                    with self._asking:
+                        self._requests.appendleft((request, is_fact))
+                raise
+            if answer is not None:
+                self._deliver(answer)
+        return is_asked
+
+    def _refresh(self) -> bool:
+        """Check the logs, and report what happened to them; returns whether anything changed."""
+        changed, notes = self._view.refresh()
+        for note in notes:
+            self._deliver(Remark(note, good=False))
+        return changed
+
+    def _make_page(self) -> None:
+        began = self._began = time.monotonic()
+        self._checks = 0
+        self._deliver(self._view.page())
+        ended = time.monotonic()
+        self._due = max(began + (self._page_s or 0.0), ended + REST_RATIO * (ended - began))
 
     def _count(self) -> bool:
         """Count for a moment, unless a request is waiting; returns whether anything was left to count."""
         until = time.monotonic() + COUNT_S
         has_counted = False
-        while not (self._commands or self._stop.is_set()) and self._page_s is not None:
-            if time.monotonic() > until:
-                break
-            if not self._view.logs.counter.step(is_asked=self._view.is_moved):
-                self._due = self._due if not has_counted else 0.0  # all is counted, so the next page shows it
+        while not (self._requests or self._stop.is_set()) and time.monotonic() < until:
+            if not self._view.logs.count(is_moved=self._view.is_moved):
                 break
             has_counted = True
         return has_counted
 
-    def _wait(self) -> None:
-        """Wait for a request or the next check of the logs."""
-        if not self._commands:
-            self._asked.wait(HIDDEN_S if self._page_s is None else max(PAGE_S, self._due - time.monotonic()))
+    def _wait(self, seconds: float) -> None:
+        """Wait for a request, or until the logs are checked again."""
+        if not self._requests:
+            self._asked.wait(seconds)
         self._asked.clear()
-
-    def _turn(self) -> bool:
-        """Carry out the request; returns whether the page may have changed on its own."""
-        asked = False
-        self._urgent.clear()
-        self._begin()
-        view = self._view
-        for command in self._taken():
-            asked = True
-            try:
-                self._do(command)
-            except Interrupted:
-                if isinstance(command, _KEPT):  # it was requested once and stays in effect
-                    with self._asking:
-                        self._commands.appendleft(command)
-                raise
-        if self._page_s is None and not asked:
-            return True
-        changed, notes = view.refresh()
-        for note in notes:
-            self._deliver(lc.Remark(note, good=False))
-        if asked:
-            self._deliver(view.page())
-            return False
-        return changed
-
-    def _taken(self) -> Iterator[lc.Command]:
-        """The pending command; scrolling adds up."""
-        scrolled = 0
-        while self._commands:
-            with self._asking:
-                command = self._commands.popleft()
-                self._urgent.clear()
-            if isinstance(command, lc.Scroll):
-                scrolled += command.rows
-                continue
-            if isinstance(command, lc.Show) and self._commands and isinstance(self._commands[0], lc.Show):
-                continue  # keys arrived faster than answers: apply only the newest filter
-            if scrolled:
-                yield lc.Scroll(scrolled)
-                scrolled = 0
-            yield command
-        if scrolled:
-            yield lc.Scroll(scrolled)
-
-    def _do(self, command: lc.Command) -> None:
-        view = self._view
-        match command:
-            case lc.Update():
-                view.update(command.state, command.recorded_t, command.nodes)
-            case lc.Size():
-                view.resize(max(command.rows, 1), command.cursor)
-            case lc.KeepCause():
-                view.keep_cause(command.cause)
-            case lc.Scroll():
-                view.scroll(command.rows)
-            case lc.Start():
-                view.to_start()
-            case lc.Follow():
-                view.follow(command.on)
-            case lc.ToLine():
-                view.to_line(command.stream, command.number)
-            case lc.ToTime():
-                view.to_time(command.t, has_day=command.has_day)
-            case lc.ToPlace():
-                view.to_place(command.at)
-            case lc.Show():
-                view.show(command.query, command.cursor)
-            case lc.Attempt():
-                view.to_attempt(partial(view.logs.other_attempt, command.way))
-            case lc.Find():
-                view.find(command.query, command.cursor)
-            case lc.Match():
-                view.match(command.cursor, command.way)
-            case lc.Copy():
-                self._deliver(view.copied(command.first, command.last))
-            case lc.Point():
-                self._deliver(lc.Pointed(view.point(command.row)))
-            case _ as unreachable:
-                assert_never(unreachable)

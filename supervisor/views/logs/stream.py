@@ -16,9 +16,8 @@ from supervisor.views.logs.sources import AGENT, LogRef, split_rank
 
 # Matches are cached for this many chunks: at 2,600 lines a chunk, a few MiB if every line matches.
 KEPT_CHUNKS = 64
-# How many lines of a log to search for a rank's newest line; the second number for a log of several ranks.
-LAST_LINES = 8
-LAST_MIXED_LINES = 64
+# How many lines of a log to search for a rank's newest line.
+LAST_LINES = 64
 # A log has stamps if a third of its newest lines has one; this much of a log's beginning decides it for good.
 SNIFF_LINES = 40
 SNIFF_BYTES = 1 << 16
@@ -122,12 +121,12 @@ class Stream:
         if self.is_whole:
             yield from self.file.forward(offset)
             return
-        chunk = self._counts.next_full(offset // CHUNK_BYTES)
-        while chunk * CHUNK_BYTES < self.file.size:
+        for chunk in range(offset // CHUNK_BYTES, self.file.size // CHUNK_BYTES + 1):
+            if self._counts.is_empty(chunk):
+                continue
             found = self._found_in(chunk)
             for at in found[bisect_left(found, offset) :]:
                 yield from itertools.islice(self.file.forward(at), 1)
-            chunk = self._counts.next_full(chunk + 1)
             self._check()
 
     def backward(self, offset: int) -> Iterator[TextLine]:
@@ -137,12 +136,12 @@ class Stream:
         if self.is_whole:
             yield from self.file.backward(offset)
             return
-        chunk = self._counts.previous_full((min(offset, self.file.size) - 1) // CHUNK_BYTES)
-        while chunk >= 0:
+        for chunk in range((min(offset, self.file.size) - 1) // CHUNK_BYTES, -1, -1):
+            if self._counts.is_empty(chunk):
+                continue
             found = self._found_in(chunk)
             for at in reversed(found[: bisect_left(found, offset)]):
                 yield from itertools.islice(self.file.forward(at), 1)
-            chunk = self._counts.previous_full(chunk - 1)
             self._check()
 
     # -- counting --------------------------------------------------------------------------------------
@@ -158,7 +157,7 @@ class Stream:
         stop = (chunk + 1) * CHUNK_BYTES
         found = len(self._found_in(chunk))
         # The last line that begins in a chunk may still grow and then match.
-        if stop > size or self.file.newline_from(stop - 1) < 0:
+        if stop > size or self.file.next_start(stop - 1) < 0:
             self._tail = (size, found)
         else:
             self._counts.append(found)
@@ -191,7 +190,7 @@ class Stream:
         chunk = offset // CHUNK_BYTES
         if chunk > self._counts.chunks:
             return None
-        return self._counts.before(chunk) + sum(at < offset for at in self._found_in(chunk))
+        return self._counts.before(chunk) + bisect_left(self._found_in(chunk), offset)
 
     # -- times -----------------------------------------------------------------------------------------
 
@@ -234,10 +233,10 @@ class Stream:
             return file.full_size if is_later else file.line_start(arrivals.offset_at(t))
         if self.is_stamped:
             return self._offset_of_stamp(t)
-        left_s, bytes_per_s = self.written_t - t, self._bytes_per_s()
-        if math.isinf(bytes_per_s) or left_s < 0:
-            return 0 if left_s >= 0 else file.full_size
-        return file.line_start(max(file.full_size - int(left_s * bytes_per_s), 0))
+        if t > self.written_t:
+            return file.full_size
+        left_bytes = (self.written_t - t) * self._bytes_per_s() if t < self.written_t else 0.0
+        return file.line_start(int(max(file.full_size - left_bytes, 0)))
 
     def _bytes_per_s(self) -> float:
         """How fast it was written, evenly. A launcher's report, and a log much shorter than the ranks', came at once."""
@@ -279,19 +278,17 @@ class Stream:
 
     def _offset_of_stamp(self, t: float) -> int:
         """The start of the first line with time `t` or later; stamps rise, so bisection finds it."""
-        file = self.file
-        low, high = 0, file.full_size
+        low, high = 0, self.file.full_size
         while low < high:
-            middle = file.line_start((low + high) // 2)
+            self._check()
+            middle = self.file.line_start((low + high) // 2)
             offset, stamp = next(self._stamps_from(middle), (high, t))
             if offset >= high or stamp >= t:
                 high = middle
             else:
                 low = max(offset + 1, low + 1)
-        return next(
-            (offset for offset, stamp in self._stamps_from(file.line_start(low)) if stamp >= t),
-            file.full_size,
-        )
+        stamps = self._stamps_from(self.file.line_start(low))
+        return next((offset for offset, stamp in stamps if stamp >= t), self.file.full_size)
 
     def _stamps_from(self, offset: int) -> Iterator[tuple[int, float]]:
         """The stamped lines from the start of a line on: their starts and times."""
@@ -324,8 +321,7 @@ class Stream:
         file = self.file
         if self._last[:2] != (file.generation, file.size):
             found: dict[str, tuple[float, str]] = {}
-            most = LAST_MIXED_LINES if self.ref.is_mixed else LAST_LINES
-            for line in itertools.islice(file.backward(file.size), most):
+            for line in itertools.islice(file.backward(file.size), LAST_LINES):
                 who, text = split_rank(line.text, self.ref.who)
                 if who not in found and text.strip():
                     found[who] = (self.time_of(line), text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
@@ -23,10 +23,9 @@ from supervisor.views.logs.stream import Stream
 OPEN_SHARE = 1 / 3
 # On a page at a failure, this share is below the line where it began.
 BELOW_CAUSE_SHARE = 1 / 3
-# How many lines from each log's end to search for the line that a verdict names.
+# How many lines from a log's end to search for the line that a verdict names.
 CAUSE_LINES = 2000
-# A terminal passes no more to the clipboard; longer texts are for the pager.
-COPY_LINES = 5000
+# A terminal passes no more characters to the clipboard.
 COPY_CHARS = 500_000
 # One of this many lines names a step.
 STEP_LINES = 200
@@ -37,6 +36,9 @@ ONLY_MATCH = "the only match"
 PAST_OLDEST = "past the oldest match: continued at the newest"
 PAST_NEWEST = "past the newest match: continued at the oldest"
 FILTERED_OUT = "no line matches; f changes the filter, Esc clears it"
+
+# A line of the logs: which log, and where it begins there.
+At = tuple[int, int]
 
 
 class LogViewport:
@@ -55,22 +57,18 @@ class LogViewport:
         self._tells_last = newest > 0
         self._place: Place = ()
         self._following = True
-        self._cursor: tuple[int, int] | None = None  # (log, offset) of the jump target
-        self._jump = self._made = 0
-        self._match: Row | None = None  # that row, if it is a visited match
-        self._search_way = -1  # up: from the newest line back
+        self._cursor: At | None = None  # the target of the newest jump
+        self._is_match = False  # whether that is a match of the search
+        self._jump = 0
         self._cause: lc.CauseLine | None = None
-        self._cause_at: tuple[int, int] | None = None  # (log, offset)
-        self._cause_passed = self._cause_sought = self._at_cause = False
+        self._cause_at: At | None = None
+        self._cause_passed = False
         self._notes: list[str] = []  # what to tell the person about the last move
 
     # -- the logs ----------------------------------------------------------------------------------------
 
     def update(
-        self,
-        state: RunState,
-        recorded_t: float | None = None,
-        nodes: tuple[NodeLogs, ...] = (),
+        self, state: RunState, recorded_t: float | None = None, nodes: tuple[NodeLogs, ...] = ()
     ) -> None:
         """The run's current state; in a replay, at its moment."""
         before = [stream.ref for stream in self.logs.streams]
@@ -79,15 +77,13 @@ class LogViewport:
         if not {ref.path for ref in before} & {ref.path for ref in after}:
             self._following = True
         if before != after:
-            self._cursor, self._cause_sought = None, False
+            self._cursor = self._cause_at = None
 
     def refresh(self) -> tuple[bool, list[str]]:
         """Check every log; returns whether something changed, and what to tell the person."""
         changed, notes, place = self.logs.refresh(self._place)
         if place != self._place:
-            self._place, self._cursor = place, None
-        if changed and self._cause_at is None:
-            self._cause_sought = False
+            self._place, self._cursor, self._cause_at = place, None, None
         moved, self._notes = self._notes, []
         return changed, [*moved, *notes]
 
@@ -96,31 +92,29 @@ class LogViewport:
         """Whether a person moved the page, which makes the number of lines around it matter."""
         return not self._following
 
-    def resize(self, height: int, cursor: Row | None) -> None:
+    def resize(self, height: int, cursor: Row | None = None) -> None:
         """Another number of rows; the row with the cursor stays in sight."""
-        self.height = height
+        self.height = max(height, 1)
         if cursor is not None and not self._following and len(cursor.place) == len(self.logs.streams):
-            rows = self._rows()[0]
+            rows = self._rows_from(self._place, self.height)
             if _row_of(rows, _at(cursor)) is None and cursor.place > self._place:
-                self._place = self._above(place_after(cursor), height)
+                self._place = self._above(place_after(cursor), self.height)
 
     # -- the page ----------------------------------------------------------------------------------------
 
     def page(self) -> lc.Page:
         """The current page."""
         logs, streams = self.logs, self.logs.streams
-        rows, self._at_cause = self._rows()
+        rows, at_cause = self._rows()
         if rows:
             self._place = rows[0].place
         after = place_after(rows[-1]) if rows else self._place
-        included = logs.included
-        one = included[0] if len(included) == 1 else None
+        filled = [stream for stream in logs.included if stream.file.size]
+        one = filled[0] if len(filled) == 1 else None
         size = sum(logs.ends)
-        self._made += 1
         cursor = _row_of(rows, self._cursor)
-        found_at = rows[cursor].place if cursor is not None and self._match is not None else None
+        found_at = rows[cursor].place if cursor is not None and self._is_match else None
         return lc.Page(
-            made=self._made,
             rows=tuple(rows),
             logs=tuple(stream.ref for stream in streams),
             cursor=cursor,
@@ -128,21 +122,19 @@ class LogViewport:
             following=self._following,
             grows=logs.grows,
             cause=_row_of(rows, self._cause_at),
-            at_cause=self._at_cause,
+            at_cause=at_cause,
             attempt=logs.number,
             attempts=len(logs.state.attempts),
             query=logs.query,
             searched=logs.searched,
-            merged_by=self._merged_by(included),
-            numbers=_numbers(one, rows) if one is not None else (),
-            line_count=logs.counter.line_count,
-            below=None if self._following and not self._at_cause else logs.counter.below(after),
+            merged_by=_merged_by(filled),
+            numbers=tuple(_number_of(one, row) for row in rows) if one is not None else (),
+            line_count=logs.line_count,
+            below=None if self._following and not at_cause else logs.below(after),
             place_ratio=min(sum(after) / size, 1.0) if size else 1.0,
-            counted_ratio=logs.counter.counted_ratio,
             size_bytes=size,
-            shown=logs.counter.shown(),
-            search=logs.counter.found(found_at) if logs.searched else None,
-            search_way=self._search_way,
+            shown=logs.shown(),
+            search=logs.found(found_at) if logs.searched else None,
             last_lines=self._last_lines() if self._tells_last else {},
             empty_why=self._why_empty() if not rows else "",
             nodes=logs.nodes_read if logs.node_count else (),
@@ -151,21 +143,13 @@ class LogViewport:
             alone=streams.index(one) if one is not None else None,
         )
 
-    def _merged_by(self, streams: Sequence[Stream]) -> str:
-        """How the lines are ordered, and whether some times are estimated."""
-        if len(streams) < 2:
-            return ""
-        if all(stream.arrivals is not None for stream in streams):
-            return "arrival"
-        return "time" if all(stream.is_stamped for stream in streams) else "arrival (estimated)"
-
     def _rows(self) -> tuple[list[Row], bool]:
         """The rows of the page, and whether it is at a failure."""
-        if self._following:
-            rows = self._newest_rows()
-            held = self._rows_at_cause(rows)
-            return (held, True) if held else (rows, False)
-        return self._rows_from(self._place, self.height), False
+        if not self._following:
+            return self._rows_from(self._place, self.height), False
+        rows = self._newest_rows()
+        held = self._rows_at_cause(rows)
+        return held or rows, bool(held)
 
     def _rows_from(self, place: Place, most: int) -> list[Row]:
         """A page from a place on, with rows above it if too few follow."""
@@ -188,57 +172,55 @@ class LogViewport:
     # -- the line that a verdict names ---------------------------------------------------------------------
 
     def keep_cause(self, cause: lc.CauseLine | None) -> None:
-        """Keep this line in sight while following the newest lines, until a person moves."""
+        """Keep this line in sight while following the newest lines, until a person moves; None: no line."""
         if cause != self._cause:
-            self._cause, self._cause_at = cause, None
-            self._cause_passed = self._cause_sought = False
+            self._cause, self._cause_at, self._cause_passed = cause, None, False
 
     def _rows_at_cause(self, newest: Sequence[Row]) -> list[Row]:
         """The page around the cause, if the newest rows do not include it."""
-        if self._cause is None:
+        if self._cause is None or self._cause_passed:
             return []
-        if not self._cause_sought:
-            self._cause_sought, self._cause_at = True, self._find_cause(self._cause)
-        if self._cause_passed or self._cause_at is None or _row_of(newest, self._cause_at) is not None:
+        self._cause_at = self._cause_at or self._find_cause(self._cause)
+        if self._cause_at is None or _row_of(newest, self._cause_at) is not None:
             return []
         index, offset = self._cause_at
         line = next(self.logs.streams[index].file.forward(offset), None)
         if line is None:
             return []
-        place = self._beside(index, line)
         below = max(1, int(self.height * BELOW_CAUSE_SHARE))
-        rows = self._rows_from(place, self.height + below)
+        rows = self._rows_from(self._beside(index, line), self.height + below)
         number = _row_of(rows, self._cause_at)
         # The query may exclude it.
         return rows[: number + 1 + below][-self.height :] if number is not None else []
 
-    def _find_cause(self, cause: lc.CauseLine) -> tuple[int, int] | None:
-        """The place of the line: in its own file, or else an equal line of another rank."""
-        text = cause.text.strip().rstrip("…")
-        own = self.logs.index_of(cause.path, cause.attempt)
-        order = [i for i, s in enumerate(self.logs.streams) if s.ref.attempt == cause.attempt]
-        for index in sorted(order, key=lambda i: i != own) if text else ():
-            file = self.logs.streams[index].file
-            for line in itertools.islice(file.backward(file.size), CAUSE_LINES):
-                if text in line.text:
-                    return index, line.offset
-            if index == own and (offset := file.offset_of(cause.line - 1)) is not None:
-                return index, offset
-        return None
+    def _find_cause(self, cause: lc.CauseLine) -> At | None:
+        """The place of the line in its file: by its text near the end, or else by its number."""
+        index, text = self.logs.index_of(cause.path, cause.attempt), cause.text.strip().rstrip("…")
+        if index is None:
+            return None
+        file = self.logs.streams[index].file
+        for line in itertools.islice(file.backward(file.size), CAUSE_LINES):
+            if text and text in line.text:
+                return index, line.offset
+        offset = file.offset_of(cause.line - 1)
+        return (index, offset) if offset is not None else None
 
     # -- moving --------------------------------------------------------------------------------------------
 
     def _stand(self) -> None:
         self._following, self._cause_passed = False, True
 
+    def _stand_on(self, index: int, offset: int) -> None:
+        self._stand()
+        self._cursor, self._is_match = (index, offset), False
+        self._jump += 1
+
     def scroll(self, rows: int) -> None:
         """Move the page; at its end, follow again."""
         if rows < 0:
-            before = rows_before(self.logs.streams, self._place, -rows)
             self._stand()
-            if before:
-                self._place = before[0].place
-        elif not self._following or self._at_cause:
+            self._place = self._above(self._place, -rows)
+        elif not self._following or (self._cause_at is not None and not self._cause_passed):
             self._stand()
             below = rows_from(self.logs.streams, self._place)
             ahead = list(itertools.islice(below, rows + self.height + 1))
@@ -249,78 +231,65 @@ class LogViewport:
 
     def to_start(self) -> None:
         """The first line."""
-        self._stand()
-        self._cursor = None
         self._place = (0,) * len(self.logs.streams)
         first = next(rows_from(self.logs.streams, self._place), None)
         if first is not None:
             self._stand_on(*_at(first))
 
-    def follow(self, on: bool) -> None:
+    def follow(self, on: bool = True) -> None:
         """Follow the newest line, or freeze."""
         self._following, self._cause_passed = on, True
         if on:
             self._cursor = None
 
-    def to_line(self, index: int, number: int) -> None:
-        """Go to a line by its number from 1, counting the log up to there first."""
-        streams = self.logs.streams
-        if not 0 <= index < len(streams):
-            raise NothingThereError("no log is open")
-        file = streams[index].file
-        while (offset := file.offset_of(number - 1)) is None and file.count():
-            self._check()
-        if offset is None:
-            raise NothingThereError(f"{name_of(streams[index])} has {file.line_count} lines")
-        self._go(index, offset)
-
-    def to_time(self, t: float, *, has_day: bool) -> None:
-        """The first lines at a time; without a day, on the newest day that has it. Approximate for logs without times."""
-        included = self.logs.included
-        if not included:
-            raise NothingThereError("no log is open")
-        if not has_day:
-            newest = max(stream.written_t for stream in included)
-            t -= 86400 * max(0, -int((newest - t) // 86400))
-        if not any(stream.arrivals is not None or stream.is_stamped for stream in included):
-            if not any(0 < stream.offset_at(t) < stream.file.size for stream in included):
-                raise NothingThereError("the log has no times: give a line's number")
-            self._notes.append("the log has no times: this is about where it stood then")
-        self._to_time(t)
-
-    def _to_time(self, t: float) -> None:
-        included = self.logs.included
-        self._stand()
-        self._cursor = None
-        self._place = tuple(s.offset_at(t) if s in included else 0 for s in self.logs.streams)
-        first = next(rows_from(self.logs.streams, self._place), None)
-        if first is None:
-            self._following = True
-            raise NothingThereError(f"no line is as late as {time.strftime('%H:%M:%S', time.localtime(t))}")
-        self._stand_on(*_at(first))
-        self._place = self._above(first.place, self.height // 2)
-
-    def to_place(self, at: lc.LogAt) -> None:
-        """The place that a chart, a verdict or the dashboard's pane points at."""
+    def to_place(self, at: lc.LogAt, cursor: Row | None = None) -> None:
+        """The place that a person, a chart, a verdict or the dashboard's pane names. `cursor`: the row with the cursor."""
         if at.attempt is not None and at.attempt != self.logs.number:
             self.to_attempt(lambda: self.logs.choose_attempt(at.attempt or 0))
         self.refresh()
-        if at.path is not None:
-            index = self.logs.index_of(at.path)
-            if index is None:
-                raise NothingThereError(f"{at.path} is no log of attempt {self.logs.number}")
-            if at.offset is not None:
-                self._go(index, at.offset)
-            elif at.line is not None:
-                self.to_line(index, at.line)
+        if at.path is not None or at.line is not None:
+            index = self.logs.index_of(at.path) if at.path is not None else _at(cursor)[0] if cursor else 0
+            if index is None or index >= len(self.logs.streams):
+                raise NothingThereError(f"{at.path or 'that'} is no log of attempt {self.logs.number}")
+            self._go(index, at.offset if at.line is None else self._offset_of(index, at.line))
             return
         found = self._step_line(at.step) if at.step is not None else None
         if found is not None and (found[2] == at.step or at.t is None):
             self._go(found[0], found[1].offset)
         elif at.t is not None:
-            self._to_time(at.t)
+            self._to_time(at.t, is_any_day=at.is_any_day)
         elif at.step is not None:
             raise NothingThereError(f"no line names step {at.step:g} or a later one")
+
+    def _offset_of(self, index: int, number: int) -> int:
+        """The start of a line by its number from 1, counting the log up to there first."""
+        file = self.logs.streams[index].file
+        while (offset := file.offset_of(number - 1)) is None and file.count():
+            self._check()
+        if offset is None:
+            raise NothingThereError(f"{name_of(self.logs.streams[index])} has {file.line_count} lines")
+        return offset
+
+    def _to_time(self, t: float, *, is_any_day: bool) -> None:
+        """The first lines at a time, or on the newest day with that clock time. Approximate for logs without times."""
+        filled = [stream for stream in self.logs.included if stream.file.size]
+        if is_any_day and filled:
+            newest = max(stream.written_t for stream in filled)
+            t -= 86400 * max(0, -int((newest - t) // 86400))
+        if not any(stream.arrivals is not None or stream.is_stamped for stream in filled):
+            if not any(0 < stream.offset_at(t) < stream.file.size for stream in filled):
+                raise NothingThereError("the log has no times: give a line's number")
+            self._notes.append("the log has no times: this is about where it stood then")
+        place = tuple(s.offset_at(t) if s in filled else 0 for s in self.logs.streams)
+        first = next(rows_from(self.logs.streams, place), None)
+        if first is None:
+            raise NothingThereError(f"no line is as late as {time.strftime('%H:%M:%S', time.localtime(t))}")
+        self._stand_on(*_at(first))
+        self._place = self._above(first.place, self.height // 2)
+
+    def other_attempt(self, way: int) -> None:
+        """The attempt before (-1) or after (1), at its newest line."""
+        self.to_attempt(lambda: self.logs.other_attempt(way))
 
     def to_attempt(self, choose: Callable[[], None]) -> None:
         """Another attempt, at its newest line."""
@@ -328,7 +297,7 @@ class LogViewport:
         choose()
         if self.logs.number != before:
             self._place = (0,) * len(self.logs.streams)
-            self._following, self._cursor, self._cause_sought = True, None, False
+            self._following, self._cursor, self._cause_at = True, None, None
 
     def _step_line(self, step: float) -> tuple[int, TextLine, float] | None:
         """The line of a step, or of the nearest later one, and its log; steps ascend in a log, so bisection finds it."""
@@ -339,44 +308,37 @@ class LogViewport:
             while low < high:
                 self._check()
                 middle = file.line_start((low + high) // 2)
-                ahead = itertools.islice(file.forward(middle), STEP_LINES)
-                named = ((line, _step_of(split_rank(line.text, stream.ref.who)[1])) for line in ahead)
-                line, at = next(((each, at) for each, at in named if at is not None), (None, None))
-                if line is not None and at is not None and at < step and line.offset < high:
+                line, at = next(_steps_from(stream, middle), (None, math.inf))
+                if line is not None and at < step and line.offset < high:
                     low = max(line.end, low + 1)
                     continue
                 high = middle
-                if (
-                    line is not None
-                    and at is not None
-                    and at >= step
-                    and (nearest is None or at < nearest[2])
-                ):
+                if line is not None and at >= step and (nearest is None or at < nearest[2]):
                     nearest = index, line, at
         return nearest
 
-    def _go(self, index: int, offset: int) -> None:
+    def _go(self, index: int, offset: int | None) -> None:
         """Go to a line of one log, or its nearest shown line, with the others at the time it was written."""
-        line = next(self.logs.streams[index].file.forward(offset), None)
+        line = next(self.logs.streams[index].file.forward(offset), None) if offset is not None else None
         if line is None:
             raise NothingThereError("that line is not there any more")
-        kept = self._kept(index, line)
-        if kept is None:
+        if not self._go_near(index, line):
             raise NothingThereError(FILTERED_OUT)
-        if kept != (index, line):
+        if self._cursor != (index, line.offset):
             self._notes.append("that line is filtered out: here is the nearest that is kept")
-        self._stand()
-        self._stand_on(kept[0], kept[1].offset)
-        self._place = self._above(self._beside(*kept), self.height // 2)
 
-    def _kept(self, index: int, line: TextLine) -> tuple[int, TextLine] | None:
-        """A line if the query includes it; otherwise the first included one after it, or the last before it."""
+    def _go_near(self, index: int, line: TextLine) -> bool:
+        """Go to a line if the query includes it; otherwise to the first included one after it, or the last before it; False: none is."""
         streams = self.logs.streams
-        if next(streams[index].forward(line.offset), None) == line:
-            return index, line
-        place = self._beside(index, line, in_order=False)
-        row = next(rows_from(streams, place), None) or next(iter(rows_before(streams, place, 1)), None)
-        return row.parts[0] if row is not None else None
+        if next(streams[index].forward(line.offset), None) != line:
+            place = self._beside(index, line, in_order=False)
+            row = next(rows_from(streams, place), None) or next(iter(rows_before(streams, place, 1)), None)
+            if row is None:
+                return False
+            index, line = row.parts[0]
+        self._stand_on(index, line.offset)
+        self._place = self._above(self._beside(index, line), self.height // 2)
+        return True
 
     def _beside(self, index: int, line: TextLine, *, in_order: bool = True) -> Place:
         """A line of one log, with the others at the time it was written. `in_order`: lines of one time follow the order of their logs."""
@@ -393,11 +355,6 @@ class LogViewport:
                 place.append(other.file.size if other.ref.attempt < attempt else 0)
         return tuple(place)
 
-    def _stand_on(self, index: int, offset: int) -> None:
-        self._cursor = (index, offset)
-        self._match = None
-        self._jump += 1
-
     def _above(self, place: Place, rows: int) -> Place:
         """The place that many rows further up."""
         above = rows_before(self.logs.streams, place, rows)
@@ -409,20 +366,15 @@ class LogViewport:
         """Show only these lines; the line under the cursor stays, or the first shown one after it in time."""
         before = self.logs.streams
         self._place = self.logs.filter_by(query, self._place)
-        streams = self.logs.streams
-        if streams is not before:  # of other nodes, if not all fit
-            self._following, self._cursor, self._cause_sought = True, None, False
-        if cursor is None or self._following or len(cursor.place) != len(streams):
+        if self.logs.streams is not before:  # of other nodes, if not all fit
+            self._following, self._cursor, self._cause_at = True, None, None
+        if cursor is None or self._following or len(cursor.place) != len(self.logs.streams):
             return
-        kept = self._kept(*cursor.parts[0])
-        if kept is None:
+        if not self._go_near(*cursor.parts[0]):
             self._place, self._cursor = self._beside(*cursor.parts[0]), None
-            return
-        self._stand_on(kept[0], kept[1].offset)
-        self._place = self._above(self._beside(*kept), self.height // 2)
 
     def find(self, query: Query, cursor: Row | None) -> None:
-        """Search up from the cursor (or from the end); down from the first line or if nothing is above.
+        """Search up from the cursor (or from the end), or down if nothing is above.
 
         If nothing is found, the page returns to where the search began: earlier keystrokes may have moved it.
         """
@@ -430,29 +382,23 @@ class LogViewport:
         self._cursor = None  # earlier matches do not count for this search
         if not query:
             return
-        first = 1 if cursor is not None and not any(cursor.place) else -1
-        for way in (first, -first) if cursor is not None else (first,):
-            self._search_way = way
-            place = self.logs.ends
-            if cursor is not None:
-                place = cursor.place if way > 0 else place_after(cursor)
-            if (found := self._nearest_match(place, way)) is not None:
-                self._go_to_match(found)
-                return
+        found = self._nearest_match(place_after(cursor) if cursor is not None else self.logs.ends, -1)
+        if found is None and cursor is not None:
+            found = self._nearest_match(cursor.place, 1)
+        if found is not None:
+            self._go_to_match(found)
+            return
         if cursor is None:
-            self.follow(on=True)
+            self.follow()
         else:
             self._go(*_at(cursor))
         raise NothingThereError("not found")
 
     def match(self, cursor: Row | None, way: int) -> None:
-        """The next match in the direction of the search (1) or the other (-1), from a row, or else from the last visited line.
-
-        Wraps around after the last one.
-        """
-        way *= self._search_way
-        if cursor is None and self._cursor is not None:
-            cursor = self._match
+        """The next match up (-1) or down (1), from a row, or else from the last visited one; wraps around after the last."""
+        if cursor is None and self._is_match:
+            rows = self._rows_from(self._place, self.height)
+            cursor = next((row for row in rows if _row_of([row], self._cursor) is not None), None)
         place = self.logs.ends
         if cursor is not None:
             place = place_after(cursor) if way > 0 else cursor.place
@@ -465,49 +411,44 @@ class LogViewport:
             self._notes.append(ONLY_MATCH if is_alone else PAST_OLDEST if way < 0 else PAST_NEWEST)
         self._go_to_match(found)
 
-    def _go_to_match(self, found: tuple[int, int]) -> None:
+    def _go_to_match(self, found: At) -> None:
         self._go(*found)
-        rows, _ = self._rows()
-        number = _row_of(rows, self._cursor)
-        self._match = rows[number] if number is not None else None
+        self._is_match = True
 
-    def _nearest_match(self, place: Place, way: int) -> tuple[int, int] | None:
-        """The log and offset of the next match from a place, down (1) or up (-1)."""
-        best: tuple[tuple[float, float, int], int, TextLine] | None = None
-        for i, finder in enumerate(self.logs.counter.finders):
-            lines = finder.forward(place[i]) if way > 0 else finder.backward(place[i])
-            line = next(lines, None)
-            if line is None:
-                continue
-            attempt, t = self.logs.streams[i].order(line)
-            nearness = (way * attempt, way * t, i)
-            best = (nearness, i, line) if best is None or nearness < best[0] else best
-        return (best[1], best[2].offset) if best is not None else None
+    def _nearest_match(self, place: Place, way: int) -> At | None:
+        """The next match from a place, down (1) or up (-1)."""
+        best: tuple[tuple[float, float, int], At] | None = None
+        for i, finder in enumerate(self.logs.finders):
+            line = next(finder.forward(place[i]) if way > 0 else finder.backward(place[i]), None)
+            if line is not None:
+                attempt, t = self.logs.streams[i].order(line)
+                nearness = (way * attempt, way * t, i)
+                best = min(best, (nearness, (i, line.offset))) if best else (nearness, (i, line.offset))
+        return best[1] if best is not None else None
 
     # -- copies ------------------------------------------------------------------------------------------
 
     def copied(self, first: Row, last: Row) -> lc.Copied:
         """The lines from one row to another as shown, without writers and secrets."""
-        if last.place < first.place:
-            first, last = last, first
+        first, last = sorted((first, last), key=lambda row: row.place)
         texts: list[str] = []
         size = 0
         rows = rows_from(self.logs.streams, first.place, stop=place_after(last))
-        for row in itertools.islice(rows, COPY_LINES):
+        for row in rows:
             size += len(row.text) + 1
             if size > COPY_CHARS:
                 break
             texts.append(row.text)
         return lc.Copied("\n".join(redact_lines(texts)), len(texts))
 
-    def point(self, row: Row) -> lc.LogPoint:
+    def point(self, row: Row) -> lc.LogAt:
         """The step named by a row or the lines above it, and when the row was written."""
         index, line = row.parts[0]
         stream = self.logs.streams[index]
         above = itertools.islice(stream.file.backward(line.offset), STEP_LINES_BACK)
         texts = itertools.chain([row.text], (split_rank(x.text, stream.ref.who)[1] for x in above))
         step = next((step for text in texts if (step := _step_of(text)) is not None), None)
-        return lc.LogPoint(stream.ref.attempt, step, stream.time_of(line))
+        return lc.LogAt(attempt=stream.ref.attempt, step=step, t=stream.time_of(line))
 
     def _last_lines(self) -> dict[str, str]:
         """The newest line of each rank of the newest attempt, regardless of the query."""
@@ -547,13 +488,13 @@ def place_after(row: Row) -> Place:
     return tuple(ends.get(i, offset) for i, offset in enumerate(row.place))
 
 
-def _at(row: Row) -> tuple[int, int]:
+def _at(row: Row) -> At:
     """A row's log, and its line's start there."""
     index, line = row.parts[0]
     return index, line.offset
 
 
-def _row_of(rows: Sequence[Row], at: tuple[int, int] | None) -> int | None:
+def _row_of(rows: Sequence[Row], at: At | None) -> int | None:
     """The row with the line of a log that begins at an offset."""
     return next((n for n, row in enumerate(rows) if any((i, x.offset) == at for i, x in row.parts)), None)
 
@@ -562,12 +503,26 @@ def _is_open(row: Row) -> bool:
     return all(line.is_open for _, line in row.parts)
 
 
-def _numbers(stream: Stream, rows: Sequence[Row]) -> tuple[int | None, ...]:
-    first = stream.file.number_at(rows[0].parts[0][1].offset) if rows else None
-    if first is not None and stream.is_whole:  # its lines are consecutive
-        return tuple(range(first + 1, first + 1 + len(rows)))
-    numbers = [stream.file.number_at(row.parts[0][1].offset) for row in rows]
-    return tuple(number + 1 if number is not None else None for number in numbers)
+def _number_of(stream: Stream, row: Row) -> int | None:
+    """The number of a row of the only log, from 1; None: not counted."""
+    number = stream.file.number_at(row.parts[0][1].offset)
+    return number + 1 if number is not None else None
+
+
+def _merged_by(streams: Sequence[Stream]) -> str:
+    """How the lines are ordered, and whether some times are estimated."""
+    if len(streams) < 2:
+        return ""
+    if all(stream.arrivals is not None for stream in streams):
+        return "arrival"
+    return "time" if all(stream.is_stamped for stream in streams) else "arrival (estimated)"
+
+
+def _steps_from(stream: Stream, offset: int) -> Iterator[tuple[TextLine, float]]:
+    """The nearest lines from an offset on that name a step, with their steps."""
+    for line in itertools.islice(stream.file.forward(offset), STEP_LINES):
+        if (step := _step_of(split_rank(line.text, stream.ref.who)[1])) is not None:
+            yield line, step
 
 
 def _step_of(text: str) -> float | None:

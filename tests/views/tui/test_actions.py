@@ -27,7 +27,6 @@ from supervisor.views.tui.shell import command_palette as commands
 from supervisor.views.tui.shell import request_client
 from supervisor.views.tui.shell.request_client import Answer
 from supervisor.views.tui.shell.screen_base import silence_of
-from supervisor.views.wording.translate import english
 from tests.views.tui import recorded
 from tests.views.tui.still import attempt_of, running, snapshot_of, state_of, verdict
 
@@ -149,7 +148,7 @@ def test_why_an_action_is_not_possible(condition: st.Condition, name: str, why: 
         return
     assert "--read-only" in said(read_only=True)
     assert ("no process is known" if name == "stacks" else "it only watches") in said(mode="observed")
-    assert "A adopts the run" in said(keeper=False, can_adopt=True)
+    assert "A adopts the run if it can" in said(keeper=False, can_adopt=True)
     assert "`stoker attach --adopt 20261121-1412-brave-otter`" in said(keeper=False)
 
 
@@ -245,17 +244,19 @@ def test_what_is_asked_before_something_is_lost(
     [
         (
             st.Backoff(attempt=1, until=9.0, decision=SMALLER),
-            "restart? the same micro-batch 8 ran out of memory, Enter on the card restarts with 4",
+            "restart? it ran out of memory with these settings, Enter on the card restarts with micro-batch 8 → 4",
         ),
-        (BACKOFF, "restart? the same micro-batch 8 ran out of memory"),
-        (HELD, f"restart? the same micro-batch 8 ran out of memory; 5 steps may be lost: {HELD_BEGINS}"),
+        (BACKOFF, "restart? it ran out of memory with these settings"),
+        (HELD, f"restart? it ran out of memory with these settings; 5 steps may be lost: {HELD_BEGINS}"),
     ],
 )
 def test_a_restart_that_would_run_out_of_memory_again_is_asked_about(
     condition: st.Condition, text: str
 ) -> None:
     attempt = attempt_of(batch=BATCH, last_step=5, verdict=verdict(FailureClass.CUDA_OOM))
-    assert actions.question(RequestKind.RESTART, snapshot_of(state_of(condition, attempt))) == text
+    asked = actions.question(RequestKind.RESTART, snapshot_of(state_of(condition, attempt)))
+    assert asked is not None
+    assert asked.startswith(text)
     again = attempt_of(2, batch=BATCH)
     nothing = actions.question(RequestKind.RESTART, snapshot_of(state_of(BACKOFF, attempt, again)))
     assert nothing is None, "of the newest attempt"
@@ -407,7 +408,7 @@ def test_what_became_of_a_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     told: list[Answer] = []
     monkeypatch.setattr(request_client, "ask", lambda *_args, **_values: "7")
     client.sender(RequestKind.HOLD, 1, None, 100.0, told.append)()
-    word = request_client.WORDS[RequestKind.HOLD]
+    word = "hold"
     assert told.pop() == Answer(f"{word}: asked the supervisor process", None)
     late = 100.0 + request_client.PATIENCE_S
     assert client.answers(state_of(), late) == []
@@ -431,7 +432,7 @@ def test_what_became_of_a_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 BINDINGS = [
     binding
-    for binding in (*keys.KEYS, *commands.THEME_COMMANDS, commands.COMPARE)
+    for binding in (*keys.KEYS, commands.COMPARE)
     if isinstance(binding, Binding) and not (binding.id or "").startswith("recorded.")
 ]
 
@@ -457,7 +458,6 @@ def ranked(query: str) -> list[str]:
         ("memory", "pane('devices')"),
         ("resume", "accept"),
         ("continue", "continue_run"),
-        ("theme light", "app.wear('light')"),
         ("grep", "search"),
     ],
 )
@@ -468,15 +468,3 @@ def test_the_palette_knows_what_others_call_it_and_words_before_letters(query: s
 @pytest.mark.parametrize("query", ["stpo", "kill", "stnw"])
 def test_stopping_at_once_is_never_guessed(query: str) -> None:
     assert "ask('stop_now')" not in ranked(query)
-    near = commands.nearest(query, BINDINGS, english)
-    assert near is None or near.action != "ask('stop_now')"
-
-
-@pytest.mark.parametrize(
-    ("query", "action"),
-    [("stpo", "ask('stop')"), ("settigns", "page('settings')"), ("seach", "search")],
-)
-def test_the_nearest_command_of_a_typo(query: str, action: str) -> None:
-    near = commands.nearest(query, BINDINGS, english)
-    assert near is not None
-    assert near.action == action

@@ -1,20 +1,29 @@
-"""Curves fit their room whatever is in them; windows and cursors stay within the data."""
+"""Curves fit their room whatever is in them; windows and cursors stay within the data; an axis counts what the log says."""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Sequence
-from itertools import pairwise
-
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.views.model.thinned_series import Point, single, smooth
-from supervisor.views.tui.charts.axes import Axis
-from supervisor.views.tui.charts.braille import Scale, even_bounds
-from supervisor.views.tui.charts.curves import Curve, Look, Mark, Plot, plot
-from supervisor.views.tui.widgets.paint import TextStyle, cells
+from supervisor.views.tui.charts.braille import Bucket, Canvas, Scale, draw_area, labels
+from supervisor.views.tui.charts.curves import (
+    Axis,
+    Curve,
+    Look,
+    Mark,
+    Plot,
+    axes_of,
+    axis_for,
+    nearest,
+    plot,
+    positions,
+    readout,
+)
+from supervisor.views.tui.charts.hues import Gauge, value_style
+from supervisor.views.tui.widgets.paint import Span, TextStyle, cells
+from tests.views.tui.still import text_of, track
 
 finite = st.floats(-1e12, 1e12, allow_nan=False)
 points = st.lists(st.tuples(st.integers(0, 10_000), finite), min_size=2, max_size=60).map(
@@ -75,23 +84,6 @@ def test_a_window_stays_within_the_whole(
         assert whole[0] <= look.cursor <= whole[1]
 
 
-@given(low=st.floats(-1e9, 1e9), width=st.floats(1e-6, 1e9), rows=st.integers(2, 60))
-def test_numbers_of_a_linear_axis_stand_a_whole_number_of_rows_apart(
-    low: float, width: float, rows: int
-) -> None:
-    start, end, numbers = even_bounds(low, low + width, rows)
-    assert start <= low + 1e-9 * width + 2 * math.ulp(low)
-    assert end >= low + width
-    scale = Scale(start, end, 4 * rows, flipped=True)
-    if abs(low) > 1e6 * width:
-        return  # a float has not enough digits to say
-    if (start, end) == (low, low + width):
-        return  # wider bounds would waste too many rows
-    apart = [scale.dot(b) - scale.dot(a) for a, b in pairwise(numbers[1:-1])]
-    assert len(set(apart)) <= 1
-    assert all(dots % 4 == 0 for dots in apart)
-
-
 def test_what_a_later_attempt_does_again_is_faint_and_the_lineage_that_lives_is_strong() -> None:
     track = (
         *(single(step, step, 4 - step / 50, 1) for step in range(1, 101)),
@@ -121,56 +113,168 @@ def _columns_of(drawn: Plot, style: TextStyle) -> list[tuple[int, int]]:
     return found
 
 
-def test_first_steps_far_above_the_rest_are_clipped_with_a_mark_and_their_greatest_value() -> None:
+def test_first_steps_far_above_the_rest_are_clipped_with_a_mark() -> None:
     track = tuple(
         single(step, step, 2.0 + (40.0 if step < 3 else 0.1 * (step % 3)), 1) for step in range(200)
     )
     drawn = plot([Curve(track, smooth(track))], Look(), 80, 14)
     assert drawn is not None
-    assert "▲ 42 " in "".join(span.text for span in drawn.rows[0])
+    assert "▲" in text_of(drawn.rows[:1])
     plain = plot([Curve(track[10:], smooth(track[10:]))], Look(), 80, 14)
     assert plain is not None
-    assert not any("▲" in span.text for spans in plain.rows for span in spans)
+    assert "▲" not in text_of(plain.rows)
 
 
 def test_marks_stand_above_the_numbers_which_all_stay() -> None:
     track = tuple(single(step, step, 3.0, 1) for step in range(1001))
-    marks = [Mark(500.0, 500.0, "✗ OOM", TextStyle.BAD, 1)]
+    marks = [Mark(500.0, 500.0, "✗ OOM", TextStyle.BAD)]
     texts = []
     for shown in ((), marks):
         drawn = plot([Curve(track)], Look(), 80, 14, marks=shown)
         assert drawn is not None
         assert len(drawn.rows) == 14
-        texts.append(["".join(span.text for span in spans) for spans in drawn.rows])
+        texts.append(text_of(drawn.rows).splitlines())
     assert texts[0][-1].split() == texts[1][-1].split(), "the numbers"
     assert texts[1][-2].split() == ["✗", "OOM"]
 
 
-def numbers_below(low: float, high: float, width: int, marks: Sequence[Mark] = ()) -> tuple[str, str]:
-    """The line of the axis and the numbers below it."""
-    track = tuple(single(at, at, 3.0, 1) for at in (low, (low + high) / 2, high))
-    drawn = plot([Curve(track)], Look(), width, 9, marks=marks)
+def test_a_plot_has_its_axes_marks_and_room() -> None:
+    points = track(*(1.0 + 0.1 * at for at in range(50)))
+    drawn = plot([Curve(points)], Look(cursor=10.0), 40, 10, marks=[Mark(25.0, 0.0, "ckpt", TextStyle.DIM)])
     assert drawn is not None
-    texts = ["".join(span.text for span in spans) for spans in drawn.rows]
-    return texts[-2], texts[-1]
-
-
-@given(st.integers(0, 10**7), st.integers(1, 10**7), st.integers(24, 200))
-def test_every_tick_has_its_number(low: int, span: int, width: int) -> None:
-    line, numbers = numbers_below(low, low + span, width)
-    found = re.findall(r"\d+(?: \d{3})*", numbers)
-    assert 1 <= len(found) == line.count("┴")
-    apart = {b - a for a, b in pairwise(int(text.replace(" ", "")) for text in found)}
-    assert len(apart) <= 1, "evenly spaced"
+    text = text_of(drawn.rows)
+    assert "ckpt" in text
+    assert "┊" in text
+    assert "│" in text
+    assert "└" in text
+    assert len(drawn.rows) == 10
+    assert plot([Curve(points)], Look(), 20, 3) is not None
+    assert plot([Curve(points)], Look(), 19, 3) is None
+    assert plot([Curve(points)], Look(), 20, 2) is None
+    assert plot([], Look(), 40, 10) is None
+    low = plot([Curve(points)], Look(), 40, 7)
+    assert low is not None
+    assert "└" not in text_of(low.rows), "a low one has no line below"
+    outside = plot([Curve(points)], Look(), 40, 10, marks=[Mark(51.0, 0.0, "late", TextStyle.DIM)])
+    assert outside is not None
+    assert "late" not in text_of(outside.rows)
 
 
 def test_raw_reaches_every_value_and_smoothing_does_not() -> None:
     """Two thousand noisy losses in some hundred dot columns: without smoothing none is averaged away."""
     track = tuple(single(step, step, 3.0 + (step * 7 % 10) / 10, 1) for step in range(2000))
     heights = []
-    for look in (Look(), Look(smoothing=2)):
-        drawn = plot([Curve(track, look.smoothed(track, smooth(track)))], look, 80, 14)
+    for look in (Look(), Look(raw=True)):
+        drawn = plot([Curve(track, () if look.raw else smooth(track))], look, 80, 14)
         assert drawn is not None
         heights.append(len({number for number, _ in _columns_of(drawn, TextStyle.LOSS)}))
     assert heights[0] <= 2
     assert heights[1] >= 10, "from the least to the greatest"
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ([], []),
+        ([0.5], ["0.5"]),
+        ([1, 10, 100], ["1", "10", "100"]),
+        ([0.0, 20_000.0], ["0", "20k"]),
+        ([1e6, 2e6], ["1M", "2M"]),
+        ([1e9, 2e9], ["1e9", "2e9"]),
+        ([0.0, 1e-4, 2e-4], ["0", "1e-4", "2e-4"]),
+        ([0.001, 0.0015], ["1.0e-3", "1.5e-3"]),
+        ([1.00001, 1.00002], ["1.00001", "1.00002"]),
+        ([3_933_200.0, 3_933_400.0], ["3.9332e6", "3.9334e6"]),
+    ],
+)
+def test_numbers_of_an_axis_are_told_apart(values: list[float], texts: list[str]) -> None:
+    assert labels(values) == texts
+
+
+# -- axes --------------------------------------------------------------------------------------------
+
+READ_T = 1_790_000_000.0
+"""When all of it was read, within a moment."""
+
+
+def late(
+    number: int, *, step: float | None = None, epoch: float | None = None, line_t: float | None = None
+) -> Point:
+    """A loss out of a log that was read after it was written."""
+    point = single(READ_T + number / 1000, step, 2.0 + number % 3, 1)
+    return point._replace(epoch=epoch, number=number, late=True, line_t=line_t)
+
+
+LIVE = tuple(single(READ_T + n, None, 2.0, 1)._replace(number=n) for n in range(1, 50))
+
+
+@pytest.mark.parametrize(
+    ("track", "axis", "first"),
+    [
+        ((), Axis.STEP, []),
+        (tuple(late(n) for n in range(1, 101)), Axis.NUMBER, [1, 2, 3]),
+        (tuple(late(n, step=n * 10, epoch=n / 10) for n in range(1, 50)), Axis.STEP, [10, 20, 30]),
+        (tuple(late(n, epoch=n / 10, line_t=60.0 * n) for n in range(1, 50)), Axis.EPOCH, [0.1, 0.2, 0.3]),
+        (tuple(late(n, line_t=5000.0 + 60 * n) for n in range(1, 50)), Axis.TIME, [5060, 5120, 5180]),
+        # A counter that starts again with each epoch would draw each over the one before.
+        (tuple(late(n, step=n % 10, epoch=1 + n // 10) for n in range(100)), Axis.EPOCH, [1, 1.1, 1.2]),
+        (tuple(late(n, step=n % 10) for n in range(100)), Axis.NUMBER, [0, 1, 2]),
+        (tuple(late(n, step=n - 3 * (n % 7 == 0)) for n in range(1, 100)), Axis.STEP, [1, 2, 3]),
+        # A few without a step stand where the ones before them do; half of them are too many.
+        (tuple(late(n, step=None if n == 2 else n) for n in range(1, 21)), Axis.STEP, [1, 1, 3]),
+        (tuple(late(n, step=None if n % 2 else n) for n in range(1, 21)), Axis.NUMBER, [1, 2, 3]),
+        (LIVE, Axis.TIME, [READ_T + 1, READ_T + 2, READ_T + 3]),
+        ((*(late(n) for n in range(1, 3)), *LIVE), Axis.NUMBER, [1, 2, 1]),
+        # A log that was poured into a pipe.
+        (tuple(p._replace(t=READ_T + p.number / 1000) for p in LIVE), Axis.NUMBER, [1, 2, 3]),
+    ],
+)
+def test_the_axis_is_the_best_that_the_log_has(
+    track: tuple[Point, ...], axis: Axis, first: list[float]
+) -> None:
+    assert axis_for(None, [track]) is axis
+    assert positions(track, axis)[:3] == first
+    assert Axis.NUMBER in axes_of([track]) or not track
+    if track:
+        assert axis_for(Axis.NUMBER, [track]) is Axis.NUMBER, "what is asked for"
+
+
+def test_what_the_cursor_reads() -> None:
+    points = (single(0.0, 1.0, 1.0, 1), single(1.0, 1.0, 3.0, 2), single(5.0, 4.0, 2.0, 2))
+    assert nearest(Look(), [points], 1.5) is points[1], "the newer attempt's"
+    assert nearest(Look(Axis.TIME), [points], 0.0) is points[0]
+    assert nearest(Look(), [], 0.0) is None
+    assert readout(Look(), [points], str) == ()
+    assert text_of([readout(Look(cursor=4.0), [points], str)]).startswith("step 4  2.0  ")
+    assert text_of([readout(Look(cursor=1.0), [points[:1], points[2:]], str)]).startswith("step 1  1.0")
+    two = (points[0], points[2])
+    assert text_of([readout(Look(cursor=1.0), [two], str)]).startswith("attempt 1  step 1  1.0")
+    merged = (points[0]._replace(low=0.5, high=1.5, weight=2),)
+    assert "1.0 (0.5…1.5)" in text_of([readout(Look(cursor=1.0), [merged], str)])
+    assert text_of([readout(Look(cursor=1.0), [merged], str, room=6)]) == "1.0"
+
+
+# -- hues --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gauge", "between", "styles"),
+    [
+        (Gauge.GPU, 0.5, [TextStyle.BAD, TextStyle.WARN, TextStyle.LIVE]),
+        (Gauge.CPU, 0.95, [TextStyle.LIVE, TextStyle.WARN, TextStyle.BAD]),
+        (Gauge.MEMORY, 0.9, [TextStyle.LIVE, TextStyle.WARN, TextStyle.BAD]),
+    ],
+)
+def test_an_idle_gpu_is_as_bad_as_a_full_memory(
+    gauge: Gauge, between: float, styles: list[TextStyle]
+) -> None:
+    assert [value_style(gauge, ratio) for ratio in (0.0, between, 1.0)] == styles
+    assert value_style(gauge, None) is TextStyle.DIM
+
+
+def test_a_column_of_an_area_has_the_style_of_its_value() -> None:
+    canvas = Canvas(2, 1)
+    found = [Bucket(at, value, value, value, 1) for at, value in enumerate((0.0, 0.0, 3.0, 3.0))]
+    scale = Scale(0, 3, 4, flipped=True)
+    draw_area(canvas, found, scale, lambda v: TextStyle.LIVE if v > 1 else TextStyle.BAD)
+    assert canvas.drawn() == [(Span("⣀", TextStyle.BAD), Span("⣿", TextStyle.LIVE))]

@@ -80,7 +80,7 @@ def test_trouble_is_said_while_the_first_is_waited_for() -> None:
 
 
 def test_a_moment_that_is_the_same_is_not_delivered_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeder_module, "FIRST_IDLE_S", 0.001)
+    monkeypatch.setattr(feeder_module, "IDLE_S", 0.001)
     delivered = list[Moment]()
 
     class Still(Story):

@@ -18,7 +18,7 @@ from supervisor.run.records import Decision, DecisionKind, SpecChange
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.prompts import Confirm
-from supervisor.views.tui.dialogs.restart import BatchScreen, Checkpoint, EditScreen
+from supervisor.views.tui.dialogs.restart import BatchScreen, EditScreen
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, pane, requests, shown, until
 from tests.views.tui.recording import Recording
@@ -68,7 +68,8 @@ def test_an_open_dialog_follows_the_run(tmp_path: Path, key: str) -> None:
         await until(pilot, lambda: "attempt 1 at step 45+" in shown(app), "where the run is by now")
         if key == "b":
             await pilot.press("enter")
-            await until(pilot, lambda: "Enter again: " in shown(app), "a warning that was none at first")
+            warned = "restart? restarts from step 0, may overwrite"
+            await until(pilot, lambda: warned in shown(app), "a warning that was none at first")
             assert requests(run) == []
 
     drive(run, play)
@@ -104,11 +105,11 @@ def test_one_key_restarts_a_held_run_with_what_is_on_offer(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("knobs", "said"),
     [
-        ({}, "Enter again: restarts from step 0, may overwrite outputs"),
-        ({"resume_path": None}, "Enter again: stoker cannot tell whether the script resumes by itself: if"),
+        ({}, "restart? restarts from step 0, may overwrite outputs"),
+        ({"resume_path": None}, "restart? stoker cannot tell whether the script resumes by itself: if"),
     ],
 )
-def test_b_takes_a_second_enter_there_too(tmp_path: Path, knobs: dict[str, Any], said: str) -> None:
+def test_b_asks_before_it_may_overwrite(tmp_path: Path, knobs: dict[str, Any], said: str) -> None:
     run = held(tmp_path / "run")
     outputs(run, **knobs)
 
@@ -117,8 +118,8 @@ def test_b_takes_a_second_enter_there_too(tmp_path: Path, knobs: dict[str, Any],
         await until(pilot, lambda: isinstance(app.screen, BatchScreen), "the dialog")
         await pilot.press("enter")
         await until(pilot, lambda: said in shown(app), "the warning")
-        assert isinstance(app.screen, BatchScreen)
-        await pilot.press("enter")
+        assert isinstance(app.screen, Confirm)
+        await pilot.press("y")
         await until(pilot, lambda: bool(requests(run)), "a request")
 
     drive(run, play)
@@ -164,35 +165,7 @@ def test_a_checkpoint_that_no_flag_is_known_for_is_put_in_by_one_key(tmp_path: P
     assert (requests(run)[0].args.argv or ())[-2:] == ("--warm", "/out/ckpt.pt")
 
 
-@pytest.mark.parametrize(
-    ("flag", "text", "said"),
-    [
-        (None, "grad_accum=2|", "grad_accum=2 |/out/c.pt"),
-        (None, "|", "|/out/c.pt"),
-        (None, "--init |", "--init |/out/c.pt"),
-        (None, "init=| lr=3", "init=|/out/c.pt lr=3"),
-        ("--resume", "--config a.yaml|", "--config a.yaml --resume=/out/c.pt|"),
-        ("--resume", "--resume b.pt --lr 3|", "--resume /out/c.pt --lr 3|"),
-        ("init", "lr=3|", "lr=3 init=/out/c.pt|"),
-    ],
-)
-def test_the_path_of_a_checkpoint_is_a_word_of_its_own(flag: str | None, text: str, said: str) -> None:
-    after, at = Checkpoint("/out/c.pt", flag).put_into(text.replace("|", ""), text.index("|"))
-    assert f"{after[:at]}|{after[at:]}" == said
-
-
-@pytest.mark.parametrize(
-    ("keys", "asked"),
-    [
-        (("enter",), {"offered": True}),
-        ((*" --seed 7", "enter"), {"micro_batch": 8, "argv": ("--seed", "7")}),
-        (("ctrl+o", *" --seed 7", "enter"), {"argv": ("--seed", "7")}),
-        (("ctrl+o", "enter"), None),
-    ],
-)
-def test_a_change_on_offer_in_a_copy_of_a_config_is_made_with_e_too(
-    tmp_path: Path, keys: tuple[str, ...], asked: dict[str, object] | None
-) -> None:
+def test_a_change_that_is_no_argument_is_left_to_the_card(tmp_path: Path) -> None:
     run = recorded.held(tmp_path / "run")
     outputs(
         run, batch="configs/base.yaml#train.batch_size", accumulation="configs/base.yaml#train.accumulate"
@@ -200,22 +173,12 @@ def test_a_change_on_offer_in_a_copy_of_a_config_is_made_with_e_too(
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("e")
-        change = "+ micro-batch 16 → 8, accumulation 2 → 4, in a copy of configs/base.yaml"
-        await until(pilot, lambda: change in shown(app), "what is on offer")
-        await pilot.press("ctrl+o")
-        await until(pilot, lambda: "nothing is changed yet" in shown(app), "without it")
-        await pilot.press("ctrl+o", *keys)
-        if asked is None:
-            await until(pilot, lambda: "not restarted" in pane(app, "notice"), "why not")
-        else:
-            await until(pilot, lambda: bool(requests(run)), "a request")
+        await until(pilot, lambda: "this does not: micro-batch 16 → 8" in shown(app), "what is left out")
+        await pilot.press("enter")
+        await until(pilot, lambda: "nothing changed; not restarted" in pane(app, "notice"), "why not")
 
     drive(run, play)
-    assert [request.kind for request in requests(run)] == [RequestKind.RESTART_WITH] * (asked is not None)
-    for request in requests(run):
-        typed = {"argv": (request.args.argv or ())[-2:]} if request.args.argv else {}
-        found = {"offered": request.args.offered, "micro_batch": request.args.micro_batch} | typed
-        assert {name: value for name, value in found.items() if value} == asked
+    assert requests(run) == []
 
 
 def test_nothing_is_started_with_a_path_that_no_flag_takes(tmp_path: Path) -> None:

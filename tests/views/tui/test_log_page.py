@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -13,9 +13,9 @@ from supervisor.views.logs import reading as lc
 from supervisor.views.logs.file import TextLine
 from supervisor.views.logs.merge import Row as LogRow
 from supervisor.views.logs.query import Query
+from supervisor.views.logs.session import Scroll
 from supervisor.views.logs.sources import LogRef, Tone
-from supervisor.views.tui.logs.controls import LogControls
-from supervisor.views.tui.logs.page import LogPanel
+from supervisor.views.tui.logs.page import LogPanel, freeze
 from supervisor.views.tui.logs.screen import LogStatus
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.translate import english
@@ -39,7 +39,6 @@ def line_of(number: int, text: str = "", who: tuple[str, ...] = ("0",), tone: To
 
 def page_of(*rows: LogRow, **values: Any) -> lc.Page:
     known: dict[str, Any] = {
-        "made": 1,
         "rows": rows,
         "logs": LOGS,
         "cursor": None,
@@ -56,7 +55,6 @@ def page_of(*rows: LogRow, **values: Any) -> lc.Page:
         "line_count": None,
         "below": None,
         "place_ratio": 0.5,
-        "counted_ratio": 1.0,
         "size_bytes": 2048,
         "shown": None,
         "search": None,
@@ -79,10 +77,9 @@ def pane(page: lc.Page | None = None) -> tuple[LogPanel, list[Message]]:
     return made, sent
 
 
-def asked(sent: list[Message]) -> list[tuple[str, int]]:
-    """The messages by name with their number, and none is left."""
-    moves = [getattr(m, "move", None) for m in sent]
-    found = [(type(m).__name__, getattr(m, "rows", 0)) if m else ("Pointed", 0) for m in moves]
+def asked(sent: list[Message]) -> list[object]:
+    """What was asked of the viewport, in order; a cursor's move is "pointed". None is left."""
+    found: list[object] = [m.move if isinstance(m, LogPanel.Moved) else "pointed" for m in sent]
     sent.clear()
     return found
 
@@ -127,18 +124,16 @@ def test_where_a_page_puts_the_cursor() -> None:
 
 def test_moving_within_a_page_and_beyond_it() -> None:
     made, sent = pane(page_of(*lines(0, 5)))
-    made.action_move(1)
-    assert (made.cursor, asked(sent)) == (1, [("Pointed", 0)])
-    made.action_move(3)
-    assert (made.cursor, asked(sent)) == (4, [("Pointed", 0)])
-    made.action_move(1)
-    assert (made.cursor, asked(sent)) == (4, [("Scroll", 1)])
-    made.action_move(3)
-    assert (made.cursor, asked(sent)) == (4, [("Scroll", 3)])
-    made.action_move(-4)
-    assert (made.cursor, asked(sent)) == (0, [("Pointed", 0)])
-    made.action_move(-2)
-    assert (made.cursor, asked(sent)) == (0, [("Scroll", -2)])
+    for rows, cursor, wanted in (
+        (1, 1, "pointed"),
+        (3, 4, "pointed"),
+        (1, 4, Scroll(1)),
+        (3, 4, Scroll(3)),
+        (-4, 0, "pointed"),
+        (-2, 0, Scroll(-2)),
+    ):
+        made.action_move(rows)
+        assert (made.cursor, asked(sent)) == (cursor, [wanted])
     for page in (None, page_of()):
         empty, sent = pane(page)
         empty.action_move(1)
@@ -150,41 +145,10 @@ def test_a_page_that_follows_stands_still_once_the_cursor_moves_up() -> None:
     made.action_move(1)
     assert (made.cursor, asked(sent)) == (4, [])
     made.action_move(-1)
-    assert (made.cursor, asked(sent)) == (3, [("Follow", 0), ("Pointed", 0)])
+    assert made.cursor == 3
+    assert asked(sent) == [freeze, "pointed"]
     made.action_mark()
-    assert asked(sent) == [("Follow", 0)]
-
-
-def test_a_page_up_and_down_keeps_a_row_and_the_edges_are_asked_for() -> None:
-    made, sent = pane(page_of(*lines(0, 9)))
-    made.action_page(1)
-    assert asked(sent) == [("Scroll", 1)], "nothing was drawn yet"
-    made.body(30, 6)
-    made.action_page(1)
-    made.action_page(-1)
-    assert asked(sent) == [("Scroll", 5), ("Scroll", -5)]
-    made.cursor = 3
-    made.action_edge(1)
-    assert (made.cursor, asked(sent)) == (3, [("Follow", 0)])
-    made.action_edge(-1)
-    assert (made.cursor, asked(sent)) == (0, [("Start", 0)])
-
-
-def test_a_selection_reaches_from_its_mark_to_the_cursor() -> None:
-    rows = lines(0, 5)
-    made, sent = pane(page_of(*rows))
-    assert made.selection == (rows[0], rows[0])
-    made.cursor = 3
-    made.action_mark()
-    assert asked(sent) == []
-    made.cursor = 1
-    assert made.selection == (rows[3], rows[1])
-    assert [line[9] for line in body(made)] == [" ", "▌", "┃", "┃", " "]
-    made.action_mark()
-    assert made.mark is None
-    made.action_mark()
-    made.clear_mark()
-    assert made.mark is None
+    assert asked(sent) == [freeze]
 
 
 # -- drawing --------------------------------------------------------------------------------------------------
@@ -274,7 +238,6 @@ def status(page: lc.Page | None, here: int | None = None, width: int = 90) -> st
         ({"size_bytes": 1 << 20}, None, "50% of 1M"),
         ({"size_bytes": 0}, None, "empty"),
         ({"rows": ()}, 0, "2K"),
-        ({"counted_ratio": 0.25}, None, "counting lines 25% · 50% of 2K"),
         ({"line_count": 2000}, 0, "line 1 500 of 2 000 (75%) · 2K"),
         ({"line_count": 2000}, 1, "50% of 2K"),
     ],
@@ -283,83 +246,7 @@ def test_where_the_page_stands(values: dict[str, Any], here: int | None, text: s
     assert status(replace(page_of(line_of(0), numbers=(1500,)), **values), here) == text
 
 
-# -- what is asked of the session ---------------------------------------------------------------------------------
-
-
-class Asked:
-    """A session that keeps what it is asked for."""
-
-    def __init__(self) -> None:
-        self.commands: list[lc.Command] = []
-
-    def ask(self, *commands: lc.Command) -> None:
-        self.commands += commands
-
-
-def controls_of(
-    row: LogRow | None = None,
-) -> tuple[LogControls, Asked, list[lc.Page], list[lc.Remark | None]]:
-    session, shown, said = Asked(), list[lc.Page](), list[lc.Remark | None]()
-    controls = LogControls(cast("Any", session), shown.append, said.append, lambda: row, lambda: None)
-    return controls, session, shown, said
-
-
-def test_of_two_pages_the_later_one_is_shown() -> None:
-    controls, _, shown, _ = controls_of()
-    pages = [page_of(made=number) for number in (2, 1, 2, 3)]
-    for page in pages:
-        controls.take(page)
-    assert shown == [pages[0], pages[3]]
-
-
-def test_follow_is_toggled_and_a_row_is_meant_only_while_it_stands_still() -> None:
-    row = line_of(3)
-    controls, session, _, _ = controls_of(row)
-    for made, following in ((1, None), (2, True), (3, False)):
-        if following is not None:
-            controls.take(page_of(made=made, following=following))
-        assert controls.following is (following is not False)
-        assert controls.frozen_row is (None if controls.following else row)
-        controls.toggle_follow()
-        assert session.commands.pop() == lc.Follow(on=following is False)
-    controls.match(-1)
-    assert session.commands.pop() == lc.Match(row, -1)
-    controls.take(page_of(made=4, rows=(row,), following=False, cursor=0))
-    controls.match(-1)
-    assert session.commands.pop() == lc.Match(None, -1), "on from the match before"
-
-
-def test_ranks_and_streams_go_round() -> None:
-    controls, _, _, said = controls_of()
-    controls.take(page_of(made=1))
-    controls.next_rank(1)
-    assert said == [lc.Remark("the log does not say which rank wrote a line", good=False)]
-    seen = []
-    controls.take(replace(page_of(made=2), ranks=("0", "1")))
-    for way in (1, 1, 1, -1, -1):
-        controls.next_rank(way)
-        seen.append("".join(controls.query.who))
-    assert seen == ["0", "1", "", "1", "0"]
-    controls.take(replace(page_of(made=3), ranks=("5",)))
-    controls.next_rank(1)
-    assert controls.query.who == {"5"}, "a rank that is no more counts as none"
-    streams = []
-    for _ in range(3):
-        controls.next_stream()
-        streams.append(controls.query.stream)
-    assert streams == ["stdout", "stderr", ""]
-
-
-def test_clearing_takes_the_search_first_then_the_filter() -> None:
-    controls, session, _, _ = controls_of()
-    controls.search("loss", None)
-    controls.show_only(Query.parse("step"), None)
-    assert controls.clear()
-    assert (bool(controls.searched), bool(controls.query)) == (False, True)
-    assert controls.clear()
-    assert not controls.query
-    assert session.commands[-1] == lc.Show(Query(), None)
-    assert not controls.clear()
+# -- what is found ----------------------------------------------------------------------------------------------
 
 
 def tally(found: int, ordinal: int | None, done: float) -> lc.Tally:
@@ -373,6 +260,7 @@ def tally(found: int, ordinal: int | None, done: float) -> lc.Tally:
         (None, tally(7, None, 1.0), "/loss: 7 found"),
         (None, tally(7, 3, 0.5), "/loss: 3 of 7 (50% searched)"),
         (None, tally(0, None, 0.999), "/loss: none so far, 99% searched"),
+        (None, tally(0, None, 1.0), "/loss: not found"),
         (None, tally(7, None, 0.5), "/loss: 7+ found (50% searched)"),
         (None, lc.Tally(0, 0.0, at_match=True), "/loss: 1+ found (0% searched)"),
         (tally(1200, None, 1.0), None, "1 200 lines"),

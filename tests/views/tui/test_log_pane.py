@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from supervisor.run.paths import RunPaths
 from supervisor.views.logs.merge import Row
 from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.widgets.paint import TextStyle
 from tests.diagnosis.launcher_logs import REPORT
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, pane, shown, until
-from tests.views.tui.log_driving import opened
+from tests.views.tui.driving import drive, on_dashboard, pane, shown, until
+from tests.views.tui.log_driving import opened, page
 
 HOSTILE = [
     "[bold red]markup[/] [@click=app.quit]click[/] [link=http://x]l[/link]",
@@ -86,39 +88,6 @@ def test_filter_by_rank_and_words(tmp_path: Path) -> None:
         assert logs.query.who == {"1"}
         await pilot.press("right_square_bracket")
         assert not logs.query
-
-    drive(run, play)
-
-
-def test_search_jumps_and_marks(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        log = app.dashboard.panes.log
-
-        def match() -> str:
-            page = log.page
-            return page.rows[page.cursor].text if page is not None and page.cursor is not None else ""
-
-        await pilot.press("slash", *"step  1705", "enter")
-        await until(pilot, lambda: match().startswith("step  1705"), "the match")
-        assert "step  1705" in pane(app, "log")
-        assert not app.dashboard.logs.following
-        await pilot.press("escape")
-        await until(pilot, lambda: app.dashboard.logs.following, "following again")
-        await pilot.press("slash", *"| loss 2", "enter")
-        await until(pilot, lambda: "loss 2" in match(), "the newest match")
-        first = match()
-        await pilot.press("n")
-        await until(pilot, lambda: match() not in {"", first}, "an older one")
-        older = log.place()
-        assert older is not None
-        await pilot.press("N")
-        await until(pilot, lambda: match() == first, "the newer one again")
-        newer = log.place()
-        assert newer is not None
-        await pilot.press("escape", "slash", *"nothing like this", "enter")
-        await until(pilot, lambda: "(not found)" in pane(app, "log"), "that there is none")
 
     drive(run, play)
 
@@ -225,5 +194,62 @@ def test_a_new_attempt_is_followed_again(tmp_path: Path) -> None:
         for number in range(60):
             rec.say(0, f"line {number}")
         await until(pilot, lambda: "line 59" in pane(app, "log"), "the new attempt's lines")
+
+    drive(run, play)
+
+
+def test_a_prompt_says_what_is_wrong_and_keeps_the_text(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("f", *"node:x", "enter")
+        await until(pilot, lambda: "name nodes by their numbers" in shown(app), "what is wrong")
+        assert isinstance(app.screen, AskLine), "Enter keeps it open"
+        assert app.screen.query_one(Input).value == "node:x"
+        await pilot.press("escape", "slash", *"/(/")
+        await until(pilot, lambda: "is not a valid regular expression" in shown(app), "what is wrong")
+
+    drive(recorded.healthy(tmp_path / "run"), play, size=(80, 24))
+
+
+def test_ranks_of_an_attached_log_are_those_that_its_lines_name(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    run = recorded.observed(tmp_path / "run", log)
+    lines = [f"[rank{rank}]: step {step} loss 2.5\n" for step in range(400) for rank in (0, 1, 2, 10)]
+    log.write_text("".join(lines), encoding="utf-8")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await until(pilot, lambda: page(screen).ranks == ("0", "1", "2", "10"), "its ranks")
+        for name in ("0", "1", "2", "10"):
+            await pilot.press("right_square_bracket")
+            await until(pilot, lambda: page(screen).query.who == {name}, name)  # noqa: B023 - called in this turn
+        await pilot.press("left_square_bracket")
+        await until(pilot, lambda: page(screen).query.who == {"2"}, "one back")
+        await pilot.press("escape", "escape")
+        await until(pilot, lambda: on_dashboard(app), "the dashboard")
+        await pilot.press("right_square_bracket", "right_square_bracket")
+        await until(pilot, lambda: app.dashboard.logs.query.who == {"1"}, "in the pane too")
+        await pilot.press("f", *["backspace"] * 8, *"r7", "enter")
+        await until(pilot, lambda: "this log has ranks 0-2,10" in pane(app, "log"), "which it has")
+
+    drive(run, play, keeper=False)
+
+
+def test_a_search_in_the_pane_goes_to_older_and_newer_matches(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        def match() -> str:
+            page = app.dashboard.panes.log.page
+            return page.rows[page.cursor].text if page is not None and page.cursor is not None else ""
+
+        await pilot.press("slash", *"| loss 2", "enter")
+        await until(pilot, lambda: "loss 2" in match(), "the newest match")
+        first = match()
+        await pilot.press("n")
+        await until(pilot, lambda: match() not in {"", first}, "an older one")
+        await pilot.press("N")
+        await until(pilot, lambda: match() == first, "the newer one again")
+        await pilot.press("escape")
+        await until(pilot, lambda: app.dashboard.logs.following, "following again")
 
     drive(run, play)

@@ -12,8 +12,7 @@ from supervisor.run import state as st
 from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Reason
-from supervisor.views.model.run_filter import filtered
-from supervisor.views.model.run_list import RunRow
+from supervisor.views.model.run_list import RunRow, filtered
 from supervisor.views.tui.panels import state_words as words
 from supervisor.views.tui.runs.table import STATE_CELLS
 from supervisor.views.tui.widgets.paint import TextStyle
@@ -152,7 +151,7 @@ def test_what_a_person_asked_for_is_no_failure() -> None:
         (st.Launching(attempt=1), "leave (training continues)"),
         (st.HeldOpen(attempt=1, reason="", decision=None), "leave (keeps waiting)"),
         (st.Backoff(attempt=1, until=0, decision=AGAIN), "leave (it restarts by itself)"),
-        (st.Ended(attempt=1, exit_code=1), "leave (the run continues)"),
+        (st.Ended(attempt=1, exit_code=1), "leave"),
         (finished(Outcome.FAILED), "leave"),
     ],
 )
@@ -182,7 +181,7 @@ def test_a_rank_that_fails_is_said_before_a_stall(exited: bool, sign: ev.Failure
     snapshot = snapshot_of(state_of(running(), attempt))
     assert words.condition_span(snapshot, NOW) == (text, TextStyle.BAD)
     assert words.shows_failure(snapshot), "the card is there before any verdict"
-    assert words.leave_word(snapshot) == "leave (the run continues)"
+    assert words.leave_word(snapshot) == "leave"
 
 
 def rank_word(

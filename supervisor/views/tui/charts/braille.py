@@ -26,12 +26,6 @@ _EMPTY = (" ", TextStyle.PLAIN)
 LEAST_SPAN = 1e-300
 # Values are left outside the y axis only if that makes the rest this much higher.
 CLIP_FROM = 1.25
-# With fewer rows each may have its number; at most this many rows lie between two; the bounds may widen this much for that.
-FEW_ROWS = 5
-MOST_APART = 6
-WIDER = 1.2
-# One more row between two numbers is as bad as bounds this much wider.
-SPARSE = 0.05
 # Possible distances between the numbers of a time axis; beyond these, whole days.
 TIME_STEPS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400)
 
@@ -226,13 +220,15 @@ def draw_area(
             canvas.span(layer, x, y.dot(values[x]), canvas.dot_rows - 1)
 
 
-def ticks(low: float, high: float, most: int, *, least: float = 0.0) -> list[float]:
-    """At most `most` round numbers within the bounds, in steps of at least `least`: 1, 2 or 5 times a power of ten."""
+def ticks(
+    low: float, high: float, most: int, *, least: float = 0.0, steps: Sequence[float] = ()
+) -> list[float]:
+    """At most `most` round numbers within the bounds, in one of `steps`; else by 1, 2 or 5 times a power of ten, and at least `least`."""
     span = high - low
     if span < LEAST_SPAN or most < 1 or not math.isfinite(span):
         return [low] if math.isfinite(low) else []
     power = 10.0 ** math.floor(math.log10(span / most))
-    for step in (max(least, power * factor) for factor in (1, 2, 5, 10, 20)):
+    for step in steps or [max(least, power * factor) for factor in (1, 2, 5, 10, 20)]:
         first, last = math.ceil(low / step - 1e-9), math.floor((high + 1e-9 * span) / step)
         # Choose by their number, not by how often the step fits the span: of 1..69 in three, 20, 40, 60.
         if last - first < most:
@@ -240,41 +236,10 @@ def ticks(low: float, high: float, most: int, *, least: float = 0.0) -> list[flo
     return []
 
 
-def even_bounds(low: float, high: float, rows: int) -> tuple[float, float, list[float]]:
-    """Slightly wider bounds whose round numbers are a whole number of rows apart, and these numbers.
-
-    A number is in the row of its dot. If that would widen the bounds too much, they stay and the rows between vary.
-    """
-    span = high - low
-    if not span > LEAST_SPAN or not math.isfinite(span) or rows < 2:
-        return low, high, ticks(low, high, 3)
-    power = 10.0 ** math.floor(math.log10(span / rows))
-    found = []
-    for step in (power * factor for factor in (1, 2, 5, 10, 20, 50, 100)):
-        for apart in range(1 if rows < FEW_ROWS else 2, min(MOST_APART, max(rows // 2, 2)) + 1):
-            dot = step / apart / 4  # numbers are on dots, so that none is rounded up and the next one down
-            start = math.floor(low / dot + 1e-9) * dot
-            end = start + dot * (4 * rows - 1)
-            if high <= end <= start + WIDER * span:
-                found.append(((end - start) * (1 + SPARSE * apart), step, start, end))
-    if not found:
-        return low, high, ticks(low, high, max(3, rows * 3 // 5))
-    _, step, start, end = min(found)
-    first, last = math.ceil(start / step - 1e-9), math.floor(end / step + 1e-9)
-    return start, end, [step * at for at in range(first, last + 1)]
-
-
 def time_ticks(low_s: float, high_s: float, most: int) -> list[float]:
     """At most `most` round spans within the bounds: seconds, minutes, hours, days."""
-    width = high_s - low_s
-    if width < 1 or most < 1 or not math.isfinite(width):
-        return [low_s] if math.isfinite(low_s) else []
-    days = math.ceil(width / (86400 * most)) * 86400.0
-    for step in (*TIME_STEPS_S, days):
-        first, last = math.ceil(low_s / step - 1e-6), math.floor(high_s / step + 1e-6)
-        if last - first < most:
-            break
-    return [step * at for at in range(first, last + 1)][:most]
+    days = math.ceil((high_s - low_s) / (86400 * most)) * 86400.0
+    return ticks(low_s, high_s, most, steps=(*TIME_STEPS_S, days, 2 * days))
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
@@ -316,24 +281,20 @@ def _in_powers(value: float, exponent: int) -> str:
     return f"{number}e{int(power)}"
 
 
-def log_bounds(points: Sequence[Point], smoothed: Sequence[float]) -> tuple[float, float]:
-    """The range of a logarithmic y axis of positive points: all of them, as it flattens nothing."""
-    low, high = min(p.low for p in points), max([max(p.high for p in points), *smoothed])
-    ratio = high / low
-    pad = ratio**0.02 if 1 + 1e-9 < ratio < math.inf else 1.05
-    return low / pad, min(high * pad, sys.float_info.max)
-
-
-def loss_bounds(points: Sequence[Point], smoothed: Sequence[float]) -> tuple[float, float]:
+def loss_bounds(points: Sequence[Point], smoothed: Sequence[float], *, log: bool) -> tuple[float, float]:
     """The range of the y axis: all smoothed values, and the raw values without their top two percent.
 
     One outlier would flatten the curve. So would the first steps: the smoothed values of the first twentieth do not count.
+    A logarithmic axis of positive points flattens nothing, and has them all.
     """
+    low, top = min([min(p.low for p in points), *smoothed]), max([max(p.high for p in points), *smoothed])
+    if log:
+        ratio = top / low
+        pad = ratio**0.02 if 1 + 1e-9 < ratio < math.inf else 1.05
+        return low / pad, min(top * pad, sys.float_info.max)
     early = len(smoothed) // 20  # a fiftieth, plus as far as smoothing spreads it into the next ones
     highs = sorted(p.high for p in points)
-    low = min([min(p.low for p in points), *smoothed])
     high = max([highs[min(len(highs) - 1, math.floor(len(highs) * 0.98))], *smoothed[early:]])
-    top = max([highs[-1], *smoothed])
     if top - low <= CLIP_FROM * (high - low):
         high = top
     if high - low <= 1e-9 * abs(high):  # constant, except for rounding errors of sums

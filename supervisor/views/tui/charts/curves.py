@@ -1,75 +1,193 @@
-"""Curves between their axes: a window on them, a cursor that reads them, marks (pure)."""
+"""Curves between their axes: a window on them, a cursor that reads them, marks (pure).
+
+The x axis counts steps, or else epochs, times in the log, or readings. For a log that is read after it was written, the time
+of reading means nothing and is on no axis. An axis is offered if nearly all points have a value for it, the values differ, and
+they never drop sharply within an attempt, as a counter that restarts with each epoch does.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import compress
+from enum import StrEnum
+from itertools import compress, groupby, pairwise
+from operator import attrgetter
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from supervisor.views import format as fm
-from supervisor.views.model.thinned_series import SMOOTH_SHARE, Point, Track, lives_on, smooth
-from supervisor.views.tui.charts.axes import Axis, axis_for, positions, span_of, value_of
+from supervisor.views.model.thinned_series import Point, Track, lives_on
 from supervisor.views.tui.charts.braille import (
     Canvas,
     Scale,
     buckets,
     draw_band,
     draw_line,
-    even_bounds,
     labels,
-    log_bounds,
     log_ticks,
     loss_bounds,
     row_of,
     ticks,
     time_ticks,
 )
-from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, cells, first_that_fits, spark
+from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, cells
 from supervisor.views.wording.translate import Tr, english
 
 # A window is never narrower than this share of the whole.
 ZOOM_LEAST = 1 / 4096
-# The name of each in a title, and the share of the visible range that its mean covers.
-SMOOTHING = (("", SMOOTH_SHARE), ("smoother", 1 / 8), ("raw", 0.0))
 # From these heights on there is a line below the curves, and another for the words of marks.
 LINE_HEIGHT = 8
 MARKS_HEIGHT = 10
 # The width of a number below the axis with the space beside it, and of a time span.
 NUMBER_CELLS = 7
 SPAN_CELLS = 11
-# At least this many blanks between two numbers: a single one is part of a number.
-APART_CELLS = 2
 NONE: Mapping[int, float] = MappingProxyType({})
+# This share of the points must have the value; the others are placed with their neighbors.
+KNOWN_RATIO = 0.9
+# A value below this share of the previous one means that the counter restarted.
+BACK_RATIO = 0.5
+# Lines closer together than this were read together: only their order distinguishes them.
+TIME_LEAST_S = 2.0
+# A page of charts makes the same query for about a hundred tracks at each key.
+MOST_KEPT = 512
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def of_track(work: Callable[Concatenate[Track, P], T]) -> Callable[Concatenate[Track, P], T]:
+    """Caches `work` for the very same track and arguments: hashing a track for `lru_cache` takes as long."""
+    kept: dict[tuple[object, ...], tuple[Track, T]] = {}
+
+    def kept_work(track: Track, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = (id(track), *args, *kwargs.items())
+        found = kept.get(key)
+        if found is None or found[0] is not track:  # an id may be reused
+            if len(kept) >= MOST_KEPT:
+                kept.clear()
+            found = kept[key] = (track, work(track, *args, **kwargs))
+        return found[1]
+
+    return kept_work
+
+
+class Axis(StrEnum):
+    """The kinds of x axis, best first."""
+
+    STEP = "step"
+    EPOCH = "epoch"
+    TIME = "time"
+    NUMBER = "reading"
+
+
+def axes_of(tracks: Sequence[Track]) -> list[Axis]:
+    """The axes that fit these points, best first; the readings' number always does."""
+    given = [track for track in tracks if track]
+    if not given:
+        return [Axis.STEP]
+    return [axis for axis in Axis if axis is Axis.NUMBER or _can_hold(given, axis)]
+
+
+def axis_for(wanted: Axis | None, tracks: Sequence[Track]) -> Axis:
+    """The wanted axis if it fits the points, else the best."""
+    axes = axes_of(tracks)
+    return wanted if wanted in axes else axes[0]
+
+
+@of_track
+def positions(track: Track, axis: Axis) -> Sequence[float]:
+    """The position of each point, or of the previous one if it has no value; readings are spread within their epoch."""
+    if axis is Axis.NUMBER and track and not track[-1].number:  # not numbered
+        return [float(at) for at in range(1, len(track) + 1)]
+    values = [value_of(point, axis) for point in track]
+    known = next((value for value in values if value is not None), 0.0)
+    found = []
+    for value in values:
+        known = known if value is None else value
+        found.append(known)
+    return _within_epochs(track, found) if axis is Axis.EPOCH else found
+
+
+def value_of(point: Point, axis: Axis) -> float | None:
+    """The value of a point on an axis."""
+    return _GIVES[axis](point)
+
+
+@of_track
+def shifted(track: Track, by_s: float) -> Track:
+    """The same points at other times, for a run that started earlier or later."""
+    return tuple(
+        point._replace(t=point.t + by_s, line_t=None if point.line_t is None else point.line_t + by_s)
+        for point in track
+    )
+
+
+@of_track
+def span_of(track: Track, axis: Axis) -> tuple[float, float] | None:
+    """The least and the greatest position of a track's points; None without points."""
+    found = positions(track, axis)
+    return (min(found), max(found)) if found else None
+
+
+@of_track
+def _known(track: Track, axis: Axis) -> tuple[int, float, float] | None:
+    """How many points have a value on an axis, the least and the greatest; None if the counter restarts within an attempt."""
+    given = [(point.attempt, value) for point in track if (value := _GIVES[axis](point)) is not None]
+    if any(mine == other and b < BACK_RATIO * a for (mine, a), (other, b) in pairwise(given)):
+        return None
+    values = [value for _, value in given] or [math.inf, -math.inf]
+    return len(given), min(values), max(values)
+
+
+def _within_epochs(track: Track, values: list[float]) -> list[float]:
+    """For whole epochs with several readings each: spread the readings over their epoch, spaced as in the previous one."""
+    if any(value % 1 for value in values):
+        return values  # the log has fractions
+    found: list[float] = []
+    before = 1
+    keys = [(point.attempt, value) for point, value in zip(track, values, strict=True)]
+    groups = [(value, len(list(group))) for (_, value), group in groupby(keys)]
+    for number, (value, count) in enumerate(groups):
+        size = count if number < len(groups) - 1 else max(count, before)
+        found += [value + at / size for at in range(count)]
+        before = count
+    return found
+
+
+def _can_hold(tracks: Sequence[Track], axis: Axis) -> bool:
+    found = [each for track in tracks if (each := _known(track, axis)) is not None]
+    count, known = sum(map(len, tracks)), sum(number for number, _, _ in found)
+    # For times all must have one: nothing shows when the others were written.
+    if len(found) < len(tracks) or known < count * (1.0 if axis is Axis.TIME else KNOWN_RATIO):
+        return False
+    if count == 1:
+        return axis is not Axis.EPOCH
+    span = max(high for _, _, high in found) - min(low for _, low, _ in found)
+    return span >= TIME_LEAST_S if axis is Axis.TIME else span > 0
+
+
+_GIVES: dict[Axis, Callable[[Point], float | None]] = {
+    Axis.STEP: attrgetter("step"),
+    Axis.EPOCH: attrgetter("epoch"),
+    Axis.TIME: attrgetter("time"),
+    Axis.NUMBER: attrgetter("number"),
+}
 
 
 class Look(msgspec.Struct, frozen=True):
     """The view settings of a chart. `axis`: the x axis, None for the best one; `window` and `cursor` are values on it.
 
-    `smoothing`: index in `SMOOTHING`.
+    `raw`: nothing is smoothed, every value is drawn.
     """
 
     axis: Axis | None = None
     log: bool = False
     window: tuple[float, float] | None = None
     cursor: float | None = None
-    smoothing: int = 0
-
-    @property
-    def raw(self) -> bool:
-        """Whether nothing is smoothed, so that every value is drawn."""
-        return SMOOTHING[self.smoothing][1] == 0
-
-    def smoothed(self, points: Track, usual: tuple[float, ...]) -> tuple[float, ...]:
-        """The chosen moving mean; `usual` is that of the first place; empty for none."""
-        _, share = SMOOTHING[self.smoothing]
-        if not self.smoothing or not usual:
-            return usual
-        return smooth(points, share) if share else ()
+    raw: bool = False
 
     def zoomed(self, factor: float, whole: tuple[float, float]) -> Look:
         """Scale the window by `factor`, about the cursor or the newest end."""
@@ -123,17 +241,12 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """An event: a rule behind the curves and a word below them. Its step may be unknown.
-
-    On an axis without steps or seconds, it is at the end of `attempt`, or at its start if `begins`.
-    """
+    """An event: a rule behind the curves and a word below them, on an axis of steps or time. Its step may be unknown."""
 
     step: float | None
     t: float
     text: str
     style: TextStyle
-    attempt: int = 0
-    begins: bool = False
 
 
 class Plot(NamedTuple):
@@ -215,16 +328,17 @@ def plot(
     points = [point for curve, _ in laid for point in curve.points]
     if not points:
         return None
-    has_words = height >= MARKS_HEIGHT and bool(_marked(marks, Scale(low_x, high_x, 1), axis, laid))
+    has_words = height >= MARKS_HEIGHT and bool(_marked(marks, Scale(low_x, high_x, 1), axis))
     rows = height - (2 if height >= LINE_HEIGHT else 1) - has_words
-    y, numbers = _y_scale(points, [curve for curve, _ in laid], rows, log=look.log, least_span=least_span)
+    smoothed = [value for curve, _ in laid for value in curve.smoothed]
+    y, numbers = _y_scale(points, smoothed, rows, log=look.log, least_span=least_span)
     names: dict[int, str] = {}
     for value, text in zip(numbers, [f"{v:g}" for v in numbers] if y.log else labels(numbers), strict=True):
         names.setdefault(min(max(y.dot(value) // 4, 0), rows - 1), text)
     left = max(max(map(len, names.values()), default=0) + 2, axis_cells)
     canvas = Canvas(width - left, rows)
     x = Scale(low_x, high_x, canvas.dot_columns)
-    below = _marked(marks, x, axis, laid)
+    below = _marked(marks, x, axis)
     for column, _, style in below:
         canvas.rule(column, "┊", style)
     for curve, xs in laid:
@@ -247,18 +361,6 @@ def plot(
     return Plot(drawn, x, left, rows).with_cursor(look.cursor)
 
 
-def in_one_row(tracks: Sequence[Track], look: Look, width: int, tr: Tr = english) -> Row:
-    """Used if `plot` has no room for axes: the first curve as blocks, or a note that the window has no point."""
-    axis = axis_for(look.axis, tracks)
-    low, high = look.window or (-math.inf, math.inf)
-    for track in tracks:
-        pairs = zip(track, positions(track, axis), strict=True)
-        if values := [point.mean for point, at in pairs if low <= at <= high]:
-            return (Span(spark(values, width), TextStyle.LOSS),)
-    text = first_that_fits(width, tr("nothing of it in this window"), tr("nothing here"))
-    return (Span(text, TextStyle.DIM),)
-
-
 def _within(curve: Curve, xs: Sequence[float], low: float, high: float) -> Laid:
     """The points in the window and one more on each side, so that lines reach its edges."""
     points = curve.points
@@ -273,22 +375,16 @@ def _within(curve: Curve, xs: Sequence[float], low: float, high: float) -> Laid:
 
 
 def _y_scale(
-    points: Sequence[Point], curves: Sequence[Curve], rows: int, *, log: bool, least_span: float
+    points: Sequence[Point], smoothed: Sequence[float], rows: int, *, log: bool, least_span: float
 ) -> tuple[Scale, list[float]]:
     """The y axis, and its numbers."""
-    smoothed = [value for curve in curves for value in curve.smoothed]
-    least = min(p.low for p in points)
-    is_log = log and least > 0
-    low, high = (log_bounds if is_log else loss_bounds)(points, smoothed)
+    is_log = log and min(p.low for p in points) > 0
+    low, high = loss_bounds(points, smoothed, log=is_log)
     missing = least_span * max(abs(low), abs(high)) - (high - low)
-    if missing > 0:
+    if missing > 0 and not is_log:
         low, high = low - missing / 2, high + missing / 2
-    if is_log:
-        low = max(low, least * 0.95)
-        scale = Scale(low, max(high, low * 1.05), 4 * rows, flipped=True, log=True)
-        return scale, log_ticks(scale.low, scale.high, max(3, rows * 3 // 5))
-    low, high, numbers = even_bounds(low, high, rows)
-    return Scale(low, high, 4 * rows, flipped=True), numbers
+    scale = Scale(low, high, 4 * rows, flipped=True, log=is_log)
+    return scale, (log_ticks if is_log else ticks)(low, high, max(3, rows * 3 // 5))
 
 
 def _draw(canvas: Canvas, curve: Curve, xs: Sequence[float], x: Scale, y: Scale, *, raw: bool) -> None:
@@ -316,21 +412,12 @@ def _draw(canvas: Canvas, curve: Curve, xs: Sequence[float], x: Scale, y: Scale,
 
 
 def _mark_clipped(canvas: Canvas, laid: Sequence[Laid], x: Scale, y: Scale, *, raw: bool) -> None:
-    """Mark where values are above the y axis, and write the greatest behind the first mark."""
-    columns: dict[int, float] = {}
+    """Mark where values are above the y axis."""
     for curve, xs in laid:
         for point, at in zip(curve.points, xs, strict=True):
             value = point.high if curve.smoothed or raw else point.mean  # as far as it is drawn
             if value > y.high and x.low <= at <= x.high:
-                column = x.dot(at) // 2
-                columns[column] = max(value, columns.get(column, value))
-    text = f" {max(columns.values(), default=0.0):.4g} "
-    ends = (column + 1 for column in sorted(columns) if column + len(text) < canvas.columns)
-    free = next((end for end in ends if columns.keys().isdisjoint(range(end, end + len(text)))), None)
-    for offset, character in enumerate(text if free is not None else ""):
-        canvas.mark((free or 0) + offset, 0, character, TextStyle.DIM)
-    for column in columns:
-        canvas.mark(column, 0, "▲", TextStyle.DIM)
+                canvas.mark(x.dot(at) // 2, 0, "▲", TextStyle.DIM)
 
 
 def _ruled(spans: Row, column: int) -> Row:
@@ -345,29 +432,23 @@ def _ruled(spans: Row, column: int) -> Row:
     return tuple(span for span in found if span.text)
 
 
-def _marked(marks: Sequence[Mark], x: Scale, axis: Axis, laid: Sequence[Laid]) -> Below:
-    """The visible marks."""
-    found = []
-    for mark in marks:
-        at = mark.step if axis is Axis.STEP else mark.t
-        if axis in {Axis.EPOCH, Axis.NUMBER}:
-            theirs = [
-                place
-                for curve, xs in laid
-                for point, place in zip(curve.points, xs, strict=True)
-                if point.attempt == mark.attempt
-            ]
-            at = theirs[0 if mark.begins else -1] if theirs else None
-        if at is not None and x.low <= at <= x.high:
-            found.append((x.dot(at) // 2, mark.text, mark.style))
-    return found
+def _marked(marks: Sequence[Mark], x: Scale, axis: Axis) -> Below:
+    """The visible marks; none on an axis that counts neither steps nor time."""
+    if axis in {Axis.EPOCH, Axis.NUMBER}:
+        return []
+    places = [(mark.step if axis is Axis.STEP else mark.t, mark) for mark in marks]
+    return [
+        (x.dot(at) // 2, mark.text, mark.style)
+        for at, mark in places
+        if at is not None and x.low <= at <= x.high
+    ]
 
 
 def _under(
     columns: int, left: int, x: Scale, axis: Axis, start_t: float, below: Below, *, line: bool, words: bool
 ) -> list[Row]:
     """The rows below the canvas: a line, the words of marks, the numbers."""
-    numbers = [(column, text, TextStyle.DIM) for column, text in _x_labels(x, columns, axis, start_t)]
+    numbers = _x_labels(x, columns, axis, start_t)
     found: list[Row] = []
     if line:
         rule = ["─"] * columns
@@ -380,39 +461,25 @@ def _under(
     return [*found, (Span(" " * left), *_texts(numbers if words else [*below, *numbers], columns))]
 
 
-def _x_labels(x: Scale, columns: int, axis: Axis, start_t: float) -> list[tuple[int, str]]:
-    """Columns and texts of the numbers below, spaced so that each has room and none must be dropped."""
-    kept: list[tuple[int, str]] = []
-    for most in range(max(2, columns // (SPAN_CELLS if axis is Axis.TIME else NUMBER_CELLS)), 0, -1):
-        if axis is Axis.TIME:
-            spans = time_ticks(x.low - start_t, x.high - start_t, most)
-            at, texts = [start_t + value for value in spans], list(map(fm.span, spans))
-        else:
-            counted = axis is not Axis.EPOCH  # there is no value between two steps
-            at = ticks(x.low, x.high, most, least=1.0 if counted else 0.0)
-            texts = [fm.whole(v) for v in at] if counted else labels(at)
-        found = [(x.dot(value) // 2, text) for value, text in zip(at, texts, strict=True)]
-        starts = [_start_of(text, column, columns) for column, text in found]
-        ends = [start + len(text) for start, (_, text) in zip(starts, found, strict=True)]
-        near = [b - a < APART_CELLS for a, b in zip(ends, starts[1:], strict=False)]
-        if near and near.pop():  # at the edge its position is shifted inwards
-            found = found[:-1]
-        if found and not any(near):
-            return found
-        kept = found[:1] or kept
-    return kept
-
-
-def _start_of(text: str, column: int, width: int) -> int:
-    """The start of a text under a column."""
-    return min(max(column - len(text) // 2, 0), max(width - len(text), 0))
+def _x_labels(x: Scale, columns: int, axis: Axis, start_t: float) -> Below:
+    """Columns and texts of the numbers below."""
+    cells_each = SPAN_CELLS if axis is Axis.TIME else max(NUMBER_CELLS, len(fm.whole(x.high)) + 3)
+    most = max(2, columns // cells_each)
+    if axis is Axis.TIME:
+        spans = time_ticks(x.low - start_t, x.high - start_t, most)
+        at, texts = [start_t + value for value in spans], list(map(fm.span, spans))
+    else:
+        counted = axis is not Axis.EPOCH  # there is no value between two steps
+        at = ticks(x.low, x.high, most, least=1.0 if counted else 0.0)
+        texts = [fm.whole(v) for v in at] if counted else labels(at)
+    return [(x.dot(value) // 2, text, TextStyle.DIM) for value, text in zip(at, texts, strict=True)]
 
 
 def _texts(taken: Below, width: int) -> Row:
     """Texts under their columns; if two would touch, the first in the list wins."""
     line: list[tuple[str, TextStyle]] = [(" ", TextStyle.DIM)] * width
     for column, text, style in taken:
-        start = _start_of(text, column, width)
+        start = min(max(column - len(text) // 2, 0), max(width - len(text), 0))
         before, after = max(start - 1, 0), min(start + len(text) + 1, width)
         if len(text) <= width and all(character == " " for character, _ in line[before:after]):
             line[start : start + len(text)] = [(character, style) for character in text]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, takewhile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -15,17 +14,8 @@ from supervisor.run.state import RunState
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.model.thinned_series import Track, lives_on
-from supervisor.views.tui.charts.axes import Axis
 from supervisor.views.tui.charts.braille import Canvas, Scale, buckets, draw_area
-from supervisor.views.tui.charts.curves import (
-    SMOOTHING,
-    Curve,
-    Mark,
-    axis_word,
-    in_one_row,
-    plot,
-    readout,
-)
+from supervisor.views.tui.charts.curves import Axis, Curve, Mark, plot, readout
 from supervisor.views.tui.charts.hues import Gauge, value_style
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, wrap
@@ -82,44 +72,37 @@ class LossPanel(ChartPanel):
             return name, row(Span(self.tr(text), TextStyle.BAD))
         if not snapshot.metrics["loss"]:
             return name, EMPTY
-        newest = self._newest(snapshot)
-        room = self.size.width - cells(name) - cells(newest) - EDGE_CELLS
-        return name, (*newest, *self._beside(snapshot, room))
-
-    def _newest(self, snapshot: Snapshot) -> Row:
-        """The last logged loss, and the trend of the smoothed one."""
         latest = snapshot.latest("loss")
         read = reading_ratio(snapshot.state)
         if read is not None:  # a reading far before the end is not the newest
-            return row(Span(self.tr(f"{math.floor(100 * read)} % read"), TextStyle.DIM))
-        if latest is None:  # an attempt is starting
-            return row(Span(fm.DASH, TextStyle.DIM))
-        return row(Span(fm.loss(latest), TextStyle.LOSS), Span(_trend(_living(snapshot))))
+            newest = row(Span(self.tr(f"{math.floor(100 * read)} % read"), TextStyle.DIM))
+        elif latest is None:  # an attempt is starting
+            newest = row(Span(fm.DASH, TextStyle.DIM))
+        else:
+            newest = row(Span(fm.loss(latest), TextStyle.LOSS), Span(_trend(snapshot)))
+        room = self.size.width - cells(name) - EDGE_CELLS
+        for part in self._beside(snapshot):
+            if cells((*newest, *part)) > room:
+                break
+            newest = (*newest, *part)
+        return name, newest
 
-    def _beside(self, snapshot: Snapshot, room: int) -> Row:
-        """The validation loss and the best one, if there is space."""
-        parts: list[Row] = []
+    def _beside(self, snapshot: Snapshot) -> Iterator[Row]:
+        """The validation loss and the best one."""
         vals = _beside_loss(snapshot)
         if vals and lives_on(vals[-1], snapshot.state.cuts):
-            parts.append(row(Span(self.tr("  ○ val "), TextStyle.DIM), Span(fm.loss(vals[-1].mean))))
+            yield row(Span(self.tr("  ○ val "), TextStyle.DIM), Span(fm.loss(vals[-1].mean)))
         best, step = snapshot.best_loss
         if best is not None:
-            parts.append(row(Span(self.tr("  best "), TextStyle.DIM), Span(fm.loss(best))))
+            yield row(Span(self.tr("  best "), TextStyle.DIM), Span(fm.loss(best)))
             if step is not None and self.axis is Axis.STEP:
-                parts.append(row(Span(self.tr(f" at step {fm.whole(step)}"), TextStyle.DIM)))
-        fitting = takewhile(lambda end: end <= room, accumulate(cells(part) for part in parts))
-        return tuple(span for part, _ in zip(parts, fitting, strict=False) for span in part)
+                yield row(Span(self.tr(f" at step {fm.whole(step)}"), TextStyle.DIM))
 
     def _modes(self) -> str:
         """Unusual settings of the axes."""
-        look = self.look
-        found = []
-        if look.log:
-            positive = self.view is not None and all(p.low > 0 for p in self.view.snapshot.metrics["loss"])
-            found.append("log" if positive else self.tr("no log: values of 0 or less"))
-        found += [self.tr(word)] if (word := SMOOTHING[look.smoothing][0]) else []
-        found += [self.tr(word)] if (word := axis_word(self.axis)) else []
-        found += [self.tr("zoomed, 0 shows all")] if look.window is not None else []
+        found = self.modes()
+        if self.look.log and any(p.low <= 0 for track in self.tracks()[:1] for p in track):
+            found[0] = self.tr("no log: values of 0 or less")
         return f" {' · '.join(found)}" if found else ""
 
     def body(self, width: int, height: int) -> Sequence[Row]:
@@ -130,7 +113,7 @@ class LossPanel(ChartPanel):
         self.plotted = None
         if len(points) >= 2:
             self.plotted = plot(
-                [Curve(points, self.look.smoothed(points, snapshot.smoothed), cuts=snapshot.state.cuts)],
+                [Curve(points, () if self.look.raw else snapshot.smoothed, cuts=snapshot.state.cuts)],
                 self.look,
                 width,
                 height,
@@ -142,7 +125,7 @@ class LossPanel(ChartPanel):
         if self.plotted is not None:
             return self.plotted.rows
         if len(points) >= 2:
-            return [in_one_row([points], self.look, width, self.tr)]
+            return [row(Span(fit(self.tr("nothing here"), width), TextStyle.DIM))]
         return _nothing_yet(snapshot, width, height, self.tr, self.coming)
 
 
@@ -284,38 +267,23 @@ def attempt_marks(state: RunState) -> list[Mark]:
             continue
         name = "✗ OOM" if failure in OUT_OF_MEMORY else f"✗ {failure.replace('_', ' ')}"
         over_t = attempt.ended_t or attempt.planned_t
-        found.append(Mark(attempt.last_step, over_t, name, TextStyle.BAD, attempt.number))
+        found.append(Mark(attempt.last_step, over_t, name, TextStyle.BAD))
     for attempt in reversed(attempts[1:]):
         began = attempt.resumed_step if attempt.resumed_step is not None else attempt.first_step
-        found.append(
-            Mark(
-                began,
-                attempt.first_step_t or attempt.planned_t,
-                f"↻ {attempt.number}",
-                TextStyle.DIM,
-                attempt.number,
-                begins=True,
-            )
-        )
+        began_t = attempt.first_step_t or attempt.planned_t
+        found.append(Mark(began, began_t, f"↻ {attempt.number}", TextStyle.DIM))
     found += (
-        Mark(renamed[0], advisory.t, renamed[1], TextStyle.DIM, advisory.attempt)
+        Mark(renamed[0], advisory.t, renamed[1], TextStyle.DIM)
         for advisory in state.advisories
         if (renamed := renamed_loss(advisory)) is not None
     )
     return found
 
 
-def _living(snapshot: Snapshot) -> Sequence[float]:
-    """The smoothed losses without those of repeated steps."""
-    cuts, smoothed = snapshot.state.cuts, snapshot.smoothed
-    if not cuts:
-        return smoothed
-    pairs = zip(snapshot.metrics["loss"], smoothed, strict=True)
-    return [value for point, value in pairs if lives_on(point, cuts)]
-
-
-def _trend(smoothed: Sequence[float]) -> str:
-    """Down, up or level over the newest fifth."""
+def _trend(snapshot: Snapshot) -> str:
+    """Down, up or level over the newest fifth, without the losses of repeated steps."""
+    pairs = zip(snapshot.metrics["loss"], snapshot.smoothed, strict=True)
+    smoothed = [value for point, value in pairs if lives_on(point, snapshot.state.cuts)]
     past = smoothed[-min(len(smoothed), max(2, len(smoothed) // 5))]
     change = (smoothed[-1] - past) / (abs(past) or 1.0)
     return " ▼" if change < -LEVEL_RATIO else " ▲" if change > LEVEL_RATIO else " ▶"
@@ -334,8 +302,6 @@ def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr, coming: st
         text = "one loss seen; a second one makes a curve"
     elif coming:
         text = coming
-    elif not attempts:
-        text = "nothing launched yet: the loss appears with the first step"
     elif is_over:
         text = "no line of the log names a training loss"
     lines = wrap(tr(text), max(width - 4, 1), 3)

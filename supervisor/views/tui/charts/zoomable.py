@@ -11,10 +11,18 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from supervisor.views import format as fm
 from supervisor.views.model.thinned_series import Point, Track
-from supervisor.views.tui.charts.axes import Axis, axes_of, axis_for, positions
-from supervisor.views.tui.charts.curves import SMOOTHING, Look, Plot, extent, nearest
+from supervisor.views.tui.charts.curves import (
+    Axis,
+    Look,
+    Plot,
+    axes_of,
+    axis_for,
+    axis_word,
+    extent,
+    nearest,
+    positions,
+)
 from supervisor.views.tui.widgets.panel import Panel
 
 STEPS = re.compile(r"(\d[\d ]*(?:\.\d+)?) ?([kKM]?)(?: ?(?:-|–|\.\.) ?(\d[\d ]*(?:\.\d+)?) ?([kKM]?))?")
@@ -26,8 +34,6 @@ PAN = 0.25
 class ChartPanel(Panel, can_focus=True):
     """A chart with its view settings. A subclass draws `tracks`, of which the cursor reads the first."""
 
-    rests = True
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "cursor(-1)", "cursor back", show=False),
         Binding("right", "cursor(1)", "cursor onward", show=False),
@@ -37,7 +43,7 @@ class ChartPanel(Panel, can_focus=True):
         Binding("minus,down", "zoom_out", "zoom out", show=False),
         Binding("0", "whole", "all of it", show=False),
         Binding("y", "log", "logarithmic or linear", show=False),
-        Binding("w", "smoothing", "smoothing: usual, wider, none", show=False),
+        Binding("w", "smoothing", "smoothed or raw", show=False),
         Binding("x", "axis", "by step, epoch, time or reading", show=False),
         Binding("enter", "choose", "the log at the cursor", show=False),
         Binding("escape", "plain", "away with cursor and window", show=False),
@@ -63,9 +69,17 @@ class ChartPanel(Panel, can_focus=True):
             ("+ -", "zoom", "focused.zoom_in"),
             *([("0", "all", "focused.whole")] if self.look.window is not None else []),
             ("y", "linear scale" if self.look.log else "log scale", "focused.log"),
-            ("w", "smoothing", "focused.smoothing"),
+            ("w", "smooth" if self.look.raw else "raw", "focused.smoothing"),
             ("x", "axis", "focused.axis"),
         ]
+
+    def modes(self) -> list[str]:
+        """Words for unusual settings of the axes, the logarithm first."""
+        word = axis_word(self.axis)
+        found = ["log"] if self.look.log else []
+        found += [self.tr("raw")] if self.look.raw else []
+        found += [self.tr(word)] if word else []
+        return [*found, *([self.tr("zoomed, 0 shows all")] if self.look.window is not None else [])]
 
     def closes(self) -> str:
         """The cursor and the window, together."""
@@ -101,32 +115,6 @@ class ChartPanel(Panel, can_focus=True):
             return False
         self._look(self.look, cursor=at)
         return True
-
-    def show_steps(self, typed: str) -> str:
-        """Put the cursor at the typed step, or the window around ``1200-1400``; returns the obstacle, empty if there is none."""
-        found = STEPS.fullmatch(typed.strip())
-        if found is None:
-            return f"{typed.strip()}: give a step (1200, 12k) or two (1200-1400)"
-        steps = sorted(
-            float(number.replace(" ", "")) * FACTORS[unit.lower()]
-            for number, unit in (found.group(1, 2), found.group(3, 4))
-            if number
-        )
-        look, tracks = self.look, self.tracks()
-        if axis_for(look.axis, tracks) is not Axis.STEP:
-            look = replace(look, axis=Axis.STEP, window=None, cursor=None)
-        whole = extent(look, tracks)
-        if whole is None or axis_for(look.axis, tracks) is not Axis.STEP:
-            return "the chart does not count steps"
-        if steps[0] > whole[1] or steps[-1] < whole[0]:
-            return f"the chart has steps {fm.whole(whole[0])} to {fm.whole(whole[1])}"
-        low, high = max(steps[0], whole[0]), min(steps[-1], whole[1])
-        if low < high:
-            self._look(replace(look, window=(low, high), cursor=None))
-        else:
-            xs = positions(tracks[0], Axis.STEP) if tracks else ()
-            self._look(look, cursor=min(xs, key=lambda x: abs(x - low), default=low))
-        return ""
 
     def action_cursor(self, way: int) -> None:
         """Move the cursor to the last point within a column, or the next one beyond; it starts at the newest."""
@@ -171,8 +159,8 @@ class ChartPanel(Panel, can_focus=True):
         self._look(replace(self.look, log=not self.look.log))
 
     def action_smoothing(self) -> None:
-        """The next width of the moving mean."""
-        self._look(replace(self.look, smoothing=(self.look.smoothing + 1) % len(SMOOTHING)))
+        """The moving mean, or every value."""
+        self._look(replace(self.look, raw=not self.look.raw))
 
     @property
     def axis(self) -> Axis:

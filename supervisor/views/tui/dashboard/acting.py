@@ -14,7 +14,6 @@ from textual.screen import ScreenResultType
 from supervisor.run.control import RequestArgs
 from supervisor.run.events import RequestKind
 from supervisor.run.index import give_name, give_note
-from supervisor.run.ownership import Offer
 from supervisor.run.state import Backoff, HeldOpen
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.keys import KEYS, action_name
@@ -48,15 +47,13 @@ from supervisor.views.tui.panels.possible_actions import (
     why_no_batch,
     why_not,
 )
-from supervisor.views.tui.panels.state_words import is_live, wait_ends_in
+from supervisor.views.tui.panels.state_words import wait_ends_in
 from supervisor.views.tui.shell.feeder import Feeder
 from supervisor.views.tui.shell.request_client import Adopter, Answer, RequestClient
 from supervisor.views.tui.shell.screen_base import FIRST_READ_S, LEAVING, OverScreen
 from supervisor.views.wording.kinds import changed_text
 
 VETOES = ("keep_waiting", "hold")
-# For a run without a keeper, how often to check whether it can be adopted, which reads /proc.
-ADOPTION_S = 10.0
 # Keys that never stay silent, and their requests.
 EXPLAINED = {
     binding.key: action_name(binding)
@@ -95,8 +92,6 @@ class Requests:
         self._read_only, self._is_recorded = read_only, is_recorded
         self._adopter, self._continuer = adopter, continuer
         self._adopting = False
-        self._adoption: Offer | None = None  # what an adoption would do; None: not checked yet
-        self._adoption_due = 0.0
         self._dialog: OverScreen[Any] | None = None  # a dialog about the next attempt, while open
         self._made_t = time.monotonic()
 
@@ -111,56 +106,18 @@ class Requests:
         if self._adopting and snapshot.keeper_alive:
             self._adopting = False
             self.panes.tell(Answer("adopted: a new supervisor process looks after the run", True))
-        self._find_possible(snapshot)
+        can_adopt = self._adopter is not None
+        self.possible = possible(snapshot, read_only=self._read_only, can_adopt=can_adopt)
         self._stop_restart_for_dialog()
-        if (dialog := self._open_dialog()) is not None:
-            dialog.renew()
+        asking = self.panes.screen.app.screen
+        if isinstance(asking, OverScreen) and asking.is_mounted:
+            asking.renew()
 
     def report_answers(self) -> None:
-        """Show the answers to requests, and check whether the run can be adopted."""
+        """Show the answers to requests."""
         if (snapshot := self.panes.snapshot) is not None:
             for answer in self._client.answers(snapshot.state, self.panes.clock()):
                 self.panes.tell(answer)
-            self._look_for_adoption(snapshot)
-
-    def _find_possible(self, snapshot: Snapshot) -> None:
-        can_adopt = self._adoption is not None and not self._adoption.refusals
-        self.possible = possible(snapshot, read_only=self._read_only, can_adopt=can_adopt)
-
-    def _open_dialog(self) -> OverScreen[Any] | None:
-        asking = self.panes.screen.app.screen
-        return asking if isinstance(asking, OverScreen) and asking.is_mounted else None
-
-    def _look_for_adoption(self, snapshot: Snapshot) -> None:
-        """Offer the key only if the run can be adopted, which is checked now and then for a run without a keeper."""
-        adopter, now = self._adopter, time.monotonic()
-        if adopter is None or self._read_only:
-            return
-        if snapshot.keeper_alive or not is_live(snapshot) or snapshot.state.mode == "observed":
-            self._adoption, self._adoption_due = None, 0.0
-        elif now >= self._adoption_due:
-            self._adoption_due = now + ADOPTION_S
-
-            def examine() -> None:
-                self.panes.screen.app.call_later(self._take_adoption, adopter.examine(self._client.run))
-
-            self._feeder.submit(examine)
-
-    def _take_adoption(self, found: Offer) -> None:
-        self._adoption = found
-        if self.panes.snapshot is not None and self.panes.screen.is_mounted:
-            self.panes.notice.adoption = found
-            self._find_possible(self.panes.snapshot)
-            self.panes.offer()
-            self.panes.notice.repaint()
-
-    def is_wait_ending(self) -> bool:
-        """Whether a held run is about to end because nobody decided."""
-        snapshot = self.panes.snapshot
-        return (
-            snapshot is not None
-            and wait_ends_in(snapshot, snapshot.state.now(self.panes.clock())) is not None
-        )
 
     def can_continue(self) -> bool:
         """Whether the next attempt of a finished run can be started."""
@@ -176,8 +133,9 @@ class Requests:
             case "continue_run":
                 return self.can_continue()
             case "keep_waiting" if snapshot is not None:
-                held = isinstance(snapshot.state.condition, HeldOpen)
-                return name in self.possible and (self.is_wait_ending() or not held)
+                is_held, now = isinstance(snapshot.state.condition, HeldOpen), self.panes.clock()
+                is_ending = wait_ends_in(snapshot, snapshot.state.now(now)) is not None
+                return name in self.possible and (is_ending or not is_held)
             case "answer":
                 asked = snapshot.state.open_question if snapshot is not None else None
                 return name in self.possible and asked is not None and at < len(asked.answers)
@@ -208,15 +166,14 @@ class Requests:
             return True
         event.stop()
         can_adopt = "adopt" in self.possible
-        if can_adopt and name != "adopt":
+        if can_adopt:
             self.action_adopt(f"{name.replace('_', ' ')}: the supervisor process is gone, nobody would do it")
-        elif name == "adopt" and self._adoption is not None and self._adoption.refusals:
-            self.panes.tell(Answer(f"not adopted: {self._adoption.refusals[0]}", False))
+        elif self._is_recorded:
+            self.panes.tell(Answer("this is a replay: the run cannot be acted on", False))
         else:
             width = self.panes.screen.size.width
             text = why_not(name, snapshot, read_only=self._read_only, can_adopt=can_adopt, width=width)
-            replayed = "this is a replay: the run cannot be acted on"
-            self.panes.tell(Answer(replayed if self._is_recorded else text, False))
+            self.panes.tell(Answer(text, False))
         return True
 
     # -- actions without a dialog of their own -------------------------------------------------------------
@@ -227,36 +184,42 @@ class Requests:
         def accepted() -> None:
             self._adopting = True
 
-        self._offer_first(self._adopter, ADOPT, why, accepted)
+        if self._adopter is not None:
+            self._offer_first(self._adopter, ADOPT, why, accepted)
 
     def action_continue_run(self) -> None:
         """Show what the next attempt of a finished run would be, and ask."""
-        self._offer_first(self._continuer, CONTINUE)
+        if self._continuer is not None:
+            self._offer_first(self._continuer, CONTINUE)
 
     def _offer_first(
         self,
-        adopter: Adopter | None,
+        adopter: Adopter,
         words: OfferWords,
         why: str = "",
         accepted: Callable[[], object] = lambda: None,
     ) -> None:
-        if adopter is not None:
-            screen, submit, tell = self.panes.screen, self._feeder.submit, self.panes.tell
-            offer_first(screen, submit, adopter, self._client.run, words, tell, why=why, accepted=accepted)
+        screen, submit, tell = self.panes.screen, self._feeder.submit, self.panes.tell
+        offer_first(screen, submit, adopter, self._client.run, words, tell, why=why, accepted=accepted)
 
     def action_accept(self) -> None:
-        """Restart a held run with the offered change; at the second press if something would be lost."""
-        snapshot = self.panes.snapshot
-        attempt = snapshot.state.attempt if snapshot is not None else None
-        if snapshot is None or attempt is None:
-            return
-        warning, card = offer_warning(snapshot), self.panes.card
-        if warning and not card.risk_of(attempt.number):
-            card.confirm(attempt.number, warning)
-            self.panes.tell(Answer(f"Enter again: {warning}", False))
-            return
-        card.confirm(None, "")
-        self._send(RequestKind.RESTART_WITH, RequestArgs(offered=True))
+        """Restart a held run with the offered change; after a question if something would be lost."""
+        if self.panes.snapshot is not None:
+            self._restart(offer_warning(self.panes.snapshot), RequestArgs(offered=True))
+
+    def _restart(self, risk: str, args: RequestArgs) -> None:
+        """Restart with a change, after a question if it has a risk."""
+
+        def closed(yes: bool | None) -> None:
+            if yes:
+                self._send(RequestKind.RESTART_WITH, args)
+            else:
+                self.panes.tell(Answer("not restarted", None))
+
+        if risk:
+            self.panes.screen.app.push_screen(Confirm(f"restart? {risk}"), closed)
+        else:
+            self._send(RequestKind.RESTART_WITH, args)
 
     def action_answer(self, at: int) -> None:
         """Answer the question on the card; the keeper then plans with the answer."""
@@ -324,7 +287,8 @@ class Requests:
 
         def closed(number: int | None) -> None:
             if number is not None:
-                self._send(RequestKind.RESTART_WITH, RequestArgs(micro_batch=number))
+                risk = overwrite_warning(self.panes.snapshot or snapshot)
+                self._restart(risk, RequestArgs(micro_batch=number))
             else:
                 self._tell_not_restarted(asks)
 
@@ -332,13 +296,12 @@ class Requests:
             now,
             wanted.micro_batch_per_rank,
             lambda: restart_effect(self.panes.snapshot or snapshot),
-            lambda: overwrite_warning(self.panes.snapshot or snapshot),
             batch_flag(snapshot) or batch_copy(snapshot),
         )
         self._open_restart_dialog(asks, closed)
 
     def action_edit(self) -> None:
-        """Restart with other arguments or environment."""
+        """Restart with other arguments or environment, beginning with the change on offer."""
         from supervisor.run.next_job import next_job, undecided
         from supervisor.views.tui.dialogs.restart import Checkpoint, Edited, EditScreen
 
@@ -348,37 +311,33 @@ class Requests:
         job, offered, attempt = snapshot.run_file.job, offer(snapshot), snapshot.state.attempt
         now, ran = next_job(job, snapshot.state), next_job(job, undecided(snapshot.state))
         proposed = now.after(offered, attempt.number).words if offered and attempt else now.words
-        # If part of a change is an argument, propose the words with the whole change made.
-        batch = offered.batch.after if offered and offered.batch and proposed == now.words else None
-        place = batch_copy(snapshot) if batch is not None else ""
-        copied = f"{changed_text(offered)}, {place}" if offered and place else ""
+        # A change that is no argument, such as one in a copy of a config, is made by Enter on the card alone.
+        left_out = changed_text(offered) if offered and proposed == now.words else ""
 
         def closed(edited: Edited | None) -> None:
-            unchanged = edited == Edited(None, {})
             if edited is None:
                 self._tell_not_restarted(asks)
-            elif unchanged and not (asks.is_restart_stopped and now.words != ran.words):
+            elif edited == Edited(proposed, {}) and proposed != ran.words:
+                self._send(RequestKind.RESTART_WITH, RequestArgs(offered=True))
+            elif edited == Edited(ran.words, {}):
                 text = "nothing changed; not restarted"
                 if asks.is_restart_stopped:
                     text = "nothing changed; not restarted; the run waits for you"
                 self.panes.tell(Answer(text, None))
-            elif unchanged or edited in (Edited(proposed, {}), Edited(None, {}, with_copy=True)):
-                # As it was about to start, or with the plan's changes besides arguments.
-                self._send(RequestKind.RESTART_WITH, RequestArgs(offered=True))
             else:
-                micro = batch.micro_batch_per_rank if batch is not None and edited.with_copy else None
-                args = RequestArgs(micro_batch=micro, argv=edited.argv, env=edited.env)
-                self._send(RequestKind.RESTART_WITH, args)
+                argv = edited.argv if edited.argv != now.words else None
+                self._send(RequestKind.RESTART_WITH, RequestArgs(argv=argv, env=edited.env))
 
-        def effect(typed: tuple[str, ...] | None) -> list[str]:
+        def effect(typed: tuple[str, ...]) -> list[str]:
             newest = self.panes.snapshot or snapshot
-            added = set_to_resume(next_start(newest, typed))
+            typed_now = typed if typed != now.words else None
+            added = set_to_resume(next_start(newest, typed_now))
             lines = [f"added at the launch: {added}"] if added else []
-            return [*lines, restart_effect(newest, typed)]
+            return [*lines, restart_effect(newest, typed_now)]
 
         flag, path = checkpoint_words(next_start(snapshot)) or (None, "")
         found = Checkpoint(path, flag) if path else None
-        asks = EditScreen(job.entry, now.words, effect, found, proposed, copied, ran.words)
+        asks = EditScreen(job.entry, ran.words, proposed, effect, found, left_out)
         self._open_restart_dialog(asks, closed)
 
     def action_ask(self, name: str) -> None:

@@ -64,7 +64,7 @@ KEYS: list[BindingType] = [
     ),
     _key("escape", "back", "back", "Esc", CLOSES),
     *(_act(key, f"answer({at})", f"answer {key}", key, ANSWERS) for at, key in enumerate(ANSWER_KEYS)),
-    _act("b", "smaller_batch", "smaller batch", "b", "restart with another micro-batch, same global batch"),
+    _act("b", "smaller_batch", "batch", "b", "restart with another micro-batch, same global batch"),
     _act("e", "edit", "edit", "e", "restart with other arguments or environment"),
     _act("r", "continue_run", "continue", "r", "after its end: start the next attempt"),
     _act("r", "ask('restart')", "restart", "r", "restart as it was"),

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from supervisor.job.errors import JobError
 from supervisor.views.logs import reading as lc
 from supervisor.views.logs.query import Query
-from supervisor.views.logs.reading import LogAt, LogPoint
+from supervisor.views.logs.reading import LogAt
 from supervisor.views.logs.session import PAGE_S, LogSession
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.charts.zoomable import STEPS as CHART_STEPS
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.dashboard.panes import Panes
 from supervisor.views.tui.logs.controls import LogControls
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The typed forms for going to a step.
-STEPS = "a step of the chart (1200, 12k), or from one to another (1200-1400)"
 # The pane reads the two newest attempts as one log, so that after a restart the previous end stays visible.
 PANE_ATTEMPTS = 2
 # The first page is read before the pane has a size: more rows than on most terminals.
@@ -64,7 +61,7 @@ class LogOfRun:
     def begin(self, snapshot: Snapshot) -> None:
         """Start reading before the panes exist."""
         self.update(snapshot)
-        self.controls.ask(lc.Size(FIRST_ROWS))
+        self.controls.resize(FIRST_ROWS)
         self._is_read = True
         self.controls.session.start()
 
@@ -72,7 +69,7 @@ class LogOfRun:
         """The pane exists."""
         if not self._is_read:
             self.controls.session.start()
-        self.controls.ask(lc.Size(FIRST_ROWS))
+        self.controls.resize(FIRST_ROWS)
 
     def update(self, snapshot: Snapshot) -> None:
         """Pass on which logs exist, and the line where the newest failure began."""
@@ -86,7 +83,8 @@ class LogOfRun:
         known = (lc.log_facts(snapshot.state, nodes), line, snapshot.recorded_t)
         if known != self._known:
             self._known = known
-            self.controls.ask(lc.Update(snapshot.state, snapshot.recorded_t, nodes), lc.KeepCause(line))
+            self.controls.update(snapshot.state, snapshot.recorded_t, nodes)
+            self.controls.session.tell(lambda view: view.keep_cause(line))
         if self._screen is not None and (snapshot.state is not self._shown[0] or nodes is not self._shown[1]):
             self._screen.take(snapshot.state, nodes)
         self._shown = snapshot.state, nodes
@@ -127,7 +125,7 @@ class LogOfRun:
         # Two hundredths of a second that the start need not wait for.
         from supervisor.views.tui.logs.screen import LogScreen
 
-        def closed(point: LogPoint | None) -> None:
+        def closed(point: LogAt | None) -> None:
             self._screen = None
             if point is not None:
                 self._point_at(point)
@@ -136,10 +134,10 @@ class LogOfRun:
         self._screen = LogScreen(self._client.node, snapshot.state, nodes=nodes, at=at, typed=typed)
         self._panes.screen.app.push_screen(self._screen, closed)
 
-    def _point_at(self, point: LogPoint) -> None:
+    def _point_at(self, point: LogAt) -> None:
         """Show a line's step on the chart."""
         loss = self._panes.loss
-        if not loss.show_at(point.step, point.t, point.attempt):
+        if not loss.show_at(point.step, point.t, point.attempt or 0):
             known = f"step {point.step:g}" if point.step is not None else "that time"
             self._panes.tell(Answer(f"the chart has no point at {known}", False))
         elif loss.display:
@@ -212,7 +210,7 @@ class Looking:
                 self.panes.offer()
             case "close search":
                 self._logs.clear()
-                self._logs.ask(lc.Follow())
+                self._logs.toggle_follow(on=True)
             case "clear filter":
                 self._logs.clear()
             case "" if self.back is not None:
@@ -299,7 +297,7 @@ class Looking:
     def action_compare(self) -> None:
         """Choose the runs whose series to draw in each chart."""
         from supervisor.views.tui.pages.metrics import MetricsPage
-        from supervisor.views.tui.runs.picker import RunPicker
+        from supervisor.views.tui.runs.browser import RunPicker
 
         def closed(chosen: Sequence[RunPaths] | None) -> None:
             if chosen is not None:
@@ -309,37 +307,6 @@ class Looking:
         before = [other.run for page in pages for other in page.others]
         picker = RunPicker(self._client.run, before, self.panes.clock, self._feeder)
         self.panes.screen.app.push_screen(picker, closed)
-
-    # -- charts --------------------------------------------------------------------------------------------
-
-    def action_go_step(self) -> None:
-        """Ask for a step."""
-        from supervisor.views.tui.dialogs.prompts import AskLine, ask_over
-
-        later = self.panes.screen.call_later
-        ask_over(
-            self.panes.screen,
-            AskLine("step", hint=STEPS),
-            lambda text: text and later(self.go_step_for, text),
-        )
-
-    def command_of(self, typed: str) -> str:
-        """A number typed without a command is a step."""
-        return f"step {typed}" if CHART_STEPS.fullmatch(typed.strip()) else typed
-
-    async def go_step_for(self, words: str) -> None:
-        """Move the visible chart's cursor to a step, or its window around several."""
-        zoomed, loss = self.panes.zoomed, self.panes.loss
-        if zoomed not in {"metrics", "loss"} and not (zoomed is None and loss.display):
-            if self.panes.is_card_shown and zoomed is None:
-                await self.action_page("metrics")  # the card takes the loss's place
-            else:
-                self.action_pane("loss")
-        chart = cast("ChartPanel", self.panes.find("metrics" if self.panes.zoomed == "metrics" else "loss"))
-        if trouble := chart.show_steps(words):
-            self.panes.tell(Answer(trouble, False))
-        else:
-            chart.focus()
 
     # -- a failure's code, and copies ----------------------------------------------------------------------
 
@@ -422,12 +389,12 @@ class Looking:
         open_page_search(app, page, self.panes.offer)
 
     def action_match(self, way: int) -> None:
-        """The next or previous match: in the log in the search direction, on a page downward."""
+        """The next or previous match: in the log upward, on a page downward."""
         page = self.searchable()
         if page is not None:
             page.search.step(way)
         else:
-            self._logs.match(way)
+            self._logs.match(-way)
 
     def action_filter(self) -> None:
         """Show only some lines."""
@@ -462,7 +429,7 @@ class Looking:
     def show_rank(self, who: str, node: int | None) -> None:
         """The log of one rank, or of the ranks of a node."""
         self.panes.zoom(None)
-        self._logs.show_only(Query().of(frozenset([who])) if node is None else Query().at(node), None)
+        self._logs.show_only(Query().of(who) if node is None else Query().at(node), None)
         self.panes.log.focus()
 
     async def action_open_log(self) -> None:

@@ -1,9 +1,15 @@
-"""The panes of the dashboard: their content, which ones are visible, and which one is shown alone."""
+"""The panes of the dashboard: their content, which ones a terminal has room for, and which one is shown alone.
+
+There are two layouts. A narrow terminal has one column: the loss or the failure card, a line per device, the log. A wide one has
+two columns above the log. As the terminal gets smaller, these are dropped in order: timeline, charts of use, tiles,
+ranks, devices beyond four, the loss chart. Header, log, notice and footer stay. A failure card takes only its own rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 from msgspec.structs import replace
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
@@ -11,23 +17,140 @@ from textual.screen import Screen
 
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.live import LossPanel, UsePanel
-from supervisor.views.tui.dashboard.layout import LOW, TRENDS_MOST, Layout, Needs, card_width, plan
 from supervisor.views.tui.logs.page import LogPanel
 from supervisor.views.tui.pages.text_page import PAGES, new_page
-from supervisor.views.tui.panels.attempts import AttemptsBar, TimelinePanel
 from supervisor.views.tui.panels.devices import DevicesPanel, devices_of
 from supervisor.views.tui.panels.failure_card import FailureCard
 from supervisor.views.tui.panels.header import HeaderPanel
-from supervisor.views.tui.panels.notice import NoticeBar
+from supervisor.views.tui.panels.notice import NoticeBar, TimelinePanel
 from supervisor.views.tui.panels.ranks_table import RanksPanel
 from supervisor.views.tui.panels.state_words import shows_failure
-from supervisor.views.tui.panels.trends import TilesPanel, TrendPanel, trends
+from supervisor.views.tui.panels.tiles import TilesPanel
 from supervisor.views.tui.shell.request_client import Answer
-from supervisor.views.tui.widgets.footer import FooterBar
+from supervisor.views.tui.shell.screen_base import FooterBar
 from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import Panel, View, tr_of
 
-PANES = ("header", "card", "loss", "charts", "devices", "ranks", "attempts", "tiles", "log", "timeline")
+PANES = ("header", "card", "loss", "charts", "devices", "ranks", "tiles", "log", "timeline")
+ALWAYS = frozenset(["header", "notice", "footer"])
+WIDE_FROM = 100
+# From this width on the timeline is beside the log, and a failure card beside the other panes.
+ROOMY_FROM = 150
+LOW = 30
+LOG_LEAST = 3
+# With fewer rows a frame would take half of the content.
+FRAMED_FROM = 7
+CHARTS_LEAST = 6
+RANKS_LEAST = 5
+# Beside other panes a card is at least this high.
+CARD_BESIDE_RIGHT = 20
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """`shown`: ids of panes. Heights in rows; None: the rest. `right_width` None: the full width.
+
+    `left_height`: height of the loss or card above the devices of a narrow terminal. `is_framed`: whether log
+    and failure card have room for a frame.
+    """
+
+    shown: frozenset[str]
+    is_narrow: bool = False
+    middle_height: int | None = None
+    left_height: int | None = None
+    devices_height: int | None = None
+    charts_height: int = 0
+    right_width: int | None = None
+    timeline_width: int = 0
+    is_framed: bool = True
+
+
+class Needs(msgspec.Struct, frozen=True):
+    """The inputs of the layout besides the size, in rows. `card_rows` 0: no failure card.
+
+    `gpus`: whether the devices are GPUs, which have charts.
+    """
+
+    devices: int
+    ranks: int
+    gpus: bool = True
+    card_rows: int = 0
+    zoomed: str | None = None
+
+
+def plan(width: int, height: int, needs: Needs) -> Layout:
+    """The layout for a terminal of `width` by `height` cells."""
+    if needs.zoomed is not None:
+        return Layout(ALWAYS | {needs.zoomed})
+    return _narrow(height, needs) if width < WIDE_FROM else _wide(width, height, needs)
+
+
+def _narrow(height: int, needs: Needs) -> Layout:
+    """One column."""
+    room = height - 4
+    shown = set(ALWAYS | {"log"} | ({"tiles"} if height >= LOW else set()))
+    devices = left = 0
+    if needs.card_rows:
+        left = min(max(room - 7, 6), needs.card_rows, room)
+        if room - left < LOG_LEAST:
+            left = room  # a log needs at least one line
+            shown.remove("log")
+        shown.add("card")
+    else:
+        devices = min(needs.devices, 4 if height >= 20 else 1)
+        devices = devices if room - devices >= LOG_LEAST else 0
+        if room >= 15:
+            left = min(max(8, room * 2 // 5), max(room - devices - 5, 6))
+        shown |= ({"loss"} if left else set()) | ({"devices"} if devices else set())
+    return Layout(
+        frozenset(shown),
+        is_narrow=True,
+        middle_height=left + devices,
+        left_height=left,
+        devices_height=devices,
+        is_framed=room >= FRAMED_FROM,
+    )
+
+
+def _wide(width: int, height: int, needs: Needs) -> Layout:
+    """Two columns above the log. The charts of use get the rows that the ranks table does not need."""
+    room = height - (5 if height >= LOW else 4)
+    shown = set(ALWAYS | {"log"} | ({"tiles"} if height >= LOW else set()))
+    shown |= {"timeline"} if width >= ROOMY_FROM else set()
+    middle = max(room - max(7, room * (33 if width >= ROOMY_FROM else 36) // 100), 8)
+    has_right = bool(needs.devices + needs.ranks)
+    if needs.card_rows:
+        has_right = _is_beside_card(width, needs)
+        middle = min(max(room - 8, 8), max(needs.card_rows, CARD_BESIDE_RIGHT if has_right else 8))
+    shown.add("card" if needs.card_rows else "loss")
+    devices = charts = 0
+    if has_right:
+        if needs.devices:
+            devices = max(3, min(needs.devices + 2, middle - CHARTS_LEAST - RANKS_LEAST, 10))
+            shown.add("devices")
+        left = middle - devices
+        if needs.ranks and left >= RANKS_LEAST:
+            shown.add("ranks")
+        below = max(needs.ranks + 3, RANKS_LEAST) if needs.ranks else 0
+        if needs.gpus and needs.devices and left >= CHARTS_LEAST + min(below, RANKS_LEAST):
+            charts = left if not below else max(CHARTS_LEAST, min(left - below, left * 7 // 10))
+            shown.add("charts")
+    return Layout(
+        frozenset(shown),
+        middle_height=middle,
+        devices_height=devices,
+        charts_height=charts,
+        right_width=_right_width(width),
+        timeline_width=min(72, width * 36 // 100),
+    )
+
+
+def _is_beside_card(width: int, needs: Needs) -> bool:
+    """Whether a column of other panes is beside a failure card."""
+    return width >= ROOMY_FROM and bool(needs.devices + needs.ranks)
+
+
+def _right_width(width: int) -> int:
+    return min(max(66, width * 45 // 100), width * 58 // 100)
 
 
 class Panes:
@@ -46,66 +169,36 @@ class Panes:
         self.snapshot: Snapshot | None = None
         self.zoomed: str | None = None
         self._layout: Layout | None = None
+        self.header = HeaderPanel(id="header")
+        self.card = FailureCard(id="card")
+        self.loss = LossPanel(id="loss")
+        self.ranks = RanksPanel(id="ranks")
+        self.log = LogPanel(id="log")
+        self.notice = NoticeBar(id="notice")
 
     def compose(self) -> ComposeResult:
         """All panes; the layout decides which are visible."""
-        yield HeaderPanel(id="header")
+        yield self.header
         with Horizontal(id="middle"):
             with Vertical(id="left"):
-                yield FailureCard(id="card")
-                yield LossPanel(id="loss")
+                yield self.card
+                yield self.loss
             with Vertical(id="right"):
                 with Horizontal(id="charts"):
                     yield UsePanel(id="util", memory=False)
                     yield UsePanel(id="memory", memory=True)
-                with Vertical(id="trends"):
-                    for first in range(0, TRENDS_MOST, 2):
-                        with Horizontal(id=f"trends{first}"):
-                            yield TrendPanel(id=f"trend{first}", place=first)
-                            yield TrendPanel(id=f"trend{first + 1}", place=first + 1)
                 yield DevicesPanel(id="devices")
-                yield RanksPanel(id="ranks")
-        yield AttemptsBar(id="attempts")
+                yield self.ranks
         yield TilesPanel(id="tiles")
         with Horizontal(id="bottom"):
-            yield LogPanel(id="log")
+            yield self.log
             yield TimelinePanel(id="timeline")
-        yield NoticeBar(id="notice")
+        yield self.notice
         yield FooterBar(id="footer")
 
     def find(self, name: str) -> Panel:
         """The pane or page with this name."""
         return self.screen.query_one(f"#{name}", Panel)
-
-    @property
-    def header(self) -> HeaderPanel:
-        """The two lines at the top."""
-        return self.screen.query_one(HeaderPanel)
-
-    @property
-    def card(self) -> FailureCard:
-        """The failure card."""
-        return self.screen.query_one(FailureCard)
-
-    @property
-    def loss(self) -> LossPanel:
-        """The loss chart."""
-        return self.screen.query_one(LossPanel)
-
-    @property
-    def ranks(self) -> RanksPanel:
-        """The table of ranks."""
-        return self.screen.query_one(RanksPanel)
-
-    @property
-    def log(self) -> LogPanel:
-        """The log pane."""
-        return self.screen.query_one(LogPanel)
-
-    @property
-    def notice(self) -> NoticeBar:
-        """The line for people."""
-        return self.screen.query_one(NoticeBar)
 
     @property
     def focused(self) -> Panel | None:
@@ -192,12 +285,11 @@ class Panes:
             devices=(len(devices_of(snapshot)) if snapshot.gpus else 0) or devices,
             ranks=0 if is_elsewhere and ranks <= 1 else ranks,
             gpus=bool(snapshot.gpus),
-            loss=len(snapshot.metrics["loss"]) > 1,
-            trends=sum(1 for _ in trends(snapshot)),
         )
         if not shows_failure(snapshot):
             return needs
-        width = card_width(self.screen.size.width, needs)
+        width = self.screen.size.width
+        width -= _right_width(width) if _is_beside_card(width, needs) else 0
         return replace(needs, card_rows=self.card.needed_rows(self._view(snapshot), width))
 
     def _apply(self, layout: Layout) -> None:
@@ -206,23 +298,17 @@ class Panes:
             find(f"#{name}").display = name in shown
         for page in self.screen.query(", ".join(f"#{name}" for name in PAGES)):
             page.display = page.id in shown
-        has_right = bool(shown & {"charts", "trends", "devices", "ranks"})
-        middle, left, right, curves = find("#middle"), find("#left"), find("#right"), find("#trends")
+        has_right = bool(shown & {"charts", "devices", "ranks"})
+        middle, left, right = find("#middle"), find("#left"), find("#right")
         left.display = bool(shown & {"card", "loss"})
         right.display = has_right
         middle.display = has_right or left.display
         find("#bottom").display = bool(shown & {"log", "timeline"})
-        curves.display = bool(layout.trends)
-        for place in range(TRENDS_MOST):
-            find(f"#trends{place // 2 * 2}").display = layout.trends > place // 2 * 2
-            self.find(f"trend{place}").display = layout.trends > place
         middle.styles.layout = "vertical" if layout.is_narrow else "horizontal"
         for widget, height in (
             (middle, layout.middle_height),
             (left, layout.left_height),
-            (self.card, layout.card_height),
             (find("#charts"), layout.charts_height),
-            (curves, layout.trends_height),
             (find("#devices"), layout.devices_height),
         ):
             widget.styles.height = "1fr" if height is None else height
@@ -230,7 +316,6 @@ class Panes:
         find("#timeline").styles.width = layout.timeline_width or "1fr"
         self.find("devices").framed = not layout.is_narrow
         self.log.framed = self.card.framed = layout.is_framed
-        self.loss.number = None if "card" in shown else LossPanel.number
         focused = self.screen.focused
         if focused is None or not focused.display:
             (self.log if "log" in shown else self.card).focus()

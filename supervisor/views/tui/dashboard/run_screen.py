@@ -12,14 +12,15 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from supervisor.job.spec import Unread
+from supervisor.run.state import HeldOpen
 from supervisor.views.logs import reading as lc
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.dashboard.acting import VETOES, Requests
-from supervisor.views.tui.dashboard.keys import GROUPS, KEYS, MOMENTS, PLAYBACK, action_name
-from supervisor.views.tui.dashboard.looking import STEPS, LogOfRun, Looking
+from supervisor.views.tui.dashboard.keys import GROUPS, KEYS, MOMENTS, PLAYBACK
+from supervisor.views.tui.dashboard.looking import LogOfRun, Looking
 from supervisor.views.tui.dashboard.panes import Panes
-from supervisor.views.tui.dashboard.playback import Playback, ReplayBar
+from supervisor.views.tui.dashboard.playback import Playback
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, bindings_of, lines_of
 from supervisor.views.tui.logs.page import LogPanel
 from supervisor.views.tui.pages.text_page import PAGES
@@ -36,8 +37,7 @@ from supervisor.views.tui.panels.state_words import (
 )
 from supervisor.views.tui.shell.feeder import Feeder
 from supervisor.views.tui.shell.request_client import Adopter, Answer, RequestClient
-from supervisor.views.tui.shell.screen_base import KeyScreen, key_commands, silence_of
-from supervisor.views.tui.widgets.footer import FooterBar, Hint
+from supervisor.views.tui.shell.screen_base import FooterBar, Hint, KeyScreen, key_commands, silence_of
 from supervisor.views.tui.widgets.panel import tr_of
 
 if TYPE_CHECKING:
@@ -45,12 +45,15 @@ if TYPE_CHECKING:
 
 TICK_S = 1.0
 PLAYBACK_TICK_S = 0.25
-# Below this width the footer uses short words, so that the card's keys fit.
-ROOMY_FOOTER = 100
 # In the footer of a training run, navigation comes first: at 80 columns seven keys fit.
 PLAYBACK_FIRST = frozenset({"play", "fact(1)", "fact(-1)", "speed(1)"})
 LOOKS = frozenset({"back", "node", "open_code", "copy", "match"})
 """Actions that change what is seen only in some states."""
+COUNTDOWNS = {
+    hang_ends_in: "a hang is about to be ended, Esc on the dashboard keeps waiting",
+    restarts_in: "the run is about to restart, Esc on the dashboard stops that",
+    wait_ends_in: "the run that waits for you is about to end, Esc on the dashboard keeps waiting",
+}
 USUAL_FIRST = ("ask('stop')", "search", "filter", "open_log", "zoom", "page('metrics')", "ask('restart')")
 
 
@@ -74,7 +77,6 @@ class Dashboard(KeyScreen, Screen[None]):
     # Actions without a key of their own.
     MORE_COMMANDS: ClassVar[tuple[Binding, ...]] = (
         Binding("g", "jump", "go", key_display=" ", tooltip=MOMENTS),
-        Binding("x", "go_step", "step", key_display=" ", tooltip=STEPS),
     )
 
     def __init__(
@@ -109,7 +111,7 @@ class Dashboard(KeyScreen, Screen[None]):
         )
         self._take_actions(self.looking, self.requests, playback)
         self._first: Snapshot | None = None
-        self._is_composed = self._is_stale = self._ends_soon = False
+        self._is_composed = False
 
     def _take_actions(self, *parts: object) -> None:
         """Textual and the palette look for `action_…` and `…_for` on the screen: each is one of a part."""
@@ -171,30 +173,23 @@ class Dashboard(KeyScreen, Screen[None]):
             if before is not None and _stage(before) != _stage(snapshot):
                 self.panes.notice.drop_older()
             self.requests.renew()
-            self._ends_soon = self.requests.is_wait_ending()
             self.panes.arrange()
             self._offer()
             self._announce_countdown(before, snapshot)
-        self._is_stale = self._is_covered()
-        if not self._is_stale:
+        if not self._is_covered():
             self.panes.show()
 
     def _tick(self) -> None:
         """Update times and ages once a second while something is alive."""
-        covered = self._is_covered()
-        if not covered:
-            self._catch_up()
-        snapshot = self.snapshot
+        snapshot, is_covered = self.snapshot, self._is_covered()
+        self.log_of_run.pace(is_seen=not is_covered)
         if snapshot is None or snapshot.state.is_over:
             return
         self.requests.report_answers()
-        if covered:
-            self._is_stale = True
-            return
-        if self._ends_soon != self.requests.is_wait_ending():  # time alone changes this
-            self._ends_soon = not self._ends_soon
-            self._offer()
-        self.panes.tick()
+        if isinstance(snapshot.state.condition, HeldOpen):
+            self._offer()  # the end of its waiting comes near by time alone
+        if not is_covered:
+            self.panes.tick()
 
     def _is_covered(self) -> bool:
         """Whether this is fully covered, as by the log: painting here would make Textual compose all of that again."""
@@ -202,11 +197,10 @@ class Dashboard(KeyScreen, Screen[None]):
         above = stack[stack.index(self) + 1 :] if self in stack else []
         return any(screen.styles.background.a == 1 for screen in above)
 
-    def _catch_up(self) -> None:
+    def _uncover(self) -> None:
         """Paint what was skipped while this was covered."""
-        self.log_of_run.pace(is_seen=not self._is_covered())
-        if self._is_stale:
-            self._is_stale = False
+        if not self._is_covered():
+            self.log_of_run.pace(is_seen=True)
             self.panes.show()
 
     def _announce_countdown(self, before: Snapshot | None, snapshot: Snapshot) -> None:
@@ -214,18 +208,10 @@ class Dashboard(KeyScreen, Screen[None]):
         if self.app.screen is self or self._read_only:
             return
         now = snapshot.state.now(self.panes.clock())
-        for ends_in in (hang_ends_in, restarts_in, wait_ends_in):
+        for ends_in, text in COUNTDOWNS.items():
             left_s = ends_in(snapshot, now)
-            if not left_s or (before is not None and ends_in(before, now) is not None):
-                continue
-            text = f"hang: ending in {left_s:.0f} s, Esc on the dashboard keeps waiting"
-            if ends_in is restarts_in:
-                text = f"the run restarts in {left_s:.0f} s, Esc on the dashboard stops that"
-            elif ends_in is wait_ends_in:
-                text = (
-                    f"the run that waits for you ends in {left_s:.0f} s, Esc on the dashboard keeps waiting"
-                )
-            self.app.notify(tr_of(self)(text), severity="warning", timeout=left_s, markup=False)
+            if left_s and (before is None or ends_in(before, now) is None):
+                self.app.notify(tr_of(self)(text), severity="warning", timeout=left_s, markup=False)
 
     def _deliver_log(self, answer: lc.Answer) -> None:
         """From the reading thread. Deliveries before this screen runs are requested again once it does."""
@@ -237,12 +223,11 @@ class Dashboard(KeyScreen, Screen[None]):
     def on_screen_suspend(self) -> None:
         """Something opened over this: it has the keys, including Esc."""
         self.panes.notice.drop_older()
-        self.call_later(self._catch_up)
         self.call_later(self._offer)
 
     def on_screen_resume(self) -> None:
         """In front again, with the keys."""
-        self._catch_up()
+        self._uncover()
         self._offer()
 
     def on_resize(self, _event: events.Resize) -> None:
@@ -265,7 +250,7 @@ class Dashboard(KeyScreen, Screen[None]):
 
     def on_log_panel_sized(self, message: LogPanel.Sized) -> None:
         """Another number of lines."""
-        self.logs.ask(lc.Size(message.rows))
+        self.logs.resize(message.rows)
 
     def on_ranks_panel_folded(self, _message: RanksPanel.Folded) -> None:
         """The number of rows changed, and perhaps the layout."""
@@ -282,12 +267,6 @@ class Dashboard(KeyScreen, Screen[None]):
             self.tell(Answer("its line names no step and no time to find it by", False))
         else:
             self.log_of_run.open(lc.LogAt(attempt=point.attempt, step=point.step, t=point.time))
-
-    def on_replay_bar_moved(self, message: ReplayBar.Moved) -> None:
-        """A click on the bar."""
-        if self.playback is not None:
-            clock = self.playback.clock
-            self.playback.seek(clock.start_t + message.share * (clock.end_t - clock.start_t))
 
     def tell(self, answer: Answer) -> None:
         """Show one line to the person."""
@@ -320,9 +299,8 @@ class Dashboard(KeyScreen, Screen[None]):
                 self.tell(Answer(text, None))
 
     def command_of(self, typed: str) -> str:
-        """The meaning of text typed without a command: a moment of a recording, or a step of the chart."""
-        moment = self.playback.command_of(typed) if self.playback is not None else None
-        return moment or self.looking.command_of(typed)
+        """The meaning of text typed without a command: a moment of a recording."""
+        return self.playback.command_of(typed) if self.playback is not None else typed
 
     def action_leave(self) -> None:
         """Quit; training continues."""
@@ -342,13 +320,8 @@ class Dashboard(KeyScreen, Screen[None]):
                 if isinstance(binding, Binding)
                 and (binding.id or "").startswith(f"{group}.")
                 and self.offers(binding)
-                # The keys for a question's answers share one line.
-                and (action_name(binding) != "answer" or binding.key == ANSWER_KEYS[0])
             ]
-            lines += [
-                line._replace(key=" ".join(ANSWER_KEYS)) if line.key == ANSWER_KEYS[0] else line
-                for line in lines_of(self, title, bindings)
-            ]
+            lines += lines_of(self, title, bindings)
         self.app.push_screen(HelpScreen(lines))
 
     def offers(self, binding: Binding) -> bool:
@@ -368,8 +341,6 @@ class Dashboard(KeyScreen, Screen[None]):
         match binding.action:
             case "back":
                 return self.looking.closes() or "to the list"
-            case "smaller_batch" if self.app.size.width < ROOMY_FOOTER:
-                return "batch"
             case "freeze":
                 return self.logs.freeze_word()
             case "zoom" if self.panes.zoomed is not None:
@@ -401,11 +372,6 @@ class Dashboard(KeyScreen, Screen[None]):
         unique.sort(key=self._footer_place(wanted, inner))
         word = leave_word(snapshot) if snapshot is not None and self.playback is None else "leave"
         self.query_one(FooterBar).offer(tuple(unique), Hint("q", word, "leave"))
-        vetoes = self.app.screen is self and any(self.check_action("ask", (kind,)) for kind in VETOES)
-        header = self.panes.header
-        if header.esc_vetoes != vetoes:
-            header.esc_vetoes = vetoes
-            header.repaint()
 
     def _inner_hints(self) -> list[Hint]:
         """The keys of an open search, and the own keys of a pane shown alone."""
@@ -413,9 +379,12 @@ class Dashboard(KeyScreen, Screen[None]):
         if self.panes.focused is not None and (word := self.panes.focused.closes()):
             own.append(Hint("Esc", word, "focused.plain"))
         page = self.looking.searchable()
-        for key, word, way in (("n", "next match", 1), ("N", "match before", -1)):
+        for key, older, word, way in (
+            ("n", "↑ older", "next match", 1),
+            ("N", "↓ newer", "match before", -1),
+        ):
             if self.check_action("match", (way,)):
-                own.append(Hint(key, self.logs.match_word(way) if page is None else word, f"match({way})"))
+                own.append(Hint(key, older if page is None else word, f"match({way})"))
         if self.panes.zoomed is not None:
             own += [Hint(*key) for key in self.panes.find(self.panes.zoomed).inner_keys()]
         return own

@@ -7,29 +7,27 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import ClassVar, Final, NamedTuple
 
-from rich.cells import cell_len
+from rich.console import Group
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
 from textual import events
 from textual.actions import parse
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.content import Content
 from textual.dom import DOMNode
 from textual.widgets import Static
 
 from supervisor.views.tui.shell.screen_base import OverScreen
-from supervisor.views.tui.widgets.paint import fit, wrap
 from supervisor.views.tui.widgets.panel import tr_of
 
 # The keys of one line, separately: ``← h``, ``Ctrl ↑``.
 _ONE_KEY = re.compile(r"Ctrl \S+|\S+")
-# A column is at least wide enough for a sentence in two lines; this much of it is for keys.
+# A column is at least so wide; KEY_CELLS of it are for keys.
 COLUMN_CELLS = 36
 KEY_CELLS = 11
 MOST_COLUMNS = 3
-# The frame, padding and scrollbar of the box around the columns; and its maximum width (as in the stylesheet).
-AROUND_CELLS = 7
-BOX_CELLS = 147
 # Textual's names of keys, as written on a keyboard.
 NAMES: Final = {
     "plus": "+",
@@ -67,12 +65,11 @@ class HelpLine(NamedTuple):
 
 def key_names(keys: str) -> str:
     """``plus,shift+left`` as ``+ Shift-←``."""
-    return " ".join(_name(key) for key in keys.split(","))
-
-
-def _name(key: str) -> str:
-    *held, last = key.split("+")
-    return "-".join([*(name.capitalize() for name in held), NAMES.get(last, last)])
+    names = []
+    for key in keys.split(","):
+        *held, last = key.split("+")
+        names.append("-".join([*(name.capitalize() for name in held), NAMES.get(last, last)]))
+    return " ".join(names)
 
 
 def bindings_of(node: DOMNode) -> list[BindingType]:
@@ -82,21 +79,15 @@ def bindings_of(node: DOMNode) -> list[BindingType]:
 
 def lines_of(node: DOMNode, group: str, bindings: Iterable[BindingType]) -> list[HelpLine]:
     """The lines of bindings that are available now on a screen or a focused pane."""
-    tr = tr_of(node)
-    return [
-        HelpLine(
-            tr(group),
-            binding.key_display or key_names(binding.key),
-            tr(binding.tooltip or binding.description),
-        )
-        for binding in bindings
-        if isinstance(binding, Binding) and _does_something(node, binding.action)
-    ]
-
-
-def _does_something(node: DOMNode, action: str) -> bool:
-    space, name, parameters = parse(action)
-    return bool(space) or bool(node.check_action(name, parameters))
+    tr, lines = tr_of(node), []
+    for binding in bindings:
+        if not isinstance(binding, Binding):
+            continue
+        space, name, parameters = parse(binding.action)
+        if space or node.check_action(name, parameters):
+            key = binding.key_display or key_names(binding.key)
+            lines.append(HelpLine(tr(group), key, tr(binding.tooltip or binding.description)))
+    return lines
 
 
 class HelpScreen(OverScreen[None]):
@@ -131,23 +122,17 @@ class HelpScreen(OverScreen[None]):
             yield Static(id="keys")
 
     def on_resize(self, event: events.Resize) -> None:
-        """Use as many columns as fit."""
-        self.query_one("#keys", Static).update(self._text(min(event.size.width, BOX_CELLS) - AROUND_CELLS))
-
-    def _text(self, width: int) -> Content:
-        """All lines as one widget: sixty of them took a tenth of a second to mount."""
-        count = max(1, min(MOST_COLUMNS, width // COLUMN_CELLS))
-        cells = min(width // count, COLUMN_CELLS + KEY_CELLS)
-        rows: list[Content] = []
+        """Use as many columns as fit. One widget has all lines: sixty took a tenth of a second to mount."""
+        columns = max(1, min(MOST_COLUMNS, event.size.width // COLUMN_CELLS))
+        style = Style(bold=True, color=self.app.theme_variables["strong"])
+        parts: list[Text | Table] = []
         for group in dict.fromkeys(line.group for line in self.lines):
-            rows += [Content("")] if rows else []
-            rows.append(Content.styled(group, "bold $strong"))
-            blocks = [_block(line, cells) for line in self.lines if line.group == group]
-            rows += [
-                Content.assemble(*parts)
-                for parts in zip_longest(*_columns(blocks, count), fillvalue=Content(" " * cells))
+            parts += [Text()] if parts else []
+            parts += [
+                Text(group, style),
+                _table([line for line in self.lines if line.group == group], columns),
             ]
-        return Content("\n").join(rows)
+        self.query_one("#keys", Static).update(Group(*parts))
 
     def action_close(self) -> None:
         """Back to the dashboard."""
@@ -158,22 +143,14 @@ class HelpScreen(OverScreen[None]):
         self.query_one(VerticalScroll).scroll_relative(y=way, animate=False)
 
 
-def _block(line: HelpLine, cells: int) -> list[Content]:
-    """One binding: its key, and its sentence in as many lines as needed."""
-    key = fit(f"  {line.key}", max(KEY_CELLS, cell_len(line.key) + 3))
-    words = wrap(line.word, cells - cell_len(key) - 1, 4)
-    first = Content.assemble((key, "bold"), fit(words[0] if words else "", cells - cell_len(key)))
-    return [first, *(Content(fit(f"{' ' * cell_len(key)}{more}", cells)) for more in words[1:])]
-
-
-def _columns(blocks: Sequence[list[Content]], count: int) -> list[list[Content]]:
-    """The blocks one below the other in columns of similar height, in reading order, without splitting any."""
-    left, columns = sum(map(len, blocks)), []
-    rest = list(blocks)
-    for remaining in range(count, 0, -1):
-        column: list[Content] = []
-        while rest and (remaining == 1 or len(column) < -(-left // remaining)):
-            column += rest.pop(0)
-        left -= len(column)
-        columns.append(column)
-    return columns
+def _table(lines: Sequence[HelpLine], columns: int) -> Table:
+    """Keys and sentences, in reading order down each column."""
+    table = Table.grid(expand=True, padding=(0, 1))
+    for _ in range(columns):
+        table.add_column(style="bold", width=KEY_CELLS)
+        table.add_column(ratio=1)
+    size = -(-len(lines) // columns)
+    for row in zip_longest(*(lines[at : at + size] for at in range(0, len(lines), size))):
+        cells = [Text(text) for line in row if line is not None for text in (f"  {line.key}", line.word)]
+        table.add_row(*cells)
+    return table

@@ -6,7 +6,7 @@ import difflib
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -26,18 +26,13 @@ from supervisor.job.batch import (
 )
 from supervisor.job.errors import JobError
 from supervisor.text.redact import redact
-from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, lines_of
 from supervisor.views.tui.dialogs.prompts import key_line
 from supervisor.views.tui.shell.screen_base import OverScreen
 from supervisor.views.tui.widgets.panel import tr_of
 
-
-class _Number(Input):
-    """A field for digits: other keys, such as `?`, go to the screen."""
-
-    def check_consume_key(self, key: str, character: str | None) -> bool:  # noqa: ARG002 - textual's own signature
-        """Whether the field takes a key as text."""
-        return character is not None and character.isdigit()
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SHOWN_DIFFERENCES = 8
+UNNAMED_PATH = "type the flag before the path: --flag PATH or key=PATH"
 
 
 class BatchScreen(OverScreen[int | None]):
@@ -47,32 +42,19 @@ class BatchScreen(OverScreen[int | None]):
         now: the batch of the newest attempt.
         suggested: the initial micro-batch in the field.
         effect: what a restart would do now, as one line.
-        warning: shown at the first Enter instead of acting; empty: none.
         flag: the script's batch flag with its value, if it covers more than one rank's batch, or the config to copy; else empty.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,ctrl+c", "cancel", "cancel", tooltip="close; nothing is restarted"),
-        Binding("up", "other(-1)", "larger", tooltip="the next larger number that divides", priority=True),
-        Binding("down", "other(1)", "smaller", tooltip="the next smaller number that divides", priority=True),
-        Binding("question_mark,f1", "help", "help", key_display="?", tooltip="this help", priority=True),
+        Binding("escape,ctrl+c", "cancel", "cancel"),
+        Binding("up", "other(-1)", "larger", priority=True),
+        Binding("down", "other(1)", "smaller", priority=True),
     ]
 
-    def __init__(
-        self,
-        now: BatchSpec,
-        suggested: int,
-        effect: Callable[[], str] = str,
-        warning: Callable[[], str] = str,
-        flag: str = "",
-    ) -> None:
+    def __init__(self, now: BatchSpec, suggested: int, effect: Callable[[], str], flag: str = "") -> None:
         super().__init__()
-        self.flag = flag
-        self.warning = warning
-        self.now = now
-        self.suggested = suggested
-        self.effect = effect
-        self._has_warned = False
+        self.now, self.suggested = now, suggested
+        self.effect, self.flag = effect, flag
 
     def compose(self) -> ComposeResult:
         """The current batch, the field, the effect."""
@@ -85,30 +67,34 @@ class BatchScreen(OverScreen[int | None]):
                 yield Label(Content(tr(self.flag)), classes="quiet")
             with Horizontal(classes="field"):
                 yield Label(tr("micro-batch per rank  "))
-                yield _Number(str(self.suggested), compact=True, type="integer", max_length=9)
+                yield Input(str(self.suggested), compact=True, type="integer", max_length=9)
             yield Label("", id="effect")
             yield Label(Content(tr(self.effect())), classes="cost")
             yield self.stopped_line()
-            yield Label(
-                key_line(
-                    tr, ("Enter", "restart"), ("↑ ↓", "others that divide"), ("?", "help"), ("Esc", "back")
-                ),
-                classes="quiet",
-                id="keys",
-            )
+            keys = ("Enter", "restart"), ("↑ ↓", "others that divide"), ("Esc", "back")
+            yield Label(key_line(tr, *keys), classes="quiet", id="keys")
 
     def on_mount(self) -> None:
         """Show the effect of the initial text."""
         self._show(str(self.suggested))
 
     def renew(self) -> None:
-        """What a restart does now; a warning stays."""
-        if not self._has_warned:
-            self.query_one(".cost", Label).update(Content(tr_of(self)(self.effect())))
+        """What a restart does now."""
+        self.query_one(".cost", Label).update(Content(tr_of(self)(self.effect())))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Show the effect of the typed text."""
         self._show(event.value)
+
+    def _show(self, text: str) -> None:
+        effect = self.query_one("#effect", Label)
+        try:
+            shown = describe_change(BatchChange(self.now, self._after(text)))
+            effect.set_class(False, "-wrong")
+        except JobError as error:
+            shown = str(error)
+            effect.set_class(True, "-wrong")
+        effect.update(Content(tr_of(self)(shown)))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Close with the number if it divides."""
@@ -116,14 +102,8 @@ class BatchScreen(OverScreen[int | None]):
             self._after(event.value)
         except JobError:
             self.app.bell()
-            return
-        warning = "" if self._has_warned else self.warning()
-        if warning:
-            text = tr_of(self)(f"Enter again: {warning}")
-            self.query_one(".cost", Label).update(Content(text))
-            self._has_warned = True
-            return
-        self.dismiss(int(event.value))
+        else:
+            self.dismiss(int(event.value))
 
     def action_other(self, way: int) -> None:
         """The next larger or smaller valid number."""
@@ -137,12 +117,6 @@ class BatchScreen(OverScreen[int | None]):
         field.value = str(found)
         field.cursor_position = len(field.value)
 
-    def action_help(self) -> None:
-        """The keys of this window."""
-        group = "restart with another batch"
-        enter = HelpLine(tr_of(self)(group), "Enter", tr_of(self)("restart with this micro-batch"))
-        self.app.push_screen(HelpScreen([enter, *lines_of(self, group, self.BINDINGS)]))
-
     def action_cancel(self) -> None:
         """Close without a number."""
         self.dismiss(None)
@@ -152,32 +126,13 @@ class BatchScreen(OverScreen[int | None]):
             raise JobError("type how many samples a rank holds at once")
         return with_micro_batch(self.now, int(text), self.suggested)
 
-    def _show(self, text: str) -> None:
-        effect = self.query_one("#effect", Label)
-        try:
-            shown = describe_change(BatchChange(self.now, self._after(text)))
-            effect.set_class(False, "-wrong")
-        except JobError as error:
-            shown = str(error)
-            effect.set_class(True, "-wrong")
-        effect.update(Content(tr_of(self)(shown)))
-
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-SHOWN_DIFFERENCES = 8
-UNNAMED_PATH = "type the flag before the path: --flag PATH or key=PATH"
-
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """A person's changes: `argv` replaces everything after the script (None: unchanged), `env` is added.
+    """What a person typed: everything after the script, and additions to the environment."""
 
-    `with_copy`: the offered batch is set too, in a copy of a config.
-    """
-
-    argv: tuple[str, ...] | None
+    argv: tuple[str, ...]
     env: dict[str, str]
-    with_copy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,22 +141,6 @@ class Checkpoint:
 
     path: str
     flag: str | None = None
-
-    def put_into(self, text: str, at: int) -> tuple[str, int]:
-        """The arguments `text` with the path inserted, and the new cursor position; it was at `at`.
-
-        The path is the value of the known flag. Without one it goes after the cursor.
-
-        Raises:
-            ValueError: a quote is open.
-        """
-        if self.flag is not None:
-            whole = shlex.join(set_value(shlex.split(text), self.flag, self.path))
-            return whole, len(whole)
-        before, behind = text[:at], text[at:]
-        before += "" if before[-1:] in {"", " ", "="} else " "
-        behind = behind if behind[:1] in {"", " "} else f" {behind}"
-        return f"{before}{shlex.quote(self.path)}{behind}", len(before)
 
     def is_unnamed(self, argv: Sequence[str]) -> bool:
         """Whether the path is among the words, but not as the value of a flag or key."""
@@ -213,8 +152,8 @@ class BadEdit(Exception):  # noqa: N818 - named for what it is
     """The typed text is not a valid command line: one line."""
 
 
-def parse_edit(before: Sequence[str], arguments: str, environment: str) -> Edited:
-    """Parse the typed text as a change.
+def parse_edit(arguments: str, environment: str) -> Edited:
+    """Parse the typed text.
 
     Raises:
         BadEdit: a quote is not closed, a variable has no ``=``, or a value is a secret, which the journal
@@ -233,19 +172,18 @@ def parse_edit(before: Sequence[str], arguments: str, environment: str) -> Edite
         if redact(name, value) != value:
             raise BadEdit(f"{name} holds a secret, which the journal would keep: start the job again with it")
         env[name] = value
-    return Edited(None if argv == tuple(before) else argv, env)
+    return Edited(argv, env)
 
 
 def differences(before: Sequence[str], edited: Edited) -> list[str]:
     """Lines with ``-`` and ``+``: removals and additions; a flag and its value stay together."""
     lines: list[str] = []
-    if edited.argv is not None:
-        old, new = _pairs(before), _pairs(edited.argv)
-        matcher = difflib.SequenceMatcher(a=old, b=new, autojunk=False)
-        for tag, old_from, old_to, new_from, new_to in matcher.get_opcodes():
-            if tag != "equal":
-                lines += [f"- {text}" for text in old[old_from:old_to]]
-                lines += [f"+ {text}" for text in new[new_from:new_to]]
+    old, new = _pairs(before), _pairs(edited.argv)
+    matcher = difflib.SequenceMatcher(a=old, b=new, autojunk=False)
+    for tag, old_from, old_to, new_from, new_to in matcher.get_opcodes():
+        if tag != "equal":
+            lines += [f"- {text}" for text in old[old_from:old_to]]
+            lines += [f"+ {text}" for text in new[new_from:new_to]]
     return lines + [f"+ {name}={shlex.quote(value)}" for name, value in edited.env.items()]
 
 
@@ -254,7 +192,7 @@ def _pairs(words: Sequence[str]) -> list[str]:
     found: list[str] = []
     for word in words:
         quoted = shlex.quote(word)
-        opens = word.startswith("-") and not _is_number(word)
+        opens = word.startswith("-") and not word.lstrip("-.")[:1].isdigit()  # not a negative number
         if found and not opens and found[-1].startswith("-") and " " not in found[-1]:
             found[-1] += f" {quoted}"
         else:
@@ -262,25 +200,16 @@ def _pairs(words: Sequence[str]) -> list[str]:
     return found
 
 
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
-
-
 class EditScreen(OverScreen[Edited | None]):
     """Asks for arguments and environment; None if canceled.
 
     Args:
         script: the script of the arguments.
-        before: the words that would follow the script at the next launch.
-        consequences: lines on the effect of a restart with other words (None: with `before`).
+        ran: the words that followed the script in the newest attempt; the difference is shown against these.
+        proposed: the same with the change on offer or planned: the initial text.
+        consequences: lines on the effect of a restart with the typed words.
         checkpoint: a checkpoint that is not passed on automatically.
-        proposed: the words with the offered change, the initial text of the field; None without one.
-        ran: the words of the newest attempt, if `before` includes the change of an imminent restart; the shown difference is against these.
-        copied: the offered change in words, if it is made in a copy of a config; else empty.
+        left_out: a change on offer that is no argument, in words; else empty.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -288,28 +217,22 @@ class EditScreen(OverScreen[Edited | None]):
         Binding("enter", "submit", "restart", priority=True),
         Binding("tab", "other", "other field", priority=True),
         Binding("ctrl+r", "checkpoint", "checkpoint", priority=True),
-        Binding("ctrl+o", "copied", "the change on offer", priority=True),
     ]
 
     def __init__(
         self,
         script: str,
-        before: Sequence[str],
-        consequences: Callable[[tuple[str, ...] | None], list[str]],
+        ran: tuple[str, ...],
+        proposed: tuple[str, ...],
+        consequences: Callable[[tuple[str, ...]], list[str]],
         checkpoint: Checkpoint | None = None,
-        proposed: Sequence[str] | None = None,
-        copied: str = "",
-        ran: Sequence[str] | None = None,
+        left_out: str = "",
     ) -> None:
         super().__init__()
-        self.script = script
-        self.before = tuple(before)
+        self.script, self.ran, self.proposed = script, ran, proposed
         self.consequences = consequences
         self.checkpoint = checkpoint
-        self.proposed = tuple(before) if proposed is None else tuple(proposed)
-        self.copied = copied
-        self.ran = self.before if ran is None else tuple(ran)
-        self._with_copy = bool(copied)
+        self.left_out = left_out
         self._has_put_path = False
 
     def compose(self) -> ComposeResult:
@@ -319,13 +242,12 @@ class EditScreen(OverScreen[Edited | None]):
         box.border_title = tr("restart with other arguments")
         with box:
             yield Label(Content(tr(f"what follows {self.script}")), classes="quiet")
-            area = TextArea(shlex.join(self.before), soft_wrap=True, compact=True, id="arguments")
+            area = TextArea(shlex.join(self.proposed), soft_wrap=True, compact=True, id="arguments")
             area.highlight_cursor_line = False
             yield area
-            if self.proposed != self.before:
-                yield Label(Content(tr("the change on offer is made here: Ctrl-Z undoes it")), id="proposed")
-            if self.copied:
-                yield Label(Content(tr("the change on offer is made too: Ctrl-O leaves it out")), id="copied")
+            if self.left_out:
+                text = f"Enter on the card makes the change on offer, this does not: {self.left_out}"
+                yield Label(Content(tr(text)), id="left_out")
             yield Label(Content(tr("more environment: NAME=VALUE …")), classes="quiet")
             yield Input("", compact=True, id="environment")
             yield Label("", id="effect")
@@ -336,88 +258,69 @@ class EditScreen(OverScreen[Edited | None]):
             yield Label(key_line(tr, *keys), classes="quiet", id="keys")
 
     def on_mount(self) -> None:
-        """Start at the end of the arguments, with the offered change made as an undoable edit."""
+        """Start at the end of the arguments."""
         area = self.query_one(TextArea)
-        if self.proposed != self.before:
-            self._set_text(area, shlex.join(self.proposed))
         area.move_cursor(area.document.end)
         area.focus()
-        self._show()
-
-    def renew(self) -> None:
-        """What a restart does now."""
-        self._show()
+        self.renew()
 
     def on_text_area_changed(self, _event: TextArea.Changed) -> None:
         """Show the difference made by the typed text."""
-        self._show()
+        self.renew()
 
     def on_input_changed(self, _event: Input.Changed) -> None:
         """Show the difference made by the typed text."""
-        self._show()
+        self.renew()
 
     def action_submit(self) -> None:
-        """Close with the change if it can be parsed."""
+        """Close with what was typed if it can be parsed."""
         try:
-            edited = self._edited()
+            self.dismiss(self._edited())
         except BadEdit:
             self.app.bell()
-            return
-        self.dismiss(edited)
 
     def action_other(self) -> None:
         """Go to the other field."""
         area, field = self.query_one(TextArea), self.query_one(Input)
         (area if field.has_focus else field).focus()
 
-    def action_copied(self) -> None:
-        """Drop the offered change, or make it again."""
-        self._with_copy = bool(self.copied) and not self._with_copy
-        self._show()
-
     def action_checkpoint(self) -> None:
-        """Insert the checkpoint that was found."""
-        if self.checkpoint is None:
+        """Insert the checkpoint that was found: as the value of its flag, or, if none is known, after the cursor."""
+        area, found = self.query_one(TextArea), self.checkpoint
+        if found is None:
             return
-        area = self.query_one(TextArea)
-        at = len(area.get_text_range(area.document.start, area.cursor_location))
+        if found.flag is None:
+            before = area.get_text_range(area.document.start, area.cursor_location)
+            area.insert("" if before[-1:] in {"", " ", "="} else " ")
+            at = area.cursor_location
+            area.insert(f"{shlex.quote(found.path)} ")
+            area.move_cursor(at)  # the flag is typed here
+            self._has_put_path = True
+            return
         try:
-            text, at = self.checkpoint.put_into(area.text, at)
+            words = shlex.split(area.text)
         except ValueError:  # an open quote, which an error below reports
             self.app.bell()
             return
-        self._has_put_path = True
-        self._set_text(area, text)
-        above = text[:at].split("\n")
-        area.move_cursor((len(above) - 1, len(above[-1])))
-
-    @staticmethod
-    def _set_text(area: TextArea, text: str) -> None:
-        """Replace the text as an edit: assigning it would clear the undo history."""
-        area.replace(text, area.document.start, area.document.end)
+        text = shlex.join(set_value(words, found.flag, found.path))
+        area.replace(text, area.document.start, area.document.end)  # as an edit that can be undone
+        area.move_cursor(area.document.end)
 
     def action_cancel(self) -> None:
         """Close without a change."""
         self.dismiss(None)
 
     def _edited(self) -> Edited:
-        edited = parse_edit(self.before, self.query_one(TextArea).text, self.query_one(Input).value)
-        if (
-            self._has_put_path
-            and self.checkpoint is not None
-            and self.checkpoint.is_unnamed(edited.argv or ())
-        ):
+        edited = parse_edit(self.query_one(TextArea).text, self.query_one(Input).value)
+        if self._has_put_path and self.checkpoint is not None and self.checkpoint.is_unnamed(edited.argv):
             raise BadEdit(UNNAMED_PATH)
-        return replace(edited, with_copy=self._with_copy)
+        return edited
 
-    def _show(self) -> None:
+    def renew(self) -> None:
+        """Show the difference, and what a restart with it does now."""
         effect, tr = self.query_one("#effect", Label), tr_of(self)
         try:
             edited = self._edited()
-            lines = [f"+ {tr(self.copied)}"] if edited.with_copy else []
-            lines += differences(
-                self.ran, replace(edited, argv=self.before if edited.argv is None else edited.argv)
-            )
         except BadEdit as error:
             effect.set_class(True, "-wrong")
             effect.update(Content(tr(str(error))))
@@ -425,6 +328,7 @@ class EditScreen(OverScreen[Edited | None]):
         effect.set_class(False, "-wrong")
         lost = "\n".join(map(tr, self.consequences(edited.argv)))
         self.query_one("#consequences", Label).update(Content(lost))
+        lines = differences(self.ran, edited)
         shown = lines[:SHOWN_DIFFERENCES]
         if len(lines) > len(shown):
             shown.append(tr(f"… {len(lines) - len(shown)} more"))

@@ -1,4 +1,4 @@
-"""The controls of a log view: search, filter, rank, stream, fold; the same for the dashboard's pane and the log screen."""
+"""The controls of a log view: search, filter, rank, stream; the same for the dashboard's pane and the log screen."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TypeVar
 
 from textual.app import App
 
-from supervisor.views.filter_words import BadQueryError
-from supervisor.views.logs import reading as lc
+from supervisor.run.state import RunState
 from supervisor.views.logs.merge import Row as LogRow
-from supervisor.views.logs.query import Query
-from supervisor.views.logs.session import LogSession
+from supervisor.views.logs.query import BadQueryError, Query
+from supervisor.views.logs.reading import Page, Remark
+from supervisor.views.logs.session import LogSession, Request
+from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.tui.dialogs.prompts import SEARCH_HINT, AskLine
 
 T = TypeVar("T")
@@ -34,14 +35,14 @@ class LogControls:
     def __init__(
         self,
         session: LogSession,
-        show: Callable[[lc.Page], object],
-        report: Callable[[lc.Remark], object],
+        show: Callable[[Page], object],
+        report: Callable[[Remark], object],
         row: Callable[[], LogRow | None],
         changed: Callable[[], object],
         asked: Callable[[], object] = lambda: None,
     ) -> None:
         self.session = session
-        self.page: lc.Page | None = None
+        self.page: Page | None = None
         self.query, self.searched = Query(), Query()
         self._show = show
         self._report = report
@@ -49,17 +50,26 @@ class LogControls:
         self._changed = changed
         self._asked = asked
 
-    def take(self, page: lc.Page) -> None:
-        """Show a page, unless a later key has made it stale."""
-        if self.page is None or page.made > self.page.made:
-            self.page = page
-            self._show(page)
+    def take(self, page: Page) -> None:
+        """Show another page."""
+        self.page = page
+        self._show(page)
 
-    def ask(self, *commands: lc.Command) -> None:
+    def ask(self, request: Request, *, waits: bool = False) -> None:
         """Send a request that is answered by a page."""
-        if not all(isinstance(command, (lc.Update, lc.Size)) for command in commands):
-            self._asked()
-        self.session.ask(*commands)
+        self._asked()
+        self.session.ask(request, waits=waits)
+
+    def update(
+        self, state: RunState, recorded_t: float | None = None, nodes: tuple[NodeLogs, ...] = ()
+    ) -> None:
+        """Pass on the run's state, which lists its logs."""
+        self.session.tell(lambda view: view.update(state, recorded_t, nodes))
+
+    def resize(self, rows: int) -> None:
+        """Another number of rows fits; the one with the cursor stays in sight."""
+        row = self.frozen_row
+        self.session.tell(lambda view: view.resize(rows, row))
 
     @property
     def following(self) -> bool:
@@ -78,9 +88,10 @@ class LogControls:
             return "freeze" if grows else ""
         return "follow" if grows else "to the end"
 
-    def toggle_follow(self) -> None:
-        """Freeze, or follow."""
-        self.ask(lc.Follow(on=not self.following))
+    def toggle_follow(self, on: bool | None = None) -> None:
+        """Freeze, or follow; `on` says which."""
+        follows = not self.following if on is None else on
+        self.ask(lambda view: view.follow(follows))
 
     # -- searching -----------------------------------------------------------------------------------------
 
@@ -98,7 +109,7 @@ class LogControls:
             elif not text:
                 self.search("", None)
             elif text == before:
-                self.match(1)
+                self.match(-1)
 
         app.push_screen(AskLine("search", before, typed, SEARCH_HINT), closed)
 
@@ -110,21 +121,16 @@ class LogControls:
             return str(error)
         if query != self.searched:
             self.searched = query
-            self.ask(lc.Find(query, start))
+            self.ask(lambda view: view.find(query, start))
             self._changed()
         return ""
 
-    def match_word(self, way: int) -> str:
-        """The directions of the next (1) and previous match (-1): a search runs up from the newest line, unless begun at the first."""
-        up = way * (self.page.search_way if self.page is not None else -1) < 0
-        return "↑ older" if up else "↓ newer"
-
     def match(self, way: int) -> None:
-        """The next match (1) in the search direction, or the previous one (-1)."""
+        """The next match up (-1) or down (1)."""
         page, start = self.page, self.frozen_row
         if page is not None and page.cursor is not None and start is page.rows[page.cursor]:
             start = None  # nobody moved since the previous match, whose page may still be on its way
-        self.ask(lc.Match(start, way))
+        self.ask(lambda view: view.match(start, way), waits=True)
 
     # -- filters -------------------------------------------------------------------------------------------
 
@@ -154,21 +160,21 @@ class LogControls:
         """Show only these lines; the row stays in sight. A query already in effect is not started again."""
         if query != self.query:
             self.query = query
-            self.ask(lc.Show(query, row))
+            self.ask(lambda view: view.show(query, row))
             self._changed()
 
     def next_rank(self, way: int) -> None:
         """Show a single rank: none, 0, 1, … and round again."""
         names = self.page.ranks if self.page is not None else ()
         if names:
-            chosen = _next((frozenset[str](), *(frozenset([name]) for name in names)), self.query.who, way)
-            self.show_only(self.query.of(chosen), self.frozen_row)
+            chosen = _next([frozenset(), *(frozenset([name]) for name in names)], self.query.who, way)
+            self.show_only(self.query.of(*chosen), self.frozen_row)
         elif self.page is not None:
-            self._report(lc.Remark("the log does not say which rank wrote a line", good=False))
+            self._report(Remark("the log does not say which rank wrote a line", good=False))
 
     def next_node(self, numbers: Sequence[int], way: int) -> None:
         """Show a single node: none, 0, 1, … and round again."""
-        chosen = _next((frozenset[int](), *(frozenset([n]) for n in numbers)), self.query.nodes, way)
+        chosen = _next([frozenset(), *(frozenset([number]) for number in numbers)], self.query.nodes, way)
         self.show_only(self.query.at(*chosen), self.frozen_row)
 
     def next_stream(self) -> None:

@@ -18,23 +18,20 @@ from supervisor.run.state import RunState
 from supervisor.views import format as fm
 from supervisor.views.logs import reading as lc
 from supervisor.views.logs.query import Query
-from supervisor.views.logs.reading import BadJumpError, LogAt, LogPoint, parse_jump
+from supervisor.views.logs.reading import BadJumpError, LogAt, parse_jump
 from supervisor.views.logs.session import LogSession
 from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.tui.dialogs.help import HelpScreen, bindings_of, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.logs.controls import LogControls
-from supervisor.views.tui.logs.page import LogPanel
-from supervisor.views.tui.logs.rows import lines_text
+from supervisor.views.tui.logs.page import LogPanel, found_text, lines_text
 from supervisor.views.tui.shell.external_editor import Spot, editor_argv, run_outside
-from supervisor.views.tui.shell.screen_base import KeyScreen
-from supervisor.views.tui.widgets.footer import FooterBar, Hint
+from supervisor.views.tui.shell.screen_base import FooterBar, Hint, KeyScreen
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, row
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.phrases import is_stacks
-from supervisor.views.wording.translate import Tr
 
-MATCHES = {"match(1)": 1, "match(-1)": -1}
+MATCHES = ("match(1)", "match(-1)")
 GROUPS = {"go": "go", "which": "which lines", "take": "take along", "leave": "leave"}
 
 
@@ -51,8 +48,8 @@ LOG_KEYS: list[BindingType] = [
     _key("question_mark,f1", "help", "help", "?", "leave", "this help"),
     _key("escape", "back", "back", "Esc", "leave", "clear selection, search, filter; then back to the dashboard"),
     _key("slash", "search", "search", "/", "go", "search: words in any case, or /an expression/"),
-    _key("n", "match(1)", "next match", "n", "go", "the next match, the way the search ran: up from the newest line"),
-    _key("N", "match(-1)", "match before", "N", "go", "the match before: the other way"),
+    _key("n", "match(-1)", "↑ older", "n", "go", "the next older match: a search runs up from the newest line"),
+    _key("N", "match(1)", "↓ newer", "N", "go", "the next newer match"),
     _key(
         "f,backslash", "filter", "filter", "f", "which",
         "filter: words, -without, /expression/, r0-3, node:1, level:warn, stream:stderr",
@@ -75,7 +72,7 @@ LOG_KEYS: list[BindingType] = [
 ]  # fmt: skip
 
 
-class LogScreen(KeyScreen, Screen[LogPoint | None]):
+class LogScreen(KeyScreen, Screen[LogAt | None]):
     """All logs of an attempt.
 
     Args:
@@ -107,43 +104,36 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
         super().__init__()
         self._state = state
         self._node_logs = nodes
-        session = LogSession(node, lambda answer: self.post_message(self.News(answer)))
+        self._at = at
+        self.log_page = LogPanel(id="logpage", has_cursor=True)
+        self.status = LogStatus(id="logstatus")
+        self._footer = FooterBar(id="footer")
         self._controls = LogControls(
-            session,
+            LogSession(node, lambda answer: self.post_message(self.News(answer))),
             self._show,
-            self._report,
+            self.status.say,
             lambda: self.log_page.row,
             self._offer,
-            self._end_remark,
+            self.status.end_remark,
         )
-        self._at = at
         self._controls.query = Query.parse(typed)
 
     def compose(self) -> ComposeResult:
         """A page, a line below it, the keys."""
-        yield LogPanel(id="logpage", has_cursor=True)
-        yield LogStatus(id="logstatus")
-        yield FooterBar(id="footer")
-
-    @property
-    def log_page(self) -> LogPanel:
-        """The rows."""
-        return self.query_one("#logpage", LogPanel)
-
-    @property
-    def status(self) -> LogStatus:
-        """The status line below."""
-        return self.query_one("#logstatus", LogStatus)
+        yield self.log_page
+        yield self.status
+        yield self._footer
 
     def on_mount(self) -> None:
         """Start reading."""
         self.log_page.focus()
-        controls = self._controls
-        controls.ask(lc.Update(self._state, nodes=self._node_logs), lc.Size(max(self.app.size.height - 4, 1)))
-        if controls.query:
-            controls.ask(lc.Show(controls.query))
-        if self._at is not None and self._at != LogAt():
-            controls.ask(lc.ToPlace(self._at))
+        controls, at, query = self._controls, self._at, self._controls.query
+        controls.update(self._state, nodes=self._node_logs)
+        controls.resize(max(self.app.size.height - 4, 1))
+        if query:
+            controls.ask(lambda view: view.show(query))
+        if at is not None and at != LogAt():
+            controls.ask(lambda view: view.to_place(at))
         controls.session.start()
         self._offer()
 
@@ -160,7 +150,7 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
         known = lc.log_facts(self._state, self._node_logs)
         self._state, self._node_logs = state, nodes
         if known != lc.log_facts(state, nodes):
-            self._controls.ask(lc.Update(state, nodes=nodes))
+            self._controls.update(state, nodes=nodes)
         self._offer()
 
     def on_log_screen_news(self, message: News) -> None:
@@ -175,29 +165,17 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
                 lines = f"{copied.lines} lines" if copied.lines != 1 else "1 line"
                 text = f"{lines} copied (where the terminal allows it: OSC 52)"
                 self.status.say(lc.Remark(text, good=True))
-            case lc.Pointed() as pointed:
-                self.dismiss(pointed.point)
-
-    def _end_remark(self) -> None:
-        self.status.end_remark()
-
-    def _report(self, remark: lc.Remark) -> None:
-        self.status.say(remark)
+            case LogAt() as point:
+                self.dismiss(point)
 
     def _show(self, page: lc.Page) -> None:
         shown = self.log_page.page
         self.log_page.take(page)
         if self.status.is_looking:
             self.status.say(None)  # the work in progress is done
-        self._show_place()
+        self.status.show_place(self.log_page)
         if shown is None or shown.key_facts != page.key_facts:
             self._offer()
-
-    def _show_place(self) -> None:
-        status = self.status
-        status.page = self.log_page.page
-        status.here = self.log_page.cursor
-        status.repaint()
 
     def _offer(self) -> None:
         useless = {"freeze"} if not self._controls.freeze_word() else set()
@@ -211,7 +189,7 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
         ]
         if self.log_page.mark is not None:  # the actions on a selection come first
             hints.sort(key=lambda hint: (hint.action not in {"help", "back"}, hint.action != "copy"))
-        self.query_one("#footer", FooterBar).offer(tuple(dict.fromkeys(hints)), Hint("q", "leave", "leave"))
+        self._footer.offer(tuple(dict.fromkeys(hints)), Hint("q", "leave", "leave"))
 
     def _word(self, binding: Binding) -> str:
         """The footer's word for a key now."""
@@ -220,8 +198,6 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
                 return self._closes() or binding.description
             case "freeze":
                 return self._controls.freeze_word()
-            case "match(1)" | "match(-1)" as action:
-                return self._controls.match_word(MATCHES[action])
             case "wrap" if self.log_page.wraps:
                 return "cut lines"
             case _:
@@ -259,12 +235,12 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
 
     def on_log_panel_sized(self, message: LogPanel.Sized) -> None:
         """Another number of lines."""
-        self._controls.ask(lc.Size(message.rows, self._controls.frozen_row))
+        self._controls.resize(message.rows)
 
     def on_log_panel_pointed(self) -> None:
         """The place in the status line follows the cursor."""
         self.status.end_remark()
-        self._show_place()
+        self.status.show_place(self.log_page)
 
     def action_freeze(self) -> None:
         """Freeze, or follow."""
@@ -272,22 +248,20 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
 
     def action_jump(self) -> None:
         """Ask for a line, a step or a time."""
+        here = self.log_page.row
 
         def entered(text: str) -> str:
             if not text.strip():
                 return ""
             try:
-                self._controls.ask(parse_jump(text, self._stream()))
+                at = parse_jump(text)
             except BadJumpError as error:
                 return str(error)
+            self._controls.ask(lambda view: view.to_place(at, here))
             return ""
 
         hint = "a line (812), a step (step 1200), a time (14:52)"
         self.app.push_screen(AskLine("go to", hint=hint, entered=entered))
-
-    def _stream(self) -> int:
-        here = self.log_page.row
-        return here.parts[0][0] if here is not None else 0
 
     def action_failure(self) -> None:
         """Go to the line that caused the failure."""
@@ -295,7 +269,7 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
         if cause is not None:
             if self._controls.query:
                 self._controls.show_only(Query(), None)
-            self._controls.ask(lc.ToPlace(cause))
+            self._controls.ask(lambda view: view.to_place(cause))
 
     def _cause(self) -> LogAt | None:
         """The cause in the newest attempt with one; the visible attempt first."""
@@ -316,7 +290,7 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
     def action_match(self, way: int) -> None:
         """The next or previous match."""
         if not self._controls.searched:
-            self._report(lc.Remark("nothing is searched for: / searches", good=False))
+            self.status.say(lc.Remark("nothing is searched for: / searches", good=False))
             return
         self._controls.match(way)
 
@@ -338,7 +312,7 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
 
     def action_attempt(self, way: int) -> None:
         """The logs of the previous or next attempt."""
-        self._controls.ask(lc.Attempt(way))
+        self._controls.ask(lambda view: view.other_attempt(way))
 
     def action_wrap(self) -> None:
         """Wrap long lines, or cut them."""
@@ -351,14 +325,14 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
         """Copy the selection, or else the line under the cursor, to the clipboard."""
         chosen = self.log_page.selection
         if chosen is not None:
-            self._controls.ask(lc.Copy(*chosen))
+            self._controls.ask(lambda view: view.copied(*chosen))
             self.log_page.clear_mark()
 
     def action_chart(self) -> None:
         """Close, and show the line's step on the charts."""
         here = self.log_page.row
         if here is not None:
-            self._controls.ask(lc.Point(here))
+            self._controls.ask(lambda view: view.point(here))
 
     def action_editor(self) -> None:
         """Open the person's own editor."""
@@ -371,7 +345,7 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
         argv = editor_argv(Spot(os.path.abspath(page.logs[index].path), line.offset, number), os.environ)
         trouble = argv if isinstance(argv, str) else run_outside(self.app, argv)
         if trouble:
-            self._report(lc.Remark(trouble, good=False))
+            self.status.say(lc.Remark(trouble, good=False))
 
     # -- leaving -----------------------------------------------------------------------------------------
 
@@ -386,7 +360,7 @@ class LogScreen(KeyScreen, Screen[LogPoint | None]):
             case "close search" | "clear filter":
                 self._controls.clear()
             case "give up":
-                self._controls.ask(lc.Follow(on=False))  # another command ends the one in progress
+                self._controls.toggle_follow(on=False)  # another request ends the one in progress
             case _:
                 self.dismiss(None)
 
@@ -442,6 +416,11 @@ class LogStatus(Panel):
         self._until = self.set_timer(REMARK_S, partial(self.say, None)) if remark is not None else None
         self.repaint()
 
+    def show_place(self, log: LogPanel) -> None:
+        """Show another page, or another row of it."""
+        self.page, self.here = log.page, log.cursor
+        self.repaint()
+
     def end_remark(self) -> None:
         """Another request makes the previous remark old. Work in progress stays."""
         if self._remark is not None and self._remark.good is not None:
@@ -453,14 +432,16 @@ class LogStatus(Panel):
 
     def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
         """The line."""
-        page = self.page
-        right = _found(page, self.tr) if page is not None else ()
-        if self._remark is not None:
-            style = {None: TextStyle.DIM, False: TextStyle.WARN, True: TextStyle.LIVE}[self._remark.good]
-            return [between(row(Span(f" {self.tr(self._remark.text)}", style)), (*right, Span(" ")), width)]
-        if page is None:
-            return []
-        return [between(row(Span(f" {self._place(page)}", TextStyle.DIM)), (*right, Span(" ")), width)]
+        page, remark, style = self.page, self._remark, TextStyle.DIM
+        right = []
+        if page is not None and page.shown is not None:
+            right.append(Span(f"{self.tr(lines_text(page))}   ", TextStyle.LIVE))
+        if page is not None and page.search is not None:
+            right.append(Span(found_text(page, self.tr), TextStyle.WARN))
+        if remark is not None:
+            style = {None: TextStyle.DIM, False: TextStyle.WARN, True: TextStyle.LIVE}[remark.good]
+        left = self.tr(remark.text) if remark is not None else self._place(page) if page is not None else ""
+        return [between(row(Span(f" {left}", style)), (*right, Span(" ")), width)]
 
     def _place(self, page: lc.Page) -> str:
         """The position of the cursor."""
@@ -472,31 +453,9 @@ class LogStatus(Panel):
             parts.append(f"line {fm.whole(number)} of {fm.whole(count)} ({fm.part(number / count)})")
             parts.append(_bytes(page.size_bytes))
         else:
-            parts += [f"counting lines {fm.part(page.counted_ratio)}"] if page.counted_ratio < 1 else []
             at = f"{page.place_ratio:.0%} of " if page.rows else ""  # no position if no line is kept
             parts.append(f"{at}{_bytes(page.size_bytes)}" if page.size_bytes else "empty")
         return " · ".join(map(self.tr, parts))
-
-
-def _found(page: lc.Page, tr: Tr) -> Row:
-    spans: list[Span] = []
-    if page.shown is not None:
-        spans.append(Span(f"{tr(lines_text(page))}   ", TextStyle.LIVE))
-    if page.search is not None:
-        found = page.search
-        going = f" ({fm.part(found.done_ratio)} searched)" if found.done_ratio < 1 else ""
-        # The visible one may not be counted yet.
-        least = max(found.found, 1) if found.at_match else found.found
-        if found.ordinal:
-            text = f"{fm.whole(found.ordinal)} of {fm.whole(found.found)}{going}"
-        elif not going:
-            text = f"{fm.whole(least)} found"
-        elif least:
-            text = f"{fm.whole(least)}+ found{going}"
-        else:
-            text = f"none so far, {fm.part(found.done_ratio)} searched"
-        spans.append(Span(f"/{page.searched.typed}: {tr(text)}", TextStyle.WARN))
-    return tuple(spans)
 
 
 def _bytes(size: int) -> str:

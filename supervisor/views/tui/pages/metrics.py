@@ -20,41 +20,29 @@ from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.run_list import own_arguments
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.model.thinned_series import Point, Track, smooth
-from supervisor.views.tui.charts.axes import Axis, axis_for, of_track, shifted, span_of
 from supervisor.views.tui.charts.curves import (
-    SMOOTHING,
+    Axis,
     Curve,
     Look,
     Plot,
-    axis_word,
+    axis_for,
     extent,
-    in_one_row,
     nearest,
+    of_track,
     plot,
     readout,
+    shifted,
+    span_of,
 )
 from supervisor.views.tui.charts.hues import band_style, run_letter, run_style, series_style
 from supervisor.views.tui.charts.live import attempt_marks, start_of
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.dialogs.prompts import AskLine
-from supervisor.views.tui.widgets.paint import (
-    EMPTY,
-    Row,
-    Span,
-    TextStyle,
-    between,
-    cells,
-    clip,
-    first_that_fits,
-    row,
-)
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, between, cells, clip, row
 from supervisor.views.tui.widgets.panel import framed_rows
 
-# Minimum size of a chart with its frame; and its preferred ratio of width to height, if there is space.
+# Minimum size of a chart with its frame.
 CELL_WIDTH, CELL_HEIGHT = 36, 9
-ASPECT = 4.0
-# The weight of an empty grid cell, compared with the logarithm of the distance from that ratio.
-EMPTY_PLACE = 0.15
 AXIS_CELLS = 7  # "26.5k" and its tick
 FIRST = (
     "loss",
@@ -106,30 +94,12 @@ class Cell(NamedTuple):
     height: int
 
 
-class Drawn(NamedTuple):
-    """The last drawing of a chart and its inputs; it is drawn again only if an input changed."""
-
-    tracks: Sequence[object]
-    how: tuple[object, ...]
-    plot: Plot | None
-
-
 def grid_of(count: int, width: int, height: int) -> tuple[int, int]:
-    """Columns and rows for `count` charts: all that fit, or the shape in which fewer look best."""
+    """Columns and rows for `count` charts: all that fit, in about as many columns as rows."""
     most_columns, most_rows = max(width // CELL_WIDTH, 1), max(height // CELL_HEIGHT, 1)
-    shapes = [
-        (columns, rows)
-        for columns in range(1, most_columns + 1)
-        for rows in range(1, most_rows + 1)
-        if columns * (rows - 1) < count <= columns * rows
-    ]
-
-    def strangeness(shape: tuple[int, int]) -> float:
-        columns, rows = shape
-        aspect = (width / columns) / max(height / rows, 1)
-        return abs(math.log(aspect / ASPECT)) + EMPTY_PLACE * (columns * rows - count)
-
-    return min(shapes, key=strangeness, default=(most_columns, most_rows))
+    least = math.ceil(count / most_rows)  # columns
+    columns = min(max(math.isqrt(count), least, 1), most_columns)
+    return columns, min(math.ceil(count / columns) or 1, most_rows)
 
 
 def grid_cells(shape: tuple[int, int], width: int, height: int, top: int) -> list[Cell]:
@@ -177,7 +147,7 @@ class MetricsPage(ChartPanel):
         self._name = ""  # the selected chart stays selected when other series appear before it
         self._shape = (1, 1)
         self._sight: dict[str, Cell] = {}
-        self._drawn: dict[str, Drawn] = {}
+        self._drawn: dict[str, tuple[Sequence[object], object, Plot | None]] = {}  # inputs, how, chart
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
         """Keys to choose charts, then to read and draw each."""
@@ -287,22 +257,11 @@ class MetricsPage(ChartPanel):
             first = names.index(seen[0]) + 1
             place = str(first) if len(seen) == 1 else f"{first}-{first + len(seen) - 1}"
             counted = self.tr(f"{place} of {len(names)}")
-        look = self.look
-        modes = [
-            word
-            for word, on in (
-                (counted, counted),
-                (f"/{self.searched}", self.searched),
-                ("log", look.log),
-                (self.tr(SMOOTHING[look.smoothing][0]), look.smoothing),
-                (self.tr(axis_word(self.axis)), self.axis is not Axis.STEP),
-                (self.tr("zoomed, 0 shows all"), look.window),
-            )
-            if on
-        ]
+        modes = [counted, f"/{self.searched}" if self.searched else "", *self.modes()]
+        shown = " · ".join(filter(None, modes))
         left = row(
             Span(f" {self.tr('metrics')}", TextStyle.STRONG),
-            Span(f" {' · '.join(modes)}" if modes else "", TextStyle.DIM),
+            Span(f" {shown}" if shown else "", TextStyle.DIM),
         )
         room = width - cells(left) - 2
         if not self.others:
@@ -328,20 +287,13 @@ class MetricsPage(ChartPanel):
             same = len(set(lines)) == 1
             return row(Span(f" {self.tr('the same arguments')}", TextStyle.DIM)) if same else EMPTY
         label = row(Span(f" {self.tr('arguments')}:  ", TextStyle.DIM))
-        parts = [
-            (
-                Span(name.lstrip("-+"), TextStyle.DIM),
-                *(
-                    span
-                    for at, value in enumerate(values)
-                    for span in (
-                        Span(" | " if at else " ", TextStyle.DIM),
-                        Span(fm.DASH if value is None else value or self.tr("on"), run_style(at)),
-                    )
-                ),
-            )
-            for name, values in found
-        ]
+        parts: list[Row] = []
+        for name, values in found:
+            part = row(Span(name.lstrip("-+"), TextStyle.DIM))
+            for at, value in enumerate(values):
+                text = fm.DASH if value is None else value or self.tr("on")
+                part = (*part, Span(" | " if at else " ", TextStyle.DIM), Span(text, run_style(at)))
+            parts.append(part)
         return clip((*label, *_as_many_as_fit(parts, width - cells(label))), width)
 
     def _cell(self, name: str, cell: Cell, look: Look, *, here: bool) -> list[Row]:
@@ -352,21 +304,14 @@ class MetricsPage(ChartPanel):
             drawn = drawn.with_cursor(self.look.cursor)
             if here:
                 self.plotted = Plot(drawn.rows, drawn.x, drawn.left + cell.x + 1, drawn.height)
-        rows = drawn.rows if drawn is not None else [self._without_curve(name, look, inner[0])]
+        text = "one value so far" if all(len(track) < 2 for track in self.runs(name)) else "nothing here"
+        rows = drawn.rows if drawn is not None else [row(Span(self.tr(text), TextStyle.DIM))]
         rows = [*rows[: inner[1]], *[EMPTY] * (inner[1] - len(rows))]
         left = row(Span("▸ " if here else "", TextStyle.KEY), Span(name, TextStyle.STRONG))
         edge = TextStyle.FOCUS if here else TextStyle.FRAME
         return framed_rows(
             rows, left, self._values(name, look, inner[0] - cells(left) - 6, here=here), cell.width, edge
         )
-
-    def _without_curve(self, name: str, look: Look, width: int) -> Row:
-        """Why there is no curve; if there is only no room for one, its values in one row."""
-        tracks = [track for track in self.runs(name) if track]
-        if all(len(track) < 2 for track in tracks):
-            whole, short = "one value so far: a second makes a curve", "one value so far"
-            return row(Span(first_that_fits(width, self.tr(whole), self.tr(short)), TextStyle.DIM))
-        return in_one_row(tracks, replace(look, window=self.look.window), width, self.tr)
 
     def _values(self, name: str, look: Look, room: int, *, here: bool) -> Row:
         """The newest value, or the one at the cursor; for several runs, each one's."""
@@ -403,16 +348,17 @@ class MetricsPage(ChartPanel):
             return None
         how, given = (look, width, height), (*tracks, state.attempts)
         before = self._drawn.get(name)
-        if before is not None and before.how == how and all(map(is_, before.tracks, given)):
-            return before.plot
+        if before is not None and before[1] == how and all(map(is_, before[0], given)):
+            return before[2]
         known = [track for track in tracks if track]
         if axis_for(look.axis, known) is not look.axis:
-            look = Look(log=look.log, smoothing=look.smoothing)  # its axis may not fit the others
+            look = Look(log=look.log, raw=look.raw)  # its axis may not fit the others
         cuts = [state.cuts, *(other.cuts for other in self.others)]
+        is_smooth = not look.raw and name not in EXACT
         curves = [
             Curve(
                 track,
-                self._smoothed(name, track, look),
+                smoothed_usually(track) if is_smooth and len(track) >= SMOOTH_FROM else (),
                 run_style(at) if self.others else series_style(name),
                 cuts[at],
                 band=band_style(name) if at == 0 else None,
@@ -426,14 +372,8 @@ class MetricsPage(ChartPanel):
         drawn = plot(
             curves[::-1], look, width, height, marks=marks, axis_cells=AXIS_CELLS, start_t=self._start_t
         )
-        self._drawn[name] = Drawn(given, how, drawn)
+        self._drawn[name] = (given, how, drawn)
         return drawn
-
-    @staticmethod
-    def _smoothed(name: str, track: Track, look: Look) -> tuple[float, ...]:
-        if len(track) < SMOOTH_FROM or name in EXACT:
-            return ()
-        return look.smoothed(track, smoothed_usually(track))
 
     # -- actions ---------------------------------------------------------------------------------------------
 
@@ -469,11 +409,10 @@ class MetricsPage(ChartPanel):
 
         def typed(text: str) -> None:
             self.searched = text.strip()
-            # It stays selected while it matches, and when the search is closed.
             self._at, self._name = (
                 0,
                 name,
-            )
+            )  # it stays selected while it matches, and when the search is closed
             self.repaint()
 
         def closed(text: str | None) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import assert_never
 
@@ -14,8 +13,8 @@ from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Gpu, Machine, Rank, Snapshot
 from supervisor.views.model.thinned_series import Track
 from supervisor.views.tui.charts.hues import LIMITS, Gauge, value_style
-from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, bar, cells, fit, row, spark_row
+from supervisor.views.tui.widgets.panel import ListPanel
 
 FULL_RATIO = LIMITS[Gauge.MEMORY].red
 NAME_CELLS = 7
@@ -25,9 +24,9 @@ SPARK_MOST = 24
 SPARK_LEAST = 6
 BAR_MOST = 16
 OTHERS_CELLS = len("⚠ 61.2G pid 1234567")
+THROTTLE_CELLS = len("power brake")
 # NVML's clock event reasons (nvml.h, nvmlClocksEventReasons) that slow a device for its own protection.
 THROTTLES = ((0x20 | 0x40, "thermal"), (0x80, "power brake"), (0x08, "hw slow"))
-THROTTLE_WIDTH = max(len(word) for _, word in THROTTLES)
 
 
 class DevicesPanel(ListPanel, can_focus=True):
@@ -41,19 +40,22 @@ class DevicesPanel(ListPanel, can_focus=True):
         self._name_cells = NAME_CELLS
 
     def titles(self) -> tuple[Row, Row]:
-        """What is listed."""
+        """What is listed, and the GPUs that others use too."""
         if self.view is None:
             return EMPTY, EMPTY
-        gpus = self.view.snapshot.gpus
-        left = row(Span(self.tr(_heading(self.view.snapshot)), TextStyle.STRONG))
-        if self._is_shared():
-            shared = tuple(gpu.index for gpu in gpus if _others(gpu) is not None)
-            return left, row(Span(self.tr(f"⚠ shared with others: GPU {fm.ranges(shared)}"), TextStyle.WARN))
-        return left, EMPTY
+        snapshot = self.view.snapshot
+        gpus = sum(isinstance(device, Gpu) for _, device in devices_of(snapshot))
+        text = f"GPUs · {gpus}" if gpus else "machine"
+        if snapshot.nodes:
+            text = f"GPUs · {gpus} on {len(snapshot.nodes)} nodes" if gpus else "machines"
+        left = row(Span(self.tr(text), TextStyle.STRONG))
+        shared = tuple(gpu.index for gpu in self._gpus() if _others(gpu) is not None)
+        if not shared:
+            return left, EMPTY
+        return left, row(Span(self.tr(f"⚠ shared with others: GPU {fm.ranges(shared)}"), TextStyle.WARN))
 
-    def _is_shared(self) -> bool:
-        assert self.view is not None
-        return any(_others(gpu) is not None for gpu in self.view.snapshot.gpus)
+    def _gpus(self) -> Sequence[Gpu]:
+        return self.view.snapshot.gpus if self.view is not None else ()
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """The newest readings of all GPUs, the machine and the last rank; and the plan."""
@@ -73,18 +75,14 @@ class DevicesPanel(ListPanel, can_focus=True):
         return max(len(self._devices), 1)
 
     def item(self, index: int, width: int) -> Row:
-        """One device."""
+        """One device; without a frame, indented by one cell like everything else."""
+        indent = EMPTY if self.framed else row(" ")
         if not self._devices:
-            return self._set_in(row(Span(self.tr("no reading yet"), TextStyle.DIM)))
-        return self._set_in(self._device(*self._devices[index], width if self.framed else width - 2))
-
-    def _set_in(self, found: Row) -> Row:
-        """Without a frame, indented by one cell like everything else."""
-        return found if self.framed else (Span(" "), *found)
-
-    def _device(self, node: str, device: Gpu | Machine | Rank, width: int) -> Row:
+            return (*indent, Span(self.tr("no reading yet"), TextStyle.DIM))
         # A device's name begins with its node, if there are several.
-        width -= self._name_cells - NAME_CELLS
+        node, device = self._devices[index]
+        node_cells = self._name_cells - NAME_CELLS
+        width -= node_cells + 2 * len(indent)
         match device:
             case Gpu():
                 found = self._gpu(device, width)
@@ -94,71 +92,47 @@ class DevicesPanel(ListPanel, can_focus=True):
                 found = self._process(device, width)
             case _ as unreachable:
                 assert_never(unreachable)
-        return (Span(fit(node, self._name_cells - NAME_CELLS), TextStyle.DIM), *found) if node else found
+        return (*indent, Span(fit(node, node_cells), TextStyle.DIM), *found)
 
     def _gpu(self, gpu: Gpu, width: int) -> Row:
         values = gpu.values
-        util, used = values.get("util_ratio"), values.get("memory_used_bytes")
-        total = values.get("memory_total_bytes")
-        full = used / total if used is not None and total else None
-        heat = values.get("temperature_c")
+        heat, power, clock = values.get("temperature_c"), values.get("power_w"), values.get("sm_clock_mhz")
         slowed = self.tr(_throttle(values.get("throttle")))
-        power, clock = values.get("power_w"), values.get("sm_clock_mhz")
-        sign = "⚠" if slowed else " "
-        shared = self._is_shared()
+        others, is_shared = _others(gpu), any(_others(each) is not None for each in self._gpus())
+        shared = self.tr(f"⚠ {fm.memory(others)} pid {values['others_pid']:.0f}") if others else ""
         extras = [
             Span(self.tr("✗ lost") if values.get("lost") else "", TextStyle.BAD),
-            Span(fit(self.tr(_others_text(gpu)), OTHERS_CELLS) if shared else "", TextStyle.WARN),
+            Span(fit(shared, OTHERS_CELLS) if is_shared else "", TextStyle.WARN),
             Span(
-                f"{sign} {heat:3.0f} °C" if heat is not None else "",
+                f"{'⚠' if slowed else ' '} {heat:3.0f} °C" if heat is not None else "",
                 TextStyle.WARN if slowed else TextStyle.PLAIN,
             ),
             Span(f"{power:4.0f} W" if power is not None else "", TextStyle.DIM),
             Span(f"{clock:5.0f} MHz" if clock is not None else "", TextStyle.DIM),
-            Span(fit(slowed, THROTTLE_WIDTH), TextStyle.WARN),
+            Span(fit(slowed, THROTTLE_CELLS), TextStyle.WARN),
         ]
-        return _device(f"GPU {gpu.index}", util, gpu.util, (used, total, full), extras, width, Gauge.GPU)
+        return _device(f"GPU {gpu.index}", values, "util_ratio", gpu.util, extras, width, Gauge.GPU)
 
     def _machine(self, machine: Machine, width: int) -> Row:
         values = machine.values
-        used, total = values.get("memory_used_bytes"), values.get("memory_total_bytes")
-        full = used / total if used is not None and total else None
         extras = []
         for name, word in (("shm_used_ratio", "shm"), ("disk_used_ratio", "disk")):
-            ratio = values.get(name)
-            if ratio is not None:
-                extras.append(
-                    Span(
-                        f"{self.tr(word)} {fm.percent(ratio):>5}",
-                        TextStyle.WARN if ratio >= FULL_RATIO else TextStyle.DIM,
-                    )
-                )
-        if values.get("load1") is not None:
-            extras.append(Span(f"{self.tr('load')} {values['load1']:4.1f}", TextStyle.DIM))
+            if (ratio := values.get(name)) is not None:
+                style = TextStyle.WARN if ratio >= FULL_RATIO else TextStyle.DIM
+                extras.append(Span(f"{self.tr(word)} {fm.percent(ratio):>5}", style))
         own, held = values.get("stoker_cpu_ratio"), values.get("stoker_rss_bytes")
         if held is not None:  # of all cores, like the machine's own value
-            share = fm.percent(own, digits=1)
-            warned = sum(extra.style is TextStyle.WARN for extra in extras)
-            extras.sort(key=lambda extra: extra.style is not TextStyle.WARN)
-            extras.insert(warned, Span(f"stoker {share:>6} {fm.memory(held)}", TextStyle.DIM))
-        return _device(
-            self.tr("host"),
-            values.get("cpu_ratio"),
-            machine.cpu,
-            (used, total, full),
-            extras,
-            width,
-            Gauge.CPU,
-        )
+            extras.append(Span(f"stoker {fm.percent(own, digits=1):>6} {fm.memory(held)}", TextStyle.DIM))
+        if values.get("load1") is not None:
+            extras.append(Span(f"{self.tr('load')} {values['load1']:4.1f}", TextStyle.DIM))
+        extras.sort(key=lambda extra: extra.style is not TextStyle.WARN)
+        return _device(self.tr("host"), values, "cpu_ratio", machine.cpu, extras, width, Gauge.CPU)
 
     def _process(self, rank: Rank, width: int) -> Row:
-        values = rank.values
-        threads = values.get("threads")
-        many = "" if threads == 1 else "s"
-        text = self.tr(f"{threads:.0f} thread{many}") if threads is not None else ""
+        threads = rank.values.get("threads")
+        text = self.tr(f"{threads:.0f} thread{'' if threads == 1 else 's'}") if threads is not None else ""
         extras = [Span(fit(text, THREADS_CELLS, right=True), TextStyle.DIM)] if text else []
-        memory = (values.get("rss_bytes"), None, None)
-        return _device(f"rank {rank.key}", values.get("cpu_ratio"), rank.cpu, memory, extras, width, None)
+        return _device(f"rank {rank.key}", rank.values, "cpu_ratio", rank.cpu, extras, width, None)
 
 
 def devices_of(snapshot: Snapshot) -> list[tuple[str, Gpu | Machine | Rank]]:
@@ -174,34 +148,32 @@ def devices_of(snapshot: Snapshot) -> list[tuple[str, Gpu | Machine | Rank]]:
     return [*((name, machine) for name, _, machine in nodes if machine is not None), *ranks]
 
 
-def _heading(snapshot: Snapshot) -> str:
-    devices = devices_of(snapshot)
-    gpus = sum(isinstance(device, Gpu) for _, device in devices)
-    if not snapshot.nodes:
-        return f"GPUs · {gpus}" if gpus else "machine"
-    return f"GPUs · {gpus} on {len(snapshot.nodes)} nodes" if gpus else "machines"
-
-
 def _device(
     name: str,
-    busy: float | None,
+    values: Mapping[str, float | None],
+    busy_name: str,
     history: Track,
-    memory: tuple[float | None, float | None, float | None],
     extras: Sequence[Span],
     width: int,
     gauge: Gauge | None,
 ) -> Row:
     """A device in `width` cells: parts that do not fit are dropped from the end.
 
-    `gauge`: the capacity that `busy` is a ratio of; None: a process, which may use several cores.
+    `gauge`: the capacity that how busy it is is a ratio of; None: a process, which may use several cores.
     """
-    used, total, full = memory
-    style_of = _style_of(gauge)
-    percent = Span(
-        fit(fm.percent(busy), 6, right=True),
-        TextStyle.PLAIN if busy is None or gauge is None else style_of(busy),
+
+    def style_of(ratio: float) -> TextStyle:
+        return value_style(gauge, ratio) if gauge is not None else TextStyle.DIM
+
+    busy = values.get(busy_name)
+    used, total = values.get("memory_used_bytes"), values.get("memory_total_bytes")
+    if gauge is None:
+        used, total = values.get("rss_bytes"), None
+    full = used / total if used is not None and total else None
+    style = TextStyle.PLAIN if busy is None or gauge is None else style_of(busy)
+    head = row(
+        Span(fit(name, NAME_CELLS), TextStyle.STRONG), Span(fit(fm.percent(busy), 6, right=True), style), " "
     )
-    head = row(Span(fit(name, NAME_CELLS), TextStyle.STRONG), percent, " ")
     tail: Row = row(" ", Span(fit(fm.memory_pair(used, total), 12, right=True)))
     room = width - cells(head) - cells(tail) - SPARK_LEAST - (9 if full is not None else 0)
     kept: list[Span] = []
@@ -214,15 +186,10 @@ def _device(
     room -= sparks - SPARK_LEAST
     if full is not None and room >= 0:
         tail += (Span(" "), *bar(full, 8 + min(room, BAR_MOST - 8), value_style(Gauge.MEMORY, full)))
-    tail += tuple(kept)
-    values = [point.mean for point in history[-max(SPARK_POINTS, sparks) :]]
-    high = 1.0 if gauge is not None else max([1.0, *values])
+    recent = [point.mean for point in history[-max(SPARK_POINTS, sparks) :]]
+    high = 1.0 if gauge is not None else max([1.0, *recent])
     pick = min if gauge is Gauge.GPU else fmean
-    return (*head, *spark_row(values, sparks, style_of, 0.0, high, pick), *tail)
-
-
-def _style_of(gauge: Gauge | None) -> Callable[[float], TextStyle]:
-    return partial(value_style, gauge) if gauge is not None else lambda _ratio: TextStyle.DIM
+    return (*head, *spark_row(recent, sparks, style_of, 0.0, high, pick), *tail, *kept)
 
 
 def _others(gpu: Gpu) -> float | None:
@@ -230,12 +197,6 @@ def _others(gpu: Gpu) -> float | None:
     others, pid = gpu.values.get("others_memory_bytes"), gpu.values.get("others_pid")
     own = gpu.values.get("own_memory_bytes")
     return others if others and pid and own else None
-
-
-def _others_text(gpu: Gpu) -> str:
-    """How much memory others use, and the process that uses most."""
-    others, pid = _others(gpu), gpu.values.get("others_pid")
-    return f"⚠ {fm.memory(others)} pid {pid:.0f}" if others is not None and pid else ""
 
 
 def _throttle(bits: float | None) -> str:

@@ -6,7 +6,6 @@ The sentences about the failure itself come from `diagnosis.verdict` and `diagno
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Sequence
 
 from rich.cells import cell_len
@@ -58,8 +57,6 @@ COUNT_CELLS = 10
 UNSURE = 0.6
 CODE_LEAST = 12
 CAUSE_ROWS = 3
-# How long a warning stays: a second Enter within it confirms the action.
-SECOND_ENTER_S = 30.0
 # A copy contains the whole card.
 COPIED_ROWS = 100
 
@@ -69,18 +66,6 @@ class FailureCard(Panel, can_focus=True):
 
     number = 1
     uses_clock = True
-    # The risk of a second Enter, its attempt, and until when (monotonic) to ask.
-    _confirming: tuple[int | None, str, float] = (None, "", 0.0)
-
-    def confirm(self, attempt: int | None, risk: str) -> None:
-        """Ask for a second Enter in place of the keys, where the person looks; None: stop asking."""
-        self._confirming = attempt, risk, time.monotonic() + SECOND_ENTER_S
-        self.repaint()
-
-    def risk_of(self, attempt: int) -> str:
-        """The risk of a second Enter while it is being asked; else empty."""
-        number, risk, until = self._confirming
-        return risk if number == attempt and time.monotonic() < until else ""
 
     def needed_rows(self, view: View, width: int) -> int:
         """Rows that the whole card needs at this width, including its frame."""
@@ -147,13 +132,12 @@ class FailureCard(Panel, can_focus=True):
         head = [row(Span(line, TextStyle.STRONG)) for line in wrap(tr(verdict.title), width, 2)]
         head += unsure_rows(verdict, tr) + _compared_rows(attempt, width, tr)
         cause, own = _cause(attempt, verdict, width, tr), own_code(snapshot, attempt, width, tr)
-        risk = self.risk_of(attempt.number)
         advice: list[Row] = []
         for text in verdict.advice[:3]:
             advice += labelled("" if advice else tr("advice"), tr(text), width, most=2, label_cells=LABEL)
         return [
             [*head, *(own or cause)],
-            next_rows(snapshot, attempt, now, width, tr, risk=risk),
+            next_rows(snapshot, attempt, now, width, tr),
             _why(attempt, snapshot, width, tr),
             cause if own else [],
             _followed(verdict, width, tr),
@@ -257,10 +241,8 @@ def _followed(verdict: Verdict, width: int, tr: Tr) -> list[Row]:
     return _part("then", " · ".join(map(tr, parts)), width, tr, TextStyle.DIM, most=1)
 
 
-def next_rows(
-    snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int, tr: Tr, *, risk: str = ""
-) -> list[Row]:
-    """What will happen, or which keys to press, with the change and the resume step; `risk`: of a second Enter."""
+def next_rows(snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int, tr: Tr) -> list[Row]:
+    """What will happen, or which keys to press, with the change and the resume step."""
     decision, state = attempt.decision, snapshot.state
     if state.mode == "observed":
         # stoker cannot restart a job that it did not start.
@@ -275,7 +257,7 @@ def next_rows(
     held, over = isinstance(condition, st.HeldOpen), isinstance(condition, st.Finished)
     rows = []
     if is_newest:
-        rows = _now_rows(snapshot, decision, now, width, tr, risk) + _asked_rows(snapshot, width, tr)
+        rows = _now_rows(snapshot, decision, now, width, tr) + _asked_rows(snapshot, width, tr)
     else:
         rows = _part("next", tr(f"done: attempt {attempt.number + 1} followed"), width, tr)
     if decision.change is not None and not (held and decision.change == SpecChange()):
@@ -301,7 +283,7 @@ def next_rows(
     return rows
 
 
-def _now_rows(snapshot: Snapshot, decision: Decision, now: float, width: int, tr: Tr, risk: str) -> list[Row]:
+def _now_rows(snapshot: Snapshot, decision: Decision, now: float, width: int, tr: Tr) -> list[Row]:
     """What is happening now, or who must act."""
     state = snapshot.state
     asked = state.open_question
@@ -309,8 +291,6 @@ def _now_rows(snapshot: Snapshot, decision: Decision, now: float, width: int, tr
     match condition := state.condition:
         case st.Backoff():
             return [_countdown(condition, now, decision, tr)]
-        case st.HeldOpen() if risk:
-            return _part("asked", tr(f"Enter again: {risk}"), width, tr, TextStyle.WARN)
         case st.HeldOpen() if of_batch:
             text = "waiting for you: one key answers, then Enter restarts"
             return _part("next", tr(text), width, tr, TextStyle.WARN, most=1)

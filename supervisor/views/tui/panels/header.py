@@ -10,16 +10,14 @@ from supervisor.run.events import Phase, Progress, is_share_of_epochs
 from supervisor.run.state import Preflight, Running, RunState, Stopping
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.charts.axes import Axis, axis_for
+from supervisor.views.tui.charts.curves import Axis, axis_for
 from supervisor.views.tui.panels.state_words import (
     condition_span,
     hang_ends_in,
     is_failing,
     is_live,
-    restarts_in,
-    wait_ends_in,
 )
-from supervisor.views.tui.panels.trends import epoch_time_text
+from supervisor.views.tui.panels.tiles import epoch_time_text
 from supervisor.views.tui.widgets.paint import (
     EMPTY,
     Row,
@@ -52,7 +50,6 @@ class HeaderPanel(Panel):
     # The name a person gave the run, if any; otherwise its script's or log's name is shown.
     name_given = ""
     is_low = False  # whether the terminal has no room for the tiles, which show the step time
-    esc_vetoes = False  # whether Esc reaches the keeper: nothing else is open for it to close
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """Two rows."""
@@ -67,13 +64,9 @@ class HeaderPanel(Panel):
                 times = self._times(snapshot, width)
                 job = _job(snapshot, self.name_given, width - cells(times) - 2, tr)
                 return [between(left, progress, width), between(job, times, width)][:height]
-        # If the first line has no room for it, the second one has step and loss, in full.
-        loss = self._loss(snapshot)[:-1]
-        forms = [progress[:end] for end in range(len(progress), 1, -1)] or [progress]
-        lines = [(Span(" "), *form, Span(" "), *loss) for form in forms]
-        short = clip((Span(" "), *forms[-1]), width)
+        # If the first line has no room for it, the second one has step and loss.
         first = left if cells(left) <= width else clip((Span(" "), *condition), width)
-        return [first, next((line for line in lines if cells(line) <= width), short)][:height]
+        return [first, clip((Span(" "), *progress, Span(" "), *self._loss(snapshot)), width)][:height]
 
     def _who(self, state: RunState, *, is_roomy: bool) -> Row:
         """Its name, and whether it is watched; with enough room also our name, and the attempt."""
@@ -94,8 +87,6 @@ class HeaderPanel(Panel):
         quiet = quiet_s(snapshot, now)
         if is_failing(snapshot):
             pass  # the reason for the missing steps is already shown
-        elif veto := self._veto(snapshot, now):
-            left.append(Span(tr(veto), TextStyle.WARN))
         elif hang_ends_in(snapshot, now) is not None:
             pass
         elif quiet is not None:
@@ -108,15 +99,6 @@ class HeaderPanel(Panel):
         if is_live(snapshot) and not snapshot.keeper_alive and state.started_t is not None:
             left.append(Span(tr(" ⚠ supervisor process is gone"), TextStyle.BAD))
         return tuple(left)
-
-    def _veto(self, snapshot: Snapshot, now: float) -> str:
-        """What Esc would do about the countdown; empty if it does something else."""
-        if not self.esc_vetoes:
-            return ""
-        if restarts_in(snapshot, now) is not None:
-            return ", Esc stops that"
-        ends = hang_ends_in(snapshot, now), wait_ends_in(snapshot, now)
-        return ", Esc keeps waiting" if ends != (None, None) else ""
 
     def _progress(self, snapshot: Snapshot, room: int) -> Row:
         state, in_epochs = snapshot.state, _counts_within_epochs(snapshot)
@@ -202,7 +184,7 @@ class HeaderPanel(Panel):
         text = epoch_time_text(snapshot)
         if took_s is not None:
             text = f"{(fm.about(fm.seconds) if is_derived else fm.seconds)(took_s)}/step"
-        return row(Span(self.tr(text), TextStyle.PLAIN), "  ") if text else EMPTY
+        return row(Span(self.tr(text)), "  ") if text else EMPTY
 
 
 def _is_of_whole(progress: Progress, ratio: float) -> bool:
@@ -285,22 +267,10 @@ def _job(snapshot: Snapshot, name: str, room: int, tr: Tr) -> Row:
         ranks = f" · {count} rank{'s' if count != 1 else ''}"
         parts.append(Span(tr(ranks), TextStyle.DIM))
     batch = state.attempt.shown_batch if state.attempt else None
-    forms: list[tuple[str, ...]] = [(form,) for form in batch_forms(batch)] if batch is not None else []
-    sample = sample_text(state)
-    forms = [*((*form, sample) for form in forms[:3] if sample), *forms]
+    forms = [f" · {tr(form)}" for form in batch_forms(batch)] if batch is not None else []
     left = room - cells(tuple(parts))
-    text = next(
-        (text for form in forms if cells((Span(text := f" · {', '.join(map(tr, form))}"),)) <= left), ""
-    )
+    text = next((form for form in forms if cells(row(form)) <= left), "")
     return (*parts, Span(text, TextStyle.DIM))
-
-
-def sample_text(state: RunState) -> str:
-    """The shape of one model sample: ``sequence 1024``, ``sample 3 × 224 × 224``; empty if it was not measured, or varies."""
-    seen = state.attempt.measured if state.attempt is not None else None
-    if seen is None or not seen.sample_shape:
-        return ""
-    return f"{'sequence' if seen.sequence_length else 'sample'} {' × '.join(map(str, seen.sample_shape))}"
 
 
 def ranks_of(state: RunState) -> int | None:
@@ -320,10 +290,8 @@ def batch_forms(batch: BatchSpec) -> tuple[str, ...]:
     ranks = f"{batch.world_size} rank{'s' if batch.world_size != 1 else ''}"
     each = f" × {fm.whole(batch.tokens_per_sample)} tokens" if tokens else ""
     micro, times = f"micro-batch {batch.micro_batch_per_rank}", f"accumulation {batch.accumulation_steps}"
-    short = f"micro {batch.micro_batch_per_rank}, {times}, global {fm.whole(batch.global_batch)}{unit}"
     return (
         f"{micro}{each} × {times} × {ranks} = {whole}",
-        f"{micro}, {times}, {whole}",
-        short if batch.accumulation_steps > 1 else f"{micro}, {whole}",
+        f"{micro}, {times}, {whole}" if batch.accumulation_steps > 1 else f"{micro}, {whole}",
         whole,
     )

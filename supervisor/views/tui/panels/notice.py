@@ -1,4 +1,4 @@
-"""The line above the footer: the current notice, and which key is recommended."""
+"""What happened: the line above the footer, the timeline, and which key is recommended."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from rich.cells import cell_len
 from textual.timer import Timer
 
 from supervisor.run.events import ON_OOM, Advisory, Phase
-from supervisor.run.ownership import Offer
 from supervisor.run.records import Sameness
-from supervisor.run.state import Finished, MomentKind, Running
+from supervisor.run.state import Finished, MomentKind, Running, Tone
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.panels.possible_actions import ANSWER_KEYS, offer
 from supervisor.views.tui.panels.state_words import is_live, shows_failure, stall_text
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, between, cells, fit, row, spoken
-from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.tui.widgets.panel import ListPanel, Panel
 from supervisor.views.wording.kinds import values_of
 from supervisor.views.wording.phrases import question_text
 from supervisor.views.wording.start_warnings import in_one_line, shown_at_start
@@ -31,6 +30,14 @@ STALL = "stall"
 # The advisory code for a GPU that others also use, before its index (keeper/monitoring/collector.py).
 SHARED = "gpu_shared_"
 
+TONES = {
+    Tone.INFO: TextStyle.DIM,
+    Tone.GOOD: TextStyle.LIVE,
+    Tone.WARN: TextStyle.WARN,
+    Tone.BAD: TextStyle.BAD,
+}
+GLYPHS = {Tone.INFO: "·", Tone.GOOD: "✓", Tone.WARN: "!", Tone.BAD: "✗"}
+
 
 class NoticeBar(Panel):
     """One line, by urgency: folder gone, an answer, a copy, keeper gone, the newest advisory, a warning of pre-flight."""
@@ -42,7 +49,6 @@ class NoticeBar(Panel):
         super().__init__(id=id)
         self._answer: Span | None = None
         self._fading: Timer | None = None
-        self.adoption: Offer | None = None  # whether it can be adopted; None: not checked yet
         self.read_only = False
         self.recorded = False  # in a recording, missing restart settings do not matter
         self.page: str | None = None  # the page or pane shown alone above this line
@@ -113,11 +119,10 @@ class NoticeBar(Panel):
         newest = next((moment for moment in reversed(state.timeline) if moment.kind not in past), None)
         if newest is None:
             return []
-        text, more = f" {fm.time_of_day(newest.t)} {tr.moment(newest)}", EMPTY
-        if newest.kind is MomentKind.COMPARED and cell_len(text) > width:
-            headline = tr.sentence("comparison", "headline", newest.values)
-            text, more = f" {fm.time_of_day(newest.t)} {headline}", self._key_for_more("v", "more")
-        return [between(row(Span(text, TextStyle.DIM)), more, width)]
+        text = tr.moment(newest)
+        if newest.kind is MomentKind.COMPARED and cell_len(text) + 10 > width:
+            text = tr.sentence("comparison", "headline", newest.values)
+        return [row(Span(f" {fm.time_of_day(newest.t)} {text}", TextStyle.DIM))]
 
     def _key_for_more(self, key: str, word: str) -> Row:
         """A key and what it shows, at the right end of the line."""
@@ -125,10 +130,7 @@ class NoticeBar(Panel):
 
     def _without_keeper(self, width: int) -> str:
         """The line for a run without a supervisor process; with the way to continue if there is space."""
-        offered = self.adoption is not None and not self.read_only
-        if offered and self.adoption is not None and self.adoption.refusals:
-            return fit(self.tr(f" ⚠ the supervisor process is gone; {self.adoption.refusals[0]}"), width)
-        then = "A adopts the run" if offered else "`stoker attach --adopt` adopts the run"
+        then = "`stoker attach --adopt` adopts the run" if self.read_only else "A adopts the run if it can"
         more = "`stoker continue` starts the next attempt"
         whole = self.tr(f" ⚠ the supervisor process is gone; ranks may live on. {then}; {more}")
         return whole if cell_len(whole) < width else self.tr(f" ⚠ the supervisor process is gone; {then}")
@@ -142,11 +144,7 @@ class NoticeBar(Panel):
             # The advisory has its duration when written; here it keeps counting.
             text = stall_text(stall, now)
             where = f": {attempt.stacks.text}" if attempt.stacks is not None else ""
-            return _warned(
-                tr(f"{text}{where}"),
-                self._key_for_more("a", "why"),
-                width,
-            )
+            return _warned(tr(f"{text}{where}"), self._key_for_more("a", "why"), width)
         compared = attempt.compared if attempt is not None else None
         if (
             compared is not None
@@ -156,10 +154,9 @@ class NoticeBar(Panel):
             and not shows_failure(snapshot)
         ):
             text = tr.sentence("comparison", "card", values_of(compared))
-            if cell_len(text) + 3 < width:
-                return _warned(text, (), width)
-            brief = tr.sentence("comparison", "brief", values_of(compared))
-            return _warned(brief, self._key_for_more("v", "more"), width)
+            if cell_len(text) + 3 >= width:
+                text = tr.sentence("comparison", "brief", values_of(compared))
+            return _warned(text, self._key_for_more("v", "more"), width)
         newest = current_advisory(snapshot, now)
         if newest is not None:
             others = len(state.advisories) - 1
@@ -171,26 +168,65 @@ class NoticeBar(Panel):
                 keys = zip(ANSWER_KEYS, question.answers, strict=False)
                 spans = [(Span(f" {key}", TextStyle.KEY), Span(f" {one.value}")) for key, one in keys]
                 return _warned(question_text(question, tr), row(*chain(*spans), " "), width)
-            if newest.code == f"{ON_OOM}restarts":  # not a warning
-                text = fit(f" {tr(newest.text)}", width - cells(more) - 1).rstrip()
-                return between(row(Span(text)), more, width)
-            return _warned(tr(newest.text), more, width)
+            is_plan = newest.code == f"{ON_OOM}restarts"  # not a warning
+            return _warned(tr(newest.text), more, width, TextStyle.PLAIN if is_plan else TextStyle.WARN)
         warnings = shown_at_start(state, now) if not self.recorded else []
         if not warnings:
             return None
         count = tr(f"{len(warnings) - 1} more ") if len(warnings) > 1 else ""
-        more = row(
-            Span(count, TextStyle.DIM), Span("P", TextStyle.KEY), Span(f" {tr('why')} ", TextStyle.DIM)
+        more = (Span(count, TextStyle.DIM), *self._key_for_more("P", "why"))
+        return _warned(tr(in_one_line(warnings[0])), more if self.page != "preflight" else (), width)
+
+
+class TimelinePanel(ListPanel, can_focus=True):
+    """The events, newest last; shows the newest until a person moves in it."""
+
+    number = 5
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self.cursor = 1 << 30
+
+    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
+        """The events."""
+        return (snapshot.state.timeline,)
+
+    def titles(self) -> tuple[Row, Row]:
+        """How many there are."""
+        if self.view is None:
+            return EMPTY, EMPTY
+        count = len(self.view.snapshot.state.timeline)
+        facts = f"{count} fact{'s' if count != 1 else ''}"
+        return row(Span(self.tr("timeline"), TextStyle.STRONG)), row(Span(self.tr(facts), TextStyle.DIM))
+
+    def count(self) -> int:
+        """One row per event, or a single row if there are none."""
+        assert self.view is not None
+        count = max(len(self.view.snapshot.state.timeline), 1)
+        if not self.has_focus:
+            self.cursor = count - 1
+        return count
+
+    def item(self, index: int, width: int) -> Row:  # noqa: ARG002 - panes clip their rows themselves
+        """One event."""
+        assert self.view is not None
+        moments = self.view.snapshot.state.timeline
+        if not moments:
+            return row(Span(self.tr("nothing has happened yet"), TextStyle.DIM))
+        moment = moments[index]
+        loud = moment.tone in {Tone.BAD, Tone.WARN}
+        return row(
+            Span(f"{fm.time_of_day(moment.t)} ", TextStyle.DIM),
+            Span(f"{GLYPHS[moment.tone]} ", TONES[moment.tone]),
+            Span(self.tr.moment(moment), TONES[moment.tone] if loud else TextStyle.PLAIN),
         )
-        if self.page == "preflight":
-            more = ()  # the page already shows it
-        return _warned(tr(in_one_line(warnings[0])), more, width)
 
 
-def _warned(text: str, more: Row, width: int) -> Row:
+def _warned(text: str, more: Row, width: int, style: TextStyle = TextStyle.WARN) -> Row:
     """A warning, truncated if the key that shows more would not fit."""
-    cut = fit(f" ⚠ {text}", width - cells(more) - 1).rstrip()
-    return between(row(Span(cut, TextStyle.WARN)), more, width)
+    sign = "⚠ " if style is TextStyle.WARN else ""
+    cut = fit(f" {sign}{text}", width - cells(more) - 1).rstrip()
+    return between(row(Span(cut, style)), more, width)
 
 
 def is_past_evidence(snapshot: Snapshot) -> bool:

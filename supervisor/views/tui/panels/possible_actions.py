@@ -12,7 +12,7 @@ from supervisor.job.memory_fit import choose_smaller
 from supervisor.policy.history import FIRST_STEP
 from supervisor.run import state as st
 from supervisor.run.events import CheckpointCommitted, Outcome, RequestKind
-from supervisor.run.records import OUT_OF_MEMORY, FailureClass, SpecChange
+from supervisor.run.records import OUT_OF_MEMORY, SpecChange
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.wording.kinds import changed_text, checkpoint_place
@@ -89,7 +89,11 @@ def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, 
             return "only a log is watched: no process is known whose stacks could be read"
         return "stoker did not start this job: it only watches"
     if not snapshot.keeper_alive:
-        then = "A adopts the run" if can_adopt else f"`stoker attach --adopt {state.run_id}` adopts the run"
+        then = (
+            "A adopts the run if it can"
+            if can_adopt
+            else f"`stoker attach --adopt {state.run_id}` adopts the run"
+        )
         return f"the supervisor process is gone, nobody would do it: {then}, then ask again"
     match state.condition:
         case st.Stopping():
@@ -283,11 +287,8 @@ def checkpoint_words(start: NextStart) -> tuple[str | None, str] | None:
     return start.knobs.start, start.saved.path
 
 
-def overwrite_warning(snapshot: Snapshot, *, short: bool = False) -> str:
-    """The warning before a restart that may begin at step 0 after some steps; empty if it resumes, or at most the first step was made.
-
-    `short`: for the one line below the panes.
-    """
+def overwrite_warning(snapshot: Snapshot) -> str:
+    """The warning before a restart that may begin at step 0 after some steps; empty if it resumes, or at most the first step was made."""
     record = snapshot.run_file
     steps = max((attempt.last_step or 0 for attempt in snapshot.state.attempts), default=0)
     # A training run is further than its state says, which is up to a second old.
@@ -301,8 +302,6 @@ def overwrite_warning(snapshot: Snapshot, *, short: bool = False) -> str:
 
     out = next((name for name in record.job.outputs if name not in USUAL_OUTPUTS), "outputs")
     if start.given is None and not (start.knobs.starts or start.knobs.cannot_resume):
-        if short:
-            return f"may restart at step 0 and overwrite {out}"
         return (
             "stoker cannot tell whether the script resumes by itself: if it does not, it restarts from step 0 "
             f"and may overwrite {out}"
@@ -329,7 +328,7 @@ def offer_warning(snapshot: Snapshot) -> str:
     risk = ""
     if batch is not None and batch.changes_global:
         risk = f"global batch {batch.before.global_batch} → {batch.after.global_batch}"
-    return ", ".join(filter(None, (risk, overwrite_warning(snapshot, short=True))))
+    return ", ".join(filter(None, (risk, overwrite_warning(snapshot))))
 
 
 # -- commands that start the job again -------------------------------------------------------------------------
@@ -428,14 +427,6 @@ def _same_again(snapshot: Snapshot) -> str:
         return ""
     decision = condition.decision if isinstance(condition, (st.Backoff, st.HeldOpen)) else None
     change = decision.change if decision is not None else None
-    now = attempt.shown_batch
-    what = f"micro-batch {now.micro_batch_per_rank}" if now is not None else "batch"
-    if change is not None and change.set_args:
-        what = "settings"  # of the data loader: usually its workers
-    again = f"the same {what} ran out of memory"
-    if attempt.failure is FailureClass.HOST_OOM:
-        again = f"the same {what} ran out of host memory"
     new = changed_text(change) if change is not None else ""
-    if change is not None and change.batch is not None:
-        new = str(change.batch.after.micro_batch_per_rank)
+    again = "it ran out of memory with these settings"
     return f"{again}, Enter on the card restarts with {new}" if new else again

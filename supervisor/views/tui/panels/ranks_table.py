@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import ClassVar, NamedTuple
 
-from msgspec.structs import replace
-from rich.cells import cell_len
-from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from supervisor.run import state as st
-from supervisor.run.events import SlowRankFound
+from supervisor.run.events import NodeSight, SlowRankFound
+from supervisor.run.node_files import LEADER, SILENT_S
+from supervisor.run.series import NET_RECEIVED, NET_SENT
 from supervisor.views import format as fm
 from supervisor.views.logs.sources import rank_label
 from supervisor.views.model.snapshot import Node, Rank, Snapshot
 from supervisor.views.model.step_pace import SILENT_GAPS, ranks_behind
 from supervisor.views.model.thinned_series import median
-from supervisor.views.tui.panels.node_rows import (
-    links_of,
-    links_text,
-    node_state,
-    node_values,
-    percent_text,
-    ranks_of,
-)
-from supervisor.views.tui.panels.state_words import rank_state
-from supervisor.views.tui.shell.saved_layout import memory_of
-from supervisor.views.tui.widgets.lists import ListPanel
-from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row
+from supervisor.views.tui.panels.state_words import OUTCOMES, rank_state
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
+from supervisor.views.tui.widgets.panel import ListPanel
 from supervisor.views.wording.kinds import reading_text
 
 # A rank that waits this long for its data, and ten times the median, is marked.
@@ -40,45 +31,36 @@ UNPROVEN_SKEW = 0.2
 # A rank's last line is shown if the other columns leave at least this many cells.
 LINE_LEAST = 24
 LINE = "last line"
-NETWORK = "network"
-# The width that the frame and the pane's number take from the title line.
-TITLE_EDGE_CELLS = 13
-# Up to this many rows of nodes and ranks, all nodes are open; above, each is one row until a person opens it.
+# With more rows of nodes and ranks than this, each node is one row until a person opens it.
 OPEN_ROWS = 20
-# Name and width, in display order.
+# Names and widths, in display order. A node's name needs NODE_CELLS.
 COLUMNS = {
-    "rank": 5, "state": 11, "step": 7, "ms/step": 7, "skew": 6, "data": 8, "compute": 8, "mem": 5, "peak": 5, "cpu": 6,
-    "pid": 7, "seen": 5,
+    "rank": 5, "state": 11, "ranks": 5, "step": 7, "ms/step": 7, "skew": 6, "data": 8, "compute": 8, "mem": 5, "peak": 5,
+    "cpu": 6, "gpu": 5, "network": 11, "pid": 7, "seen": 5,
 }  # fmt: skip
-# The same for several nodes: a node has everything but a pid; a rank lacks a card, a network and other ranks.
-OF_NODES = {
-    "rank": 9, "state": 10, "ranks": 5, "step": 6, "ms/step": 7, "skew": 6, "data": 8, "mem": 5, "cpu": 6, "gpu": 5,
-    NETWORK: 10, "pid": 7, "seen": 5,
-}  # fmt: skip
-# The columns to keep first if a narrow table has no room for all.
-WANTED = ["rank", "state", "step", "ms/step", "mem", "seen", "skew", "data", "cpu", "pid", "compute", "peak"]
-WANTED_OF_NODES = [
-    "rank",
-    "state",
-    "step",
-    "seen",
-    "gpu",
-    "skew",
-    "network",
-    "ranks",
-    "ms/step",
-    "mem",
-    "data",
-    "cpu",
-    "pid",
-]
-# Widths for node names and interface traffic, if there is room.
-WIDER = {"rank": 12, NETWORK: 24}
+NODE_CELLS = 14
+# The same in the order in which a narrow table keeps them, and those of one kind of table alone.
+WANTED = (
+    *("rank", "state", "step", "ms/step", "mem", "seen", "skew", "gpu", "network", "ranks"),
+    *("data", "cpu", "pid", "compute", "peak"),
+)
+OF_NODES = frozenset(["ranks", "gpu", "network"])
+OF_ONE_NODE = frozenset(["compute", "peak"])
 # Columns shown only if some rank reports their value.
 REPORTED = {"data": "data_wait_s", "compute": "compute_s", "peak": "memory_peak_bytes"}
-LEFT = frozenset(["state", LINE, NETWORK])
+LEFT = frozenset(["state", LINE, "network"])
+# How a column's number is written; the others need more than their number.
+FORMATS: Mapping[str, Callable[[float | None], str]] = {
+    "step": fm.whole,
+    "ms/step": lambda value_s: fm.whole(value_s * 1000) if value_s else fm.DASH,
+    "compute": fm.seconds,
+    "mem": fm.memory,
+    "peak": fm.memory,
+    "cpu": fm.percent,
+    "gpu": lambda ratio: fm.percent(ratio) if ratio is not None else fm.DASH,
+}
 # For these the greatest value sorts first: laggards before others.
-GREATEST_FIRST = frozenset(["ms/step", "skew", "data", "compute", "mem", "peak", "cpu"])
+GREATEST_FIRST = frozenset(["ms/step", "skew", "data", "compute", "mem", "peak", "cpu", "gpu"])
 
 
 class Line(NamedTuple):
@@ -102,10 +84,6 @@ class RanksPanel(ListPanel, can_focus=True):
         Binding("enter", "choose", "log of this rank", show=False),
         Binding("o", "sort", "sort by the next column", show=False),
         Binding("space", "fold", "fold or unfold this node", show=False),
-        Binding("left,h", "fold(-1)", "fold this node", show=False),
-        Binding("right", "fold(1)", "unfold this node", show=False),
-        Binding("minus", "fold_all(True)", "fold all nodes", show=False),
-        Binding("plus,equals_sign", "fold_all(False)", "unfold all nodes", show=False),
     ]
 
     class Chosen(Message):
@@ -145,11 +123,6 @@ class RanksPanel(ListPanel, can_focus=True):
         """This machine's wall time."""
         return self._now + self._snapshot.state.clock_ahead_s
 
-    def on_mount(self) -> None:
-        """Sort as last time."""
-        kept = memory_of(self.app).kept.ranks_by
-        self.by = kept if kept in COLUMNS or kept == LINE else "rank"
-
     def take_lines(self, last: Mapping[str, str]) -> None:
         """Keep each rank's last line; shown with the next paint, or at once if none was known or no paint is due."""
         if last == self._last:
@@ -170,32 +143,30 @@ class RanksPanel(ListPanel, can_focus=True):
         count = sum(len(ranks_of(state, snapshot.state)) for state in _states(snapshot))
         text = f"ranks · {count} on {len(snapshot.nodes)} nodes" if snapshot.nodes else f"ranks · {count}"
         by = self.tr(f" · by {self.by}") if self.by != "rank" else ""
-        left = row(Span(self.tr(text), TextStyle.STRONG), Span(by, TextStyle.DIM))
-        trouble, style = self._trouble(snapshot, self.size.width - cells(left) - TITLE_EDGE_CELLS)
-        return left, row(Span(trouble, style)) if trouble else EMPTY
+        trouble, style = self._trouble(snapshot)
+        return (
+            row(Span(self.tr(text), TextStyle.STRONG), Span(by, TextStyle.DIM)),
+            row(Span(self.tr(trouble), style)) if trouble else EMPTY,
+        )
 
-    def _trouble(self, snapshot: Snapshot, room: int) -> tuple[str, TextStyle]:
+    def _trouble(self, snapshot: Snapshot) -> tuple[str, TextStyle]:
         attempt, states = snapshot.state.attempt, _states(snapshot)
         is_well = attempt is not None and (attempt.exit_code == 0 or attempt.ended_on_request)
         ranks = [rank for state in states for rank in ranks_of(state, snapshot.state)]
         gone = 0 if is_well else sum(rank.exited and rank.exit_code != 0 for rank in ranks)
         if gone:
-            return self.tr(f"✗ {gone} gone"), TextStyle.BAD
+            return f"✗ {gone} gone", TextStyle.BAD
         nodes = () if snapshot.state.is_over else snapshot.nodes
-        silent = tuple(n.number for n in nodes if node_state(n, snapshot, self._wall)[1] is TextStyle.BAD)
+        silent = tuple(n.number for n in nodes if node_state(n, snapshot, self._wall).style is TextStyle.BAD)
         if silent:
-            return self.tr(f"⚠ no sign of node {fm.ranges(silent)}"), TextStyle.BAD
-        found = [each for state in states if (each := slow_rank_of(state)) is not None]
-        slow = tuple(sorted(each.rank for each in found if each.rank is not None))
+            return f"⚠ no sign of node {fm.ranges(silent)}", TextStyle.BAD
+        found = [each.rank for state in states if (each := slow_rank_of(state)) is not None]
+        slow = tuple(sorted(rank for rank in found if rank is not None))
         if slow:
-            text = self.tr(f"⚠ slow: {fm.ranges(slow)}")
-            if len(found) == 1 and found[0].lost_s > 0:
-                whole = self.tr(f"⚠ slow: {slow[0]}, others wait {wait_text(found[0].lost_s)}")
-                text = whole if cell_len(whole) <= room else text
-            return text, TextStyle.WARN
+            return f"⚠ slow: {fm.ranges(slow)}", TextStyle.WARN
         if self._silent:
             names = fm.ranges(tuple(sorted(int(name) for name in self._silent if name.isdigit())))
-            return self.tr(f"⚠ silent: {names}"), TextStyle.WARN
+            return f"⚠ silent: {names}", TextStyle.WARN
         return "", TextStyle.PLAIN
 
     def heading(self, width: int) -> Sequence[Row]:
@@ -213,12 +184,12 @@ class RanksPanel(ListPanel, can_focus=True):
     def count(self) -> int:
         """One row per rank and node, or one that says that there are none."""
         snapshot = self._snapshot
-        ranks = dict(_samples(snapshot))
+        ranks = _samples(snapshot)
         trains = isinstance(snapshot.state.condition, st.Running) and not reading_text(snapshot.state)
         behind, is_habit = ranks_behind(ranks) if trains else (frozenset[str](), False)
         self._silent, self._terse = (frozenset[str](), behind) if is_habit else (behind, frozenset[str]())
-        self._usual_step_s = _median(ranks.values(), "step_time_s")
-        self._usual_wait_s = _median(ranks.values(), "data_wait_s")
+        self._usual_step_s = median(_known(ranks.values(), "step_time_s"))
+        self._usual_wait_s = median(_known(ranks.values(), "data_wait_s"))
         if not snapshot.nodes:
             self._lines = self._ranks_of(snapshot.state, snapshot.ranks)
             return max(len(self._lines), 1)
@@ -226,7 +197,7 @@ class RanksPanel(ListPanel, can_focus=True):
         self._lines = []
         for line in self._sorted(map(self._line_of_node, snapshot.nodes)):
             self._lines.append(line)
-            if line.node is not None and not self._is_folded(line.node):
+            if line.node is not None and not self._is_folded(line.node, snapshot):
                 node = by_number[line.node]
                 self._lines += self._ranks_of(node.state, node.ranks, node.number)
         return len(self._lines)
@@ -235,12 +206,12 @@ class RanksPanel(ListPanel, can_focus=True):
         """How many rows the table has, with some nodes folded."""
         if not snapshot.nodes:
             return len(ranks_of(snapshot.state, snapshot.state))
-        whole = _all_rows(snapshot)
-        opened = (node for node in snapshot.nodes if not self._folds.get(node.number, whole > OPEN_ROWS))
+        opened = (node for node in snapshot.nodes if not self._is_folded(node.number, snapshot))
         return len(snapshot.nodes) + sum(len(ranks_of(node.state, snapshot.state)) for node in opened)
 
-    def _is_folded(self, number: int) -> bool:
-        return self._folds.get(number, _all_rows(self._snapshot) > OPEN_ROWS)
+    def _is_folded(self, number: int, snapshot: Snapshot) -> bool:
+        whole = sum(1 + len(ranks_of(node.state, snapshot.state)) for node in snapshot.nodes)
+        return self._folds.get(number, whole > OPEN_ROWS)
 
     def _ranks_of(
         self, state: st.RunState, samples: Mapping[str, Rank], node: int | None = None
@@ -264,36 +235,37 @@ class RanksPanel(ListPanel, can_focus=True):
         return sorted(lines, key=order)
 
     def _line_of_node(self, node: Node) -> Line:
-        snapshot, values, over = self._snapshot, node_values(node), self._snapshot.state.is_over
-        ranks = ranks_of(node.state, snapshot.state)
+        """The least step, the median and the longest step time, the greatest wait and memory of its ranks."""
+        snapshot, over, samples = self._snapshot, self._snapshot.state.is_over, node.ranks.values()
+        ranks, slow = ranks_of(node.state, snapshot.state), slow_rank_of(node.state)
         living = sum(not rank.exited for rank in ranks)
-        word, style = node_state(node, snapshot, self._wall)
-        slow = slow_rank_of(node.state)
-        sign = "▸" if self._is_folded(node.number) else "▾"
+        state = node_state(node, snapshot, self._wall)
+        sign = "▸" if self._is_folded(node.number, snapshot) else "▾"
+        took = _known(samples, "step_time_s")
+        memory = _known(samples, "memory_used_bytes") or _known(samples, "rss_bytes")
+        used = [each for gpu in node.gpus if (each := gpu.values.get("util_ratio")) is not None]
+        values = {
+            "step": min(_known(samples, "step"), default=None),
+            "ms/step": median(took),
+            "skew": max(took, default=None),
+            "data": max(_known(samples, "data_wait_s"), default=None),
+            "mem": max(memory, default=None),
+            "cpu": node.machine.values.get("cpu_ratio") if node.machine is not None else None,
+            "gpu": fmean(used) if used else None,
+        }
+        few = TextStyle.WARN if living < len(ranks) and not over else TextStyle.PLAIN
         beat_s = max(0.0, self._wall - node.beat_t) if node.beat_t is not None else None
         fields = {
             "rank": Span(f"{sign} n{node.number} {node.state.host}", TextStyle.STRONG),
-            "state": Span(self.tr(word), style),
-            "ranks": Span(
-                f"{living}/{len(ranks)}",
-                TextStyle.WARN if living < len(ranks) and not over else TextStyle.PLAIN,
-            ),
-            "step": Span(fm.whole(values["step"])),
-            "ms/step": Span(_milli(values["ms/step"])),
-            "skew": self._skew(
-                values["skew"], node.state, is_slow=slow is not None and slow.rank is not None
-            ),
+            "state": Span(self.tr(state.text), state.style),
+            "ranks": Span(f"{living}/{len(ranks)}", few),
+            **{name: Span(say(values.get(name))) for name, say in FORMATS.items()},
+            "skew": self._skew(values["skew"], slow, is_slow=slow is not None and slow.rank is not None),
             "data": self._waited(values["data"]),
-            "mem": Span(fm.memory(values["mem"])),
-            "cpu": Span(fm.percent(values["cpu"])),
-            "gpu": Span(fm.percent(values["gpu"]) if values["gpu"] is not None else fm.DASH),
-            NETWORK: Span(
-                links_text(links_of(node), dict(self._columns(self.size.width - 2)).get(NETWORK, 10)),
-                TextStyle.DIM if over else TextStyle.PLAIN,
-            ),
+            "network": Span(network_text(node), TextStyle.DIM if over else TextStyle.PLAIN),
             "seen": _age(beat_s, ended=over),
         }
-        by_state = f"{int(style is not TextStyle.BAD)}{word}"
+        by_state = f"{int(state.style is not TextStyle.BAD)}{state.text}"
         return Line(fields, {**values, "state": by_state, "seen": node.beat_t}, node=node.number)
 
     def _line_of_rank(
@@ -310,60 +282,56 @@ class RanksPanel(ListPanel, can_focus=True):
             step_s, pace_s = (None, took) if is_derived else (took, None)
         slow, seen_t = slow_rank_of(state), _seen_t(state, sample)
         is_slow = slow is not None and slow.rank is not None and slow.rank == rank.rank
-        memory = values.get("memory_used_bytes") or values.get("rss_bytes")
+        numbers = {
+            "step": values.get("step"),
+            "ms/step": step_s or pace_s,
+            "data": values.get("data_wait_s"),
+            "compute": values.get("compute_s"),
+            "mem": values.get("memory_used_bytes") or values.get("rss_bytes"),
+            "peak": values.get("memory_peak_bytes"),
+            "cpu": values.get("cpu_ratio"),
+        }
         word, style = rank_state(rank, state, is_live=snapshot.keeper_alive)
-        last = self._last.get(name, "").strip()
+        last, age_s = self._last.get(name, "").strip(), self._now - seen_t if seen_t else None
         fields = {
             "rank": Span(f"{'    ' if node is not None else ''}{name}", TextStyle.STRONG),
             "state": Span(self.tr(word), style),
-            "step": Span(fm.whole(values.get("step"))),
-            # By line times all ranks of a job are as slow as the slowest, so there is no skew.
-            "ms/step": Span(fm.about(_milli)(pace_s) if pace_s and not step_s else _milli(step_s)),
-            "skew": self._skew(step_s, state, is_slow=is_slow),
+            **{name: Span(say(numbers.get(name))) for name, say in FORMATS.items()},
+            "skew": self._skew(step_s, slow, is_slow=is_slow),
             "data": self._waited(values.get("data_wait_s")),
-            "compute": Span(fm.seconds(values.get("compute_s"))),
-            "mem": Span(fm.memory(memory)),
-            "peak": Span(fm.memory(values.get("memory_peak_bytes"))),
-            "cpu": Span(fm.percent(values.get("cpu_ratio"))),
             "pid": Span(str(rank.pid or fm.DASH), TextStyle.DIM),
-            "seen": _age(
-                self._now - seen_t if seen_t else None,
-                ended=rank.exited,
-                late_s=self._late_after_s(name, sample),
-            ),
+            "seen": _age(age_s, ended=rank.exited, late_s=self._late_after_s(name, sample)),
             LINE: Span(last, TextStyle.DIM),
         }
+        if pace_s and not step_s:  # by line times all ranks are as slow as the slowest, so there is no skew
+            fields["ms/step"] = Span(fm.about(FORMATS["ms/step"])(pace_s))
         order = {
+            **numbers,
             "state": f"{int(not rank.exited)}{word}",  # ended ranks first, then by their word
-            "step": values.get("step"),
-            "ms/step": step_s or pace_s,
             "skew": math.inf if is_slow else step_s,
-            "data": values.get("data_wait_s"),
-            "compute": values.get("compute_s"),
-            "mem": memory,
-            "peak": values.get("memory_peak_bytes"),
-            "cpu": values.get("cpu_ratio"),
             "pid": rank.pid,
             "seen": seen_t,
             LINE: last or None,
         }
         return Line(fields, order, name, node)
 
-    def _skew(self, step_s: float | None, state: st.RunState, *, is_slow: bool) -> Span:
+    def _skew(self, step_s: float | None, slow: SlowRankFound | None, *, is_slow: bool) -> Span:
         """How much slower a rank is than the others; for the one they wait for, how long they wait in every step.
 
         Printed step times alone do not show that: the waiting rank may print the longer one.
         """
-        slow, usual_s = slow_rank_of(state), self._usual_step_s
-        skew = step_s / usual_s - 1 if step_s and usual_s else None
-        if is_slow:
+        skew = step_s / self._usual_step_s - 1 if step_s and self._usual_step_s else None
+        percent = f"{round(100 * skew) + 0:+d} %" if skew is not None else fm.DASH
+        if is_slow and slow is not None and slow.lost_s > 0:
             # Not in percent: its own step time is the shortest, so that would look like the opposite.
-            has_time = slow is not None and slow.lost_s > 0
-            text = f"+{wait_text(slow.lost_s)}" if slow is not None and has_time else percent_text(skew)
+            wait_s = slow.lost_s
+            text = f"+{wait_s * 1000:.0f}ms" if wait_s < 0.9995 else f"+{wait_s:.3g}s"
             return Span(text, TextStyle.WARN)
+        if is_slow:
+            return Span(percent, TextStyle.WARN)
         if skew is not None and abs(skew) >= UNPROVEN_SKEW:
             return Span("?" if slow is None or slow.unclear else fm.DASH)
-        return Span(percent_text(skew))
+        return Span(percent)
 
     def _waited(self, wait_s: float | None) -> Span:
         """How long a rank waits for its data; marked if long, even compared with the usual wait here."""
@@ -380,8 +348,8 @@ class RanksPanel(ListPanel, can_focus=True):
 
     def _columns(self, width: int) -> list[tuple[str, int]]:
         snapshot = self.view.snapshot if self.view is not None else None
-        samples = _samples(snapshot) if snapshot is not None else ()
-        reported = {name for _, rank in samples for name in rank.values}
+        samples = _samples(snapshot).values() if snapshot is not None else ()
+        reported = {name for rank in samples for name in rank.values}
         return columns_of(width, several=snapshot is not None and bool(snapshot.nodes), reported=reported)
 
     def item(self, index: int, width: int) -> Row:
@@ -402,91 +370,57 @@ class RanksPanel(ListPanel, can_focus=True):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's own
         """A single node cannot be folded."""
-        return not action.startswith("fold") or bool(self.view is not None and self.view.snapshot.nodes)
+        return action != "fold" or bool(self.view is not None and self.view.snapshot.nodes)
 
-    def _here(self) -> Line | None:
-        return self._lines[self.cursor] if self.cursor < len(self._lines) else None
-
-    def action_fold(self, way: int = 0) -> None:
-        """Fold (-1) or unfold (1) the node under the cursor, or that of the rank under it; 0: toggle."""
-        here = self._here()
-        if here is not None and here.node is not None:
-            is_folded = way < 0 or (way == 0 and not self._is_folded(here.node))
-            self._fold([here.node], is_folded=is_folded)
-
-    def action_fold_all(self, folded: bool) -> None:
-        """Fold or unfold all nodes."""
-        self._fold([node.number for node in self._snapshot.nodes], is_folded=folded)
-
-    def _fold(self, numbers: Iterable[int], *, is_folded: bool) -> None:
-        """Fold nodes; the cursor stays on its rank or its node. The panes may need another height."""
-        here = self._here()
-        self._folds |= dict.fromkeys(numbers, is_folded)
+    def action_fold(self) -> None:
+        """Fold or unfold the node under the cursor, or that of the rank under it. The panes may need another height."""
+        here = self._lines[self.cursor] if self.cursor < len(self._lines) else None
+        if here is None or here.node is None:
+            return
+        self._folds[here.node] = not self._is_folded(here.node, self._snapshot)
         self.count()
-        if here is not None:
-            wanted = [(here.who, here.node), ("", here.node)]
-            places = {(line.who, line.node): at for at, line in enumerate(self._lines)}
-            self.cursor = next((places[one] for one in wanted if one in places), 0)
+        self.cursor = next(
+            at for at, line in enumerate(self._lines) if (line.who, line.node) == ("", here.node)
+        )
         self.post_message(self.Folded())
         self.repaint()
 
     def action_choose(self) -> None:
         """Show the log of the rank under the cursor, or of all ranks of the node."""
-        if (here := self._here()) is not None:
+        if self.cursor < len(self._lines):
+            here = self._lines[self.cursor]
             self.post_message(self.Chosen(here.who, None if here.who else here.node))
 
     def action_sort(self) -> None:
         """Sort by the next visible column: the most notable values first."""
-        shown = self._columns(self.size.width - 2)
-        names = [name for name, _ in shown if name in COLUMNS or name == LINE]
-        self.sort_by(names[(names.index(self.by) + 1) % len(names)] if self.by in names else "rank")
-
-    def sort_by(self, name: str) -> None:
-        """Sort by a column, and save the choice."""
-        self.by = name
+        names = [name for name, _ in self._columns(self.size.width - 2)]
+        self.by = names[(names.index(self.by) + 1) % len(names)] if self.by in names else "rank"
         self.cursor = 0
-        memory = memory_of(self.app)
-        memory.remember(replace(memory.kept, ranks_by=name))
         self.repaint()
-
-    def on_click(self, event: events.Click) -> None:
-        """A click on a column's name sorts by it; on a rank it moves the cursor, on a node it folds or unfolds."""
-        if event.y != int(self.framed):
-            super().on_click(event)
-            at = self.row_at(event)
-            if at is not None and at < len(self._lines) and not self._lines[at].who:
-                self.action_fold()
-            return
-        event.stop()
-        end = int(self.framed)
-        for name, size in self._columns(self.size.width - 2):
-            end += size + 1
-            if event.x < end:
-                if name in COLUMNS or name == LINE:
-                    self.sort_by(name)
-                return
 
 
 def columns_of(width: int, *, several: bool = False, reported: Container[str]) -> list[tuple[str, int]]:
     """Names and widths of the columns that fit. `reported`: values that some rank reports; other columns are left out."""
-    sizes, wanted = (OF_NODES, WANTED_OF_NODES) if several else (COLUMNS, WANTED)
+    sizes = {**COLUMNS, "rank": NODE_CELLS} if several else COLUMNS
     left, chosen = width, set[str]()
-    for name in wanted:
-        if name in REPORTED and REPORTED[name] not in reported:
+    for name in WANTED:
+        is_absent = name in REPORTED and REPORTED[name] not in reported
+        if is_absent or name in (OF_ONE_NODE if several else OF_NODES):
             continue
-        # Full node names take precedence over the least important columns.
-        reserved = WIDER["rank"] if several and name in {"data", "cpu", "pid"} else 0
-        if left - reserved <= sizes[name]:
+        if left <= sizes[name]:
             break
         chosen.add(name)
         left -= sizes[name] + 1
-    shown = {name: size for name, size in sizes.items() if name in chosen}
-    for name, most in WIDER.items() if several else ():
-        if name in shown and left > 0:
-            more = min(most, left)
-            shown[name] += more
-            left -= more
-    return [*shown.items(), *([(LINE, left - 1)] if left > LINE_LEAST else [])]
+    shown = [(name, size) for name, size in sizes.items() if name in chosen]
+    return [*shown, *([(LINE, left - 1)] if left > LINE_LEAST else [])]
+
+
+def ranks_of(state: st.RunState, leader: st.RunState) -> list[st.RankState]:
+    """A node's ranks in the run's newest attempt; none until it starts that attempt."""
+    attempt, newest = state.attempt, leader.attempt
+    if attempt is None or newest is None or attempt.number != newest.number:
+        return []
+    return [rank for _, rank in sorted(attempt.ranks.items())]
 
 
 def slow_rank_of(state: st.RunState) -> SlowRankFound | None:
@@ -495,13 +429,58 @@ def slow_rank_of(state: st.RunState) -> SlowRankFound | None:
     return found if found is not None and (found.rank is not None or found.unclear) else None
 
 
-def wait_text(wait_s: float) -> str:
-    """A time within a step, in at most five cells: ``371ms``, ``1.25s``."""
-    return f"{wait_s * 1000:.0f}ms" if wait_s < 0.9995 else f"{wait_s:.3g}s"
+def node_state(node: Node, snapshot: Snapshot, now: float) -> Span:
+    """Glyph and word for a node's activity. `now`: this machine's wall time."""
+    leader, state, attempt = snapshot.state, node.state, node.state.attempt
+    has_failed = attempt is not None and attempt.exit_code not in {None, 0}
+    over = leader.condition if leader.is_over else state.condition
+    if isinstance(over, st.Finished):
+        if attempt is not None and has_failed and not attempt.ended_on_request:
+            return Span(f"✗ exit {attempt.exit_code}", TextStyle.BAD)
+        return OUTCOMES[over.outcome]
+    sight = leader.nodes[node.number].sight if node.number in leader.nodes else None
+    if sight is NodeSight.LEFT:
+        return Span("✗ gone", TextStyle.BAD)
+    if sight is NodeSight.SILENT or (node.beat_t is not None and now - node.beat_t > SILENT_S):
+        return Span("⚠ no sign", TextStyle.BAD)
+    if not ranks_of(state, leader) and node.number != LEADER:
+        return Span("starting" if leader.attempt is not None else "ready", TextStyle.DIM)
+    match state.condition:
+        case st.Running():
+            return Span(str(state.condition.phase), TextStyle.LIVE)
+        case st.Launching():
+            return Span("starting")
+        case st.Stopping():
+            return Span("stopping", TextStyle.WARN)
+        case st.Preflight():
+            return Span("ready", TextStyle.DIM)
+        case st.HeldOpen() | st.Backoff():
+            return Span("waits", TextStyle.DIM)
+        case _:
+            return Span("✗ ended", TextStyle.BAD) if has_failed else Span("ended", TextStyle.DIM)
 
 
-def _milli(value_s: float | None) -> str:
-    return fm.whole(value_s * 1000) if value_s else fm.DASH
+def network_text(node: Node) -> str:
+    """What a node's busiest interface receives and sends a second; empty if it was not read."""
+    values = node.machine.values if node.machine is not None else {}
+    rates = [
+        (received, values.get(name.replace(NET_RECEIVED, NET_SENT)) or 0)
+        for name, received in values.items()
+        if name.startswith(NET_RECEIVED) and received is not None
+    ]
+    if not rates:
+        return ""
+    received, sent = max(rates, key=sum)
+    return f"↓{short_rate(received)} ↑{short_rate(sent)}"
+
+
+def short_rate(bytes_per_s: float) -> str:
+    """Bytes per second in at most four cells: ``0``, ``934K``, ``112M``, ``1.2G``."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "K")):
+        if bytes_per_s >= 0.9995 * size:
+            number = bytes_per_s / size
+            return f"{number:.1f}{unit}" if number < 9.95 else f"{number:.0f}{unit}"
+    return f"{bytes_per_s:.0f}"
 
 
 def _states(snapshot: Snapshot) -> list[st.RunState]:
@@ -509,9 +488,14 @@ def _states(snapshot: Snapshot) -> list[st.RunState]:
     return [node.state for node in snapshot.nodes] or [snapshot.state]
 
 
-def _all_rows(snapshot: Snapshot) -> int:
-    """The rows of all nodes and their ranks, none folded."""
-    return sum(1 + len(ranks_of(node.state, snapshot.state)) for node in snapshot.nodes)
+def _samples(snapshot: Snapshot) -> dict[str, Rank]:
+    """The newest readings of all ranks, by name."""
+    every = [node.ranks for node in snapshot.nodes] or [snapshot.ranks]
+    return {name: rank for samples in every for name, rank in samples.items()}
+
+
+def _known(samples: Iterable[Rank], name: str) -> list[float]:
+    return [value for each in samples if (value := each.values.get(name)) is not None]
 
 
 def _seen_t(state: st.RunState, sample: Rank | None) -> float | None:
@@ -532,19 +516,9 @@ def _reports_alone(snapshot: Snapshot, sample: Rank | None) -> bool:
     return sum(rank.stepped_t is not None for rank in snapshot.ranks.values()) == 1
 
 
-def _samples(snapshot: Snapshot) -> Iterator[tuple[str, Rank]]:
-    """The newest readings of all ranks, by name."""
-    for samples in [node.ranks for node in snapshot.nodes] or [snapshot.ranks]:
-        yield from samples.items()
-
-
 def _age(age_s: float | None, *, ended: bool, late_s: float = fm.VERY_STALE_S) -> Span:
     text = fm.age(age_s)
     if age_s is not None and not ended and age_s >= late_s:
         return Span(f"{text} ⚠" if len(text) < 4 else f"{text}⚠", TextStyle.WARN)
     is_fresh = age_s is None or age_s < fm.STALE_S
     return Span(text, TextStyle.PLAIN if is_fresh and not ended else TextStyle.DIM)
-
-
-def _median(ranks: Iterable[Rank], name: str) -> float | None:
-    return median([value for rank in ranks if (value := rank.values.get(name)) is not None])

@@ -63,9 +63,8 @@ def listed_span(shown: Shown, now: float) -> Span:
         case st.Running() if attempt is not None and attempt.failing is not None:
             return Span("✗ failing", whole.style)
         case _:
-            if attempt is not None and attempt.quiet_since is not None and whole.text.startswith("○ quiet"):
-                return Span(f"○ quiet {_quiet_age(attempt.quiet_since, now)}", whole.style)
-            text = next((short for long, short in SHORT if whole.text.startswith(long)), whole.text)
+            text = whole.text.replace(" for ", " ")
+            text = next((short for long, short in SHORT if text.startswith(long)), text)
             return Span(text, whole.style)
 
 
@@ -90,7 +89,7 @@ def condition_span(shown: Shown, now: float) -> Span:
         case st.Running() if reading := reading_text(shown.state):
             return Span(f"● {reading}", TextStyle.LIVE)
         case st.Running() if attempt is not None and attempt.quiet_since is not None:
-            return Span(f"○ quiet for {_quiet_age(attempt.quiet_since, now)}", TextStyle.WARN)
+            return _quiet_span(attempt, now)
         case st.Running(phase=Phase.RENDEZVOUS) if shown.state.mode == "observed" and attempt is not None:
             return Span("● live", TextStyle.LIVE)
         case st.Running():
@@ -128,20 +127,21 @@ def condition_span(shown: Shown, now: float) -> Span:
         case st.Finished() if shown.state.failed_for is not None:
             return Span(f"✗ {shown.state.failed_for}, stopped", TextStyle.BAD)
         case st.Finished():
-            return outcome_span(condition.outcome)
+            return OUTCOMES[condition.outcome]
         case _ as unreachable:
             assert_never(unreachable)
+
+
+def _quiet_span(attempt: st.AttemptState, now: float) -> Span:
+    since = attempt.quiet_since if attempt.quiet_since is not None else now
+    return Span(f"○ quiet for {fm.age(max(0.0, now - since))}", TextStyle.WARN)
 
 
 def _end_unseen(attempt: st.AttemptState | None, now: float) -> Span:
     """For a log no longer followed, since when it is quiet; for a watched process, that it ended."""
     if attempt is None or attempt.quiet_since is None:
         return Span(END_UNSEEN, TextStyle.WARN)
-    return Span(f"○ quiet for {_quiet_age(attempt.quiet_since, now)}", TextStyle.WARN)
-
-
-def _quiet_age(since: float, now: float) -> str:
-    return fm.age(max(0.0, now - since))
+    return _quiet_span(attempt, now)
 
 
 def stall_text(stall: StallFlagged, now: float) -> str:
@@ -181,11 +181,6 @@ def wait_ends_in(shown: Shown, now: float) -> float | None:
     return left_s if left_s <= SOON_S else None
 
 
-def outcome_span(outcome: Outcome) -> Span:
-    """Glyph and word for the end of a run."""
-    return OUTCOMES[outcome]
-
-
 def is_live(snapshot: Snapshot) -> bool:
     """Whether something keeps running or waiting after quitting."""
     return not snapshot.state.is_over and not snapshot.gone
@@ -202,16 +197,8 @@ def leave_word(snapshot: Snapshot) -> str:
             return "leave (it restarts by itself)"
         case st.Running() | st.Launching() if not is_failing(snapshot):
             return "leave (training continues)"
-        case st.Stopping() | st.Ended() | st.DiagnosedAs() if _ends_on_request(snapshot.state.attempt):
-            return "leave (the run still ends)"
         case _:
-            return "leave (the run continues)"
-
-
-def _ends_on_request(attempt: st.AttemptState | None) -> bool:
-    """Whether the run ends with this attempt because somebody requested it."""
-    why = attempt.stop.why if attempt is not None and attempt.stop is not None else None
-    return why in st.REQUESTED_STOPS and why is not StopWhy.RESTART
+            return "leave"
 
 
 def is_held_unwatched(state: st.RunState) -> bool:

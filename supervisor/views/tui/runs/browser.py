@@ -1,27 +1,45 @@
-"""The run browser: live and past runs, one per line; Enter opens one."""
+"""The list of runs, live and past, one per line: as a screen, where Enter opens one, and over a dashboard, to choose runs to compare."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.content import Content
 from textual.screen import Screen
+from textual.widgets import Label
 
+from supervisor.run.index import known_runs, listed_names, listed_notes
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Backoff, HeldOpen
-from supervisor.views.model.run_list import RunList, Scope, SortKey, sort_named
+from supervisor.views.model.run_list import RunList, RunsReader, Scope, SortKey, sort_named
+from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
-from supervisor.views.tui.dialogs.prompts import AskLine, Confirm, ask_over
+from supervisor.views.tui.dialogs.prompts import AskLine, Confirm, ask_over, key_line
 from supervisor.views.tui.panels.notice import NoticeBar
 from supervisor.views.tui.runs.table import RunsPanel
+from supervisor.views.tui.shell.feeder import Feeder
 from supervisor.views.tui.shell.request_client import Answer
-from supervisor.views.tui.shell.screen_base import FIRST_READ_S, LEAVING, KeyScreen, key_commands, silence_of
-from supervisor.views.tui.widgets.footer import FooterBar, Hint
+from supervisor.views.tui.shell.screen_base import (
+    FIRST_READ_S,
+    LEAVING,
+    FooterBar,
+    Hint,
+    KeyScreen,
+    OverScreen,
+    key_commands,
+    silence_of,
+)
 from supervisor.views.tui.widgets.paint import TextStyle
+from supervisor.views.tui.widgets.panel import tr_of
 
 if TYPE_CHECKING:
     from textual.command import Provider
@@ -50,33 +68,18 @@ class BrowserScreen(KeyScreen, Screen[None]):
         _key("N", "name", "name", "N", "name the run; every command finds it by that name"),
         _key("m", "note", "note", "m", "put a note on the run; / finds it"),
         _key("u", "undo", "undo", "u", "bring back what was deleted last"),
-        _key(
-            "o",
-            "sort",
-            "sort",
-            "o",
-            "sort by the next column; `:sort loss desc` by the one that you name",
-        ),
+        _key("o", "sort", "sort", "o", "sort by the next column; `:sort loss desc` by the one that you name"),
         _key("O", "reverse", "reverse", "O", "reverse the order"),
-        _key(
-            "a",
-            "widen",
-            "all folders",
-            "a",
-            "show or hide your runs in other folders",
-        ),
+        _key("a", "widen", "all folders", "a", "show or hide your runs in other folders"),
         _key("T", "app.next_theme", "theme", "T", "dark, light, or safe for colour-blind eyes", show=False),
         _key("colon,ctrl+p", "commands", "commands", ":", "all commands, by name", show=False),
         _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave; no training is ended by it", show=False),
     ]
 
     # Actions with an argument, which have no key.
-    MORE_COMMANDS: ClassVar[tuple[Binding, ...]] = (
-        _key("c", "compare_with", "compare", "c", "compare NAME: with the runs that you name", show=False),
-        *(
-            _key("o", f"sort('{key.name}')", f"sort {key}", "o", "sort the list by this", show=False)
-            for key in SortKey
-        ),
+    MORE_COMMANDS: ClassVar[tuple[Binding, ...]] = tuple(
+        _key("o", f"sort('{key.name}')", f"sort {key}", "o", "sort the list by this", show=False)
+        for key in SortKey
     )
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {key_commands}
 
@@ -86,13 +89,8 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self.panel = RunsPanel(clock, scope, id="runs")
         self.thrown: list[RunPaths] = []
         self.notice = NoticeBar(id="notice")
-        self._first: RunList | None = None
         self._read = False
         self._made_t = time.monotonic()
-
-    def begin_with(self, runs: RunList) -> None:
-        """The data read before this is mounted."""
-        self._first = runs
 
     def compose(self) -> ComposeResult:
         """The table, the result of a key, and the keys."""
@@ -103,19 +101,16 @@ class BrowserScreen(KeyScreen, Screen[None]):
     def on_mount(self) -> None:
         """The table has the focus; ages update once a second."""
         self.panel.focus()
-        if self._first is not None:
-            self.take(self._first)
-            self._first = None
-        else:
-            self._offer()
+        self._offer()
         self.set_interval(TICK_S, self._tick)
 
     def take(self, runs: RunList) -> None:
-        """Show new data."""
+        """Show new data; before this is mounted, it is what is shown first."""
         self._read = True
         self.panel.list = runs
         self.panel.renew()
-        self._offer()
+        if self.is_mounted:
+            self._offer()
 
     def is_early(self, event: events.Event) -> bool:
         """Whether a key has to wait for the first data; quitting never does."""
@@ -162,15 +157,6 @@ class BrowserScreen(KeyScreen, Screen[None]):
         elif chosen is not None:
             beside = [run for run in self.panel.marked if run != chosen]
             self.post_message(RunsPanel.Opened(chosen, beside))
-
-    def action_compare_with(self) -> None:
-        """Show how."""
-        self.tell("Space marks runs and c compares them; or type compare and a run's name")
-
-    def compare_with_for(self, words: str) -> None:
-        """Open the run under the cursor, with the series of the named runs beside its own."""
-        if self.panel.chosen is not None:
-            self.post_message(RunsPanel.Opened(self.panel.chosen, named=words))
 
     def action_replay(self) -> None:
         """Play the recording of the run under the cursor."""
@@ -243,8 +229,8 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self.notice.say(text, style)
         self._offer()
 
-    def tell_of_stop(self, answer: Answer) -> None:
-        """Show the result of a stop."""
+    def tell_answer(self, answer: Answer) -> None:
+        """Show the answer to a request."""
         self.tell(answer.text, TextStyle.PLAIN if answer.good is None else TextStyle.WARN)
 
     def on_key(self, event: events.Key) -> None:
@@ -282,15 +268,12 @@ class BrowserScreen(KeyScreen, Screen[None]):
 
     def action_widen(self) -> None:
         """List the runs of all folders, or only of this one."""
-        self.panel.scope.everywhere = not self.panel.scope.everywhere
-        self.panel.post_message(RunsPanel.Widened())
-        self.panel.repaint()
+        self.panel.widen()
         self._offer()
 
     def action_clear(self) -> None:
         """Clear the filter."""
-        self.panel.filter_by("")
-        self._offer()
+        self.filter_for("")
 
     def action_leave(self) -> None:
         """Quit; nothing is ended."""
@@ -300,14 +283,121 @@ class BrowserScreen(KeyScreen, Screen[None]):
         if self.app.screen is self:
             self.panel.repaint()
 
-    def _word(self, binding: Binding) -> str:
-        is_back = binding.action == "widen" and self.panel.scope.everywhere
-        return "this folder" if is_back else binding.description
-
     def _offer(self) -> None:
+        words = {"widen": "this folder"} if self.panel.scope.everywhere else {}
         hints = [
-            Hint(binding.key_display or binding.key, self._word(binding), binding.action)
-            for binding in self.BINDINGS
-            if isinstance(binding, Binding) and binding.show and self.check_action(binding.action, ())
+            Hint(each.key_display or each.key, words.get(each.action, each.description), each.action)
+            for each in self.BINDINGS
+            if isinstance(each, Binding) and each.show and self.check_action(each.action, ())
         ]
         self.query_one("#footer", FooterBar).offer(tuple(hints), Hint("q", "leave", "leave"))
+
+
+PICKER_KEYS = (
+    ("Space", "mark"),
+    ("Enter", "compare"),
+    ("/", "filter"),
+    ("a", "all folders"),
+    ("?", "help"),
+    ("Esc", "close"),
+)
+
+
+class RunPicker(OverScreen[Sequence[RunPaths] | None]):
+    """Lets a person mark any number of runs; returns them in the order of marking, or None if the dialog is closed.
+
+    Args:
+        run: the open run, which is not listed.
+        marked: the runs already being compared.
+        clock: wall time.
+        feeder: the reading thread.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("space", "mark", "mark", tooltip="mark runs to compare, as many as you like"),
+        Binding("enter", "done", "compare", tooltip="draw the marked runs' series beside this one's"),
+        Binding(
+            "slash", "filter", "filter", tooltip="filter: words, state:failed, failure:cuda_oom, loss<2.5"
+        ),
+        Binding("a", "widen", "all folders", tooltip="show or hide your runs in other folders"),
+        Binding("question_mark,f1", "help", "help", key_display="?", tooltip="this help"),
+        Binding("escape,q,ctrl+c", "cancel", "close", tooltip="close; the comparison stays as it was"),
+    ]
+
+    def __init__(
+        self,
+        run: RunPaths,
+        marked: Sequence[RunPaths],
+        clock: Callable[[], float],
+        feeder: Feeder[Snapshot],
+    ) -> None:
+        super().__init__()
+        self._own = run.root.resolve()
+        self._feeder = feeder
+        place = self._own.parent
+        scope = Scope(place)
+        names, notes = partial(listed_names, os.environ), partial(listed_notes, os.environ)
+        self._reader = RunsReader(partial(known_runs, place, os.environ), scope, names=names, notes=notes)
+        self.panel = RunsPanel(clock, scope, id="picked")
+        self.panel.marked = list(marked)
+
+    def compose(self) -> ComposeResult:
+        """The table, and the keys."""
+        yield self.panel
+        with Horizontal(classes="bar"):
+            yield Label(Content.assemble(" ", key_line(tr_of(self), *PICKER_KEYS)))
+
+    def on_mount(self) -> None:
+        """Read the list."""
+        self.panel.focus()
+        self._feeder.submit(self._read)
+
+    def _read(self) -> None:
+        """Read in the reading thread, one time slice at a time."""
+        self.app.call_later(self._take, self._reader.refresh())
+
+    def _take(self, runs: RunList) -> None:
+        if not self.is_running:
+            return
+        others = tuple(row for row in runs.rows if row.run.root.resolve() != self._own)
+        self.panel.list = replace(runs, rows=others)
+        self.panel.renew()
+        if not runs.complete:
+            self._feeder.submit(self._read)
+
+    def on_runs_panel_opened(self, message: RunsPanel.Opened) -> None:
+        """A click on the selected run marks it."""
+        message.stop()
+        self.panel.mark(message.run)
+
+    def action_mark(self) -> None:
+        """Compare with the run under the cursor, or stop comparing."""
+        if self.panel.chosen is not None:
+            self.panel.mark(self.panel.chosen)
+
+    def action_help(self) -> None:
+        """The keys of this list."""
+        lines = lines_of(self, "the list of runs", self.BINDINGS)
+        self.app.push_screen(HelpScreen([*lines, *lines_of(self.panel, "move", RunsPanel.BINDINGS)]))
+
+    def action_done(self) -> None:
+        """Compare with the marked runs, or with none."""
+        self.dismiss(self.panel.marked)
+
+    def action_filter(self) -> None:
+        """Filter while typing."""
+        self.panel.open_filter(lambda: None)
+
+    def action_widen(self) -> None:
+        """List the runs of all folders, or only of this one."""
+        self.panel.widen()
+
+    def on_runs_panel_widened(self, message: RunsPanel.Widened) -> None:
+        """Read the list again."""
+        message.stop()
+        self._reader.look_again()
+        self._feeder.submit(self._read)
+
+    def action_cancel(self) -> None:
+        """Close without a change."""
+        self.dismiss(None)

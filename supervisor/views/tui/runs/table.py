@@ -13,7 +13,6 @@ from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.views import format as fm
-from supervisor.views.model.run_filter import filter_trouble, filtered
 from supervisor.views.model.run_list import (
     GREATEST_FIRST,
     RunList,
@@ -21,14 +20,16 @@ from supervisor.views.model.run_list import (
     Scope,
     SortKey,
     batch_of,
+    filter_trouble,
+    filtered,
     newest_rate,
     ordered,
 )
 from supervisor.views.tui.charts.hues import run_style
 from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.panels.state_words import listed_span
-from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, clip, fit, row, spoken, wrap
+from supervisor.views.tui.widgets.panel import ListPanel
 from supervisor.views.wording.translate import Tr
 
 STATE_CELLS = 15
@@ -68,8 +69,6 @@ TEACH = (
 )
 TEACH_CELLS = 15
 TROUBLE_ROWS = 3
-# A click this near the middle of a column's name means that column.
-NEAR_CELLS = 6
 
 
 class RunsPanel(ListPanel):
@@ -78,15 +77,12 @@ class RunsPanel(ListPanel):
     inverts_cursor = False
 
     class Opened(Message):
-        """A run was chosen; `beside`: the runs whose series to draw beside its own, or `named`: those with these names; `replay`: play its recording."""
+        """A run was chosen; `beside`: the runs whose series to draw beside its own; `replay`: play its recording."""
 
-        def __init__(
-            self, run: RunPaths, beside: Sequence[RunPaths] = (), *, named: str = "", replay: bool = False
-        ) -> None:
+        def __init__(self, run: RunPaths, beside: Sequence[RunPaths] = (), *, replay: bool = False) -> None:
             super().__init__()
             self.run = run
             self.beside = beside
-            self.named = named
             self.replay = replay
 
     class OfRow(Message):
@@ -130,7 +126,6 @@ class RunsPanel(ListPanel):
         self.rows: list[RunRow] = []
         self.chosen: RunPaths | None = None
         self.marked: list[RunPaths] = []
-        self._width = 0
         self._heading = ""
         self._columns: Sequence[Column] = ()
 
@@ -184,7 +179,7 @@ class RunsPanel(ListPanel):
             self.sort,
             now,
             reverse=self.reverse,
-            name=lambda found: _name_shown(found, self._width),
+            name=lambda found: found.given or found.state.name,
             state=lambda found: self._state_words(found)[0],
         )
         at = next((at for at, found in enumerate(self.rows) if found.run == self.chosen), self.cursor)
@@ -205,12 +200,6 @@ class RunsPanel(ListPanel):
         """How many runs the filter accepts."""
         return len(self.rows)
 
-    def on_resize(self, event: events.Resize) -> None:
-        """Another width shows other names."""
-        self._width = event.size.width - 2
-        if self.sort is SortKey.NAME:
-            self.renew()
-
     def titles(self) -> tuple[Row, Row]:
         """How many runs, the filter, and the sort order."""
         total = len(self.list.rows) if self.list else 0
@@ -230,37 +219,22 @@ class RunsPanel(ListPanel):
         place = self.scope.place
         if place is None:
             return EMPTY
+        more = self.list.elsewhere if self.list is not None else 0
         if self.scope.everywhere:
-            narrower = " (a: this folder only)" if self.can_widen else ""
-            return row(
-                Span(self.tr(" in all folders"), TextStyle.PLAIN), Span(self.tr(narrower), TextStyle.DIM)
-            )
-        folder = fm.near_path(str(place))
-        # Its end distinguishes folders, and the key after it must not be pushed out.
-        if len(folder) > PLACE_CELLS:
-            folder = f"…{folder[1 - PLACE_CELLS :]}"
-        entries = [Span(self.tr(f" in {folder}"), TextStyle.PLAIN)]
-        if self.list is not None and self.list.elsewhere:
-            entries.append(
-                Span(self.tr(f" · {self.list.elsewhere} in other folders (a: all)"), TextStyle.DIM)
-            )
-        return tuple(entries)
+            where, key = " in all folders", " (a: this folder only)"
+        else:
+            folder = fm.near_path(str(place))
+            # Its end distinguishes folders, and the key after it must not be pushed out.
+            folder = folder if len(folder) <= PLACE_CELLS else f"…{folder[1 - PLACE_CELLS :]}"
+            where, key = f" in {folder}", f" · {more} in other folders (a: all)"
+        return row(Span(self.tr(where), TextStyle.PLAIN), Span(self.tr(key) if more else "", TextStyle.DIM))
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The heading and the rows around the cursor."""
         if self.list is not None and not self.list.rows and self.list.complete:
-            return [
-                EMPTY,
-                *(
-                    row(
-                        Span(
-                            f"  {fit(self.tr(text), TEACH_CELLS)}{how}",
-                            TextStyle.DIM if how else TextStyle.STRONG,
-                        )
-                    )
-                    for text, how in TEACH
-                ),
-            ]
+            lines = [(f"  {fit(self.tr(text), TEACH_CELLS)}{how}", how) for text, how in TEACH]
+            styled = [Span(line, TextStyle.DIM if how else TextStyle.STRONG) for line, how in lines]
+            return [EMPTY, *map(row, styled)]
         if not self.rows:
             trouble = filter_trouble(self.query_text)
             text = self.tr(trouble or "no run matches; / changes the filter, Esc clears it")
@@ -300,14 +274,6 @@ class RunsPanel(ListPanel):
         """The run itself: the title counts all of them."""
         return self.item(first, width)
 
-    def _key_at(self, x: int) -> SortKey | None:
-        """The sort key of the column whose name is nearest to a cell of the heading; None if none is near."""
-        heading = self._heading
-        places = {key: heading.find(self.tr(name)) for key, name in SORTED_COLUMNS.items()}
-        middles = {key: at + len(self.tr(SORTED_COLUMNS[key])) / 2 for key, at in places.items() if at >= 0}
-        near = min(middles, key=lambda key: abs(x - middles[key]), default=None)
-        return near if near is not None and abs(x - middles[near]) <= NEAR_CELLS else None
-
     def _arrow(self) -> str:
         return "▼" if (self.sort in GREATEST_FIRST) != self.reverse else "▲"
 
@@ -339,6 +305,12 @@ class RunsPanel(ListPanel):
 
         hint = "words, state:failed, failure:cuda_oom, loss<2.5, yesterday"
         self.app.push_screen(AskLine("filter", before, typed, hint), closed)
+
+    def widen(self) -> None:
+        """List the runs of all folders, or only of this one."""
+        self.scope.everywhere = not self.scope.everywhere
+        self.post_message(self.Widened())
+        self.repaint()
 
     def mark(self, run: RunPaths) -> None:
         """Mark a run for comparison, or unmark it."""
@@ -375,8 +347,11 @@ class RunsPanel(ListPanel):
 
     def on_click(self, event: events.Click) -> None:
         """Sort by the column whose name was clicked, or reverse the order; clicks on rows go to `click_row`."""
-        if event.y == 1 and (key := self._key_at(event.x - 1)) is not None:
-            self.sort_by(key, reverse=key is self.sort and not self.reverse)
+        for key, name in SORTED_COLUMNS.items():
+            at = event.x - 1 - self._heading.find(self.tr(name))
+            if event.y == 1 and self.tr(name) in self._heading and 0 <= at <= len(self.tr(name)):
+                self.sort_by(key, reverse=key is self.sort and not self.reverse)
+                return
 
     def click_row(self, index: int) -> None:
         """A click selects; a click on the selected one opens it."""
@@ -398,32 +373,32 @@ class Column(NamedTuple):
 def columns_of(width: int, longest: int, *, folders: bool) -> Sequence[Column]:
     """The columns that fit a width. `longest`: cells of the longest verdict, which gets the remaining width."""
     room = width - _head_cells(width)
-    if width < WHOLE_FROM:
-        found = [Column("run", max(min(ID_CELLS - DATE_CELLS, room - 1 - VERDICT_LEAST), 1))]
-        if width >= STEP_FROM:
-            found.append(Column("step", STEP_LEAST, right=True))
-        return [*found, Column("verdict", max(room - _cells_of(found) - 1, 1))]
     roomy = width >= ROOMY_FROM
     numbers_from = NUMBERS_FROM + (FOLDER_LEAST * 2 if folders else 0)
+    id_cells = ID_CELLS if roomy else ID_CELLS - DATE_CELLS
+    if width < WHOLE_FROM:
+        id_cells = max(min(id_cells, room - 1 - VERDICT_LEAST), 1)
+    step_cells = 15 if roomy else 8 if width >= WHOLE_FROM else STEP_LEAST
     wanted = (
-        (0, Column("run", ID_CELLS if roomy else ID_CELLS - DATE_CELLS)),
+        (0, Column("run", id_cells)),
         (NAME_FROM, Column("name", 16)),
-        (0, Column("step", 15 if roomy else 8, right=True)),
-        (0, Column("verdict", VERDICT_CELLS, gap=2)),
-        (0, Column("best", 8, right=True)),
+        (STEP_FROM, Column("step", step_cells, right=True)),
+        (WHOLE_FROM, Column("verdict", VERDICT_CELLS, gap=2)),
+        (WHOLE_FROM, Column("best", 8, right=True)),
         (DURATION_FROM, Column("took", 11, right=True)),
-        (0, Column("seen", 5, right=True)),
+        (WHOLE_FROM, Column("seen", 5, right=True)),
         (numbers_from, Column("tries", 5, right=True)),
         (numbers_from, Column("batch", 8, right=True)),
         (numbers_from, Column("lr", 8, right=True)),
     )
     found = [column for least, column in wanted if width >= least]
     left = room - _cells_of(found)
+    if width < WHOLE_FROM:
+        return [*found, Column("verdict", max(left - 1, 1))]
     has_folder = folders and left >= FOLDER_LEAST + 2
     more = max(min((left - FOLDER_LEAST - 2) // 2 if has_folder else left, longest - VERDICT_CELLS), 0)
-    found = [
-        column._replace(cells=column.cells + more) if column.name == "verdict" else column for column in found
-    ]
+    at = next(at for at, column in enumerate(found) if column.name == "verdict")
+    found[at] = found[at]._replace(cells=VERDICT_CELLS + more)
     return [*found, Column("folder", left - more - 2, gap=1)] if has_folder else found
 
 
@@ -469,10 +444,3 @@ def _run_text(found: RunRow, width: int) -> str:
     if found.given and width < NAME_FROM:
         return f"{fm.short_id(run_id)} · {found.given}" if width >= ROOMY_FROM else found.given
     return run_id if width >= ROOMY_FROM or len(run_id) <= DATE_CELLS else run_id[DATE_CELLS:]
-
-
-def _name_shown(found: RunRow, width: int) -> str:
-    """The name shown at this width: that of its column, or the text of `_run_text` without the date."""
-    if width >= NAME_FROM:
-        return found.given or found.state.name
-    return found.given if found.given and width < ROOMY_FROM else fm.short_id(found.run.run_id)

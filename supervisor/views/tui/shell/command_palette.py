@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -57,19 +55,10 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 }
 # Commands of another screen, and where it is.
 ELSEWHERE = {"go": "go works in a replay: stoker replay RUN, or p in the list of runs"}
-# An action that ends hours of work at once matches only its own words: a typo in `stop` must not find it.
-NEVER_GUESSED = frozenset({"ask('stop_now')"})
-# A name is close from here on (0 to 1): two letters of four swapped; below, names only share some letters.
-NEAR = 0.72
-# An action without a key on this screen: a theme by name, and a comparison, which is a key of the metrics page.
-THEME_COMMANDS = tuple(
-    Binding("T", f"app.wear('{name}')", words, tooltip="dark, light, or safe for colour-blind eyes")
-    for name, words in (("dark", "theme dark"), ("light", "theme light"), ("safe", "theme safe"))
-)
+# An action without a key on this screen: a comparison is a key of the metrics page.
 COMPARE = Binding("M", "compare", "compare", tooltip="metrics: all charts, any number of runs in each")
-# Exact words rank before a name spelled almost the same, and that before a name that merely contains the
-# letters in this order (fuzzy match).
-IS_NAME, BEGINS, IN_NAME, IN_SYNONYM, IN_SENTENCE, NEAR_NAME, FUZZY_NAME = 1.0, 0.95, 0.9, 0.8, 0.6, 0.55, 0.5
+# How well typed text matches a command, from its own name to letters in this order (Textual's fuzzy match).
+IS_NAME, IN_NAME, IN_SYNONYM, IN_SENTENCE, FUZZY_NAME = 1.0, 0.9, 0.8, 0.6, 0.5
 
 
 class Palette(CommandPalette):
@@ -105,7 +94,6 @@ class KeyCommands(Provider):
         matcher, tr = self.matcher(query), tr_of(self.screen)
         verb, _, words = query.strip().partition(" ")
         possible, found = self._possible(), False
-        near = (nearest(query, possible, tr) or nearest(verb, possible, tr)) if verb else None
         for binding in possible:
             given = getattr(self.screen, f"{binding.action}_for", None)
             named = {binding.description, tr(binding.description), *SYNONYMS.get(binding.action, ())}
@@ -118,14 +106,12 @@ class KeyCommands(Provider):
             names = (tr(binding.description), binding.description)
             score = rank(query, matcher, names, (tr(binding.tooltip), binding.tooltip), binding.action)
             found = found or score > 0
-            if binding is near:
-                score = max(score, NEAR_NAME)
             if score > 0:
                 do = partial(self.screen.run_action, binding.action)
                 yield Hit(score, _line(binding, tr, matcher), do, text=binding.description)
 
         if not found and verb:
-            text = tr(ELSEWHERE.get(verb.lower()) or unknown(query, near, tr))
+            text = tr(ELSEWHERE.get(verb.lower(), f"no command named {query.strip()} here"))
             yield Hit(IS_NAME, Content(text), _nothing, text=text)
 
     def _possible(self) -> list[Binding]:
@@ -137,25 +123,7 @@ class KeyCommands(Provider):
         more = [each for each in getattr(screen, "MORE_COMMANDS", ()) if screen.check_action(each.action, ())]
         if hasattr(screen, "action_compare") and all(each.action != "compare" for each in bound):
             more.append(COMPARE)
-        return [*own, *more, *THEME_COMMANDS]
-
-
-def nearest(query: str, bindings: Sequence[Binding], tr: Tr) -> Binding | None:
-    """The command whose name is spelled most like this; None: nothing is similar."""
-    guessed = [binding for binding in reversed(bindings) if binding.action not in NEVER_GUESSED]
-    named = {name: binding for binding in guessed for name in SYNONYMS.get(binding.action, ())}
-    named |= {
-        name.lower(): binding
-        for binding in guessed
-        for name in (tr(binding.description), binding.description)
-    }
-    found = difflib.get_close_matches(query.strip().lower(), named, n=1, cutoff=NEAR)
-    return named[found[0]] if found else None
-
-
-def unknown(query: str, near: Binding | None, tr: Tr) -> str:
-    """A note that nothing has this name, in English, and the most similar name."""
-    return f"no command named {query.strip()} here" + (f"; nearest: {tr(near.description)}" if near else "")
+        return [*own, *more]
 
 
 def _nothing() -> None:
@@ -168,15 +136,17 @@ def rank(
     """How well a command matches the typed text: 0 (not at all) to 1."""
     typed = " ".join(query.lower().split())
     low = [name.lower() for name in names]
-    fits = (
-        (IS_NAME, typed in low),
-        (BEGINS, any(name.startswith(typed) for name in low)),
-        (IN_NAME, any(all(word in name for word in typed.split()) for name in low)),
-        (IN_SYNONYM, any(word.startswith(typed) for word in SYNONYMS.get(action, ()))),
-        (IN_SENTENCE, any(typed in sentence.lower() for sentence in sentences)),
-    )
-    named = 0.0 if action in NEVER_GUESSED else max(map(matcher.match, names))
-    return next((score for score, does_fit in fits if does_fit), FUZZY_NAME * named / (1 + named))
+    if typed in low:
+        return IS_NAME
+    if any(all(word in name for word in typed.split()) for name in low):
+        return IN_NAME
+    if any(word.startswith(typed) for word in SYNONYMS.get(action, ())):
+        return IN_SYNONYM
+    if any(typed in sentence.lower() for sentence in sentences):
+        return IN_SENTENCE
+    # Letters alone never find an action that ends hours of work at once.
+    named = 0.0 if action == "ask('stop_now')" else max(map(matcher.match, names))
+    return FUZZY_NAME * named / (1 + named)
 
 
 def _line(binding: Binding, tr: Tr, matcher: Matcher | None = None) -> Content:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 from supervisor.sources.tail.wake import Waker
 
-# Seven deliveries a second at most (ten thousand lines a second then cost a slow line less than three times
-# what a quiet run does); a change after a pause wakes the reader at once, and on a filesystem without
-# notifications a quiet directory is checked four times a second.
-BUSY_S = 0.14
+# At most two deliveries a second, which bounds what a chart costs that is drawn anew with each; a change after a
+# pause wakes the reader at once, and on a filesystem without notifications a quiet directory is read four times.
+BUSY_S = 0.5
 IDLE_S = 0.25
-# The change watcher is loaded after the first paints; until then the reader polls often, for a keeper that is starting.
+# The change watcher is loaded after the first paints.
 WATCH_AFTER_S = 1.0
-FIRST_IDLE_S = 0.03
 JOIN_S = 3.0
 
 
@@ -38,22 +36,6 @@ class Reader(Protocol[Read_co]):
 
     def refresh(self) -> Read_co:
         """Read new data."""
-
-
-@runtime_checkable
-class Watchable(Protocol):
-    """A reader that knows which folders to watch."""
-
-    def folders(self) -> Iterable[str]:
-        """The folders to watch for changes."""
-
-
-@runtime_checkable
-class Closable(Protocol):
-    """A reader with resources to release."""
-
-    def close(self) -> None:
-        """Release them."""
 
 
 class Feeder(Generic[Moment]):
@@ -145,8 +127,7 @@ class Feeder(Generic[Moment]):
                     self._pause(after_news=self._read())
             self._do_jobs()
         finally:
-            if isinstance(self._reader, Closable):
-                self._reader.close()
+            getattr(self._reader, "close", tuple)()
             with self._lock:
                 if self._waker is not None:
                     self._waker.close()
@@ -155,10 +136,9 @@ class Feeder(Generic[Moment]):
     def _pause(self, *, after_news: bool) -> None:
         """Wait for a change, or for a while. A write after a quiet period ends the wait, so that no line is delayed."""
         now = time.monotonic()
-        is_new = now - self._began < WATCH_AFTER_S
-        if not is_new:
+        until = now + (BUSY_S if after_news else IDLE_S)
+        if now - self._began >= WATCH_AFTER_S:
             self._watch()
-        until = now + (BUSY_S if after_news else FIRST_IDLE_S if is_new else IDLE_S)
         if self._waker is not None:
             was_quiet = now - self._written_t > BUSY_S
             paths = self._waker.wait(until - now)
@@ -170,10 +150,8 @@ class Feeder(Generic[Moment]):
         self._wake.clear()
 
     def _watch(self) -> None:
-        """Wake up on changes."""
-        if not isinstance(self._reader, Watchable):
-            return
-        folders = set(self._reader.folders())
+        """Let changes of the reader's folders wake this thread, if it names any."""
+        folders = set(getattr(self._reader, "folders", tuple)())
         if self._waker is None and folders:
             with self._lock:
                 self._waker = Waker(watch=self._may_watch)

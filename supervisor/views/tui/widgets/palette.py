@@ -1,9 +1,15 @@
-"""The colors of the three themes (pure)."""
+"""The colors of the three themes, and the one that a person chose last."""
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
+from supervisor.run.jsonl import decoded_file
+from supervisor.run.paths import make_private, replace_file
 from supervisor.views.appearance import ThemeName
 
 
@@ -101,3 +107,26 @@ def chosen(asked: ThemeName | None, remembered: str | None) -> Palette:
         return PALETTES[asked]
     known = (palette for palette in PALETTES.values() if palette.name == remembered)
     return next(known, PALETTES[ThemeName.DARK])
+
+
+MOST_BYTES = 1 << 16
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the app saves of a person's choices."""
+
+    theme: str | None = None
+
+
+def load(path: Path | None) -> Kept:
+    """The saved choices; defaults if the file is missing or invalid."""
+    return (decoded_file(path, Kept, MOST_BYTES) if path is not None else None) or Kept()
+
+
+def save(path: Path | None, kept: Kept) -> None:
+    """Save them, by rename. A location that cannot be written loses the choices, never the session."""
+    if path is None:
+        return
+    with contextlib.suppress(OSError):
+        make_private(path.parent)
+        replace_file(path, msgspec.json.encode(kept) + b"\n")

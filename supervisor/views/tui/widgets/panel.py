@@ -1,8 +1,7 @@
-"""The base of all panes: rows in, strips out; only changes are painted."""
+"""The base of all panes: rows in, strips out; only changes are painted. Some move, and some of these are lists with a cursor."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -10,6 +9,7 @@ import msgspec
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
+from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -34,12 +34,11 @@ from supervisor.views.tui.widgets.paint import (
 from supervisor.views.tui.widgets.textual_theme import styles_of
 from supervisor.views.wording.translate import Tr, english
 
-# How often to draw a pane that paints at intervals.
-REST_S = 0.5
 # A copied card or page is as wide as an issue or a mail shows it.
 COPIED_CELLS = 120
 # Sentences and commands are copied unwrapped, to be pasted; only a longer log line is cut.
 UNWRAPPED_CELLS = 10_000
+WHEEL_ROWS = 3
 
 
 def to_strip(
@@ -83,8 +82,6 @@ class Panel(Widget):
 
     # Whether the content depends on the time of day, shown in whole seconds.
     uses_clock: ClassVar[bool] = False
-    # Whether to draw at most twice a second: a chart costs ten times as much as a line of text.
-    rests: ClassVar[bool] = False
     framed: reactive[bool] = reactive(True)
     number: int | None = None  # its key, shown in its frame
 
@@ -99,8 +96,6 @@ class Panel(Widget):
         self._drawn_size = Size(0, 0)
         self._drawn_in: Mapping[TextStyle, Style] = {}
         self._keys: tuple[object, ...] = ("",)
-        self._shown_t = float("-inf")
-        self._is_stale = False
 
     @property
     def tr(self) -> Tr:
@@ -147,21 +142,17 @@ class Panel(Widget):
             self.repaint()
             return
         pairs = zip(self.inputs(before.snapshot), self.inputs(view.snapshot), strict=True)
-        self._is_stale |= any(old is not new for old, new in pairs)
-        now = time.monotonic()
-        if self._is_stale and not (self.rests and now < self._shown_t + REST_S):
-            self._shown_t = now
+        if any(old is not new for old, new in pairs):
             self.repaint()
 
     def tick(self, view: View) -> None:
         """Time has passed."""
         self.view = view
-        if self.uses_clock or self._is_stale:
+        if self.uses_clock:
             self.repaint()
 
     def repaint(self) -> None:
         """Compose again and paint the changed rows."""
-        self._is_stale = False
         size = self.size
         if not self.display:
             self._strips = []  # composed when next visible
@@ -242,6 +233,125 @@ class Panel(Widget):
     def _filled(rows: Sequence[Row], height: int) -> list[Row]:
         kept = list(rows[:height])
         return kept + [EMPTY] * (height - len(kept))
+
+
+class WheelPanel(Panel, can_focus=True):
+    """A pane that the wheel moves: a cursor or a page of text. A subclass says how."""
+
+    def action_move(self, rows: int) -> None:
+        """Move by rows."""
+        raise NotImplementedError
+
+    def wheel(self, rows: int) -> None:
+        """The wheel was turned."""
+        self.action_move(rows)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel moves three rows."""
+        event.stop()
+        self.wheel(WHEEL_ROWS)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel moves three rows."""
+        event.stop()
+        self.wheel(-WHEEL_ROWS)
+
+
+class MovingPanel(WheelPanel):
+    """A pane that j/k, the arrows and the page keys also move."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j,down", "move(1)", "down", show=False),
+        Binding("k,up", "move(-1)", "up", show=False),
+        Binding("g,home", "edge(-1)", "first", show=False),
+        Binding("G,end", "edge(1)", "last", show=False),
+        Binding("pagedown,ctrl+d", "page(1)", "page down", show=False),
+        Binding("pageup,ctrl+u", "page(-1)", "page up", show=False),
+    ]
+
+
+class ListPanel(MovingPanel):
+    """Rows below an optional heading, with a cursor; a click selects."""
+
+    inverts_cursor: ClassVar[bool] = True  # whether the cursor's row is shown reversed
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self.cursor = 0
+        self._top = 0
+        self._count = 0
+        self._page = 1
+        self._heading_rows = 0
+
+    def heading(self, width: int) -> Sequence[Row]:  # noqa: ARG002 - for subclasses
+        """Rows that do not scroll."""
+        return ()
+
+    def count(self) -> int:
+        """How many rows there are."""
+        raise NotImplementedError
+
+    def item(self, index: int, width: int) -> Row:
+        """One row. Called only for visible rows."""
+        raise NotImplementedError
+
+    def rest(self, first: int, width: int) -> Row:  # noqa: ARG002 - for subclasses
+        """The text in place of the rows from `first` on, which do not fit."""
+        return (Span(self.tr(f"… {self._count - first} more"), TextStyle.DIM),)
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """The visible rows, including the cursor's."""
+        heading = list(self.heading(width))
+        count = self.count()
+        room = max(height - len(heading), 0)
+        self._heading_rows = len(heading)
+        self._count, self._page = count, max(room, 1)
+        self.cursor = min(max(self.cursor, 0), max(count - 1, 0))
+        self._top = min(self._top, max(count - room, 0))
+        if self.cursor < self._top:
+            self._top = self.cursor
+        elif self.cursor >= self._top + room:
+            self._top = self.cursor - room + 1
+        shown = [self.item(index, width) for index in range(self._top, min(self._top + room, count))]
+        hidden = count - self._top - len(shown)
+        if hidden > 0 and shown and not self.has_focus:
+            shown[-1] = self.rest(self._top + len(shown) - 1, width)
+        at = self.cursor - self._top
+        if self.inverts_cursor and self.has_focus and 0 <= at < len(shown) and count > 1:
+            shown[at] = tuple(Span(span.text, TextStyle.CURSOR) for span in padded(shown[at], width))
+        return heading + shown
+
+    def go_to(self, index: int) -> None:
+        """Move the cursor to a row, or the nearest existing one."""
+        last = max(self.count() - 1, 0) if self.ready else 0
+        self.cursor = min(max(index, 0), last)
+        self.repaint()
+
+    def action_move(self, rows: int) -> None:
+        """Move the cursor."""
+        self.go_to(self.cursor + rows)
+
+    def action_edge(self, way: int) -> None:
+        """Go to the first or last row."""
+        self.go_to(0 if way < 0 else self._count - 1)
+
+    def action_page(self, pages: int) -> None:
+        """One page up or down."""
+        self.action_move(pages * self._page)
+
+    def row_at(self, event: events.MouseEvent) -> int | None:
+        """The row under the mouse; None outside the rows."""
+        at = event.y - (1 if self.framed else 0) - self._heading_rows
+        return self._top + at if 0 <= at < min(self._page, self._count - self._top) else None
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on a row."""
+        if (index := self.row_at(event)) is not None:
+            self.click_row(index)
+
+    def click_row(self, index: int) -> None:
+        """Move the cursor there."""
+        self.go_to(index)
 
 
 def copied_rows(rows: Sequence[Row]) -> str:
