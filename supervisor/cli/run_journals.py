@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.job.errors import JobError
 from supervisor.preflight.network import free_port
-from supervisor.run.failure_history import recurrence_lines, same_failure, seen_in_runs
-from supervisor.run.index import known_runs
+from supervisor.run.failure_history import recurrence_lines, same_failure
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, read_run_file
@@ -56,11 +55,9 @@ def _of_rank(log: LogSource, path: str, node: int, view: AttemptState) -> LogSou
 
 
 def seen_before(path: str, attempt: int, fingerprint: str) -> list[str]:
-    """In words: the other attempts of this run and the newest other run with the same failure."""
-    run = RunPaths(Path(path))
-    same = same_failure(read_state(run.node().journal), fingerprint, attempt)
-    known = known_runs(run.root.resolve().parent, os.environ)
-    return recurrence_lines(same, seen_in_runs(fingerprint, known, run.root))
+    """In words: the other attempts of this run with the same failure."""
+    journal = RunPaths(Path(path)).node().journal
+    return recurrence_lines(same_failure(read_state(journal), fingerprint, attempt))
 
 
 def _memory_kills(folder: Path, attempt: int) -> int:

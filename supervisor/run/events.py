@@ -3,7 +3,7 @@
 One JSON object per line: ``{"kind": ..., "v": 1, "t": wall seconds, ...}``. The keeper of one node writes an event once and
 never changes it. Events hold kinds and values; views supply the words, except for reasons and titles, which policy and
 diagnosis write. Samples (GPU, host, per-step metrics) are not events: they go to ``series/``, and log lines stay in the
-files that torchrun wrote.
+files that torchrun wrote. docs/run-directory.md explains the fields.
 
 `t` is wall time, used for display and for merging nodes. Within a node, events are ordered by line.
 """
@@ -114,10 +114,9 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
 
 
 class KeeperStarted(Event, frozen=True, kw_only=True, tag="keeper_started"):
-    """A keeper took the lock. `adopted`: it took over a run whose keeper had died.
+    """A keeper took the lock. `adopted`: it took over a run whose keeper had died. `host`: only if it is not the first one.
 
-    `boot_id` identifies the machine's boot, because pids and start times mean nothing across boots. `host` is set only if it differs
-    from the host that started the run. `continued_by`: the person who asked for the next attempt of a run that had ended or was held.
+    `boot_id` identifies the machine's boot, because pids and start times mean nothing across boots.
     """
 
     pid: int
@@ -153,12 +152,7 @@ class GpuFound(Event, frozen=True, kw_only=True, tag="gpu_found"):
 
 
 class LaunchIntended(Event, frozen=True, kw_only=True, tag="launch_intended"):
-    """Attempt `attempt` is about to be spawned with this plan (also in attempts/<n>/plan.json).
-
-    `resume`: the flag that tells the script to resume, if any. `resume_at`: the step of the checkpoint to resume from, also when the
-    script finds that checkpoint itself. `resume_copy`: a modified copy of a checkpoint to resume from; it is removed once a newer
-    checkpoint is committed.
-    """
+    """Attempt `attempt` is about to be spawned with this plan (also in attempts/<n>/plan.json). `resume`: the flag that tells the script to resume, if any."""
 
     attempt: int
     argv: tuple[str, ...]
@@ -199,11 +193,7 @@ class PhaseChanged(Event, frozen=True, kw_only=True, tag="phase_changed"):
 
 
 class TrainerReady(Event, frozen=True, kw_only=True, tag="trainer_ready"):
-    """What a trainer with telemetry reports before its first forward.
-
-    `resumed_step`: the step of the checkpoint it loaded, None for a start from scratch.
-    `memory_base_bytes`: held before the first forward: the constant part of a memory prediction.
-    """
+    """What a trainer with telemetry reports before its first forward. `memory_base_bytes`: held by then."""
 
     attempt: int
     resumed_step: int | None = None
@@ -295,10 +285,7 @@ class PlanConfirmed(Event, frozen=True, kw_only=True, tag="plan_confirmed"):
 
 
 class PlanDiffers(Event, frozen=True, kw_only=True, tag="plan_differs"):
-    """The first steps of a restart did not match the plan, so the attempt is ended. `planned`, `measured` and `why` are text; `why` may be empty.
-
-    `of_resume`: the checkpoint differed, not the batch. `wrong`: the answer that this disproves.
-    """
+    """The first steps of a restart did not match the plan, so the attempt is ended. `of_resume`: the checkpoint differed, not the batch."""
 
     attempt: int
     planned: str
@@ -346,11 +333,7 @@ class Progress(Event, frozen=True, kw_only=True, tag="progress"):
 
 
 class CheckpointCommitted(Event, frozen=True, kw_only=True, tag="checkpoint_committed"):
-    """A checkpoint is complete on disk: the trainer reported it, or it was `found` complete in its folder (`sources.checkpoint_layouts`).
-
-    A found checkpoint also has its `layout`, the last `number` in its name, and the time it was written (wall seconds). With
-    `step_by_time`, the name gives no step, so `step` is the step that training had reached by then.
-    """
+    """A checkpoint is complete on disk: the trainer reported it, or it was `found` complete in its folder (`sources.checkpoint_layouts`)."""
 
     attempt: int
     step: int
@@ -364,10 +347,7 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True, tag="checkpoint_comm
 
 
 class CheckpointKept(Event, frozen=True, kw_only=True, tag="checkpoint_kept"):
-    """Before a launch: the checkpoint that `attempt` will resume from was copied to `copy` (absolute path), or not, for the reason `why`.
-
-    The copy is removed once the attempt commits a newer checkpoint or the run succeeds.
-    """
+    """Before a launch: the checkpoint that `attempt` will resume from was copied to `copy` (absolute path), or not, for the reason `why`."""
 
     attempt: int
     step: int
@@ -377,10 +357,7 @@ class CheckpointKept(Event, frozen=True, kw_only=True, tag="checkpoint_kept"):
 
 
 class ResumeMissed(Event, frozen=True, kw_only=True, tag="resume_missed"):
-    """The attempt should have resumed from `step` but started at `began`, below it, so it is ended.
-
-    `certain`: the script is known to keep counting steps across restarts; otherwise its counter may restart at 0.
-    """
+    """The attempt should have resumed from `step` but started at `began`, below it, so it is ended."""
 
     attempt: int
     step: int
@@ -416,10 +393,7 @@ class FailureSign(StrEnum):
 
 
 class RankFailing(Event, frozen=True, kw_only=True, tag="rank_failing"):
-    """The first failing rank of an attempt, reported before the launcher ends and before there is a verdict.
-
-    `text`: the last error line that the rank wrote, at 1-based `line` of `path`; empty if it wrote none.
-    """
+    """The first failing rank of an attempt, reported before the launcher ends and before there is a verdict."""
 
     attempt: int
     local_rank: int
@@ -446,10 +420,7 @@ class StopIntended(Event, frozen=True, kw_only=True, tag="stop_intended"):
 
 
 class StopStepTaken(Event, frozen=True, kw_only=True, tag="stop_rung"):
-    """A step of the stop sequence was taken. `pids`: the processes it applied to.
-
-    `uninterruptible`: survivors stuck in the kernel (state D), where signals do not reach them.
-    """
+    """A step of the stop sequence was taken. `pids`: the processes it applied to; `uninterruptible`: those stuck in the kernel."""
 
     attempt: int
     step: StopStep = msgspec.field(name="rung")
@@ -496,8 +467,6 @@ class AttemptEnded(Event, frozen=True, kw_only=True, tag="attempt_ended"):
     """The launcher and all its ranks have exited, and their logs were read. `exit_code`: the launcher's, negative for a signal.
 
     `memory_kills`: processes in the keeper's control group that the kernel OOM-killed during the attempt.
-    `log_read_bytes`: how many of the `log_size_bytes` were read; None: all of them.
-    `exit_t`: when the command ended (wall seconds), as recorded by its launcher. `t` is when a keeper learned of it.
     """
 
     attempt: int
@@ -513,8 +482,7 @@ class AttemptEnded(Event, frozen=True, kw_only=True, tag="attempt_ended"):
 class LogsDated(Event, frozen=True, kw_only=True, tag="logs_dated"):
     """When a watched job began and ended, by the timestamps in its logs. None: the lines have no timestamps.
 
-    `over`: the job had already ended when it was attached, so the times of watching say nothing about it.
-    `copied`: the log's mtime is that of a copy, so `over_t` is its last timestamp.
+    `over`: it had already ended when it was attached. `copied`: the log's mtime is that of a copy, so `over_t` is its last timestamp.
     `day_guessed`: the time of day is right, but the date is a guess.
     """
 
@@ -527,10 +495,7 @@ class LogsDated(Event, frozen=True, kw_only=True, tag="logs_dated"):
 
 
 class LogQuiet(Event, frozen=True, kw_only=True, tag="log_quiet"):
-    """A watched log has not grown since `since_t` (wall seconds), and nothing shows that its job has ended.
-
-    None: it is growing, possibly again after what looked like the end of the job.
-    """
+    """A watched log has not grown since `since_t` (wall seconds), and nothing shows that its job has ended. None: it is growing."""
 
     attempt: int
     since_t: float | None = None
@@ -600,11 +565,7 @@ class Advisory(Event, frozen=True, kw_only=True, tag="advisory"):
 
 
 class SlowRankFound(Event, frozen=True, kw_only=True, tag="slow_rank_found"):
-    """The rank that the others wait for in every step (`policy.health.straggler`), journalled when it changes.
-
-    It costs `lost_s` of each step of `step_s`; 0: only its device shows it. `rank` is None if there is no straggler, or if the step
-    times of the ranks do not show which one is slow (`unclear`).
-    """
+    """The rank that the others wait for in every step (`policy.health.straggler`), journalled when it changes; None: there is none."""
 
     attempt: int
     rank: int | None = None
@@ -614,10 +575,7 @@ class SlowRankFound(Event, frozen=True, kw_only=True, tag="slow_rank_found"):
 
 
 class LossNotFinite(Event, frozen=True, kw_only=True, tag="loss_not_finite"):
-    """The loss became nan, inf or -inf (`value`) at `step`. Journalled once per attempt, the first time.
-
-    `last`: the loss before that. `rank`: the rank that logged it, if known.
-    """
+    """The loss became nan, inf or -inf (`value`) at `step`. Journalled once per attempt, the first time. `last`: the loss before that."""
 
     attempt: int
     value: str
@@ -656,10 +614,7 @@ class NodeSight(StrEnum):
 
 
 class NodeSeen(Event, frozen=True, kw_only=True, tag="node_seen"):
-    """In node 0's journal: another node joined, fell silent, came back, ended its part of an attempt, or left.
-
-    `exit_code`: its launcher's. `stop` and `by`: why and by whom it was stopped there, if it was.
-    """
+    """In node 0's journal: another node joined, fell silent, came back, ended its part of an attempt, or left."""
 
     node: int
     sight: NodeSight
@@ -668,11 +623,6 @@ class NodeSeen(Event, frozen=True, kw_only=True, tag="node_seen"):
     exit_code: int | None = None
     stop: StopWhy | None = None
     by: str = ""
-
-    @property
-    def stopped_by(self) -> str:
-        """Who stopped its part, in the form used for the run's own stop."""
-        return on_node(self.node, self.by)
 
 
 def on_node(node: int, by: str) -> str:
@@ -707,11 +657,9 @@ class StacksProbed(Event, frozen=True, kw_only=True, tag="stacks_probed"):
 
 
 class StallFlagged(Event, frozen=True, kw_only=True, tag="stall_flagged"):
-    """No progress for longer than this phase of this run normally takes. Nothing is done about it yet.
+    """No progress since `since` for longer than this phase of this run normally takes. Nothing is done about it yet.
 
-    `since`: wall time of the last progress; of the last line if `stage` is log. `stage`: the source of the
-    pace (step, log, start, compile, evaluation, checkpoint). `act_s`: the length at which it would be ended;
-    None: never. `pace_s`: the 99th percentile, 0 if only a person's own limit is known.
+    `act_s`: the length at which it would be ended; None: never. `pace_s`: the 99th percentile, 0 if only a person's own limit is known.
     """
 
     attempt: int
@@ -738,11 +686,9 @@ class RanksAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StacksTaken(Event, frozen=True, kw_only=True, tag="stacks_taken"):
-    """A round of stacks of all ranks. `text`: what the ranks are doing, in one line; `odd`: those that keep the others waiting.
+    """A round of stacks of all ranks. `text`: what they are doing, in one line; `odd`: those that keep the others waiting.
 
-    `line_at`: the odd one's own line. `artifact`: the text of all stacks, relative to the run directory.
-    `source`: see `StacksProbed`. `collective`: facts from a flight recorder or NCCL's RAS. `groups`: the
-    ranks by activity; only the first of very many.
+    `artifact`: the text of all stacks, relative to the run directory. `groups`: the ranks by activity; only the first of very many.
     """
 
     attempt: int
@@ -763,10 +709,7 @@ class StallEnded(Event, frozen=True, kw_only=True, tag="stall_ended"):
 
 
 class OnlyFlagged(Event, frozen=True, kw_only=True, tag="only_flagged"):
-    """Why a flagged stall is not ended for now: the `rule` of `policy.health.ending`, and `why` in words.
-
-    Journalled when the rule changes. `until_s`: the length of stall at which the attempt would be ended after all; None: never.
-    """
+    """Why a flagged stall is not ended for now: the `rule` of `policy.health.ending`, and `why` in words; journalled when it changes."""
 
     attempt: int
     rule: str
@@ -775,10 +718,7 @@ class OnlyFlagged(Event, frozen=True, kw_only=True, tag="only_flagged"):
 
 
 class HangCountdown(Event, frozen=True, kw_only=True, tag="hang_countdown"):
-    """The stall is a hang by all rules: the attempt is ended at wall time `until`, `left_s` from now, unless a person keeps waiting.
-
-    `text`: what the ranks are doing. `rule`: the rule that allows ending it.
-    """
+    """The stall is a hang by all rules: the attempt is ended at wall time `until`, `left_s` from now, unless a person keeps waiting."""
 
     attempt: int
     until: float
@@ -803,11 +743,7 @@ class HangKept(Event, frozen=True, kw_only=True, tag="hang_kept"):
 
 
 class HangFound(Event, frozen=True, kw_only=True, tag="hang_found"):
-    """The stall is a hang, so the attempt is ended. Journalled just before the intent to stop.
-
-    `ranks`: the odd ones out, empty if unknown. `rule`: the rule of `policy.health.ending` that allows ending it. `line`: the 1-based line in `artifact` of the first one's own frame, or of its
-    stack's start. For the rest see `StacksTaken`.
-    """
+    """The stall is a hang, so the attempt is ended. Journalled just before the intent to stop. `line`: in `artifact`, of the first odd rank."""
 
     attempt: int
     waited_s: float
@@ -823,10 +759,7 @@ class HangFound(Event, frozen=True, kw_only=True, tag="hang_found"):
 
 
 class ClockSet(Event, frozen=True, kw_only=True, tag="clock_set"):
-    """Somebody set the machine's clock. This keeper's event times continue as if it had not been set.
-
-    `ahead_s`: how far the machine's clock is ahead of event times from now on; negative if it is behind.
-    """
+    """Somebody set the machine's clock, now `ahead_s` ahead of this keeper's event times, which continue as if it had not been set."""
 
     ahead_s: float
 
@@ -856,10 +789,7 @@ class BatchAsked(Event, frozen=True, kw_only=True, tag="batch_asked"):
 
 
 class BatchAnswered(Event, frozen=True, kw_only=True, tag="batch_answered"):
-    """An answer and who gave it. `day`: it was given on this day, in an earlier run of the same script.
-
-    `batch`: the batch that the attempts so far ran with, according to this answer. `trial`: nobody answered, so this is try number `trial`.
-    """
+    """An answer and who gave it. `batch`: that of the attempts so far, according to it. `trial`: nobody answered, so this is try number `trial`."""
 
     question: BatchQuestion
     value: str

@@ -1,17 +1,10 @@
-"""Reads earlier failures from journals: recovery times and their parts, and earlier occurrences of the same failure."""
+"""Earlier failures of a run: recovery times and their parts, and earlier occurrences of the same failure."""
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Iterable
-from pathlib import Path
-from typing import NamedTuple
 
 from supervisor.run import events as ev
-from supervisor.run.jsonl import NOT_DECODED
-from supervisor.run.paths import RunPaths
-from supervisor.run.regular import open_regular
 from supervisor.run.state import RunState
 
 # Reasons to end an attempt that had already failed; the failure is then at the time of that decision.
@@ -76,23 +69,6 @@ def recovery_of(facts: Iterable[ev.Event], attempt: int) -> ev.Recovered | None:
     )
 
 
-# -- the same failure again: verdicts with the same fingerprint ------------------------------------
-
-MOST_RUNS = 40
-# A week's journal is some 15 MB; verdicts stand between its progress lines.
-MOST_JOURNAL_BYTES = 32 << 20
-_WHOLE = 16  # digits: shorter marks name a failure before any log, and say nothing of its cause
-
-
-class Sighting(NamedTuple):
-    """The newest other run with the same failure, and how many more runs had it."""
-
-    run_id: str
-    attempt: int
-    t: float
-    more_runs: int = 0
-
-
 def same_failure(state: RunState, fingerprint: str, attempt: int) -> tuple[int, ...]:
     """The other attempts of a run with the same failure."""
     return tuple(
@@ -105,43 +81,7 @@ def same_failure(state: RunState, fingerprint: str, attempt: int) -> tuple[int, 
     )
 
 
-def seen_in_runs(fingerprint: str, runs: Iterable[RunPaths], own: Path) -> Sighting | None:
-    """The newest other run (of `runs`, newest first) with the same failure; None if none of the last 40 had it."""
-    if len(fingerprint) < _WHOLE:
-        return None
-    found: list[Sighting] = []
-    for run in [run for run in runs if run.root.resolve() != own.resolve()][:MOST_RUNS]:
-        sighting = _in_journal(run, fingerprint.encode())
-        if sighting is not None:
-            found.append(sighting)
-    return found[0]._replace(more_runs=len(found) - 1) if found else None
-
-
-def recurrence_lines(same: tuple[int, ...], sighting: Sighting | None) -> list[str]:
-    """The recurrence in words, one line each."""
-    lines = []
-    if same:
-        lines.append(f"the same failure as attempt{'s' if len(same) > 1 else ''} {', '.join(map(str, same))}")
-    if sighting is not None:
-        day = time.strftime("%Y-%m-%d", time.localtime(sighting.t))
-        more = f", and in {sighting.more_runs} more" if sighting.more_runs else ""
-        lines.append(f"seen before in run {sighting.run_id} (attempt {sighting.attempt}) on {day}{more}")
-    return lines
-
-
-def _in_journal(run: RunPaths, mark: bytes) -> Sighting | None:
-    """The last verdict with this fingerprint, found without decoding the whole journal."""
-    try:
-        with open_regular(run.node().journal) as file:
-            data = file.read(MOST_JOURNAL_BYTES)
-    except OSError:
-        return None
-    place = data.rfind(b'"fingerprint":"' + mark + b'"')
-    if place < 0:
-        return None
-    start, stop = data.rfind(b"\n", 0, place) + 1, data.find(b"\n", place)
-    try:
-        fact = json.loads(data[start : stop if stop >= 0 else len(data)])
-        return Sighting(run.run_id, int(fact["attempt"]), float(fact["t"]))
-    except (*NOT_DECODED, KeyError, TypeError):
-        return None  # a damaged line does not count
+def recurrence_lines(same: tuple[int, ...]) -> list[str]:
+    """The recurrence in words: one line, or none."""
+    many = "s" if len(same) > 1 else ""
+    return [f"the same failure as attempt{many} {', '.join(map(str, same))}"] if same else []

@@ -348,7 +348,11 @@ def _node_seen(s: st.RunState, event: ev.NodeSeen) -> st.RunState:
         if event.stop is not None and found.stop is None:
             # Ranks that checkpoint together end together: node 0's part may have ended before its keeper hears about the signal.
             stop = ev.StopIntended(
-                t=event.t, attempt=found.number, why=event.stop, by=event.stopped_by, grace_s=0.0
+                t=event.t,
+                attempt=found.number,
+                why=event.stop,
+                by=ev.on_node(event.node, event.by),
+                grace_s=0.0,
             )
             changes["stop"] = stop
         s = _edit(s, found.number, **changes)

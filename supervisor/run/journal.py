@@ -16,7 +16,7 @@ import errno
 import fcntl
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO, TypeVar, Union
@@ -26,8 +26,8 @@ import msgspec
 from supervisor import __version__
 from supervisor.run import events, records, state, timeline
 from supervisor.run import fold as folding
-from supervisor.run.events import SCHEMA_VERSION, Event, KeeperStarted, Progress, RunEnded, RunStarted
-from supervisor.run.fold import fold, replay
+from supervisor.run.events import SCHEMA_VERSION, Event
+from supervisor.run.fold import replay
 from supervisor.run.jsonl import NOT_DECODED, bounded, decoded_file
 from supervisor.run.paths import NodePaths, private, replace_file
 from supervisor.run.regular import open_regular, read_regular
@@ -217,8 +217,8 @@ def _read_at(path: Path, offset: int, most: int) -> bytes:
 class JournalReader:
     """Reads events as they are appended. Cheap to call often: without news it costs one fstat."""
 
-    def __init__(self, path: Path, start: Callable[[BinaryIO], int | None] = lambda _: 0) -> None:
-        """`start` gives the offset to read a new or replaced journal from; None: read nothing now, and from 0 with the next call."""
+    def __init__(self, path: Path, start: Callable[[BinaryIO], int] = lambda _: 0) -> None:
+        """`start` gives the offset to read a new or replaced journal from."""
         self._path = path
         self._start = start
         self._offset = 0
@@ -242,9 +242,7 @@ class JournalReader:
                 if info.st_ino != self._inode or info.st_size < self._offset:
                     self._inode, self._offset, self.skipped = info.st_ino, 0, 0
                     self.newest_version = SCHEMA_VERSION
-                    if (start := self._start(file)) is None:
-                        return []
-                    self._offset = start
+                    self._offset = self._start(file)
                 if info.st_size <= self._offset:
                     return []
                 file.seek(self._offset)
@@ -321,8 +319,8 @@ def _seal(file: BinaryIO, offset: int) -> int:
 class StateReader:
     """A journal folded as it grows; every view holds one.
 
-    `tail_first`: for a long journal without a snapshot, the first `refresh` shows only its end, marked in
-    `state.journal_read`; each further one reads on from the start. For readers called repeatedly.
+    `tail_first`: a long journal without a snapshot is folded in pieces of `TAIL_BYTES`, one a `refresh`. Until all of it is,
+    `state` has the run's identity and `journal_read` alone, and only the events of the last piece are returned.
 
     Attributes:
         state: the fold of the events read.
@@ -333,7 +331,7 @@ class StateReader:
         self._path, self._tail_first = path, tail_first
         self._reader = JournalReader(path, self._begin)
         self.state = self._folded = RunState()
-        self.left_out = self._shown_to = 0
+        self.left_out = self._behind_to = 0
         self._tail: list[Event] = []
 
     @property
@@ -344,47 +342,45 @@ class StateReader:
     def refresh(self, *, limit_bytes: int = MAX_LINE_BYTES) -> list[Event]:
         """Fold what was appended since the last call, at most this many bytes; returns those events.
 
-        With `tail_first` the first call on a long journal also returns the events in its last `TAIL_BYTES`.
+        With `tail_first` the first call on a journal with a snapshot also returns the last events before that.
         """
-        behind = self._shown_to - self._reader.offset
-        news = self._reader.read(
-            limit_bytes=limit_bytes if behind <= 0 else min(limit_bytes, behind, TAIL_BYTES)
-        )
+        most, began = TAIL_BYTES if self._tail_first else limit_bytes, self._reader.offset
+        news = self._reader.read(limit_bytes=min(limit_bytes, most))
         self._folded = replay(news, self._folded)
         if self._reader.skipped != self._folded.unknown_events:
             newer = self._reader.newest_version if self._reader.newest_version > SCHEMA_VERSION else None
             self._folded = msgspec.structs.replace(
                 self._folded, unknown_events=self._reader.skipped, newer_version=newer
             )
+        if self._reader.offset < self._behind_to:
+            known = {
+                name: getattr(self._folded, name) for name in ("run_id", "name", "mode", "host", "source")
+            }
+            self.state = RunState(**known, journal_read=(self._reader.offset, self._behind_to))
+            return []
+        if self._behind_to:
+            self._behind_to, self.left_out = 0, began
+        self.state = self._folded
         tail, self._tail = self._tail, []
-        if self._reader.offset >= self._shown_to:
-            self.state = self._folded
-        else:
-            read = self._reader.offset, self._shown_to
-            self.state = msgspec.structs.replace(self.state, journal_read=read)
-        return [*tail, *(news if behind <= 0 else ())]
+        return [*tail, *news]
 
-    def _begin(self, file: BinaryIO) -> int | None:
-        """Where to start reading an unread or replaced journal; None: not now, its end is shown."""
+    def _begin(self, file: BinaryIO) -> int:
+        """Where to start reading an unread or replaced journal."""
         self.state = self._folded = RunState()
-        self.left_out = self._shown_to = 0
+        self.left_out = self._behind_to = 0
         size = os.fstat(file.fileno()).st_size
         if self._tail_first and size <= TAIL_BYTES:
             return 0
         offset = self._from_snapshot(file, size)
-        if not self._tail_first:
-            return offset
-        self.left_out = max((offset or size) - TAIL_BYTES, 0)
-        file.seek(self.left_out)
-        data = file.read((offset or size) - self.left_out)
-        start, end = data.find(b"\n") + 1 if self.left_out else 0, data.rfind(b"\n") + 1
-        self._tail = list(JournalReader(self._path).decode(data[start:end]))
-        if offset:
-            return offset
-        self._shown_to = self.left_out + end
-        file.seek(0)
-        self.state = _at_end(JournalReader(self._path).decode(file.readline(MAX_LINE_BYTES)), self._tail)
-        return None
+        if self._tail_first and offset:
+            self.left_out = max(offset - TAIL_BYTES, 0)
+            file.seek(self.left_out)
+            data = file.read(offset - self.left_out)
+            start = data.find(b"\n") + 1 if self.left_out else 0
+            self._tail = list(JournalReader(self._path).decode(data[start:]))
+        elif self._tail_first:
+            self._behind_to = size - TAIL_BYTES // 2  # pieces end at whole lines
+        return offset
 
     def _from_snapshot(self, file: BinaryIO, size: int) -> int:
         """How many bytes of the journal a valid snapshot covers; 0 without one."""
@@ -399,26 +395,6 @@ class StateReader:
         self._folded, self._reader.skipped = known.state, known.state.unknown_events
         self._reader.newest_version = known.state.newer_version or SCHEMA_VERSION
         return known.offset
-
-
-def _at_end(first: Iterable[Event], tail: Sequence[Event]) -> RunState:
-    """The certain facts at the end of a journal, and its identity from the `first` line.
-
-    These are the training's position, and the outcome of a run that nobody continued. Attempts, their
-    verdicts, the best loss and usable checkpoints depend on all earlier events.
-    """
-    began = replay(event for event in first if isinstance(event, RunStarted))
-    end = replay(event for event in tail if isinstance(event, Progress))
-    last = next((event for event in reversed(tail) if isinstance(event, RunEnded | KeeperStarted)), None)
-    over = last if isinstance(last, RunEnded) else None
-    return msgspec.structs.replace(
-        began if over is None else fold(began, over),
-        started_t=None,  # no elapsed time is known
-        last_t=tail[-1].t if tail else None,
-        progress=end.progress,
-        total_steps=end.total_steps or began.total_steps,
-        timeline=(),
-    )
 
 
 class _Versioned(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from supervisor.text.patterns import Lazy
 
@@ -40,51 +41,37 @@ _WHOLE_OR_NOT = r"{0}(({1})(\.part)?|\.({1})\.([0-9a-f]{{8}}|(\d+\.)?part))"
 RECORD = Lazy("|".join(_WHOLE_OR_NOT.format(*each) for each in _RECORDS.items()))
 
 
+class _Below:
+    """An attribute of a folder: the path of this name in it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: _Folder, _kind: type) -> Path:
+        return folder.root / self._name
+
+
+class _Folder(Protocol):
+    @property
+    def root(self) -> Path: ...
+
+
 @dataclass(frozen=True, slots=True)
 class AttemptPaths:
     """Files of one attempt on one node."""
 
     root: Path
 
-    @property
-    def plan(self) -> Path:
-        """The launch plan, as JSON."""
-        return self.root / "plan.json"
-
-    @property
-    def exit(self) -> Path:
-        """The launcher's exit status, written by a tiny launcher so that it survives the keeper."""
-        return self.root / "exit"
-
-    @property
-    def agent_log(self) -> Path:
-        """stdout and stderr of torchrun itself (or of the command)."""
-        return self.root / "agent.log"
-
-    @property
-    def arrivals(self) -> Path:
-        """The arrival times of the logs' bytes, by batch (`run.arrivals`)."""
-        return self.root / "arrivals.jsonl"
-
-    @property
-    def telemetry(self) -> Path:
-        """Folder of rank<r>.jsonl, written by a trainer that sends telemetry."""
-        return self.root / "telemetry"
-
-    @property
-    def torchrun(self) -> Path:
-        """torchrun's --log-dir: <run-id>_<random>/attempt_0/<local rank>/{stdout,stderr}.log."""
-        return self.root / "torchrun"
-
-    @property
-    def stop_file(self) -> Path:
-        """If it exists, a trainer that supports it saves a checkpoint and exits."""
-        return self.root / "stop"
-
-    @property
-    def profile_file(self) -> Path:
-        """When it is touched, a trainer that supports it traces its next steps."""
-        return self.root / "profile"
+    plan = _Below("plan.json")  # The launch plan, as JSON
+    # The launcher's exit status, written by a tiny launcher so that it survives the keeper
+    exit = _Below("exit")
+    agent_log = _Below("agent.log")  # stdout and stderr of torchrun itself (or of the command)
+    arrivals = _Below("arrivals.jsonl")  # The arrival times of the logs' bytes, by batch (`run.arrivals`)
+    telemetry = _Below("telemetry")  # Folder of rank<r>.jsonl, written by a trainer that sends telemetry
+    # torchrun's --log-dir: <run-id>_<random>/attempt_0/<local rank>/{stdout,stderr}.log
+    torchrun = _Below("torchrun")
+    stop_file = _Below("stop")  # If it exists, a trainer that supports it saves a checkpoint and exits
+    profile_file = _Below("profile")  # When it is touched, a trainer that supports it traces its next steps
 
     def rank_folders(self) -> dict[int, Path]:
         """torchrun's folder for each local rank, as found on disk; the newest tree wins."""
@@ -109,50 +96,16 @@ class NodePaths:
 
     root: Path
 
-    @property
-    def journal(self) -> Path:
-        """The node's events."""
-        return self.root / "events.jsonl"
-
-    @property
-    def snapshot(self) -> Path:
-        """The folded state of a prefix of the journal, which makes readers faster (`run.journal`)."""
-        return self.root / "state.json"
-
-    @property
-    def series(self) -> Path:
-        """Folder of samples."""
-        return self.root / "series"
-
-    @property
-    def lock(self) -> Path:
-        """Locked by flock while a keeper is alive; contains its pid and start time."""
-        return self.root / "keeper.lock"
-
-    @property
-    def log(self) -> Path:
-        """The keeper's own log."""
-        return self.root / "keeper.log"
-
-    @property
-    def heartbeat(self) -> Path:
-        """A number that grows while the node's keeper is alive."""
-        return self.root / "heartbeat"
-
-    @property
-    def report(self) -> Path:
-        """The node's report to the leader."""
-        return self.root / "report.json"
-
-    @property
-    def order(self) -> Path:
-        """The leader's newest order, only on node 0."""
-        return self.root / "order.json"
-
-    @property
-    def orders(self) -> Path:
-        """Folder of all orders, named by number."""
-        return self.root / "orders"
+    journal = _Below("events.jsonl")  # The node's events
+    # The folded state of a prefix of the journal, which makes readers faster (`run.journal`)
+    snapshot = _Below("state.json")
+    series = _Below("series")  # Folder of samples
+    lock = _Below("keeper.lock")  # Locked by flock while a keeper is alive; contains its pid and start time
+    log = _Below("keeper.log")  # The keeper's own log
+    heartbeat = _Below("heartbeat")  # A number that grows while the node's keeper is alive
+    report = _Below("report.json")  # The node's report to the leader
+    order = _Below("order.json")  # The leader's newest order, only on node 0
+    orders = _Below("orders")  # Folder of all orders, named by number
 
     def attempt(self, number: int) -> AttemptPaths:
         """Files of attempt `number`, counted from 1."""
@@ -170,20 +123,9 @@ class RunPaths:
         """The folder's name."""
         return self.root.name
 
-    @property
-    def run_json(self) -> Path:
-        """The resolved job."""
-        return self.root / "run.json"
-
-    @property
-    def control(self) -> Path:
-        """Requests from viewers."""
-        return self.root / "control"
-
-    @property
-    def artifacts(self) -> Path:
-        """Stacks, dumps, reports."""
-        return self.root / "artifacts"
+    run_json = _Below("run.json")  # The resolved job
+    control = _Below("control")  # Requests from viewers
+    artifacts = _Below("artifacts")  # Stacks, dumps, reports
 
     def node(self, number: int = 0) -> NodePaths:
         """Files of node `number`."""

@@ -7,12 +7,13 @@ zip was written completely. For older formats this is unknown, so such a file is
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from pathlib import Path
 from typing import Final
@@ -106,6 +107,10 @@ class _Listing:
     def inner(self, *names: str) -> str:
         return os.path.join(self.path, *names)
 
+    def checkpoint(self, layout: str, name: str, t: float, *, path: str = "") -> FoundCheckpoint:
+        """The checkpoint whose step is in `name`; by default it is this folder."""
+        return FoundCheckpoint(path or self.path, _step_of(name), t, layout, _number_of(name))
+
     def text(self, name: str) -> str | None:
         """A short text file's only line."""
         if not self.is_file(name):
@@ -167,10 +172,8 @@ def _accelerate(here: _Listing, _file: str) -> FoundCheckpoint | None:
         return None
     # checkpoint_3 is the third save (ProjectConfiguration.automatic_checkpoint_naming), checkpoint-3 is diffusers' step 3.
     named = _HF_NAME.fullmatch(here.name)
-    step = int(named[1]) if named else _step_of(here.name)
-    return FoundCheckpoint(
-        here.path, step, max(map(here.written, states)), "accelerate", _number_of(here.name)
-    )
+    found = here.checkpoint("accelerate", here.name, max(map(here.written, states)))
+    return replace(found, step=int(named[1])) if named else found
 
 
 def _saved_by_one(here: _Listing, numbers: list[int]) -> bool:
@@ -201,13 +204,7 @@ def _distributed(here: _Listing, _file: str) -> FoundCheckpoint | None:
         file.seek(-1, os.SEEK_END)
         if file.read(1) != b".":  # the end of a pickle
             return None
-    return FoundCheckpoint(
-        here.path,
-        _step_of(here.name),
-        here.written(last),
-        "torch.distributed.checkpoint",
-        _number_of(here.name),
-    )
+    return here.checkpoint("torch.distributed.checkpoint", here.name, here.written(last))
 
 
 def _torchtune(here: _Listing, _file: str) -> FoundCheckpoint | None:
@@ -225,8 +222,7 @@ def _torchtune(here: _Listing, _file: str) -> FoundCheckpoint | None:
             written = os.stat(place).st_mtime
             if written < max(map(here.written, weights)):
                 return None  # of an older epoch
-            step = _step_of(here.name)
-            return FoundCheckpoint(here.path, step, written, "torchtune", _number_of(here.name))
+            return here.checkpoint("torchtune", here.name, written)
     return None
 
 
@@ -245,7 +241,7 @@ def _deepspeed(here: _Listing, _file: str) -> FoundCheckpoint | None:
         return None
     if not all(is_zip(inside.inner(name)) for name in inside.matching(_SHARDS)):
         return None
-    return FoundCheckpoint(here.path, _step_of(tag), here.written("latest"), "DeepSpeed", _number_of(tag))
+    return here.checkpoint("DeepSpeed", tag, here.written("latest"))
 
 
 def _megatron(here: _Listing, _file: str) -> FoundCheckpoint | None:
@@ -279,8 +275,7 @@ def _plain(here: _Listing, file: str) -> FoundCheckpoint | None:
         return None
     if not _has_training_state(here.inner(file)):
         return None
-    step = _step_of(match["stem"])
-    return FoundCheckpoint(here.inner(file), step, here.written(file), PLAIN, _number_of(match["stem"]))
+    return here.checkpoint(PLAIN, match["stem"], here.written(file), path=here.inner(file))
 
 
 LAYOUTS: Final[tuple[Layout, ...]] = (
@@ -353,20 +348,16 @@ def whole_at(path: str, *, ranks: int | None = None) -> FoundCheckpoint | None:
     A file of `torch.save` may have any name, because the caller knows that it is one.
     """
     path = os.path.abspath(path)
-    if os.path.isdir(path):
-        here = _listing(path, ranks=ranks)
-        layouts = [row for row in LAYOUTS if row.what is not _What.FILE]
-        return next((one for row in layouts if here is not None and (one := _tried(row, here))), None)
-    here = _listing(os.path.dirname(path), ranks=ranks)
-    name = os.path.basename(path)
-    if here is None or not here.is_file(name):
+    is_folder, name = os.path.isdir(path), os.path.basename(path)
+    here = _listing(path if is_folder else os.path.dirname(path), ranks=ranks)
+    if here is None or is_folder:
+        return _first(here) if here is not None else None
+    if not here.is_file(name):
         return None
-    files = [row for row in LAYOUTS if row.what is _What.FILE]
-    found = next((one for row in files if (one := _tried(row, here, name))), None)
+    found = _first(here, name)
     if found is not None or not _has_training_state(path):
         return found
-    stem = _stem(name)
-    return FoundCheckpoint(path, _step_of(stem), here.written(name), PLAIN, _number_of(stem))
+    return here.checkpoint(PLAIN, _stem(name), here.written(name), path=path)
 
 
 def _stem(name: str) -> str:
@@ -385,10 +376,8 @@ def whole_saved(
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     for _ in range(SAVED_DEPTH):
         if (here := _listing(folder, ranks=ranks)) is not None:
-            rows = [row for row in LAYOUTS if row.what is not _What.FILE]
-            # A folder may have one layout's name and another one's files.
-            one = next((one for row in rows if (one := _tried(row, here)) is not None), None)
-            if one is not None or any(_takes(row, here) for row in rows):
+            one = _first(here)  # a folder may have one layout's name and another one's files
+            if one is not None or _is_taken(here):
                 return one if one is not None and one.t >= since_t else None
         folder = os.path.dirname(folder)
     if not os.path.isfile(path) or _NO_STATE_NAME.search(_stem(os.path.basename(path))):
@@ -430,39 +419,17 @@ def tree_bytes(path: Path) -> int | None:
     return total
 
 
-@dataclass(frozen=True, slots=True)
-class LikelyFile:
-    """A file with a checkpoint's name. `path`: absolute; `t`: wall seconds of its last change."""
-
-    path: str
-    t: float
-
-
-def newest_like_checkpoint(
-    folders: Iterable[Path], since_t: float, counts: Callable[[str, float], bool] = lambda _path, _t: True
-) -> LikelyFile | None:
-    """The newest file below `folders` with a checkpoint's name, written from `since_t` on, that `counts` accepts.
-
-    Only names and times are checked, of at most `MAX_ENTRIES` entries, `LIKE_DEPTH` folders deep; hidden
-    folders and symbolic links are skipped.
-    """
-    left = [MAX_ENTRIES]
-    found: LikelyFile | None = None
+def has_checkpoint_names(folders: Iterable[Path]) -> bool:
+    """Whether any file in or just below `folders` has a checkpoint's name; also where there is too much to look at."""
+    left = MAX_ENTRIES
     for folder in folders:
-        for entry in _files(folder, left, LIKE_DEPTH):
-            if not entry.name.lower().endswith(LIKE_CHECKPOINTS):
-                continue
-            try:
-                status = entry.stat(follow_symlinks=False)
-            except OSError:
-                continue
-            if not status.st_size or status.st_mtime < max(
-                since_t, found.t if found is not None else since_t
-            ):
-                continue
-            if counts(entry.path, status.st_mtime):
-                found = LikelyFile(os.path.abspath(entry.path), status.st_mtime)
-    return found
+        for place, inner, names in os.walk(folder):
+            left -= len(names) + len(inner)
+            if left < 0 or any(name.lower().endswith(LIKE_CHECKPOINTS) for name in names):
+                return True
+            is_deep = len(Path(place).relative_to(folder).parts) + 1 >= LIKE_DEPTH
+            inner[:] = [] if is_deep else [name for name in inner if not name.startswith(".")]
+    return False
 
 
 def is_zip(path: str) -> bool:
@@ -471,25 +438,6 @@ def is_zip(path: str) -> bool:
         return zipfile.is_zipfile(path)
     except OSError:
         return False
-
-
-def _files(folder: Path, left: list[int], depth: int) -> Iterator[os.DirEntry[str]]:
-    """The files of a folder, then those of its subfolders."""
-    deeper: list[Path] = []
-    try:
-        with os.scandir(folder) as listing:
-            for entry in listing:
-                left[0] -= 1
-                if left[0] < 0:
-                    return
-                if entry.is_file(follow_symlinks=False):
-                    yield entry
-                elif depth > 1 and not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
-                    deeper.append(Path(entry.path))
-    except OSError:
-        return
-    for inner in deeper:
-        yield from _files(inner, left, depth - 1)
 
 
 def _listing(path: str, left: list[int] | None = None, ranks: int | None = None) -> _Listing | None:
@@ -514,44 +462,41 @@ def _below(
     here = _listing(folder, left, ranks)
     if here is None or (here.is_dir("nodes") and is_run_directory(Path(folder))):
         return
-    taken = False
-    for row in LAYOUTS:
-        if row.what is not _What.FILE:
-            one = _tried(row, here)
-            taken = taken or one is not None or _takes(row, here)
-            if one is not None:
-                if one.t >= since_t:
-                    yield one
-                break
-    if taken:
+    one = _first(here)
+    if one is not None and one.t >= since_t:
+        yield one
+    if one is not None or _is_taken(here):
         return
     for name, entry in here.entries.items():
         try:
             if entry.is_dir(follow_symlinks=False):
                 if depth > 1 and not name.startswith("."):
                     yield from _below(entry.path, since_t, left, depth - 1, ranks)
-            elif entry.is_file(follow_symlinks=False) and here.written(name) >= since_t:
-                files = (row for row in LAYOUTS if row.what is _What.FILE)
-                found = next((one for row in files if (one := _tried(row, here, name))), None)
-                if found is not None:
-                    yield found
+            elif (
+                entry.is_file(follow_symlinks=False)
+                and here.written(name) >= since_t
+                and (file := _first(here, name)) is not None
+            ):
+                yield file
         except OSError:
             continue
 
 
-def _tried(row: Layout, here: _Listing, file: str = "") -> FoundCheckpoint | None:
-    """An unreadable or nonsensical file is not a complete checkpoint."""
-    try:
-        return row.find(here, file)
-    except (OSError, ValueError, RecursionError):
-        return None
+def _first(here: _Listing, file: str = "") -> FoundCheckpoint | None:
+    """The complete checkpoint that a folder is, or `file` in it. An unreadable or nonsensical one is not complete."""
+    for row in LAYOUTS:
+        if (row.what is _What.FILE) == bool(file):
+            with contextlib.suppress(OSError, ValueError, RecursionError):
+                if (found := row.find(here, file)) is not None:
+                    return found
+    return None
 
 
-def _takes(row: Layout, here: _Listing) -> bool:
-    try:
-        return row.takes(here)
-    except OSError:
-        return False
+def _is_taken(here: _Listing) -> bool:
+    """Whether a folder has a known layout, complete or not."""
+    with contextlib.suppress(OSError):
+        return any(row.takes(here) for row in LAYOUTS)
+    return False
 
 
 def _step_of(name: str) -> int | None:

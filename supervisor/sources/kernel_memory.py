@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from supervisor.sources.processes import read_proc
@@ -116,41 +116,20 @@ def about(record: bytes, pids: Collection[int], since_s: float) -> str | None:
 
 def _read_group(version: int, mount: str, path: str) -> CgroupMemory | None:
     used, most, given_up_first, events = _FILES[version]
-    folders = _upwards(mount, path, used)
+    # The group's folder and its ancestors, nearest first. In a container the listed path is the host's and
+    # does not exist under our mount; then the mount itself is the group.
+    parts = [part for part in path.split("/") if part and part != ".."]
+    above = [os.path.join(mount, *parts[:depth]) for depth in range(len(parts), -1, -1)]
+    folders = [folder for folder in above if os.path.exists(os.path.join(folder, used))]
     if not folders:
         return None
-    limits = {folder: _number(folder, most) for folder in folders}
-    real = {
-        at: limit if limit is not None and limit < _NO_LIMIT_BYTES else None for at, limit in limits.items()
-    }
-    group, limit = _tightest(real)
-    kills = _field(folders[0], events, "oom_kill")
-    return CgroupMemory(version, _used(group, used, given_up_first), limit, kills)
-
-
-def _tightest(limits: Mapping[str, int | None]) -> tuple[str, int | None]:
-    """The group with the lowest limit, and that limit; if there is none, the nearest group."""
-    limited = [(limit, folder) for folder, limit in limits.items() if limit is not None]
-    if not limited:
-        return next(iter(limits)), None
-    limit, folder = min(limited, key=lambda each: each[0])  # of equal limits the nearest
-    return folder, limit
-
-
-def _used(folder: str, name: str, given_up_first: str) -> int | None:
-    used = _number(folder, name)
-    return None if used is None else max(used - (_field(folder, "memory.stat", given_up_first) or 0), 0)
-
-
-def _upwards(mount: str, path: str, needed: str) -> list[str]:
-    """The group's folder and its ancestors with the file `needed`, nearest first.
-
-    In a container the listed path is the host's and does not exist under our mount; then the mount itself is
-    the group.
-    """
-    parts = [part for part in path.split("/") if part and part != ".."]
-    folders = [os.path.join(mount, *parts[:depth]) for depth in range(len(parts), -1, -1)]
-    return [folder for folder in folders if os.path.exists(os.path.join(folder, needed))]
+    limits = {folder: limit for folder in folders if (limit := _number(folder, most)) is not None}
+    limits = {folder: limit for folder, limit in limits.items() if limit < _NO_LIMIT_BYTES}
+    group = min(limits, key=limits.__getitem__, default=folders[0])  # of equal limits the nearest
+    in_use = _number(group, used)
+    if in_use is not None:
+        in_use = max(in_use - (_field(group, "memory.stat", given_up_first) or 0), 0)
+    return CgroupMemory(version, in_use, limits.get(group), _field(folders[0], events, "oom_kill"))
 
 
 def _number(folder: str, name: str) -> int | None:

@@ -364,12 +364,18 @@ def io_bytes(ranks: Iterable[ProcessId]) -> int:
 
 def any_is_written(paths: Iterable[str]) -> bool:
     """Whether any process that we may inspect has one of the files open for writing; walks /proc once."""
-    return next(_writers(paths), None) is not None
+    return next(writers_of(paths), None) is not None
 
 
-def writers_of(paths: Iterable[str]) -> list[int]:
+def writers_of(paths: Iterable[str]) -> Iterator[int]:
     """The pids of processes that have one of the files open for writing, as far as visible; walks /proc once."""
-    return list(_writers(paths))
+    wanted = {os.path.realpath(path) for path in paths}  # as the kernel names them
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        pid = int(entry)
+        if any(path in wanted and _opened_for_writing(pid, fd) for fd, path in open_files(pid)):
+            yield pid
 
 
 def _kill(pid: int, number: int) -> bool:
@@ -464,16 +470,6 @@ def _sent_bytes() -> dict[str, int]:
                         attribute += max(length + 3 & ~3, 4)
                     at += size + 3 & ~3
     return found
-
-
-def _writers(paths: Iterable[str]) -> Iterator[int]:
-    wanted = {os.path.realpath(path) for path in paths}  # as the kernel names them
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        pid = int(entry)
-        if any(path in wanted and _opened_for_writing(pid, fd) for fd, path in open_files(pid)):
-            yield pid
 
 
 def _opened_for_writing(pid: int, fd: str) -> bool:

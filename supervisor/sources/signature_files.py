@@ -1,26 +1,18 @@
 """The signature tables and their compiled form, from the package and a cache on disk.
 
 Parsing the tables and compiling them takes about two seconds; loading the
-stored form, milliseconds. A cache that is absent, damaged, of another version
-or not writable costs time and nothing else.
+stored form, milliseconds. There is one cache an engine, of the tables used last. One that
+is absent, damaged, of other tables or not writable costs time and nothing else.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import threading
 import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from supervisor.diagnosis.scan.matcher import (
-    HyperscanMatcher,
-    Matcher,
-    compile_matcher,
-    engine_name,
-    load_matcher,
-)
 from supervisor.diagnosis.scan.signature_tables import (
     Signatures,
     digest_of,
@@ -29,6 +21,13 @@ from supervisor.diagnosis.scan.signature_tables import (
     unpack,
     with_own,
 )
+from supervisor.diagnosis.scan.windows import (
+    HyperscanMatcher,
+    Matcher,
+    compile_matcher,
+    engine_name,
+    load_matcher,
+)
 from supervisor.run.regular import open_regular
 from supervisor.sources.tail.scan_ahead import AheadMatcher
 
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from supervisor.job.spec import OwnSignature
 
 _MAGIC = b"stoker-signatures-3\n"
-_CACHE_NAME = re.compile(r"signatures-.+\.bin")
-MOST_CACHES = 8
 
 
 class Engine(NamedTuple):
@@ -70,7 +67,7 @@ def load_engine(cache_dir: str | None = None, own: Sequence[OwnSignature] = ()) 
     """Load signatures and matcher from a valid cache, or build (and store) them. `own`: the user's."""
     tables = read_tables()
     digest = digest_of(with_own(tables, own))
-    path = os.path.join(cache_dir, f"signatures-{digest}-{engine_name()}.bin") if cache_dir else None
+    path = os.path.join(cache_dir, f"signatures-{engine_name()}.bin") if cache_dir else None
     if path is not None and (stored := _stored(path, digest)) is not None:
         return stored._replace(matcher=AheadMatcher(stored.matcher))
     signatures = parse_tables(tables, own)
@@ -114,18 +111,8 @@ def _store(path: str, packed: bytes, database: bytes) -> None:
     body = packed + database
     header = _MAGIC + b"%08x" % zlib.crc32(body) + b"\n" + str(len(packed)).encode() + b"\n"
     with contextlib.suppress(OSError):
-        folder = os.path.dirname(path)
-        make_private(Path(folder))
+        make_private(Path(path).parent)
         replace_file(Path(path), header + body)
-        _drop_oldest(folder)
-
-
-def _drop_oldest(folder: str) -> None:
-    """Each edit of a user's signatures creates a cache of 1.7 MB, so only the newest few are kept."""
-    with os.scandir(folder) as entries:
-        caches = [entry for entry in entries if _CACHE_NAME.fullmatch(entry.name)]
-    for entry in sorted(caches, key=lambda entry: entry.stat().st_mtime)[:-MOST_CACHES]:
-        os.unlink(entry.path)
 
 
 class EngineLoader:

@@ -6,13 +6,11 @@ import os
 import stat
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.run.answers import (
     FILE,
-    MAX_ANSWERS,
     MAX_BYTES,
     AnswerLine,
     exit_code_question,
@@ -77,18 +75,6 @@ def test_the_newest_answer_to_a_question_of_a_script_is_kept_for_its_owner_alone
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert os.listdir(path.parent) == [FILE], "no half-written file is left"
-
-
-def test_only_so_many_are_kept(tmp_path: Path) -> None:
-    env, path = home(tmp_path)
-    path.parent.mkdir()
-    many = [line(script=f"{at:064d}") for at in range(MAX_ANSWERS + 50)]
-    path.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in many))
-    remember_answer(line(script="new"), env)
-    kept = path.read_bytes().splitlines()
-    assert len(kept) == MAX_ANSWERS
-    assert recall_answer("new", "q", env) is not None
-    assert recall_answer(f"{0:064d}", "q", env) is None
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.run import arrivals
-from supervisor.run.arrivals import MOST_BATCHES, Arrival, ArrivalReader, Arrivals, ArrivalWriter
+from supervisor.run.arrivals import Arrival, ArrivalReader, Arrivals, ArrivalWriter
 from supervisor.run.paths import AttemptPaths
 
 
@@ -21,15 +21,6 @@ def test_a_byte_has_the_time_of_its_batch() -> None:
     assert not log.add(Arrival("a", 300, 80.0, 90.0)), "a clock that was set back"
     assert log.add(Arrival("a", 300, 80.0, 110.0))
     assert log.time_of(250) == 105, "it cannot have had a size before the one known already"
-
-
-def test_a_day_of_bursts_is_a_page_of_memory_and_the_newest_are_exact() -> None:
-    log = Arrivals()
-    for n in range(1, 9000):
-        log.add(Arrival("a", n * 10, n - 0.5, float(n)))
-    assert len(log.batches) <= MOST_BATCHES
-    assert log.time_of(89990) == 8999
-    assert log.time_of(45000) == pytest.approx(4500, abs=40)
 
 
 def test_what_was_written_is_read_as_it_comes_and_continued_by_another_keeper(

@@ -74,13 +74,6 @@ def test_later_changes_win_and_none_is_lost(changes: list[SpecChange]) -> None:
     assert folded.from_scratch == (changes[-1].from_scratch if changes else False)
 
 
-def test_the_words_of_the_next_launch_hold_what_was_set() -> None:
-    assert after().words == JOB.entry_args
-    assert after(HALVED).words == ("--micro", "4", "--accumulation", "4", "--lr", "1")
-    fewer = SpecChange(set_args=(("--workers", "0"), ("--resume_from", "c/4"), ("env:N", "1")))
-    assert after(HALVED, fewer).words[-1] == "--workers=0", "what makes it resume is looked for at the launch"
-
-
 @pytest.mark.parametrize(
     ("words", "batch"),
     [

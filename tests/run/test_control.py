@@ -101,11 +101,3 @@ def test_a_screen_counts_while_its_file_moves(tmp_path: Path) -> None:
         assert watched(now) is (now == 204.0), "a screen that was suspended counts again"
     presence.leave()
     assert not watched(206.0)
-
-
-def test_a_folder_that_is_gone_or_not_ours_matters_to_nobody(tmp_path: Path) -> None:
-    presence, viewers = Presence(tmp_path / "gone"), Viewers(tmp_path / "gone")
-    presence.refresh(0.0)
-    viewers.look(0.0)
-    presence.leave()
-    assert not viewers.watched(0.0)

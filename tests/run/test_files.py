@@ -13,7 +13,7 @@ from supervisor.run import answers, index
 from supervisor.run.index import claim
 from supervisor.run.journal import JournalWriter
 from supervisor.run.ownership import KeeperLock
-from supervisor.run.paths import AttemptPaths, RunPaths, is_run_directory, make_private, private
+from supervisor.run.paths import AttemptPaths, RunPaths, make_private, private
 from supervisor.run.regular import open_regular, read_regular, read_text
 from supervisor.run.runfile import BadRunFile, read_run_stream
 from supervisor.run.series import METRICS, SeriesWriter
@@ -105,29 +105,6 @@ def test_a_link_in_a_run_directory_is_refused(tmp_path: Path, name: str, exists:
     assert other.exists() == exists
     assert other.is_dir() or not exists or other.read_text() == "mine"
     assert not other.is_dir() or not list(other.iterdir())
-
-
-def test_what_is_there_of_nodes_ranks_and_runs(tmp_path: Path) -> None:
-    run = RunPaths(tmp_path / "run")
-    assert run.nodes() == []
-    assert not is_run_directory(run.root)
-    for name in ("2", "0", "notes"):
-        (run.root / "nodes" / name).mkdir(parents=True)
-    assert run.nodes() == [0, 2]
-    assert not is_run_directory(run.root), "no journal yet"
-    (run.root / "nodes" / "2" / "events.jsonl").touch()
-    assert is_run_directory(run.root), "another node's is one too"
-    os.mkfifo(run.node().journal)
-    assert is_run_directory(run.root)
-    attempt = run.node().attempt(1)
-    assert attempt.rank_folders() == {}
-    for tree, t in (("a/attempt_0", 100), ("b/attempt_0", 50)):
-        for rank in ("0", "10", "2", "x"):
-            (attempt.torchrun / tree / rank).mkdir(parents=True)
-        (attempt.torchrun / tree / "5").touch()
-        os.utime(attempt.torchrun / tree, (t, t))
-    assert list(attempt.rank_folders()) == [0, 2, 10]
-    assert attempt.rank_folders()[0].parts[-3] == "a", "the newest tree wins"
 
 
 @pytest.mark.fault("logs and load", "logs are cleared away while they are shown", "no error")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 
@@ -11,14 +10,11 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import BatchAnswer, BatchQuestion, Unread
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.fold import fold, merge_progress, replay
-from supervisor.run.journal import JournalWriter, read_state
+from supervisor.run.fold import merge_progress, replay
 from supervisor.run.records import (
     Decision,
     DecisionKind,
-    FailureClass,
 )
-from tests.keeper.fakes import verdict_of
 from tests.keeper.runs import INTENDED, RUNS, STARTED, T
 
 BEGUN = (STARTED, INTENDED, RUNS)
@@ -35,33 +31,6 @@ def stop(why: ev.StopWhy = ev.StopWhy.REQUEST) -> ev.StopIntended:
 
 
 # -- the state --------------------------------------------------------------------------------------
-
-
-def test_what_is_learnt_of_a_rank_is_kept_when_it_is_not_said_again() -> None:
-    first = ev.RankStarted(
-        t=T, attempt=1, local_rank=0, rank=4, pid=7, start_time=1.0, stdout="o", stderr="e"
-    )
-    rank = attempt_after(first, ev.RankStarted(t=T, attempt=1, local_rank=0)).ranks[0]
-    assert (rank.rank, rank.pid, rank.start_time, rank.stdout, rank.stderr) == (4, 7, 1.0, "o", "e")
-    again = ev.RankStarted(
-        t=T, attempt=1, local_rank=0, rank=0, pid=8, start_time=0.0, stdout="p", stderr="f"
-    )
-    rank = attempt_after(first, again).ranks[0]
-    assert (rank.rank, rank.pid, rank.start_time, rank.stdout, rank.stderr) == (0, 8, 0.0, "p", "f")
-
-
-def test_a_rank_that_has_gone_keeps_the_code_that_was_seen() -> None:
-    seen = ev.RankExited(t=T, attempt=1, local_rank=0, exit_code=9)
-    unseen = ev.RankExited(t=T, attempt=1, local_rank=0)
-    assert attempt_after(seen, unseen).ranks[0].exit_code == 9
-    assert (
-        attempt_after(unseen, ev.RankExited(t=T, attempt=1, local_rank=0, exit_code=0)).ranks[0].exit_code
-        == 0
-    )
-    assert attempt_after(unseen).ranks[0].exited
-    ended = ev.AttemptEnded(t=T, attempt=1, exit_code=1, rank_exit_codes={0: 3, 1: 0})
-    ranks = attempt_after(seen, ended).ranks
-    assert [(rank.exited, rank.exit_code) for rank in ranks.values()] == [(True, 3), (True, 0)]
 
 
 FAILING = ev.RankFailing(t=T, attempt=1, local_rank=1, sign=ev.FailureSign.EXITING, text="ValueError: x")
@@ -173,15 +142,6 @@ def test_an_observed_logs_own_times() -> None:
     assert (undated.started_t, undated.ended_t, undated.found_over) == (None, 9.0, True)
 
 
-def test_a_provisional_verdict_decides_nothing() -> None:
-    ended = ev.AttemptEnded(t=T, attempt=1, exit_code=1)
-    early = ev.Diagnosed(t=T, attempt=1, verdict=verdict_of(), provisional=True)
-    assert isinstance(replay((*BEGUN, ended, early)).condition, st.Ended)
-    assert attempt_after(ended, early).verdict_provisional
-    final = ev.Diagnosed(t=T, attempt=1, verdict=verdict_of())
-    assert isinstance(replay((*BEGUN, ended, early, final)).condition, st.DiagnosedAs)
-
-
 def test_who_continues_a_run_is_in_no_slurm_job_of_before() -> None:
     first = ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="1", host="a", slurm_job="7")
     adopted = ev.KeeperStarted(t=T, pid=2, start_time=1.0, version="1", adopted=True)
@@ -212,58 +172,6 @@ def test_the_first_step_that_an_attempt_does(
         number=1, planned_t=0, first_step=first, resumed_step=resumed, resume_at=planned
     )
     assert (attempt.begins_at, attempt.went_on) == (begins, went_on)
-
-
-# -- the timeline --------------------------------------------------------------------------------------
-
-
-def test_how_far_training_was_when_a_line_matched() -> None:
-    seen = ev.EvidenceSeen(t=T, attempt=1, failure=FailureClass.CUDA_OOM, role="cause", text="x", path="p")
-    launched = ev.LaunchIntended(t=T, attempt=1, argv=(), reason="first launch")
-    steps = (ev.Progress(t=T, attempt=1, step=7), ev.Progress(t=T, attempt=1, step=9))
-    state = replay([launched, steps[0], seen, steps[1]])
-    assert state.attempt is not None
-    assert (state.attempt.step_at_evidence, state.attempt.last_step) == (7, 9)
-
-
-# -- records and paths --------------------------------------------------------------------------------
-
-
-OLD_RESUME = (
-    '{"kind":"run_started","t":1.0,"v":1,"run_id":"r","name":"n","mode":"launched","host":"h"}',
-    '{"kind":"launch_intended","t":2.0,"v":1,"attempt":1,"argv":[],"reason":"first"}',
-    '{"kind":"progress","t":3.0,"v":1,"attempt":1,"step":12}',
-    '{"kind":"checkpoint_committed","t":4.0,"v":1,"attempt":1,"step":10,"path":"c/10"}',
-    '{"kind":"decided","t":5.0,"v":1,"attempt":1,"decision":{"kind":"restart","reason":"again","change":{"set_args":[["--resume","c/10"]]}}}',
-    '{"kind":"launch_intended","t":6.0,"v":1,"attempt":2,"argv":[],"reason":"again","resume":"c/10","resume_at":10}',
-)
-
-
-def test_a_journal_of_before_copies_and_misses_opens_and_goes_on(tmp_path: Path) -> None:
-    journal = tmp_path / "events.jsonl"
-    journal.write_text("\n".join(OLD_RESUME) + "\n")
-    state = read_state(journal)
-    assert state.unknown_events == 0
-    assert (state.kept, state.answers) == ((), {})
-    assert state.resumable is not None
-    assert state.resumable.path == "c/10"
-    writer = JournalWriter(journal)
-    for fact in (
-        ev.CheckpointKept(t=6.5, attempt=2, step=10, path="c/10", copy="/r/.stoker-kept-10"),
-        ev.ResumeMissed(t=7.0, attempt=2, step=10, began=0),
-        ev.CheckpointCommitted(t=8.0, attempt=2, step=5, path="c/5"),
-    ):
-        writer.append(fact)
-    writer.close()
-    later = read_state(journal)
-    assert [kept.copy for kept in later.kept] == ["/r/.stoker-kept-10"]
-    assert later.attempts[1].missed == ev.ResumeMissed(t=7.0, attempt=2, step=10, began=0)
-    assert later.resumable is not None
-    assert later.resumable.path == "c/10", "not what an attempt wrote that had not resumed"
-    question = BatchQuestion(Unread.COUNTER, "", None, (BatchAnswer("restarts"),))
-    answered = fold(later, ev.BatchAnswered(t=9.0, question=question, value="restarts"))
-    assert answered.resumable is not None
-    assert answered.resumable.path == "c/5"
 
 
 def test_an_answer_about_the_exit_code_leaves_the_batch_that_was_answered() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.common import user_settings
 from supervisor.run import events as ev
 from supervisor.run.index import (
     ID_STAMP,
@@ -22,8 +21,6 @@ from supervisor.run.index import (
     listed_names,
     listed_notes,
     register,
-    runs_dir,
-    state_home,
 )
 from supervisor.run.journal import JournalWriter
 from supervisor.run.ownership import KeeperLock
@@ -145,46 +142,6 @@ def test_the_index_finds_runs_elsewhere_and_forgets_deleted_ones(tmp_path: Path,
     assert find_run(run.run_id, tmp_path / "runs", env).root == run.root
     run.node().journal.unlink()
     assert known_runs(tmp_path / "runs", env) == []
-
-
-@pytest.mark.parametrize("target", ["index.jsonl", "two.jsonl", "/dev/null/x", "dotfiles/index.jsonl"])
-def test_an_index_that_is_a_link_is_written_where_that_leads(
-    tmp_path: Path, env: dict[str, str], target: str
-) -> None:
-    index = tmp_path / "state" / "stoker" / "index.jsonl"
-    index.parent.mkdir(parents=True)
-    index.symlink_to(target)
-    index.with_name("two.jsonl").symlink_to("index.jsonl")
-    run = make_run(tmp_path / "runs")
-    register(run, "job", env)
-    if target == "dotfiles/index.jsonl":
-        assert find_run("job", tmp_path / "elsewhere", env).root == run.root
-        return
-    with pytest.raises(OSError, match=r"index\.jsonl"):  # it leads nowhere
-        give_name(run, "other", env)
-    assert find_run(run.run_id, tmp_path / "runs", env).root == run.root
-
-
-def test_a_folder_of_runs_behind_a_link_has_one_name(tmp_path: Path, env: dict[str, str]) -> None:
-    """What processes are told of their run, what run.json records and what is found again are the same."""
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "runs").symlink_to(tmp_path / "disk")
-    run = make_run(tmp_path / "runs")
-    assert run.root.parent == tmp_path / "disk"
-    register(RunPaths(tmp_path / "runs" / run.run_id), "x", env)
-    assert known_runs(tmp_path / "runs", env) == [run]
-    assert find_run("x", tmp_path / "elsewhere", env) == run
-
-
-def test_relative_folders_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert state_home({"HOME": "/h"}) == Path("/h/.local/state/stoker")
-    assert state_home({"XDG_STATE_HOME": "/s"}) == Path("/s/stoker")
-    assert state_home({}).name == "stoker"
-    assert runs_dir(None, {}) == Path.cwd() / "runs"
-    for relative in ("rel/state", ".", "~/state"):
-        assert state_home({"HOME": "/h", "XDG_STATE_HOME": relative}) == Path("/h/.local/state/stoker")
-        settings = user_settings({"HOME": "/h", "XDG_CONFIG_HOME": relative})
-        assert settings == Path("/h/.config/stoker/config.toml")
 
 
 # -- the trash -------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -142,23 +141,6 @@ def test_another_file_in_its_place_is_not_written_to(tmp_path: Path, monkeypatch
     writer.append(note("two"))
     writer.close()
     assert texts(path) == ["one", "two"]
-
-
-def test_where_it_went_is_said(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    writer = JournalWriter(folder / "j")
-    assert writer.astray() == ""
-    folder.rename(tmp_path / "elsewhere")
-    assert writer.astray() == f"moved to {tmp_path / 'elsewhere'}"
-    writer.append(note("still its journal"))
-    (tmp_path / "elsewhere").rename(folder)
-    assert writer.astray() == ""
-    shutil.rmtree(folder)
-    assert writer.astray() == "deleted"
-    writer.append(note("into nothing"))
-    writer.close()
-    assert not folder.exists()
 
 
 def remounted(disk: Path, how: str) -> None:

@@ -47,15 +47,3 @@ def test_the_file_is_the_users_alone_and_holds_no_words_of_the_command_line(tmp_
     (path,) = tmp_path.rglob(MEMORY_FILE)
     assert path.stat().st_mode & 0o777 == 0o600
     assert b"s3cret" not in path.read_bytes()
-
-
-def test_half_and_foreign_lines_are_passed_over(tmp_path: Path) -> None:
-    env = {"XDG_STATE_HOME": str(tmp_path)}
-    remember_memory(line(), env)
-    (path,) = tmp_path.rglob(MEMORY_FILE)
-    with path.open("ab") as file:
-        file.write(b'{"kind": {"flags": "' + KIND.flags.encode() + b'"}}\nnonsense\n')
-    remember_memory(line("r2"), env)
-    with path.open("ab") as file:
-        file.write(path.read_bytes()[:40])
-    assert [each.run for each in recall_memory(KIND, env)] == ["r1", "r2"]

@@ -125,12 +125,6 @@ def test_a_full_disk_does_not_keep_a_keeper_out(tmp_path: Path, monkeypatch: pyt
     lock.release()
 
 
-def test_a_folder_as_it_is_left_has_nothing_against_it(tmp_path: Path) -> None:
-    run = own_run_in(tmp_path, job_of(tmp_path), *ENDED)
-    assert check_folder(run).refusals == ()
-    assert place_of(run).notice == place_of(run).refusal == ""
-
-
 @pytest.mark.fault(
     "secrets and access",
     "everybody or the group may exchange the run's folder",
@@ -147,15 +141,6 @@ def test_where_others_may_exchange_the_folder(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     assert check_folder(run).refusals == (f"everybody may exchange what lies in {tmp_path} (mode 0777)",)
     tmp_path.chmod(0o700)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
-def test_a_folder_above_that_is_another_users_is_warned_of(tmp_path: Path) -> None:
-    run = own_run_in(tmp_path, job_of(tmp_path), *ENDED)
-    os.chown(tmp_path, 65_534, 65_534)
-    found = check_folder(run)
-    assert found.refusals == ()
-    assert f"uid 65534 owns {tmp_path} and may exchange what lies in it" in found.warnings
 
 
 @pytest.mark.fault(

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from supervisor.cli.policy import explained
-from supervisor.job.batch import BatchChange, BatchSpec
-from supervisor.policy import ASKED_FOR
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange, Verdict
 from supervisor.run.state import RunState
 from supervisor.views.wording.kinds import end_of_request
 from supervisor.views.wording.translate import english
-from tests.keeper.fakes import job_of, run_in, stopped_verdict, verdict_of
+from tests.keeper.fakes import stopped_verdict, verdict_of
 
 RESTART = Decision(DecisionKind.RESTART, "ada asked for it", change=SpecChange())
 
@@ -117,48 +112,3 @@ def test_a_failure_before_the_stop_stays_one() -> None:
     state = replay([*begun(1, 1.0), *ended(1, 5.0, ev.StopWhy.REQUEST, "ada", oom)])
     assert state.attempts[0].failure is FailureClass.CUDA_OOM
     assert end_of_request(state.attempts[0]) == ""
-
-
-def test_explain_counts_no_requested_restart(tmp_path: Path) -> None:
-    nccl = verdict_of(FailureClass.NCCL_ERROR)
-    again = Decision(DecisionKind.RESTART, "nccl_error: as it was", change=SpecChange())
-    run = run_in(
-        tmp_path,
-        *restarted(),
-        ev.AttemptEnded(t=20.0, attempt=2, exit_code=1, last_step=20),
-        ev.Diagnosed(t=20.0, attempt=2, verdict=nccl),
-        ev.Decided(t=20.0, attempt=2, decision=again),
-        *begun(3, 21.0, again.reason),
-        ev.AttemptEnded(t=30.0, attempt=3, exit_code=1, last_step=20),
-        ev.Diagnosed(t=30.0, attempt=3, verdict=nccl),
-        ev.Decided(t=30.0, attempt=3, decision=RESTART, by="ada"),
-    )
-    record = job_of(tmp_path, "--resume", "auto")
-    told = [line.strip() for line in explained(run, record, {})]
-    assert told[1].startswith("ended 1970-01-0")
-    lines = [line for line in told if not line.startswith("ended ")]
-    assert lines[0] == "attempt 1: restarted by ada at step 10 → restart: ada asked for it"
-    assert lines[1] == ASKED_FOR
-    assert not any("terminated" in line for line in lines)
-    assert lines[-1] == ASKED_FOR
-    assert lines[-2] == "was (ada): restart: ada asked for it"
-
-
-def test_a_restart_that_changes_something_shows_what(tmp_path: Path) -> None:
-    change = SpecChange(batch=BatchChange(BatchSpec(16, 1, 2), BatchSpec(8, 2, 2)), env=(("A", "1"),))
-    decision = Decision(DecisionKind.RESTART, "ada asked for it", change=change)
-    decided = ev.Decided(t=5.0, attempt=1, decision=decision, by="ada")
-    state = replay([*begun(1, 1.0), decided, asked(ev.RequestKind.RESTART_WITH, 5.1)])
-    shown = "ada asked: restart with micro-batch 16 → 8, accumulation 1 → 2, A=1"
-    assert english.moment(state.timeline[-1]) == shown
-
-    nccl = ev.Diagnosed(t=4.0, attempt=1, verdict=verdict_of(FailureClass.NCCL_ERROR))
-    failed: list[ev.Event] = [ev.AttemptEnded(t=4.0, attempt=1, exit_code=1, last_step=10), nccl, decided]
-    (tmp_path / "failed").mkdir()
-    run = run_in(tmp_path / "failed", *begun(1, 1.0), *failed)
-    lines = [line.strip() for line in explained(run, job_of(tmp_path, "--resume", "auto"), {})]
-    assert f"was: {shown}" in lines
-    (tmp_path / "live").mkdir()
-    live = run_in(tmp_path / "live", *begun(1, 1.0), decided, *ended(1, 5.0, ev.StopWhy.RESTART, "ada"))
-    first = explained(live, job_of(tmp_path, "--resume", "auto"), {})[0]
-    assert first == f"attempt 1: restarted by ada at step 10 → {shown}"

@@ -63,21 +63,6 @@ def test_a_stream_stays_within_its_budget_and_the_minutes_are_all_there(tmp_path
     assert [point[1] for point in points] == sorted(point[1] for point in points if point[1] is not None)
 
 
-def test_a_series_whose_newer_file_is_not_begun_yet_is_read(tmp_path: Path) -> None:
-    """A file that is full becomes the older one at once; the newer one is made with the next sample."""
-    last = 1
-    writer = written(tmp_path, 1, 1)
-    while not (tmp_path / "metrics.0.jsonl").exists():
-        last += 1
-        written(tmp_path, last, last, writer)
-    assert not (tmp_path / "metrics.jsonl").exists()
-    reader = SeriesReader(tmp_path, METRICS)
-    assert [step_of(sample) for sample in reader.read()] == list(range(1, last + 1))
-    assert reader.read() == []
-    written(tmp_path, last + 1, last + 1, writer).close()
-    assert [step_of(sample) for sample in reader.read()] == [last + 1]
-
-
 @given(some.lists(some.integers(0, 90), min_size=1, max_size=12), some.integers(64, 5000))
 @settings(max_examples=60, deadline=None)
 @pytest.mark.fault("journal and disk", "a series rotates under its reader", "each sample is read once")
@@ -110,26 +95,6 @@ def test_a_folder_that_was_moved_is_not_made_anew(tmp_path: Path) -> None:
     written(folder, 101, 300, writer).close()
     assert not folder.exists()
     assert sizes(tmp_path / "moved")["metrics.jsonl"] > SEGMENT, "it continues where it was"
-
-
-def test_series_are_read_as_they_grow_and_rolled_up_by_minute(tmp_path: Path) -> None:
-    writer = SeriesWriter(tmp_path)
-    reader = SeriesReader(tmp_path, METRICS)
-    assert reader.read() == []
-    for second in range(150):
-        writer.append(METRICS, 600.0 + second, "job", 1, {"loss": float(second), "step": None})
-    samples = reader.read()
-    assert len(samples) == 150
-    assert samples[3].v == {"loss": 3.0, "step": None}
-    writer.append(METRICS, 750.0, "job", 1, {"loss": float("nan")})
-    assert reader.read()[0].v["loss"] is None
-    writer.close()
-    rolled = read_rollups(tmp_path, METRICS)
-    assert [(r.t, r.v["loss"]) for r in rolled] == [
-        (600.0, (0.0, 29.5, 59.0, 60)),
-        (660.0, (60.0, 89.5, 119.0, 60)),
-        (720.0, (120.0, 134.5, 149.0, 30)),
-    ]
 
 
 def test_the_highest_and_the_first_are_found_without_reading_days(

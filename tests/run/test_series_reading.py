@@ -72,22 +72,6 @@ def test_the_newer_file_becomes_the_older_while_it_is_read(tmp_path: Path) -> No
     assert every(reader) == [8, 9, 10]
 
 
-def test_a_tail_reaches_into_the_older_file(tmp_path: Path) -> None:
-    (tmp_path / f"{METRICS}.0.jsonl").write_bytes(lines(1, 2, 3))
-    (tmp_path / f"{METRICS}.jsonl").write_bytes(lines(4, 5))
-    size = len(lines(1))
-    reader = SeriesReader(tmp_path, METRICS)
-    assert reader.seek_tail(3 * size + 2)
-    assert every(reader) == [3, 4, 5]
-    all_of_it = SeriesReader(tmp_path, METRICS)
-    assert all_of_it.seek_tail(100 * size), "an older file may have had one before it"
-    assert every(all_of_it) == [1, 2, 3, 4, 5]
-    (tmp_path / f"{METRICS}.0.jsonl").unlink()
-    short = SeriesReader(tmp_path, METRICS)
-    assert not short.seek_tail(100 * size)
-    assert every(short) == [4, 5]
-
-
 @pytest.mark.parametrize(("older", "newer"), [(0, 5000), (3000, 2000), (3000, 400)])
 def test_of_what_lies_before_the_tail_small_pieces_of_all_of_it_are_read(
     tmp_path: Path, older: int, newer: int

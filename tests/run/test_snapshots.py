@@ -14,17 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.cli.main import main as stoker
 from supervisor.keeper.base.ledger import Ledger
 from supervisor.run import events as ev
 from supervisor.run import journal
 from supervisor.run.fold import fold
 from supervisor.run.journal import JournalWriter, StateReader, facts_in, read_state, write_snapshot
 from supervisor.run.paths import NodePaths, RunPaths
-from supervisor.run.state import Finished, Preflight, RunState
-from supervisor.views.headless.story import story
-from supervisor.views.model.reader import SnapshotReader
-from supervisor.views.tui.panels.state_words import condition_span
+from supervisor.run.state import Preflight, RunState
 from supervisor.views.wording.kinds import reading_text
 from tests.recorded.old_versions import ARCHIVE, REVISIONS
 
@@ -246,29 +242,6 @@ def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from leaves(value, (*path, key))
 
 
-def test_no_forged_state_breaks_a_reader(node: NodePaths) -> None:
-    """Each value of a real state in turn is something else: the fold goes on, and the story is told, or it is left alone."""
-    events = story_of(12)
-    half = sum(map(len, lines_of(events[: len(events) // 2])))
-    with_snapshot(node, b"".join(lines_of(events)), half)
-    known = json.loads(node.snapshot.read_bytes())
-    used = 0
-    for path in leaves(known["state"]):
-        values: tuple[Any, ...] = (None, -1, 1e300, "x", [])
-        for strange in values:
-            forged = json.loads(json.dumps(known))
-            place = forged["state"]
-            for key in path[:-1]:
-                place = place[key]
-            place[path[-1]] = strange
-            node.snapshot.write_text(json.dumps(forged), encoding="utf-8")
-            reader = StateReader(node.journal)
-            news = reader.refresh()
-            used += len(news) < len(events)
-            assert story(reader.state, RunPaths(node.root.parent.parent))
-    assert used > 150
-
-
 # -- who writes them -----------------------------------------------------------------------------------------------------
 
 
@@ -293,26 +266,6 @@ def test_a_keeper_leaves_snapshots_as_its_journal_grows_and_at_its_end(
     again = Ledger(node)
     assert (again.adopted, again.state) == (True, ledger.state)
     again.close()
-
-
-def test_a_state_that_is_ahead_of_its_journal_is_no_snapshot(
-    node: NodePaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("supervisor.keeper.base.ledger.SNAPSHOT_EVERY", 1)
-
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    ledger = Ledger(node)
-    ledger.emit(story_of()[0])
-    before = node.snapshot.read_bytes()
-    with monkeypatch.context() as disk:
-        disk.setattr(os, "write", full)
-        ledger.emit(ev.NoteAdded(t=T, text="waits in memory", by="me"))
-        assert ledger.trouble
-        assert node.snapshot.read_bytes() == before
-    ledger.close()
-    assert read_state(node.journal) == ledger.state
 
 
 def test_a_snapshot_is_of_what_its_keeper_wrote_and_of_nothing_else(
@@ -349,61 +302,27 @@ def test_a_snapshot_is_of_what_its_keeper_wrote_and_of_nothing_else(
 # -- a long journal without one ------------------------------------------------------------------------------------------
 
 
-def test_the_end_of_an_old_journal_is_shown_first_and_all_of_it_in_the_end(
+def test_an_old_journal_is_marked_until_all_of_it_is_read(
     node: NodePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "TAIL_BYTES", 4 * KIB)
-    events = story_of(300)[:-3]  # it trains
-    lines = lines_of(events)
-    node.journal.write_bytes(b"".join(lines))
+    events = story_of(300)
+    node.journal.write_bytes(b"".join(lines_of(events)))
     reader = StateReader(node.journal, tail_first=True)
-    shown = reader.refresh()
-    assert 10 < len(shown) < 60
-    assert shown == events[-len(shown) :]
-    state = reader.state
-    assert state.progress is not None
-    assert (state.run_id, state.host, state.progress.step, state.attempts) == ("r", "h", 300, ())
-    assert reading_text(state).startswith("reading ")
-    assert reading_text(state).endswith(", 0 %")
-    with node.journal.open("ab") as file:  # it goes on meanwhile
-        file.write(lines_of([ev.NoteAdded(t=T + 5000, text="new", by="me")])[0])
-    rounds = 0
     shares = []
-    while reader.state.journal_read is not None:
-        assert reader.refresh() == [], "what was shown is not shown again"
-        shares.append(reading_text(reader.state))
-        rounds += 1
-    assert rounds > 5
+    while not (shown := reader.refresh()):
+        state = reader.state
+        assert (state.run_id, state.host, state.condition, state.attempts) == ("r", "h", Preflight(), ())
+        assert reading_text(state).startswith("reading ")
+        shares.append(reading_text(state))
     assert len(set(shares)) > 5
+    assert 10 < len(shown) < 60, "the newest events, to be printed"
+    assert shown == events[-len(shown) :]
+    assert reader.left_out == sum(map(len, lines_of(events[: -len(shown)])))
+    with node.journal.open("ab") as file:
+        file.write(lines_of([ev.NoteAdded(t=T + 5000, text="new", by="me")])[0])
     assert [event.t for event in reader.refresh()] == [T + 5000]
     assert reader.state == from_start(node.journal)
-
-
-def test_the_end_of_a_journal_gives_no_false_verdict(
-    old: Path, node: NodePaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Wherever a journal ends, its end says nothing about how the run stands that all of it does not say."""
-    journals = [*every(old), b"".join(lines_of(story_of()))]
-    monkeypatch.setattr(journal, "TAIL_BYTES", 1500)
-    for data in journals:
-        lines = data.splitlines(keepends=True)
-        for count in range(1, len(lines) + 1):
-            node.journal.write_bytes(b"".join(lines[:count]))
-            reader = StateReader(node.journal, tail_first=True)
-            reader.refresh()
-            seen, whole = reader.state, read_state(node.journal)
-            if seen.journal_read is None:
-                assert seen == whole
-                continue
-            assert seen.condition in (Preflight(), whole.condition)
-            assert not isinstance(seen.condition, Preflight) or seen.ended_t is None
-            assert (seen.attempts, seen.timeline, seen.best_loss, seen.resumable) == ((), (), None, None)
-            if seen.progress is not None and whole.progress is not None:
-                assert seen.progress.step in (None, whole.progress.step)
-    node.journal.write_bytes(journals[-1])
-    reader = StateReader(node.journal, tail_first=True)
-    reader.refresh()
-    assert isinstance(reader.state.condition, Finished), "how it ended is known at once"
 
 
 def test_a_long_journal_with_a_snapshot_is_whole_at_once_and_its_end_is_printed(
@@ -418,36 +337,3 @@ def test_a_long_journal_with_a_snapshot_is_whole_at_once_and_its_end_is_printed(
     assert reader.state == from_start(node.journal)
     assert 10 < len(shown) < 60
     assert shown == events[-len(shown) :]
-    assert len(data) - 6 * KIB < reader.left_out < len(data)
-
-
-def test_a_long_old_run_is_marked_while_it_is_read(
-    node: NodePaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(journal, "TAIL_BYTES", 4 * KIB)
-    run = RunPaths(node.root.parent.parent)
-    events = story_of(300)
-    node.journal.write_bytes(b"".join(lines_of(events[:-3])))
-    reader = SnapshotReader(run)
-    snapshot = reader.refresh()
-    assert condition_span(snapshot, T).text.startswith("○ reading ")
-    assert (snapshot.step, snapshot.state.attempt) == (300, None), (
-        "where it is, and no attempt that may be another"
-    )
-    revisions = []
-    while (snapshot := reader.refresh()).state.journal_read is not None:
-        revisions.append(snapshot.revision)
-    assert revisions == sorted(set(revisions)), "the screen is told how far it is"
-    assert condition_span(snapshot, T).text == "? stepping"
-
-    with node.journal.open("ab") as file:
-        file.write(b"".join(lines_of(events[-3:])))
-    assert stoker(["attach", "--no-ui", str(run.root)]) == 1
-    printed = capsys.readouterr().out.splitlines()
-    assert (
-        "the first 0 MB of the journal are left out: `stoker attach --no-ui --json run` prints all"
-        in printed[0]
-    )
-    assert "run r: n on h" not in "\n".join(printed)
-    assert any("step 300" in line for line in printed)
-    assert any("attempt 1" in line for line in printed), "the story is of all of it"

@@ -152,16 +152,6 @@ def test_what_was_decided_stands_there_once() -> None:
     assert after(stop, stopped(ev.StopWhy.HANG)) is not None
 
 
-def test_a_launch_that_a_person_asked_for_says_no_reason() -> None:
-    launch = ev.LaunchIntended(t=T, attempt=2, argv=(), reason="on request")
-    restart = Decision(DecisionKind.RESTART, "on request")
-    for by, kind in (("ada", "launch_requested"), ("policy", "launch"), ("", "launch")):
-        first = AttemptState(number=1, planned_t=T, decision=restart, decided_by=by)
-        found = after(launch, first, AttemptState(number=2, planned_t=T))
-        assert found is not None
-        assert (found[0], found[3], "reason" in found[2]) == (kind, 2, kind == "launch")
-
-
 def test_a_requested_restart_carries_what_it_changes() -> None:
     change = SpecChange(set_args=(("--lr", "1"),))
     done = ev.RequestDone(t=T, request_id="1", request=ev.RequestKind.RESTART_WITH, by="ada")

@@ -36,15 +36,3 @@ def test_steps_alone_do_not_show_that_a_job_is_over(
     failure: FailureClass, confidence: float, over: bool
 ) -> None:
     assert verdict(failure, confidence).shows_end is over
-
-
-def test_a_headline_that_holds_its_cause_is_known_with_or_without_the_rank() -> None:
-    line = "ValueError: label 1001 out of range"
-    for title in (
-        "ValueError: label 1001 out of range",
-        "ValueError on rank 1: label 1001 out of range",
-        "ValueError on ranks 1, 3 …: label 1001 out of range",
-    ):
-        assert verdict(FailureClass.CODE_ERROR, 0.9, title, line).title_says_cause
-    assert not verdict(FailureClass.CODE_ERROR, 0.9, "ValueError", "KeyError: 'x'").title_says_cause
-    assert not verdict(FailureClass.CODE_ERROR, 0.9, "ValueError").title_says_cause

@@ -33,6 +33,6 @@ def drained(tailer: Tailer, timeout_s: float) -> bool:
     drain = tailer.ask_drain()
     if not tailer.alive:  # it was never started: its work is done here
         tailer._take_over()
-        tailer._answer_drain()
+        tailer._drain(drain)
     drain.done.wait(timeout_s)
     return drain.complete

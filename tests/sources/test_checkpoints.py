@@ -16,7 +16,7 @@ from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.series import JOB_KEY, METRICS, SeriesWriter
 from supervisor.sources import checkpoint_layouts
-from supervisor.sources.checkpoint_layouts import find_checkpoints, newest_like_checkpoint, whole_at
+from supervisor.sources.checkpoint_layouts import find_checkpoints, has_checkpoint_names, whole_at
 from tests.keeper.fakes import Emitted, FakeClock
 
 
@@ -177,12 +177,6 @@ def test_accelerates_that_some_ranks_have_not_written_yet_is_none(tmp_path: Path
     assert find_checkpoints([tmp_path], 0.0, ranks=4) == []
 
 
-def test_a_number_in_a_name_is_kept_also_where_it_is_no_step(tmp_path: Path) -> None:
-    saved(tmp_path / "checkpoint_12.pth", "epoch")
-    (found,) = find_checkpoints([tmp_path], 0.0)
-    assert (found.step, found.number) == (None, 12)
-
-
 def test_a_newer_half_written_file_does_not_hide_the_older_whole_one(tmp_path: Path) -> None:
     saved(tmp_path / "epoch_1.pt", "epoch")
     torn(saved(tmp_path / "epoch_2.pt", "epoch"))
@@ -277,32 +271,15 @@ def test_what_is_told_where_to_write_is_looked_for_only_there(tmp_path: Path) ->
     assert len(told.facts) == 1
 
 
-def likely(folder: Path, name: str, age_s: float) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_bytes(b"never read")
-    os.utime(folder / name, (1000.0 - age_s, 1000.0 - age_s))
-    return folder / name
-
-
-def test_the_newest_file_with_a_checkpoints_name_is_found_by_looking_only(tmp_path: Path) -> None:
-    likely(tmp_path, "c3.pt", 50)
-    deep = likely(tmp_path / "out" / "epoch", "model.safetensors", 20)
-    likely(tmp_path, "train.log", 1)
-    likely(tmp_path / ".cache", "new.pt", 1)
-    likely(tmp_path / "a" / "b" / "c", "too-deep.pt", 1)
-    (tmp_path / "latest.pt").symlink_to(tmp_path / "train.log")
-    likely(tmp_path, "empty.pt", 1).write_bytes(b"")
-    os.utime(tmp_path / "empty.pt", (999.0, 999.0))
-    found = newest_like_checkpoint([tmp_path], 900.0)
-    assert found is not None
-    assert (found.path, found.t) == (str(deep), 980.0)
-    assert newest_like_checkpoint([tmp_path], 990.0) is None, "what lay there before is not this run's"
-    assert newest_like_checkpoint([tmp_path / "gone"], 0.0) is None
-
-
-def test_no_more_entries_are_looked_at_than_agreed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(10):
-        likely(tmp_path, f"{number}.txt", 1)
-    likely(tmp_path / "out", "c3.pt", 1)
-    monkeypatch.setattr(checkpoint_layouts, "MAX_ENTRIES", 5)
-    assert newest_like_checkpoint([tmp_path], 0.0) is None
+def test_a_name_of_a_checkpoint_is_found_by_looking_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("train.log", ".cache/new.pt", "a/b/c/too-deep.pt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"never read")
+    assert not has_checkpoint_names([tmp_path, tmp_path / "gone"])
+    monkeypatch.setattr(checkpoint_layouts, "MAX_ENTRIES", 2)
+    assert has_checkpoint_names([tmp_path]), "too much to look at: there may be one"
+    monkeypatch.undo()
+    (tmp_path / "a" / "model.safetensors").write_bytes(b"never read")
+    assert has_checkpoint_names([tmp_path])

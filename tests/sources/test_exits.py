@@ -52,16 +52,6 @@ def test_an_end_comes_with_its_code(code: str, expected: int) -> None:
         watch.close()
 
 
-def test_what_is_gone_already_is_not_awaited() -> None:
-    watch = ExitWatch(lambda name, code: pytest.fail(f"{name} {code}"))
-    with child("") as (_, known):
-        pass
-    watch.watch(1, known)
-    watch.close()
-    watch.watch(1, known)  # after the end nothing is begun
-    watch.close()
-
-
 def test_an_interpreter_gives_its_handler_back_when_it_shuts_down() -> None:
     code = "import time\nclass Last:\n def __del__(self, sleep=time.sleep): sleep(60)\nlast = Last()"
     process = subprocess.Popen(

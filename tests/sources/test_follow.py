@@ -132,25 +132,6 @@ def test_a_writer_that_never_ends_a_line_costs_no_memory(tmp_path: Path) -> None
     ]
 
 
-def test_a_progress_bar_is_live_but_never_half_a_state(
-    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
-) -> None:
-    tailer = make_tailer(poll_s=0.02)
-    log = tmp_path / "a.log"
-    tailer.add(log, "a")
-    tailer.start()
-    with log.open("ab", buffering=0) as out:
-        out.write(b"\r 1/10 loss=4.0\r 2/10 loss=3")
-        assert wait_until(lambda: " 1/10 loss=4.0" in received.drawn(), 5)
-        out.write(b".5\r 3/10 loss=3.2")
-        assert wait_until(lambda: " 2/10 loss=3.5" in received.drawn(), 5)
-        # A state that stands still for a while is complete.
-        assert wait_until(lambda: " 3/10 loss=3.2" in received.drawn(), 5)
-        out.write(b"\n")
-    assert wait_until(lambda: received.lines() == [" 3/10 loss=3.2"], 5)
-    assert received.drawn().count(" 3/10 loss=3.2") == 1
-
-
 def test_each_drawn_state_is_handed_over_once_however_the_bytes_are_cut() -> None:
     states = [f" {n}/10 loss={4 - n / 10:.1f}".encode() for n in range(1, 11)]
     data = b"before\n\r" + b"\r".join(states) + b"\nafter\r\n\r 1/2\r 2/2\r"
@@ -288,63 +269,6 @@ def test_what_waits_in_a_file_that_was_renamed_counts_as_unread(tmp_path: Path) 
     assert file.backlog() == (4, 10)
     assert texts(file, final=True) == ["two", "x"]
     assert file.backlog() == (2, 2)
-    file.close()
-
-
-@pytest.mark.parametrize("change", ["truncated", "rotated"])
-def test_what_was_replaced_since_is_read_to_its_end_unless_one_must_be_sure(
-    tmp_path: Path, change: str
-) -> None:
-    """Who waits for the last of a log must not wait for bytes that are no more there."""
-    log = tmp_path / "a.log"
-    log.write_bytes(b"one\ntwo\n")
-    file, notes = followed(log)
-    assert texts(file) == ["one", "two"]
-    end = file.end()
-    if change == "rotated":
-        log.rename(tmp_path / "a.log.1")
-    log.write_bytes(b"x\n")
-    assert texts(file, final=True) == ["x"]
-    assert [note.code for note in notes] == [NoteCode(change)]
-    assert file.is_past(end)
-    assert not file.is_past(end, sure=True)
-    assert file.is_past(file.end(), sure=True)
-    file.close()
-
-
-def test_the_end_of_a_file_that_was_rotated_is_that_of_its_successor(tmp_path: Path) -> None:
-    log = tmp_path / "a.log"
-    log.write_bytes(b"one\n")
-    file, _ = followed(log)
-    assert texts(file) == ["one"]
-    log.rename(tmp_path / "a.log.1")
-    log.write_bytes(b"two\nthree\n")
-    end = file.end()
-    assert end == (1, 10)
-    assert not file.is_past(end)
-    assert texts(file, final=True) == ["two", "three"]
-    assert file.is_past(end, sure=True)
-    log.unlink()
-    assert file.end() == (1, 10), "a removed file ends where what is open ends"
-    assert file.backlog() == (0, 0)
-    file.close()
-
-
-def test_an_idle_file_is_one_at_which_a_look_finds_nothing(tmp_path: Path) -> None:
-    log = tmp_path / "a.log"
-    file, _ = followed(log)
-    assert file.is_idle(), "neither there nor read"
-    log.write_bytes(b"one\n")
-    assert not file.is_idle()
-    assert texts(file) == ["one"]
-    assert not file.is_idle(), "a bar may still be redrawn"
-    assert wait_until(lambda: texts(file) == [] and file.is_idle(), 10)
-    with log.open("ab") as out:
-        out.write(b"two\n")
-    assert not file.is_idle()
-    assert texts(file) == ["two"]
-    log.unlink()
-    assert not file.is_idle()
     file.close()
 
 

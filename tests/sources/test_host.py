@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import namedtuple
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,16 +17,13 @@ import pytest
 from supervisor.keeper.monitoring.collector import machine_values
 from supervisor.sources.kernel_memory import read_cgroup_memory
 from supervisor.sources.machine import (
-    HostReader,
     HostSample,
-    HostSampler,
     LinkRate,
     LinkReader,
     ProcessReader,
     ProcessSample,
-    disk_fill,
 )
-from supervisor.sources.processes import ProcessId, identify, send_signal
+from supervisor.sources.processes import identify, send_signal
 from supervisor.sources.stacks.python_stacks import StackSource, collect_stacks
 from tests.conftest import wait_until
 
@@ -94,40 +89,6 @@ def test_a_busy_process_and_its_end() -> None:
         child.wait(5)
 
 
-def test_another_process_under_the_pid_is_not_read() -> None:
-    ours = identify(os.getpid())
-    assert ours is not None
-    reader = ProcessReader("0", ProcessId(ours.pid, ours.start_time + 1))
-    assert not reader.read().alive
-
-
-def test_the_real_machine() -> None:
-    reader = HostReader(disks=("/", "/nowhere"))
-    assert reader.read().cpu_ratio is None
-    samples: list[HostSample] = []
-    assert wait_until(lambda: taken(samples, reader.read).cpu_ratio is not None, 5, 0.05)
-    last = samples[-1]
-    assert last.memory_total_bytes is not None
-    assert last.memory_used_bytes is not None
-    assert 0 < last.memory_used_bytes < last.memory_total_bytes
-    assert [disk.path for disk in last.disks] == ["/"]
-    assert 0 <= last.disks[0].used_ratio <= 1
-    assert machine_values(last)["disk_used_ratio"] == last.disks[0].used_ratio
-    assert disk_fill("/nowhere") is None
-
-
-def test_cpu_is_the_share_of_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = [
-        {"user": 1.0, "system": 1.0, "idle": 7.0, "iowait": 1.0, "guest": 0.5},
-        {"user": 1.5, "system": 1.25, "idle": 7.25, "iowait": 1.0, "guest": 0.9},
-    ]
-    reader = HostReader(disks=())
-    for expected, now in zip((None, 0.75, None), (*times, times[1]), strict=True):
-        made = namedtuple("scputimes", now)(**now)  # noqa: PYI024 - stands in for psutil's own
-        monkeypatch.setattr(psutil, "cpu_times", lambda made=made: made)
-        assert reader.read().cpu_ratio == expected
-
-
 def test_cgroup_v2_takes_the_tightest_limit_on_the_way_up(tmp_path: Path) -> None:
     root = write(
         tmp_path,
@@ -183,26 +144,6 @@ def test_cgroup_v1_within_a_container(tmp_path: Path) -> None:
     found = read_cgroup_memory(77, root=root)
     assert found is not None
     assert (found.version, found.used_bytes, found.limit_bytes, found.oom_kills) == (1, 5, None, 1)
-
-
-def test_the_sampler_follows_the_ranks_that_there_are() -> None:
-    ours = identify(os.getpid())
-    assert ours is not None
-    ranks: dict[str, ProcessId] = {"0": ours}
-    rounds: list[tuple[HostSample, Sequence[ProcessSample]]] = []
-    stop = threading.Event()
-    sampler = HostSampler(stop, lambda: dict(ranks), lambda h, p: rounds.append((h, p)), interval_s=0.01)
-    sampler.start()
-    try:
-        assert wait_until(lambda: len(rounds) > 2, 5)
-        assert [sample.key for sample in rounds[-1][1]] == ["0"]
-        ranks["1"] = ProcessId(ours.pid, ours.start_time + 1)
-        assert wait_until(lambda: [sample.alive for sample in rounds[-1][1]] == [True, False], 5)
-        ranks.clear()
-        assert wait_until(lambda: not rounds[-1][1], 5)
-    finally:
-        stop.set()
-        assert sampler.join(5)
 
 
 def test_stacks_without_py_spy_tell_what_the_kernel_knows(

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli.metrics import record_of
-from supervisor.sources.metrics import MetricReader, line
-from supervisor.sources.metrics.line import FORMATS, Format, Where
+from supervisor.sources.metrics import MetricReader, formats
+from supervisor.sources.metrics.formats import FORMATS, Format, Where
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/metrics.md").read_text(encoding="utf-8")
 
@@ -19,7 +19,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs/metrics.md").read_text(encod
 def test_the_example_of_a_format_is_found_by_it(form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
     assert form.pattern.search(form.example) is not None
     with_it = MetricReader().feed(form.example)
-    monkeypatch.setattr(line, "FORMATS", tuple(other for other in FORMATS if other is not form))
+    monkeypatch.setattr(formats, "FORMATS", tuple(other for other in FORMATS if other is not form))
     without = MetricReader().feed(form.example)
     assert with_it is not None
     assert without is None or without.values != with_it.values, "nothing else reads it so"
@@ -36,7 +36,7 @@ def test_a_format_is_added_as_the_page_describes(monkeypatch: pytest.MonkeyPatch
     assert MetricReader().feed(printed_line) is None
     form = eval(entry, {"Format": Format, "Where": Where, "re": re})
     assert form.example == printed_line
-    monkeypatch.setattr(line, "FORMATS", (*FORMATS, form))
+    monkeypatch.setattr(formats, "FORMATS", (*FORMATS, form))
     sample = MetricReader().feed(printed_line)
     assert sample is not None
     assert record_of(0, sample) == json.loads(printed)

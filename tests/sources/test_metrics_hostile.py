@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from supervisor.sources.metrics import MetricReader
 from supervisor.sources.metrics.metric_reader import MAX_LINE
 from supervisor.sources.metrics.names import CANONICAL
-from tests.sources.metric_lines import corpus_lines, values
-
-LINES = corpus_lines()
+from tests.sources.metric_lines import values
 
 
 @pytest.mark.parametrize(

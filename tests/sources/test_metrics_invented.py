@@ -50,16 +50,6 @@ def test_no_loss_is_made_of_blocks_that_speak_of_one() -> None:
     assert not found
 
 
-@given(
-    st.sampled_from(ALL_LINES),
-    st.sampled_from(NAMES),
-    st.floats(0, 1000, allow_nan=False).map(lambda x: f"{x:.4g}"),
-    st.sampled_from(PREFIXES),
-)
-def test_no_number_and_no_prefix_makes_it_one(template: str, name: str, number: str, prefix: str) -> None:
-    assert not losses([prefix + filled(template, name, number)])
-
-
 @given(st.data())
 def test_a_log_that_only_speaks_of_losses_has_none(data: st.DataObject) -> None:
     # In any order: what one line leaves behind must not make a loss of the next.

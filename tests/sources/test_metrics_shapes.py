@@ -14,14 +14,6 @@ from tests.sources.metric_lines import corpus_lines, corpus_texts, same, values
 LINES = corpus_lines()
 
 
-def test_one_shape_serves_all_ranks() -> None:
-    reader = MetricReader()
-    for rank in range(12):
-        sample = reader.feed(f"[rank{rank}]: step {rank + 100} loss 2.{rank}")
-        assert sample is not None
-        assert (sample.rank, sample.step, sample.loss) == (rank, rank + 100, float(f"2.{rank}"))
-
-
 def test_names_that_differ_in_a_digit_are_not_mixed_up() -> None:
     reader = MetricReader()
     first = reader.feed("step 1 loss 2.0 Acc@1 31.5")

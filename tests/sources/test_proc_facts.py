@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.sources import checkpoint_layouts, kernel_memory, processes
-from supervisor.sources.processes import ProcessId, ProcessStat, descendants
+from supervisor.sources import kernel_memory, processes
+from supervisor.sources.processes import ProcessId
 from tests.conftest import wait_until
 
 
@@ -44,19 +44,6 @@ def test_a_file_counts_as_written_while_somebody_has_it_open_for_writing(tmp_pat
             assert processes.any_is_written([str(tmp_path / "other"), str(link)])
             assert not processes.any_is_written([str(tmp_path / "other")])
     assert not processes.any_is_written([str(log)])
-
-
-def test_how_large_a_file_or_a_folder_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "a" / "one").write_bytes(b"x" * 10)
-    (tmp_path / "a" / "b" / "two").write_bytes(b"x" * 5)
-    assert checkpoint_layouts.tree_bytes(tmp_path / "a" / "one") == 10
-    assert checkpoint_layouts.tree_bytes(tmp_path / "a") == 15
-    assert checkpoint_layouts.tree_bytes(tmp_path / "gone") is None
-    monkeypatch.setattr(checkpoint_layouts, "MAX_COUNTED", 2)
-    assert checkpoint_layouts.tree_bytes(tmp_path / "a") == 15
-    monkeypatch.setattr(checkpoint_layouts, "MAX_COUNTED", 1)
-    assert checkpoint_layouts.tree_bytes(tmp_path / "a") is None
 
 
 # -- helpers of ranks -----------------------------------------------------------------------------------------
@@ -151,21 +138,6 @@ def test_a_dead_child_is_reaped_with_its_code() -> None:
         assert processes.reap_child(this) is None, "once"
         started.returncode = expected  # so that Popen waits no more
     assert processes.reap_child(me()) is None
-
-
-def test_children_of_a_zombie_are_walked_to_and_it_is_not_listed() -> None:
-    table = {
-        1: ProcessStat("S", 0, 100),
-        5: ProcessStat("Z", 1, 200),
-        7: ProcessStat("S", 5, 300),
-        6: ProcessStat("S", 1, 300),
-        8: ProcessStat("X", 6, 300),
-        9: ProcessStat("S", 4, 300),
-    }
-    tick = os.sysconf("SC_CLK_TCK")
-    assert [found.pid for found in descendants(ProcessId(1, 100 / tick), table)] == [6, 7]
-    assert descendants(ProcessId(1, 101 / tick), table) == []
-    assert descendants(ProcessId(3, 1.0), table) == []
 
 
 # -- the control group and the kernel's log --------------------------------------------------------------------

@@ -15,7 +15,6 @@ from supervisor.sources.processes import (
     descendants,
     identify,
     is_alive,
-    read_cmdline,
     read_environ,
     send_signal,
 )
@@ -81,14 +80,6 @@ def test_without_pidfd_the_identity_is_still_checked(
     assert not send_signal(ProcessId(known.pid, known.start_time + 5), signal.SIGKILL)
     assert send_signal(known, signal.SIGKILL)
     assert sleeper.wait(5) == -signal.SIGKILL
-
-
-def test_the_environment_and_arguments_are_read(sleeper: subprocess.Popen[bytes]) -> None:
-    known = identify(sleeper.pid)
-    assert known is not None
-    assert wait_until(lambda: read_environ(known).get("RANK") == "3", 5)
-    assert read_environ(known)["EMPTY"] == ""
-    assert wait_until(lambda: read_cmdline(known) == ["sleep", "60"], 5)
 
 
 def test_descendants_come_nearest_first() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import pickle
 from pathlib import Path
@@ -14,11 +13,9 @@ from supervisor.sources.stacks import collective_records as module
 from supervisor.sources.stacks.collective_records import (
     SAME_INCIDENT_S,
     BadDump,
-    DumpFiles,
     dump_prefixes,
     dumps_of_job,
     find_dumps,
-    load_dumps,
     rank_of_dump,
     read_dump,
 )
@@ -28,16 +25,6 @@ DUMP = {
     "entries": [{"seq": 1, "sizes": [[2, 3]], "done": True, "t": 1.5}],
     "pg": {"0": ()},
 }
-
-
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_a_pickle_of_plain_data(protocol: int) -> None:
-    assert read_dump(pickle.dumps(DUMP, protocol=protocol)) == DUMP
-
-
-def test_json_also_behind_blanks() -> None:
-    text = json.dumps({"entries": []}).encode()
-    assert read_dump(text) == read_dump(b" \n" + text) == {"entries": []}
 
 
 class Evil:
@@ -132,14 +119,6 @@ def test_a_dump_of_somebody_else_does_not_count(tmp_path: Path) -> None:
     assert find_dumps((str(tmp_path / "fr_"),), since_t=0.0) == {}
 
 
-def test_what_could_not_be_read_is_named_beside_what_could(tmp_path: Path) -> None:
-    (tmp_path / "0").write_text("{}")
-    (tmp_path / "1").write_text("[]")
-    found, trouble = load_dumps({0: tmp_path / "0", 1: tmp_path / "1", 2: tmp_path / "2"})
-    assert found == {0: {}}
-    assert [line.partition(":")[0] for line in trouble] == [str(tmp_path / "1"), str(tmp_path / "2")]
-
-
 def test_of_a_folder_the_dumps_of_the_newest_incident(tmp_path: Path) -> None:
     content = pickle.dumps({"version": "2.10", "pg_config": {}, "entries": []}, protocol=2)
     now = 1_000_000.0
@@ -172,14 +151,3 @@ def test_a_dump_is_known_by_name_and_first_bytes(
 ) -> None:
     (tmp_path / name).write_bytes(content)
     assert rank_of_dump(str(tmp_path / name)) == rank
-
-
-def test_dumps_are_read_one_by_one_and_not_without_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for rank in range(3):
-        (tmp_path / f"_dump_{rank}").write_text('{"pg_config": {}}')
-    (tmp_path / "_dump_3").write_text("{")
-    monkeypatch.setattr(module, "MAX_TOTAL_BYTES", 40)
-    files = DumpFiles({rank: tmp_path / f"_dump_{rank}" for rank in range(5)})
-    assert [bool(files[rank]) for rank in files] == [True, True, False, False, False]

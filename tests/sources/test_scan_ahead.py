@@ -88,11 +88,3 @@ def test_an_error_in_either_thread_reaches_the_caller_and_ends_the_other(engine:
     with pytest.raises(OSError, match="the disk"):
         whole(torn(), InTurn(engine.matcher.scan))
     assert not [thread for thread in threading.enumerate() if thread.name == "stoker-scan-ahead"]
-
-
-def test_what_is_left_half_read_ends_its_thread(engine: Engine) -> None:
-    results = AheadMatcher(engine.matcher, 0, cores=2).each(cut_windows([LINES[0] * 9000] * 50))
-    next(results)
-    assert [thread for thread in threading.enumerate() if thread.name == "stoker-scan-ahead"]
-    results.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "stoker-scan-ahead"]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.diagnosis.scan.matcher import engine_name
 from supervisor.diagnosis.scan.signature_tables import digest_of
+from supervisor.diagnosis.scan.windows import engine_name
 from supervisor.sources import signature_files as module
 from supervisor.sources.signature_files import EngineLoader, default_cache_dir, load_engine, read_tables
 from supervisor.sources.tail.scan_ahead import AheadMatcher
@@ -23,7 +23,7 @@ def good() -> Path:
     folder = default_cache_dir()
     assert folder is not None
     load_engine(folder)
-    return Path(folder, f"signatures-{DIGEST}-{engine_name()}.bin")
+    return Path(folder, f"signatures-{engine_name()}.bin")
 
 
 def test_what_is_stored_is_read_and_not_made_again(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,18 +68,6 @@ def test_a_file_that_somebody_else_wrote_is_no_cache(good: Path, tmp_path: Path)
     assert module._stored(str(theirs), DIGEST) is None
 
 
-def test_a_cache_that_cannot_be_written_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    module._store(str(tmp_path / "file" / "x.bin"), b"a", b"b")
-
-    def full(_from: str, _to: str) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    module._store(str(tmp_path / "folder" / "x.bin"), b"a", b"b")
-    assert list((tmp_path / "folder").iterdir()) == []
-
-
 def test_an_engine_is_loaded_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = EngineLoader(begin=False)
     assert not waiting.ready
@@ -95,16 +83,3 @@ def test_an_engine_is_loaded_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="could not be loaded") as raised:
         EngineLoader().get()
     assert isinstance(raised.value.__cause__, ValueError)
-
-
-def test_only_the_newest_caches_are_kept_and_no_other_file_is_touched(tmp_path: Path) -> None:
-    """Each edit of one's own signatures makes a new one."""
-    (tmp_path / "notes.bin").write_bytes(b"")
-    for number in range(module.MOST_CACHES + 3):
-        path = tmp_path / f"signatures-{number}-x.bin"
-        module._store(str(path), b"packed", b"database")
-        os.utime(path, (number, number))
-    module._store(str(tmp_path / "signatures-last-x.bin"), b"packed", b"database")
-    kept = {path.name for path in tmp_path.iterdir()}
-    assert {"notes.bin", "signatures-last-x.bin", "signatures-10-x.bin"} <= kept
-    assert len(kept) == module.MOST_CACHES + 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -41,20 +40,6 @@ def test_lines_come_as_they_are_written(
     first = received.batches[0].lines[0]
     assert (first.offset, first.number) == (0, 1)
     assert received.data() == log.read_bytes()
-
-
-def test_an_event_wakes_long_before_the_poll(
-    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
-) -> None:
-    tailer = make_tailer(poll_s=60)
-    log = tmp_path / "a.log"
-    log.touch()
-    tailer.add(log, "a")
-    tailer.start()
-    with log.open("ab", buffering=0) as out:
-        for number in range(20):
-            out.write(b"%d\n" % number)
-            assert wait_until(partial(received.has_lines, number + 1), 5)
 
 
 @pytest.mark.fault("logs and load", "one log floods", "the others are read in time")
@@ -258,23 +243,6 @@ def test_without_inotify_watches_left_logs_are_polled(
     assert "inotify watch limit reached" in caplog.text
 
 
-def test_a_watched_folder_that_is_removed_can_be_watched_again(tmp_path: Path) -> None:
-    """The log view watches folders, whose files come and go."""
-    folder = tmp_path / "logs"
-    waker = Waker()
-    try:
-        for _ in range(2):
-            assert not waker.watch(str(folder))
-            folder.mkdir()
-            assert waker.watch(str(folder))
-            (folder / "a.log").touch()
-            assert waker.wait(5) == {str(folder)}
-            shutil.rmtree(folder)
-            assert wait_until(lambda: waker.wait(0.01) is not None and not waker.is_watched(str(folder)), 10)
-    finally:
-        waker.close()
-
-
 def test_nothing_of_watchdog_is_left_after_the_end(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(b"line\n")
     lines: list[int] = []
@@ -292,21 +260,6 @@ def test_nothing_of_watchdog_is_left_after_the_end(tmp_path: Path) -> None:
         follow_once()
     assert threading.active_count() == threads
     assert len(os.listdir("/proc/self/fd")) == descriptors
-
-
-def test_a_long_reading_to_the_end_is_asked_for_and_looked_at(
-    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
-) -> None:
-    (tmp_path / "a.log").write_bytes(b"line\n" * 400_000 + b"half")
-    tailer = make_tailer(read_bytes=1 << 14)
-    tailer.add(tmp_path / "a.log", "a")
-    tailer.start()
-    lines_at_end: list[int] = []
-    drain = tailer.ask_drain(lambda: lines_at_end.append(len(received.lines())))
-    assert wait_until(drain.done.is_set, 30)
-    assert drain.complete
-    assert lines_at_end == [400_001], "after the last line, half as it is"
-    assert tailer.backlog() == (2_000_004, 2_000_004)
 
 
 def test_a_reading_that_is_broken_off_tells_how_far_it_came(tmp_path: Path) -> None:

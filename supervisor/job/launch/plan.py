@@ -92,9 +92,6 @@ def build_plan(
     env: Sequence[tuple[str, str]] = (),
     set_args: Sequence[tuple[str, str]] = (),
     resume: bool | None = None,
-    telemetry_dir: str | None = None,
-    stop_file: str | None = None,
-    torchrun_dir: str | None = None,
     node_dir: str | None = None,
     rank: RankProcess | None = None,
     confirm: bool = False,
@@ -115,9 +112,6 @@ def build_plan(
         set_args: (flag, value) pairs added the same way; an empty value makes a switch.
         resume: whether to resume; None means from attempt 2 on. Pass False for a start from scratch, and
             while nothing is committed in a job that names its own initial checkpoint.
-        telemetry_dir: where ranks send reports; default ``<attempt_dir>/telemetry``.
-        stop_file: its existence asks the trainer to stop; default ``<attempt_dir>/stop``.
-        torchrun_dir: torchrun's --log-dir; default ``<attempt_dir>/torchrun``.
         node_dir: this node's folder in a run directory that several nodes share.
         rank: a measured rank process: settings beyond the reach of this launch's words are changed inside the next ones.
         confirm: saves of this attempt wait until it trains as planned.
@@ -138,8 +132,8 @@ def build_plan(
     wire = {
         "STOKER_RUN_DIR": run_dir,
         "STOKER_ATTEMPT": str(attempt),
-        "STOKER_TELEMETRY_DIR": telemetry_dir or f"{attempt_dir}/telemetry",
-        "STOKER_STOP_FILE": stop_file or f"{attempt_dir}/stop",
+        "STOKER_TELEMETRY_DIR": f"{attempt_dir}/telemetry",
+        "STOKER_STOP_FILE": f"{attempt_dir}/stop",
     }
     if node_dir is not None:
         wire["STOKER_NODE_DIR"] = node_dir
@@ -152,7 +146,7 @@ def build_plan(
     head: tuple[str, ...] = (spec.entry,)
     log_dir = chosen = None
     if under_torchrun:
-        log_dir = torchrun_dir or f"{attempt_dir}/torchrun"
+        log_dir = f"{attempt_dir}/torchrun"
         chosen = spec.master_port if spec.master_port is not None or not wants_port(spec) else port
         head = _torchrun_head(spec, interpreter, chosen, log_dir, trainer_main)
     world = spec.world_size or spec.nproc_per_node * spec.least_nodes

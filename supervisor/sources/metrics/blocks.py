@@ -245,7 +245,9 @@ def _heads(message: str, state: State) -> State | None:
         return state._replace(below=Below.SET, in_settings=is_key)
     if _HELD_OUT.match(message):
         return state._replace(below=Below.RESULTS)
-    if _heads_block(message):
+    word = _BLOCK_WORD.search(message)
+    is_block = word is not None and _BEFORE_BLOCK_WORD.match(message[: word.start()]) is not None
+    if is_block or _BLOCK_NAME.match(message):
         return state._replace(in_settings=True)
     if _SUMMARY.match(message):
         return state._replace(in_summary=MAX_BLOCK)
@@ -331,14 +333,6 @@ def _with_message(text: str, begin: int, *, in_record: bool, evaluates: bool) ->
         return parsed
     alone = parse_line(message, in_record=in_record, evaluates=evaluates)
     return shifted(alone, begin) if _weight(alone) > _weight(parsed) or not parsed.readings else parsed
-
-
-def _heads_block(text: str) -> bool:
-    """Whether a line is a heading over settings."""
-    if _BLOCK_NAME.match(text):
-        return True
-    word = _BLOCK_WORD.search(text)
-    return word is not None and _BEFORE_BLOCK_WORD.match(text[: word.start()]) is not None
 
 
 def _in_block(message: str, state: State) -> State | None:

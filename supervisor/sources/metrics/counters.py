@@ -100,7 +100,7 @@ def _read_nameless_pair(line: LineValues, token: Token, place: int, *, epoch_bef
     is_short = epoch_before and {"b", "i", "s"}.issuperset(words)  # "[E 3/100] [B 120/600]"
     if token.name and not is_short and not (TRAIN_WORDS | {"progress"}).issuperset(words):
         return
-    following = line.following(place)
+    following = next(iter(line.tokens[place + 1 : place + 2]), None)
     is_in_brackets = token.share and line.text[token.start : token.stop].rstrip()[-1:] == ")"
     if epoch_before and (is_adjacent(token.before) or is_short):
         # Right after an epoch: the step in it, or the epoch again with its total.

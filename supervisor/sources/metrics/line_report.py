@@ -122,64 +122,88 @@ def is_program_text(masked: str) -> bool:
     return _FAILURE.search(masked) is not None or _CODE.search(masked) is not None
 
 
+class _Line:
+    """A line with its chosen readings, without the doubtful ones.
+
+    Attributes:
+        best: the chosen reading of each field; `own`: values under the log's own names.
+        pair: a counter and a total that count only if the named step is the same.
+        measured: the fields other than counters.
+        has_scores: it has values that only training or evaluation reports.
+        is_named: its counter has a name.
+        is_heading: it is a counter, at most with the remaining time.
+    """
+
+    def __init__(self, found: Found, masked: str, *, has_bar: bool, in_record: bool) -> None:
+        self.found, self.masked, self.has_bar, self.in_record = found, masked, has_bar, in_record
+        best, own = self.best, self.own = _chosen(found.readings, masked, in_record=in_record)
+        self.pair = _pair_beside(best, found.readings)
+        _sort_times(best, own, masked, has_bar=has_bar, in_record=in_record)
+        self.has_scores = not all(one.weak for one in own.values())
+        if not (STEP in best or EPOCH in best or in_record or has_bar):
+            for field in {LOSS, VAL_LOSS} & best.keys():
+                if words_of(best[field].name) == ["cost"]:
+                    del best[field]  # of anything
+        if (
+            masked[:1] == "{"
+            and "data_time" in own
+            and self.has_scores
+            and best.keys().isdisjoint(_OF_TRAINING)
+        ):
+            # MMEngine's record of an evaluation, whose step counts its batches.
+            best.pop(STEP, None)
+            best.pop(STEP_TIME, None)
+        if STEP not in best:
+            best.pop(TOTAL_STEPS, None)
+        self.has_loss = LOSS in best or VAL_LOSS in best
+        self.is_counted = STEP in best or EPOCH in best
+        self.is_named = not all(best[field].weak for field in (STEP, EPOCH) if field in best)
+        self.measured = best.keys() - {RANK, STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS}
+        is_bare = not self.measured - {ETA} and not self.has_scores
+        self.is_heading = self.is_counted and self.is_named and is_bare
+
+
 def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parsed:
     """Choose between readings of one field, and decide whether the line is a report."""
     if not has_bar and not in_record and (size := _size_of_batch(found.readings, masked)) is not None:
         kept = [reading for reading in found.readings if reading is not size]
         found = found._replace(readings=kept, settings=max(1, found.settings))
-    best, own = _chosen(found.readings, masked, in_record=in_record)
-    pair = _pair_beside(best, found.readings)
-    _sort_times(best, own, masked, has_bar=has_bar, in_record=in_record)
-    has_scores = not all(one.weak for one in own.values())
-    is_alone = not (STEP in best or EPOCH in best or in_record or has_bar)
-    for field in {LOSS, VAL_LOSS} & best.keys():
-        if is_alone and words_of(best[field].name) == ["cost"]:
-            del best[field]  # of anything
-    if masked[:1] == "{" and "data_time" in own and has_scores and best.keys().isdisjoint(_OF_TRAINING):
-        # MMEngine's record of an evaluation, whose step counts its batches.
-        best.pop(STEP, None)
-        best.pop(STEP_TIME, None)
-    if STEP not in best:
-        best.pop(TOTAL_STEPS, None)
-    has_loss, is_counted = LOSS in best or VAL_LOSS in best, STEP in best or EPOCH in best
-    is_quiet = not has_loss and not has_bar and not has_scores
-    if (
-        (not has_bar and _talks(best, masked))
-        or (is_quiet and _is_stage(best, masked))
-        or _DUMP.search(masked)
-        or _SPEECH.match(masked)
-    ):
+    line = _Line(found, masked, has_bar=has_bar, in_record=in_record)
+    if (not has_bar and _talks(line)) or _DUMP.search(masked) or _SPEECH.match(masked):
         names_settings = found.settings > 0 or "onfig" in masked or "rguments" in masked
         return NOTHING._replace(settings=names_settings)
-    rates = not best.keys().isdisjoint({GRAD_NORM, TOKENS, SAMPLES, STEP_TIME})
-    is_record = "{" in masked
+    rates = not line.best.keys().isdisjoint({GRAD_NORM, TOKENS, SAMPLES, STEP_TIME})
     if (
         (found.settings >= 2 and not rates)
-        or (found.settings > 0 and not (has_loss or has_bar or rates))
-        or (not has_loss and not is_record and len(_CONFIG_PAIR.findall(masked)) >= 2)
+        or (found.settings > 0 and not (line.has_loss or has_bar or rates))
+        or (not line.has_loss and "{" not in masked and len(_CONFIG_PAIR.findall(masked)) >= 2)
     ):
         return NOTHING._replace(settings=True)
-    measured = best.keys() - {RANK, STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS}
-    if not measured and not has_scores and _SAVED.search(masked):
+    if not line.measured and not line.has_scores and _SAVED.search(masked):
         return NOTHING
-    is_named = not all(best[field].weak for field in (STEP, EPOCH) if field in best)
-    is_heading = is_counted and is_named and not measured - {ETA} and not has_scores
-    if is_counted:
-        # "1017000: lr=1.0" is a time and a setting.
-        reports = bool(
-            measured - (set() if is_named else {LR})
-            or (own and (is_named or has_scores))
-            or (is_heading and _is_lone_counter(best, masked))
-            or (EPOCH in best and _EPOCH_AND_TIME.match(masked))
+    if not (has_bar or line.has_loss or _reports(line)):
+        return NOTHING._replace(settings=found.settings > 0 or (LR in line.best and not line.is_counted))
+    readings = (*line.best.values(), *line.own.values())
+    sums_up, plain_time = RUN_TIME in line.own, _is_plain_time(line)
+    return Parsed(readings, line.pair, line.is_heading, off_curve=sums_up, plain_time=plain_time)
+
+
+def _reports(line: _Line) -> bool:
+    """Whether a line without a loss or a bar is a report."""
+    best, own, fields = line.best, line.own, line.best.keys() - {RANK}
+    if line.in_record and (fields or own):
+        return True
+    if line.is_counted:
+        return bool(
+            # "1017000: lr=1.0" is a time and a setting.
+            line.measured - (set() if line.is_named else {LR})
+            or (own and (line.is_named or line.has_scores))
+            or (line.is_heading and _is_lone_counter(best, line.masked))
+            or (EPOCH in best and _EPOCH_AND_TIME.match(line.masked))
         )
-    else:
-        is_lone_eta = best.keys() - {RANK} == {ETA} and _LONE_ETA.match(masked) is not None
-        reports = _stands_alone(best) or is_lone_eta or (has_scores and len(found.readings) <= _FEW_READINGS)
-    if not (reports or has_bar or has_loss or (in_record and (best.keys() - {RANK} or own))):
-        return NOTHING._replace(settings=found.settings > 0 or (LR in best and not is_counted))
-    readings = (*best.values(), *own.values())
-    plain_time = _is_plain_time(best, own, masked)
-    return Parsed(readings, pair, is_heading, off_curve=RUN_TIME in own, plain_time=plain_time)
+    if _stands_alone(best) or (fields == {ETA} and _LONE_ETA.match(line.masked)):
+        return True
+    return line.has_scores and len(line.found.readings) <= _FEW_READINGS
 
 
 def _sort_times(
@@ -220,20 +244,18 @@ def _size_of_batch(readings: list[Reading], masked: str) -> Reading | None:
     return steps[0] if is_size or not is_measured else None
 
 
-def _is_stage(best: dict[str, Reading], masked: str) -> bool:
-    """Whether a line is a stage of the program: a nameless pair, then an action, as in "[1/6] Loading data (dt=0.05s)"."""
+def _talks(line: _Line) -> bool:
+    """Whether a line is about numbers, but no report; or a stage of the program: a nameless pair, then an action, as in "[1/6] Loading data (dt=0.05s)"."""
+    best, masked = line.best, line.masked
+    first = min((reading.start for reading in best.values()), default=len(masked))
+    talks = _TALK.search(masked[:first]) or _TALK_ANYWHERE.search(masked)
+    if talks is not None and not _STARTS_EPOCH.match(masked):
+        return True
     step, total = best.get(STEP), best.get(TOTAL_STEPS)
-    if step is None or total is None or not step.weak:
+    if step is None or total is None or not step.weak or line.has_loss or line.has_scores:
         return False
     begun = _GERUND.match(masked, total.end)
     return begun is not None and (_TALK.match(begun[1]) is not None or is_other_work(begun[1]))
-
-
-def _talks(best: dict[str, Reading], masked: str) -> bool:
-    """Whether a line is about numbers, but no report."""
-    first = min((reading.start for reading in best.values()), default=len(masked))
-    talks = _TALK.search(masked[:first]) or _TALK_ANYWHERE.search(masked)
-    return talks is not None and not _STARTS_EPOCH.match(masked)
 
 
 def _chosen(
@@ -321,11 +343,11 @@ def _stands_alone(best: dict[str, Reading]) -> bool:
     )
 
 
-def _is_plain_time(best: dict[str, Reading], own: dict[str, Reading], masked: str) -> bool:
+def _is_plain_time(line: _Line) -> bool:
     """Whether nothing shows that a line's time is that of one step: its name, milliseconds, a mean in brackets, or a rate, an ETA or the time of a part of the step beside it."""
-    timed = best.get(STEP_TIME)
+    timed = line.best.get(STEP_TIME)
     if timed is None or not timed.weak or timed.conversion.scale < 1.0:
         return False
-    has_parts = any(not _PHASES.isdisjoint(words_of(name)) for name in own)
-    is_rated = not best.keys().isdisjoint({SAMPLES, TOKENS, MFU, ETA})
-    return not has_parts and not is_rated and _MEAN.match(masked, timed.end) is None
+    has_parts = any(not _PHASES.isdisjoint(words_of(name)) for name in line.own)
+    is_rated = not line.best.keys().isdisjoint({SAMPLES, TOKENS, MFU, ETA})
+    return not has_parts and not is_rated and _MEAN.match(line.masked, timed.end) is None

@@ -137,6 +137,9 @@ class Form:
         prefix: length of that prefix in characters.
         rank_at: position of the rank in it.
         is_row: the line is a row of a table.
+
+    Attributes:
+        overlaps: a value is inside another.
     """
 
     def __init__(
@@ -158,11 +161,7 @@ class Form:
             [_Cell(name, self.places.index(at[:2]), at[2]) for name, at in kind.items()] for kind in kinds
         )
         self._values.sort(key=lambda cell: _ORDER[cell.name])
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether a value is inside another."""
-        return any(one[1] > two[0] for one, two in pairwise(self.places))
+        self.overlaps = any(one[1] > two[0] for one, two in pairwise(self.places))
 
     def columns(self) -> Columns:
         """The numbers of the line itself."""
@@ -324,11 +323,6 @@ class _Shapes:
         self.by_shape: dict[bytes, tuple[_Known, ...]] = {}
         self.steady: set[bytes] = set()
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self.by_shape.clear()
-        self.steady.clear()
-
     def learn(self, shape: bytes, form: Form | None, after: _Shapes) -> None:
         """Store how to read a shape."""
         forms = self.by_shape.get(shape, ())
@@ -440,7 +434,8 @@ class MetricReader:
         parsed, state, is_row = parse(body, known.state)
         if self._count >= MAX_SHAPES:
             # A log of ever new shapes: drop the stored ones and start over.
-            known.clear()
+            known.by_shape.clear()
+            known.steady.clear()
             self._states = {known.state: known}
             self._count = 0
         self._known = self._shapes_of(state)

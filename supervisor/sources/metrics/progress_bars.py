@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,7 +16,16 @@ from supervisor.sources.metrics.names import (
     TOTAL_EPOCHS,
     TOTAL_STEPS,
 )
-from supervisor.sources.metrics.tokens import BAR_RANK, MASKED, WHOLE, Conversion, How, Reading, magnitude
+from supervisor.sources.metrics.tokens import (
+    BAR_RANK,
+    MASKED,
+    PLAIN,
+    WHOLE,
+    Conversion,
+    How,
+    Reading,
+    magnitude,
+)
 
 # In steps per second.
 FASTEST = 10_000
@@ -154,10 +162,12 @@ class _Drawn:
         described: the text before it, after any mask.
         after: the text after it.
         top: the numerator of its rate, and `bottom` the denominator: "it" and "s".
-        is_row: it ends a row of a table of training.
+        is_new: it is a bare bar in its first second.
+        counts_epochs: its steps are epochs.
+        counts_samples: it counts the samples of an epoch, beside a loss.
     """
 
-    def __init__(self, text: str, match: re.Match[str], *, in_row: bool) -> None:
+    def __init__(self, text: str, match: re.Match[str]) -> None:
         self.match = match
         self.groups = match.groupdict()
         self.described = text[: match.start()].rsplit(MASKED, 1)[-1]
@@ -166,28 +176,13 @@ class _Drawn:
         top, _, bottom = self.unit.partition("/")
         self.top: str = top
         self.bottom: str = bottom
-        self.is_row = in_row
-        hinted = _METRIC_HINT.search(self.described + self.after) is not None
-        self.is_other_work = not hinted and _OTHER_WORK.search(self.described) is not None
-        self.is_named = any((hinted, _TRAINING.search(self.described), _PAIRS.search(self.described)))
-
-    @property
-    def counts_epochs(self) -> bool:
-        """Whether its steps are epochs."""
-        return _EPOCHS.search(self.described) is not None or "epoch" in {self.top, self.bottom}
-
-    @property
-    def counts_steps(self) -> bool:
-        """Whether its unit is one of steps, or missing."""
-        return not self.unit or not _UNITS_OF_TRAINING.isdisjoint({self.top, self.bottom})
-
-    @property
-    def counts_samples(self) -> bool:
-        """Whether it counts the samples of an epoch, beside a loss."""
+        self.is_new = not self.described.strip() and self.groups.get("el") == "00:00"
+        self.is_hinted = _METRIC_HINT.search(self.described + self.after) is not None
+        named = _EPOCHS.search(self.described) is not None
+        self.counts_epochs = named or "epoch" in {self.top, self.bottom}
         is_of_epoch = self.unit.endswith("/s") and self.top in _SAMPLES and "epoch" in self.described.lower()
-        return is_of_epoch and _METRIC_HINT.search(self.described + self.after) is not None
+        self.counts_samples = is_of_epoch and self.is_hinted
 
-    @property
     def evaluates(self) -> bool:
         """Whether it belongs to an evaluation, by the words before it, or because all its losses are held out."""
         if _EVALUATION_LED.match(self.described):
@@ -198,80 +193,55 @@ class _Drawn:
         losses = [] if is_lightning else _LOSSES.findall(self.described + self.after)
         return bool(losses) and all(_HELD_OUT.search(name) for name in losses)
 
-    @property
-    def is_new(self) -> bool:
-        """Whether it is a bare bar in its first second."""
-        return not self.described.strip() and self.groups.get("el") == "00:00"
-
-    @property
-    def is_too_fast(self) -> bool:
-        """Whether its rate is too high for training."""
-        rate = self.groups.get("rate") or "?"
-        return self.bottom == "s" and rate != "?" and float(rate) > FASTEST
+    def is_of_training(self, *, in_row: bool) -> bool:
+        """Whether it counts a training's steps, epochs or samples."""
+        groups, described = self.groups, self.described
+        counts_steps = not self.unit or not _UNITS_OF_TRAINING.isdisjoint({self.top, self.bottom})
+        if not counts_steps and not self.counts_samples:
+            return False
+        if not in_row and not self.is_hinted and _OTHER_WORK.search(described):
+            return False
+        if not (in_row or self.is_hinted or _TRAINING.search(described) or _PAIRS.search(described)):
+            return False
+        if "N" not in groups and not described.strip() and not _METRIC_HINT.search(self.after):
+            return False  # a file is read, as in 180000it [00:08, 22208.38it/s]
+        if self.match.re is _BARS[-1] and _KERAS_ENDS.match(self.after):
+            return False  # a prediction of Keras', which shows no loss
+        rate = groups.get("rate") or "?"
+        is_too_fast = self.bottom == "s" and rate != "?" and float(rate) > FASTEST
+        # A file is read at once, or a list, all within a second.
+        return not self.is_new or not (is_too_fast or groups.get("n") == groups.get("N"))
 
     def readings(self) -> tuple[Reading, ...]:
         """Its values, if it is training's."""
         if self.counts_samples:
-            return (self._reading("rate", SAMPLES, Conversion(How.NUMBER)),)
-        rate = {
-            "s": Conversion(How.NUMBER),
-            "sec": Conversion(How.NUMBER),
-            "ks": Conversion(How.NUMBER, 1e3),
-        }.get(self.top, Conversion(How.INVERSE))
+            return (Reading(SAMPLES, "", BAR_RANK, *self.match.span("rate"), PLAIN),)
+        rate = {"s": PLAIN, "sec": PLAIN, "ks": Conversion(How.NUMBER, 1e3)}
         fields = (
             ("n", EPOCH if self.counts_epochs else STEP, WHOLE),
             ("N", TOTAL_EPOCHS if self.counts_epochs else TOTAL_STEPS, WHOLE),
             ("rem", ETA, Conversion(How.DURATION)),
-            ("rate", "" if self.counts_epochs else STEP_TIME, rate),
-            ("loss", LOSS, Conversion(How.NUMBER)),
+            ("rate", "" if self.counts_epochs else STEP_TIME, rate.get(self.top, Conversion(How.INVERSE))),
+            ("loss", LOSS, PLAIN),
         )
-        return tuple(self._reading(*field) for field in fields if field[1] and self._has(field[0]))
-
-    def _has(self, name: str) -> bool:
-        value = self.groups.get(name)
-        return bool(value) and "?" not in value and "-" not in value  # type: ignore[operator]
-
-    def _reading(self, name: str, field: str, conversion: Conversion) -> Reading:
-        value = self.groups[name]
-        begin, end = self.match.span(name)
-        if value[-1] in "kM" and conversion is WHOLE:
-            end, conversion = end - 1, Conversion(How.WHOLE, magnitude(value[-1]))
-        return Reading(field, "", BAR_RANK, begin, end, conversion)
-
-
-_NOT_OF_TRAINING: tuple[tuple[str, Callable[[_Drawn], bool]], ...] = (
-    ("an evaluation", lambda bar: bar.evaluates),
-    ("it counts no steps", lambda bar: not bar.counts_steps and not bar.counts_samples),
-    ("its words are of other work", lambda bar: not bar.is_row and bar.is_other_work),
-    ("it has no words of training", lambda bar: not bar.is_row and not bar.is_named),
-    (
-        "a file is read, as in 180000it [00:08, 22208.38it/s]",
-        lambda bar: (
-            "N" not in bar.groups and not bar.described.strip() and not _METRIC_HINT.search(bar.after)
-        ),
-    ),
-    (
-        "a prediction of Keras', which shows no loss",
-        lambda bar: bar.match.re is _BARS[-1] and _KERAS_ENDS.match(bar.after) is not None,
-    ),
-    ("a file is read, at once", lambda bar: bar.is_new and bar.is_too_fast),
-    (
-        "a list was read, all within a second",
-        lambda bar: bar.is_new and bar.groups.get("n") == bar.groups.get("N"),
-    ),
-)
-
-
-def _masked(found: re.Match[str]) -> str:
-    return MASKED * len(found[0])
+        found = []
+        for group, field, conversion in fields:
+            value = self.groups.get(group)
+            if not field or not value or "?" in value or "-" in value:
+                continue
+            begin, end = self.match.span(group)
+            is_scaled = value[-1] in "kM" and conversion is WHOLE
+            how = Conversion(How.WHOLE, magnitude(value[-1])) if is_scaled else conversion
+            found.append(Reading(field, "", BAR_RANK, begin, end - is_scaled, how))
+        return tuple(found)
 
 
 def _bar(text: str, match: re.Match[str], *, in_row: bool) -> Bar:
     # A second bar is the remainder of an earlier one on the line.
-    behind = _BARS[1].sub(_masked, text[match.end() :])
+    behind = _BARS[1].sub(lambda found: MASKED * len(found[0]), text[match.end() :])
     rest = text[: match.start()] + MASKED * (match.end() - match.start()) + behind
-    drawn = _Drawn(text, match, in_row=in_row)
-    evaluates = drawn.evaluates
-    if any(when(drawn) for _, when in _NOT_OF_TRAINING):
+    drawn = _Drawn(text, match)
+    evaluates = drawn.evaluates()
+    if evaluates or not drawn.is_of_training(in_row=in_row):
         return Bar(rest, (), evaluates, not evaluates, drawn.is_new, match.end())
     return Bar(rest, drawn.readings(), False, False, drawn.is_new, match.end())

@@ -173,7 +173,9 @@ def _is_part_of_name(match: re.Match[str], before: str, bare_name: str | None) -
     if match["num"].isdigit():
         if _INDEXED.search(before) and _MORE_NAME.match(text, end):
             return True  # "GPU 0 memory"
-        if bare_name is not None and _LOSS_NUMBERED.match(text, end) and _is_numbered(bare_name):
+        word = (bare_name or "").lower()
+        is_counter = any(word in known for known in _NOT_NUMBERED)
+        if word.isalpha() and not is_counter and _LOSS_NUMBERED.match(text, end):
             return True  # "Content 1 loss: 79.6": one of several, not of a metric
     is_before_name = before.rstrip()[-1:].isalpha() and _NUMBERED.match(text, match.end())
     return bool(is_before_name) and not _COUNTS.search(before)  # "LR (group 0)=1e-4"
@@ -216,12 +218,6 @@ def name_of(before: str) -> tuple[str, str, bool]:
     while shorter := _TAIL_WORDS.search(name):
         name = name[: shorter.start()]
     return name.removeprefix("and "), tail, bare
-
-
-def _is_numbered(name: str) -> bool:
-    """Whether a number after this name is an index of one of several losses, not a counter."""
-    word = name.lower()
-    return word.isalpha() and not any(word in known for known in _NOT_NUMBERED)
 
 
 def is_adjacent(before: str) -> bool:
@@ -351,17 +347,12 @@ def magnitude(unit: str) -> float:
 
 def seconds(text: str) -> float | None:
     """A duration in seconds: `03:12`, `1 day, 2:03:04`, `11h4m12s`, `10m, 56s`."""
-    parts = duration_parts(text)
-    return sum((float(text[begin:end]) * scale for begin, end, scale in parts), 0.0) if parts else None
-
-
-def duration_parts(text: str) -> list[tuple[int, int, float]]:
-    """The numbers of a duration: start, end, and seconds per unit; empty if it is not a duration."""
     if clock := _CLOCK.match(text):
-        return [(*clock.span(group), _CLOCK_S[group]) for group in _CLOCK_S if clock[group] is not None]
-    parts = [(*part.span(1), _SECONDS.get(part[2].lower())) for part in _PARTS.finditer(text)]
-    known = [(begin, end, scale) for begin, end, scale in parts if scale is not None]
-    return known if len(known) == len(parts) else []
+        return sum((float(clock[group]) * _CLOCK_S[group] for group in _CLOCK_S if clock[group]), 0.0)
+    parts = [(float(part[1]), _SECONDS.get(part[2].lower())) for part in _PARTS.finditer(text)]
+    if not parts or any(scale is None for _, scale in parts):
+        return None
+    return sum((number * (scale or 0.0) for number, scale in parts), 0.0)
 
 
 RANK = "rank"
@@ -446,10 +437,6 @@ class LineValues:
     def has(self, *fields: str) -> bool:
         """Whether any of these fields was found."""
         return any(reading.field in fields for reading in self.readings)
-
-    def following(self, place: int) -> Token | None:
-        """The value after the one at `place`."""
-        return self.tokens[place + 1] if place + 1 < len(self.tokens) else None
 
     def add(
         self,

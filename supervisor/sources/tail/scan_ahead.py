@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import queue
     import threading
 
-    from supervisor.diagnosis.scan.matcher import Matcher
+    from supervisor.diagnosis.scan.windows import Matcher
 
 MOST_AHEAD = 4
 POLL_S = 1.0

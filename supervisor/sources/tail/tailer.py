@@ -73,7 +73,7 @@ class Tailer:
     ) -> None:
         self._stop = stop
         self._on_batch = on_batch
-        self._on_note = on_note if on_note is not None else _log_note
+        self._on_note = on_note or (lambda note: log.info("%s: %s", note.key, note.text))
         self._poll_s = poll_s
         self._read_bytes = read_bytes
         self._waker = Waker(watch=watch)
@@ -162,7 +162,10 @@ class Tailer:
                 self._watch_files()
             else:
                 self._look_at(changed.union(file.path for file in self._unfinished))
-            self._answer_drain()
+            with self._lock:
+                drain, self._drain_asked = self._drain_asked, None
+            if drain is not None:
+                self._drain(drain)
 
     def _take_over(self) -> None:
         """Handle requests of other threads."""
@@ -222,14 +225,6 @@ class Tailer:
             self._unfinished.discard(file)
         return more
 
-    def _answer_drain(self) -> None:
-        if self._drain_asked is None:
-            return
-        with self._lock:
-            drain, self._drain_asked = self._drain_asked, None
-        if drain is not None:
-            self._drain(drain)
-
     def _drain(self, drain: Drain) -> None:
         self._take_over()
         ends = {file: file.end() for file in self._all()}
@@ -261,7 +256,3 @@ class Tailer:
             # Whatever fails in a consumer, the other logs must still be followed; report the error.
             log.exception("a reader of %s failed", batch.key)
             self._on_note(TailNote(batch.key, NoteCode.FAILED, f"its reader failed: {type(error).__name__}"))
-
-
-def _log_note(note: TailNote) -> None:
-    log.info("%s: %s", note.key, note.text)
